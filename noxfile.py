@@ -235,7 +235,7 @@ def build_wheels(session: nox.Session, *flags: str, rebuild: bool = False) -> li
 
     The build environment holds what the packages' own build requirements ask for, so that pip
     builds without isolation: torch is unpacked once and not twice, and object files stay valid
-    between builds. `--check-build-dependencies` has pip compare what is there with what is declared.
+    between builds. `--check-build-dependencies` has pip compare it with what is declared.
     """
     DIST.mkdir(exist_ok=True)
     BUILD.mkdir(exist_ok=True)
