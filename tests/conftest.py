@@ -1,0 +1,61 @@
+"""What the integration tests share: fresh processes, and one small model on disk.
+
+Tests of a single package do not live here but in that package's own tests directory.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("npu-runtime", "npu-ops", "npu-compiler", "npu-llm", "npu-profiler")
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="session")
+def root() -> Path:
+    """The repository, for tests that compare its pages with its sources."""
+    return ROOT
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """Runs a command of this environment in a directory and with a cache of its own."""
+
+    def run(
+        *command: str, timeout_s: float = 300, **environment: str
+    ) -> subprocess.CompletedProcess[str]:
+        programs = Path(sys.executable).parent
+        first = str(programs / command[0])
+        kept = {key: value for key, value in os.environ.items() if not key.startswith("NPU_")}
+        return subprocess.run(
+            [first, *command[1:]],
+            cwd=tmp_path,
+            env={**kept, "XDG_CACHE_HOME": str(tmp_path / "cache"), **environment},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+        )
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def tiny_llama_config() -> dict[str, int]:
+    """Sizes of a Llama small enough to train in a test, with grouped key and value heads."""
+    return {
+        "vocab_size": 128,
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 128,
+    }

@@ -1,0 +1,73 @@
+"""torch.compile(backend="npu") as a user meets it: by name, after `import torch` alone."""
+
+import copy
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+
+@pytest.fixture(autouse=True)
+def fresh_dynamo():
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+@pytest.fixture
+def model():
+    torch.manual_seed(0)
+    layers = [torch.nn.Linear(64, 96), torch.nn.GELU(), torch.nn.Linear(96, 32)]
+    return torch.nn.Sequential(*layers).eval()
+
+
+def test_backend_is_found_by_its_name():
+    assert "npu" in torch._dynamo.list_backends()
+
+
+@pytest.mark.parametrize("device", ["npu", "cpu"])
+def test_compiled_equals_eager_where_the_model_lives(model, device):
+    x = torch.randn(8, 64)
+    with torch.no_grad():
+        expected = model(x)
+        compiled = torch.compile(copy.deepcopy(model).to(device), backend="npu")
+        received = compiled(x.to(device))
+    assert received.device.type == device
+    torch.testing.assert_close(received.cpu(), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_two_calls_share_no_output(model):
+    compiled = torch.compile(model.to("npu"), backend="npu")
+    with torch.no_grad():
+        first = compiled(torch.zeros(8, 64, device="npu"))
+        kept = first.clone()
+        compiled(torch.ones(8, 64, device="npu"))
+    assert torch.equal(first.cpu(), kept.cpu())
+
+
+def test_a_changed_weight_counts_at_the_next_call(model):
+    model = model.to("npu")
+    compiled = torch.compile(model, backend="npu")
+    x = torch.randn(8, 64, device="npu")
+    with torch.no_grad():
+        compiled(x)
+        model[0].weight.mul_(2.0)
+        torch.testing.assert_close(compiled(x).cpu(), model(x).cpu(), rtol=1e-4, atol=1e-4)
+
+
+def test_llama_compiles_and_equals_the_cpu(tiny_llama_config):
+    torch.manual_seed(0)
+    on_cpu = LlamaForCausalLM(LlamaConfig(**tiny_llama_config)).float().eval()
+    compiled = torch.compile(copy.deepcopy(on_cpu).to("npu"), backend="npu")
+    tokens = torch.randint(0, 128, (1, 16))
+    with torch.no_grad():
+        expected = on_cpu(tokens, use_cache=False).logits
+        received = compiled(tokens.to("npu"), use_cache=False).logits
+    torch.testing.assert_close(received.cpu(), expected, rtol=1e-3, atol=1e-4)
+
+
+def test_explain_counts_what_was_lowered(model):
+    import npu_compiler
+
+    text = str(npu_compiler.explain(model, torch.randn(8, 64)))
+    assert "linear" in text or "addmm" in text

@@ -1,0 +1,58 @@
+"""What a newcomer types first, each in a process that has imported nothing of ours."""
+
+import pytest
+
+
+def test_import_torch_alone_makes_the_device(run):
+    code = "import torch; x = torch.randn(4, 4, device='npu'); print((x @ x).sum())"
+    done = run("python", "-W", "error", "-c", code)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("tensor(")
+    assert "device='npu:0'" in done.stdout
+
+
+def test_autoload_can_be_switched_off_and_done_by_hand(run):
+    code = (
+        "import sys, torch; assert 'npu_runtime' not in sys.modules;"
+        "import npu_ops; print(torch.ones(2, device='npu').cpu())"
+    )
+    done = run("python", "-c", code, TORCH_DEVICE_BACKEND_AUTOLOAD="0")
+    assert done.returncode == 0, done.stderr
+    assert "1., 1." in done.stdout
+
+
+@pytest.mark.parametrize(
+    "module", ["npu_runtime", "npu_ops", "npu_compiler", "npu_llm", "npu_profiler"]
+)
+def test_importing_a_package_opens_no_device_and_says_nothing(run, module):
+    code = f"import threading, {module}; print(threading.active_count())"
+    done = run("python", "-W", "error", "-c", code)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "1\n", "")
+
+
+def test_importing_a_package_loads_no_device_library(run):
+    code = (
+        "import npu_llm, npu_ops; from pathlib import Path;"
+        "print('libopenvino_intel' in Path('/proc/self/maps').read_text())"
+    )
+    done = run("python", "-c", code)
+    assert done.stdout == "False\n", done.stderr
+
+
+def test_profiler_is_not_imported_by_anyone(run):
+    code = "import sys, torch, npu_llm; print('npu_profiler' in sys.modules)"
+    done = run("python", "-c", code)
+    assert done.stdout == "False\n", done.stderr
+
+
+def test_info_names_the_device_and_the_reason(run):
+    done = run("npu-runtime", "info")
+    assert done.returncode == 0, done.stderr
+    assert "CPU" in done.stdout or "NPU" in done.stdout
+    assert "Traceback" not in done.stdout + done.stderr
+
+
+def test_asking_for_the_device_by_name_chooses_it(run):
+    code = "import npu_runtime as r; print(r.device_info().openvino_device)"
+    done = run("python", "-c", code, NPU_DEVICE="CPU")
+    assert done.stdout.strip() == "CPU", done.stderr

@@ -1,0 +1,39 @@
+"""What the README and the pages tell a reader to type, typed."""
+
+import re
+
+import pytest
+
+PAGES = ("README.md", "docs/index.md")
+
+
+def snippets(page: str) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_python_on_the_page_runs(run, root, tmp_path, page):
+    found = snippets((root / page).read_text())
+    assert found
+    for number, snippet in enumerate(found):
+        script = tmp_path / f"snippet_{number}.py"
+        script.write_text(snippet)
+        done = run("python", str(script))
+        assert done.returncode == 0, done.stderr
+
+
+def test_commands_on_the_pages_are_commands_of_the_wheels(root):
+    from importlib.metadata import entry_points
+
+    ours = {point.name for point in entry_points(group="console_scripts")}
+    text = "".join((root / page).read_text() for page in [*PAGES, "docs/first-answer.md"])
+    lines = "\n".join(re.findall(r"^```bash\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL))
+    named = set(re.findall(r"^(npu-[a-z]+)", lines, flags=re.MULTILINE))
+    assert named
+    assert named <= ours
+
+
+def test_ci_calls_what_the_readme_calls_for(root):
+    command = "python -m pip install nox && nox -s tests"
+    assert command in (root / "README.md").read_text()
+    assert command in (root / ".ci" / "run").read_text()

@@ -1,0 +1,80 @@
+"""The reference pages against the sources: no code and no variable may lack its row."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+CODE = r"[a-z0-9]+(?:-[a-z0-9]+)+"
+
+
+def sources(root: Path, *endings: str) -> list[Path]:
+    files = [
+        file
+        for folder in ("src", "csrc", "include")
+        for file in root.glob(f"packages/*/{folder}/**/*")
+    ]
+    return sorted(file for file in files if file.suffix in endings)
+
+
+def codes_in_python(file: Path) -> set[str]:
+    """Codes handed to an exception: `SomethingError("...", "the-code")`, `code="the-code"`."""
+    found = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Call):
+            name = ast.unparse(node.func)
+            texts = [item.value for item in node.keywords if item.arg == "code"]
+            if name.endswith("Error"):
+                texts += node.args[1:]
+            found |= {
+                item.value
+                for item in texts
+                if isinstance(item, ast.Constant)
+                and isinstance(item.value, str)
+                and re.fullmatch(CODE, item.value)
+            }
+    return found | set(re.findall(rf"\[({CODE})\]\"", file.read_text()))
+
+
+def codes_in_native(file: Path) -> set[str]:
+    """Codes in `Error(ErrorKind::kX, "the-code", ...)` and at the end of a message."""
+    text = file.read_text()
+    written = re.findall(rf"ErrorKind::\w+\s*,\s*\"({CODE})\"", text)
+    return set(written) | set(re.findall(rf"\[({CODE})\]\"", text))
+
+
+@pytest.fixture(scope="module")
+def used(root: Path) -> set[str]:
+    python = [codes_in_python(file) for file in sources(root, ".py")]
+    native = [codes_in_native(file) for file in sources(root, ".cpp", ".h")]
+    return set().union(*python, *native)
+
+
+@pytest.fixture(scope="module")
+def listed(root: Path) -> list[str]:
+    page = (root / "docs" / "reference" / "errors.md").read_text()
+    return re.findall(rf"^\| `({CODE})` \|", page, flags=re.MULTILINE)
+
+
+def test_every_code_that_the_sources_use_is_explained(used, listed):
+    assert used - set(listed) == set()
+
+
+def test_no_code_is_explained_that_nothing_uses(used, listed):
+    assert set(listed) - used == set()
+
+
+def test_codes_stand_once(listed):
+    assert len(listed) == len(set(listed))
+
+
+def test_every_environment_variable_is_explained(root):
+    page = (root / "docs" / "reference" / "environment.md").read_text()
+    read = set()
+    for file in sources(root, ".py", ".cpp", ".h"):
+        text = file.read_text()
+        read |= set(re.findall(r"(?:environ|getenv)\W[^\n]*?\"([A-Z][A-Z0-9_]+)\"", text))
+        if file.name == "config.py":
+            read |= set(re.findall(r"\"(NPU_[A-Z0-9_]+)\"", text))
+    assert {name for name in read if f"`{name}`" not in page} == set()
