@@ -1,0 +1,62 @@
+"""Torch tensors as OpenVINO constants over the same bytes, and small constants from numbers.
+
+Compressing constants after lowering is npu_compiler.quantize's work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import openvino as ov
+import openvino.opset15 as ops
+import torch
+
+from npu_compiler.lowering.dtypes import ov_type
+
+__all__ = ["integers", "number", "tensor_constant"]
+
+# numpy has no bfloat16: its bytes travel as an integer type of the same width.
+_SAME_WIDTH = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def tensor_constant(tensor: torch.Tensor) -> tuple[ov.Output, torch.Tensor]:
+    """Makes a constant of a tensor's shape and dtype which shares the tensor's memory.
+
+    Args:
+        tensor: any shape and dtype that OpenVINO has; on npu or cpu (device memory is host memory).
+            A tensor that is not contiguous is copied first.
+
+    Returns:
+        The constant's output, and the tensor whose memory it reads: OpenVINO holds no reference, so
+        the caller keeps it alive as long as the model.
+    """
+    source = _host_view(tensor.detach())
+    if not source.is_contiguous():
+        source = source.contiguous()
+    shape = ov.Shape(list(source.shape))
+    if source.numel() == 0:
+        empty = np.empty(tuple(source.shape), dtype=np.float32)
+        node = ops.constant(empty, dtype=np.float32)
+        return ops.convert(node, ov_type(tensor.dtype)).output(0), source
+    raw = source.reshape(-1).view(_SAME_WIDTH[source.element_size()]).numpy()
+    view = ov.Tensor(raw, shape, ov_type(tensor.dtype))
+    return ov.op.Constant(view, True).output(0), source
+
+
+def number(value: bool | int | float, dtype: torch.dtype) -> ov.Output:
+    """Makes a rank-0 constant of a dtype."""
+    return ops.constant(value, ov_type(dtype)).output(0)
+
+
+def integers(values: Sequence[int]) -> ov.Output:
+    """Makes an int64 constant of shape (len(values),)."""
+    return ops.constant(np.asarray(values, dtype=np.int64)).output(0)
+
+
+def _host_view(tensor: torch.Tensor) -> torch.Tensor:
+    if tensor.device.type == "cpu":
+        return tensor
+    from npu_runtime import as_cpu
+
+    return as_cpu(tensor)

@@ -1,0 +1,19 @@
+"""The converters, one file per family of ops; importing this package fills the table.
+
+The table and its decorator live in npu_compiler.lowering.registry.
+"""
+
+from npu_compiler.lowering.converters import (  # noqa: F401
+    attention,
+    comparison,
+    convolution,
+    creation,
+    elementwise,
+    indexing,
+    matmul,
+    normalization,
+    pooling,
+    reductions,
+    symbolic,
+    views,
+)

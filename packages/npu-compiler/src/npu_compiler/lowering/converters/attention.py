@@ -1,0 +1,210 @@
+"""Scaled dot product attention, whole, in all the forms that torch traces it to.
+
+The products and the softmax on their own are in matmul.py and reductions.py.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import openvino as ov
+import openvino.opset15 as ops
+import torch
+from torch import fx
+
+from npu_compiler.lowering.context import Context
+from npu_compiler.lowering.registry import converter
+
+__all__ = ["MASKED"]
+
+aten = torch.ops.aten
+
+# What stands for "not seen" in an additive mask: the lowest float16, because float32's own minimum
+# becomes -inf when a program runs in half precision, and a row of -inf becomes NaN.
+MASKED = -65504.0
+
+
+def _rule_no_dropout(node: fx.Node, dropout_p: float = 0.0, **_: Any) -> str | None:
+    return "dropout draws random numbers" if dropout_p else None
+
+
+def _additive(ctx: Context, mask: fx.Node, dtype: torch.dtype) -> ov.Output:
+    value = ctx.get(mask)
+    if ctx.dtype(mask) is not torch.bool:
+        return ctx.convert(value, dtype)
+    return ops.select(value, ctx.number(0.0, dtype), ctx.number(MASKED, dtype)).output(0)
+
+
+def _zero_dead_rows(ctx: Context, output: ov.Output, mask: Any) -> ov.Output:
+    """A query that may see nothing gives 0 in torch, and the mean of all values with MASKED."""
+    if mask is None or ctx.dtype(mask) is not torch.bool:
+        return output
+    is_live = ops.reduce_logical_or(ctx.get(mask), ctx.integers([ctx.rank(mask) - 1]), True)
+    zero = ctx.number(0.0, ctx.out_dtype(0))
+    return ops.select(is_live, output, zero).output(0)
+
+
+def _heads_alike(ctx: Context, query: fx.Node, other: fx.Node) -> ov.Output:
+    """Repeats the heads of a key or value which several heads of the query share."""
+    value = ctx.get(other)
+    heads, shared = ctx.sizes(query)[-3], ctx.sizes(other)[-3]
+    if heads == shared:
+        return value
+    if heads is None or shared is None or ctx.rank(other) != 4:
+        ctx.refuse("grouped heads need rank 4 and a static number of heads")
+    group = heads // shared
+    wide = ops.unsqueeze(value, ctx.integers([2]))
+    tiled = ops.broadcast(wide, ctx.integers([1, 1, group, 1, 1]), broadcast_spec="BIDIRECTIONAL")
+    return ops.reshape(tiled, ctx.integers([0, heads, -1, ctx.sizes(other)[-1] or 0]), True).output(
+        0
+    )
+
+
+def _whole(
+    ctx: Context, query: fx.Node, key: fx.Node, value: fx.Node, mask: Any, causal: Any, scale: Any
+) -> ov.Output:
+    dtype = ctx.dtype(query)
+    if scale is None:
+        width = ctx.sizes(query)[-1]
+        if width is None:
+            ctx.refuse("a symbolic head size")
+        scale = 1 / math.sqrt(width)
+    parts = [ctx.get(query), _heads_alike(ctx, query, key), _heads_alike(ctx, query, value)]
+    if mask is None:
+        # Without a mask input the scale has no place to stand: an empty mask is a scalar 0.
+        parts.append(ctx.number(0.0, dtype))
+    else:
+        parts.append(_additive(ctx, mask, dtype))
+    parts.append(ctx.get(scale, dtype))
+    node = ops.scaled_dot_product_attention(
+        parts[0], parts[1], parts[2], parts[3], parts[4], causal=bool(causal)
+    )
+    return _zero_dead_rows(ctx, node.output(0), mask)
+
+
+@converter(aten.scaled_dot_product_attention.default, rule=_rule_no_dropout)
+def convert_sdpa(
+    ctx: Context,
+    query: fx.Node,
+    key: fx.Node,
+    value: fx.Node,
+    attn_mask: Any,
+    is_causal: Any,
+    scale: Any,
+    **_: Any,
+) -> Any:
+    return _whole(ctx, query, key, value, attn_mask, is_causal, scale)
+
+
+def _log_sum_exp(
+    ctx: Context, query: fx.Node, key: fx.Node, mask: Any, causal: bool, scale: Any
+) -> Any:
+    """The statistic that the gradient needs; None while nobody reads it."""
+    if not ctx.is_read(1):
+        return None
+    scores = _scores(ctx, query, key, mask, causal, scale)
+    axis = ctx.integers([ctx.rank(query) - 1])
+    peak = ops.reduce_max(scores, axis, True)
+    total = ops.reduce_sum(ops.exp(ops.subtract(scores, peak)), axis, True)
+    return ops.squeeze(ops.add(ops.log(total), peak), axis).output(0)
+
+
+def _scores(
+    ctx: Context, query: fx.Node, key: fx.Node, mask: Any, causal: bool, scale: Any
+) -> ov.Output:
+    """Query times key, scaled and masked, in float32."""
+    work = torch.float32
+    width = ctx.sizes(query)[-1]
+    if scale is None:
+        if width is None:
+            ctx.refuse("a symbolic head size")
+        scale = 1 / math.sqrt(width)
+    product = ops.matmul(ctx.get(query, work), ctx.get(key, work), False, True)
+    scores = ops.multiply(product, ctx.number(scale, work)).output(0)
+    if mask is not None:
+        scores = ops.add(scores, _additive(ctx, mask, work)).output(0)
+    if causal:
+        rows, columns = ctx.sizes(query)[-2], ctx.sizes(key)[-2]
+        if rows is None or columns is None:
+            ctx.refuse("the statistic of causal attention over symbolic sizes")
+        hidden = torch.full((rows, columns), MASKED).triu(1)
+        scores = ops.add(scores, ctx.constant(hidden)).output(0)
+    return scores
+
+
+@converter(
+    aten._scaled_dot_product_flash_attention_for_cpu.default, rule=_rule_no_dropout
+)
+def convert_flash_for_cpu(
+    ctx: Context,
+    query: fx.Node,
+    key: fx.Node,
+    value: fx.Node,
+    is_causal: bool,
+    attn_mask: Any,
+    scale: Any,
+    **_: Any,
+) -> Any:
+    output = _whole(ctx, query, key, value, attn_mask, is_causal, scale)
+    return output, _log_sum_exp(ctx, query, key, attn_mask, is_causal, scale)
+
+
+@converter(
+    aten._scaled_dot_product_fused_attention_overrideable.default, rule=_rule_no_dropout
+)
+def convert_fused_overrideable(
+    ctx: Context,
+    query: fx.Node,
+    key: fx.Node,
+    value: fx.Node,
+    attn_bias: Any,
+    is_causal: bool,
+    return_debug_mask: bool,
+    scale: Any,
+    **_: Any,
+) -> Any:
+    output = _whole(ctx, query, key, value, attn_bias, is_causal, scale)
+    statistic = _log_sum_exp(ctx, query, key, attn_bias, is_causal, scale)
+    return output, statistic, None, None, None, None, None, None, None
+
+
+@converter(
+    aten._scaled_dot_product_flash_attention_for_cpu_backward.default, rule=_rule_no_dropout
+)
+def convert_flash_for_cpu_backward(
+    ctx: Context,
+    grad_out: fx.Node,
+    query: fx.Node,
+    key: fx.Node,
+    value: fx.Node,
+    out: fx.Node,
+    logsumexp: fx.Node,
+    is_causal: bool,
+    attn_mask: Any,
+    scale: Any,
+    **_: Any,
+) -> Any:
+    """The gradient of attention (Dao et al., FlashAttention, 2022, appendix B.2)."""
+    work = torch.float32
+    if scale is None:
+        width = ctx.sizes(query)[-1]
+        if width is None:
+            ctx.refuse("a symbolic head size")
+        scale = 1 / math.sqrt(width)
+    axis = ctx.integers([ctx.rank(query) - 1])
+    statistic = ops.unsqueeze(ctx.get(logsumexp, work), axis)
+    scores = _scores(ctx, query, key, attn_mask, is_causal, scale)
+    weights = ops.exp(ops.subtract(scores, statistic))
+    grad = ctx.get(grad_out, work)
+    grad_value = ops.matmul(weights, grad, True, False)
+    grad_weights = ops.matmul(grad, ctx.get(value, work), False, True)
+    shift = ops.reduce_sum(ops.multiply(grad, ctx.get(out, work)), axis, True)
+    grad_scores = ops.multiply(weights, ops.subtract(grad_weights, shift))
+    grad_scores = ops.multiply(grad_scores, ctx.number(scale, work))
+    grad_query = ops.matmul(grad_scores, ctx.get(key, work), False, False)
+    grad_key = ops.matmul(grad_scores, ctx.get(query, work), True, False)
+    parts = (grad_query, grad_key, grad_value)
+    return tuple(
+        ctx.convert(part.output(0), ctx.out_dtype(index)) for index, part in enumerate(parts)
+    )

@@ -1,0 +1,152 @@
+"""Convolutions, plain, grouped and transposed, and interpolation.
+
+Pooling is in pooling.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import openvino as ov
+import openvino.opset15 as ops
+import torch
+from torch import fx
+
+from npu_compiler.lowering.context import Context
+from npu_compiler.lowering.registry import converter
+
+__all__: list[str] = []
+
+aten = torch.ops.aten
+
+
+def _spread(values: Any, count: int) -> list[int]:
+    listed = [values] if isinstance(values, int) else list(values)
+    return [int(value) for value in (listed * count if len(listed) == 1 else listed)]
+
+
+@converter(aten.convolution.default)
+def convert_convolution(
+    ctx: Context,
+    input: fx.Node,
+    weight: fx.Node,
+    bias: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    transposed: bool,
+    output_padding: Any,
+    groups: int,
+) -> Any:
+    spatial = ctx.rank(weight) - 2
+    if ctx.rank(input) != spatial + 2:
+        ctx.refuse("an input without a batch")
+    strides, dilations = _spread(stride, spatial), _spread(dilation, spatial)
+    pads = _spread(padding, spatial)
+    kernel = _grouped_kernel(ctx, weight, groups, transposed)
+    value = ctx.get(input)
+    if transposed:
+        extra = _spread(output_padding, spatial)
+        make = ops.group_convolution_backprop_data if groups > 1 else ops.convolution_backprop_data
+        result = make(
+            value,
+            kernel,
+            strides,
+            pads_begin=pads,
+            pads_end=pads,
+            dilations=dilations,
+            output_padding=extra,
+        )
+    else:
+        forward = ops.group_convolution if groups > 1 else ops.convolution
+        result = forward(value, kernel, strides, pads, pads, dilations)
+    return _with_bias(ctx, result.output(0), bias, spatial)
+
+
+@converter(
+    aten.conv1d.default,
+    aten.conv2d.default,
+    aten.conv3d.default,
+    rule=lambda node, padding, **_: (
+        "padding given by name" if isinstance(padding, str) else None
+    ),
+)
+def convert_conv(
+    ctx: Context,
+    input: fx.Node,
+    weight: fx.Node,
+    bias: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    groups: int,
+) -> Any:
+    return convert_convolution(
+        ctx, input, weight, bias, stride, padding, dilation, False, [0], groups
+    )
+
+
+def _grouped_kernel(ctx: Context, weight: fx.Node, groups: int, transposed: bool) -> ov.Output:
+    """OpenVINO wants groups as an axis of their own in front."""
+    kernel = ctx.get(weight)
+    if groups == 1:
+        return kernel
+    sizes = ctx.sizes(weight)
+    if any(size is None for size in sizes):
+        ctx.refuse("a kernel of symbolic size")
+    first, second, *window = (size for size in sizes if size is not None)
+    shape = [groups, first // groups, second, *window]
+    return ctx.reshape(kernel, shape)
+
+
+def _with_bias(ctx: Context, value: ov.Output, bias: Any, spatial: int) -> Any:
+    if bias is None:
+        return value
+    channels = ctx.reshape(ctx.get(bias), [1, -1, *([1] * spatial)])
+    return ops.add(value, channels)
+
+
+@converter(
+    aten.upsample_nearest2d.vec, aten.upsample_nearest1d.vec, aten.upsample_nearest3d.vec
+)
+def convert_nearest_vec(ctx: Context, input: fx.Node, **_: Any) -> Any:
+    return _interpolate(ctx, input, "nearest", align_corners=False)
+
+
+@converter(
+    aten.upsample_nearest2d.default, aten.upsample_nearest1d.default
+)
+def convert_nearest(ctx: Context, self: fx.Node, **_: Any) -> Any:
+    return _interpolate(ctx, self, "nearest", align_corners=False)
+
+
+@converter(aten.upsample_bilinear2d.vec)
+def convert_bilinear_vec(ctx: Context, input: fx.Node, align_corners: bool, **_: Any) -> Any:
+    return _interpolate(ctx, input, "linear_onnx", align_corners=align_corners)
+
+
+@converter(aten.upsample_bilinear2d.default)
+def convert_bilinear(ctx: Context, self: fx.Node, align_corners: bool, **_: Any) -> Any:
+    return _interpolate(ctx, self, "linear_onnx", align_corners=align_corners)
+
+
+def _interpolate(ctx: Context, input: fx.Node, mode: str, *, align_corners: bool) -> Any:
+    spatial = ctx.rank(input) - 2
+    before = ctx.sizes(input)[2:]
+    sizes: Sequence[int | None] = ctx.sizes(ctx.node)[2:]
+    if any(size is None for size in (*before, *sizes)):
+        ctx.refuse("interpolation to a symbolic size")
+    if mode == "nearest":
+        corners = "asymmetric"
+    else:
+        corners = "align_corners" if align_corners else "half_pixel"
+    return ops.interpolate(
+        ctx.get(input),
+        ctx.integers([size for size in sizes if size is not None]),
+        mode,
+        "sizes",
+        coordinate_transformation_mode=corners,
+        nearest_mode="floor",
+        axes=ctx.integers(list(range(2, 2 + spatial))),
+    )

@@ -1,0 +1,370 @@
+"""Arithmetic, activations and other ops that work on each element, and their gradients.
+
+Comparisons, logic and selection are in comparison.py; casts and copies in creation.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import openvino as ov
+import openvino.opset15 as ops
+import torch
+
+from npu_compiler.lowering.context import Context, Operand
+from npu_compiler.lowering.registry import converter
+
+__all__: list[str] = []
+
+aten = torch.ops.aten
+
+
+def _scaled(ctx: Context, other: Operand, alpha: Any, dtype: torch.dtype) -> ov.Output:
+    value = ctx.get(other, dtype)
+    if alpha == 1 and not isinstance(alpha, torch.fx.Node):
+        return value
+    return ops.multiply(value, ctx.get(alpha, dtype)).output(0)
+
+
+@converter(aten.add.Tensor, aten.add.Scalar)
+def convert_add(ctx: Context, self: Operand, other: Operand, alpha: Any) -> Any:
+    dtype = ctx.out_dtype()
+    if dtype is torch.bool:
+        return ops.logical_or(ctx.get(self), ctx.get(other, dtype))
+    return ops.add(ctx.get(self, dtype), _scaled(ctx, other, alpha, dtype))
+
+
+@converter(aten.sub.Tensor, aten.sub.Scalar)
+def convert_sub(ctx: Context, self: Operand, other: Operand, alpha: Any) -> Any:
+    dtype = ctx.out_dtype()
+    return ops.subtract(ctx.get(self, dtype), _scaled(ctx, other, alpha, dtype))
+
+
+@converter(aten.rsub.Tensor, aten.rsub.Scalar)
+def convert_rsub(ctx: Context, self: Operand, other: Operand, alpha: Any) -> Any:
+    dtype = ctx.out_dtype()
+    return ops.subtract(ctx.get(other, dtype), _scaled(ctx, self, alpha, dtype))
+
+
+@converter(aten.mul.Tensor, aten.mul.Scalar)
+def convert_mul(ctx: Context, self: Operand, other: Operand) -> Any:
+    dtype = ctx.out_dtype()
+    if dtype is torch.bool:
+        return ops.logical_and(ctx.get(self), ctx.get(other, dtype))
+    return ops.multiply(ctx.get(self, dtype), ctx.get(other, dtype))
+
+
+@converter(aten.div.Tensor, aten.div.Scalar, aten.true_divide.Tensor)
+def convert_div(ctx: Context, self: Operand, other: Operand) -> Any:
+    dtype = ctx.out_dtype()
+    return ops.divide(ctx.get(self, dtype), ctx.get(other, dtype))
+
+
+@converter(aten.div.Tensor_mode, aten.div.Scalar_mode)
+def convert_div_mode(ctx: Context, self: Operand, other: Operand, rounding_mode: Any) -> Any:
+    if rounding_mode == "floor":
+        return _floor_divide(ctx, self, other)
+    dtype = ctx.out_dtype()
+    if rounding_mode is None:
+        return ops.divide(ctx.get(self, dtype), ctx.get(other, dtype))
+    if not dtype.is_floating_point:
+        ctx.refuse("truncating division of integers has no counterpart")
+    quotient = ops.divide(ctx.get(self, dtype), ctx.get(other, dtype))
+    whole = ops.floor(ops.abs(quotient))
+    return ops.multiply(ops.sign(quotient), whole)
+
+
+@converter(aten.floor_divide.default)
+def convert_floor_divide(ctx: Context, self: Operand, other: Operand) -> Any:
+    return _floor_divide(ctx, self, other)
+
+
+def _floor_divide(ctx: Context, self: Operand, other: Operand) -> Any:
+    dtype = ctx.out_dtype()
+    a, b = ctx.get(self, dtype), ctx.get(other, dtype)
+    if dtype.is_floating_point:
+        return ops.floor(ops.divide(a, b))
+    # The CPU plugin's integer division truncates; subtracting the floored remainder first makes
+    # the division exact.
+    return ops.divide(ops.subtract(a, ops.floor_mod(a, b)), b)
+
+
+@converter(aten.remainder.Scalar, aten.remainder.Tensor)
+def convert_remainder(ctx: Context, self: Operand, other: Operand) -> Any:
+    dtype = ctx.out_dtype()
+    return ops.floor_mod(ctx.get(self, dtype), ctx.get(other, dtype))
+
+
+@converter(aten.fmod.Scalar, aten.fmod.Tensor)
+def convert_fmod(ctx: Context, self: Operand, other: Operand) -> Any:
+    dtype = ctx.out_dtype()
+    return ops.mod(ctx.get(self, dtype), ctx.get(other, dtype))
+
+
+@converter(aten.pow.Tensor_Scalar, aten.pow.Tensor_Tensor, aten.pow.Scalar)
+def convert_pow(ctx: Context, self: Operand, exponent: Operand) -> Any:
+    dtype = ctx.out_dtype()
+    base = ctx.get(self, dtype)
+    if exponent == 2:
+        return ops.multiply(base, base)
+    if exponent == 3:
+        return ops.multiply(ops.multiply(base, base), base)
+    if exponent == 0.5:
+        return ops.sqrt(base)
+    if not dtype.is_floating_point:
+        ctx.refuse("integer powers other than 2 and 3 would be computed in float32")
+    return ops.power(base, ctx.get(exponent, dtype))
+
+
+@converter(aten.maximum.default)
+def convert_maximum(ctx: Context, self: Operand, other: Operand) -> Any:
+    dtype = ctx.out_dtype()
+    return ops.maximum(ctx.get(self, dtype), ctx.get(other, dtype))
+
+
+@converter(aten.minimum.default)
+def convert_minimum(ctx: Context, self: Operand, other: Operand) -> Any:
+    dtype = ctx.out_dtype()
+    return ops.minimum(ctx.get(self, dtype), ctx.get(other, dtype))
+
+
+@converter(aten.atan2.default)
+def convert_atan2(ctx: Context, self: Operand, other: Operand) -> Any:
+    ctx.refuse("atan2 has no counterpart")
+
+
+def _unary(key: Any, make: Callable[[ov.Output], Any], *, floats_only: bool = True) -> None:
+    """Registers an op of one operand, named after its overload."""
+
+    def convert(ctx: Context, self: Operand) -> Any:
+        dtype = ctx.out_dtype()
+        value = ctx.get(self, dtype)
+        if not floats_only and not dtype.is_floating_point and make in _ROUNDING:
+            return value
+        return make(value)
+
+    convert.__name__ = f"convert_{str(key).split('.')[1]}"
+    converter(key)(convert)
+
+
+_ROUNDING = (ops.floor, ops.ceiling)
+
+_unary(aten.neg.default, ops.negative)
+_unary(aten.abs.default, ops.abs)
+_unary(aten.exp.default, ops.exp)
+_unary(aten.log.default, ops.log)
+_unary(aten.sqrt.default, ops.sqrt)
+_unary(aten.sin.default, ops.sin)
+_unary(aten.cos.default, ops.cos)
+_unary(aten.tan.default, ops.tan)
+_unary(aten.asin.default, ops.asin)
+_unary(aten.acos.default, ops.acos)
+_unary(aten.atan.default, ops.atan)
+_unary(aten.sinh.default, ops.sinh)
+_unary(aten.cosh.default, ops.cosh)
+_unary(aten.tanh.default, ops.tanh)
+_unary(aten.erf.default, ops.erf)
+_unary(aten.sigmoid.default, ops.sigmoid)
+_unary(aten.relu.default, ops.relu)
+_unary(aten.sign.default, ops.sign)
+_unary(aten.floor.default, ops.floor, floats_only=False)
+_unary(aten.ceil.default, ops.ceiling, floats_only=False)
+
+
+@converter(aten.round.default)
+def convert_round(ctx: Context, self: Operand) -> Any:
+    return ops.round(ctx.get(self), "half_to_even")
+
+
+@converter(aten.trunc.default)
+def convert_trunc(ctx: Context, self: Operand) -> Any:
+    value = ctx.get(self)
+    return ops.multiply(ops.sign(value), ops.floor(ops.abs(value)))
+
+
+@converter(aten.rsqrt.default)
+def convert_rsqrt(ctx: Context, self: Operand) -> Any:
+    dtype = ctx.out_dtype()
+    return ops.divide(ctx.number(1, dtype), ops.sqrt(ctx.get(self, dtype)))
+
+
+@converter(aten.reciprocal.default)
+def convert_reciprocal(ctx: Context, self: Operand) -> Any:
+    dtype = ctx.out_dtype()
+    return ops.divide(ctx.number(1, dtype), ctx.get(self, dtype))
+
+
+@converter(aten.square.default)
+def convert_square(ctx: Context, self: Operand) -> Any:
+    value = ctx.get(self)
+    return ops.multiply(value, value)
+
+
+@converter(aten.log2.default, aten.log10.default)
+def convert_log_of_base(ctx: Context, self: Operand) -> Any:
+    dtype = ctx.out_dtype()
+    base = 2 if "log2" in str(ctx.node.target) else 10
+    return ops.multiply(ops.log(ctx.get(self, dtype)), ctx.number(1 / math.log(base), dtype))
+
+
+@converter(aten.log1p.default)
+def convert_log1p(ctx: Context, self: Operand) -> Any:
+    ctx.refuse("log(1 + x) would lose the digits of a small x")
+
+
+@converter(aten.expm1.default)
+def convert_expm1(ctx: Context, self: Operand) -> Any:
+    ctx.refuse("exp(x) - 1 would lose the digits of a small x")
+
+
+@converter(aten.exp2.default)
+def convert_exp2(ctx: Context, self: Operand) -> Any:
+    dtype = ctx.out_dtype()
+    return ops.exp(ops.multiply(ctx.get(self, dtype), ctx.number(math.log(2), dtype)))
+
+
+@converter(aten.gelu.default)
+def convert_gelu(ctx: Context, self: Operand, approximate: str) -> Any:
+    return ops.gelu(ctx.get(self), "tanh" if approximate == "tanh" else "erf")
+
+
+@converter(aten.silu.default)
+def convert_silu(ctx: Context, self: Operand) -> Any:
+    return ops.swish(ctx.get(self))
+
+
+@converter(aten.mish.default)
+def convert_mish(ctx: Context, self: Operand) -> Any:
+    return ops.mish(ctx.get(self))
+
+
+@converter(aten.hardsigmoid.default)
+def convert_hardsigmoid(ctx: Context, self: Operand) -> Any:
+    return ops.hsigmoid(ctx.get(self))
+
+
+@converter(aten.hardswish.default)
+def convert_hardswish(ctx: Context, self: Operand) -> Any:
+    return ops.hswish(ctx.get(self))
+
+
+@converter(aten.elu.default)
+def convert_elu(ctx: Context, self: Operand, alpha: Any, scale: Any, input_scale: Any) -> Any:
+    if scale != 1 or input_scale != 1:
+        dtype = ctx.out_dtype()
+        value = ctx.get(self)
+        inner = ops.multiply(value, ctx.number(input_scale, dtype))
+        negative = ops.multiply(
+            ops.subtract(ops.exp(inner), ctx.number(1, dtype)), ctx.number(alpha, dtype)
+        )
+        is_positive = ops.greater(value, ctx.number(0, dtype))
+        return ops.multiply(ops.select(is_positive, value, negative), ctx.number(scale, dtype))
+    return ops.elu(ctx.get(self), float(alpha))
+
+
+@converter(aten.leaky_relu.default)
+def convert_leaky_relu(ctx: Context, self: Operand, negative_slope: Any) -> Any:
+    return ops.prelu(ctx.get(self), ctx.number(negative_slope, ctx.out_dtype()))
+
+
+@converter(aten.softplus.default)
+def convert_softplus(ctx: Context, self: Operand, beta: Any, threshold: Any) -> Any:
+    dtype = ctx.out_dtype()
+    value = ctx.get(self)
+    scaled = ops.multiply(value, ctx.number(beta, dtype))
+    soft = ops.divide(ops.softplus(scaled), ctx.number(beta, dtype))
+    return ops.select(ops.greater(scaled, ctx.number(threshold, dtype)), value, soft)
+
+
+@converter(aten.hardtanh.default, aten.clamp.default)
+def convert_clamp(ctx: Context, self: Operand, **bounds: Any) -> Any:
+    low = bounds.get("min", bounds.get("min_val"))
+    high = bounds.get("max", bounds.get("max_val"))
+    dtype = ctx.out_dtype()
+    value = ctx.get(self, dtype)
+    if low is not None:
+        value = ops.maximum(value, ctx.get(low, dtype)).output(0)
+    if high is not None:
+        value = ops.minimum(value, ctx.get(high, dtype)).output(0)
+    return value
+
+
+@converter(aten.clamp.Tensor)
+def convert_clamp_tensor(ctx: Context, self: Operand, min: Any, max: Any) -> Any:
+    return convert_clamp(ctx, self, min=min, max=max)
+
+
+@converter(aten.clamp_min.default, aten.clamp_min.Tensor)
+def convert_clamp_min(ctx: Context, self: Operand, min: Any) -> Any:
+    return convert_clamp(ctx, self, min=min)
+
+
+@converter(aten.clamp_max.default, aten.clamp_max.Tensor)
+def convert_clamp_max(ctx: Context, self: Operand, max: Any) -> Any:
+    return convert_clamp(ctx, self, max=max)
+
+
+@converter(aten.relu6.default)
+def convert_relu6(ctx: Context, self: Operand) -> Any:
+    return convert_clamp(ctx, self, min=0, max=6)
+
+
+@converter(aten.logit.default)
+def convert_logit(ctx: Context, self: Operand, eps: Any) -> Any:
+    dtype = ctx.out_dtype()
+    value = ctx.get(self, dtype)
+    if eps is not None:
+        low, high = ctx.number(eps, dtype), ctx.number(1 - eps, dtype)
+        value = ops.minimum(ops.maximum(value, low), high).output(0)
+    return ops.log(ops.divide(value, ops.subtract(ctx.number(1, dtype), value)))
+
+
+@converter(aten.addcmul.default)
+def convert_addcmul(ctx: Context, self: Operand, tensor1: Any, tensor2: Any, value: Any) -> Any:
+    dtype = ctx.out_dtype()
+    product = ops.multiply(ctx.get(tensor1, dtype), ctx.get(tensor2, dtype)).output(0)
+    if value != 1:
+        product = ops.multiply(product, ctx.get(value, dtype)).output(0)
+    return ops.add(ctx.get(self, dtype), product)
+
+
+@converter(aten.addcdiv.default)
+def convert_addcdiv(ctx: Context, self: Operand, tensor1: Any, tensor2: Any, value: Any) -> Any:
+    dtype = ctx.out_dtype()
+    quotient = ops.divide(ctx.get(tensor1, dtype), ctx.get(tensor2, dtype)).output(0)
+    if value != 1:
+        quotient = ops.multiply(quotient, ctx.get(value, dtype)).output(0)
+    return ops.add(ctx.get(self, dtype), quotient)
+
+
+@converter(aten.lerp.Scalar)
+def convert_lerp(ctx: Context, self: Operand, end: Operand, weight: Any) -> Any:
+    dtype = ctx.out_dtype()
+    start = ctx.get(self, dtype)
+    step = ops.multiply(ops.subtract(ctx.get(end, dtype), start), ctx.get(weight, dtype))
+    return ops.add(start, step)
+
+
+@converter(aten.sigmoid_backward.default)
+def convert_sigmoid_backward(ctx: Context, grad_output: Operand, output: Operand) -> Any:
+    y = ctx.get(output)
+    slope = ops.multiply(y, ops.subtract(ctx.number(1, ctx.out_dtype()), y))
+    return ops.multiply(ctx.get(grad_output), slope)
+
+
+@converter(aten.tanh_backward.default)
+def convert_tanh_backward(ctx: Context, grad_output: Operand, output: Operand) -> Any:
+    y = ctx.get(output)
+    slope = ops.subtract(ctx.number(1, ctx.out_dtype()), ops.multiply(y, y))
+    return ops.multiply(ctx.get(grad_output), slope)
+
+
+@converter(aten.threshold_backward.default)
+def convert_threshold_backward(
+    ctx: Context, grad_output: Operand, self: Operand, threshold: Any
+) -> Any:
+    dtype = ctx.out_dtype()
+    is_open = ops.greater(ctx.get(self), ctx.number(threshold, dtype))
+    return ops.select(is_open, ctx.get(grad_output), ctx.number(0, dtype))

@@ -1,0 +1,246 @@
+"""Layer, group, batch and RMS norms, and dropout where it is the identity.
+
+The reductions they are made of are in reductions.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import openvino as ov
+import openvino.opset15 as ops
+import torch
+from torch import fx
+
+from npu_compiler.lowering.context import Context
+from npu_compiler.lowering.registry import converter
+
+__all__: list[str] = []
+
+aten = torch.ops.aten
+
+
+def _scale_and_shift(
+    ctx: Context, value: ov.Output, weight: Any, bias: Any, dtype: torch.dtype
+) -> ov.Output:
+    if weight is not None:
+        value = ops.multiply(value, ctx.get(weight, dtype)).output(0)
+    if bias is not None:
+        value = ops.add(value, ctx.get(bias, dtype)).output(0)
+    return value
+
+
+@converter(aten.native_layer_norm.default)
+def convert_native_layer_norm(
+    ctx: Context, input: fx.Node, normalized_shape: Any, weight: Any, bias: Any, eps: float
+) -> Any:
+    rank = ctx.rank(input)
+    axes = ctx.integers(list(range(rank - len(normalized_shape), rank)))
+    value = ctx.get(input)
+    normal = ops.mvn(value, axes, True, float(eps), "inside_sqrt").output(0)
+    output = _scale_and_shift(ctx, normal, weight, bias, ctx.out_dtype(0))
+    if not (ctx.is_read(1) or ctx.is_read(2)):
+        return output, None, None
+    work = ctx.get(input, ctx.out_dtype(1))
+    mean, rstd = _mean_and_rstd(ctx, work, axes, eps, ctx.out_dtype(1))
+    return output, mean, rstd
+
+
+def _mean_and_rstd(
+    ctx: Context, value: ov.Output, axes: ov.Output, eps: float, dtype: torch.dtype
+) -> tuple[ov.Output, ov.Output]:
+    mean = ops.reduce_mean(value, axes, True)
+    centered = ops.subtract(value, mean)
+    variance = ops.reduce_mean(ops.multiply(centered, centered), axes, True)
+    deviation = ops.sqrt(ops.add(variance, ctx.number(eps, dtype)))
+    return mean.output(0), ops.divide(ctx.number(1, dtype), deviation).output(0)
+
+
+@converter(aten.layer_norm.default)
+def convert_layer_norm(
+    ctx: Context, input: fx.Node, normalized_shape: Any, weight: Any, bias: Any, eps: float, **_: Any
+) -> Any:
+    rank = ctx.rank(input)
+    axes = ctx.integers(list(range(rank - len(normalized_shape), rank)))
+    normal = ops.mvn(ctx.get(input), axes, True, float(eps), "inside_sqrt").output(0)
+    return _scale_and_shift(ctx, normal, weight, bias, ctx.out_dtype())
+
+
+@converter(aten.native_layer_norm_backward.default)
+def convert_layer_norm_backward(
+    ctx: Context,
+    grad_out: fx.Node,
+    input: fx.Node,
+    normalized_shape: Any,
+    mean: fx.Node,
+    rstd: fx.Node,
+    weight: Any,
+    bias: Any,
+    output_mask: Any,
+) -> Any:
+    """Gradients of layer norm (Ba, Kiros, Hinton, 2016), in float32."""
+    work = torch.float32
+    rank = ctx.rank(input)
+    split = rank - len(normalized_shape)
+    inner = ctx.integers(list(range(split, rank)))
+    outer = ctx.integers(list(range(split)))
+    grad = ctx.get(grad_out, work)
+    scale = ctx.get(rstd, work)
+    normal = ops.multiply(ops.subtract(ctx.get(input, work), ctx.get(mean, work)), scale)
+    scaled = grad if weight is None else ops.multiply(grad, ctx.get(weight, work)).output(0)
+    average = ops.reduce_mean(scaled, inner, True)
+    projection = ops.reduce_mean(ops.multiply(scaled, normal), inner, True)
+    inside = ops.subtract(ops.subtract(scaled, average), ops.multiply(normal, projection))
+    grad_input = ctx.convert(ops.multiply(inside, scale).output(0), ctx.dtype(input))
+    grad_weight = grad_bias = None
+    if output_mask[1]:
+        total = grad_times = ops.multiply(grad, normal)
+        if split:
+            total = ops.reduce_sum(grad_times, outer, False)
+        grad_weight = ctx.convert(total.output(0), ctx.dtype(weight))
+    if output_mask[2]:
+        summed = ops.reduce_sum(grad, outer, False).output(0) if split else grad
+        grad_bias = ctx.convert(summed, ctx.dtype(bias))
+    return grad_input, grad_weight, grad_bias
+
+
+def _rms(ctx: Context, input: fx.Node, normalized_shape: Any, weight: Any, eps: Any) -> Any:
+    dtype = ctx.dtype(input)
+    work = torch.float32
+    if eps is None:
+        eps = torch.finfo(dtype).eps
+    rank = ctx.rank(input)
+    axes = ctx.integers(list(range(rank - len(normalized_shape), rank)))
+    value = ctx.get(input, work)
+    mean = ops.reduce_mean(ops.multiply(value, value), axes, True)
+    root = ops.sqrt(ops.add(mean, ctx.number(eps, work)))
+    rstd = ops.divide(ctx.number(1, work), root).output(0)
+    normal = ops.multiply(value, rstd).output(0)
+    if weight is not None:
+        normal = ops.multiply(normal, ctx.get(weight, work)).output(0)
+    return ctx.convert(normal, dtype), rstd
+
+
+@converter(aten.rms_norm.default)
+def convert_rms_norm(
+    ctx: Context, input: fx.Node, normalized_shape: Any, weight: Any, eps: Any
+) -> Any:
+    return _rms(ctx, input, normalized_shape, weight, eps)[0]
+
+
+@converter(aten._fused_rms_norm.default)
+def convert_fused_rms_norm(
+    ctx: Context, input: fx.Node, normalized_shape: Any, weight: Any, eps: Any
+) -> Any:
+    return _rms(ctx, input, normalized_shape, weight, eps)
+
+
+@converter(aten.native_group_norm.default)
+def convert_native_group_norm(
+    ctx: Context, input: fx.Node, weight: Any, bias: Any, group: int, eps: float, **_: Any
+) -> Any:
+    if ctx.is_read(1) or ctx.is_read(2):
+        ctx.refuse("the statistics of a group norm are read")
+    return _group_norm(ctx, input, group, weight, bias, eps), None, None
+
+
+@converter(aten.group_norm.default)
+def convert_group_norm(
+    ctx: Context, input: fx.Node, num_groups: int, weight: Any, bias: Any, eps: float, **_: Any
+) -> Any:
+    return _group_norm(ctx, input, num_groups, weight, bias, eps)
+
+
+def _group_norm(
+    ctx: Context, input: fx.Node, groups: int, weight: Any, bias: Any, eps: float
+) -> ov.Output:
+    dtype = ctx.dtype(input)
+    channels = ctx.sizes(input)[1]
+    if channels is None:
+        ctx.refuse("a symbolic number of channels")
+    value = ctx.get(input)
+    ones = ctx.constant(torch.ones(channels, dtype=dtype)) if weight is None else ctx.get(weight)
+    zeros = ctx.constant(torch.zeros(channels, dtype=dtype)) if bias is None else ctx.get(bias)
+    return ops.group_normalization(
+        value, ctx.convert(ones, dtype), ctx.convert(zeros, dtype), groups, float(eps)
+    ).output(0)
+
+
+def _batch_norm(
+    ctx: Context, input: fx.Node, weight: Any, bias: Any, mean: Any, var: Any, eps: float
+) -> ov.Output:
+    dtype = ctx.dtype(input)
+    channels = ctx.sizes(input)[1]
+    if channels is None:
+        ctx.refuse("a symbolic number of channels")
+    ones = ctx.constant(torch.ones(channels, dtype=dtype)) if weight is None else None
+    zeros = ctx.constant(torch.zeros(channels, dtype=dtype)) if bias is None else None
+    return ops.batch_norm_inference(
+        ctx.get(input),
+        ones if ones is not None else ctx.get(weight, dtype),
+        zeros if zeros is not None else ctx.get(bias, dtype),
+        ctx.get(mean, dtype),
+        ctx.get(var, dtype),
+        float(eps),
+    ).output(0)
+
+
+@converter(aten._native_batch_norm_legit_no_training.default)
+def convert_batch_norm_no_training(
+    ctx: Context,
+    input: fx.Node,
+    weight: Any,
+    bias: Any,
+    running_mean: Any,
+    running_var: Any,
+    eps: float,
+    **_: Any,
+) -> Any:
+    output = _batch_norm(ctx, input, weight, bias, running_mean, running_var, eps)
+    return output, None, None
+
+
+@converter(
+    aten.native_batch_norm.default,
+    aten.cudnn_batch_norm.default,
+    rule=lambda node, training, **_: "statistics of the batch are gathered" if training else None,
+)
+def convert_native_batch_norm(
+    ctx: Context,
+    input: fx.Node,
+    weight: Any,
+    bias: Any,
+    running_mean: Any,
+    running_var: Any,
+    training: bool,
+    **arguments: Any,
+) -> Any:
+    eps = arguments.get("eps", arguments.get("epsilon"))
+    output = _batch_norm(ctx, input, weight, bias, running_mean, running_var, float(eps or 0))
+    return output, None, None
+
+
+@converter(
+    aten.batch_norm.default,
+    rule=lambda node, training, **_: "statistics of the batch are gathered" if training else None,
+)
+def convert_batch_norm(
+    ctx: Context,
+    input: fx.Node,
+    weight: Any,
+    bias: Any,
+    running_mean: Any,
+    running_var: Any,
+    eps: float,
+    **_: Any,
+) -> Any:
+    return _batch_norm(ctx, input, weight, bias, running_mean, running_var, eps)
+
+
+@converter(
+    aten.dropout.default,
+    rule=lambda node, p, train, **_: "dropout draws random numbers" if train and p else None,
+    compute=False,
+)
+def convert_dropout(ctx: Context, input: fx.Node, **_: Any) -> Any:
+    return ctx.get(input)

@@ -1,0 +1,117 @@
+"""Pooling: maximum, average and adaptive average.
+
+Convolutions are in convolution.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import openvino.opset15 as ops
+import torch
+from torch import fx
+
+from npu_compiler.lowering.context import Context
+from npu_compiler.lowering.registry import converter
+
+__all__: list[str] = []
+
+aten = torch.ops.aten
+
+
+def _spread(values: Any, count: int) -> list[int]:
+    listed = [values] if isinstance(values, int) else list(values)
+    return [int(value) for value in (listed * count if len(listed) == 1 else listed)]
+
+
+def _rounding(ceil_mode: bool) -> str:
+    return "ceil_torch" if ceil_mode else "floor"
+
+
+@converter(aten.max_pool2d_with_indices.default)
+def convert_max_pool_with_indices(
+    ctx: Context, self: fx.Node, kernel_size: Any, stride: Any, padding: Any, dilation: Any,
+    ceil_mode: bool,
+) -> Any:
+    if ctx.is_read(1):
+        ctx.refuse("the positions of the maxima are read")
+    return _max_pool(ctx, self, kernel_size, stride, padding, dilation, ceil_mode), None
+
+
+@converter(aten.max_pool2d.default, aten.max_pool1d.default)
+def convert_max_pool(
+    ctx: Context, self: fx.Node, kernel_size: Any, stride: Any, padding: Any, dilation: Any,
+    ceil_mode: bool,
+) -> Any:
+    return _max_pool(ctx, self, kernel_size, stride, padding, dilation, ceil_mode)
+
+
+def _max_pool(
+    ctx: Context, self: fx.Node, kernel_size: Any, stride: Any, padding: Any, dilation: Any,
+    ceil_mode: bool,
+) -> Any:
+    spatial = 1 if "1d" in str(ctx.node.target) else 2
+    if ctx.rank(self) != spatial + 2:
+        ctx.refuse("an input without a batch")
+    kernel = _spread(kernel_size, spatial)
+    strides = _spread(stride, spatial) if stride else kernel
+    pads = _spread(padding, spatial)
+    pooled = ops.max_pool(
+        ctx.get(self),
+        strides,
+        _spread(dilation, spatial),
+        pads,
+        pads,
+        kernel,
+        _rounding(ceil_mode),
+    )
+    return pooled.output(0)
+
+
+@converter(aten.avg_pool2d.default, aten.avg_pool1d.default)
+def convert_avg_pool(
+    ctx: Context,
+    self: fx.Node,
+    kernel_size: Any,
+    stride: Any,
+    padding: Any,
+    ceil_mode: bool,
+    count_include_pad: bool,
+    **arguments: Any,
+) -> Any:
+    spatial = 1 if "1d" in str(ctx.node.target) else 2
+    if ctx.rank(self) != spatial + 2:
+        ctx.refuse("an input without a batch")
+    if arguments.get("divisor_override") is not None:
+        ctx.refuse("a divisor of its own")
+    kernel = _spread(kernel_size, spatial)
+    strides = _spread(stride, spatial) if stride else kernel
+    pads = _spread(padding, spatial)
+    is_padded = any(pads)
+    return ops.avg_pool(
+        ctx.get(self),
+        strides,
+        pads,
+        pads,
+        kernel,
+        not (count_include_pad and is_padded),
+        _rounding(ceil_mode),
+    )
+
+
+@converter(
+    aten._adaptive_avg_pool2d.default,
+    aten.adaptive_avg_pool2d.default,
+    aten.adaptive_avg_pool1d.default,
+)
+def convert_adaptive_avg_pool(ctx: Context, self: fx.Node, output_size: Any) -> Any:
+    spatial = 1 if "pool1d" in str(ctx.node.target) else 2
+    sizes = _spread(output_size, spatial)
+    rank = ctx.rank(self)
+    if all(size == 1 for size in sizes):
+        return ops.reduce_mean(
+            ctx.get(self), ctx.integers(list(range(rank - spatial, rank))), True
+        )
+    if rank != spatial + 2:
+        ctx.refuse("an input without a batch")
+    return ops.adaptive_avg_pool(ctx.get(self), ctx.integers(sizes))

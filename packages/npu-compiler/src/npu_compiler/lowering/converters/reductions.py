@@ -1,0 +1,280 @@
+"""Reductions over axes, cumulative sums, sorting, and softmax with its gradients.
+
+Normalisations that reduce and scale are in normalization.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import openvino as ov
+import openvino.opset15 as ops
+import torch
+from torch import fx
+
+from npu_compiler.lowering.context import Context
+from npu_compiler.lowering.registry import converter
+
+__all__: list[str] = []
+
+aten = torch.ops.aten
+
+
+def _reduce(
+    ctx: Context, make: Callable[..., Any], value: ov.Output, self: Any, dim: Any, keepdim: bool
+) -> Any:
+    if ctx.rank(self) == 0:
+        return value
+    return make(value, ctx.integers(ctx.axes(self, dim)), keepdim)
+
+
+@converter(aten.sum.default, aten.sum.dim_IntList)
+def convert_sum(ctx: Context, self: fx.Node, **arguments: Any) -> Any:
+    value = ctx.get(self, ctx.out_dtype())
+    keepdim = arguments.get("keepdim", False)
+    return _reduce(ctx, ops.reduce_sum, value, self, arguments.get("dim"), keepdim)
+
+
+@converter(aten.mean.default, aten.mean.dim)
+def convert_mean(ctx: Context, self: fx.Node, **arguments: Any) -> Any:
+    value = ctx.get(self, ctx.out_dtype())
+    keepdim = arguments.get("keepdim", False)
+    return _reduce(ctx, ops.reduce_mean, value, self, arguments.get("dim"), keepdim)
+
+
+@converter(aten.prod.default, aten.prod.dim_int)
+def convert_prod(ctx: Context, self: fx.Node, **arguments: Any) -> Any:
+    value = ctx.get(self, ctx.out_dtype())
+    keepdim = arguments.get("keepdim", False)
+    return _reduce(ctx, ops.reduce_prod, value, self, arguments.get("dim"), keepdim)
+
+
+@converter(aten.amax.default)
+def convert_amax(ctx: Context, self: fx.Node, dim: Any, keepdim: bool) -> Any:
+    return _reduce(ctx, ops.reduce_max, ctx.get(self), self, dim, keepdim)
+
+
+@converter(aten.amin.default)
+def convert_amin(ctx: Context, self: fx.Node, dim: Any, keepdim: bool) -> Any:
+    return _reduce(ctx, ops.reduce_min, ctx.get(self), self, dim, keepdim)
+
+
+@converter(aten.max.default)
+def convert_max_all(ctx: Context, self: fx.Node) -> Any:
+    return _reduce(ctx, ops.reduce_max, ctx.get(self), self, None, False)
+
+
+@converter(aten.min.default)
+def convert_min_all(ctx: Context, self: fx.Node) -> Any:
+    return _reduce(ctx, ops.reduce_min, ctx.get(self), self, None, False)
+
+
+@converter(aten.any.default, aten.any.dim, aten.any.dims)
+def convert_any(ctx: Context, self: fx.Node, **arguments: Any) -> Any:
+    value = ctx.get(self, torch.bool)
+    keepdim = arguments.get("keepdim", False)
+    return _reduce(ctx, ops.reduce_logical_or, value, self, arguments.get("dim"), keepdim)
+
+
+@converter(aten.all.default, aten.all.dim, aten.all.dims)
+def convert_all(ctx: Context, self: fx.Node, **arguments: Any) -> Any:
+    value = ctx.get(self, torch.bool)
+    keepdim = arguments.get("keepdim", False)
+    return _reduce(ctx, ops.reduce_logical_and, value, self, arguments.get("dim"), keepdim)
+
+
+def _count(ctx: Context, self: fx.Node, axes: list[int]) -> int:
+    count = 1
+    for axis in axes:
+        size = ctx.sizes(self)[axis]
+        if size is None:
+            ctx.refuse("a correction over a symbolic size")
+        count *= size
+    return count
+
+
+def _variance(
+    ctx: Context, self: fx.Node, dim: Any, correction: Any, keepdim: bool
+) -> tuple[ov.Output, ov.Output]:
+    dtype = ctx.out_dtype()
+    axes = ctx.axes(self, dim)
+    indices = ctx.integers(axes)
+    value = ctx.get(self)
+    mean = ops.reduce_mean(value, indices, True).output(0)
+    centered = ops.subtract(value, mean)
+    squares = ops.multiply(centered, centered)
+    correction = 1 if correction is None else correction
+    if correction == 0:
+        spread = ops.reduce_mean(squares, indices, keepdim).output(0)
+    else:
+        divisor = _count(ctx, self, axes) - correction
+        if divisor <= 0:
+            ctx.refuse("a variance without degrees of freedom")
+        total = ops.reduce_sum(squares, indices, keepdim)
+        spread = ops.multiply(total, ctx.number(1 / divisor, dtype)).output(0)
+    if not keepdim:
+        mean = ops.squeeze(mean, indices).output(0)
+    return spread, mean
+
+
+@converter(aten.var.correction)
+def convert_var(ctx: Context, self: fx.Node, dim: Any, correction: Any, keepdim: bool) -> Any:
+    return _variance(ctx, self, dim, correction, keepdim)[0]
+
+
+@converter(aten.std.correction)
+def convert_std(ctx: Context, self: fx.Node, dim: Any, correction: Any, keepdim: bool) -> Any:
+    return ops.sqrt(_variance(ctx, self, dim, correction, keepdim)[0])
+
+
+@converter(aten.var_mean.correction)
+def convert_var_mean(
+    ctx: Context, self: fx.Node, dim: Any, correction: Any, keepdim: bool
+) -> Any:
+    return _variance(ctx, self, dim, correction, keepdim)
+
+
+@converter(aten.linalg_vector_norm.default)
+def convert_vector_norm(
+    ctx: Context, self: fx.Node, ord: Any, dim: Any, keepdim: bool, **_: Any
+) -> Any:
+    if ord not in (1, 2):
+        ctx.refuse(f"a norm of order {ord}")
+    make = ops.reduce_l2 if ord == 2 else ops.reduce_l1
+    return _reduce(ctx, make, ctx.get(self, ctx.out_dtype()), self, dim, keepdim)
+
+
+@converter(aten.logsumexp.default)
+def convert_logsumexp(ctx: Context, self: fx.Node, dim: Any, keepdim: bool) -> Any:
+    axes = ctx.integers(ctx.axes(self, dim))
+    value = ctx.get(self)
+    peak = ops.reduce_max(value, axes, True)
+    total = ops.reduce_sum(ops.exp(ops.subtract(value, peak)), axes, True)
+    result = ops.add(ops.log(total), peak)
+    return result if keepdim else ops.squeeze(result, axes)
+
+
+@converter(aten.cumsum.default)
+def convert_cumsum(ctx: Context, self: fx.Node, dim: int, **_: Any) -> Any:
+    value = ctx.get(self, ctx.out_dtype())
+    if ctx.rank(self) == 0:
+        return value
+    return ops.cumsum(value, ctx.number(ctx.axis(self, dim), torch.int64))
+
+
+def _extreme(ctx: Context, self: fx.Node, dim: int, mode: str) -> tuple[ov.Output, ov.Output]:
+    """The best value along an axis and its first position, both with the axis kept."""
+    axis = ctx.axis(self, dim)
+    value = ctx.get(self)
+    if ctx.dtype(self) is torch.bool:
+        value = ctx.convert(value, torch.int32)
+    if ctx.rank(self) == 0:
+        return value, ctx.number(0, torch.int64)
+    one = ctx.number(1, torch.int64)
+    best = ops.topk(value, one, axis, mode, "value", index_element_type="i64", stable=True)
+    return best.output(0), best.output(1)
+
+
+@converter(aten.max.dim, aten.min.dim)
+def convert_extreme(ctx: Context, self: fx.Node, dim: int, keepdim: bool) -> Any:
+    mode = "max" if "max" in str(ctx.node.target) else "min"
+    values, indices = _extreme(ctx, self, dim, mode)
+    values = ctx.convert(values, ctx.out_dtype())
+    if keepdim or ctx.rank(self) == 0:
+        return values, indices
+    axis = ctx.integers([ctx.axis(self, dim)])
+    return ops.squeeze(values, axis).output(0), ops.squeeze(indices, axis).output(0)
+
+
+@converter(aten.argmax.default, aten.argmin.default)
+def convert_arg_extreme(ctx: Context, self: fx.Node, dim: Any, keepdim: bool) -> Any:
+    mode = "max" if "argmax" in str(ctx.node.target) else "min"
+    if dim is None:
+        if keepdim:
+            ctx.refuse("keepdim without a dim")
+        flat = ctx.reshape(ctx.get(self), [-1])
+        one = ctx.number(1, torch.int64)
+        best = ops.topk(flat, one, 0, mode, "value", index_element_type="i64", stable=True)
+        return ctx.reshape(best.output(1), [])
+    _, indices = _extreme(ctx, self, dim, mode)
+    if keepdim or ctx.rank(self) == 0:
+        return indices
+    return ops.squeeze(indices, ctx.integers([ctx.axis(self, dim)]))
+
+
+@converter(aten.topk.default)
+def convert_topk(
+    ctx: Context, self: fx.Node, k: Any, dim: int, largest: bool, sorted: bool
+) -> Any:
+    found = ops.topk(
+        ctx.get(self),
+        ctx.get(k, torch.int64),
+        ctx.axis(self, dim),
+        "max" if largest else "min",
+        "value",
+        index_element_type="i64",
+        stable=True,
+    )
+    return found.output(0), found.output(1)
+
+
+@converter(aten.sort.default, aten.sort.stable)
+def convert_sort(
+    ctx: Context, self: fx.Node, dim: int, descending: bool, **_: Any
+) -> Any:
+    size = ctx.reshape(ctx.size(self, dim), [])
+    found = ops.topk(
+        ctx.get(self),
+        size,
+        ctx.axis(self, dim),
+        "max" if descending else "min",
+        "value",
+        index_element_type="i64",
+        stable=True,
+    )
+    return found.output(0), found.output(1)
+
+
+@converter(aten._softmax.default, aten.softmax.int, aten._safe_softmax.default)
+def convert_softmax(ctx: Context, self: fx.Node, dim: int, **_: Any) -> Any:
+    value = ctx.get(self, ctx.out_dtype())
+    if ctx.rank(self) == 0:
+        return ctx.number(1, ctx.out_dtype())
+    if ctx.node.target is not aten._safe_softmax.default:
+        return ops.softmax(value, ctx.axis(self, dim))
+    # A row of -inf alone is 0 in _safe_softmax.
+    axis = ctx.integers([ctx.axis(self, dim)])
+    low = ctx.number(float("-inf"), ctx.out_dtype())
+    is_live = ops.greater(ops.reduce_max(value, axis, True), low)
+    floor = ctx.number(-65504.0, ctx.out_dtype())
+    finite = ops.select(ops.greater(value, low), value, floor)
+    soft = ops.softmax(finite, ctx.axis(self, dim))
+    return ops.select(is_live, soft, ctx.number(0, ctx.out_dtype()))
+
+
+@converter(aten._log_softmax.default, aten.log_softmax.int)
+def convert_log_softmax(ctx: Context, self: fx.Node, dim: int, **_: Any) -> Any:
+    value = ctx.get(self, ctx.out_dtype())
+    return ops.log_softmax(value, ctx.axis(self, dim))
+
+
+@converter(aten._softmax_backward_data.default)
+def convert_softmax_backward(
+    ctx: Context, grad_output: fx.Node, output: fx.Node, dim: int, **_: Any
+) -> Any:
+    y = ctx.get(output)
+    weighted = ops.multiply(ctx.get(grad_output), y)
+    total = ops.reduce_sum(weighted, ctx.integers([ctx.axis(output, dim)]), True)
+    result = ops.subtract(weighted, ops.multiply(y, total))
+    return ctx.convert(result.output(0), ctx.out_dtype())
+
+
+@converter(aten._log_softmax_backward_data.default)
+def convert_log_softmax_backward(
+    ctx: Context, grad_output: fx.Node, output: fx.Node, dim: int, **_: Any
+) -> Any:
+    grad = ctx.get(grad_output)
+    total = ops.reduce_sum(grad, ctx.integers([ctx.axis(output, dim)]), True)
+    result = ops.subtract(grad, ops.multiply(ops.exp(ctx.get(output)), total))
+    return ctx.convert(result.output(0), ctx.out_dtype())

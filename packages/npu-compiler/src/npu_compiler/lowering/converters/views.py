@@ -1,0 +1,418 @@
+"""Shapes: views, permutations, slices, splits, concatenation, padding, and their gradients.
+
+Gathers by an index tensor are in indexing.py, copies and casts in creation.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import openvino as ov
+import openvino.opset15 as ops
+import torch
+from torch import fx
+
+from npu_compiler.lowering.context import Context, Operand, same_size
+from npu_compiler.lowering.registry import converter
+
+__all__: list[str] = []
+
+aten = torch.ops.aten
+
+# torch's own "until the end" in slices.
+_END = 2**63 - 1
+
+
+@converter(
+    aten.view.default,
+    aten._unsafe_view.default,
+    aten.reshape.default,
+    aten._reshape_alias.default,
+    aten._reshape_copy.default,
+    aten.view_copy.default,
+    compute=False,
+)
+def convert_view(ctx: Context, self: fx.Node, **arguments: Any) -> Any:
+    sizes = arguments.get("size", arguments.get("shape"))
+    return _reshaped(ctx, self, sizes)
+
+
+@converter(aten.flatten.using_ints, compute=False)
+def convert_flatten(ctx: Context, self: fx.Node, **_: Any) -> Any:
+    return _reshaped(ctx, self, list(ctx.meta(ctx.node).shape))
+
+
+@converter(aten.unflatten.int, compute=False)
+def convert_unflatten(ctx: Context, self: fx.Node, dim: int, sizes: Any) -> Any:
+    before = list(ctx.meta(self).shape)
+    dim = ctx.axis(self, dim)
+    return _reshaped(ctx, self, [*before[:dim], *sizes, *before[dim + 1 :]])
+
+
+def _reshaped(ctx: Context, self: fx.Node, sizes: Sequence[Any]) -> Any:
+    """Reshapes with constants wherever they can say it: plugins fuse around constant shapes."""
+    known = ctx.sizes(ctx.node)
+    if all(size is not None for size in known):
+        return ctx.reshape(ctx.get(self), [size for size in known if size is not None])
+    before = ctx.meta(self).shape
+    after = ctx.meta(ctx.node).shape
+    pattern: list[int] = []
+    for index, size in enumerate(known):
+        if size is not None:
+            pattern.append(size)
+        elif index < len(before) and same_size(before[index], after[index]):
+            pattern.append(0)
+        else:
+            pattern.append(-1)
+    has_real_zero = any(size == 0 for size in known)
+    if pattern.count(-1) <= 1 and not has_real_zero:
+        return ops.reshape(ctx.get(self), ctx.integers(pattern), True)
+    if any(isinstance(size, torch.SymInt) for size in sizes):
+        ctx.refuse("several sizes of the result are symbolic and none has a node")
+    return ops.reshape(ctx.get(self), ctx.vector(sizes), False)
+
+
+@converter(aten.permute.default, aten.permute_copy.default, compute=False)
+def convert_permute(ctx: Context, self: fx.Node, dims: Sequence[int]) -> Any:
+    return ctx.transpose(ctx.get(self), [ctx.axis(self, dim) for dim in dims])
+
+
+@converter(aten.transpose.int, aten.swapaxes.default, compute=False)
+def convert_transpose(ctx: Context, self: fx.Node, **arguments: Any) -> Any:
+    first = arguments.get("dim0", arguments.get("axis0"))
+    second = arguments.get("dim1", arguments.get("axis1"))
+    order = list(range(ctx.rank(self)))
+    if not order:
+        return ctx.get(self)
+    a, b = ctx.axis(self, first), ctx.axis(self, second)
+    order[a], order[b] = order[b], order[a]
+    return ctx.transpose(ctx.get(self), order)
+
+
+@converter(aten.t.default, aten.numpy_T.default, compute=False)
+def convert_t(ctx: Context, self: fx.Node) -> Any:
+    return ctx.transpose(ctx.get(self), list(reversed(range(ctx.rank(self)))))
+
+
+@converter(aten.expand.default, aten.expand_copy.default, compute=False)
+def convert_expand(ctx: Context, self: fx.Node, size: Sequence[Any], **_: Any) -> Any:
+    before = ctx.meta(self).shape
+    added = len(size) - len(before)
+    target: list[Any] = []
+    for index, wanted in enumerate(size):
+        is_kept = isinstance(wanted, int) and wanted == -1
+        if index >= added and not is_kept:
+            # A symbolic size that stays as it is needs no node in the target: 1 broadcasts.
+            is_kept = same_size(before[index - added], ctx.meta(wanted))
+        target.append(1 if is_kept else wanted)
+    if added == 0 and all(isinstance(wanted, int) and wanted == 1 for wanted in target):
+        return ctx.get(self)
+    return ops.broadcast(ctx.get(self), ctx.vector(target), broadcast_spec="BIDIRECTIONAL")
+
+
+@converter(aten.expand_as.default, compute=False)
+def convert_expand_as(ctx: Context, self: fx.Node, other: fx.Node) -> Any:
+    return ops.broadcast(ctx.get(self), ctx.shape(other), broadcast_spec="BIDIRECTIONAL")
+
+
+@converter(aten.unsqueeze.default, compute=False)
+def convert_unsqueeze(ctx: Context, self: fx.Node, dim: int) -> Any:
+    return ctx.unsqueeze(ctx.get(self), [dim if dim >= 0 else dim + ctx.rank(self) + 1])
+
+
+@converter(
+    aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims, compute=False
+)
+def convert_squeeze(ctx: Context, self: fx.Node, dim: Any = None) -> Any:
+    sizes = ctx.sizes(self)
+    axes = [axis for axis in ctx.axes(self, dim) if sizes and sizes[axis] == 1]
+    if not axes:
+        return ctx.get(self)
+    return ops.squeeze(ctx.get(self), ctx.integers(axes))
+
+
+@converter(aten.slice.Tensor, aten.slice_copy.Tensor, compute=False)
+def convert_slice(
+    ctx: Context, self: fx.Node, dim: int, start: Any, end: Any, step: Any
+) -> Any:
+    start = 0 if start is None else start
+    end = _END if end is None else end
+    axis = ctx.axis(self, dim)
+    is_whole = (
+        isinstance(start, int)
+        and start == 0
+        and step == 1
+        and same_size(ctx.meta(self).shape[axis], ctx.meta(ctx.node).shape[axis])
+    )
+    if is_whole:
+        return ctx.get(self)
+    return ops.slice(
+        ctx.get(self),
+        ctx.vector([start]),
+        ctx.vector([end]),
+        ctx.vector([step]),
+        ctx.integers([axis]),
+    )
+
+
+@converter(aten.narrow.default, compute=False)
+def convert_narrow(ctx: Context, self: fx.Node, dim: int, start: Any, length: Any) -> Any:
+    first = ctx.vector([start])
+    end = ops.add(first, ctx.vector([length]))
+    axis = ctx.integers([ctx.axis(self, dim)])
+    return ops.slice(ctx.get(self), first, end, ctx.integers([1]), axis)
+
+
+@converter(aten.select.int, aten.select_copy.int, compute=False)
+def convert_select(ctx: Context, self: fx.Node, dim: int, index: Any) -> Any:
+    axis = ctx.number(ctx.axis(self, dim), torch.int64)
+    return ops.gather(ctx.get(self), ctx.get(index, torch.int64), axis)
+
+
+@converter(aten.split.Tensor, aten.chunk.default, compute=False)
+def convert_split(ctx: Context, self: fx.Node, dim: int, **_: Any) -> Any:
+    return _split(ctx, self, dim)
+
+
+@converter(aten.split_with_sizes.default, aten.split_with_sizes_copy.default, compute=False)
+def convert_split_with_sizes(ctx: Context, self: fx.Node, dim: int, **_: Any) -> Any:
+    return _split(ctx, self, dim)
+
+
+def _split(ctx: Context, self: fx.Node, dim: int) -> Any:
+    axis = ctx.axis(self, dim)
+    lengths = [part.shape[axis] for part in ctx.node.meta["val"]]
+    if len(lengths) == 1:
+        return (ctx.get(self),)
+    if not all(isinstance(length, int) for length in lengths):
+        ctx.refuse("pieces of symbolic length")
+    parts = ops.variadic_split(
+        ctx.get(self), ctx.number(axis, torch.int64), ctx.integers(lengths)
+    )
+    return tuple(parts.outputs())
+
+
+@converter(aten.unbind.int, compute=False)
+def convert_unbind(ctx: Context, self: fx.Node, dim: int) -> Any:
+    axis = ctx.axis(self, dim)
+    size = ctx.sizes(self)[axis]
+    if size is None:
+        ctx.refuse("a symbolic number of results")
+    axis_node = ctx.number(axis, torch.int64)
+    return tuple(
+        ops.gather(ctx.get(self), ctx.number(index, torch.int64), axis_node).output(0)
+        for index in range(size)
+    )
+
+
+@converter(aten.cat.default, aten.concat.default, compute=False)
+def convert_cat(ctx: Context, tensors: Sequence[fx.Node], dim: int) -> Any:
+    dtype = ctx.out_dtype()
+    # torch lets an empty vector stand among tensors of any rank.
+    real = [part for part in tensors if ctx.sizes(part) != (0,) or ctx.out_rank() == 1]
+    if len(real) == 1:
+        return ctx.get(real[0], dtype)
+    return ops.concat([ctx.get(part, dtype) for part in real], ctx.axis(real[0], dim))
+
+
+@converter(aten.stack.default, compute=False)
+def convert_stack(ctx: Context, tensors: Sequence[fx.Node], dim: int) -> Any:
+    dtype = ctx.out_dtype()
+    axis = dim if dim >= 0 else dim + ctx.out_rank()
+    parts = [ctx.unsqueeze(ctx.get(part, dtype), [axis]) for part in tensors]
+    return parts[0] if len(parts) == 1 else ops.concat(parts, axis)
+
+
+@converter(aten.repeat.default, compute=False)
+def convert_repeat(ctx: Context, self: fx.Node, repeats: Sequence[Any]) -> Any:
+    added = len(repeats) - ctx.rank(self)
+    value = ctx.unsqueeze(ctx.get(self), list(range(added)))
+    return ops.tile(value, ctx.vector(repeats))
+
+
+@converter(aten.repeat_interleave.self_int, compute=False)
+def convert_repeat_interleave(
+    ctx: Context, self: fx.Node, repeats: Any, dim: Any, **_: Any
+) -> Any:
+    if not isinstance(repeats, int) or dim is None:
+        ctx.refuse("repeats must be a number and dim given")
+    axis = ctx.axis(self, dim)
+    wide = ctx.unsqueeze(ctx.get(self), [axis + 1])
+    copies = [1] * (ctx.rank(self) + 1)
+    copies[axis + 1] = repeats
+    tiled = ops.tile(wide, ctx.integers(copies))
+    shape = [0] * ctx.rank(self)
+    shape[axis] = -1
+    if any(size is None for size in ctx.sizes(self)) and axis != 0:
+        pattern = [0] * axis + [-1]
+        tail = ctx.sizes(self)[axis + 1 :]
+        if any(size is None for size in tail):
+            ctx.refuse("a symbolic size behind the repeated one")
+        pattern += [size for size in tail if size is not None]
+        return ops.reshape(tiled, ctx.integers(pattern), True)
+    sizes = [-1 if size is None else size for size in ctx.sizes(ctx.node)]
+    if sizes.count(-1) > 1:
+        ctx.refuse("several symbolic sizes")
+    return ctx.reshape(tiled.output(0), sizes)
+
+
+@converter(aten.flip.default, compute=False)
+def convert_flip(ctx: Context, self: fx.Node, dims: Sequence[int]) -> Any:
+    axes = [ctx.axis(self, dim) for dim in dims]
+    if not axes:
+        return ctx.get(self)
+    count = len(axes)
+    return ops.slice(
+        ctx.get(self),
+        ctx.integers([-1] * count),
+        ctx.integers([-_END] * count),
+        ctx.integers([-1] * count),
+        ctx.integers(axes),
+    )
+
+
+@converter(aten.roll.default, compute=False)
+def convert_roll(ctx: Context, self: fx.Node, shifts: Any, dims: Any) -> Any:
+    if not dims:
+        ctx.refuse("a roll over the flattened tensor")
+    axes = [ctx.axis(self, dim) for dim in dims]
+    return ops.roll(ctx.get(self), ctx.vector(shifts), ctx.integers(axes))
+
+
+@converter(aten.constant_pad_nd.default, aten.pad.default, compute=False)
+def convert_pad(ctx: Context, self: fx.Node, pad: Any, **arguments: Any) -> Any:
+    mode = {"constant": "constant", "reflect": "reflect", "replicate": "edge"}.get(
+        arguments.get("mode", "constant")
+    )
+    if mode is None:
+        ctx.refuse(f"padding mode {arguments['mode']!r}")
+    value = arguments.get("value")
+    begins, ends = _pads(ctx, self, pad)
+    if mode == "constant":
+        fill = ctx.get(0 if value is None else value, ctx.out_dtype())
+        return ops.pad(ctx.get(self), begins, ends, mode, fill)
+    return ops.pad(ctx.get(self), begins, ends, mode)
+
+
+def _pads(ctx: Context, self: fx.Node, pad: Sequence[Any]) -> tuple[ov.Output, ov.Output]:
+    """Torch pads in pairs from the last axis, OpenVINO in two vectors from the first."""
+    pairs = [(pad[index], pad[index + 1]) for index in range(0, len(pad), 2)]
+    rest = ctx.rank(self) - len(pairs)
+    begins = [0] * rest + [begin for begin, _ in reversed(pairs)]
+    ends = [0] * rest + [end for _, end in reversed(pairs)]
+    return ctx.vector(begins), ctx.vector(ends)
+
+
+@converter(
+    aten.reflection_pad1d.default,
+    aten.reflection_pad2d.default,
+    aten.replication_pad1d.default,
+    aten.replication_pad2d.default,
+    compute=False,
+)
+def convert_mirror_pad(ctx: Context, self: fx.Node, padding: Any) -> Any:
+    mode = "reflect" if "reflection" in str(ctx.node.target) else "edge"
+    begins, ends = _pads(ctx, self, padding)
+    return ops.pad(ctx.get(self), begins, ends, mode)
+
+
+@converter(aten.pixel_shuffle.default, compute=False)
+def convert_pixel_shuffle(ctx: Context, self: fx.Node, upscale_factor: int) -> Any:
+    if ctx.rank(self) != 4:
+        ctx.refuse("pixel_shuffle of a tensor that is not of rank 4")
+    return ops.depth_to_space(ctx.get(self), "depth_first", upscale_factor)
+
+
+@converter(aten.slice_backward.default, compute=False)
+def convert_slice_backward(
+    ctx: Context, grad_output: Any, input_sizes: Any, dim: int, start: Any, end: Any, step: Any
+) -> Any:
+    if step != 1:
+        ctx.refuse("the gradient of a slice with a step")
+    sizes = ctx.sizes(ctx.node)
+    part = ctx.sizes(grad_output)
+    axis = ctx.axis(grad_output, dim)
+    whole, length = sizes[axis], part[axis]
+    if whole is None or length is None or not isinstance(start, int):
+        ctx.refuse("the gradient of a slice of symbolic size")
+    first = min(max(start + whole if start < 0 else start, 0), whole)
+    begins, ends = [0] * len(sizes), [0] * len(sizes)
+    begins[axis], ends[axis] = first, whole - first - length
+    zero = ctx.number(0, ctx.out_dtype())
+    return ops.pad(
+        ctx.get(grad_output), ctx.integers(begins), ctx.integers(ends), "constant", zero
+    )
+
+
+@converter(aten.select_backward.default, compute=False)
+def convert_select_backward(
+    ctx: Context, grad_output: Any, input_sizes: Any, dim: int, index: Any
+) -> Any:
+    sizes = ctx.sizes(ctx.node)
+    axis = dim + len(sizes) if dim < 0 else dim
+    whole = sizes[axis]
+    if whole is None or not isinstance(index, int):
+        ctx.refuse("the gradient of a selection of symbolic size")
+    first = index + whole if index < 0 else index
+    begins, ends = [0] * len(sizes), [0] * len(sizes)
+    begins[axis], ends[axis] = first, whole - first - 1
+    zero = ctx.number(0, ctx.out_dtype())
+    wide = ctx.unsqueeze(ctx.get(grad_output), [axis])
+    return ops.pad(wide, ctx.integers(begins), ctx.integers(ends), "constant", zero)
+
+
+@converter(aten.slice_scatter.default, compute=False)
+def convert_slice_scatter(
+    ctx: Context, self: Any, src: Any, dim: int, start: Any, end: Any, step: Any
+) -> Any:
+    axis = ctx.axis(self, dim)
+    return ops.slice_scatter(
+        ctx.get(self),
+        ctx.get(src),
+        ctx.vector([0 if start is None else start]),
+        ctx.vector([_END if end is None else end]),
+        ctx.vector([step]),
+        ctx.integers([axis]),
+    )
+
+
+@converter(aten.select_scatter.default, compute=False)
+def convert_select_scatter(ctx: Context, self: Any, src: Any, dim: int, index: Any) -> Any:
+    axis = ctx.axis(self, dim)
+    size = ctx.sizes(self)[axis]
+    if not isinstance(index, int) or size is None:
+        ctx.refuse("a symbolic position")
+    first = index + size if index < 0 else index
+    return ops.slice_scatter(
+        ctx.get(self),
+        ctx.unsqueeze(ctx.get(src), [axis]),
+        ctx.integers([first]),
+        ctx.integers([first + 1]),
+        ctx.integers([1]),
+        ctx.integers([axis]),
+    )
+
+
+@converter(aten.unfold.default, compute=False)
+def convert_unfold(ctx: Context, self: fx.Node, dimension: int, size: int, step: int) -> Any:
+    axis = ctx.axis(self, dimension)
+    length = ctx.sizes(self)[axis]
+    if length is None:
+        ctx.refuse("windows over a symbolic size")
+    count = math.floor((length - size) / step) + 1
+    order = [axis for axis in range(ctx.rank(self) + 1) if axis != ctx.axis(self, dimension) + 1]
+    indices = [first * step + offset for first in range(count) for offset in range(size)]
+    table = ctx.reshape(ctx.integers(indices), [count, size])
+    windows = ops.gather(ctx.get(self), table, ctx.number(axis, torch.int64))
+    return ctx.transpose(windows.output(0), [*order, axis + 1])
+
+
+@converter(aten.linspace.default, compute=False)
+def convert_linspace(ctx: Context, start: Operand, end: Operand, steps: Any, **_: Any) -> Any:
+    if not isinstance(start, (int, float)) or not isinstance(end, (int, float)):
+        ctx.refuse("bounds that are not plain numbers")
+    if not isinstance(steps, int):
+        ctx.refuse("a symbolic number of steps")
+    return ctx.constant(torch.linspace(start, end, steps, dtype=ctx.out_dtype()))

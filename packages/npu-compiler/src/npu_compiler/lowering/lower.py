@@ -1,0 +1,309 @@
+"""From an FX graph of aten calls to one OpenVINO model, by the table of converters.
+
+Which part of a graph to lower is npu_compiler.partition's decision, and running the model is
+npu_compiler.programs' and npu_runtime's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import openvino as ov
+import openvino.opset15 as ops
+import torch
+from torch import fx
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+
+import npu_compiler.lowering.converters  # noqa: F401  (fills the table)
+from npu_compiler.errors import LoweringError
+from npu_compiler.lowering.arguments import bind_arguments
+from npu_compiler.lowering.context import Context, Refused, static_shape
+from npu_compiler.lowering.dtypes import ov_type
+from npu_compiler.lowering.registry import find_converter, near_matches, op_name
+
+__all__ = ["LoweredModel", "live_nodes", "lower", "source_line"]
+
+
+@dataclass(frozen=True)
+class LoweredModel:
+    """A graph as an OpenVINO model.
+
+    Attributes:
+        model: the model; its constants may read torch's memory, see keep_alive.
+        input_names: names of the FX placeholders, in the order of the model's inputs. A placeholder
+            that was given as a constant, or is no tensor and has no user, is not among them.
+        output_names: for each of the model's outputs the FX node it stands for.
+        outputs: for each element of the FX graph's (flattened) output the index of the model's
+            output, or None where the graph returns None or a plain number.
+        values: the model's node output for each FX node that the output needs, for those who build on (a cache, a head).
+        keep_alive: tensors whose memory the model's constants read; hold them as long as the model.
+        node_count: FX calls that were lowered.
+    """
+
+    model: ov.Model
+    input_names: tuple[str, ...]
+    output_names: tuple[str, ...]
+    outputs: tuple[int | None, ...]
+    values: Mapping[str, Any]
+    keep_alive: tuple[torch.Tensor, ...]
+    node_count: int
+
+
+def lower(
+    graph_module: fx.GraphModule,
+    *,
+    constants: Mapping[str, torch.Tensor] | None = None,
+    input_shapes: Mapping[str, Sequence[int]] | None = None,
+    input_orders: Mapping[str, Sequence[int]] | None = None,
+    output_orders: Mapping[int, Sequence[int]] | None = None,
+    name: str = "graph",
+) -> LoweredModel:
+    """Lowers a whole graph of aten calls to one OpenVINO model.
+
+    Args:
+        graph_module: from make_fx or AOTAutograd; each node's `meta["val"]` is its fake value.
+            Symbolic integers among the placeholders become rank-0 int64 inputs.
+        constants: placeholder name -> tensor whose content is frozen into the model without a copy.
+            `get_attr` tensors are frozen always.
+        input_shapes: placeholder name -> shape with -1 for a dynamic size, where the fake value's
+            own (a symbolic size is dynamic) does not serve.
+        input_orders: placeholder name -> axis order in which its bytes lie: the model's input is
+            `tensor.permute(order)`, so that a transposed tensor is bound without a copy.
+        output_orders: index of a graph output -> axis order in which to produce its bytes: the
+            model's output is `result.permute(order)`.
+        name: friendly name of the model.
+
+    Returns:
+        The model, and how its inputs and outputs answer to the graph's.
+
+    Raises:
+        LoweringError: [no-converter] for a call that the table does not know, [cannot-lower] for
+            one whose converter or whose OpenVINO node refuses it, [constant-name] for a constant
+            that names no placeholder.
+    """
+    run = _Lowering(
+        dict(constants or {}), dict(input_shapes or {}), dict(input_orders or {}), name
+    )
+    with unset_fake_temporarily():
+        return run.lower(graph_module, dict(output_orders or {}))
+
+
+class _Lowering:
+    def __init__(
+        self,
+        constants: dict[str, torch.Tensor],
+        input_shapes: dict[str, Sequence[int]],
+        input_orders: dict[str, Sequence[int]],
+        name: str,
+    ) -> None:
+        self._constants = constants
+        self._input_shapes = input_shapes
+        self._input_orders = input_orders
+        self._name = name
+        self._ctx = Context()
+        self._parameters: list[ov.op.Parameter] = []
+        self._input_names: list[str] = []
+        self._named: set[str] = set()
+        self._lowered = 0
+
+    def lower(
+        self, graph_module: fx.GraphModule, output_orders: dict[int, Sequence[int]]
+    ) -> LoweredModel:
+        self._check_constant_names(graph_module)
+        self._ctx.live = live_nodes(graph_module.graph)
+        results: list[Any] = []
+        for node in graph_module.graph.nodes:
+            if node.op == "placeholder":
+                self._placeholder(node)
+            elif node not in self._ctx.live:
+                continue
+            elif node.op == "get_attr":
+                self._attribute(graph_module, node)
+            elif node.op == "call_function":
+                self._call(node)
+            elif node.op == "output":
+                results = list(torch.utils._pytree.tree_leaves(node.args[0]))
+            else:
+                raise _error(node, f"an FX {node.op} node is not a call of an op", "cannot-lower")
+        return self._finish(results, output_orders)
+
+    def _check_constant_names(self, graph_module: fx.GraphModule) -> None:
+        known = {node.name for node in graph_module.graph.nodes if node.op == "placeholder"}
+        unknown = sorted(set(self._constants) - known)
+        if unknown:
+            raise LoweringError(
+                f"lower: constants are named after placeholders; got {unknown[0]!r}, the graph "
+                f"has {', '.join(sorted(known)) or 'none'}. Use one of these names.",
+                code="constant-name",
+            )
+
+    def _placeholder(self, node: fx.Node) -> None:
+        frozen = self._constants.get(node.name)
+        if frozen is not None:
+            self._bind_constant(node, frozen)
+            return
+        meta = node.meta.get("val")
+        if not isinstance(meta, torch.Tensor):
+            if not node.users:
+                return
+            shape: list[int] = []
+            dtype = self._ctx.dtype(node)
+        else:
+            given = self._input_shapes.get(node.name)
+            shape = list(given) if given is not None else _partial_shape(meta)
+            dtype = meta.dtype
+        order = self._input_orders.get(node.name)
+        if order is not None:
+            shape = [shape[axis] for axis in order]
+        parameter = ops.parameter(ov.PartialShape(shape), ov_type(dtype))
+        parameter.set_friendly_name(node.name)
+        parameter.get_output_tensor(0).set_names({node.name})
+        self._parameters.append(parameter)
+        self._input_names.append(node.name)
+        value = parameter.output(0)
+        if order is not None:
+            inverse = [list(order).index(axis) for axis in range(len(order))]
+            value = self._ctx.transpose(value, inverse)
+        self._ctx.bind(node, value)
+
+    def _attribute(self, graph_module: fx.GraphModule, node: fx.Node) -> None:
+        value: Any = graph_module
+        for part in str(node.target).split("."):
+            value = getattr(value, part)
+        if not isinstance(value, torch.Tensor):
+            raise _error(
+                node, f"attribute {node.target} is a {type(value).__name__}", "cannot-lower"
+            )
+        node.meta.setdefault("val", value)
+        self._bind_constant(node, value)
+
+    def _bind_constant(self, node: fx.Node, tensor: torch.Tensor) -> None:
+        output = self._ctx.constant(tensor)
+        output.get_node().set_friendly_name(node.name)
+        self._ctx.bind(node, output)
+
+    def _call(self, node: fx.Node) -> None:
+        row = find_converter(node.target)
+        if row is None:
+            close = near_matches(node.target)
+            hint = f"; registered ops with a similar name: {', '.join(close)}" if close else ""
+            raise _error(node, f"no converter registered{hint}", "no-converter")
+        self._ctx.node = node
+        try:
+            arguments = bind_arguments(node)
+            reason = row.rule(node, **arguments) if row.rule else None
+            if reason is not None:
+                raise Refused(reason)
+            value = row.function(self._ctx, **arguments)
+        except Refused as refusal:
+            raise _error(node, str(refusal), "cannot-lower") from refusal
+        except RuntimeError as failure:
+            first = str(failure).strip().splitlines()
+            text = first[-1] if first else type(failure).__name__
+            raise _error(node, f"OpenVINO rejects it: {text}", "cannot-lower") from failure
+        value = _as_outputs(value)
+        self._ctx.bind(node, value)
+        self._name_nodes(node, value)
+        self._lowered += 1
+
+    def _name_nodes(self, node: fx.Node, value: Any) -> None:
+        """Gives the nodes of one call the FX node's name, which leads back to the Python line."""
+        base = f"{node.name}/{op_name(node.target)}"
+        outputs = value if isinstance(value, tuple) else (value,)
+        known = {id_of for arg in node.all_input_nodes for id_of in _ids(self._ctx, arg)}
+        stack = [(output.get_node(), True) for output in outputs if output is not None]
+        while stack:
+            current, is_result = stack.pop()
+            unique = current.get_name()
+            if unique in self._named or unique in known:
+                continue
+            self._named.add(unique)
+            kind = current.get_type_name()
+            if kind == "Constant" or kind == "Parameter":
+                continue
+            current.set_friendly_name(base if is_result else f"{base}/{kind}")
+            stack.extend((source.get_node(), False) for source in current.input_values())
+
+    def _finish(
+        self, results: list[Any], output_orders: dict[int, Sequence[int]]
+    ) -> LoweredModel:
+        outputs: list[int | None] = []
+        names: list[str] = []
+        model_results: list[Any] = []
+        for position, result in enumerate(results):
+            if not isinstance(result, fx.Node):
+                outputs.append(None)
+                continue
+            value = self._ctx.get(result)
+            order = output_orders.get(position)
+            if order is not None:
+                value = self._ctx.transpose(value, order)
+            node = ops.result(value)
+            node.set_friendly_name(f"{result.name}/result")
+            outputs.append(len(model_results))
+            names.append(result.name)
+            model_results.append(node)
+        model = ov.Model(model_results, self._parameters, self._name)
+        return LoweredModel(
+            model=model,
+            input_names=tuple(self._input_names),
+            output_names=tuple(names),
+            outputs=tuple(outputs),
+            values={node.name: value for node, value in self._ctx.bound()},
+            keep_alive=tuple(self._ctx.keep_alive),
+            node_count=self._lowered,
+        )
+
+
+def source_line(node: fx.Node) -> str | None:
+    """Returns `file:line` of the Python code that made a node, or None when it is not recorded."""
+    trace = node.meta.get("stack_trace") or node.stack_trace
+    if not trace:
+        return None
+    place = None
+    for line in str(trace).splitlines():
+        text = line.strip()
+        if text.startswith('File "'):
+            file, _, rest = text[6:].partition('", line ')
+            place = f"{file}:{rest.split(',')[0]}"
+    return place
+
+
+def live_nodes(graph: fx.Graph) -> set[fx.Node]:
+    """Returns the nodes that the graph's output needs."""
+    live: set[fx.Node] = set()
+    for node in reversed(graph.nodes):
+        if node.op == "output" or node in live:
+            live.add(node)
+            live.update(node.all_input_nodes)
+    return live
+
+
+def _partial_shape(meta: torch.Tensor) -> list[int]:
+    return [-1 if size is None else size for size in static_shape(meta)]
+
+
+def _as_outputs(value: Any) -> Any:
+    if isinstance(value, (tuple, list)):
+        return tuple(None if part is None else _as_outputs(part) for part in value)
+    return value if isinstance(value, ov.Output) else value.output(0)
+
+
+def _ids(ctx: Context, node: fx.Node) -> list[str]:
+    value = ctx.value(node)
+    outputs = value if isinstance(value, tuple) else (value,)
+    return [output.get_node().get_name() for output in outputs if output is not None]
+
+
+def _error(node: fx.Node, reason: str, code: str) -> LoweringError:
+    line = source_line(node)
+    where = f"node {node.name}, {line}" if line else f"node {node.name}"
+    return LoweringError(
+        f"Cannot lower {op_name(node.target)} ({where}): {reason}. "
+        "Register a converter for the call, or let it run eagerly.",
+        code=code,
+        node_name=node.name,
+        reason=reason,
+    )

@@ -1,0 +1,120 @@
+"""The table of converters: which function turns a call of which op into OpenVINO nodes.
+
+The converters themselves live in npu_compiler.lowering.converters, one file per family.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from npu_compiler.errors import RegistryError
+
+__all__ = [
+    "Converter",
+    "OpKey",
+    "converter",
+    "find_converter",
+    "near_matches",
+    "op_name",
+    "registered_ops",
+]
+
+# An aten (or custom) overload, or a Python function on symbolic integers such as operator.add.
+OpKey = Any
+Rule = Callable[..., str | None]
+
+
+@dataclass(frozen=True)
+class Converter:
+    """One row of the table.
+
+    Attributes:
+        key: the overload or Python function that the row is for.
+        function: called as `function(ctx, **arguments)`, the arguments under their schema names
+            with defaults filled in; returns an Output, or a tuple of them (None for one that
+            nobody may read).
+        rule: called as `rule(node, **arguments)`; returns why this call cannot be lowered, or None.
+        compute: whether the op does work worth a program; views, casts and creation do not.
+        place: file and line of the function, for messages.
+    """
+
+    key: OpKey
+    function: Callable[..., Any]
+    rule: Rule | None
+    compute: bool
+    place: str
+
+
+_TABLE: dict[OpKey, Converter] = {}
+
+
+def converter(
+    *keys: OpKey, rule: Rule | None = None, compute: bool = True
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Registers the decorated function as the converter of one or more ops.
+
+    Args:
+        keys: overloads such as `torch.ops.aten.add.Tensor`, or functions such as `operator.add`.
+        rule: capability rule; see Converter.rule.
+        compute: see Converter.compute.
+
+    Raises:
+        RegistryError: [duplicate-converter] when a key has a converter already, naming both places;
+            [bad-converter] when a key is an overload packet or not callable.
+    """
+
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        place = _place_of(function)
+        for key in keys:
+            if isinstance(key, torch._ops.OpOverloadPacket) or not callable(key):
+                raise RegistryError(
+                    f"converter at {place}: the key must be one overload or a function; "
+                    f"got {key!r}. Name the overload, as in torch.ops.aten.add.Tensor.",
+                    code="bad-converter",
+                )
+            present = _TABLE.get(key)
+            if present is not None:
+                raise RegistryError(
+                    f"{op_name(key)}: an op has one converter; got a second at {place}, "
+                    f"the first is at {present.place}. Remove one of them.",
+                    code="duplicate-converter",
+                )
+            _TABLE[key] = Converter(key, function, rule, compute, place)
+        return function
+
+    return register
+
+
+def find_converter(key: OpKey) -> Converter | None:
+    """Returns the converter of an op, or None."""
+    return _TABLE.get(key)
+
+
+def registered_ops() -> tuple[str, ...]:
+    """Returns the names of all ops that have a converter, sorted."""
+    return tuple(sorted(op_name(key) for key in _TABLE))
+
+
+def near_matches(key: OpKey, *, limit: int = 3) -> tuple[str, ...]:
+    """Returns names of registered ops that are spelt like this one, best first."""
+    return tuple(difflib.get_close_matches(op_name(key), registered_ops(), n=limit, cutoff=0.6))
+
+
+def op_name(key: OpKey) -> str:
+    """Returns the name that messages, friendly names and reports use, such as aten.add.Tensor."""
+    if isinstance(key, torch._ops.OpOverload):
+        return str(key)
+    name = getattr(key, "__name__", None) or type(key).__name__
+    module = getattr(key, "__module__", "") or ""
+    return f"{module.lstrip('_')}.{name}" if module else name
+
+
+def _place_of(function: Callable[..., Any]) -> str:
+    code = inspect.unwrap(function).__code__
+    return f"{code.co_filename}:{code.co_firstlineno}"
