@@ -126,7 +126,8 @@ def bench(session: nox.Session) -> None:
 def docs(session: nox.Session) -> None:
     """Build the documentation strictly into site/; arguments go to mkdocs (`-- serve`)."""
     session.install(*group("docs"))
-    session.run("mkdocs", *(session.posargs or ["build", "--strict"]))
+    arguments = session.posargs or ["build", "--strict"]
+    session.run("mkdocs", *arguments, env={"NO_MKDOCS_2_WARNING": "1"})
 
 
 @nox.session
