@@ -1,0 +1,54 @@
+// The list of devices and each thread's current one.
+#include "npu/device.h"
+
+#include <string>
+
+#include "driver/choice.h"
+#include "npu/error.h"
+
+namespace npu {
+
+namespace {
+
+thread_local c10::DeviceIndex current_index = 0;
+
+void check_index(c10::DeviceIndex device_index) {
+  driver::table();  // with no device at all, the reason is the better message
+  const c10::DeviceIndex count = device_count();
+  if (device_index >= 0 && device_index < count) return;
+  throw Error(ErrorKind::kDevice, "device-index",
+              "npu: device index " + std::to_string(device_index) + " does not exist; there " +
+                  (count == 1 ? "is 1 npu device" : "are " + std::to_string(count) + " npu devices") +
+                  ", numbered from 0. Use \"npu:0\".");
+}
+
+}  // namespace
+
+c10::DeviceIndex device_count() noexcept {
+  static const c10::DeviceIndex count = [] {
+    std::int32_t found = 0;
+    const npu_driver* driver = driver::table_or_null();
+    if (driver == nullptr || driver->device_count(&found) != NPU_OK) return c10::DeviceIndex{0};
+    return static_cast<c10::DeviceIndex>(found);
+  }();
+  return count;
+}
+
+c10::DeviceIndex current_device() noexcept { return current_index; }
+
+void set_device(c10::DeviceIndex device_index) {
+  check_index(device_index);
+  current_index = device_index;
+}
+
+c10::DeviceIndex exchange_device(c10::DeviceIndex device_index) {
+  const c10::DeviceIndex previous = current_index;
+  set_device(device_index);
+  return previous;
+}
+
+// Every program has finished when the call that ran it returns, so there is nothing left to wait for; what
+// remains is to refuse a device that does not exist.
+void synchronize(c10::DeviceIndex device_index) { check_index(device_index); }
+
+}  // namespace npu

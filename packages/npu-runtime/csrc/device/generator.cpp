@@ -1,0 +1,77 @@
+// The npu generator: a CPU generator under another device, so that one seed gives the same numbers on both.
+#include "npu/generator.h"
+
+#include <memory>
+#include <vector>
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <c10/core/GeneratorImpl.h>
+
+#include "npu/device.h"
+#include "npu/error.h"
+
+namespace npu {
+
+namespace {
+
+class NpuGenerator final : public c10::GeneratorImpl {
+ public:
+  NpuGenerator(c10::DeviceIndex device_index, at::Generator cpu)
+      : GeneratorImpl({c10::DeviceType::PrivateUse1, device_index},
+                      c10::DispatchKeySet(c10::DispatchKey::PrivateUse1)),
+        cpu_(std::move(cpu)) {}
+
+  const at::Generator& cpu() const { return cpu_; }
+
+  void set_current_seed(std::uint64_t seed) override { cpu_.set_current_seed(seed); }
+  void set_offset(std::uint64_t offset) override { cpu_.set_offset(offset); }
+  std::uint64_t get_offset() const override { return cpu_.get_offset(); }
+  std::uint64_t current_seed() const override { return cpu_.current_seed(); }
+  std::uint64_t seed() override { return cpu_.seed(); }
+  void set_state(const c10::TensorImpl& state) override { cpu_.unsafeGetGeneratorImpl()->set_state(state); }
+  c10::intrusive_ptr<c10::TensorImpl> get_state() const override {
+    return cpu_.unsafeGetGeneratorImpl()->get_state();
+  }
+
+ private:
+  NpuGenerator* clone_impl() const override { return new NpuGenerator(device_.index(), cpu_.clone()); }
+
+  at::Generator cpu_;
+};
+
+c10::DeviceIndex resolve(c10::DeviceIndex device_index) {
+  const c10::DeviceIndex resolved = device_index < 0 ? current_device() : device_index;
+  synchronize(resolved);  // refuses a device that does not exist
+  return resolved;
+}
+
+}  // namespace
+
+const at::Generator& default_generator(c10::DeviceIndex device_index) {
+  // Never destroyed: generators are used by static objects of other libraries at exit.
+  static auto* generators = [] {
+    auto* made = new std::vector<at::Generator>;
+    for (c10::DeviceIndex i = 0; i < device_count(); ++i) {
+      made->push_back(make_generator(i));
+      made->back().seed();
+    }
+    return made;
+  }();
+  return generators->at(static_cast<std::size_t>(resolve(device_index)));
+}
+
+at::Generator make_generator(c10::DeviceIndex device_index) {
+  return at::make_generator<NpuGenerator>(resolve(device_index), at::detail::createCPUGenerator());
+}
+
+at::Generator cpu_generator_of(const at::Generator& generator) {
+  const auto* ours = dynamic_cast<const NpuGenerator*>(generator.unsafeGetGeneratorImpl());
+  if (ours == nullptr) {
+    throw Error(ErrorKind::kInput, "generator-device",
+                "npu: expected a generator on npu; got one on " + generator.device().str() +
+                    ". Make it with torch.Generator(device=\"npu\").");
+  }
+  return ours->cpu();
+}
+
+}  // namespace npu

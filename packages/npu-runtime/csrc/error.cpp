@@ -1,0 +1,15 @@
+// The runtime's exception class; the table of codes is in the documentation.
+#include "npu/error.h"
+
+namespace npu {
+
+Error::Error(ErrorKind kind, std::string_view code, std::string message)
+    : std::runtime_error(message + " [" + std::string(code) + "]"),
+      kind_(kind),
+      code_(code),
+      message_(std::move(message)) {}
+
+// Defined here so that the class has one type_info, which catching it across libraries needs.
+Error::~Error() = default;
+
+}  // namespace npu

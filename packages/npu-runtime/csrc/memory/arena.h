@@ -1,0 +1,29 @@
+// The one range of addresses in which all device memory lies.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace npu::memory {
+
+inline constexpr std::size_t kPage = 4096;
+
+namespace detail {
+extern std::uintptr_t arena_begin;
+extern std::uintptr_t arena_end;
+}  // namespace detail
+
+// One subtraction and one comparison; false for everything until the arena exists.
+inline bool arena_contains(const void* pointer) noexcept {
+  const auto address = reinterpret_cast<std::uintptr_t>(pointer);
+  return address - detail::arena_begin < detail::arena_end - detail::arena_begin;
+}
+
+// Takes a range of reserved, inaccessible addresses; nullptr when none is long enough.
+// Both arguments are multiples of the page; `alignment` is a power of two.
+void* arena_take(std::size_t bytes, std::size_t alignment = kPage);
+
+// Gives a range back. The caller has made it inaccessible.
+void arena_return(void* address, std::size_t bytes);
+
+}  // namespace npu::memory

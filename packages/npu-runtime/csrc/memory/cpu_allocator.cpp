@@ -1,0 +1,67 @@
+// torch's CPU allocator with one exception: inside a PoolScope, memory comes from the npu pool.
+//
+// Outside a scope every call goes to the allocator that was there before. A CPU allocator must give all its
+// memory one deleter (c10::Allocator::raw_deleter), so that deleter tells the two apart by address.
+#include <c10/core/CPUAllocator.h>
+
+#include "memory/arena.h"
+#include "memory/free_block.h"
+#include "npu/allocator.h"
+
+namespace npu {
+
+namespace {
+
+thread_local c10::DeviceIndex scope_device = -1;
+
+c10::Allocator* base = nullptr;
+c10::DeleterFnPtr base_deleter = nullptr;
+
+void free_any(void* data) {
+  if (memory::arena_contains(data)) {
+    memory::free_block(data);
+  } else {
+    base_deleter(data);
+  }
+}
+
+class ScopedCpuAllocator final : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(std::size_t bytes) override {
+    if (scope_device < 0 || bytes == 0) {
+      c10::DataPtr memory = base->allocate(bytes);
+      // An unusual pointer (of an allocator that someone else put below) keeps its own deleter.
+      static_cast<void>(memory.compare_exchange_deleter(base_deleter, &free_any));
+      return memory;
+    }
+    void* data = memory::allocate_block(bytes, scope_device)->data();
+    return {data, data, &free_any, c10::Device(c10::DeviceType::CPU)};
+  }
+
+  c10::DeleterFnPtr raw_deleter() const override { return &free_any; }
+
+  void copy_data(void* dest, const void* src, std::size_t count) const override {
+    default_copy_data(dest, src, count);
+  }
+};
+
+ScopedCpuAllocator scoped_allocator;
+
+// torch registers its own with priority 0. An allocator without a raw deleter cannot be wrapped; then CPU
+// kernels' results are copied into device memory instead of taken over (npu-ops does either).
+[[maybe_unused]] const bool is_registered = [] {
+  base = c10::GetCPUAllocator();
+  base_deleter = base->raw_deleter();
+  if (base_deleter != nullptr) c10::SetCPUAllocator(&scoped_allocator, 1);
+  return base_deleter != nullptr;
+}();
+
+}  // namespace
+
+PoolScope::PoolScope(c10::DeviceIndex device_index) noexcept : previous_(scope_device) {
+  scope_device = device_index;
+}
+
+PoolScope::~PoolScope() { scope_device = previous_; }
+
+}  // namespace npu

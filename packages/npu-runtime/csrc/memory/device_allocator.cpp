@@ -1,0 +1,125 @@
+// What torch sees of device memory: the allocator of PrivateUse1, the block header's owner rules, PoolScope's
+// hand-over from CPU to npu. Where blocks come from is pool.cpp.
+#include <algorithm>
+
+#include <c10/core/Allocator.h>
+
+#include "memory/arena.h"
+#include "memory/free_block.h"
+#include "memory/pool.h"
+#include "npu/allocator.h"
+#include "npu/device.h"
+#include "npu/observe.h"
+
+namespace npu {
+
+BlockAttachment::~BlockAttachment() = default;
+
+namespace memory {
+
+namespace {
+
+void report(Block* block, std::int64_t bytes, Pool& from) {
+  const c10::Device device(c10::DeviceType::PrivateUse1, block->device_index);
+  c10::reportMemoryUsageToProfiler(block->data(), bytes, from.allocated_bytes(), from.reserved_bytes(), device);
+  if (observe::is_enabled()) {
+    observe::emit_counter("memory", "allocated_bytes", static_cast<double>(from.allocated_bytes()));
+  }
+}
+
+}  // namespace
+
+Block* allocate_block(std::size_t bytes, c10::DeviceIndex device_index) {
+  Pool& from = pool(device_index);
+  Block* block = from.allocate(bytes);
+  report(block, static_cast<std::int64_t>(block->size_bytes), from);
+  return block;
+}
+
+void free_block(void* data) {
+  if (data == nullptr) return;
+  Block* block = block_of(data);
+  // The attachment goes first and outside the pool's lock: its destructor may free other memory.
+  delete block->attachment.exchange(nullptr, std::memory_order_acq_rel);
+  Pool& from = pool(block->device_index);
+  report(block, -static_cast<std::int64_t>(block->size_bytes), from);
+  from.free(block);
+}
+
+namespace {
+
+class DeviceMemory final : public c10::DeviceAllocator {
+ public:
+  c10::DataPtr allocate(std::size_t bytes) override {
+    const c10::Device device(c10::DeviceType::PrivateUse1, current_device());
+    if (bytes == 0) {
+      pool(device.index());  // an empty tensor on an absent device is an error all the same
+      return {nullptr, nullptr, &free_block, device};
+    }
+    void* data = allocate_block(bytes, device.index())->data();
+    return {data, data, &free_block, device};
+  }
+
+  c10::DeleterFnPtr raw_deleter() const override { return &free_block; }
+
+  void copy_data(void* dest, const void* src, std::size_t count) const override {
+    default_copy_data(dest, src, count);
+  }
+
+  bool initialized() override { return device_count() > 0; }
+
+  void emptyCache(c10::MempoolId_t) override {
+    for (c10::DeviceIndex i = 0; i < device_count(); ++i) pool(i).empty_cache();
+  }
+
+  // Work is done when the call that started it returns, so no block can be in use on another stream.
+  void recordStream(const c10::DataPtr&, c10::Stream) override {}
+
+  c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex device_index) override {
+    return pool(device_index).stats();
+  }
+
+  void resetAccumulatedStats(c10::DeviceIndex device_index) override {
+    pool(device_index).reset_accumulated_stats();
+  }
+
+  void resetPeakStats(c10::DeviceIndex device_index) override { pool(device_index).reset_peak_stats(); }
+
+  std::pair<std::size_t, std::size_t> getMemoryInfo(c10::DeviceIndex device_index) override {
+    const MemoryInfo machine = machine_memory();
+    Pool& from = pool(device_index);
+    const std::size_t cached = from.reserved_bytes() - from.allocated_bytes();
+    return {std::min(machine.free_bytes + cached, machine.total_bytes), machine.total_bytes};
+  }
+};
+
+DeviceMemory device_memory;
+
+// The registration of PrivateUse1's allocator; importing npu_runtime loads this library and so runs it.
+[[maybe_unused]] const bool is_registered = [] {
+  c10::SetAllocator(c10::DeviceType::PrivateUse1, &device_memory);
+  return true;
+}();
+
+}  // namespace
+}  // namespace memory
+
+c10::DeviceAllocator* device_allocator() noexcept { return &memory::device_memory; }
+
+bool owns(const void* ptr) noexcept { return memory::arena_contains(ptr); }
+
+Block* block_of(const void* data) noexcept {
+  if (!memory::arena_contains(data)) return nullptr;
+  return static_cast<Block*>(const_cast<void*>(data)) - 1;
+}
+
+bool adopt_as_npu(c10::DataPtr& pointer, c10::DeviceIndex device_index) noexcept {
+  if (pointer.get() != pointer.get_context()) return false;
+  if (pointer.get() != nullptr && !owns(pointer.get())) return false;
+  void* data = pointer.release_context();
+  pointer = c10::DataPtr(data, data, &memory::free_block,
+                         c10::Device(c10::DeviceType::PrivateUse1, device_index));
+  return true;
+}
+
+}  // namespace npu

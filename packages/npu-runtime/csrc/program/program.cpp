@@ -1,0 +1,312 @@
+// Programs: checking and binding tensors, running, and collecting outputs. Compiling is the driver's.
+#include "npu/program.h"
+
+#include <ATen/EmptyTensor.h>
+#include <ATen/record_function.h>
+#include <c10/core/ScalarType.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <sstream>
+
+#include "driver/choice.h"
+#include "npu/allocator.h"
+#include "npu/device.h"
+#include "npu/error.h"
+#include "npu/observe.h"
+
+namespace npu {
+
+namespace {
+
+constexpr std::pair<npu_dtype, at::ScalarType> kDtypes[] = {
+    {NPU_DTYPE_BOOL, at::kBool},   {NPU_DTYPE_UINT8, at::kByte},        {NPU_DTYPE_INT8, at::kChar},
+    {NPU_DTYPE_INT16, at::kShort}, {NPU_DTYPE_INT32, at::kInt},         {NPU_DTYPE_INT64, at::kLong},
+    {NPU_DTYPE_FLOAT16, at::kHalf}, {NPU_DTYPE_BFLOAT16, at::kBFloat16}, {NPU_DTYPE_FLOAT32, at::kFloat},
+    {NPU_DTYPE_FLOAT64, at::kDouble}};
+
+at::ScalarType to_torch(npu_dtype dtype) {
+  for (const auto& [theirs, ours] : kDtypes) {
+    if (theirs == dtype) return ours;
+  }
+  return at::ScalarType::Undefined;
+}
+
+npu_dtype from_torch(at::ScalarType dtype) {
+  for (const auto& [theirs, ours] : kDtypes) {
+    if (ours == dtype) return theirs;
+  }
+  return NPU_DTYPE_INVALID;
+}
+
+template <typename Dims>
+std::string shape_text(const Dims& dims) {
+  std::ostringstream text;
+  text << '(';
+  for (std::size_t i = 0; i < dims.size(); ++i) {
+    text << (i == 0 ? "" : ", ");
+    if (dims[i] < 0) {
+      text << '?';
+    } else {
+      text << dims[i];
+    }
+  }
+  text << ')';
+  return text.str();
+}
+
+void check(npu_status status, ErrorKind kind, const char* code, const std::string& subject) {
+  if (status == NPU_OK) return;
+  throw Error(kind, code, subject + ": " + driver::table().last_error());
+}
+
+bool shape_fits(const Port& port, c10::IntArrayRef shape) {
+  if (port.shape.size() != shape.size()) return false;
+  return std::equal(shape.begin(), shape.end(), port.shape.begin(),
+                    [](std::int64_t actual, std::int64_t wanted) { return wanted < 0 || actual == wanted; });
+}
+
+// One sentence for a tensor that a port cannot take; empty when it can.
+std::string mismatch(const Port& port, const at::Tensor& tensor) {
+  if (!tensor.defined()) return "got no tensor";
+  if (tensor.scalar_type() != port.dtype || !shape_fits(port, tensor.sizes())) {
+    return "needs " + std::string(c10::toString(port.dtype)) + " " + shape_text(port.shape) + "; got " +
+           std::string(c10::toString(tensor.scalar_type())) + " " + shape_text(tensor.sizes());
+  }
+  if (!tensor.is_cpu() && !tensor.is_privateuseone()) {
+    return "needs a tensor on npu or cpu; got one on " + tensor.device().str();
+  }
+  if (tensor.layout() != at::kStrided || !tensor.is_contiguous()) {
+    return "needs a contiguous tensor; call .contiguous() first";
+  }
+  return {};
+}
+
+[[noreturn]] void raise_input(const std::string& program, const char* what, std::size_t index,
+                              const Port& port, const std::string& problem) {
+  throw Error(ErrorKind::kInput, "program-input",
+              "program " + program + ": " + what + " " + std::to_string(index) + " (" + port.name + ") " + problem +
+                  ".");
+}
+
+at::Tensor allocate(c10::IntArrayRef shape, at::ScalarType dtype, c10::Device device) {
+  if (device.is_cpu()) return at::detail::empty_cpu(shape, dtype);
+  return at::detail::empty_generic(shape, device_allocator(),
+                                   c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), dtype, std::nullopt);
+}
+
+}  // namespace
+
+void Program::RequestDeleter::operator()(npu_request* request) const noexcept {
+  driver::table().request_destroy(request);
+}
+
+std::shared_ptr<Program> Program::load(std::string name, c10::DeviceIndex device_index, ProgramSource source) {
+  return std::shared_ptr<Program>(new Program(std::move(name), device_index, std::move(source)));
+}
+
+Program::Program(std::string name, c10::DeviceIndex device_index, ProgramSource source)
+    : name_(std::move(name)),
+      record_name_("npu::program " + name_),
+      device_index_(device_index),
+      keep_alive_(std::move(source.keep_alive)) {
+  synchronize(device_index);  // refuses a device that does not exist
+  const npu_driver& driver = driver::table();
+  npu_device_properties properties{};
+  check(driver.device_properties(device_index, &properties), ErrorKind::kDriver, "driver-call", "npu");
+  device_name_ = properties.name;
+
+  std::vector<npu_option> options;
+  for (const auto& [key, value] : source.options) options.push_back({key.c_str(), value.c_str()});
+  const npu_program_source from{
+      .path = source.path.empty() ? nullptr : source.path.c_str(),
+      .model = source.model.empty() ? nullptr : source.model.data(),
+      .model_bytes = source.model.size(),
+      .weights = source.weights,
+      .weights_bytes = source.weights_bytes,
+      .options = options.data(),
+      .option_count = options.size(),
+  };
+  const std::int64_t start_ns = observe::now_ns();
+  check(driver.program_load(device_index, &from, &program_), ErrorKind::kProgram, "program-load",
+        "Cannot compile program " + name_ + " for " + device_name_);
+  const std::int64_t end_ns = observe::now_ns();
+  load_duration_ns_ = end_ns - start_ns;
+  loaded_from_cache_ = property("LOADED_FROM_CACHE") == "YES";
+  try {
+    read_ports();
+  } catch (...) {
+    driver.program_unload(program_);
+    throw;
+  }
+  if (observe::is_enabled()) {
+    observe::emit_span("compile", name_, start_ns, end_ns,
+                       std::string("\"stage\": \"load\", \"from_cache\": ") +
+                           (loaded_from_cache_ ? "true" : "false"));
+  }
+}
+
+Program::~Program() {
+  idle_.clear();
+  driver::table().program_unload(program_);
+}
+
+std::string Program::property(const std::string& key) const {
+  std::array<char, 1024> value{};
+  if (driver::table().program_property(program_, key.c_str(), value.data(), value.size()) != NPU_OK) return {};
+  return value.data();
+}
+
+void Program::read_ports() {
+  const npu_driver& driver = driver::table();
+  const std::string subject = "program " + name_;
+  for (const npu_direction direction : {NPU_INPUT, NPU_OUTPUT}) {
+    auto& ports = direction == NPU_INPUT ? inputs_ : outputs_;
+    std::size_t count = 0;
+    check(driver.program_port_count(program_, direction, &count), ErrorKind::kProgram, "program-load", subject);
+    for (std::size_t i = 0; i < count; ++i) {
+      npu_port port{};
+      check(driver.program_port(program_, direction, i, &port), ErrorKind::kProgram, "program-load", subject);
+      if (port.rank < 0 && direction == NPU_INPUT) {
+        throw Error(ErrorKind::kProgram, "program-load",
+                    subject + ": input " + port.name + " has no rank; give the model's inputs a rank.");
+      }
+      const auto rank = static_cast<std::size_t>(std::max(port.rank, 0));
+      std::vector<std::int64_t> shape(port.dims, port.dims + rank);
+      const bool is_static =
+          port.rank >= 0 && std::none_of(shape.begin(), shape.end(), [](std::int64_t dim) { return dim < 0; });
+      ports.push_back({port.name, to_torch(port.dtype), std::move(shape), is_static});
+    }
+  }
+}
+
+Program::Request Program::make_request() {
+  npu_request* request = nullptr;
+  check(driver::table().request_create(program_, &request), ErrorKind::kProgram, "program-run",
+        "program " + name_);
+  return Request(request);
+}
+
+Program::Request Program::take_request() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!idle_.empty()) {
+      Request request = std::move(idle_.back());
+      idle_.pop_back();
+      return request;
+    }
+  }
+  return make_request();
+}
+
+void Program::return_request(Request request) {
+  const std::lock_guard lock(mutex_);
+  idle_.push_back(std::move(request));
+}
+
+std::vector<at::Tensor> Program::run(const std::vector<at::Tensor>& inputs, const GivenOutputs& outputs,
+                                     c10::Device output_device) {
+  Request request = take_request();
+  // After an exception the request is dropped rather than returned: its bindings are in doubt.
+  std::vector<at::Tensor> results = run_on(request.get(), inputs, outputs, output_device);
+  return_request(std::move(request));
+  return results;
+}
+
+std::shared_ptr<Session> Program::session() { return std::make_shared<Session>(shared_from_this()); }
+
+std::vector<at::Tensor> Program::run_on(npu_request* request, const std::vector<at::Tensor>& inputs,
+                                        const GivenOutputs& outputs, c10::Device output_device) const {
+  RECORD_FUNCTION(record_name_, std::vector<c10::IValue>(inputs.begin(), inputs.end()));
+  const bool is_observed = observe::is_enabled();
+  const std::int64_t start_ns = is_observed ? observe::now_ns() : 0;
+  bind_inputs(request, inputs);
+  std::vector<at::Tensor> results = bind_outputs(request, outputs, output_device);
+  check(driver::table().request_run(request), ErrorKind::kProgram, "program-run", "program " + name_);
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    if (!outputs_[i].is_static) results[i] = fetch_output(request, i, results[i], output_device);
+  }
+  if (is_observed) {
+    observe::emit_span("program", name_, start_ns, observe::now_ns(), "\"device\": \"" + device_name_ + "\"");
+  }
+  return results;
+}
+
+void Program::bind_inputs(npu_request* request, const std::vector<at::Tensor>& inputs) const {
+  if (inputs.size() != inputs_.size()) {
+    throw Error(ErrorKind::kInput, "program-input",
+                "program " + name_ + ": takes " + std::to_string(inputs_.size()) + " inputs; got " +
+                    std::to_string(inputs.size()) + ".");
+  }
+  const npu_driver& driver = driver::table();
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    const at::Tensor& tensor = inputs[i];
+    if (const std::string problem = mismatch(inputs_[i], tensor); !problem.empty()) {
+      raise_input(name_, "input", i, inputs_[i], problem);
+    }
+    check(driver.request_bind(request, NPU_INPUT, i, from_torch(tensor.scalar_type()),
+                              static_cast<std::int32_t>(tensor.dim()), tensor.sizes().data(),
+                              const_cast<void*>(tensor.const_data_ptr())),
+          ErrorKind::kProgram, "program-run", "program " + name_ + ", input " + inputs_[i].name);
+  }
+}
+
+std::vector<at::Tensor> Program::bind_outputs(npu_request* request, const GivenOutputs& outputs,
+                                              c10::Device output_device) const {
+  const npu_driver& driver = driver::table();
+  std::vector<at::Tensor> results(outputs_.size());
+  for (std::size_t i = 0; i < outputs_.size(); ++i) {
+    const Port& port = outputs_[i];
+    if (i < outputs.size() && outputs[i].has_value()) {
+      results[i] = *outputs[i];
+      const std::string problem = mismatch(port, results[i]);
+      // A dynamic port's shape is checked when it is known.
+      if (!problem.empty() && port.is_static) raise_input(name_, "output", i, port, problem);
+      results[i].unsafeGetTensorImpl()->bump_version();
+    }
+    if (!port.is_static) continue;
+    if (!results[i].defined()) results[i] = allocate(port.shape, port.dtype, output_device);
+    check(driver.request_bind(request, NPU_OUTPUT, i, from_torch(port.dtype),
+                              static_cast<std::int32_t>(port.shape.size()), port.shape.data(),
+                              results[i].mutable_data_ptr()),
+          ErrorKind::kProgram, "program-run", "program " + name_ + ", output " + port.name);
+  }
+  return results;
+}
+
+at::Tensor Program::fetch_output(npu_request* request, std::size_t index, const at::Tensor& given,
+                                 c10::Device output_device) const {
+  npu_port actual{};
+  const void* data = nullptr;
+  check(driver::table().request_output(request, index, &actual, &data), ErrorKind::kProgram, "program-run",
+        "program " + name_ + ", output " + outputs_[index].name);
+  const Port port{outputs_[index].name, to_torch(actual.dtype),
+                  std::vector<std::int64_t>(actual.dims, actual.dims + actual.rank), true};
+  at::Tensor result = given;
+  if (!result.defined()) {
+    result = allocate(port.shape, port.dtype, output_device);
+  } else if (const std::string problem = mismatch(port, result); !problem.empty()) {
+    raise_input(name_, "output", index, port, problem);
+  }
+  if (result.numel() != 0) std::memcpy(result.mutable_data_ptr(), data, result.nbytes());
+  return result;
+}
+
+Session::Session(std::shared_ptr<Program> program)
+    : program_(std::move(program)), request_(program_->make_request()) {}
+
+std::vector<at::Tensor> Session::run(const std::vector<at::Tensor>& inputs, const GivenOutputs& outputs,
+                                     c10::Device output_device) {
+  const std::lock_guard lock(mutex_);
+  return program_->run_on(request_.get(), inputs, outputs, output_device);
+}
+
+// OpenVINO's C interface has no access to variables, and a new request starts them anew.
+void Session::reset() {
+  const std::lock_guard lock(mutex_);
+  request_.reset();
+  request_ = program_->make_request();
+}
+
+}  // namespace npu

@@ -1,0 +1,78 @@
+// Programs in Python: thin bindings; arguments are checked by npu_runtime/program.py and the library.
+#include "python/program.h"
+
+#include <torch/csrc/Dtype.h>
+#include <torch/csrc/DynamicTypes.h>
+
+#include "npu/program.h"
+
+namespace npu::python {
+
+namespace {
+
+using Outputs = std::optional<GivenOutputs>;
+
+py::object dtype_object(at::ScalarType dtype) {
+  return py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(torch::getTHPDtype(dtype)));
+}
+
+// Keeps the owner of the weights until the program goes, on whichever thread that is.
+std::shared_ptr<void> hold(py::object owner) {
+  return {owner.release().ptr(), [](void* object) {
+            const py::gil_scoped_acquire lock;
+            py::handle(static_cast<PyObject*>(object)).dec_ref();
+          }};
+}
+
+std::shared_ptr<Program> load(std::string name, c10::DeviceIndex device_index, std::string path, py::bytes model,
+                              std::optional<py::buffer> weights,
+                              std::vector<std::pair<std::string, std::string>> options) {
+  ProgramSource source{.path = std::move(path), .model = std::string(model), .options = std::move(options)};
+  if (weights.has_value()) {
+    const py::buffer_info view = weights->request();
+    source.weights = view.ptr;
+    source.weights_bytes = static_cast<std::size_t>(view.size * view.itemsize);
+    source.keep_alive = hold(*weights);
+  }
+  const py::gil_scoped_release unlocked;
+  return Program::load(std::move(name), device_index, std::move(source));
+}
+
+template <typename Runner>
+std::vector<at::Tensor> run(Runner& runner, const std::vector<at::Tensor>& inputs, const Outputs& outputs,
+                            c10::Device output_device) {
+  return runner.run(inputs, outputs.value_or(GivenOutputs{}), output_device);
+}
+
+}  // namespace
+
+void bind_program(py::module_& module) {
+  py::class_<Port>(module, "Port")
+      .def_readonly("name", &Port::name)
+      .def_property_readonly("dtype", [](const Port& port) { return dtype_object(port.dtype); })
+      .def_property_readonly("shape", [](const Port& port) { return py::tuple(py::cast(port.shape)); })
+      .def("__repr__", [](const Port& port) {
+        return "Port(" + port.name + ", " + std::string(c10::toString(port.dtype)) + ", " +
+               std::string(py::str(py::tuple(py::cast(port.shape)))) + ")";
+      });
+
+  using Release = py::call_guard<py::gil_scoped_release>;
+  py::class_<Program, std::shared_ptr<Program>>(module, "Program")
+      .def_static("load", &load)
+      .def_property_readonly("name", &Program::name)
+      .def_property_readonly("device", &Program::device_name)
+      .def_property_readonly("inputs", [](const Program& p) { return py::tuple(py::cast(p.inputs())); })
+      .def_property_readonly("outputs", [](const Program& p) { return py::tuple(py::cast(p.outputs())); })
+      .def_property_readonly("compile_time_s", [](const Program& p) { return p.load_duration_ns() * 1e-9; })
+      .def_property_readonly("loaded_from_cache", &Program::loaded_from_cache)
+      .def("property", &Program::property)
+      .def("_run", &run<Program>, Release())
+      .def("_session", &Program::session, Release());
+
+  py::class_<Session, std::shared_ptr<Session>>(module, "Session")
+      .def_property_readonly("program", &Session::program)
+      .def("_run", &run<Session>, Release())
+      .def("reset", &Session::reset, Release());
+}
+
+}  // namespace npu::python

@@ -1,0 +1,70 @@
+// Device memory: the pool behind every npu tensor, and how CPU kernels write straight into it.
+//
+// Device memory is page-aligned host memory inside one reserved range of addresses (the arena), so a
+// block is recognised by a range test and a CPU kernel can run on the same bytes. Each block carries a
+// header in front of its data; the header has one slot that npu-ops uses to cache the CPU alias of the
+// block. Drivers, which turn addresses into device memory, are in driver.h.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include <c10/core/Allocator.h>
+#include <c10/core/CachingDeviceAllocator.h>
+#include <c10/core/Device.h>
+
+#include "npu/export.h"
+
+namespace npu {
+
+// A value that another layer hangs on a block. It lives exactly as long as the block is allocated:
+// the pool deletes it, outside its own lock, just before the block becomes free.
+struct NPU_API BlockAttachment {
+  virtual ~BlockAttachment();
+};
+
+// Header of an allocated block. `data()` follows it directly; c10::DataPtr::get_context() of a tensor's
+// memory is equal to its get(), the address of the data.
+struct alignas(64) Block {
+  std::size_t size_bytes;       // usable bytes behind data()
+  std::size_t requested_bytes;  // what the client asked for
+  void* stream;                 // reserved for the stream that last used the block
+  std::atomic<BlockAttachment*> attachment;
+  std::int16_t device_index;
+  std::uint16_t size_class;
+  std::uint32_t magic;
+
+  void* data() noexcept { return this + 1; }
+};
+static_assert(sizeof(Block) == 64);
+
+// The allocator of DeviceType::PrivateUse1. Its deleter, and the deleter of PoolScope's CPU memory, is
+// free_block; both accept any address of the arena.
+NPU_API c10::DeviceAllocator* device_allocator() noexcept;
+
+// True when `ptr` lies in the arena (device memory of any npu device).
+NPU_API bool owns(const void* ptr) noexcept;
+
+// Header of the block whose data starts at `data`; nullptr when `data` is outside the arena.
+// Precondition when inside: `data` is the start of a block, as a storage's data pointer is.
+NPU_API Block* block_of(const void* data) noexcept;
+
+// While one is alive on a thread, torch's CPU allocator takes this thread's memory from the npu pool, so
+// that what a CPU kernel returns can become an npu tensor without a copy. Nests.
+class NPU_API PoolScope {
+ public:
+  explicit PoolScope(c10::DeviceIndex device_index) noexcept;
+  ~PoolScope();
+  PoolScope(const PoolScope&) = delete;
+  PoolScope& operator=(const PoolScope&) = delete;
+
+ private:
+  c10::DeviceIndex previous_;
+};
+
+// Turns memory that PoolScope handed out from a CPU pointer into an npu pointer (device and deleter; the
+// bytes stay). Returns false, and changes nothing, when the memory is not the pool's.
+NPU_API bool adopt_as_npu(c10::DataPtr& memory, c10::DeviceIndex device_index) noexcept;
+
+}  // namespace npu

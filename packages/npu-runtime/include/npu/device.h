@@ -1,0 +1,27 @@
+// Which npu devices exist, which one is current, and waiting for them.
+//
+// The driver that serves them is chosen once, at first use (drivers.h decides, DESIGN section 2.6).
+#pragma once
+
+#include <string>
+
+#include <c10/core/Device.h>
+
+#include "npu/export.h"
+
+namespace npu {
+
+// Number of devices. Never throws: 0 when no driver could be loaded (driver_error() says why).
+NPU_API c10::DeviceIndex device_count() noexcept;
+
+// The thread's current device index; 0 until set.
+NPU_API c10::DeviceIndex current_device() noexcept;
+
+// Raises c10::Error with code [device-index] when the index is out of range.
+NPU_API void set_device(c10::DeviceIndex device_index);
+NPU_API c10::DeviceIndex exchange_device(c10::DeviceIndex device_index);
+
+// Waits until all work enqueued on the device is done.
+NPU_API void synchronize(c10::DeviceIndex device_index);
+
+}  // namespace npu

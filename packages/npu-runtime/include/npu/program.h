@@ -1,0 +1,124 @@
+// A program: a compiled model that runs on tensors, without copying what goes in and comes out.
+//
+// Compiled graphs, ops and language model steps are all programs. What compiles and runs them is the driver
+// (driver.h); this is its face towards torch.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+
+#include "npu/driver.h"
+#include "npu/export.h"
+
+namespace npu {
+
+// One input or output. A dimension that is known only at a run is -1.
+struct Port {
+  std::string name;
+  at::ScalarType dtype;
+  std::vector<std::int64_t> shape;
+  bool is_static;
+};
+
+// Where a program comes from: a file of the vendor's format, or its text with the weights.
+struct ProgramSource {
+  std::string path;
+  std::string model;
+  const void* weights = nullptr;
+  std::size_t weights_bytes = 0;
+  std::shared_ptr<void> keep_alive;  // owner of `weights`; the program holds it
+  std::vector<std::pair<std::string, std::string>> options;
+};
+
+// Outputs given by the caller, by position; an undefined tensor (or a shorter list) means: allocate it.
+using GivenOutputs = std::vector<std::optional<at::Tensor>>;
+
+class Session;
+
+class NPU_API Program : public std::enable_shared_from_this<Program> {
+ public:
+  // Compiles or imports. Throws Error [program-load].
+  static std::shared_ptr<Program> load(std::string name, c10::DeviceIndex device_index, ProgramSource source);
+  ~Program();
+
+  const std::string& name() const noexcept { return name_; }
+  const std::string& device_name() const noexcept { return device_name_; }
+  const std::vector<Port>& inputs() const noexcept { return inputs_; }
+  const std::vector<Port>& outputs() const noexcept { return outputs_; }
+  std::int64_t load_duration_ns() const noexcept { return load_duration_ns_; }
+  bool loaded_from_cache() const noexcept { return loaded_from_cache_; }
+
+  // A property of the compiled program as text; empty when the driver does not know the key.
+  std::string property(const std::string& key) const;
+
+  // Runs on any idle request; callable from many threads. Inputs are contiguous npu or cpu tensors in the
+  // order of inputs(). Throws Error [program-input] or [program-run].
+  std::vector<at::Tensor> run(const std::vector<at::Tensor>& inputs, const GivenOutputs& outputs,
+                              c10::Device output_device);
+
+  // An execution context of its own: its variables live from run to run.
+  std::shared_ptr<Session> session();
+
+ private:
+  friend class Session;
+
+  struct RequestDeleter {
+    void operator()(npu_request* request) const noexcept;
+  };
+  using Request = std::unique_ptr<npu_request, RequestDeleter>;
+
+  Program(std::string name, c10::DeviceIndex device_index, ProgramSource source);
+
+  void read_ports();
+  Request make_request();
+  Request take_request();
+  void return_request(Request request);
+  std::vector<at::Tensor> run_on(npu_request* request, const std::vector<at::Tensor>& inputs,
+                                 const GivenOutputs& outputs, c10::Device output_device) const;
+  void bind_inputs(npu_request* request, const std::vector<at::Tensor>& inputs) const;
+  std::vector<at::Tensor> bind_outputs(npu_request* request, const GivenOutputs& outputs,
+                                       c10::Device output_device) const;
+  at::Tensor fetch_output(npu_request* request, std::size_t index, const at::Tensor& given,
+                          c10::Device output_device) const;
+
+  std::string name_;
+  std::string record_name_;
+  std::string device_name_;
+  c10::DeviceIndex device_index_;
+  std::shared_ptr<void> keep_alive_;
+  npu_program* program_ = nullptr;
+  std::vector<Port> inputs_;
+  std::vector<Port> outputs_;
+  std::int64_t load_duration_ns_ = 0;
+  bool loaded_from_cache_ = false;
+  std::mutex mutex_;
+  std::vector<Request> idle_;
+};
+
+// One execution context. Runs of one session follow each other; a second thread waits.
+class NPU_API Session {
+ public:
+  explicit Session(std::shared_ptr<Program> program);
+
+  std::vector<at::Tensor> run(const std::vector<at::Tensor>& inputs, const GivenOutputs& outputs,
+                              c10::Device output_device);
+  // Variables start again from their initial values.
+  void reset();
+
+  const std::shared_ptr<Program>& program() const noexcept { return program_; }
+
+ private:
+  std::shared_ptr<Program> program_;
+  std::mutex mutex_;
+  Program::Request request_;
+};
+
+}  // namespace npu

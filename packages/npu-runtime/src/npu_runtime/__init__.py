@@ -1,0 +1,27 @@
+"""The npu device for PyTorch: importing this package (or torch, which autoloads it) registers it."""
+
+import torch  # noqa: F401  # before anything of ours: the extension module links against it
+
+from npu_runtime import observe, registration  # noqa: F401
+from npu_runtime._C import Port
+from npu_runtime.errors import DeviceError, DriverError, InputError, NpuError, ProgramError
+from npu_runtime.info import DeviceInfo, device_info
+from npu_runtime.kernels import load_kernels as _load_kernels
+from npu_runtime.program import Program, Session, load_program
+
+__all__ = [
+    "DeviceError",
+    "DeviceInfo",
+    "DriverError",
+    "InputError",
+    "NpuError",
+    "Port",
+    "Program",
+    "ProgramError",
+    "Session",
+    "device_info",
+    "load_program",
+    "observe",
+]
+
+_load_kernels()

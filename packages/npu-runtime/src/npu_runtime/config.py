@@ -1,0 +1,28 @@
+"""Settings of npu-runtime from the environment, read once at import.
+
+What they mean to the device is decided in csrc/driver; nothing else in the package reads the environment.
+"""
+
+import os
+from dataclasses import dataclass
+
+__all__ = ["RuntimeConfig", "config"]
+
+
+@dataclass(frozen=True)
+class RuntimeConfig:
+    """Settings that hold for the life of the process.
+
+    Attributes:
+        device: OpenVINO's name of the device that is to serve as npu (``NPU_DEVICE``: ``NPU``, ``GPU``, ``CPU``);
+            empty for the driver's choice.
+    """
+
+    device: str
+
+    @classmethod
+    def from_environment(cls) -> "RuntimeConfig":
+        return cls(device=os.environ.get("NPU_DEVICE", "").strip())
+
+
+config = RuntimeConfig.from_environment()

@@ -1,0 +1,43 @@
+"""The platform's exceptions: one tree, each error with a stable code.
+
+What raises them is elsewhere; docs/reference/errors.md explains each code.
+"""
+
+__all__ = ["DeviceError", "DriverError", "InputError", "NpuError", "ProgramError"]
+
+
+class NpuError(RuntimeError):
+    """Base of every error that the platform raises on purpose.
+
+    Args:
+        message: Subject, rule, what was received, and what to do next.
+        code: Stable name of the error, for example ``"device-absent"``. It ends the text in brackets.
+
+    Attributes:
+        code: The stable name.
+    """
+
+    def __init__(self, message: str, code: str) -> None:
+        super().__init__(f"{message} [{code}]")
+        self.message = message
+        self.code = code
+
+    def __reduce__(self) -> tuple[type["NpuError"], tuple[str, str]]:
+        # The default would call the class with the finished text alone.
+        return type(self), (self.message, self.code)
+
+
+class DeviceError(NpuError):
+    """The device asked for is not there, or its index does not exist."""
+
+
+class DriverError(NpuError):
+    """A driver or its vendor's software failed."""
+
+
+class ProgramError(NpuError):
+    """A program could not be compiled, imported or run."""
+
+
+class InputError(NpuError, ValueError):
+    """A value given by the caller breaks a rule that the message states."""

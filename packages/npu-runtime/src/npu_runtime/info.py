@@ -1,0 +1,54 @@
+"""Which device serves as npu, and why.
+
+The choice is made by the driver (csrc/driver); printing it for people is in cli.py.
+"""
+
+from dataclasses import dataclass
+
+from npu_runtime import _C
+
+__all__ = ["DeviceInfo", "device_info"]
+
+
+@dataclass(frozen=True)
+class DeviceInfo:
+    """One npu device.
+
+    Attributes:
+        name: torch's name of it, for example ``npu:0``.
+        driver: The driver that serves it, for example ``openvino``.
+        device: The driver's own name, for example ``NPU`` or ``CPU``.
+        full_name: The product.
+        driver_version: Version of the vendor's software.
+        capabilities: What the vendor says the device computes in, for example ``("FP32", "BF16")``.
+        memory_bytes: Memory that it can use; 0 when unknown.
+        reason: One clause that says why this device serves.
+    """
+
+    name: str
+    driver: str
+    device: str
+    full_name: str
+    driver_version: str
+    capabilities: tuple[str, ...]
+    memory_bytes: int
+    reason: str
+
+
+def device_info(index: int = 0) -> DeviceInfo:
+    """Describes a device; opens the driver on first use.
+
+    Raises:
+        DeviceError: No device can serve (code ``device-absent``), or the index does not exist (``device-index``).
+    """
+    properties = _C.device_properties(index)
+    return DeviceInfo(
+        name=f"npu:{index}",
+        driver=properties["driver"],
+        device=properties["device"],
+        full_name=properties["full_name"].strip(),
+        driver_version=properties["driver_version"],
+        capabilities=tuple(properties["capabilities"].split()),
+        memory_bytes=properties["memory_bytes"],
+        reason=properties["reason"],
+    )

@@ -1,0 +1,180 @@
+"""Devices of ``torch.npu``: how many, which is current, what they are.
+
+Which hardware serves is the driver's choice (npu_runtime.device_info tells); memory, random numbers and streams are
+in the modules beside this one.
+"""
+
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+import torch
+
+from npu_runtime import _C
+from npu_runtime.errors import InputError
+
+__all__ = [
+    "DeviceLike",
+    "DeviceProperties",
+    "current_device",
+    "device",
+    "device_count",
+    "device_index",
+    "device_of",
+    "get_device_capability",
+    "get_device_name",
+    "get_device_properties",
+    "init",
+    "is_available",
+    "is_initialized",
+    "set_device",
+    "synchronize",
+]
+
+DeviceLike = torch.device | str | int | None
+
+_initialized = False
+
+
+@dataclass(frozen=True)
+class DeviceProperties:
+    """What is known of a device.
+
+    Attributes:
+        name: The product.
+        total_memory: Bytes of memory that the device can use.
+        driver: The driver that serves it.
+        driver_version: Version of the vendor's software.
+        capabilities: What the vendor says it computes in.
+    """
+
+    name: str
+    total_memory: int
+    driver: str
+    driver_version: str
+    capabilities: tuple[str, ...]
+
+
+def is_available() -> bool:
+    """Whether a device can serve. Opens the driver on first use; never raises."""
+    return _C.device_count() > 0
+
+
+def device_count() -> int:
+    """Number of npu devices; 0 when no driver can be opened."""
+    return _C.device_count()
+
+
+def init() -> None:
+    """Opens the driver now rather than at first use.
+
+    Raises:
+        DeviceError: No device can serve (code ``device-absent``).
+    """
+    global _initialized
+    _C.synchronize(_C.current_device())
+    _initialized = True
+
+
+def _lazy_init() -> None:
+    if not _initialized:
+        init()
+
+
+def is_initialized() -> bool:
+    """Whether ``init`` ran, by hand or by a function that needed it."""
+    return _initialized
+
+
+def _is_in_bad_fork() -> bool:
+    """False: the device's memory is plain private memory, which a forked child inherits."""
+    return False
+
+
+def current_device() -> int:
+    """Index of this thread's current device."""
+    _lazy_init()
+    return _C.current_device()
+
+
+def set_device(device: DeviceLike) -> None:
+    """Makes a device this thread's current one; None leaves it as it is."""
+    index = device_index(device, optional=True)
+    if index >= 0:
+        _C.set_device(index)
+
+
+def synchronize(device: DeviceLike = None) -> None:
+    """Waits until all work on a device is done. The lock of Python is released meanwhile."""
+    _C.synchronize(device_index(device))
+
+
+def get_device_properties(device: DeviceLike = None) -> DeviceProperties:
+    """Properties of a device."""
+    raw = _C.device_properties(device_index(device))
+    return DeviceProperties(
+        name=raw["full_name"].strip(),
+        total_memory=raw["memory_bytes"],
+        driver=raw["driver"],
+        driver_version=raw["driver_version"],
+        capabilities=tuple(raw["capabilities"].split()),
+    )
+
+
+def get_device_name(device: DeviceLike = None) -> str:
+    """The product's name."""
+    return get_device_properties(device).name
+
+
+def get_device_capability(device: DeviceLike = None) -> tuple[str, ...]:
+    """What the vendor says the device computes in, for example ``("FP32", "BF16", "INT8")``."""
+    return get_device_properties(device).capabilities
+
+
+def device_index(device: DeviceLike, *, optional: bool = False) -> int:
+    """Index of a device given in any of torch's ways.
+
+    Args:
+        device: A ``torch.device``, its name, an index, or None for the current device.
+        optional: Return -1, not the current device, when no index was given.
+
+    Raises:
+        InputError: It is a device of another type (code ``device-type``).
+    """
+    if isinstance(device, str):
+        device = torch.device(device)
+    if isinstance(device, torch.device):
+        if device.type != "npu":
+            raise InputError(
+                f'torch.npu: expected an npu device; got "{device}". Pass "npu", "npu:0" or an index.', "device-type"
+            )
+        device = device.index
+    if device is None:
+        return -1 if optional else _C.current_device()
+    return int(device)
+
+
+class device:
+    """Context manager that makes a device the current one inside ``with``; None and -1 change nothing."""
+
+    def __init__(self, device: DeviceLike) -> None:
+        self.idx = device_index(device, optional=True)
+        self.prev_idx = -1
+
+    def __enter__(self) -> None:
+        if self.idx >= 0:
+            self.prev_idx = _C.exchange_device(self.idx)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.idx >= 0:
+            _C.set_device(self.prev_idx)
+
+
+class device_of(device):
+    """Context manager that makes the device of ``obj`` the current one; an object elsewhere changes nothing."""
+
+    def __init__(self, obj: Any) -> None:
+        where = obj.device if isinstance(obj, torch.Tensor | torch.UntypedStorage | torch.TypedStorage) else None
+        super().__init__(where if where is not None and where.type == "npu" else None)

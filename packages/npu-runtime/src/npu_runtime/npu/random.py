@@ -1,0 +1,71 @@
+"""Random numbers of ``torch.npu``: seeds and states of the devices' default generators.
+
+One seed gives the same numbers as on the CPU; the generators are independent of the CPU's (csrc/device/generator.cpp).
+"""
+
+from collections.abc import Iterable
+
+import torch
+
+from npu_runtime import _C
+from npu_runtime.npu.device import DeviceLike, device_index
+
+__all__ = [
+    "get_rng_state",
+    "get_rng_state_all",
+    "initial_seed",
+    "manual_seed",
+    "manual_seed_all",
+    "seed",
+    "seed_all",
+    "set_rng_state",
+    "set_rng_state_all",
+]
+
+
+def manual_seed(seed: int) -> None:
+    """Seeds the current device's generator."""
+    _C.default_generator(_C.current_device()).manual_seed(int(seed))
+
+
+def manual_seed_all(seed: int) -> None:
+    """Seeds the generators of all devices; does nothing where there is none, as ``torch.manual_seed`` calls it."""
+    for index in range(_C.device_count()):
+        _C.default_generator(index).manual_seed(int(seed))
+
+
+def seed() -> int:
+    """Seeds the current device's generator with a random number, and returns it."""
+    return _C.default_generator(_C.current_device()).seed()
+
+
+def seed_all() -> None:
+    """Seeds the generators of all devices with one random number."""
+    if _C.device_count():
+        manual_seed_all(_C.default_generator(0).seed())
+
+
+def initial_seed() -> int:
+    """Seed of the current device's generator."""
+    return _C.default_generator(_C.current_device()).initial_seed()
+
+
+def get_rng_state(device: DeviceLike = "npu") -> torch.Tensor:
+    """State of a device's generator: a cpu tensor, uint8, as ``torch.get_rng_state`` gives."""
+    return _C.default_generator(device_index(device)).get_state()
+
+
+def set_rng_state(new_state: torch.Tensor, device: DeviceLike = "npu") -> None:
+    """Sets the state of a device's generator from :func:`get_rng_state`'s tensor."""
+    _C.default_generator(device_index(device)).set_state(new_state.cpu())
+
+
+def get_rng_state_all() -> list[torch.Tensor]:
+    """States of all devices' generators, by index."""
+    return [get_rng_state(index) for index in range(_C.device_count())]
+
+
+def set_rng_state_all(new_states: Iterable[torch.Tensor]) -> None:
+    """Sets the states of all devices' generators, by index."""
+    for index, state in enumerate(new_states):
+        set_rng_state(state, index)

@@ -1,0 +1,150 @@
+"""Events of the platform for whoever listens: what ran where, and when.
+
+Every package of ours emits here and none knows its listeners. Costs one check when nobody listens. Turning events
+into a timeline is npu-profiler's work.
+"""
+
+import contextlib
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+from npu_runtime import _C
+
+__all__ = [
+    "Event",
+    "Listener",
+    "add_listener",
+    "counter",
+    "flush",
+    "instant",
+    "is_enabled",
+    "remove_listener",
+    "span",
+]
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Event:
+    """One thing that happened.
+
+    Attributes:
+        kind: ``span`` (it lasted), ``instant`` (a mark) or ``counter`` (a value).
+        category: What kind of work: ``program``, ``compile``, ``fallback``, ``copy``, ``memory``, ``prefill``, ...
+        name: Which program, op, stage or counter.
+        start_ns: Nanoseconds since the Unix epoch, the clock of ``time.time_ns``.
+        duration_ns: Nanoseconds; 0 unless a span.
+        thread_id: The operating system's id of the thread.
+        value: The counter's value; 0.0 otherwise.
+        args: Details, JSON-like.
+    """
+
+    kind: Literal["span", "instant", "counter"]
+    category: str
+    name: str
+    start_ns: int
+    duration_ns: int = 0
+    thread_id: int = 0
+    value: float = 0.0
+    args: dict[str, object] = field(default_factory=dict)
+
+
+Listener = Callable[[list[Event]], None]
+
+_listeners: list[Listener] = []
+_lock = threading.RLock()
+
+
+def add_listener(listener: Listener) -> None:
+    """Hands every later event to ``listener``, in lists, on whichever thread emits or flushes.
+
+    Native events (programs, copies, allocations) are buffered and come with the next :func:`flush` or Python event.
+    A listener that raises is removed and the exception logged: observing never changes a program's result.
+    """
+    with _lock:
+        _listeners.append(listener)
+        _C.set_listener_count(len(_listeners))
+
+
+def remove_listener(listener: Listener) -> None:
+    """Stops a listener, after it was given what is buffered. An unknown one is ignored."""
+    flush()
+    with _lock:
+        if listener in _listeners:
+            _listeners.remove(listener)
+        _C.set_listener_count(len(_listeners))
+
+
+def is_enabled() -> bool:
+    """Whether anybody listens."""
+    return bool(_listeners)
+
+
+def flush() -> None:
+    """Delivers buffered native events now."""
+    if _listeners:
+        _deliver([])
+
+
+@contextlib.contextmanager
+def span(category: str, name: str, **args: object) -> Iterator[None]:
+    """Emits a span over the body, also when the body raises."""
+    if not _listeners:
+        yield
+        return
+    start_ns = time.time_ns()
+    try:
+        yield
+    finally:
+        duration_ns = time.time_ns() - start_ns
+        _deliver([Event("span", category, name, start_ns, duration_ns, threading.get_native_id(), args=args)])
+
+
+def instant(category: str, name: str, **args: object) -> None:
+    """Emits a mark."""
+    if _listeners:
+        _deliver([Event("instant", category, name, time.time_ns(), 0, threading.get_native_id(), args=args)])
+
+
+def counter(category: str, name: str, value: float) -> None:
+    """Emits a counter's value."""
+    if _listeners:
+        _deliver([Event("counter", category, name, time.time_ns(), 0, threading.get_native_id(), value)])
+
+
+def _deliver(python_events: list[Event]) -> None:
+    with _lock:
+        native, dropped = _C.drain_events()
+        events = [_from_native(*record) for record in native] + python_events
+        if dropped:
+            now = time.time_ns()
+            events.append(Event("counter", "observe", "dropped_events", now, 0, threading.get_native_id(), dropped))
+        if not events:
+            return
+        for listener in tuple(_listeners):
+            try:
+                listener(events)
+            except Exception:
+                _logger.exception("a listener of npu_runtime.observe raised and was removed: %r", listener)
+                _listeners.remove(listener)
+                _C.set_listener_count(len(_listeners))
+
+
+def _from_native(
+    is_span: bool,
+    category: str,
+    name: str,
+    start_ns: int,
+    duration_ns: int,
+    thread_id: int,
+    value: float,
+    args_json: str,
+) -> Event:
+    args = json.loads(f"{{{args_json}}}") if args_json else {}
+    return Event("span" if is_span else "counter", category, name, start_ns, duration_ns, thread_id, value, args)

@@ -1,0 +1,185 @@
+"""Programs: compiled OpenVINO models that run on tensors without copying them.
+
+Building the models is npu-compiler's work; compiling and running is native (csrc/program).
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+
+from npu_runtime import _C
+from npu_runtime._C import Port
+from npu_runtime.errors import InputError
+
+__all__ = ["Program", "Session", "load_program"]
+
+_PRECISION = "INFERENCE_PRECISION_HINT"
+
+
+class _Runner:
+    """What a program and a session share: running on tensors."""
+
+    def __init__(self, native: "_C.Program | _C.Session") -> None:
+        self._native = native
+
+    def run(
+        self,
+        inputs: Sequence[torch.Tensor],
+        *,
+        outputs: Sequence[torch.Tensor | None] | None = None,
+        output_device: torch.device | str | None = None,
+    ) -> list[torch.Tensor]:
+        """Runs once and waits.
+
+        Args:
+            inputs: One contiguous tensor per input, in the order of ``inputs``, on npu or cpu, of the port's dtype
+                and shape. They are not copied.
+            outputs: Tensors to write into, by position; None for those to be allocated.
+            output_device: Where new outputs live; by default where the inputs do (npu when any is).
+
+        Returns:
+            One tensor per output, in the order of ``outputs``. New ones share memory with nothing.
+
+        Raises:
+            InputError: An input or a given output does not fit its port (code ``program-input``).
+            ProgramError: The vendor's software failed (code ``program-run``).
+        """
+        if output_device is None:
+            on_cpu = bool(inputs) and all(tensor.device.type == "cpu" for tensor in inputs)
+            device = _CPU if on_cpu else _NPU
+        else:
+            device = torch.device(output_device)
+            if device.type not in ("cpu", "npu"):
+                raise InputError(
+                    f"Program.run: output_device must be npu or cpu; got {device}. Move the result afterwards.",
+                    "program-input",
+                )
+        given = None if outputs is None else list(outputs)
+        return self._native._run(list(inputs), given, device)
+
+
+class Program(_Runner):
+    """A model compiled for a device. Get one from :func:`load_program`; ``run`` may be called from many threads."""
+
+    _native: _C.Program
+
+    @property
+    def name(self) -> str:
+        """The name it was loaded under, which traces and errors show."""
+        return self._native.name
+
+    @property
+    def device(self) -> str:
+        """The vendor's name of the device that runs it, for example ``NPU`` or ``CPU``."""
+        return self._native.device
+
+    @property
+    def inputs(self) -> tuple[Port, ...]:
+        """Name, dtype and shape of each input; -1 stands for a dynamic dimension."""
+        return self._native.inputs
+
+    @property
+    def outputs(self) -> tuple[Port, ...]:
+        """Name, dtype and shape of each output; -1 stands for a dynamic dimension."""
+        return self._native.outputs
+
+    @property
+    def compile_time_s(self) -> float:
+        """Seconds that compiling, or importing from the cache, took."""
+        return self._native.compile_time_s
+
+    @property
+    def loaded_from_cache(self) -> bool:
+        """Whether a compiled blob from ``cache_dir`` served, so that nothing was compiled."""
+        return self._native.loaded_from_cache
+
+    def property(self, key: str) -> str:
+        """A property of the compiled model as the vendor prints it; empty when it has none of that name."""
+        return self._native.property(key)
+
+    def session(self) -> "Session":
+        """A new execution context: its variables (a KV cache, say) start from their initial values and persist."""
+        return Session(self, self._native._session())
+
+    def __repr__(self) -> str:
+        return f"Program({self.name!r}, device={self.device!r}, {len(self.inputs)} in, {len(self.outputs)} out)"
+
+
+class Session(_Runner):
+    """An execution context of a program with variables of its own. One run at a time; a second thread waits."""
+
+    _native: _C.Session
+
+    def __init__(self, program: Program, native: _C.Session) -> None:
+        super().__init__(native)
+        self.program = program
+
+    def reset(self) -> None:
+        """Sets all variables back to their initial values."""
+        self._native.reset()
+
+
+def load_program(
+    model: str | os.PathLike[str] | bytes,
+    weights: "bytes | bytearray | memoryview | torch.Tensor | None" = None,
+    *,
+    name: str,
+    options: Mapping[str, str],
+    device_index: int | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
+    profiling: bool = False,
+) -> Program:
+    """Compiles an OpenVINO model for the npu device, or imports it from the cache.
+
+    Args:
+        model: Path of an IR file (``.xml``, its ``.bin`` beside it, mapped into memory), or the bytes of the xml.
+        weights: With bytes: the weights that the xml refers to. Kept alive by the program, and not to be changed.
+        name: Shown in traces and errors.
+        options: OpenVINO's properties. ``INFERENCE_PRECISION_HINT`` must be among them: devices differ in their
+            default, and the CPU plugin's may be bf16.
+        device_index: Index of the npu device; the current one by default.
+        cache_dir: Directory for compiled blobs; a later load of the same model with the same options compiles
+            nothing. It is created when it is missing.
+        profiling: Whether the device records times per layer.
+
+    Raises:
+        InputError: An argument breaks a rule above (code ``program-load-input``).
+        ProgramError: OpenVINO refuses the model (code ``program-load``).
+        DeviceError: No device serves (code ``device-absent``).
+    """
+    if _PRECISION not in options:
+        raise InputError(
+            f"load_program({name!r}): options must set {_PRECISION}; got {sorted(options)}. "
+            'Choose "f32", "f16" or "bf16".',
+            "program-load-input",
+        )
+    path, text = _source(model, name)
+    settings = {str(key): str(value) for key, value in options.items()}
+    if cache_dir is not None:
+        settings["CACHE_DIR"] = os.fspath(cache_dir)
+    if profiling:
+        settings["PERF_COUNT"] = "YES"
+    index = _C.current_device() if device_index is None else device_index
+    buffer = weights.numpy() if isinstance(weights, torch.Tensor) else weights
+    return Program(_C.Program.load(name, index, path, text, buffer, sorted(settings.items())))
+
+
+def _source(model: str | os.PathLike[str] | bytes, name: str) -> tuple[str, bytes]:
+    """The path or the text of a model; exactly one of the two is not empty."""
+    if isinstance(model, bytes):
+        if not model:
+            raise InputError(f"load_program({name!r}): the model's text is empty.", "program-load-input")
+        return "", model
+    path = Path(model)
+    if not path.is_file():
+        raise InputError(
+            f"load_program({name!r}): there is no file {path}. Pass the path of an OpenVINO .xml file.",
+            "program-load-input",
+        )
+    return os.fspath(path), b""
+
+
+_CPU = torch.device("cpu")
+_NPU = torch.device("npu")

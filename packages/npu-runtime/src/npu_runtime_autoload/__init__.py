@@ -1,0 +1,28 @@
+"""How ``import torch`` brings up the device: torch calls ``autoload`` at the end of its own import.
+
+A package of its own, so that loading the entry point cannot fail with npu_runtime. What it brings up is in
+npu_runtime/registration.py.
+"""
+
+import importlib
+import warnings
+
+__all__ = ["autoload"]
+
+
+def autoload() -> None:
+    """Imports npu_runtime; a failure is a warning, since a broken device must not break ``import torch``.
+
+    When a program imports npu_runtime first, torch's import runs inside that one and this call finds it begun:
+    nothing is left to do here.
+    """
+    try:
+        importlib.import_module("npu_runtime")
+    except Exception as error:
+        warnings.warn(
+            f"npu: the device could not be registered: {type(error).__name__}: {error}. Tensors on npu will not "
+            "work; reinstall npu-runtime and npu-ops, or set TORCH_DEVICE_BACKEND_AUTOLOAD=0 to go without. "
+            "[autoload]",
+            RuntimeWarning,
+            stacklevel=2,
+        )
