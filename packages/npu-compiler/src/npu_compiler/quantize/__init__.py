@@ -1,0 +1,20 @@
+"""Weight compression: integer weights with scales, in a form that plugins run without unpacking.
+
+Choosing the precision in which activations are computed is npu_compiler.programs' work.
+"""
+
+from npu_compiler.quantize.compress import (
+    CompressedWeight,
+    CompressionReport,
+    compress_weights,
+)
+from npu_compiler.quantize.weights import QuantizedWeight, fitting_group, quantize_weight
+
+__all__ = [
+    "CompressedWeight",
+    "CompressionReport",
+    "QuantizedWeight",
+    "compress_weights",
+    "fitting_group",
+    "quantize_weight",
+]

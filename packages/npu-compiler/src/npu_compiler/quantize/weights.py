@@ -1,0 +1,126 @@
+"""The arithmetic of weight compression: a matrix to integers, scales and zero points.
+
+Putting the result into a model is npu_compiler.quantize.compress' work.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from npu_compiler.errors import OptionError
+
+__all__ = ["GROUP_SIZES", "MODES", "QuantizedWeight", "fitting_group", "quantize_weight"]
+
+MODES = ("int8", "int4")
+GROUP_SIZES = (128, 64, 32)
+
+# Rows quantized at once, so that the float32 working copies stay small beside the weights.
+_CHUNK_ELEMENTS = 1 << 22
+
+
+@dataclass(frozen=True)
+class QuantizedWeight:
+    """A matrix of shape (rows, columns) as integers.
+
+    Attributes:
+        values: uint8 for asymmetric and int8 for symmetric weights, one element per byte, shape
+            (rows, groups, columns / groups).
+        scale: float32, shape (rows, groups, 1).
+        zero_point: uint8 of the same shape, or None for symmetric weights.
+        bits: 8 or 4.
+    """
+
+    values: torch.Tensor
+    scale: torch.Tensor
+    zero_point: torch.Tensor | None
+    bits: int
+
+    @property
+    def groups(self) -> int:
+        """Groups per row."""
+        return self.values.shape[1]
+
+    def dequantize(self) -> torch.Tensor:
+        """Returns the float32 matrix of shape (rows, columns) that the integers stand for."""
+        values = self.values.float()
+        if self.zero_point is not None:
+            values -= self.zero_point.float()
+        return (values * self.scale).flatten(1)
+
+
+def fitting_group(columns: int, group_size: int) -> int | None:
+    """Returns the group size to use for rows of a length: the largest of 128, 64, 32 that is not
+    above the wish and divides the row, or None when there is none (the row is then one int8 group).
+
+    Args:
+        columns: length of a row (the reduced axis of the product).
+        group_size: the wish, one of 32, 64, 128.
+    """
+    for size in GROUP_SIZES:
+        if size <= group_size and columns % size == 0:
+            return size
+    return None
+
+
+def quantize_weight(
+    weight: torch.Tensor, *, bits: int, group_size: int | None = None, symmetric: bool = False
+) -> QuantizedWeight:
+    """Rounds a matrix to the nearest of 2**bits evenly spaced values per group.
+
+    Asymmetric groups span [min(x, 0), max(x, 0)]; symmetric ones use a signed integer without a
+    zero point, and the smallest scale that clips nothing.
+
+    Args:
+        weight: (rows, columns), a float dtype.
+        bits: 8 or 4.
+        group_size: elements along a row that share a scale; None for the whole row.
+        symmetric: without zero points.
+
+    Raises:
+        OptionError: [quantize-weight] when weight is no matrix or group_size does not divide it.
+    """
+    if weight.dim() != 2 or (group_size is not None and weight.shape[1] % group_size):
+        raise OptionError(
+            f"quantize_weight: weight must be a matrix whose rows group_size divides; got shape "
+            f"{tuple(weight.shape)}, group_size {group_size}. Choose one by fitting_group().",
+            code="quantize-weight",
+        )
+    rows, columns = weight.shape
+    groups = 1 if group_size is None else columns // group_size
+    dtype = torch.int8 if symmetric else torch.uint8
+    values = torch.empty((rows, groups, columns // groups), dtype=dtype)
+    scale = torch.empty((rows, groups, 1), dtype=torch.float32)
+    zero = None if symmetric else torch.empty((rows, groups, 1), dtype=torch.uint8)
+    step = max(1, _CHUNK_ELEMENTS // max(columns, 1))
+    for first in range(0, rows, step):
+        part = slice(first, first + step)
+        block = weight[part].float().reshape(-1, groups, columns // groups)
+        if zero is None:
+            values[part], scale[part] = _symmetric(block, bits)
+        else:
+            values[part], scale[part], zero[part] = _asymmetric(block, bits)
+    return QuantizedWeight(values, scale, zero, bits)
+
+
+def _symmetric(block: torch.Tensor, bits: int) -> tuple[torch.Tensor, torch.Tensor]:
+    top = 2 ** (bits - 1) - 1
+    high = block.amax(-1, keepdim=True).clamp_min_(0)
+    low = block.amin(-1, keepdim=True).clamp_max_(0)
+    scale = torch.maximum(high / top, -low / (top + 1))
+    scale = torch.where(scale == 0, torch.ones_like(scale), scale)
+    return (block / scale).round_().clamp_(-top - 1, top).to(torch.int8), scale
+
+
+def _asymmetric(
+    block: torch.Tensor, bits: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    levels = 2**bits - 1
+    high = block.amax(-1, keepdim=True).clamp_min_(0)
+    low = block.amin(-1, keepdim=True).clamp_max_(0)
+    scale = (high - low) / levels
+    scale = torch.where(scale == 0, torch.ones_like(scale), scale)
+    zero = (-low / scale).round_().clamp_(0, levels)
+    values = (block / scale).round_().add_(zero).clamp_(0, levels)
+    return values.to(torch.uint8), scale, zero.to(torch.uint8)
