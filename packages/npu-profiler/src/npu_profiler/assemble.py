@@ -1,0 +1,186 @@
+"""Builds one timeline from what torch and the runtime told: tracks, clocks, arrows.
+
+Holds no listening (`torch_ops.py`, `device_events.py`) and no writing (`chrome.py`).
+"""
+
+import itertools
+import math
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from npu_profiler.clock import ClockAlignment, align
+from npu_profiler.launches import connect_launches
+from npu_profiler.timeline import (
+    Flow,
+    FlowEnd,
+    Instant,
+    Sample,
+    Slice,
+    Timeline,
+    nested,
+)
+from npu_profiler.torch_ops import OpWindow
+from npu_profiler.tracks import Tracks
+
+if TYPE_CHECKING:
+    from npu_runtime.observe import Event
+
+__all__ = ["Recorded", "assemble"]
+
+# Python calls of ours, at the edges of a recording with stacks.
+_OWN_CALL = re.compile(r"(^|/)npu_profiler/\w+\.py\(|^torch/(autograd|profiler)/profiler\.py\(")
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """All that was heard in one recording.
+
+    Attributes:
+        program: What ran, for the name of its process.
+        pid: Its process id.
+        start_ns: Unix epoch, as all times.
+        windows: What torch recorded.
+        events: What `npu_runtime.observe` told.
+        thread_names: Names by OS thread id.
+        facts: What else a reader should know.
+    """
+
+    program: str
+    pid: int
+    start_ns: int
+    end_ns: int
+    windows: Sequence[OpWindow] = ()
+    events: Sequence["Event"] = ()
+    thread_names: Mapping[int, str] = field(default_factory=dict)
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+def assemble(recorded: Recorded) -> Timeline:
+    """Puts everything on tracks and on one clock, and draws the arrows."""
+    names = dict(recorded.thread_names)
+    for window in recorded.windows:
+        for thread_id, name in window.recorded.thread_names.items():
+            names.setdefault(thread_id, name)
+    tracks = Tracks(pid=recorded.pid, program=recorded.program, thread_names=names)
+    alignment = align([mark for window in recorded.windows for mark in window.marks])
+
+    ops, flows = _place_ops(recorded.windows, alignment, tracks)
+    spans = [event for event in recorded.events if event.kind == "span"]
+    programs = tracks.place_on_device([span for span in spans if span.category == "program"])
+    copies = tracks.place_on_device([span for span in spans if span.category == "copy"])
+    phases = tracks.place_on_host(
+        [span for span in spans if span.category not in ("program", "copy", "fallback")]
+    )
+    launches, arrows = connect_launches(
+        [*ops, *(item for item, _ in phases)],
+        callers={id(item): span.thread_id for item, span in phases},
+        programs=[(item, span.thread_id) for item, span in programs],
+        thread_track=tracks.thread,
+    )
+    slices = [*ops, *launches, *_gaps(recorded.windows, tracks)]
+    slices += (item for placed in (programs, copies, phases) for item, _ in placed)
+    return _finish(recorded, alignment, tracks, slices, [*flows, *arrows])
+
+
+def _finish(
+    recorded: Recorded,
+    alignment: ClockAlignment,
+    tracks: Tracks,
+    slices: list[Slice],
+    flows: list[Flow],
+) -> Timeline:
+    instants = _instants(recorded.events, tracks)
+    samples = _samples(recorded.events, tracks)
+    starts = [item.start_ns for item in slices]
+    starts += [mark.time_ns for mark in instants] + [sample.time_ns for sample in samples]
+    facts = {
+        **recorded.facts,
+        "clock_offset_ns": alignment.offset_ns,
+        "clock_error_ns": alignment.error_ns,
+        "clock_marks": alignment.marks,
+        "unreadable_torch_events": sum(w.recorded.unreadable for w in recorded.windows),
+    }
+    return Timeline(
+        start_ns=min([recorded.start_ns, *starts]),
+        end_ns=recorded.end_ns,
+        tracks=tracks.all(),
+        slices=tuple(nested(slices)),
+        instants=tuple(instants),
+        samples=tuple(samples),
+        flows=tuple(sorted(flows, key=lambda flow: flow.source.time_ns)),
+        facts=facts,
+    )
+
+
+def _place_ops(
+    windows: Iterable[OpWindow], alignment: ClockAlignment, tracks: Tracks
+) -> tuple[list[Slice], list[Flow]]:
+    slices = []
+    flows = []
+    shift = alignment.offset_ns
+    for window in windows:
+        for item in window.recorded.slices:
+            if item.category == "python_function" and _OWN_CALL.search(item.name):
+                continue
+            slices.append(
+                Slice(
+                    tracks.thread(item.thread_id),
+                    item.category,
+                    item.name,
+                    item.start_ns - shift,
+                    item.duration_ns,
+                    item.args,
+                )
+            )
+        flows += [
+            Flow(
+                "fwdbwd",
+                "forward to backward",
+                FlowEnd(tracks.thread(flow.source_thread_id), flow.source_ns - shift),
+                FlowEnd(tracks.thread(flow.target_thread_id), flow.target_ns - shift),
+            )
+            for flow in window.recorded.flows
+        ]
+    return slices, flows
+
+
+def _gaps(windows: Sequence[OpWindow], tracks: Tracks) -> list[Slice]:
+    """Marks where ops are missing because the program's own profiler ran."""
+    return [
+        Slice(
+            tracks.host("recording"),
+            "recording",
+            "ops not recorded: the program's own torch.profiler runs",
+            before.end_ns,
+            after.start_ns - before.end_ns,
+        )
+        for before, after in itertools.pairwise(windows)
+    ]
+
+
+def _instants(events: Iterable["Event"], tracks: Tracks) -> list[Instant]:
+    marks = []
+    for event in events:
+        if event.kind == "instant" or (event.kind == "span" and event.category == "fallback"):
+            args = dict(event.args)
+            if event.duration_ns:
+                args["duration_us"] = event.duration_ns / 1000
+            track = tracks.thread(event.thread_id)
+            marks.append(Instant(track, event.category, event.name, event.start_ns, args))
+    return sorted(marks, key=lambda mark: mark.time_ns)
+
+
+def _samples(events: Iterable["Event"], tracks: Tracks) -> list[Sample]:
+    by_counter: dict[tuple[str, str], list[Sample]] = defaultdict(list)
+    for event in events:
+        # JSON has no infinity and no NaN, and a picture of one would say nothing.
+        if event.kind != "counter" or not math.isfinite(event.value):
+            continue
+        track = tracks.device(event.args)
+        sample = Sample(track, event.category, event.name, event.start_ns, event.value)
+        by_counter[event.category, event.name].append(sample)
+    samples = [sample for group in by_counter.values() for sample in group]
+    return sorted(samples, key=lambda sample: sample.time_ns)

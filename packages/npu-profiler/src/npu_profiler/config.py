@@ -1,0 +1,30 @@
+"""The only place of this package that touches the environment: kineto's log level, for one call.
+
+Options of a recording are not environment variables; they are in `recorder.TraceOptions`.
+"""
+
+import contextlib
+import os
+from collections.abc import Iterator
+
+__all__ = ["quiet_kineto"]
+
+KINETO_LOG_LEVEL = "KINETO_LOG_LEVEL"
+
+
+@contextlib.contextmanager
+def quiet_kineto() -> Iterator[None]:
+    """Keeps kineto's own start and stop lines off the program's stderr.
+
+    Kineto reads the level once, when its first recording is prepared; the variable is gone again
+    afterwards, so that the program and its children see the environment they were given. A level
+    that the user set stays.
+    """
+    if KINETO_LOG_LEVEL in os.environ:
+        yield
+        return
+    os.environ[KINETO_LOG_LEVEL] = "99"
+    try:
+        yield
+    finally:
+        del os.environ[KINETO_LOG_LEVEL]

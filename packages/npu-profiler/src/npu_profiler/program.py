@@ -1,0 +1,172 @@
+"""Finds a script or module and runs it as `python` itself would, in the module `__main__`.
+
+Knows nothing of recording; the command that does both is in `cli.py`.
+"""
+
+import importlib.util
+import io
+import runpy
+import sys
+import types
+import zipfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import TracebackType
+
+from npu_profiler.errors import TraceError
+
+__all__ = ["ModuleProgram", "Program", "ScriptProgram"]
+
+_OWN_DIRECTORY = str(Path(__file__).parent)
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptProgram:
+    """`python script.py args...`; a directory or zip file with a `__main__.py` works as well."""
+
+    path: Path
+    arguments: tuple[str, ...]
+
+    @classmethod
+    def find(cls, name: str, arguments: Sequence[str]) -> "ScriptProgram":
+        """Makes sure that there is such a script.
+
+        Raises:
+            TraceError: [script-missing].
+        """
+        path = Path(name)
+        runnable = path / "__main__.py" if path.is_dir() else path
+        if not runnable.is_file():
+            raise TraceError(
+                f"script: must be a file; got {name}, which is not there. "
+                "Check the path, or use -m for a module",
+                "script-missing",
+            )
+        return cls(path, tuple(arguments))
+
+    @property
+    def name(self) -> str:
+        """What it is called in a trace."""
+        return self.path.name
+
+    def run(self) -> None:
+        """Runs it; whatever it raises goes on."""
+        sys.argv[:] = [str(self.path), *self.arguments]
+        if self.path.is_dir() or zipfile.is_zipfile(self.path):
+            del sys.path[:1]  # the place of our own command; runpy puts its own there
+            _run_as_python(lambda: runpy.run_path(str(self.path), run_name="__main__"))
+            return
+        _set_first_path(str(self.path.resolve().parent))
+        main = types.ModuleType("__main__")
+        main.__dict__.update(__file__=str(self.path), __builtins__=__builtins__, __cached__=None)
+        sys.modules["__main__"] = main
+
+        def execute() -> None:
+            with io.open_code(str(self.path.absolute())) as file:
+                source = file.read()
+            exec(compile(source, str(self.path), "exec", dont_inherit=True), main.__dict__)
+
+        _run_as_python(execute)
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleProgram:
+    """`python -m module args...`."""
+
+    module: str
+    arguments: tuple[str, ...]
+    spec: ModuleSpec
+
+    @classmethod
+    def find(cls, name: str, arguments: Sequence[str]) -> "ModuleProgram":
+        """Finds the module; imports the packages above it, as `python -m` does.
+
+        Raises:
+            TraceError: [module-missing].
+        """
+        _set_first_path(str(Path.cwd()))
+        spec = _find_spec(name)
+        if spec is not None and spec.submodule_search_locations is not None:
+            spec = _find_spec(f"{name}.__main__")
+        if spec is None or spec.loader is None or not hasattr(spec.loader, "get_code"):
+            raise TraceError(
+                f"-m: must be a module, or a package with a __main__; got {name}, and no such "
+                "module is found. Check the name and the environment",
+                "module-missing",
+            )
+        return cls(name, tuple(arguments), spec)
+
+    @property
+    def name(self) -> str:
+        """What it is called in a trace."""
+        return f"-m {self.module}"
+
+    def run(self) -> None:
+        """Runs it; whatever it raises goes on."""
+        spec = self.spec
+        sys.argv[:] = [str(spec.origin), *self.arguments]
+        main = types.ModuleType("__main__")
+        main.__dict__.update(
+            __file__=spec.origin,
+            __builtins__=__builtins__,
+            __cached__=spec.cached,
+            __loader__=spec.loader,
+            __package__=spec.parent,
+            __spec__=spec,
+        )
+        sys.modules["__main__"] = main
+
+        def execute() -> None:
+            code = spec.loader.get_code(spec.name)  # type: ignore[union-attr]
+            exec(code, main.__dict__)
+
+        _run_as_python(execute)
+
+
+Program = ScriptProgram | ModuleProgram
+
+
+def _set_first_path(directory: str) -> None:
+    """Puts the program's directory where ours stands: python sets it before any code runs."""
+    if not sys.flags.safe_path:
+        sys.path[:1] = [directory]
+
+
+def _find_spec(name: str) -> ModuleSpec | None:
+    if not all(part.isidentifier() for part in name.split(".")):
+        return None
+    try:
+        return importlib.util.find_spec(name)
+    except ModuleNotFoundError as error:
+        # A package above is missing; a missing import inside of one is the program's own error.
+        if error.name is not None and f"{name}.".startswith(f"{error.name}."):
+            return None
+        raise
+
+
+def _run_as_python(execute: Callable[[], object]) -> None:
+    """Runs the program; an error is shown without our frames, then ends the process as ever.
+
+    The error goes on, so that the interpreter itself chooses the exit code (or the signal, for
+    Ctrl-C) and joins threads first; only its second display is kept back.
+    """
+    try:
+        execute()
+    except SystemExit:
+        raise
+    except BaseException as error:
+        error.__traceback__ = _past_our_frames(error.__traceback__)
+        sys.excepthook(type(error), error, error.__traceback__)
+        sys.excepthook = lambda *_: None
+        raise
+
+
+def _past_our_frames(traceback: TracebackType | None) -> TracebackType | None:
+    while traceback is not None:
+        file = traceback.tb_frame.f_code.co_filename
+        if not file.startswith((_OWN_DIRECTORY, "<frozen runpy>")):
+            return traceback
+        traceback = traceback.tb_next
+    return None

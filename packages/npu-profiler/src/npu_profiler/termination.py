@@ -1,0 +1,64 @@
+"""Lets a program that is told to die (SIGTERM, SIGHUP) leave its trace behind, and die as told.
+
+Ctrl-C is not here: Python makes it an exception, which ends the program the ordinary way.
+"""
+
+import os
+import signal
+from collections.abc import Callable
+from types import FrameType
+
+__all__ = ["Termination"]
+
+_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+
+
+class Termination:
+    """Calls `finish` before a signal ends the process; the process still dies of that signal.
+
+    A program that handles the signal itself, or was started with it ignored, is left alone. No
+    `finally` of the program runs, as none would without us.
+
+    Args:
+        finish: What to do first. It is called on the main thread between two bytecodes, so it must
+            not wait for a lock that the program may hold.
+    """
+
+    def __init__(self, finish: Callable[[], None]) -> None:
+        self._finish = finish
+        self._pid = os.getpid()
+        self._is_finishing = False
+        self._pending: int | None = None
+
+    def install(self) -> None:
+        """Takes over the signals that would end the process. To be called on the main thread."""
+        for number in _SIGNALS:
+            if signal.getsignal(number) is signal.SIG_DFL:
+                signal.signal(number, self._die)
+        os.register_at_fork(after_in_child=self._restore)
+
+    def run_finish(self) -> None:
+        """Calls `finish` where the program ends by itself; a signal meanwhile waits for it."""
+        self._is_finishing = True
+        try:
+            self._finish()
+        finally:
+            self._is_finishing = False
+            if self._pending is not None:
+                self._kill(self._pending)
+
+    def _die(self, number: int, frame: FrameType | None) -> None:
+        if self._is_finishing:
+            self._pending = number
+            return
+        self._pending = number
+        self.run_finish()
+
+    def _restore(self) -> None:
+        for number in _SIGNALS:
+            if signal.getsignal(number) == self._die:
+                signal.signal(number, signal.SIG_DFL)
+
+    def _kill(self, number: int) -> None:
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(self._pid, number)

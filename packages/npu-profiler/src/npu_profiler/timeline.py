@@ -1,0 +1,162 @@
+"""What a trace is made of: tracks, slices, instants, samples and flows, all immutable.
+
+Holds no way to get them or to write them: `assemble.py` builds a `Timeline` from what was heard,
+`chrome.py` writes one to a file, `summary.py` counts one. Times are Unix epoch nanoseconds.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = [
+    "Flow",
+    "FlowEnd",
+    "Instant",
+    "Sample",
+    "Slice",
+    "Timeline",
+    "Track",
+    "nested",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Track:
+    """A row of the picture: a thread of the program, or a queue of a device.
+
+    Attributes:
+        pid: The process's id; a device has one above every id that Linux gives.
+        tid: The thread's OS id; unique within `pid`.
+        name: What the row is called.
+        process: What the group of rows is called.
+        order: Rows of one process are shown by rising order.
+        process_order: Groups are shown by rising process_order.
+    """
+
+    pid: int
+    tid: int
+    name: str
+    process: str
+    order: int = 0
+    process_order: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Something that took time on one track. Slices of one track nest and never cross."""
+
+    track: Track
+    category: str
+    name: str
+    start_ns: int
+    duration_ns: int
+    args: Mapping[str, Any] | None = None
+
+    @property
+    def end_ns(self) -> int:
+        """The first nanosecond after it."""
+        return self.start_ns + self.duration_ns
+
+
+@dataclass(frozen=True, slots=True)
+class Instant:
+    """Something that happened at one moment on one track."""
+
+    track: Track
+    category: str
+    name: str
+    time_ns: int
+    args: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One value of a counter, shown with the process of `track`."""
+
+    track: Track
+    counter: str
+    series: str
+    time_ns: int
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class FlowEnd:
+    """Where an arrow starts or ends: a moment within a slice of `track`."""
+
+    track: Track
+    time_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """An arrow from the slice that caused to the slice that was caused."""
+
+    category: str
+    name: str
+    source: FlowEnd
+    target: FlowEnd
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """A whole recording.
+
+    Attributes:
+        start_ns: When the recording began.
+        end_ns: When it ended.
+        tracks: All rows, also the empty ones.
+        slices: Sorted by start, the longer first, so that a parent stands before its children.
+        instants: Sorted by time.
+        samples: Sorted by time.
+        flows: Sorted by the time of their source.
+        facts: What a reader should know of the recording as a whole (versions, clock error).
+    """
+
+    start_ns: int
+    end_ns: int
+    tracks: tuple[Track, ...]
+    slices: tuple[Slice, ...]
+    instants: tuple[Instant, ...] = ()
+    samples: tuple[Sample, ...] = ()
+    flows: tuple[Flow, ...] = ()
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def event_count(self) -> int:
+        """Number of things in it, an arrow counted once."""
+        return len(self.slices) + len(self.instants) + len(self.samples) + len(self.flows)
+
+
+def nested(slices: Iterable[Slice]) -> list[Slice]:
+    """Sorts slices for writing and cuts those that end after their parent.
+
+    Two clocks meet on a thread's track (torch's and ours), a fraction of a microsecond apart, so a
+    child may seem to outlive its parent by that much. Viewers drop such slices; a shorter one is
+    the lesser evil.
+
+    Args:
+        slices: In any order, of any tracks.
+
+    Returns:
+        The same slices by (start, longest first), each within the one that contains its start.
+    """
+    ordered = sorted(slices, key=lambda s: (s.start_ns, -s.duration_ns))
+    open_ends: dict[Track, list[int]] = {}
+    for index, item in enumerate(ordered):
+        ends = open_ends.setdefault(item.track, [])
+        while ends and ends[-1] <= item.start_ns:
+            ends.pop()
+        end_ns = item.end_ns
+        if ends and end_ns > ends[-1]:
+            end_ns = ends[-1]
+            ordered[index] = Slice(
+                item.track,
+                item.category,
+                item.name,
+                item.start_ns,
+                end_ns - item.start_ns,
+                item.args,
+            )
+        ends.append(end_ns)
+    return ordered
