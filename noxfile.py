@@ -74,6 +74,18 @@ def types(session: nox.Session) -> None:
 
 
 @nox.session
+def tidy(session: nox.Session) -> None:
+    """Run clang-tidy on the native packages, or on those named after --; takes minutes."""
+    build_wheels(session)  # leaves the compile commands
+    session.install(*group("tidy"))
+    named = [argument for argument in session.posargs if argument in NATIVE]
+    flags = [argument for argument in session.posargs if argument not in NATIVE]
+    for package in named or NATIVE:
+        files = sorted((ROOT / "packages" / package / "csrc").rglob("*.cpp"))
+        session.run("clang-tidy", "--quiet", f"-p={BUILD / package}", *flags, *map(str, files))
+
+
+@nox.session
 def layers(session: nox.Session) -> None:
     """Check that imports between the packages run one way only."""
     session.install(*group("layers"))
