@@ -51,15 +51,16 @@ void append(NativeEvent event) {
 }  // namespace
 
 std::int64_t now_ns() noexcept {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch())
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::system_clock::now().time_since_epoch())
       .count();
 }
 
-void emit_span(std::string_view category, std::string_view name, std::int64_t start_ns, std::int64_t end_ns,
-               std::string args_json) {
+void emit_span(std::string_view category, std::string_view name, std::int64_t start_ns,
+               std::int64_t end_ns, std::string args_json) {
   if (!is_enabled()) return;
-  append({true, std::string(category), std::string(name), start_ns, end_ns - start_ns, thread_id(), 0.0,
-          std::move(args_json)});
+  append({true, std::string(category), std::string(name), start_ns, end_ns - start_ns, thread_id(),
+          0.0, std::move(args_json)});
 }
 
 void emit_counter(std::string_view category, std::string_view name, double value) {
@@ -73,6 +74,8 @@ Drained drain() {
   return {std::exchange(from.events, {}), std::exchange(from.dropped, 0)};
 }
 
-void set_listener_count(int count) noexcept { detail::listener_count.store(count, std::memory_order_relaxed); }
+void set_listener_count(int count) noexcept {
+  detail::listener_count.store(count, std::memory_order_relaxed);
+}
 
 }  // namespace npu::observe

@@ -16,10 +16,11 @@ void check_index(c10::DeviceIndex device_index) {
   driver::table();  // with no device at all, the reason is the better message
   const c10::DeviceIndex count = device_count();
   if (device_index >= 0 && device_index < count) return;
-  throw Error(ErrorKind::kDevice, "device-index",
-              "npu: device index " + std::to_string(device_index) + " does not exist; there " +
-                  (count == 1 ? "is 1 npu device" : "are " + std::to_string(count) + " npu devices") +
-                  ", numbered from 0. Use \"npu:0\".");
+  throw Error(
+      ErrorKind::kDevice, "device-index",
+      "npu: device index " + std::to_string(device_index) + " does not exist; there " +
+          (count == 1 ? "is 1 npu device" : "are " + std::to_string(count) + " npu devices") +
+          ", numbered from 0. Use \"npu:0\".");
 }
 
 }  // namespace
@@ -34,7 +35,9 @@ c10::DeviceIndex device_count() noexcept {
   return count;
 }
 
-c10::DeviceIndex current_device() noexcept { return current_index; }
+c10::DeviceIndex current_device() noexcept {
+  return current_index;
+}
 
 void set_device(c10::DeviceIndex device_index) {
   check_index(device_index);
@@ -47,8 +50,10 @@ c10::DeviceIndex exchange_device(c10::DeviceIndex device_index) {
   return previous;
 }
 
-// Every program has finished when the call that ran it returns, so there is nothing left to wait for; what
-// remains is to refuse a device that does not exist.
-void synchronize(c10::DeviceIndex device_index) { check_index(device_index); }
+// Every program has finished when the call that ran it returns, so there is nothing left to wait
+// for; what remains is to refuse a device that does not exist.
+void synchronize(c10::DeviceIndex device_index) {
+  check_index(device_index);
+}
 
 }  // namespace npu

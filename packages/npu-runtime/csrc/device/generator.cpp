@@ -1,4 +1,5 @@
-// The npu generator: a CPU generator under another device, so that one seed gives the same numbers on both.
+// The npu generator: a CPU generator under another device, so that one seed gives the same numbers
+// on both.
 #include "npu/generator.h"
 
 #include <memory>
@@ -28,13 +29,17 @@ class NpuGenerator final : public c10::GeneratorImpl {
   std::uint64_t get_offset() const override { return cpu_.get_offset(); }
   std::uint64_t current_seed() const override { return cpu_.current_seed(); }
   std::uint64_t seed() override { return cpu_.seed(); }
-  void set_state(const c10::TensorImpl& state) override { cpu_.unsafeGetGeneratorImpl()->set_state(state); }
+  void set_state(const c10::TensorImpl& state) override {
+    cpu_.unsafeGetGeneratorImpl()->set_state(state);
+  }
   c10::intrusive_ptr<c10::TensorImpl> get_state() const override {
     return cpu_.unsafeGetGeneratorImpl()->get_state();
   }
 
  private:
-  NpuGenerator* clone_impl() const override { return new NpuGenerator(device_.index(), cpu_.clone()); }
+  NpuGenerator* clone_impl() const override {
+    return new NpuGenerator(device_.index(), cpu_.clone());
+  }
 
   at::Generator cpu_;
 };

@@ -38,18 +38,26 @@ struct DeviceGuard final : c10::impl::DeviceGuardImplInterface {
   c10::Stream getStream(c10::Device device) const override { return getDefaultStream(device); }
 
   c10::Stream getDefaultStream(c10::Device device) const override {
-    return c10::Stream(c10::Stream::DEFAULT, {kType, device.has_index() ? device.index() : current_device()});
+    return c10::Stream(c10::Stream::DEFAULT,
+                       {kType, device.has_index() ? device.index() : current_device()});
   }
 
-  c10::Stream exchangeStream(c10::Stream stream) const override { return getDefaultStream(stream.device()); }
+  c10::Stream exchangeStream(c10::Stream stream) const override {
+    return getDefaultStream(stream.device());
+  }
 
   c10::DeviceIndex deviceCount() const noexcept override { return device_count(); }
 
   bool queryStream(const c10::Stream&) const override { return true; }
-  void synchronizeStream(const c10::Stream& stream) const override { synchronize(stream.device_index()); }
-  void synchronizeDevice(const c10::DeviceIndex device_index) const override { synchronize(device_index); }
+  void synchronizeStream(const c10::Stream& stream) const override {
+    synchronize(stream.device_index());
+  }
+  void synchronizeDevice(const c10::DeviceIndex device_index) const override {
+    synchronize(device_index);
+  }
 
-  void record(void** event, const c10::Stream&, const c10::DeviceIndex, const c10::EventFlag) const override {
+  void record(void** event, const c10::Stream&, const c10::DeviceIndex,
+              const c10::EventFlag) const override {
     if (*event == nullptr) *event = new Event{};
     static_cast<Event*>(*event)->recorded_ns = observe::now_ns();
   }
@@ -63,10 +71,12 @@ struct DeviceGuard final : c10::impl::DeviceGuardImplInterface {
   }
 
   double elapsedTime(void* start, void* end, const c10::DeviceIndex) const override {
-    TORCH_CHECK(start != nullptr && end != nullptr,
-                "npu.Event.elapsed_time: both events must have been recorded; call record() first.");
+    TORCH_CHECK(
+        start != nullptr && end != nullptr,
+        "npu.Event.elapsed_time: both events must have been recorded; call record() first.");
     constexpr double kNsPerMs = 1e6;
-    return static_cast<double>(static_cast<Event*>(end)->recorded_ns - static_cast<Event*>(start)->recorded_ns) /
+    return static_cast<double>(static_cast<Event*>(end)->recorded_ns -
+                               static_cast<Event*>(start)->recorded_ns) /
            kNsPerMs;
   }
 };

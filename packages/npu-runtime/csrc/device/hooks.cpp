@@ -39,13 +39,15 @@ struct Hooks final : at::PrivateUse1HooksInterface {
   at::Device getDeviceFromPtr(void* data) const override {
     const Block* block = block_of(data);
     if (block == nullptr) {
-      throw Error(ErrorKind::kInput, "not-device-memory",
-                  "npu: the pointer is not npu memory. Pass the data_ptr() of an npu tensor's storage.");
+      throw Error(
+          ErrorKind::kInput, "not-device-memory",
+          "npu: the pointer is not npu memory. Pass the data_ptr() of an npu tensor's storage.");
     }
     return {c10::DeviceType::PrivateUse1, block->device_index};
   }
 
-  // Asked of CPU tensors only: one whose bytes lie in the arena is memory the device can use directly.
+  // Asked of CPU tensors only: one whose bytes lie in the arena is memory the device can use
+  // directly.
   bool isPinnedPtr(const void* data) const override { return owns(data); }
 
   at::Allocator* getPinnedMemoryAllocator() const override {
@@ -54,7 +56,8 @@ struct Hooks final : at::PrivateUse1HooksInterface {
 
   void resizePrivateUse1Bytes(const c10::Storage& storage, std::size_t new_bytes) const override {
     c10::StorageImpl* impl = storage.unsafeGetStorageImpl();
-    TORCH_CHECK(impl->resizable(), "npu: this storage cannot be resized; it does not own its memory.");
+    TORCH_CHECK(impl->resizable(),
+                "npu: this storage cannot be resized; it does not own its memory.");
     c10::DataPtr moved = device_allocator()->allocate(new_bytes);
     const std::size_t kept = std::min(new_bytes, impl->nbytes());
     if (kept != 0) device_allocator()->copy_data(moved.get(), impl->data(), kept);

@@ -19,7 +19,8 @@ struct Choice {
 };
 
 Choice& choice() {
-  static auto* instance = new Choice;  // outlives every static destructor that may still free memory
+  static auto* instance =
+      new Choice;  // outlives every static destructor that may still free memory
   return *instance;
 }
 

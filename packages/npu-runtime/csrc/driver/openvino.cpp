@@ -1,7 +1,7 @@
 // The OpenVINO driver: which device serves, its memory, and programs as compiled models.
 //
-// One OpenVINO device is one npu device. Loading the library and checking it is in openvino_api.cpp; who
-// calls this table is in choice.cpp.
+// One OpenVINO device is one npu device. Loading the library and checking it is in
+// openvino_api.cpp; who calls this table is in choice.cpp.
 #include "driver/openvino.h"
 
 #include <sys/mman.h>
@@ -77,11 +77,11 @@ npu_status fail_call(const char* call, ov_status_e status) {
   return fail(mapped, std::move(text));
 }
 
-#define NPU_OV(name, ...)                                                              \
-  do {                                                                                 \
-    if (const ov_status_e status_ = api.name(__VA_ARGS__); status_ != OK) {            \
-      return fail_call(#name, status_);                                                \
-    }                                                                                  \
+#define NPU_OV(name, ...)                                                   \
+  do {                                                                      \
+    if (const ov_status_e status_ = api.name(__VA_ARGS__); status_ != OK) { \
+      return fail_call(#name, status_);                                     \
+    }                                                                       \
   } while (false)
 
 template <typename T>
@@ -94,8 +94,8 @@ void copy_text(char* to, std::size_t bytes, std::string_view text) {
 }
 
 constexpr std::pair<npu_dtype, ov_element_type_e> kDtypes[] = {
-    {NPU_DTYPE_BOOL, BOOLEAN}, {NPU_DTYPE_UINT8, U8},     {NPU_DTYPE_INT8, I8},
-    {NPU_DTYPE_INT16, I16},    {NPU_DTYPE_INT32, I32},    {NPU_DTYPE_INT64, I64},
+    {NPU_DTYPE_BOOL, BOOLEAN}, {NPU_DTYPE_UINT8, U8},      {NPU_DTYPE_INT8, I8},
+    {NPU_DTYPE_INT16, I16},    {NPU_DTYPE_INT32, I32},     {NPU_DTYPE_INT64, I64},
     {NPU_DTYPE_FLOAT16, F16},  {NPU_DTYPE_BFLOAT16, BF16}, {NPU_DTYPE_FLOAT32, F32},
     {NPU_DTYPE_FLOAT64, F64}};
 
@@ -113,25 +113,32 @@ npu_dtype from_openvino(ov_element_type_e type) {
   return NPU_DTYPE_INVALID;
 }
 
-const char* last_error() { return last_error_text.c_str(); }
-const char* choice_reason() { return reason.c_str(); }
+const char* last_error() {
+  return last_error_text.c_str();
+}
+const char* choice_reason() {
+  return reason.c_str();
+}
 
 npu_status list_devices(std::vector<std::string>& names) {
   ov_available_devices_t devices{};
   NPU_OV(ov_core_get_available_devices, core, &devices);
-  for (std::size_t i = 0; i < devices.size; ++i) names.emplace_back(devices.devices[i]);
+  for (std::size_t i = 0; i < devices.size; ++i)
+    names.emplace_back(devices.devices[i]);
   api.ov_available_devices_free(&devices);
   return NPU_OK;
 }
 
 std::string join(const std::vector<std::string>& names) {
   std::string text;
-  for (const auto& name : names) text += (text.empty() ? "" : ", ") + name;
+  for (const auto& name : names)
+    text += (text.empty() ? "" : ", ") + name;
   return text.empty() ? "none" : text;
 }
 
 // "NPU" also finds "NPU.0": OpenVINO numbers devices when there are several of a kind.
-bool find_device(const std::vector<std::string>& names, std::string_view wanted, std::string& found) {
+bool find_device(const std::vector<std::string>& names, std::string_view wanted,
+                 std::string& found) {
   for (const auto& name : names) {
     if (name == wanted || (name.starts_with(wanted) && name[wanted.size()] == '.')) {
       found = name;
@@ -160,7 +167,8 @@ npu_status choose_device(const char* requested) {
     reason = "OpenVINO finds no NPU on this machine, so its CPU plugin serves as the npu device";
     return NPU_OK;
   }
-  return fail(NPU_ERROR_ABSENT, "OpenVINO finds neither an NPU nor its CPU plugin; it finds: " + join(names));
+  return fail(NPU_ERROR_ABSENT,
+              "OpenVINO finds neither an NPU nor its CPU plugin; it finds: " + join(names));
 }
 
 npu_status open_driver(const char* vendor_library, const char* requested_device) {
@@ -190,18 +198,20 @@ npu_status core_property(const char* key, char* value, std::size_t bytes) {
 npu_status device_properties(std::int32_t device, npu_device_properties* properties) {
   *properties = {};
   copy_text(properties->name, sizeof(properties->name), device_name);
-  if (core_property("FULL_DEVICE_NAME", properties->full_name, sizeof(properties->full_name)) != NPU_OK) {
+  if (core_property("FULL_DEVICE_NAME", properties->full_name, sizeof(properties->full_name)) !=
+      NPU_OK) {
     copy_text(properties->full_name, sizeof(properties->full_name), device_name);
   }
   // Absent on some devices; an empty list then says that the vendor does not tell.
-  core_property("OPTIMIZATION_CAPABILITIES", properties->capabilities, sizeof(properties->capabilities));
+  core_property("OPTIMIZATION_CAPABILITIES", properties->capabilities,
+                sizeof(properties->capabilities));
   ov_version_t version{};
   if (api.ov_get_openvino_version(&version) == OK) {
     copy_text(properties->driver_version, sizeof(properties->driver_version), version.buildNumber);
     api.ov_version_free(&version);
   }
   // All devices of this driver work in the machine's own memory.
-  struct sysinfo info {};
+  struct sysinfo info{};
   if (sysinfo(&info) == 0) properties->memory_bytes = std::uint64_t{info.totalram} * info.mem_unit;
   return NPU_OK;
 }
@@ -226,21 +236,21 @@ npu_status memory_decommit(std::int32_t, void* address, std::size_t size_bytes) 
 npu_status compile(const npu_program_source* source, const std::vector<ov_property_t>& properties,
                    ov_compiled_model_t** compiled) {
   if (source->path != nullptr) {
-    NPU_OV(ov_core_compile_model_from_file_props, core, source->path, device_name.c_str(), properties.size(),
-           properties.data(), compiled);
+    NPU_OV(ov_core_compile_model_from_file_props, core, source->path, device_name.c_str(),
+           properties.size(), properties.data(), compiled);
     return NPU_OK;
   }
   Owned<ov_tensor_t> weights{nullptr, api.ov_tensor_free};
   if (source->weights != nullptr && source->weights_bytes != 0) {
     std::int64_t size = static_cast<std::int64_t>(source->weights_bytes);
     ov_tensor_t* tensor = nullptr;
-    NPU_OV(ov_tensor_create_from_host_ptr, U8, ov_shape_t{1, &size}, const_cast<void*>(source->weights),
-           &tensor);
+    NPU_OV(ov_tensor_create_from_host_ptr, U8, ov_shape_t{1, &size},
+           const_cast<void*>(source->weights), &tensor);
     weights.reset(tensor);
   }
   ov_model_t* model = nullptr;
-  NPU_OV(ov_core_read_model_from_memory_buffer, core, source->model, source->model_bytes, weights.get(),
-         &model);
+  NPU_OV(ov_core_read_model_from_memory_buffer, core, source->model, source->model_bytes,
+         weights.get(), &model);
   const Owned<ov_model_t> owned{model, api.ov_model_free};
   NPU_OV(ov_core_compile_model_props, core, model, device_name.c_str(), properties.size(),
          properties.data(), compiled);
@@ -253,7 +263,8 @@ npu_status program_load(std::int32_t, const npu_program_source* source, npu_prog
     properties[i] = {source->options[i].key, source->options[i].value};
   }
   ov_compiled_model_t* compiled = nullptr;
-  if (const npu_status status = compile(source, properties, &compiled); status != NPU_OK) return status;
+  if (const npu_status status = compile(source, properties, &compiled); status != NPU_OK)
+    return status;
   *program = new npu_program{compiled};
   return NPU_OK;
 }
@@ -263,7 +274,8 @@ void program_unload(npu_program* program) {
   delete program;
 }
 
-npu_status program_port_count(const npu_program* program, npu_direction direction, std::size_t* count) {
+npu_status program_port_count(const npu_program* program, npu_direction direction,
+                              std::size_t* count) {
   if (direction == NPU_INPUT) {
     NPU_OV(ov_compiled_model_inputs_size, program->compiled, count);
   } else {
@@ -284,8 +296,8 @@ npu_status fill_dims(const ov_output_const_port_t* handle, npu_port* port) {
   }
   api.ov_partial_shape_free(&shape);
   if (!fits) {
-    return fail(NPU_ERROR_UNSUPPORTED, "a port has rank " + std::to_string(port->rank) + ", the limit is " +
-                                           std::to_string(NPU_MAX_RANK));
+    return fail(NPU_ERROR_UNSUPPORTED, "a port has rank " + std::to_string(port->rank) +
+                                           ", the limit is " + std::to_string(NPU_MAX_RANK));
   }
   return NPU_OK;
 }
@@ -310,14 +322,16 @@ npu_status program_port(const npu_program* program, npu_direction direction, std
   NPU_OV(ov_port_get_element_type, handle, &type);
   port->dtype = from_openvino(type);
   if (port->dtype == NPU_DTYPE_INVALID) {
-    return fail(NPU_ERROR_UNSUPPORTED, "port " + std::string(port->name) + " has OpenVINO element type " +
+    return fail(NPU_ERROR_UNSUPPORTED, "port " + std::string(port->name) +
+                                           " has OpenVINO element type " +
                                            std::to_string(static_cast<unsigned>(type)) +
                                            ", which torch tensors do not have");
   }
   return fill_dims(handle, port);
 }
 
-npu_status program_property(const npu_program* program, const char* key, char* value, std::size_t bytes) {
+npu_status program_property(const npu_program* program, const char* key, char* value,
+                            std::size_t bytes) {
   char* text = nullptr;
   if (api.ov_compiled_model_get_property(program->compiled, key, &text) != OK) {
     return fail(NPU_ERROR_UNSUPPORTED, "the program has no property " + std::string(key));
@@ -350,8 +364,8 @@ void request_destroy(npu_request* request) {
   delete request;
 }
 
-npu_status request_bind(npu_request* request, npu_direction direction, std::size_t index, npu_dtype dtype,
-                        std::int32_t rank, const std::int64_t* dims, void* data) {
+npu_status request_bind(npu_request* request, npu_direction direction, std::size_t index,
+                        npu_dtype dtype, std::int32_t rank, const std::int64_t* dims, void* data) {
   Binding& bound = request->bindings[direction][index];
   const std::size_t dim_count = static_cast<std::size_t>(rank);
   if (bound.data == data && data != nullptr && bound.dims.size() == dim_count &&
@@ -382,7 +396,8 @@ npu_status request_run(npu_request* request) {
   return NPU_OK;
 }
 
-npu_status request_output(npu_request* request, std::size_t index, npu_port* port, const void** data) {
+npu_status request_output(npu_request* request, std::size_t index, npu_port* port,
+                          const void** data) {
   *port = {};
   ov_tensor_t* tensor = nullptr;
   NPU_OV(ov_infer_request_get_output_tensor_by_index, request->infer, index, &tensor);
@@ -429,6 +444,8 @@ constexpr npu_driver kTable{
 
 }  // namespace
 
-const npu_driver* driver_table() noexcept { return &kTable; }
+const npu_driver* driver_table() noexcept {
+  return &kTable;
+}
 
 }  // namespace npu::openvino

@@ -1,4 +1,5 @@
-// The driver for Intel's devices through OpenVINO: NPU, GPU, or the CPU plugin where no NPU is present.
+// The driver for Intel's devices through OpenVINO: NPU, GPU, or the CPU plugin where no NPU is
+// present.
 #pragma once
 
 #include "npu/driver.h"

@@ -7,15 +7,15 @@ namespace npu::openvino {
 
 namespace {
 
-// Element types are plain numbers in the ABI and OpenVINO has inserted new ones in the middle before.
-// A one-element tensor of each type we use tells by its size whether the number still fits.
+// Element types are plain numbers in the ABI and OpenVINO has inserted new ones in the middle
+// before. A one-element tensor of each type we use tells by its size whether the number still fits.
 std::string check_element_types(const Api& api) {
   struct Expected {
     ov_element_type_e type;
     std::size_t bytes;
   };
-  constexpr Expected kExpected[] = {{BOOLEAN, 1}, {BF16, 2}, {F16, 2}, {F32, 4}, {F64, 8}, {I8, 1},
-                                    {I16, 2},     {I32, 4},  {I64, 8}, {U8, 1}};
+  constexpr Expected kExpected[] = {{BOOLEAN, 1}, {BF16, 2}, {F16, 2}, {F32, 4}, {F64, 8},
+                                    {I8, 1},      {I16, 2},  {I32, 4}, {I64, 8}, {U8, 1}};
   std::int64_t one = 1;
   const ov_shape_t shape{1, &one};
   for (const auto& [type, bytes] : kExpected) {
@@ -43,13 +43,14 @@ std::string load_api(const char* library, Api& api) {
     const char* reason = dlerror();
     return reason != nullptr ? reason : "dlopen failed";
   }
-#define NPU_RESOLVE(name)                                                   \
+#define NPU_RESOLVE(name)                                                \
   api.name = reinterpret_cast<decltype(api.name)>(dlsym(handle, #name)); \
   if (api.name == nullptr) return std::string(library) + " has no function " #name;
   NPU_OPENVINO_FUNCTIONS(NPU_RESOLVE)
 #undef NPU_RESOLVE
   if (const std::string mismatch = check_element_types(api); !mismatch.empty()) {
-    return std::string(library) + " does not match the headers this wheel was built with: " + mismatch;
+    return std::string(library) +
+           " does not match the headers this wheel was built with: " + mismatch;
   }
   return {};
 }

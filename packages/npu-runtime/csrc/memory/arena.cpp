@@ -1,5 +1,5 @@
-// Reserves addresses once and hands ranges of them out, best fit, joining neighbours when they return.
-// Making a range usable memory is the driver's work (npu_driver::memory_commit).
+// Reserves addresses once and hands ranges of them out, best fit, joining neighbours when they
+// return. Making a range usable memory is the driver's work (npu_driver::memory_commit).
 #include "memory/arena.h"
 
 #include <sys/mman.h>
@@ -17,7 +17,8 @@ std::uintptr_t arena_end = 0;
 
 namespace {
 
-// Addresses cost nothing until they are used, but a limit on address space (ulimit -v) can forbid many.
+// Addresses cost nothing until they are used, but a limit on address space (ulimit -v) can forbid
+// many.
 constexpr std::size_t kLargestArena = std::size_t{1} << 40U;
 constexpr std::size_t kSmallestArena = std::size_t{1} << 28U;
 
@@ -30,7 +31,8 @@ Ranges& ranges() {
   static auto* instance = [] {
     auto* made = new Ranges;
     for (std::size_t bytes = kLargestArena; bytes >= kSmallestArena; bytes /= 2) {
-      void* base = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+      void* base =
+          mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
       if (base == MAP_FAILED) continue;
       detail::arena_begin = reinterpret_cast<std::uintptr_t>(base);
       detail::arena_end = detail::arena_begin + bytes;
@@ -51,14 +53,16 @@ void* arena_take(std::size_t bytes, std::size_t alignment) {
   for (auto it = all.free.begin(); it != all.free.end(); ++it) {
     const std::uintptr_t aligned = (it->first + alignment - 1) & ~(alignment - 1);
     const std::size_t lost = aligned - it->first;
-    if (lost + bytes <= it->second && (best == all.free.end() || it->second < best->second)) best = it;
+    if (lost + bytes <= it->second && (best == all.free.end() || it->second < best->second))
+      best = it;
   }
   if (best == all.free.end()) return nullptr;
   const auto [begin, size] = *best;
   const std::uintptr_t aligned = (begin + alignment - 1) & ~(alignment - 1);
   all.free.erase(best);
   if (aligned != begin) all.free.emplace(begin, aligned - begin);
-  if (aligned + bytes != begin + size) all.free.emplace(aligned + bytes, begin + size - aligned - bytes);
+  if (aligned + bytes != begin + size)
+    all.free.emplace(aligned + bytes, begin + size - aligned - bytes);
   return reinterpret_cast<void*>(aligned);
 }
 
@@ -66,7 +70,8 @@ void arena_return(void* address, std::size_t bytes) {
   Ranges& all = ranges();
   const std::lock_guard lock(all.mutex);
   auto [it, inserted] = all.free.emplace(reinterpret_cast<std::uintptr_t>(address), bytes);
-  if (const auto next = std::next(it); next != all.free.end() && it->first + it->second == next->first) {
+  if (const auto next = std::next(it);
+      next != all.free.end() && it->first + it->second == next->first) {
     it->second += next->second;
     all.free.erase(next);
   }

@@ -1,7 +1,8 @@
 // torch's CPU allocator with one exception: inside a PoolScope, memory comes from the npu pool.
 //
-// Outside a scope every call goes to the allocator that was there before. A CPU allocator must give all its
-// memory one deleter (c10::Allocator::raw_deleter), so that deleter tells the two apart by address.
+// Outside a scope every call goes to the allocator that was there before. A CPU allocator must give
+// all its memory one deleter (c10::Allocator::raw_deleter), so that deleter tells the two apart by
+// address.
 #include <c10/core/CPUAllocator.h>
 
 #include "memory/arena.h"
@@ -47,8 +48,9 @@ class ScopedCpuAllocator final : public c10::Allocator {
 
 ScopedCpuAllocator scoped_allocator;
 
-// torch registers its own with priority 0. An allocator without a raw deleter cannot be wrapped; then CPU
-// kernels' results are copied into device memory instead of taken over (npu-ops does either).
+// torch registers its own with priority 0. An allocator without a raw deleter cannot be wrapped;
+// then CPU kernels' results are copied into device memory instead of taken over (npu-ops does
+// either).
 [[maybe_unused]] const bool is_registered = [] {
   base = c10::GetCPUAllocator();
   base_deleter = base->raw_deleter();
@@ -62,6 +64,8 @@ PoolScope::PoolScope(c10::DeviceIndex device_index) noexcept : previous_(scope_d
   scope_device = device_index;
 }
 
-PoolScope::~PoolScope() { scope_device = previous_; }
+PoolScope::~PoolScope() {
+  scope_device = previous_;
+}
 
 }  // namespace npu

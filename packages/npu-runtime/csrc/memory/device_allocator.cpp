@@ -1,5 +1,5 @@
-// What torch sees of device memory: the allocator of PrivateUse1, the block header's owner rules, PoolScope's
-// hand-over from CPU to npu. Where blocks come from is pool.cpp.
+// What torch sees of device memory: the allocator of PrivateUse1, the block header's owner rules,
+// PoolScope's hand-over from CPU to npu. Where blocks come from is pool.cpp.
 #include <algorithm>
 
 #include <c10/core/Allocator.h>
@@ -21,7 +21,8 @@ namespace {
 
 void report(Block* block, std::int64_t bytes, Pool& from) {
   const c10::Device device(c10::DeviceType::PrivateUse1, block->device_index);
-  c10::reportMemoryUsageToProfiler(block->data(), bytes, from.allocated_bytes(), from.reserved_bytes(), device);
+  c10::reportMemoryUsageToProfiler(block->data(), bytes, from.allocated_bytes(),
+                                   from.reserved_bytes(), device);
   if (observe::is_enabled()) {
     observe::emit_counter("memory", "allocated_bytes", static_cast<double>(from.allocated_bytes()));
   }
@@ -69,10 +70,12 @@ class DeviceMemory final : public c10::DeviceAllocator {
   bool initialized() override { return device_count() > 0; }
 
   void emptyCache(c10::MempoolId_t) override {
-    for (c10::DeviceIndex i = 0; i < device_count(); ++i) pool(i).empty_cache();
+    for (c10::DeviceIndex i = 0; i < device_count(); ++i)
+      pool(i).empty_cache();
   }
 
-  // Work is done when the call that started it returns, so no block can be in use on another stream.
+  // Work is done when the call that started it returns, so no block can be in use on another
+  // stream.
   void recordStream(const c10::DataPtr&, c10::Stream) override {}
 
   c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex device_index) override {
@@ -83,7 +86,9 @@ class DeviceMemory final : public c10::DeviceAllocator {
     pool(device_index).reset_accumulated_stats();
   }
 
-  void resetPeakStats(c10::DeviceIndex device_index) override { pool(device_index).reset_peak_stats(); }
+  void resetPeakStats(c10::DeviceIndex device_index) override {
+    pool(device_index).reset_peak_stats();
+  }
 
   std::pair<std::size_t, std::size_t> getMemoryInfo(c10::DeviceIndex device_index) override {
     const MemoryInfo machine = machine_memory();
@@ -95,7 +100,8 @@ class DeviceMemory final : public c10::DeviceAllocator {
 
 DeviceMemory device_memory;
 
-// The registration of PrivateUse1's allocator; importing npu_runtime loads this library and so runs it.
+// The registration of PrivateUse1's allocator; importing npu_runtime loads this library and so runs
+// it.
 [[maybe_unused]] const bool is_registered = [] {
   c10::SetAllocator(c10::DeviceType::PrivateUse1, &device_memory);
   return true;
@@ -104,9 +110,13 @@ DeviceMemory device_memory;
 }  // namespace
 }  // namespace memory
 
-c10::DeviceAllocator* device_allocator() noexcept { return &memory::device_memory; }
+c10::DeviceAllocator* device_allocator() noexcept {
+  return &memory::device_memory;
+}
 
-bool owns(const void* ptr) noexcept { return memory::arena_contains(ptr); }
+bool owns(const void* ptr) noexcept {
+  return memory::arena_contains(ptr);
+}
 
 Block* block_of(const void* data) noexcept {
   if (!memory::arena_contains(data)) return nullptr;

@@ -1,4 +1,5 @@
-// Pinned host memory: CPU tensors in memory that the device can use without a copy, which here is the pool.
+// Pinned host memory: CPU tensors in memory that the device can use without a copy, which here is
+// the pool.
 #include <ATen/core/CachingHostAllocator.h>
 
 #include "memory/free_block.h"

@@ -28,7 +28,9 @@ constexpr std::size_t kSlabBytes = std::size_t{1} << 20U;
 // Below this a request is not worth asking the system how much memory it has.
 constexpr std::size_t kCheckedBytes = std::size_t{64} << 20U;
 
-StatType stat_type(bool is_small) { return is_small ? StatType::SMALL_POOL : StatType::LARGE_POOL; }
+StatType stat_type(bool is_small) {
+  return is_small ? StatType::SMALL_POOL : StatType::LARGE_POOL;
+}
 
 void increase(StatArray& stat, bool is_small, std::size_t amount) {
   stat[static_cast<std::size_t>(StatType::AGGREGATE)].increase(amount);
@@ -44,14 +46,19 @@ template <typename Function>
 void for_each_stat(c10::CachingDeviceAllocator::DeviceStats& stats, Function function) {
   for (StatArray* array : {&stats.allocation, &stats.segment, &stats.active, &stats.allocated_bytes,
                            &stats.reserved_bytes, &stats.active_bytes, &stats.requested_bytes}) {
-    for (auto& stat : *array) function(stat);
+    for (auto& stat : *array)
+      function(stat);
   }
 }
 
-bool is_small_block(const Block& block) { return block.size_class < kSmallClasses; }
+bool is_small_block(const Block& block) {
+  return block.size_class < kSmallClasses;
+}
 
 // A large block's header sits at the end of a page of its own, so that the data begins on a page.
-void* large_base(Block* block) { return static_cast<char*>(block->data()) - kPage; }
+void* large_base(Block* block) {
+  return static_cast<char*>(block->data()) - kPage;
+}
 
 std::string gigabytes(std::size_t bytes) {
   std::array<char, 32> text{};
@@ -61,7 +68,8 @@ std::string gigabytes(std::size_t bytes) {
 
 }  // namespace
 
-// Stands at the start of its own memory, which is aligned to kSlabBytes, so a block finds it by masking.
+// Stands at the start of its own memory, which is aligned to kSlabBytes, so a block finds it by
+// masking.
 struct alignas(64) Pool::Slab {
   std::size_t used_bytes;
   std::size_t live_blocks;
@@ -98,7 +106,8 @@ void Pool::free(Block* block) noexcept {
   const std::lock_guard lock(mutex_);
   if (block->magic != kAllocated) {
     // Freed twice, or its header overwritten: reusing it would spread the damage.
-    std::fprintf(stderr, "npu: a device block at %p was freed twice or overwritten; it is not reused\n",
+    std::fprintf(stderr,
+                 "npu: a device block at %p was freed twice or overwritten; it is not reused\n",
                  block->data());
     return;
   }
@@ -184,7 +193,8 @@ void* Pool::commit(std::size_t bytes, std::size_t alignment, bool is_small) {
 
 void Pool::decommit(void* address, std::size_t bytes, bool is_small) noexcept {
   // Addresses whose pages could not be given back are not handed out again.
-  if (driver::table().memory_decommit(device_index_, address, bytes) == NPU_OK) arena_return(address, bytes);
+  if (driver::table().memory_decommit(device_index_, address, bytes) == NPU_OK)
+    arena_return(address, bytes);
   reserved_now_ -= bytes;
   decrease(stats_.segment, is_small, 1);
   decrease(stats_.reserved_bytes, is_small, bytes);
@@ -193,14 +203,16 @@ void Pool::decommit(void* address, std::size_t bytes, bool is_small) noexcept {
 
 void Pool::release_large() {
   for (std::size_t index = kSmallClasses; index < free_.size(); ++index) {
-    for (Block* block : free_[index]) decommit(large_base(block), block->size_bytes + kPage, false);
+    for (Block* block : free_[index])
+      decommit(large_base(block), block->size_bytes + kPage, false);
     free_[index].clear();
   }
 }
 
 void Pool::release_slabs() {
   const auto is_unused = [](Block* block) { return Slab::of(block)->live_blocks == 0; };
-  for (std::size_t index = 0; index < kSmallClasses; ++index) std::erase_if(free_[index], is_unused);
+  for (std::size_t index = 0; index < kSmallClasses; ++index)
+    std::erase_if(free_[index], is_unused);
   std::erase_if(slabs_, [this](Slab* slab) {
     if (slab->live_blocks != 0) return false;
     decommit(slab, kSlabBytes, true);
@@ -223,11 +235,13 @@ void Pool::raise_out_of_memory(std::size_t bytes) {
   c10::reportOutOfMemoryToProfiler(static_cast<std::int64_t>(bytes), allocated_now_, reserved_now_,
                                    c10::Device(c10::DeviceType::PrivateUse1, device_index_));
   std::ostringstream text;
-  text << "npu: out of memory: tried to allocate " << gigabytes(bytes) << " on npu:" << int{device_index_}
-       << ", which shares " << gigabytes(machine.total_bytes) << " with the host; "
-       << gigabytes(machine.free_bytes) << " are free, " << gigabytes(allocated_now_)
-       << " are held by npu tensors and " << gigabytes(reserved_now_ - allocated_now_)
-       << " are cached by the pool, after it was emptied. Use smaller batches or shapes, or free tensors that"
+  text << "npu: out of memory: tried to allocate " << gigabytes(bytes)
+       << " on npu:" << int{device_index_} << ", which shares " << gigabytes(machine.total_bytes)
+       << " with the host; " << gigabytes(machine.free_bytes) << " are free, "
+       << gigabytes(allocated_now_) << " are held by npu tensors and "
+       << gigabytes(reserved_now_ - allocated_now_)
+       << " are cached by the pool, after it was emptied. Use smaller batches or shapes, or free "
+          "tensors that"
        << " are no longer needed. [out-of-memory]";
   TORCH_CHECK_WITH(OutOfMemoryError, false, text.str());
 }
@@ -237,13 +251,15 @@ Pool& pool(c10::DeviceIndex device_index) {
   static auto* pools = [] {
     auto* made = new std::vector<std::unique_ptr<Pool>>;
     driver::table();  // says why when there is no device
-    for (c10::DeviceIndex i = 0; i < device_count(); ++i) made->push_back(std::make_unique<Pool>(i));
+    for (c10::DeviceIndex i = 0; i < device_count(); ++i)
+      made->push_back(std::make_unique<Pool>(i));
     return made;
   }();
   if (device_index < 0 || static_cast<std::size_t>(device_index) >= pools->size()) {
     throw Error(ErrorKind::kDevice, "device-index",
-                "npu: device index " + std::to_string(device_index) + " does not exist; there are " +
-                    std::to_string(pools->size()) + " npu devices, numbered from 0. Use \"npu:0\".");
+                "npu: device index " + std::to_string(device_index) +
+                    " does not exist; there are " + std::to_string(pools->size()) +
+                    " npu devices, numbered from 0. Use \"npu:0\".");
   }
   return *(*pools)[static_cast<std::size_t>(device_index)];
 }
@@ -255,8 +271,10 @@ MemoryInfo machine_memory() {
   std::array<char, 256> line{};
   unsigned long long kilobytes = 0;
   while (std::fgets(line.data(), line.size(), file) != nullptr) {
-    if (std::sscanf(line.data(), "MemTotal: %llu", &kilobytes) == 1) info.total_bytes = kilobytes << 10U;
-    if (std::sscanf(line.data(), "MemAvailable: %llu", &kilobytes) == 1) info.free_bytes = kilobytes << 10U;
+    if (std::sscanf(line.data(), "MemTotal: %llu", &kilobytes) == 1)
+      info.total_bytes = kilobytes << 10U;
+    if (std::sscanf(line.data(), "MemAvailable: %llu", &kilobytes) == 1)
+      info.free_bytes = kilobytes << 10U;
   }
   std::fclose(file);
   return info;

@@ -1,7 +1,8 @@
-// The pool of one device: blocks that stay mapped when they are freed, with statistics in torch's shape.
+// The pool of one device: blocks that stay mapped when they are freed, with statistics in torch's
+// shape.
 //
-// Pages that are already mapped are what makes large element-wise ops fast: the kernel need not fault and
-// clear them again. Addresses come from arena.h, rounding is in size_class.h.
+// Pages that are already mapped are what makes large element-wise ops fast: the kernel need not
+// fault and clear them again. Addresses come from arena.h, rounding is in size_class.h.
 #pragma once
 
 #include <cstddef>
@@ -19,8 +20,8 @@ class Pool {
  public:
   explicit Pool(c10::DeviceIndex device_index);
 
-  // A block of at least `bytes` (1 or more). Throws c10::OutOfMemoryError after the cache was emptied and the
-  // allocation tried again.
+  // A block of at least `bytes` (1 or more). Throws c10::OutOfMemoryError after the cache was
+  // emptied and the allocation tried again.
   Block* allocate(std::size_t bytes);
 
   // Takes a block back. Its attachment must be gone.

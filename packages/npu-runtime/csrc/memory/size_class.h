@@ -1,7 +1,7 @@
 // Sizes that the pool rounds to, so that a freed block serves the next request of about its size.
 //
-// Small blocks (up to 4 KiB) come in steps of 64 bytes up to 512 and then four to a doubling. Large ones are
-// whole pages, eight classes to a doubling, so that at most an eighth is lost.
+// Small blocks (up to 4 KiB) come in steps of 64 bytes up to 512 and then four to a doubling. Large
+// ones are whole pages, eight classes to a doubling, so that at most an eighth is lost.
 #pragma once
 
 #include <bit>
@@ -21,8 +21,8 @@ struct SizeClass {
 
 namespace detail {
 
-// Rounds `units` (at least 1) up to a number whose binary form has at most `bits` leading digits, and numbers
-// these numbers from 0.
+// Rounds `units` (at least 1) up to a number whose binary form has at most `bits` leading digits,
+// and numbers these numbers from 0.
 constexpr SizeClass round_to_digits(std::size_t units, unsigned bits) {
   const std::size_t steps = std::size_t{1} << (bits - 1);
   const auto top = static_cast<unsigned>(std::bit_width(units));
@@ -35,7 +35,8 @@ constexpr SizeClass round_to_digits(std::size_t units, unsigned bits) {
 
 }  // namespace detail
 
-inline constexpr std::uint16_t kSmallClasses = detail::round_to_digits(kSmallLimit / 64, 3).index + 1;
+inline constexpr std::uint16_t kSmallClasses =
+    detail::round_to_digits(kSmallLimit / 64, 3).index + 1;
 inline constexpr std::uint16_t kClasses = kSmallClasses + 8 * 40;
 
 constexpr SizeClass size_class(std::size_t bytes) {

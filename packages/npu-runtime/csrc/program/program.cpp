@@ -1,4 +1,5 @@
-// Programs: checking and binding tensors, running, and collecting outputs. Compiling is the driver's.
+// Programs: checking and binding tensors, running, and collecting outputs. Compiling is the
+// driver's.
 #include "npu/program.h"
 
 #include <ATen/EmptyTensor.h>
@@ -21,10 +22,11 @@ namespace npu {
 namespace {
 
 constexpr std::pair<npu_dtype, at::ScalarType> kDtypes[] = {
-    {NPU_DTYPE_BOOL, at::kBool},   {NPU_DTYPE_UINT8, at::kByte},        {NPU_DTYPE_INT8, at::kChar},
-    {NPU_DTYPE_INT16, at::kShort}, {NPU_DTYPE_INT32, at::kInt},         {NPU_DTYPE_INT64, at::kLong},
-    {NPU_DTYPE_FLOAT16, at::kHalf}, {NPU_DTYPE_BFLOAT16, at::kBFloat16}, {NPU_DTYPE_FLOAT32, at::kFloat},
-    {NPU_DTYPE_FLOAT64, at::kDouble}};
+    {NPU_DTYPE_BOOL, at::kBool},     {NPU_DTYPE_UINT8, at::kByte},
+    {NPU_DTYPE_INT8, at::kChar},     {NPU_DTYPE_INT16, at::kShort},
+    {NPU_DTYPE_INT32, at::kInt},     {NPU_DTYPE_INT64, at::kLong},
+    {NPU_DTYPE_FLOAT16, at::kHalf},  {NPU_DTYPE_BFLOAT16, at::kBFloat16},
+    {NPU_DTYPE_FLOAT32, at::kFloat}, {NPU_DTYPE_FLOAT64, at::kDouble}};
 
 at::ScalarType to_torch(npu_dtype dtype) {
   for (const auto& [theirs, ours] : kDtypes) {
@@ -63,16 +65,18 @@ void check(npu_status status, ErrorKind kind, const char* code, const std::strin
 
 bool shape_fits(const Port& port, c10::IntArrayRef shape) {
   if (port.shape.size() != shape.size()) return false;
-  return std::equal(shape.begin(), shape.end(), port.shape.begin(),
-                    [](std::int64_t actual, std::int64_t wanted) { return wanted < 0 || actual == wanted; });
+  return std::equal(
+      shape.begin(), shape.end(), port.shape.begin(),
+      [](std::int64_t actual, std::int64_t wanted) { return wanted < 0 || actual == wanted; });
 }
 
 // One sentence for a tensor that a port cannot take; empty when it can.
 std::string mismatch(const Port& port, const at::Tensor& tensor) {
   if (!tensor.defined()) return "got no tensor";
   if (tensor.scalar_type() != port.dtype || !shape_fits(port, tensor.sizes())) {
-    return "needs " + std::string(c10::toString(port.dtype)) + " " + shape_text(port.shape) + "; got " +
-           std::string(c10::toString(tensor.scalar_type())) + " " + shape_text(tensor.sizes());
+    return "needs " + std::string(c10::toString(port.dtype)) + " " + shape_text(port.shape) +
+           "; got " + std::string(c10::toString(tensor.scalar_type())) + " " +
+           shape_text(tensor.sizes());
   }
   if (!tensor.is_cpu() && !tensor.is_privateuseone()) {
     return "needs a tensor on npu or cpu; got one on " + tensor.device().str();
@@ -86,14 +90,15 @@ std::string mismatch(const Port& port, const at::Tensor& tensor) {
 [[noreturn]] void raise_input(const std::string& program, const char* what, std::size_t index,
                               const Port& port, const std::string& problem) {
   throw Error(ErrorKind::kInput, "program-input",
-              "program " + program + ": " + what + " " + std::to_string(index) + " (" + port.name + ") " + problem +
-                  ".");
+              "program " + program + ": " + what + " " + std::to_string(index) + " (" + port.name +
+                  ") " + problem + ".");
 }
 
 at::Tensor allocate(c10::IntArrayRef shape, at::ScalarType dtype, c10::Device device) {
   if (device.is_cpu()) return at::detail::empty_cpu(shape, dtype);
   return at::detail::empty_generic(shape, device_allocator(),
-                                   c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), dtype, std::nullopt);
+                                   c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), dtype,
+                                   std::nullopt);
 }
 
 }  // namespace
@@ -102,7 +107,8 @@ void Program::RequestDeleter::operator()(npu_request* request) const noexcept {
   driver::table().request_destroy(request);
 }
 
-std::shared_ptr<Program> Program::load(std::string name, c10::DeviceIndex device_index, ProgramSource source) {
+std::shared_ptr<Program> Program::load(std::string name, c10::DeviceIndex device_index,
+                                       ProgramSource source) {
   return std::shared_ptr<Program>(new Program(std::move(name), device_index, std::move(source)));
 }
 
@@ -114,11 +120,13 @@ Program::Program(std::string name, c10::DeviceIndex device_index, ProgramSource 
   synchronize(device_index);  // refuses a device that does not exist
   const npu_driver& driver = driver::table();
   npu_device_properties properties{};
-  check(driver.device_properties(device_index, &properties), ErrorKind::kDriver, "driver-call", "npu");
+  check(driver.device_properties(device_index, &properties), ErrorKind::kDriver, "driver-call",
+        "npu");
   device_name_ = properties.name;
 
   std::vector<npu_option> options;
-  for (const auto& [key, value] : source.options) options.push_back({key.c_str(), value.c_str()});
+  for (const auto& [key, value] : source.options)
+    options.push_back({key.c_str(), value.c_str()});
   const npu_program_source from{
       .path = source.path.empty() ? nullptr : source.path.c_str(),
       .model = source.model.empty() ? nullptr : source.model.data(),
@@ -154,7 +162,8 @@ Program::~Program() {
 
 std::string Program::property(const std::string& key) const {
   std::array<char, 1024> value{};
-  if (driver::table().program_property(program_, key.c_str(), value.data(), value.size()) != NPU_OK) return {};
+  if (driver::table().program_property(program_, key.c_str(), value.data(), value.size()) != NPU_OK)
+    return {};
   return value.data();
 }
 
@@ -164,18 +173,22 @@ void Program::read_ports() {
   for (const npu_direction direction : {NPU_INPUT, NPU_OUTPUT}) {
     auto& ports = direction == NPU_INPUT ? inputs_ : outputs_;
     std::size_t count = 0;
-    check(driver.program_port_count(program_, direction, &count), ErrorKind::kProgram, "program-load", subject);
+    check(driver.program_port_count(program_, direction, &count), ErrorKind::kProgram,
+          "program-load", subject);
     for (std::size_t i = 0; i < count; ++i) {
       npu_port port{};
-      check(driver.program_port(program_, direction, i, &port), ErrorKind::kProgram, "program-load", subject);
+      check(driver.program_port(program_, direction, i, &port), ErrorKind::kProgram, "program-load",
+            subject);
       if (port.rank < 0 && direction == NPU_INPUT) {
-        throw Error(ErrorKind::kProgram, "program-load",
-                    subject + ": input " + port.name + " has no rank; give the model's inputs a rank.");
+        throw Error(
+            ErrorKind::kProgram, "program-load",
+            subject + ": input " + port.name + " has no rank; give the model's inputs a rank.");
       }
       const auto rank = static_cast<std::size_t>(std::max(port.rank, 0));
       std::vector<std::int64_t> shape(port.dims, port.dims + rank);
       const bool is_static =
-          port.rank >= 0 && std::none_of(shape.begin(), shape.end(), [](std::int64_t dim) { return dim < 0; });
+          port.rank >= 0 &&
+          std::none_of(shape.begin(), shape.end(), [](std::int64_t dim) { return dim < 0; });
       ports.push_back({port.name, to_torch(port.dtype), std::move(shape), is_static});
     }
   }
@@ -205,8 +218,8 @@ void Program::return_request(Request request) {
   idle_.push_back(std::move(request));
 }
 
-std::vector<at::Tensor> Program::run(const std::vector<at::Tensor>& inputs, const GivenOutputs& outputs,
-                                     c10::Device output_device) {
+std::vector<at::Tensor> Program::run(const std::vector<at::Tensor>& inputs,
+                                     const GivenOutputs& outputs, c10::Device output_device) {
   Request request = take_request();
   // After an exception the request is dropped rather than returned: its bindings are in doubt.
   std::vector<at::Tensor> results = run_on(request.get(), inputs, outputs, output_device);
@@ -214,21 +227,26 @@ std::vector<at::Tensor> Program::run(const std::vector<at::Tensor>& inputs, cons
   return results;
 }
 
-std::shared_ptr<Session> Program::session() { return std::make_shared<Session>(shared_from_this()); }
+std::shared_ptr<Session> Program::session() {
+  return std::make_shared<Session>(shared_from_this());
+}
 
 std::vector<at::Tensor> Program::run_on(npu_request* request, const std::vector<at::Tensor>& inputs,
-                                        const GivenOutputs& outputs, c10::Device output_device) const {
+                                        const GivenOutputs& outputs,
+                                        c10::Device output_device) const {
   RECORD_FUNCTION(record_name_, std::vector<c10::IValue>(inputs.begin(), inputs.end()));
   const bool is_observed = observe::is_enabled();
   const std::int64_t start_ns = is_observed ? observe::now_ns() : 0;
   bind_inputs(request, inputs);
   std::vector<at::Tensor> results = bind_outputs(request, outputs, output_device);
-  check(driver::table().request_run(request), ErrorKind::kProgram, "program-run", "program " + name_);
+  check(driver::table().request_run(request), ErrorKind::kProgram, "program-run",
+        "program " + name_);
   for (std::size_t i = 0; i < results.size(); ++i) {
     if (!outputs_[i].is_static) results[i] = fetch_output(request, i, results[i], output_device);
   }
   if (is_observed) {
-    observe::emit_span("program", name_, start_ns, observe::now_ns(), "\"device\": \"" + device_name_ + "\"");
+    observe::emit_span("program", name_, start_ns, observe::now_ns(),
+                       "\"device\": \"" + device_name_ + "\"");
   }
   return results;
 }
@@ -279,8 +297,8 @@ at::Tensor Program::fetch_output(npu_request* request, std::size_t index, const 
                                  c10::Device output_device) const {
   npu_port actual{};
   const void* data = nullptr;
-  check(driver::table().request_output(request, index, &actual, &data), ErrorKind::kProgram, "program-run",
-        "program " + name_ + ", output " + outputs_[index].name);
+  check(driver::table().request_output(request, index, &actual, &data), ErrorKind::kProgram,
+        "program-run", "program " + name_ + ", output " + outputs_[index].name);
   const Port port{outputs_[index].name, to_torch(actual.dtype),
                   std::vector<std::int64_t>(actual.dims, actual.dims + actual.rank), true};
   at::Tensor result = given;
@@ -296,8 +314,8 @@ at::Tensor Program::fetch_output(npu_request* request, std::size_t index, const 
 Session::Session(std::shared_ptr<Program> program)
     : program_(std::move(program)), request_(program_->make_request()) {}
 
-std::vector<at::Tensor> Session::run(const std::vector<at::Tensor>& inputs, const GivenOutputs& outputs,
-                                     c10::Device output_device) {
+std::vector<at::Tensor> Session::run(const std::vector<at::Tensor>& inputs,
+                                     const GivenOutputs& outputs, c10::Device output_device) {
   const std::lock_guard lock(mutex_);
   return program_->run_on(request_.get(), inputs, outputs, output_device);
 }

@@ -1,5 +1,5 @@
-// The extension module: devices, memory, random numbers and events for npu_runtime's Python code, which gives
-// them their public names.
+// The extension module: devices, memory, random numbers and events for npu_runtime's Python code,
+// which gives them their public names.
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/Generator.h>
 #include <torch/csrc/utils/pybind.h>
@@ -20,10 +20,18 @@ namespace {
 void raise(const Error& error) {
   const char* name = "NpuError";
   switch (error.kind()) {
-    case ErrorKind::kDevice: name = "DeviceError"; break;
-    case ErrorKind::kDriver: name = "DriverError"; break;
-    case ErrorKind::kProgram: name = "ProgramError"; break;
-    case ErrorKind::kInput: name = "InputError"; break;
+    case ErrorKind::kDevice:
+      name = "DeviceError";
+      break;
+    case ErrorKind::kDriver:
+      name = "DriverError";
+      break;
+    case ErrorKind::kProgram:
+      name = "ProgramError";
+      break;
+    case ErrorKind::kInput:
+      name = "InputError";
+      break;
   }
   const py::object type = py::module_::import("npu_runtime.errors").attr(name);
   const py::object instance = type(error.message(), error.code());
@@ -83,13 +91,15 @@ py::tuple drain_events() {
   const observe::Drained drained = observe::drain();
   py::list events;
   for (const auto& event : drained.events) {
-    events.append(py::make_tuple(event.is_span, event.category, event.name, event.start_ns, event.duration_ns,
-                                 event.thread_id, event.value, event.args_json));
+    events.append(py::make_tuple(event.is_span, event.category, event.name, event.start_ns,
+                                 event.duration_ns, event.thread_id, event.value, event.args_json));
   }
   return py::make_tuple(events, drained.dropped);
 }
 
-at::Generator generator(c10::DeviceIndex device_index) { return default_generator(device_index); }
+at::Generator generator(c10::DeviceIndex device_index) {
+  return default_generator(device_index);
+}
 
 void bind_device(py::module_& module) {
   module.def("configure", &driver::configure);
@@ -107,9 +117,11 @@ void bind_memory(py::module_& module) {
   module.def("memory_stats", &memory_stats);
   module.def("reset_accumulated_memory_stats",
              [](c10::DeviceIndex index) { device_allocator()->resetAccumulatedStats(index); });
-  module.def("reset_peak_memory_stats", [](c10::DeviceIndex index) { device_allocator()->resetPeakStats(index); });
+  module.def("reset_peak_memory_stats",
+             [](c10::DeviceIndex index) { device_allocator()->resetPeakStats(index); });
   module.def("empty_cache", [] { device_allocator()->emptyCache(); });
-  module.def("memory_info", [](c10::DeviceIndex index) { return device_allocator()->getMemoryInfo(index); });
+  module.def("memory_info",
+             [](c10::DeviceIndex index) { return device_allocator()->getMemoryInfo(index); });
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Programs in Python: thin bindings; arguments are checked by npu_runtime/program.py and the library.
+// Programs in Python: thin bindings; arguments are checked by npu_runtime/program.py and the
+// library.
 #include "python/program.h"
 
 #include <torch/csrc/Dtype.h>
@@ -24,10 +25,11 @@ std::shared_ptr<void> hold(py::object owner) {
           }};
 }
 
-std::shared_ptr<Program> load(std::string name, c10::DeviceIndex device_index, std::string path, py::bytes model,
-                              std::optional<py::buffer> weights,
+std::shared_ptr<Program> load(std::string name, c10::DeviceIndex device_index, std::string path,
+                              py::bytes model, std::optional<py::buffer> weights,
                               std::vector<std::pair<std::string, std::string>> options) {
-  ProgramSource source{.path = std::move(path), .model = std::string(model), .options = std::move(options)};
+  ProgramSource source{
+      .path = std::move(path), .model = std::string(model), .options = std::move(options)};
   if (weights.has_value()) {
     const py::buffer_info view = weights->request();
     source.weights = view.ptr;
@@ -39,8 +41,8 @@ std::shared_ptr<Program> load(std::string name, c10::DeviceIndex device_index, s
 }
 
 template <typename Runner>
-std::vector<at::Tensor> run(Runner& runner, const std::vector<at::Tensor>& inputs, const Outputs& outputs,
-                            c10::Device output_device) {
+std::vector<at::Tensor> run(Runner& runner, const std::vector<at::Tensor>& inputs,
+                            const Outputs& outputs, c10::Device output_device) {
   return runner.run(inputs, outputs.value_or(GivenOutputs{}), output_device);
 }
 
@@ -50,7 +52,8 @@ void bind_program(py::module_& module) {
   py::class_<Port>(module, "Port")
       .def_readonly("name", &Port::name)
       .def_property_readonly("dtype", [](const Port& port) { return dtype_object(port.dtype); })
-      .def_property_readonly("shape", [](const Port& port) { return py::tuple(py::cast(port.shape)); })
+      .def_property_readonly("shape",
+                             [](const Port& port) { return py::tuple(py::cast(port.shape)); })
       .def("__repr__", [](const Port& port) {
         return "Port(" + port.name + ", " + std::string(c10::toString(port.dtype)) + ", " +
                std::string(py::str(py::tuple(py::cast(port.shape)))) + ")";
@@ -61,11 +64,14 @@ void bind_program(py::module_& module) {
       .def_static("load", &load)
       .def_property_readonly("name", &Program::name)
       .def_property_readonly("device", &Program::device_name)
-      .def_property_readonly("inputs", [](const Program& p) { return py::tuple(py::cast(p.inputs())); })
-      .def_property_readonly("outputs", [](const Program& p) { return py::tuple(py::cast(p.outputs())); })
-      .def_property_readonly("compile_time_s", [](const Program& p) { return p.load_duration_ns() * 1e-9; })
+      .def_property_readonly("inputs",
+                             [](const Program& p) { return py::tuple(py::cast(p.inputs())); })
+      .def_property_readonly("outputs",
+                             [](const Program& p) { return py::tuple(py::cast(p.outputs())); })
+      .def_property_readonly("compile_time_s",
+                             [](const Program& p) { return p.load_duration_ns() * 1e-9; })
       .def_property_readonly("loaded_from_cache", &Program::loaded_from_cache)
-      .def("property", &Program::property)
+      .def("get_property", &Program::property)
       .def("_run", &run<Program>, Release())
       .def("_session", &Program::session, Release());
 

@@ -1,9 +1,9 @@
 // Device memory: the pool behind every npu tensor, and how CPU kernels write straight into it.
 //
-// Device memory is page-aligned host memory inside one reserved range of addresses (the arena), so a
-// block is recognised by a range test and a CPU kernel can run on the same bytes. Each block carries a
-// header in front of its data; the header has one slot that npu-ops uses to cache the CPU alias of the
-// block. Drivers, which turn addresses into device memory, are in driver.h.
+// Device memory is page-aligned host memory inside one reserved range of addresses (the arena), so
+// a block is recognised by a range test and a CPU kernel can run on the same bytes. Each block
+// carries a header in front of its data; the header has one slot that npu-ops uses to cache the CPU
+// alias of the block. Drivers, which turn addresses into device memory, are in driver.h.
 #pragma once
 
 #include <atomic>
@@ -24,8 +24,8 @@ struct NPU_API BlockAttachment {
   virtual ~BlockAttachment();
 };
 
-// Header of an allocated block. `data()` follows it directly; c10::DataPtr::get_context() of a tensor's
-// memory is equal to its get(), the address of the data.
+// Header of an allocated block. `data()` follows it directly; c10::DataPtr::get_context() of a
+// tensor's memory is equal to its get(), the address of the data.
 struct alignas(64) Block {
   std::size_t size_bytes;       // usable bytes behind data()
   std::size_t requested_bytes;  // what the client asked for
@@ -39,8 +39,8 @@ struct alignas(64) Block {
 };
 static_assert(sizeof(Block) == 64);
 
-// The allocator of DeviceType::PrivateUse1. Its deleter, and the deleter of PoolScope's CPU memory, is
-// free_block; both accept any address of the arena.
+// The allocator of DeviceType::PrivateUse1. Its deleter, and the deleter of PoolScope's CPU memory,
+// is free_block; both accept any address of the arena.
 NPU_API c10::DeviceAllocator* device_allocator() noexcept;
 
 // True when `ptr` lies in the arena (device memory of any npu device).
@@ -50,8 +50,8 @@ NPU_API bool owns(const void* ptr) noexcept;
 // Precondition when inside: `data` is the start of a block, as a storage's data pointer is.
 NPU_API Block* block_of(const void* data) noexcept;
 
-// While one is alive on a thread, torch's CPU allocator takes this thread's memory from the npu pool, so
-// that what a CPU kernel returns can become an npu tensor without a copy. Nests.
+// While one is alive on a thread, torch's CPU allocator takes this thread's memory from the npu
+// pool, so that what a CPU kernel returns can become an npu tensor without a copy. Nests.
 class NPU_API PoolScope {
  public:
   explicit PoolScope(c10::DeviceIndex device_index) noexcept;
@@ -63,8 +63,8 @@ class NPU_API PoolScope {
   c10::DeviceIndex previous_;
 };
 
-// Turns memory that PoolScope handed out from a CPU pointer into an npu pointer (device and deleter; the
-// bytes stay). Returns false, and changes nothing, when the memory is not the pool's.
+// Turns memory that PoolScope handed out from a CPU pointer into an npu pointer (device and
+// deleter; the bytes stay). Returns false, and changes nothing, when the memory is not the pool's.
 NPU_API bool adopt_as_npu(c10::DataPtr& memory, c10::DeviceIndex device_index) noexcept;
 
 }  // namespace npu

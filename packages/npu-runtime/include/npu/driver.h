@@ -6,8 +6,8 @@
  *
  * reads `abi_version` first, and refuses a table of another version. Every function that can fail
  * returns an npu_status, and after any status but NPU_OK `last_error` gives the calling thread one
- * sentence that names the vendor call which failed. No function may throw or end the process. All are
- * called from any thread, without Python's lock; one request is used by one thread at a time.
+ * sentence that names the vendor call which failed. No function may throw or end the process. All
+ * are called from any thread, without Python's lock; one request is used by one thread at a time.
  *
  * Memory is unified: the runtime reserves a range of addresses once, and a driver makes parts of it
  * device memory with `memory_commit`. Host code reads and writes the same addresses.
@@ -95,10 +95,10 @@ typedef struct npu_driver {
   /* One sentence about the calling thread's latest failure. Never NULL. */
   const char* (*last_error)(void);
 
-  /* Makes the driver ready and picks the devices it serves. `vendor_library` is the path of the vendor's
-   * library (NULL when the driver needs none), `requested_device` what the user asked for (NULL: the
-   * driver's choice). NPU_ERROR_ABSENT when the requested device is not there: a driver never puts
-   * another in its place. Called once. */
+  /* Makes the driver ready and picks the devices it serves. `vendor_library` is the path of the
+   * vendor's library (NULL when the driver needs none), `requested_device` what the user asked for
+   * (NULL: the driver's choice). NPU_ERROR_ABSENT when the requested device is not there: a driver
+   * never puts another in its place. Called once. */
   npu_status (*open)(const char* vendor_library, const char* requested_device);
 
   /* Why this device serves, as one sentence for people. Valid after open. */
@@ -107,34 +107,37 @@ typedef struct npu_driver {
   npu_status (*device_count)(int32_t* count);
   npu_status (*device_properties)(int32_t device, npu_device_properties* properties);
 
-  /* Makes [address, address + size_bytes) device memory, readable and writable by the host. Both are
-   * multiples of the page size, and inside the range that the runtime reserved. */
+  /* Makes [address, address + size_bytes) device memory, readable and writable by the host. Both
+   * are multiples of the page size, and inside the range that the runtime reserved. */
   npu_status (*memory_commit)(int32_t device, void* address, size_t size_bytes);
   /* Gives the pages back to the system; the addresses stay reserved. */
   npu_status (*memory_decommit)(int32_t device, void* address, size_t size_bytes);
 
   /* Compiles or imports a program. */
-  npu_status (*program_load)(int32_t device, const npu_program_source* source, npu_program** program);
+  npu_status (*program_load)(int32_t device, const npu_program_source* source,
+                             npu_program** program);
   void (*program_unload)(npu_program* program);
-  npu_status (*program_port_count)(const npu_program* program, npu_direction direction, size_t* count);
+  npu_status (*program_port_count)(const npu_program* program, npu_direction direction,
+                                   size_t* count);
   npu_status (*program_port)(const npu_program* program, npu_direction direction, size_t index,
                              npu_port* port);
-  /* Reads a property of the program as text, cut at `value_bytes`; NPU_ERROR_UNSUPPORTED for an unknown
-   * key. "LOADED_FROM_CACHE" is answered by every driver, with "YES" or "NO". */
+  /* Reads a property of the program as text, cut at `value_bytes`; NPU_ERROR_UNSUPPORTED for an
+   * unknown key. "LOADED_FROM_CACHE" is answered by every driver, with "YES" or "NO". */
   npu_status (*program_property)(const npu_program* program, const char* key, char* value,
                                  size_t value_bytes);
 
   /* A new execution context; its variables start from their initial values. */
   npu_status (*request_create)(npu_program* program, npu_request** request);
   void (*request_destroy)(npu_request* request);
-  /* Points a port at memory, which must stay valid until the port's next bind or the request's end. An
-   * output whose shape is known only after the run is never bound: request_output finds it. */
-  npu_status (*request_bind)(npu_request* request, npu_direction direction, size_t index, npu_dtype dtype,
-                             int32_t rank, const int64_t* dims, void* data);
+  /* Points a port at memory, which must stay valid until the port's next bind or the request's end.
+   * An output whose shape is known only after the run is never bound: request_output finds it. */
+  npu_status (*request_bind)(npu_request* request, npu_direction direction, size_t index,
+                             npu_dtype dtype, int32_t rank, const int64_t* dims, void* data);
   /* Runs and waits. */
   npu_status (*request_run)(npu_request* request);
   /* Where an output is after a run, in memory that the request owns until its next run. */
-  npu_status (*request_output)(npu_request* request, size_t index, npu_port* port, const void** data);
+  npu_status (*request_output)(npu_request* request, size_t index, npu_port* port,
+                               const void** data);
 } npu_driver;
 
 #ifdef __cplusplus

@@ -1,7 +1,7 @@
 // The runtime's exception: what the Python side raises as a class of npu_runtime.errors.
 //
-// Thrown through a torch operator it becomes a RuntimeError with the same text. Out of memory is torch's
-// own c10::OutOfMemoryError instead, because users catch torch.OutOfMemoryError.
+// Thrown through a torch operator it becomes a RuntimeError with the same text. Out of memory is
+// torch's own c10::OutOfMemoryError instead, because users catch torch.OutOfMemoryError.
 #pragma once
 
 #include <stdexcept>
@@ -16,7 +16,8 @@ enum class ErrorKind { kDevice, kDriver, kProgram, kInput };
 
 class NPU_API Error : public std::runtime_error {
  public:
-  // `message` states subject, rule, received and next step; `code` is the stable name that the docs explain.
+  // `message` states subject, rule, received and next step; `code` is the stable name that the docs
+  // explain.
   Error(ErrorKind kind, std::string_view code, std::string message);
   ~Error() override;
 

@@ -1,5 +1,5 @@
-// Random numbers on npu: a generator whose stream is bit-identical to the CPU's for the same seed, and
-// independent of the CPU's default generator.
+// Random numbers on npu: a generator whose stream is bit-identical to the CPU's for the same seed,
+// and independent of the CPU's default generator.
 #pragma once
 
 #include <ATen/core/Generator.h>

@@ -1,7 +1,7 @@
 // A program: a compiled model that runs on tensors, without copying what goes in and comes out.
 //
-// Compiled graphs, ops and language model steps are all programs. What compiles and runs them is the driver
-// (driver.h); this is its face towards torch.
+// Compiled graphs, ops and language model steps are all programs. What compiles and runs them is
+// the driver (driver.h); this is its face towards torch.
 #pragma once
 
 #include <cstdint>
@@ -38,7 +38,8 @@ struct ProgramSource {
   std::vector<std::pair<std::string, std::string>> options;
 };
 
-// Outputs given by the caller, by position; an undefined tensor (or a shorter list) means: allocate it.
+// Outputs given by the caller, by position; an undefined tensor (or a shorter list) means: allocate
+// it.
 using GivenOutputs = std::vector<std::optional<at::Tensor>>;
 
 class Session;
@@ -46,7 +47,8 @@ class Session;
 class NPU_API Program : public std::enable_shared_from_this<Program> {
  public:
   // Compiles or imports. Throws Error [program-load].
-  static std::shared_ptr<Program> load(std::string name, c10::DeviceIndex device_index, ProgramSource source);
+  static std::shared_ptr<Program> load(std::string name, c10::DeviceIndex device_index,
+                                       ProgramSource source);
   ~Program();
 
   const std::string& name() const noexcept { return name_; }
@@ -59,8 +61,8 @@ class NPU_API Program : public std::enable_shared_from_this<Program> {
   // A property of the compiled program as text; empty when the driver does not know the key.
   std::string property(const std::string& key) const;
 
-  // Runs on any idle request; callable from many threads. Inputs are contiguous npu or cpu tensors in the
-  // order of inputs(). Throws Error [program-input] or [program-run].
+  // Runs on any idle request; callable from many threads. Inputs are contiguous npu or cpu tensors
+  // in the order of inputs(). Throws Error [program-input] or [program-run].
   std::vector<at::Tensor> run(const std::vector<at::Tensor>& inputs, const GivenOutputs& outputs,
                               c10::Device output_device);
 

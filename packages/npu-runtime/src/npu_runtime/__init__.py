@@ -1,4 +1,4 @@
-"""The npu device for PyTorch: importing this package (or torch, which autoloads it) registers it."""
+"""The npu device for PyTorch: importing this package, or torch, which loads it, registers it."""
 
 import torch  # noqa: F401  # before anything of ours: the extension module links against it
 

@@ -21,7 +21,9 @@ __all__ = ["main"]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit code: 0, or 2 when no device can serve."""
-    parser = argparse.ArgumentParser(prog="npu-runtime", description="The npu device of this machine.")
+    parser = argparse.ArgumentParser(
+        prog="npu-runtime", description="The npu device of this machine."
+    )
     commands = parser.add_subparsers(dest="command", required=True)
     info = commands.add_parser("info", help="which device serves as npu, and why")
     info.add_argument("--json", action="store_true", help="print JSON")
@@ -51,7 +53,8 @@ def _report() -> dict[str, object]:
 def _table(report: dict[str, object]) -> str:
     devices = report["devices"]
     memory = report["memory"]
-    assert isinstance(devices, list) and isinstance(memory, dict)
+    assert isinstance(devices, list)
+    assert isinstance(memory, dict)
     rows: list[tuple[str, object]] = []
     for device in devices:
         rows += [
@@ -62,7 +65,12 @@ def _table(report: dict[str, object]) -> str:
             ("vendor software", device["driver_version"]),
         ]
     gib = 2**30
-    rows.append(("memory", f"{memory['free_bytes'] / gib:.1f} of {memory['total_bytes'] / gib:.1f} GiB free"))
+    rows.append(
+        (
+            "memory",
+            f"{memory['free_bytes'] / gib:.1f} of {memory['total_bytes'] / gib:.1f} GiB free",
+        )
+    )
     rows += [(name, report[name]) for name in ("npu-runtime", "torch", "openvino")]
     width = max(len(label) for label, _ in rows)
     return "\n".join(f"{label:{width}}  {value}" for label, value in rows)

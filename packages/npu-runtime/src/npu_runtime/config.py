@@ -1,6 +1,7 @@
 """Settings of npu-runtime from the environment, read once at import.
 
-What they mean to the device is decided in csrc/driver; nothing else in the package reads the environment.
+What they mean to the device is decided in csrc/driver; nothing else in the package reads the
+environment.
 """
 
 import os
@@ -14,14 +15,15 @@ class RuntimeConfig:
     """Settings that hold for the life of the process.
 
     Attributes:
-        device: OpenVINO's name of the device that is to serve as npu (``NPU_DEVICE``: ``NPU``, ``GPU``, ``CPU``);
-            empty for the driver's choice.
+        device: OpenVINO's name of the device that is to serve as npu (``NPU_DEVICE``: ``NPU``,
+            ``GPU``, ``CPU``); empty for the driver's choice.
     """
 
     device: str
 
     @classmethod
     def from_environment(cls) -> "RuntimeConfig":
+        """The settings that the environment gives now."""
         return cls(device=os.environ.get("NPU_DEVICE", "").strip())
 
 

@@ -11,7 +11,8 @@ class NpuError(RuntimeError):
 
     Args:
         message: Subject, rule, what was received, and what to do next.
-        code: Stable name of the error, for example ``"device-absent"``. It ends the text in brackets.
+        code: Stable name of the error, for example ``"device-absent"``. It ends the text in
+            brackets.
 
     Attributes:
         code: The stable name.

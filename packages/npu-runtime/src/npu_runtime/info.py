@@ -39,7 +39,8 @@ def device_info(index: int = 0) -> DeviceInfo:
     """Describes a device; opens the driver on first use.
 
     Raises:
-        DeviceError: No device can serve (code ``device-absent``), or the index does not exist (``device-index``).
+        DeviceError: No device can serve (code ``device-absent``), or the index does not exist
+            (``device-index``).
     """
     properties = _C.device_properties(index)
     return DeviceInfo(

@@ -1,6 +1,7 @@
 """Brings in the package that holds the device's kernels.
 
-It stands above this one (npu-ops depends on npu-runtime), so it is found by name and may be missing.
+It stands above this one (npu-ops depends on npu-runtime), so it is found by name and may be
+missing.
 """
 
 import importlib

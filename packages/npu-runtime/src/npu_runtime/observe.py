@@ -1,7 +1,7 @@
 """Events of the platform for whoever listens: what ran where, and when.
 
-Every package of ours emits here and none knows its listeners. Costs one check when nobody listens. Turning events
-into a timeline is npu-profiler's work.
+Every package of ours emits here and none knows its listeners. Costs one check when nobody listens.
+Turning events into a timeline is npu-profiler's work.
 """
 
 import contextlib
@@ -36,7 +36,8 @@ class Event:
 
     Attributes:
         kind: ``span`` (it lasted), ``instant`` (a mark) or ``counter`` (a value).
-        category: What kind of work: ``program``, ``compile``, ``fallback``, ``copy``, ``memory``, ``prefill``, ...
+        category: What kind of work: ``program``, ``compile``, ``fallback``, ``copy``, ``memory``,
+            ``prefill``, ...
         name: Which program, op, stage or counter.
         start_ns: Nanoseconds since the Unix epoch, the clock of ``time.time_ns``.
         duration_ns: Nanoseconds; 0 unless a span.
@@ -64,8 +65,9 @@ _lock = threading.RLock()
 def add_listener(listener: Listener) -> None:
     """Hands every later event to ``listener``, in lists, on whichever thread emits or flushes.
 
-    Native events (programs, copies, allocations) are buffered and come with the next :func:`flush` or Python event.
-    A listener that raises is removed and the exception logged: observing never changes a program's result.
+    Native events (programs, copies, allocations) are buffered and come with the next :func:`flush`
+    or Python event. A listener that raises is removed and the exception logged: observing never
+    changes a program's result.
     """
     with _lock:
         _listeners.append(listener)
@@ -103,19 +105,45 @@ def span(category: str, name: str, **args: object) -> Iterator[None]:
         yield
     finally:
         duration_ns = time.time_ns() - start_ns
-        _deliver([Event("span", category, name, start_ns, duration_ns, threading.get_native_id(), args=args)])
+        _deliver(
+            [
+                Event(
+                    "span",
+                    category,
+                    name,
+                    start_ns,
+                    duration_ns,
+                    threading.get_native_id(),
+                    args=args,
+                )
+            ]
+        )
 
 
 def instant(category: str, name: str, **args: object) -> None:
     """Emits a mark."""
     if _listeners:
-        _deliver([Event("instant", category, name, time.time_ns(), 0, threading.get_native_id(), args=args)])
+        _deliver(
+            [
+                Event(
+                    "instant",
+                    category,
+                    name,
+                    time.time_ns(),
+                    0,
+                    threading.get_native_id(),
+                    args=args,
+                )
+            ]
+        )
 
 
 def counter(category: str, name: str, value: float) -> None:
     """Emits a counter's value."""
     if _listeners:
-        _deliver([Event("counter", category, name, time.time_ns(), 0, threading.get_native_id(), value)])
+        _deliver(
+            [Event("counter", category, name, time.time_ns(), 0, threading.get_native_id(), value)]
+        )
 
 
 def _deliver(python_events: list[Event]) -> None:
@@ -124,14 +152,26 @@ def _deliver(python_events: list[Event]) -> None:
         events = [_from_native(*record) for record in native] + python_events
         if dropped:
             now = time.time_ns()
-            events.append(Event("counter", "observe", "dropped_events", now, 0, threading.get_native_id(), dropped))
+            events.append(
+                Event(
+                    "counter",
+                    "observe",
+                    "dropped_events",
+                    now,
+                    0,
+                    threading.get_native_id(),
+                    dropped,
+                )
+            )
         if not events:
             return
         for listener in tuple(_listeners):
             try:
                 listener(events)
             except Exception:
-                _logger.exception("a listener of npu_runtime.observe raised and was removed: %r", listener)
+                _logger.exception(
+                    "a listener of npu_runtime.observe raised and was removed: %r", listener
+                )
                 _listeners.remove(listener)
                 _C.set_listener_count(len(_listeners))
 
@@ -147,4 +187,13 @@ def _from_native(
     args_json: str,
 ) -> Event:
     args = json.loads(f"{{{args_json}}}") if args_json else {}
-    return Event("span" if is_span else "counter", category, name, start_ns, duration_ns, thread_id, value, args)
+    return Event(
+        "span" if is_span else "counter",
+        category,
+        name,
+        start_ns,
+        duration_ns,
+        thread_id,
+        value,
+        args,
+    )

@@ -34,8 +34,8 @@ class _Runner:
         """Runs once and waits.
 
         Args:
-            inputs: One contiguous tensor per input, in the order of ``inputs``, on npu or cpu, of the port's dtype
-                and shape. They are not copied.
+            inputs: One contiguous tensor per input, in the order of ``inputs``, on npu or cpu, of
+                the port's dtype and shape. They are not copied.
             outputs: Tensors to write into, by position; None for those to be allocated.
             output_device: Where new outputs live; by default where the inputs do (npu when any is).
 
@@ -53,7 +53,8 @@ class _Runner:
             device = torch.device(output_device)
             if device.type not in ("cpu", "npu"):
                 raise InputError(
-                    f"Program.run: output_device must be npu or cpu; got {device}. Move the result afterwards.",
+                    f"Program.run: output_device must be npu or cpu; got {device}. "
+                    "Move the result afterwards.",
                     "program-input",
                 )
         given = None if outputs is None else list(outputs)
@@ -61,7 +62,7 @@ class _Runner:
 
 
 class Program(_Runner):
-    """A model compiled for a device. Get one from :func:`load_program`; ``run`` may be called from many threads."""
+    """A model compiled for a device, from :func:`load_program`. Threads may share it."""
 
     _native: _C.Program
 
@@ -95,20 +96,21 @@ class Program(_Runner):
         """Whether a compiled blob from ``cache_dir`` served, so that nothing was compiled."""
         return self._native.loaded_from_cache
 
-    def property(self, key: str) -> str:
-        """A property of the compiled model as the vendor prints it; empty when it has none of that name."""
-        return self._native.property(key)
+    def get_property(self, key: str) -> str:
+        """A property of the compiled model as the vendor prints it; empty when it has none."""
+        return self._native.get_property(key)
 
     def session(self) -> "Session":
-        """A new execution context: its variables (a KV cache, say) start from their initial values and persist."""
+        """A new execution context: its variables (a KV cache, say) start anew, and persist."""
         return Session(self, self._native._session())
 
     def __repr__(self) -> str:
-        return f"Program({self.name!r}, device={self.device!r}, {len(self.inputs)} in, {len(self.outputs)} out)"
+        ports = f"{len(self.inputs)} in, {len(self.outputs)} out"
+        return f"Program({self.name!r}, device={self.device!r}, {ports})"
 
 
 class Session(_Runner):
-    """An execution context of a program with variables of its own. One run at a time; a second thread waits."""
+    """An execution context with variables of its own. One run at a time: a second thread waits."""
 
     _native: _C.Session
 
@@ -134,14 +136,16 @@ def load_program(
     """Compiles an OpenVINO model for the npu device, or imports it from the cache.
 
     Args:
-        model: Path of an IR file (``.xml``, its ``.bin`` beside it, mapped into memory), or the bytes of the xml.
-        weights: With bytes: the weights that the xml refers to. Kept alive by the program, and not to be changed.
+        model: Path of an IR file (``.xml``, its ``.bin`` beside it, mapped into memory), or the
+            bytes of the xml.
+        weights: With bytes: the weights that the xml refers to. Kept alive by the program, and not
+            to be changed.
         name: Shown in traces and errors.
-        options: OpenVINO's properties. ``INFERENCE_PRECISION_HINT`` must be among them: devices differ in their
-            default, and the CPU plugin's may be bf16.
+        options: OpenVINO's properties. ``INFERENCE_PRECISION_HINT`` must be among them: devices
+            differ in their default, and the CPU plugin's may be bf16.
         device_index: Index of the npu device; the current one by default.
-        cache_dir: Directory for compiled blobs; a later load of the same model with the same options compiles
-            nothing. It is created when it is missing.
+        cache_dir: Directory for compiled blobs; a later load of the same model with the same
+            options compiles nothing. It is created when it is missing.
         profiling: Whether the device records times per layer.
 
     Raises:
@@ -170,12 +174,14 @@ def _source(model: str | os.PathLike[str] | bytes, name: str) -> tuple[str, byte
     """The path or the text of a model; exactly one of the two is not empty."""
     if isinstance(model, bytes):
         if not model:
-            raise InputError(f"load_program({name!r}): the model's text is empty.", "program-load-input")
+            raise InputError(
+                f"load_program({name!r}): the model's text is empty.", "program-load-input"
+            )
         return "", model
     path = Path(model)
     if not path.is_file():
         raise InputError(
-            f"load_program({name!r}): there is no file {path}. Pass the path of an OpenVINO .xml file.",
+            f"load_program({name!r}): there is no file {path}. Pass the path of an OpenVINO .xml.",
             "program-load-input",
         )
     return os.fspath(path), b""

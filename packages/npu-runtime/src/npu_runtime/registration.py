@@ -1,4 +1,4 @@
-"""Makes torch know the device: the name ``npu``, its module ``torch.npu``, its methods on tensors and modules.
+"""Makes torch know the device: the name ``npu``, ``torch.npu``, methods on tensors and modules.
 
 Happens once, on import; opens no device. The native half registers itself when the library loads.
 """
@@ -7,6 +7,7 @@ import importlib.util
 from pathlib import Path
 
 import torch
+import torch.utils.backend_registration as backend_registration
 
 from npu_runtime import _C, npu
 from npu_runtime.config import config
@@ -25,9 +26,9 @@ def _vendor_library() -> str:
 
 def _register() -> None:
     _C.configure(_vendor_library(), config.device)
-    torch.utils.rename_privateuse1_backend("npu")
-    torch._register_device_module("npu", npu)
-    torch.utils.generate_methods_for_privateuse1_backend(
+    backend_registration.rename_privateuse1_backend("npu")
+    torch._register_device_module("npu", npu)  # type: ignore[no-untyped-call]
+    backend_registration.generate_methods_for_privateuse1_backend(
         for_tensor=True, for_module=True, for_packed_sequence=True, for_storage=True
     )
 

@@ -1,7 +1,7 @@
 """How ``import torch`` brings up the device: torch calls ``autoload`` at the end of its own import.
 
-A package of its own, so that loading the entry point cannot fail with npu_runtime. What it brings up is in
-npu_runtime/registration.py.
+A package of its own, so that loading the entry point cannot fail with npu_runtime. What it brings
+up is in npu_runtime/registration.py.
 """
 
 import importlib
@@ -11,18 +11,18 @@ __all__ = ["autoload"]
 
 
 def autoload() -> None:
-    """Imports npu_runtime; a failure is a warning, since a broken device must not break ``import torch``.
+    """Imports npu_runtime; a failure is a warning, as a broken device must not break torch.
 
-    When a program imports npu_runtime first, torch's import runs inside that one and this call finds it begun:
-    nothing is left to do here.
+    When a program imports npu_runtime first, torch's import runs inside that one and this call
+    finds it begun: nothing is left to do here.
     """
     try:
         importlib.import_module("npu_runtime")
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001  # whatever is broken, torch must import
         warnings.warn(
-            f"npu: the device could not be registered: {type(error).__name__}: {error}. Tensors on npu will not "
-            "work; reinstall npu-runtime and npu-ops, or set TORCH_DEVICE_BACKEND_AUTOLOAD=0 to go without. "
-            "[autoload]",
+            f"npu: the device could not be registered: {type(error).__name__}: {error}. "
+            "Tensors on npu will not work; reinstall npu-runtime and npu-ops, or set "
+            "TORCH_DEVICE_BACKEND_AUTOLOAD=0 to go without. [autoload]",
             RuntimeWarning,
             stacklevel=2,
         )

@@ -3,8 +3,6 @@
 from npu_runtime.npu.amp import get_amp_supported_dtype, is_bf16_supported
 from npu_runtime.npu.device import (
     DeviceProperties,
-    _is_in_bad_fork,
-    _lazy_init,
     current_device,
     device,
     device_count,
@@ -17,6 +15,12 @@ from npu_runtime.npu.device import (
     is_initialized,
     set_device,
     synchronize,
+)
+from npu_runtime.npu.device import (
+    _is_in_bad_fork as _is_in_bad_fork,
+)
+from npu_runtime.npu.device import (
+    _lazy_init as _lazy_init,
 )
 from npu_runtime.npu.memory import (
     empty_cache,
@@ -41,7 +45,14 @@ from npu_runtime.npu.random import (
     set_rng_state,
     set_rng_state_all,
 )
-from npu_runtime.npu.streams import Event, Stream, current_stream, default_stream, set_stream, stream
+from npu_runtime.npu.streams import (
+    Event,
+    Stream,
+    current_stream,
+    default_stream,
+    set_stream,
+    stream,
+)
 
 __all__ = [
     "DeviceProperties",

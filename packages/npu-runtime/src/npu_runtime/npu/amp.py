@@ -11,5 +11,5 @@ def get_amp_supported_dtype() -> list[torch.dtype]:
 
 
 def is_bf16_supported() -> bool:
-    """Whether bfloat16 tensors and programs work; they do on every device that the driver serves."""
+    """Whether bfloat16 works; it does on every device that the driver serves."""
     return True

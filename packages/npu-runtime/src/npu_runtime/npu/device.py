@@ -1,7 +1,7 @@
 """Devices of ``torch.npu``: how many, which is current, what they are.
 
-Which hardware serves is the driver's choice (npu_runtime.device_info tells); memory, random numbers and streams are
-in the modules beside this one.
+Which hardware serves is the driver's choice (npu_runtime.device_info tells); memory, random numbers
+and streams are in the modules beside this one.
 """
 
 from dataclasses import dataclass
@@ -146,7 +146,9 @@ def device_index(device: DeviceLike, *, optional: bool = False) -> int:
     if isinstance(device, torch.device):
         if device.type != "npu":
             raise InputError(
-                f'torch.npu: expected an npu device; got "{device}". Pass "npu", "npu:0" or an index.', "device-type"
+                f'torch.npu: expected an npu device; got "{device}". '
+                'Pass "npu", "npu:0" or an index.',
+                "device-type",
             )
         device = device.index
     if device is None:
@@ -155,7 +157,7 @@ def device_index(device: DeviceLike, *, optional: bool = False) -> int:
 
 
 class device:
-    """Context manager that makes a device the current one inside ``with``; None and -1 change nothing."""
+    """Makes a device the current one inside ``with``; None and -1 change nothing."""
 
     def __init__(self, device: DeviceLike) -> None:
         self.idx = device_index(device, optional=True)
@@ -166,15 +168,22 @@ class device:
             self.prev_idx = _C.exchange_device(self.idx)
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         if self.idx >= 0:
             _C.set_device(self.prev_idx)
 
 
 class device_of(device):
-    """Context manager that makes the device of ``obj`` the current one; an object elsewhere changes nothing."""
+    """Makes the device of ``obj`` the current one; an object elsewhere changes nothing."""
 
     def __init__(self, obj: Any) -> None:
-        where = obj.device if isinstance(obj, torch.Tensor | torch.UntypedStorage | torch.TypedStorage) else None
+        where = (
+            obj.device
+            if isinstance(obj, torch.Tensor | torch.UntypedStorage | torch.TypedStorage)
+            else None
+        )
         super().__init__(where if where is not None and where.type == "npu" else None)

@@ -24,9 +24,9 @@ __all__ = [
 
 
 def memory_stats(device: DeviceLike = None) -> "OrderedDict[str, int]":
-    """Counters of the pool under the names of ``torch.cuda.memory_stats``, such as ``allocated_bytes.all.peak``.
+    """Counters of the pool, under the names of ``torch.cuda.memory_stats``.
 
-    Counts are blocks or segments, sizes are bytes.
+    For example ``allocated_bytes.all.peak``. Counts are blocks or segments, sizes are bytes.
     """
     flat: list[tuple[str, int]] = []
 
@@ -77,7 +77,7 @@ def empty_cache() -> None:
 
 
 def mem_get_info(device: DeviceLike = None) -> tuple[int, int]:
-    """Free and total bytes of a device: of the machine, since the device uses the machine's memory."""
+    """Free and total bytes of a device, which are the machine's: they share its memory."""
     return _C.memory_info(device_index(device))
 
 

@@ -1,6 +1,7 @@
 """Random numbers of ``torch.npu``: seeds and states of the devices' default generators.
 
-One seed gives the same numbers as on the CPU; the generators are independent of the CPU's (csrc/device/generator.cpp).
+One seed gives the same numbers as on the CPU; the generators are independent of the CPU's
+(csrc/device/generator.cpp).
 """
 
 from collections.abc import Iterable
@@ -29,7 +30,7 @@ def manual_seed(seed: int) -> None:
 
 
 def manual_seed_all(seed: int) -> None:
-    """Seeds the generators of all devices; does nothing where there is none, as ``torch.manual_seed`` calls it."""
+    """Seeds the generators of all devices; ``torch.manual_seed`` calls it, with or without one."""
     for index in range(_C.device_count()):
         _C.default_generator(index).manual_seed(int(seed))
 

@@ -12,7 +12,8 @@ from npu_runtime.npu.device import DeviceLike, device_index
 
 __all__ = ["Event", "Stream", "current_stream", "default_stream", "set_stream", "stream"]
 
-# torch's own classes take the accelerator's device, npu, when none is named; elapsed_time refuses a subclass.
+# torch's own classes: they take the accelerator's device, npu, when none is named, and
+# elapsed_time refuses a subclass.
 Stream = torch.Stream
 Event = torch.Event
 
