@@ -1,0 +1,244 @@
+// Making aliases and adopting what kernels return. The alias storage of a block is made once and lives in
+// the block's header; memory from elsewhere gets a fresh one each time.
+
+#include "alias.h"
+
+#include <cstring>
+#include <utility>
+
+#include <ATen/SparseCsrTensorImpl.h>
+#include <ATen/SparseTensorImpl.h>
+#include <ATen/quantized/QTensorImpl.h>
+#include <c10/core/CPUAllocator.h>
+#include <c10/core/impl/COW.h>
+#include <c10/util/Exception.h>
+
+#include "npu/device.h"
+
+namespace npu::ops {
+namespace {
+
+using c10::BackendComponent;
+using c10::DispatchKey;
+using c10::DispatchKeySet;
+
+const c10::Device kHost{c10::DeviceType::CPU};
+
+// What a strided tensor carries outside inference mode.
+constexpr DispatchKeySet tracked_keys(BackendComponent backend, DispatchKey autocast) {
+  return DispatchKeySet({DispatchKey::Dense, DispatchKey::AutogradFunctionality,
+                         DispatchKey::ADInplaceOrView, autocast}) |
+         DispatchKeySet(backend);
+}
+constexpr DispatchKeySet kHostKeys =
+    tracked_keys(BackendComponent::CPUBit, DispatchKey::AutocastCPU);
+constexpr DispatchKeySet kNpuKeys =
+    tracked_keys(BackendComponent::PrivateUse1Bit, DispatchKey::AutocastPrivateUse1);
+
+constexpr DispatchKeySet kViewBits({DispatchKey::Conjugate, DispatchKey::Negative});
+constexpr DispatchKeySet kLayoutBits({DispatchKey::Dense, DispatchKey::Sparse,
+                                      DispatchKey::SparseCsr, DispatchKey::Quantized});
+
+// Fields of TensorImpl that have no setter, reached the way the language allows: through the name of a
+// derived class.
+struct ImplFields : c10::TensorImpl {
+  static constexpr auto device = &ImplFields::device_opt_;
+  static constexpr auto keys = &ImplFields::key_set_;
+};
+
+// True for a block of the npu allocator; false for memory from elsewhere, and while it is copy-on-write.
+bool is_block(const c10::DataPtr& memory) noexcept {
+  static const c10::DeleterFnPtr deleter = device_allocator()->raw_deleter();
+  return memory.get_deleter() == deleter;
+}
+
+class AliasImpl final : public c10::TensorImpl {
+ public:
+  AliasImpl(c10::Storage&& storage, DispatchKeySet keys, const c10::TensorImpl& source)
+      : c10::TensorImpl(VIEW, std::move(storage), keys, source.dtype()) {
+    copy_generic_tensor_metadata(&source, this);
+    device_opt_ = kHost;
+  }
+};
+
+// The cached alias storage of one block.
+struct AliasSlot final : BlockAttachment {
+  explicit AliasSlot(c10::intrusive_ptr<c10::StorageImpl> alias) : storage(std::move(alias)) {}
+  ~AliasSlot() override {
+    // A kernel that kept an alias must meet a null pointer, never the block's next owner.
+    if (storage.use_count() > 1) {
+      storage->set_data_ptr_noswap(c10::DataPtr(nullptr, kHost));
+      storage->set_nbytes(static_cast<std::size_t>(0));
+    }
+  }
+  c10::intrusive_ptr<c10::StorageImpl> storage;
+};
+
+// The context stays null, so that nothing takes the alias for memory of its own (lazy clones, adoption).
+c10::intrusive_ptr<c10::StorageImpl> new_alias_storage(const c10::StorageImpl& storage) {
+  return c10::make_intrusive<c10::StorageImpl>(
+      c10::StorageImpl::use_byte_size_t(), storage.nbytes(),
+      c10::DataPtr(storage.data_ptr().get(), kHost), c10::GetCPUAllocator(), storage.resizable());
+}
+
+c10::StorageImpl* cached_alias(Block& block, const c10::StorageImpl& storage) {
+  BlockAttachment* slot = block.attachment.load(std::memory_order_acquire);
+  if (C10_UNLIKELY(slot == nullptr)) {
+    auto fresh = std::make_unique<AliasSlot>(new_alias_storage(storage));
+    if (block.attachment.compare_exchange_strong(slot, fresh.get(), std::memory_order_acq_rel)) {
+      slot = fresh.release();
+    }
+  }
+  return static_cast<AliasSlot*>(slot)->storage.get();
+}
+
+c10::Storage alias_storage(c10::StorageImpl& storage, Access access) {
+  if (C10_UNLIKELY(!is_block(storage.data_ptr()))) {
+    // Readers of copy-on-write memory share it. A writer must own it first, or it writes into both.
+    if (access == Access::kWrite) storage.mutable_data_ptr();
+  }
+  void* data = storage.data_ptr().get();
+  if (C10_UNLIKELY(data == nullptr || !is_block(storage.data_ptr()))) {
+    return c10::Storage(new_alias_storage(storage));
+  }
+  c10::StorageImpl* alias = cached_alias(*(static_cast<Block*>(data) - 1), storage);
+  if (C10_UNLIKELY(alias->nbytes() != storage.nbytes())) alias->set_nbytes(storage.nbytes());
+  if (C10_UNLIKELY(alias->resizable() != storage.resizable())) {
+    alias->set_resizable(storage.resizable());
+  }
+  return c10::Storage(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(alias));
+}
+
+at::Tensor alias_of_quantized(const at::Tensor& tensor, Access access, DispatchKeySet keys) {
+  auto* source = static_cast<at::QTensorImpl*>(tensor.unsafeGetTensorImpl());
+  auto alias = c10::make_intrusive<at::QTensorImpl>(
+      alias_storage(*source->unsafe_storage().unsafeGetStorageImpl(), access), keys,
+      source->dtype(), source->quantizer());
+  alias->set_storage_offset(source->storage_offset());
+  alias->set_sizes_and_strides(source->sizes(), source->strides());
+  return at::Tensor(std::move(alias));
+}
+
+at::Tensor alias_of_sparse(const at::Tensor& tensor, Access access, DispatchKeySet keys) {
+  auto* source = static_cast<at::SparseTensorImpl*>(tensor.unsafeGetTensorImpl());
+  auto alias = c10::make_intrusive<at::SparseTensorImpl>(keys, source->dtype());
+  alias->resize_(source->sparse_dim(), source->dense_dim(), source->sizes());
+  alias->set_indices_and_values_unsafe(alias_of(source->indices(), access),
+                                       alias_of(source->values(), access));
+  alias->set_coalesced(source->coalesced());
+  return at::Tensor(std::move(alias));
+}
+
+at::Tensor alias_of_compressed(const at::Tensor& tensor, Access access, DispatchKeySet keys) {
+  auto* source = static_cast<at::SparseCsrTensorImpl*>(tensor.unsafeGetTensorImpl());
+  auto alias = c10::make_intrusive<at::SparseCsrTensorImpl>(keys, kHost, source->layout(),
+                                                            source->dtype());
+  alias->set_member_tensors(alias_of(source->compressed_indices(), access),
+                            alias_of(source->plain_indices(), access),
+                            alias_of(source->values(), access), source->sizes());
+  return at::Tensor(std::move(alias));
+}
+
+void flip_keys(c10::TensorImpl& impl, c10::DeviceIndex device_index) {
+  DispatchKeySet& keys = impl.*ImplFields::keys;
+  if (C10_LIKELY(keys == kHostKeys)) {
+    keys = kNpuKeys;
+  } else {
+    const bool had_autocast = keys.has(DispatchKey::AutocastCPU);
+    keys = keys.remove(DispatchKey::AutocastCPU).remove_backend(BackendComponent::CPUBit) |
+           DispatchKeySet(BackendComponent::PrivateUse1Bit);
+    if (had_autocast) keys = keys.add(DispatchKey::AutocastPrivateUse1);
+  }
+  impl.*ImplFields::device = c10::Device(c10::DeviceType::PrivateUse1, device_index);
+}
+
+}  // namespace
+
+at::Tensor alias_of(const at::Tensor& tensor, Access access, GradFlag grad) {
+  c10::TensorImpl& source = *tensor.unsafeGetTensorImpl();
+  const DispatchKeySet source_keys = source.key_set();
+  DispatchKeySet keys = (source_keys & (kLayoutBits | kViewBits)) |
+                        DispatchKeySet(BackendComponent::CPUBit);
+
+  const bool shows_grad = grad == GradFlag::kVisible && source.requires_grad();
+  if (C10_UNLIKELY(shows_grad)) {
+    // Without this key torch takes the alias for an inference tensor, which cannot require grad.
+    keys = keys.add(DispatchKey::ADInplaceOrView);
+  }
+  at::Tensor alias;
+  if (C10_LIKELY(source_keys.has(DispatchKey::Dense) && source.unsafe_storage())) {
+    alias = at::Tensor(c10::make_intrusive<AliasImpl>(
+        alias_storage(*source.unsafe_storage().unsafeGetStorageImpl(), access), keys, source));
+  } else if (source_keys.has(DispatchKey::Quantized)) {
+    alias = alias_of_quantized(tensor, access, keys);
+  } else if (source_keys.has(DispatchKey::Sparse)) {
+    alias = alias_of_sparse(tensor, access, keys);
+  } else if (source_keys.has(DispatchKey::SparseCsr)) {
+    alias = alias_of_compressed(tensor, access, keys);
+  } else {
+    TORCH_CHECK_NOT_IMPLEMENTED(
+        false, "npu: host kernels need memory they can address; got a tensor with keys ",
+        source_keys, ". Convert it to a strided tensor first. [alias-layout]");
+  }
+  if (C10_UNLIKELY(shows_grad)) alias.unsafeGetTensorImpl()->set_requires_grad(true);
+  return alias;
+}
+
+void adopt_storage(c10::StorageImpl& storage, c10::DeviceIndex device_index) {
+  if (storage.device_type() == c10::DeviceType::PrivateUse1) return;
+  c10::DataPtr& memory = storage._mutable_data_ptr_no_checks();
+  if (C10_UNLIKELY(memory.get() == nullptr)) {  // empty, or torch's tensor of zeros without memory
+    storage.set_data_ptr_noswap(
+        c10::DataPtr(nullptr, c10::Device(c10::DeviceType::PrivateUse1, device_index)));
+  } else if (C10_UNLIKELY(!is_adoptable(memory) || !adopt_as_npu(memory, device_index))) {
+    const c10::DeviceIndex previous = exchange_device(device_index);
+    c10::DataPtr fresh = device_allocator()->allocate(storage.nbytes());
+    exchange_device(previous);
+    std::memcpy(fresh.get(), memory.get(), storage.nbytes());
+    storage.set_data_ptr_noswap(std::move(fresh));
+  }
+  storage.set_allocator(device_allocator());
+}
+
+void adopt_tensor(const at::Tensor& tensor, c10::DeviceIndex device_index) {
+  c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
+  if (C10_LIKELY(static_cast<bool>(impl.unsafe_storage()))) {
+    adopt_storage(*impl.unsafe_storage().unsafeGetStorageImpl(), device_index);
+  } else if (impl.key_set().has(DispatchKey::Sparse)) {
+    auto& sparse = static_cast<at::SparseTensorImpl&>(impl);
+    adopt_tensor(sparse.indices(), device_index);
+    adopt_tensor(sparse.values(), device_index);
+  } else if (impl.key_set().has(DispatchKey::SparseCsr)) {
+    auto& compressed = static_cast<at::SparseCsrTensorImpl&>(impl);
+    adopt_tensor(compressed.compressed_indices(), device_index);
+    adopt_tensor(compressed.plain_indices(), device_index);
+    adopt_tensor(compressed.values(), device_index);
+  } else {
+    TORCH_CHECK_NOT_IMPLEMENTED(
+        false, "npu: a host kernel returned a tensor without memory of its own (keys ",
+        impl.key_set(), "); npu has no such layout. [alias-layout]");
+  }
+  if (!is_npu(tensor)) flip_keys(impl, device_index);
+}
+
+at::Tensor copy_to_npu(const at::Tensor& host, c10::DeviceIndex device_index) {
+  at::Tensor copy;
+  {
+    const HostScope scope(device_index);
+    copy = host.clone();
+  }
+  adopt_tensor(copy, device_index);
+  return copy;
+}
+
+at::Tensor view_from_alias(const at::Tensor& base, const at::Tensor& host_view) {
+  const c10::TensorImpl& shape = *host_view.unsafeGetTensorImpl();
+  const DispatchKeySet keys = (base.key_set() - kViewBits) | (shape.key_set() & kViewBits);
+  auto impl = c10::make_intrusive<c10::TensorImpl>(c10::TensorImpl::VIEW,
+                                                   c10::Storage(base.storage()), keys,
+                                                   shape.dtype());
+  impl->set_sizes_and_strides(shape.sizes(), shape.strides(), shape.storage_offset());
+  return at::Tensor(std::move(impl));
+}
+
+}  // namespace npu::ops

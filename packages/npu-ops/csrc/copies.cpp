@@ -1,0 +1,66 @@
+// Bytes from and to npu: tensor to tensor across devices, dtypes and strides, and one element as a number.
+// All of it runs on aliases, so a copy between npu and cpu touches each byte once.
+
+#include "kernels.h"
+
+#include <ATen/ops/_local_scalar_dense.h>
+#include <c10/util/Exception.h>
+
+#include "alias.h"
+#include "npu/device.h"
+#include "npu/observe.h"
+
+namespace npu::ops {
+namespace {
+
+// The tensor itself when it lives on the CPU.
+at::Tensor host_view(const at::Tensor& tensor, Access access) {
+  if (is_npu(tensor)) return alias_of(tensor, access);
+  TORCH_CHECK(tensor.is_cpu(), "npu: copies go between npu and cpu; got a tensor on ", tensor.device(),
+              ". Copy it to cpu first. [copy-device]");
+  return tensor;
+}
+
+void copy_bytes(const at::Tensor& source, const at::Tensor& destination) {
+  const bool is_observed = observe::is_enabled();
+  const std::int64_t start_ns = is_observed ? observe::now_ns() : 0;
+  {
+    const at::Tensor from = host_view(source, Access::kRead);
+    at::Tensor to = host_view(destination, Access::kWrite);
+    const HostScope scope(current_device());
+    to.copy_(from);
+  }
+  if (C10_UNLIKELY(is_observed)) {
+    const char* name = !is_npu(source)        ? "cpu to npu"
+                       : is_npu(destination) ? "npu to npu"
+                                             : "npu to cpu";
+    observe::emit_span("copy", name, start_ns, observe::now_ns(),
+                       "\"bytes\": " + std::to_string(destination.numel() * destination.itemsize()));
+  }
+}
+
+}  // namespace
+
+at::Tensor& copy_(at::Tensor& self, const at::Tensor& source, bool /*non_blocking*/) {
+  if (!self.is_same(source)) copy_bytes(source, self);
+  return self;
+}
+
+at::Tensor copy_from(const at::Tensor& self, const at::Tensor& destination, bool /*non_blocking*/) {
+  copy_bytes(self, destination);
+  return destination;
+}
+
+at::Tensor copy_from_and_resize(const at::Tensor& self, const at::Tensor& destination) {
+  destination.resize_(self.sizes());
+  copy_bytes(self, destination);
+  return destination;
+}
+
+at::Scalar local_scalar_dense(const at::Tensor& self) {
+  const at::Tensor alias = alias_of(self, Access::kRead);
+  const HostScope scope(current_device());
+  return at::_local_scalar_dense(alias);
+}
+
+}  // namespace npu::ops

@@ -1,0 +1,153 @@
+// Schema analysis, and the table of plans that the counts are read from.
+
+#include "op_plan.h"
+
+#include <algorithm>
+#include <deque>
+#include <mutex>
+#include <optional>
+#include <shared_mutex>
+#include <string_view>
+#include <unordered_map>
+#include <unordered_set>
+
+namespace npu::ops {
+namespace {
+
+struct CpuArgument {
+  std::string_view op_prefix;
+  std::string_view argument;
+};
+
+// Arguments that CUDA kernels, too, accept on the CPU: they are read on the host before the kernel starts.
+constexpr CpuArgument kCpuArguments[] = {
+    {"aten::index.", "indices"},
+    {"aten::index_put", "indices"},
+    {"aten::_index_put_impl_", "indices"},
+    {"aten::_unsafe_index", "indices"},
+    {"aten::_unsafe_masked_index", "indices"},
+    {"aten::_ctc_loss", "input_lengths"},
+    {"aten::_ctc_loss", "target_lengths"},
+    {"aten::_foreach_", "scalars"},
+    {"aten::_foreach_copy", "src"},
+    {"aten::_nested_view_from_buffer", "nested_size"},
+    {"aten::_nested_view_from_buffer", "nested_strides"},
+    {"aten::_nested_view_from_buffer", "offsets"},
+};
+
+const std::unordered_set<std::string_view>& ops_that_read_requires_grad() {
+  static const std::unordered_set<std::string_view> names{
+      "aten::convolution",
+      "aten::_convolution",
+      "aten::_fused_sdp_choice",
+      "aten::_native_multi_head_attention",
+      "aten::_transformer_encoder_layer_fwd",
+  };
+  return names;
+}
+
+std::optional<ArgumentKind> kind_of(const c10::Type& type) {
+  switch (type.kind()) {
+    case c10::TypeKind::TensorType:
+      return ArgumentKind::kTensor;
+    case c10::TypeKind::DeviceObjType:
+      return ArgumentKind::kDevice;
+    case c10::TypeKind::GeneratorType:
+      return ArgumentKind::kGenerator;
+    case c10::TypeKind::OptionalType:
+      return kind_of(*type.castRaw<c10::OptionalType>()->getElementType());
+    case c10::TypeKind::ListType: {
+      const c10::Type& element = *type.castRaw<c10::ListType>()->getElementType();
+      if (element.kind() == c10::TypeKind::TensorType) return ArgumentKind::kTensorList;
+      if (element.kind() == c10::TypeKind::OptionalType && kind_of(element) == ArgumentKind::kTensor) {
+        return ArgumentKind::kOptionalTensorList;
+      }
+      return std::nullopt;
+    }
+    default:
+      return std::nullopt;
+  }
+}
+
+std::string full_name(const c10::OperatorName& name) {
+  return name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
+}
+
+struct NameHash {
+  std::size_t operator()(const c10::OperatorName& name) const {
+    return std::hash<std::string>()(name.name) ^ (std::hash<std::string>()(name.overload_name) << 1);
+  }
+};
+
+struct PlanTable {
+  std::shared_mutex mutex;
+  std::deque<OpPlan> plans;  // a deque, because kernels keep references
+  std::unordered_map<c10::OperatorName, OpPlan*, NameHash> by_name;
+};
+
+// Never destroyed: kernels run until the very end of the process.
+PlanTable& table() {
+  static auto* instance = new PlanTable;
+  return *instance;
+}
+
+}  // namespace
+
+OpPlan::OpPlan(const c10::OperatorHandle& handle)
+    : op(handle), name(full_name(handle.operator_name())) {
+  const c10::FunctionSchema& schema = handle.schema();
+  argument_count = schema.arguments().size();
+  return_count = schema.returns().size();
+  grad = ops_that_read_requires_grad().contains(handle.operator_name().name) ? GradFlag::kVisible
+                                                                             : GradFlag::kHidden;
+  for (std::size_t index = 0; index < argument_count; ++index) {
+    const c10::Argument& argument = schema.arguments()[index];
+    const auto kind = kind_of(*argument.type());
+    if (!kind) continue;
+    const bool is_written = argument.alias_info() != nullptr && argument.alias_info()->isWrite();
+    const bool may_be_on_cpu =
+        std::any_of(std::begin(kCpuArguments), std::end(kCpuArguments), [&](const CpuArgument& row) {
+          return name.starts_with(row.op_prefix) && argument.name() == row.argument;
+        });
+    arguments.push_back(
+        {static_cast<std::uint16_t>(index), *kind, is_written, may_be_on_cpu});
+  }
+}
+
+OpPlan& plan_of(const c10::OperatorHandle& op) {
+  PlanTable& plans = table();
+  {
+    const std::shared_lock lock(plans.mutex);
+    if (const auto found = plans.by_name.find(op.operator_name()); found != plans.by_name.end()) {
+      return *found->second;
+    }
+  }
+  const std::unique_lock lock(plans.mutex);
+  auto [slot, is_new] = plans.by_name.try_emplace(op.operator_name(), nullptr);
+  if (is_new) slot->second = &plans.plans.emplace_back(op);
+  return *slot->second;
+}
+
+std::vector<std::pair<std::string, std::uint64_t>> fallback_counts() {
+  std::vector<std::pair<std::string, std::uint64_t>> counts;
+  {
+    PlanTable& plans = table();
+    const std::shared_lock lock(plans.mutex);
+    for (const OpPlan& plan : plans.plans) {
+      const std::uint64_t calls = plan.call_count.load(std::memory_order_relaxed);
+      if (calls != 0) counts.emplace_back(plan.name, calls);
+    }
+  }
+  std::sort(counts.begin(), counts.end(), [](const auto& left, const auto& right) {
+    return left.second != right.second ? left.second > right.second : left.first < right.first;
+  });
+  return counts;
+}
+
+void reset_fallback_counts() {
+  PlanTable& plans = table();
+  const std::shared_lock lock(plans.mutex);
+  for (OpPlan& plan : plans.plans) plan.call_count.store(0, std::memory_order_relaxed);
+}
+
+}  // namespace npu::ops

@@ -1,0 +1,52 @@
+// What the fallback has to know about one op, read once from its schema.
+//
+// How a call is then carried out is in fallback.cpp.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include "alias.h"
+
+namespace npu::ops {
+
+enum class ArgumentKind : std::uint8_t {
+  kTensor,
+  kTensorList,
+  kOptionalTensorList,
+  kDevice,
+  kGenerator
+};
+
+struct ArgumentPlan {
+  std::uint16_t index;
+  ArgumentKind kind;
+  bool is_written;
+  bool may_be_on_cpu;  // even when it is not zero-dim, as on CUDA (index lists, lengths)
+};
+
+struct OpPlan {
+  explicit OpPlan(const c10::OperatorHandle& op);
+
+  c10::OperatorHandle op;
+  std::string name;  // "aten::add.Tensor"
+  std::vector<ArgumentPlan> arguments;  // those that the fallback rewrites, in schema order
+  std::size_t argument_count;
+  std::size_t return_count;
+  GradFlag grad;
+  std::atomic<std::uint64_t> call_count{0};
+};
+
+// The plan of an op; made at the first request and kept until the process ends.
+OpPlan& plan_of(const c10::OperatorHandle& op);
+
+// Calls per op since the last reset, for ops that were called at all, most frequent first.
+std::vector<std::pair<std::string, std::uint64_t>> fallback_counts();
+void reset_fallback_counts();
+
+}  // namespace npu::ops

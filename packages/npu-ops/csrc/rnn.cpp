@@ -1,0 +1,133 @@
+// Fused LSTM and GRU cells: torch asks every device but the CPU for them. Written in plain tensor ops that
+// run on aliases, hence in one pass over the dispatcher for the whole cell.
+//
+// Formulas: torch.nn.LSTMCell and torch.nn.GRUCell. The workspaces hold what backward needs, in our own
+// order, since only the functions below read them.
+
+#include "kernels.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/sigmoid.h>
+#include <ATen/ops/tanh.h>
+#include <ATen/ops/zeros_like.h>
+
+#include "alias.h"
+
+namespace npu::ops {
+namespace {
+
+at::Tensor read(const at::Tensor& tensor) {
+  return is_npu(tensor) ? alias_of(tensor, Access::kRead) : tensor;
+}
+
+at::Tensor with_bias(const at::Tensor& gates, const std::optional<at::Tensor>& bias) {
+  return bias && bias->defined() ? gates + read(*bias) : gates;
+}
+
+at::Tensor adopted(at::Tensor fresh, c10::DeviceIndex device_index) {
+  if (fresh.defined()) adopt_tensor(fresh, device_index);
+  return fresh;
+}
+
+at::Tensor or_zeros(const std::optional<at::Tensor>& gradient, const at::Tensor& like) {
+  return gradient && gradient->defined() ? read(*gradient) : at::zeros_like(like);
+}
+
+}  // namespace
+
+// Gate order: input, forget, cell, output. workspace: (batch, 4 * hidden), the activated gates.
+std::tuple<at::Tensor, at::Tensor, at::Tensor> fused_lstm_cell(
+    const at::Tensor& input_gates, const at::Tensor& hidden_gates, const at::Tensor& cx,
+    const std::optional<at::Tensor>& input_bias, const std::optional<at::Tensor>& hidden_bias) {
+  const c10::DeviceIndex device = input_gates.device().index();
+  at::Tensor hy, cy, workspace;
+  {
+    const HostScope scope(device);
+    const at::Tensor gates = with_bias(read(input_gates), input_bias) +
+                             with_bias(read(hidden_gates), hidden_bias);
+    const auto parts = gates.chunk(4, 1);
+    const at::Tensor in = parts[0].sigmoid(), forget = parts[1].sigmoid();
+    const at::Tensor cell = parts[2].tanh(), out = parts[3].sigmoid();
+    cy = (forget * read(cx)).add_(in * cell);
+    hy = out * cy.tanh();
+    workspace = at::cat({in, forget, cell, out}, 1);
+  }
+  return {adopted(hy, device), adopted(cy, device), adopted(workspace, device)};
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> fused_lstm_cell_backward(
+    const std::optional<at::Tensor>& grad_hy, const std::optional<at::Tensor>& grad_cy,
+    const at::Tensor& cx, const at::Tensor& cy, const at::Tensor& workspace, bool has_bias) {
+  const bool has_gradient = (grad_hy && grad_hy->defined()) || (grad_cy && grad_cy->defined());
+  if (!has_gradient) return {};
+  const c10::DeviceIndex device = workspace.device().index();
+  at::Tensor grad_gates, grad_cx, grad_bias;
+  {
+    const HostScope scope(device);
+    const auto parts = read(workspace).chunk(4, 1);
+    const at::Tensor &in = parts[0], &forget = parts[1], &cell = parts[2], &out = parts[3];
+    const at::Tensor host_cx = read(cx);
+    const at::Tensor tanh_cy = read(cy).tanh();
+    const at::Tensor from_hy = or_zeros(grad_hy, tanh_cy);
+    const at::Tensor grad_cell_state =
+        from_hy * out * (1 - tanh_cy * tanh_cy) + or_zeros(grad_cy, tanh_cy);
+    const at::Tensor grad_in = grad_cell_state * cell * in * (1 - in);
+    const at::Tensor grad_forget = grad_cell_state * host_cx * forget * (1 - forget);
+    const at::Tensor grad_cell = grad_cell_state * in * (1 - cell * cell);
+    const at::Tensor grad_out = from_hy * tanh_cy * out * (1 - out);
+    grad_gates = at::cat({grad_in, grad_forget, grad_cell, grad_out}, 1);
+    grad_cx = grad_cell_state * forget;
+    if (has_bias) grad_bias = grad_gates.sum(0);
+  }
+  return {adopted(grad_gates, device), adopted(grad_cx, device), adopted(grad_bias, device)};
+}
+
+// Gate order: reset, update, new. workspace: (batch, 5 * hidden): reset, update, new, hx, hidden new gate.
+std::tuple<at::Tensor, at::Tensor> fused_gru_cell(const at::Tensor& input_gates,
+                                                  const at::Tensor& hidden_gates,
+                                                  const at::Tensor& hx,
+                                                  const std::optional<at::Tensor>& input_bias,
+                                                  const std::optional<at::Tensor>& hidden_bias) {
+  const c10::DeviceIndex device = input_gates.device().index();
+  at::Tensor hy, workspace;
+  {
+    const HostScope scope(device);
+    const auto from_input = with_bias(read(input_gates), input_bias).chunk(3, 1);
+    const auto from_hidden = with_bias(read(hidden_gates), hidden_bias).chunk(3, 1);
+    const at::Tensor host_hx = read(hx);
+    const at::Tensor reset = (from_input[0] + from_hidden[0]).sigmoid_();
+    const at::Tensor update = (from_input[1] + from_hidden[1]).sigmoid_();
+    const at::Tensor candidate = (from_input[2] + reset * from_hidden[2]).tanh_();
+    hy = (host_hx - candidate).mul_(update).add_(candidate);
+    workspace = at::cat({reset, update, candidate, host_hx, from_hidden[2]}, 1);
+  }
+  return {adopted(hy, device), adopted(workspace, device)};
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> fused_gru_cell_backward(
+    const at::Tensor& grad_hy, const at::Tensor& workspace, bool has_bias) {
+  const c10::DeviceIndex device = workspace.device().index();
+  at::Tensor grad_input, grad_hidden, grad_hx, grad_input_bias, grad_hidden_bias;
+  {
+    const HostScope scope(device);
+    const at::Tensor grad = read(grad_hy);
+    const auto parts = read(workspace).chunk(5, 1);
+    const at::Tensor &reset = parts[0], &update = parts[1], &candidate = parts[2], &hx = parts[3];
+    const at::Tensor& hidden_new = parts[4];
+    grad_hx = grad * update;
+    const at::Tensor grad_update = grad * (hx - candidate) * (1 - update) * update;
+    const at::Tensor grad_new = grad * (1 - update) * (1 - candidate * candidate);
+    const at::Tensor grad_reset = grad_new * hidden_new * (1 - reset) * reset;
+    grad_input = at::cat({grad_reset, grad_update, grad_new}, 1);
+    grad_hidden = at::cat({grad_reset, grad_update, grad_new * reset}, 1);
+    if (has_bias) {
+      grad_input_bias = grad_input.sum(0);
+      grad_hidden_bias = grad_hidden.sum(0);
+    }
+  }
+  return {adopted(grad_input, device), adopted(grad_hidden, device), adopted(grad_hx, device),
+          adopted(grad_input_bias, device), adopted(grad_hidden_bias, device)};
+}
+
+}  // namespace npu::ops
