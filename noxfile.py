@@ -69,7 +69,10 @@ def types(session: nox.Session) -> None:
     """Check the types of all five packages with mypy --strict."""
     python = shared_environment(session, "platform")
     install_dependencies(session, python, extra=group("types"))
-    sources = [f"packages/{package}/src/{package.replace('-', '_')}" for package in PACKAGES]
+    found = [
+        sorted((ROOT / "packages" / package / "src").glob("*/__init__.py")) for package in PACKAGES
+    ]
+    sources = [file.parent.relative_to(ROOT) for files in found for file in files]
     run_in(session, python, "-m", "mypy", *sources, *session.posargs)
 
 
