@@ -1,0 +1,68 @@
+"""Small OpenVINO models that the program tests run, and fresh Python processes."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import openvino as ov
+import pytest
+from openvino import opset13 as ops
+
+
+@pytest.fixture
+def save_model(tmp_path: Path) -> Callable[[ov.Model], Path]:
+    """Writes a model as IR and gives the path of its xml."""
+
+    def save(model: ov.Model) -> Path:
+        path = tmp_path / f"{model.get_friendly_name()}.xml"
+        ov.save_model(model, path, compress_to_fp16=False)
+        return path
+
+    return save
+
+
+@pytest.fixture
+def scale_model() -> ov.Model:
+    """Two outputs of static shape (2, 3): x + 1 and 2 * y, with the constants as weights."""
+    x = ops.parameter([2, 3], np.float32, name="x")
+    y = ops.parameter([2, 3], np.float32, name="y")
+    plus = ops.add(x, ops.constant(np.ones((2, 3), np.float32)))
+    twice = ops.multiply(y, ops.constant(np.full((2, 3), 2, np.float32)))
+    return ov.Model([plus, twice], [x, y], "scale")
+
+
+@pytest.fixture
+def dynamic_model() -> ov.Model:
+    """One output, 3 * x, for x of shape (?, 4)."""
+    x = ops.parameter([-1, 4], np.float32, name="x")
+    return ov.Model([ops.multiply(x, ops.constant(np.float32(3)))], [x], "dynamic")
+
+
+@pytest.fixture
+def counter_model() -> ov.Model:
+    """Adds x to a variable that starts at zero, and gives the sum: shape (2,)."""
+    x = ops.parameter([2], np.float32, name="x")
+    start = ops.constant(np.zeros(2, np.float32))
+    state = ops.read_value(start, "sum", ov.Type.f32, ov.PartialShape([2]))
+    total = ops.add(state, x)
+    return ov.Model([ops.result(total)], [ops.assign(total, "sum")], [x], "counter")
+
+
+@pytest.fixture
+def run_python() -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs code in a new Python process, with environment variables as keywords."""
+
+    def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-c", code],
+            env=os.environ | environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+
+    return run

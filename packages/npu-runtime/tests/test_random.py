@@ -1,0 +1,69 @@
+import pytest
+import torch
+
+
+def test_one_seed_gives_the_cpus_numbers():
+    torch.manual_seed(11)
+    on_cpu = torch.rand(5)
+    torch.manual_seed(11)
+    on_npu = torch.rand(5, device="npu")
+    assert torch.equal(on_npu.cpu(), on_cpu)
+
+
+def test_the_streams_are_independent():
+    torch.manual_seed(11)
+    expected = torch.rand(5)
+    torch.manual_seed(11)
+    torch.rand(1000, device="npu")
+    assert torch.equal(torch.rand(5), expected)
+
+
+def test_state_can_be_saved_and_restored():
+    state = torch.npu.get_rng_state()
+    first = torch.rand(4, device="npu")
+    torch.npu.set_rng_state(state)
+    assert torch.equal(torch.rand(4, device="npu").cpu(), first.cpu())
+    assert state.device.type == "cpu"
+
+
+def test_seeding_the_device_leaves_the_cpu_alone():
+    before = torch.get_rng_state()
+    torch.npu.manual_seed(5)
+    assert torch.npu.initial_seed() == 5
+    torch.npu.manual_seed_all(6)
+    assert torch.npu.initial_seed() == 6
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_seed_draws_a_new_seed():
+    first, second = torch.npu.seed(), torch.npu.seed()
+    assert first != second
+    torch.npu.seed_all()
+    assert torch.npu.initial_seed() not in (first, second)
+
+
+def test_a_generator_of_its_own_repeats():
+    generator = torch.Generator(device="npu").manual_seed(9)
+    clone = generator.clone_state()
+    first = torch.rand(3, device="npu", generator=generator)
+    assert torch.equal(torch.rand(3, device="npu", generator=clone).cpu(), first.cpu())
+    assert generator.device == torch.device("npu:0")
+
+
+def test_all_states_round_trip():
+    states = torch.npu.get_rng_state_all()
+    assert len(states) == torch.npu.device_count()
+    first = torch.rand(3, device="npu")
+    torch.npu.set_rng_state_all(states)
+    assert torch.equal(torch.rand(3, device="npu").cpu(), first.cpu())
+
+
+def test_fork_rng_restores_the_device():
+    with torch.random.fork_rng(devices=[0], device_type="npu"):
+        torch.npu.manual_seed(123)
+    assert torch.npu.initial_seed() != 123
+
+
+def test_a_cpu_generator_on_the_device_is_refused():
+    with pytest.raises(RuntimeError, match="generator"):
+        torch.rand(3, device="npu", generator=torch.Generator())
