@@ -53,6 +53,6 @@ def test_info_names_the_device_and_the_reason(run):
 
 
 def test_asking_for_the_device_by_name_chooses_it(run):
-    code = "import npu_runtime as r; print(r.device_info().openvino_device)"
+    code = "import npu_runtime as r; print(r.device_info().device)"
     done = run("python", "-c", code, NPU_DEVICE="CPU")
     assert done.stdout.strip() == "CPU", done.stderr
