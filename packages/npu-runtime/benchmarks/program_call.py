@@ -1,0 +1,62 @@
+"""What a program's call costs from torch tensors to torch tensors, over the bare inference.
+
+    python packages/npu-runtime/benchmarks/program_call.py
+
+Prints the median microseconds of one call of a tiny model (relu of 16 floats): through OpenVINO's
+own Python request with its tensors bound once (the bare inference, the peer), through a Program,
+through a Session, and through OpenVINO's Python call that takes and gives arrays. What limits a
+call is the number of vendor calls: one bind for each port whose memory changed, and the inference.
+"""
+
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import openvino as ov
+import torch
+from openvino import opset13 as ops
+
+from npu_runtime import load_program
+
+F32 = {"INFERENCE_PRECISION_HINT": "f32"}
+
+
+def median_us(call: Callable[[], object], *, repeats: int = 7, calls: int = 3000) -> float:
+    samples = []
+    for _ in range(repeats):
+        start = time.perf_counter_ns()
+        for _ in range(calls):
+            call()
+        samples.append((time.perf_counter_ns() - start) / calls / 1000)
+    return statistics.median(samples)
+
+
+def main() -> None:
+    x = ops.parameter([16], np.float32, name="x")
+    model = ov.Model([ops.relu(x)], [x], "relu")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "relu.xml")
+        ov.save_model(model, path, compress_to_fp16=False)
+        program = load_program(path, name="relu", options=F32)
+    session = program.session()
+    compiled = ov.Core().compile_model(model, "CPU", F32)
+    request = compiled.create_infer_request()
+    array = np.zeros(16, np.float32)
+    request.set_input_tensor(ov.Tensor(array, shared_memory=True))
+    tensor = torch.zeros(16)
+    bare = median_us(request.infer)
+    rows = [
+        ("bare inference, bound once (OpenVINO Python)", bare),
+        ("Program.run, cpu tensors", median_us(lambda: program.run([tensor]))),
+        ("Session.run, cpu tensors", median_us(lambda: session.run([tensor]))),
+        ("CompiledModel(array) (OpenVINO Python)", median_us(lambda: compiled(array))),
+    ]
+    for label, cost in rows:
+        print(f"{label:46} {cost:7.2f} us  {cost / bare:5.2f}x")
+
+
+if __name__ == "__main__":
+    main()
