@@ -1,0 +1,5 @@
+"""The command npu-llm."""
+
+from npu_llm.cli.main import main
+
+__all__ = ["main"]

@@ -1,0 +1,79 @@
+"""What the commands print beside the answer, all of it to standard error.
+
+The answer itself is npu_llm.cli.streamer's; what there is to say is gathered by the commands.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from npu_llm.progress import STAGES, ProgressListener, Stage
+
+__all__ = ["Display"]
+
+
+class Display:
+    """Lines, a progress bar and a table on standard error; plain lines where it is no terminal."""
+
+    def __init__(self) -> None:
+        self.console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+
+    def line(self, text: str, *, style: str | None = None) -> None:
+        """Prints a line."""
+        self.console.print(text, style=style)
+
+    def table(self, rows: Mapping[str, str]) -> None:
+        """Prints names and values."""
+        table = Table(show_header=False, pad_edge=False)
+        table.add_column(style="bold")
+        table.add_column()
+        for name, value in rows.items():
+            table.add_row(name, value)
+        self.console.print(table, soft_wrap=False)
+
+    @contextmanager
+    def progress(self) -> Iterator[ProgressListener]:
+        """Shows how loading goes; gives what to call with a stage and its share."""
+        if self.console.is_terminal:
+            with self._bar() as listener:
+                yield listener
+        else:
+            yield self._lines()
+
+    def _lines(self) -> ProgressListener:
+        started: dict[str, float] = {}
+
+        def listener(stage: Stage, share: float) -> None:
+            if stage.name not in started:
+                started[stage.name] = time.perf_counter()
+            elif share >= 1.0 and started[stage.name] >= 0:
+                seconds = time.perf_counter() - started[stage.name]
+                started[stage.name] = -1.0
+                self.line(f"{stage.title}: {seconds:.1f} s")
+
+        return listener
+
+    @contextmanager
+    def _bar(self) -> Iterator[ProgressListener]:
+        columns = (
+            SpinnerColumn(),
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            TextColumn("{task.percentage:>3.0f} %"),
+            TimeElapsedColumn(),
+        )
+        with Progress(*columns, console=self.console, transient=True) as bar:
+            total = sum(stage.weight for stage in STAGES)
+            task = bar.add_task("starting", total=total)
+
+            def listener(stage: Stage, share: float) -> None:
+                before = sum(other.weight for other in STAGES[: STAGES.index(stage)])
+                bar.update(task, description=stage.title, completed=before + share * stage.weight)
+
+            yield listener

@@ -1,0 +1,48 @@
+"""`npu-llm generate`: answers one prompt.
+
+Starting the model is npu_llm.cli.session's work.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from npu_llm.cli.display import Display
+from npu_llm.errors import OptionError
+
+__all__ = ["generate"]
+
+
+def generate(options: argparse.Namespace) -> int:
+    """Writes the answer to standard output, all else to standard error.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        NpuError: for whatever keeps the answer from coming.
+    """
+    prompt = sys.stdin.read() if options.prompt == "-" else options.prompt
+    if not prompt.strip():
+        raise OptionError(
+            f"PROMPT: must hold some text; got {prompt!r}. Pass a prompt, or - to read it from "
+            "standard input.",
+            code="empty-prompt",
+        )
+    # Heavy: a mistyped command should not wait for them.
+    from npu_llm.cli.session import encode, figures, generation_options, start
+    from npu_llm.cli.streamer import AnswerStreamer
+
+    display = Display()
+    model = start(options, display)
+    messages = [{"role": "user", "content": prompt}]
+    if options.system:
+        messages.insert(0, {"role": "system", "content": options.system})
+    inputs = encode(model, messages)
+    streamer = AnswerStreamer(model.tokenizer)
+    model.generate(**inputs, streamer=streamer, **generation_options(options, model))
+    sys.stdout.write("\n")
+    sys.stdout.flush()
+    display.table(figures(model, inputs["input_ids"].shape[1], streamer))
+    return 0

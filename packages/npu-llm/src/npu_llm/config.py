@@ -1,0 +1,40 @@
+"""The settings that come from the environment; nothing else in this package reads it.
+
+What a caller passes to from_pretrained or on the command line wins over these.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["Settings", "read_settings"]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the environment says.
+
+    Attributes:
+        cache_dir: where compiled models are kept between starts.
+    """
+
+    cache_dir: Path
+
+
+def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
+    """Reads the settings.
+
+    Args:
+        environment: variables; those of the process by default. `NPU_LLM_CACHE_DIR` names the
+            cache directory, else it is `npu-llm` in `XDG_CACHE_HOME`, else in `~/.cache`.
+    """
+    variables = os.environ if environment is None else environment
+    named = variables.get("NPU_LLM_CACHE_DIR")
+    if named:
+        return Settings(cache_dir=Path(named).expanduser())
+    base = variables.get("XDG_CACHE_HOME")
+    parent = Path(base) if base else Path.home() / ".cache"
+    return Settings(cache_dir=parent / "npu-llm")

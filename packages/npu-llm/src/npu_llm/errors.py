@@ -1,0 +1,34 @@
+"""The errors of this package, all under npu_runtime's NpuError.
+
+The codes are explained in docs/reference/errors.md; the base tree lives in npu_runtime.errors.
+"""
+
+from __future__ import annotations
+
+from npu_runtime.errors import NpuError
+
+__all__ = ["CacheError", "CaptureError", "ContextError", "LlmError", "ModelError", "OptionError"]
+
+
+class LlmError(NpuError):
+    """Something npu-llm cannot do, with a stable code."""
+
+
+class ModelError(LlmError):
+    """A model's files are absent, damaged, or not of a kind that can be loaded."""
+
+
+class OptionError(LlmError, ValueError):
+    """An option has a value that is not understood."""
+
+
+class ContextError(LlmError, ValueError):
+    """A prompt, or a prompt and its answer, do not fit into the model's context."""
+
+
+class CaptureError(LlmError):
+    """A model's step cannot be captured as one graph with its cache as inputs."""
+
+
+class CacheError(LlmError):
+    """The cache directory cannot be used."""

@@ -1,0 +1,65 @@
+"""Precisions: the names a user may give, and what each means for weights and arithmetic.
+
+Compressing the weights is npu_compiler.quantize's work, choosing the device's options
+npu_compiler.programs'.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from npu_llm.errors import OptionError
+
+__all__ = ["DEFAULT_PRECISION", "PRECISIONS", "Precision", "parse_precision"]
+
+
+@dataclass(frozen=True)
+class Precision:
+    """How a model's weights are stored and what its arithmetic is done in.
+
+    Attributes:
+        name: the name a user gives.
+        weights: what the weights are stored as.
+        compute: dtype of the arithmetic.
+        torch_dtype: what `model.dtype` says.
+    """
+
+    name: str
+    weights: str
+    compute: str
+    torch_dtype: torch.dtype
+
+
+PRECISIONS: dict[str, Precision] = {
+    "float32": Precision("float32", "float32", "float32", torch.float32),
+    "bfloat16": Precision("bfloat16", "bfloat16", "bfloat16", torch.bfloat16),
+    "float16": Precision("float16", "float16", "float16", torch.float16),
+    "int8": Precision("int8", "int8", "bfloat16", torch.int8),
+    "int4": Precision("int4", "int4", "bfloat16", torch.int8),
+}
+DEFAULT_PRECISION = "bfloat16"
+
+
+def parse_precision(dtype: str | torch.dtype | None) -> Precision:
+    """Returns the precision for what a user passed as `dtype`.
+
+    Args:
+        dtype: a name of PRECISIONS, the torch dtype of that name, or None or "auto" for the
+            default.
+
+    Raises:
+        OptionError: [unknown-dtype] for anything else, listing the choices.
+    """
+    if dtype is None or dtype == "auto":
+        return PRECISIONS[DEFAULT_PRECISION]
+    name = str(dtype).removeprefix("torch.") if isinstance(dtype, torch.dtype) else dtype
+    if isinstance(name, str) and name in PRECISIONS:
+        return PRECISIONS[name]
+    choices = ", ".join(PRECISIONS)
+    raise OptionError(
+        f"dtype: must be one of {choices}; got {dtype!r}. Pass one of these names, "
+        "or torch.float32, torch.bfloat16, torch.float16 or torch.int8.",
+        code="unknown-dtype",
+    )

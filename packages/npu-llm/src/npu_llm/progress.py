@@ -1,0 +1,72 @@
+"""What loading a model reports while it works: named stages, each with its share done.
+
+Drawing it is the caller's business; the command line's bar lives in npu_llm.cli.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from npu_runtime import observe
+
+__all__ = ["STAGES", "Progress", "ProgressListener", "Stage"]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One step of loading.
+
+    Attributes:
+        name: the key that code uses.
+        title: what a user reads.
+        weight: its usual share of a first start, in percent.
+    """
+
+    name: str
+    title: str
+    weight: float
+
+
+# In order. The shares are those of SmolLM2-135M from a GGUF file on 2 cores (2026-11-20).
+STAGES: tuple[Stage, ...] = (
+    Stage("check", "checking the model's files", 1),
+    Stage("weights", "loading weights", 50),
+    Stage("tokenizer", "reading the tokenizer", 13),
+    Stage("capture", "tracing one step", 16),
+    Stage("lower", "lowering to a program", 5),
+    Stage("save", "writing the compile cache", 5),
+    Stage("compile", "compiling for the device", 10),
+)
+
+# Called with the stage and the share of it that is done, 0.0 to 1.0.
+ProgressListener = Callable[[Stage, float], None]
+
+
+class Progress:
+    """Passes the stages of one load on to a listener, and marks each as a span."""
+
+    def __init__(self, listener: ProgressListener | None = None) -> None:
+        self._listener = listener
+        self._stage: Stage | None = None
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Runs one stage; `advance` within it reports its share."""
+        stage = next(stage for stage in STAGES if stage.name == name)
+        self._stage = stage
+        self._report(stage, 0.0)
+        with observe.span("load", stage.title):
+            yield
+        self._report(stage, 1.0)
+        self._stage = None
+
+    def advance(self, share: float) -> None:
+        """Reports how much of the running stage is done, 0.0 to 1.0."""
+        if self._stage is not None:
+            self._report(self._stage, min(max(share, 0.0), 1.0))
+
+    def _report(self, stage: Stage, share: float) -> None:
+        if self._listener is not None:
+            self._listener(stage, share)
