@@ -13,6 +13,7 @@ import openvino.opset15 as ops
 import torch
 from torch import fx
 
+from npu_compiler import capture  # noqa: F401  (defines npu_compiler::attention)
 from npu_compiler.lowering.context import Context
 from npu_compiler.lowering.registry import converter
 
@@ -83,7 +84,11 @@ def _whole(
     return _zero_dead_rows(ctx, node.output(0), mask)
 
 
-@converter(aten.scaled_dot_product_attention.default, rule=_rule_no_dropout)
+@converter(
+    aten.scaled_dot_product_attention.default,
+    torch.ops.npu_compiler.attention.default,
+    rule=_rule_no_dropout,
+)
 def convert_sdpa(
     ctx: Context,
     query: fx.Node,

@@ -1,0 +1,76 @@
+"""The backend that `torch.compile(model, backend="npu")` names.
+
+It captures: dynamo hands a graph over, AOTAutograd makes it functional and, for training, splits it
+into forward and backward. Compiling these graphs is npu_compiler.compilation's work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from functorch.compile import min_cut_rematerialization_partition
+from npu_runtime import observe
+from torch import fx
+from torch._dynamo.backends.common import aot_autograd
+
+from npu_compiler.capture import decompositions, keep_attention_whole
+from npu_compiler.compilation import CompiledGraph
+from npu_compiler.options import parse_options
+
+__all__ = ["npu"]
+
+
+def npu(
+    graph_module: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    options: Mapping[str, Any] | None = None,
+    mode: str | None = None,
+) -> Callable[..., Any]:
+    """Compiles a graph from dynamo; the entry point `npu` of group `torch_dynamo_backends`.
+
+    Args:
+        graph_module: as dynamo captured it.
+        example_inputs: its inputs, fake or real.
+        options: see npu_compiler.options.CompilerConfig, as `torch.compile(options={...})`.
+        mode: torch.compile's mode; programs have no modes, so only None is accepted.
+
+    Raises:
+        OptionError: an option is not known, or its value is not.
+    """
+    if mode is not None:
+        parse_options({"mode": mode})
+    config = parse_options(options)
+    if not torch.is_grad_enabled():
+        keep_attention_whole(graph_module)
+
+    def compiler(kind: str) -> Callable[[fx.GraphModule, Sequence[Any]], CompiledGraph]:
+        def compile_graph(graph: fx.GraphModule, inputs: Sequence[Any]) -> CompiledGraph:
+            positions = _static_positions() if kind == "inference" else ()
+            return CompiledGraph(graph, kind=kind, static_positions=positions, config=config)
+
+        return compile_graph
+
+    capture = aot_autograd(
+        fw_compiler=compiler("forward"),
+        bw_compiler=compiler("backward"),
+        inference_compiler=compiler("inference"),
+        partition_fn=min_cut_rematerialization_partition,
+        decompositions=decompositions(),
+        keep_inference_input_mutations=True,
+    )
+    with observe.span("compile", "capture"):
+        return capture(graph_module, example_inputs)  # type: ignore[no-any-return]
+
+
+def _static_positions() -> tuple[int, ...]:
+    """Inputs of the graph being compiled that are parameters and buffers."""
+    context = torch._guards.TracingContext.try_get()
+    metadata = context.fw_metadata if context is not None else None
+    return tuple(metadata.static_input_indices) if metadata is not None else ()
+
+
+# Read by torch.compile's listing of backends.
+npu._tags = ()  # type: ignore[attr-defined]

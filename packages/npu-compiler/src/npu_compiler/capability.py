@@ -1,0 +1,110 @@
+"""Whether one node of a graph can be lowered, with the reason when it cannot.
+
+Facts in, decision out: it touches no graph and no device. Which nodes then make a program together
+is npu_compiler.partition's decision.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import fx
+
+from npu_compiler.lowering import find_converter, near_matches, op_name
+from npu_compiler.lowering.arguments import bind_arguments
+from npu_compiler.lowering.dtypes import is_float, refusal_for_dtype
+from npu_compiler.options import CompilerConfig
+
+__all__ = ["is_compute", "is_effectful", "is_mutation", "is_symbolic", "refusal"]
+
+
+def refusal(node: fx.Node, config: CompilerConfig) -> str | None:
+    """Returns why a call cannot be lowered, or None when it can.
+
+    Args:
+        node: a call_function node with fake values in `meta["val"]`.
+        config: for the ops that are to run eagerly.
+    """
+    if op_name(node.target) in config.fallback_ops:
+        return "listed in fallback_ops"
+    if node.meta.get("npu_is_output_view"):
+        return "a view that the graph returns beside what it is a view of"
+    row = find_converter(node.target)
+    if row is None:
+        if is_effectful(node):
+            return "draws random numbers or has another effect"
+        close = near_matches(node.target)
+        return "no converter registered" + (f" (similar: {', '.join(close)})" if close else "")
+    if is_mutation(node):
+        return "writes to an argument"
+    for meta in _tensors(node):
+        if (reason := _tensor_refusal(meta)) is not None:
+            return reason
+    if row.rule is not None:
+        return row.rule(node, **bind_arguments(node))
+    return None
+
+
+def is_symbolic(node: fx.Node) -> bool:
+    """Whether a node stands for a symbolic number and not for a tensor."""
+    if node.target is torch.ops.aten._local_scalar_dense.default:
+        # Reads a tensor's content, so it is a call like others.
+        return False
+    value = node.meta.get("val")
+    return isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool))
+
+
+def is_mutation(node: fx.Node) -> bool:
+    """Whether a call writes to one of its arguments."""
+    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
+
+
+def is_effectful(node: fx.Node) -> bool:
+    """Whether the order of a call among others of its kind matters (random numbers, asserts)."""
+    if isinstance(node.target, torch._ops.OpOverload):
+        if torch.Tag.nondeterministic_seeded in node.target.tags:
+            return True
+    return node.is_impure()
+
+
+def is_compute(node: fx.Node) -> bool:
+    """Whether a call does floating point work, so that a program with it is worth its call."""
+    row = find_converter(node.target)
+    if row is None or not row.compute or node.target is operator.getitem:
+        return False
+    return any(is_float(meta.dtype) for meta in _tensors(node))
+
+
+def _tensors(node: fx.Node) -> Iterator[torch.Tensor]:
+    """The fake tensors a call takes and gives; results that nobody reads do not count."""
+    for source in node.all_input_nodes:
+        value = source.meta.get("val")
+        if isinstance(value, torch.Tensor):
+            yield value
+    value = node.meta.get("val")
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (tuple, list)):
+        read = {user.args[1] for user in node.users if user.target is operator.getitem}
+        for index, part in enumerate(value):
+            if isinstance(part, torch.Tensor) and index in read:
+                yield part
+
+
+def _tensor_refusal(meta: torch.Tensor) -> str | None:
+    if meta.layout is not torch.strided:
+        return f"layout {meta.layout}"
+    if any(isinstance(size, int) and size == 0 for size in meta.shape):
+        return "a tensor without elements"
+    for size in meta.shape:
+        if isinstance(size, torch.SymInt) and _is_unbacked(size):
+            return "a size that depends on data"
+    return refusal_for_dtype(meta.dtype)
+
+
+def _is_unbacked(size: Any) -> bool:
+    expression = size.node.expr
+    return any(str(symbol).startswith("u") for symbol in expression.free_symbols)

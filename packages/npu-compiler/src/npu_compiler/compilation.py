@@ -1,0 +1,194 @@
+"""One captured graph, compiled at its first call, when weights have values, and again when they
+change.
+
+Capturing is npu_compiler.backend's work, planning npu_compiler.partition's.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from npu_runtime import observe
+from torch import fx
+
+from npu_compiler.assembly import Assembled, RefusedNode, assemble, count_calls
+from npu_compiler.capability import is_mutation
+from npu_compiler.errors import LoweringError
+from npu_compiler.execution import FrozenWeights
+from npu_compiler.lowering import op_name, source_line
+from npu_compiler.normalize import separate_output_views
+from npu_compiler.options import CompilerConfig
+from npu_compiler.partition import Plan, make_plan
+from npu_compiler.records import EagerNode, GraphRecord, publish
+
+__all__ = ["CompiledGraph"]
+
+_logger = logging.getLogger(__name__)
+_numbers = itertools.count()
+
+# A weight that changed so often is being trained or swapped: from then on it is an input.
+_REBUILDS = 2
+
+
+class CompiledGraph:
+    """A graph as AOTAutograd calls it: with one list of inputs, returning a sequence of outputs."""
+
+    def __init__(
+        self,
+        graph_module: fx.GraphModule,
+        *,
+        kind: str,
+        static_positions: Sequence[int],
+        config: CompilerConfig,
+    ) -> None:
+        """Takes a graph; nothing is compiled before the first call.
+
+        Args:
+            graph_module: functional, with fake values in `meta["val"]`.
+            kind: inference, forward or backward.
+            static_positions: inputs that are weights and buffers. Those that the graph does not
+                write to are frozen, in inference.
+            config: see CompilerConfig.
+        """
+        # AOTAutograd's sign for the calling convention with one list. It stands on the object:
+        # the wrapper around backward graphs copies that and not the class.
+        self._boxed_call = True
+        graph_module.graph.eliminate_dead_code()
+        separate_output_views(graph_module.graph)
+        self._module = graph_module
+        self._placeholders = [n for n in graph_module.graph.nodes if n.op == "placeholder"]
+        self._kind = kind
+        self._config = config
+        self._name = f"graph_{next(_numbers)}"
+        self._lock = threading.Lock()
+        self._run: Callable[..., Any] | None = None
+        self._frozen: FrozenWeights | None = None
+        self._rebuilds = 0
+        is_frozen_kind = kind == "inference" and config.freeze
+        self._freezable = self._freezable_positions(static_positions) if is_frozen_kind else []
+
+    def __call__(self, inputs: list[Any]) -> Any:
+        """Runs the graph on a list of inputs, which is emptied."""
+        run = self._run
+        if run is None or (self._frozen is not None and not self._frozen.is_current(inputs)):
+            with self._lock:
+                run = self._compile(inputs)
+        arguments = tuple(inputs)
+        inputs.clear()
+        return run(*arguments)
+
+    def _freezable_positions(self, static_positions: Sequence[int]) -> list[int]:
+        written = {
+            node.args[0] for node in self._module.graph.nodes if is_mutation(node) and node.args
+        }
+        return [
+            position
+            for position in static_positions
+            if position < len(self._placeholders)
+            and self._placeholders[position] not in written
+            and isinstance(self._placeholders[position].meta.get("val"), torch.Tensor)
+        ]
+
+    def _compile(self, inputs: Sequence[Any]) -> Callable[..., Any]:
+        if self._run is not None:
+            assert self._frozen is not None
+            changed = self._frozen.changed(inputs)
+            if not changed:
+                return self._run
+            self._rebuilds += 1
+            if self._rebuilds > _REBUILDS:
+                self._freezable = [p for p in self._freezable if p not in set(changed)]
+                _logger.info(
+                    "%s: %d weights keep changing; they are inputs from now on",
+                    self._name, len(changed),
+                )
+        # An inference tensor has no version to watch.
+        frozen = {
+            position: inputs[position]
+            for position in self._freezable
+            if not inputs[position].is_inference()
+        }
+        with observe.span("compile", "graph", graph=self._name, kind=self._kind):
+            plan, assembled = self._assemble(
+                {self._placeholders[p].name: tensor for p, tensor in frozen.items()}
+            )
+        used = [p for p in frozen if self._placeholders[p].name in assembled.constant_inputs]
+        self._frozen = FrozenWeights(used, [frozen[p] for p in used]) if used else None
+        self._run = assembled.run
+        publish(self._record(plan, assembled))
+        return assembled.run
+
+    def _assemble(self, constants: dict[str, torch.Tensor]) -> tuple[Plan, Assembled]:
+        refused: dict[str, str] = {}
+        home = self._home()
+        while True:
+            with observe.span("compile", "partition", graph=self._name):
+                plan = make_plan(self._module.graph, config=self._config, refused=refused)
+            if self._config.strict and plan.eager:
+                self._raise_strict(plan)
+            if not plan.segments:
+                return plan, Assembled(self._module.forward, (), frozenset())
+            try:
+                assembled = assemble(
+                    self._module,
+                    plan,
+                    constants=constants,
+                    config=self._config,
+                    home=home,
+                    exact_strides=self._kind != "inference",
+                    name=self._name,
+                )
+            except RefusedNode as refusal:
+                refused.update(dict.fromkeys(refusal.names, refusal.reason))
+                continue
+            return plan, assembled
+
+    def _home(self) -> str:
+        """The device type of the graph's tensors: npu when any is there, scalars apart."""
+        nodes = self._placeholders or list(self._module.graph.nodes)
+        values = [node.meta.get("val") for node in nodes]
+        tensors = [value for value in values if isinstance(value, torch.Tensor)]
+        if not tensors:
+            every = [node.meta.get("val") for node in self._module.graph.nodes]
+            tensors = [value for value in every if isinstance(value, torch.Tensor)]
+        kinds = {tensor.device.type for tensor in tensors}
+        return "npu" if "npu" in kinds else "cpu"
+
+    def _raise_strict(self, plan: Plan) -> None:
+        node, reason = next(iter(plan.eager.items()))
+        line = source_line(node)
+        where = f"node {node.name}, {line}" if line else f"node {node.name}"
+        shapes = [
+            tuple(value.shape)
+            for source in node.all_input_nodes
+            if isinstance(value := source.meta.get("val"), torch.Tensor)
+        ]
+        code = "no-converter" if reason.startswith("no converter") else "cannot-lower"
+        raise LoweringError(
+            f"Cannot lower {op_name(node.target)} ({where}) of inputs {shapes}: {reason}. "
+            "Register a converter, or compile without strict so that it runs eagerly.",
+            code,
+            node.name,
+            reason,
+        )
+
+    def _record(self, plan: Plan, assembled: Assembled) -> GraphRecord:
+        eager = tuple(
+            EagerNode(node.name, op_name(node.target), reason, source_line(node))
+            for node, reason in plan.eager.items()
+            if count_calls([node])
+        )
+        return GraphRecord(
+            name=self._name,
+            kind=self._kind,
+            node_count=count_calls(self._module.graph.nodes),
+            programs=assembled.programs,
+            eager=eager,
+            frozen_count=len(assembled.constant_inputs),
+            rebuilds=self._rebuilds,
+        )

@@ -1,0 +1,105 @@
+"""Runs: one program on tensors, and one compiled graph with its frozen weights watched.
+
+Making them is npu_compiler.assembly's and npu_compiler.compilation's work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import npu_runtime
+import torch
+
+__all__ = ["FrozenWeights", "ProgramCall"]
+
+
+class ProgramCall(torch.nn.Module):
+    """A program as a module, so that it stands in a graph beside eager calls."""
+
+    input_names: tuple[str, ...]
+
+    def __init__(
+        self,
+        program: npu_runtime.Program,
+        *,
+        input_orders: Sequence[tuple[int, ...] | None],
+        output_orders: Sequence[tuple[int, ...] | None],
+        home: str,
+    ) -> None:
+        """Wraps a program.
+
+        Args:
+            program: loaded.
+            input_orders: per input the axes in the order their bytes lie, None for their own.
+            output_orders: per output the permutation that makes the graph's result of the port's.
+            home: device type of the results.
+        """
+        super().__init__()
+        self.program = program
+        self._home = torch.device(home)
+        self._input_orders = tuple(input_orders)
+        self._output_orders = tuple(output_orders)
+        self._is_plain_in = not any(self._input_orders)
+        self._is_plain_out = not any(self._output_orders)
+
+    def forward(self, *inputs: Any) -> list[torch.Tensor]:
+        """Runs the program; results are new tensors."""
+        bound = [
+            value if type(value) is torch.Tensor and value.is_contiguous() else _contiguous(value)
+            for value in (inputs if self._is_plain_in else self._ordered(inputs))
+        ]
+        results = self.program.run(bound, output_device=self._home)
+        if self._is_plain_out:
+            return results
+        return [
+            result if order is None else result.permute(order)
+            for result, order in zip(results, self._output_orders, strict=True)
+        ]
+
+    def _ordered(self, inputs: Sequence[Any]) -> list[Any]:
+        return [
+            value if order is None else value.permute(order)
+            for value, order in zip(inputs, self._input_orders, strict=True)
+        ]
+
+
+def _contiguous(value: Any) -> torch.Tensor:
+    if not isinstance(value, torch.Tensor):
+        # A symbolic number that no input has as a size.
+        return torch.tensor(value)
+    return value.detach().contiguous()
+
+
+class FrozenWeights:
+    """Tensors whose content stands in programs, and whether it still is the same."""
+
+    def __init__(self, positions: Sequence[int], tensors: Sequence[torch.Tensor]) -> None:
+        """Remembers the present state.
+
+        Args:
+            positions: of the tensors among the graph's inputs.
+            tensors: they are held, so that their addresses stay taken.
+        """
+        self.positions = tuple(positions)
+        # The storage is held, not the tensor object: `parameter.data = other` leaves the object.
+        self._held = [tensor.detach() for tensor in tensors]
+        self._versions = [tensor._version for tensor in tensors]
+        self._addresses = [tensor.data_ptr() for tensor in tensors]
+
+    def is_current(self, inputs: Sequence[Any]) -> bool:
+        """Whether the inputs are the tensors that were frozen, unchanged since."""
+        tensors = [inputs[position] for position in self.positions]
+        return [tensor._version for tensor in tensors] == self._versions and [
+            tensor.data_ptr() for tensor in tensors
+        ] == self._addresses
+
+    def changed(self, inputs: Sequence[Any]) -> tuple[int, ...]:
+        """Returns the positions of tensors that are no longer what was frozen."""
+        return tuple(
+            position
+            for position, version, address in zip(
+                self.positions, self._versions, self._addresses, strict=True
+            )
+            if inputs[position]._version != version or inputs[position].data_ptr() != address
+        )

@@ -1,0 +1,17 @@
+"""From OpenVINO models to programs on the device: options, loading, and the cache on disk.
+
+Building models is npu_compiler.lowering's work, running programs npu_runtime's.
+"""
+
+from npu_compiler.programs.cache import CacheStatistics, ProgramCache, content_key
+from npu_compiler.programs.load import load_model
+from npu_compiler.programs.precision import compile_options, precision_name
+
+__all__ = [
+    "CacheStatistics",
+    "ProgramCache",
+    "compile_options",
+    "content_key",
+    "load_model",
+    "precision_name",
+]

@@ -1,0 +1,304 @@
+"""Programs on disk, so that a second process neither lowers nor compiles.
+
+An entry is a directory `<key>` with the IR (model.xml, model.bin), the device's compiled blob and
+entry.json with sizes and checksums. It appears by one rename, so that a reader sees all of it or
+nothing. What the key is made of is the caller's knowledge; content_key adds versions and device.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import npu_runtime
+import openvino as ov
+import torch
+from npu_runtime import observe
+
+from npu_compiler.config import read_settings
+from npu_compiler.programs.load import load_model, write_model
+
+__all__ = ["CacheStatistics", "ProgramCache", "content_key"]
+
+_logger = logging.getLogger(__name__)
+
+_FORMAT = 1
+_SAMPLE_BYTES = 1 << 16
+_WHOLE_BYTES = 1 << 24
+_STALE_S = 3600.0
+
+
+@dataclass(frozen=True)
+class CacheStatistics:
+    """What a cache did since it was made: entries found, built, and rebuilt because damaged."""
+
+    hits: int = 0
+    misses: int = 0
+    rebuilt: int = 0
+    evicted: int = 0
+
+
+def content_key(parts: Mapping[str, Any], *, device: str | None = None) -> str:
+    """Returns the key of a program: a hash of what the caller names and of what always counts.
+
+    Args:
+        parts: JSON-like description of the model, its weights' identity, its dtype and options.
+        device: OpenVINO's name of the device; by default the one that serves.
+    """
+    serving = npu_runtime.device_info()
+    facts = {
+        "parts": parts,
+        "format": _FORMAT,
+        "torch": torch.__version__,
+        "openvino": ov.__version__,
+        "npu-compiler": version("npu-compiler"),
+        "device": device or serving.device,
+        "hardware": serving.full_name,
+        "driver": serving.driver_version,
+    }
+    text = json.dumps(facts, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:40]
+
+
+class ProgramCache:
+    """Programs in a directory, bounded in size; many threads and processes may share it."""
+
+    def __init__(
+        self, cache_dir: str | os.PathLike[str] | None = None, *, max_bytes: int | None = None
+    ) -> None:
+        """Names the directory; it is made when the first program is stored.
+
+        Args:
+            cache_dir: default from the settings (NPU_COMPILE_CACHE_DIR), in it `programs`.
+            max_bytes: the entries that were not used for longest go when the sum is above this.
+        """
+        settings = read_settings()
+        self.directory = Path(cache_dir or settings.cache_dir) / "programs"
+        self.max_bytes = settings.cache_size_bytes if max_bytes is None else max_bytes
+        self._statistics = CacheStatistics()
+        self._lock = threading.Lock()
+
+    @property
+    def statistics(self) -> CacheStatistics:
+        """What this object did so far."""
+        return self._statistics
+
+    def load(
+        self,
+        key: str,
+        build: Callable[[], ov.Model],
+        *,
+        name: str,
+        options: Mapping[str, str],
+        device_index: int | None = None,
+        profiling: bool = False,
+    ) -> npu_runtime.Program:
+        """Returns the program of a key, from the cache, or built and stored.
+
+        Args:
+            key: from content_key; options belong into its parts.
+            build: makes the model when the cache does not have it. Tensors behind its constants
+                must live until this returns.
+            name: shown in traces and errors.
+            options: from compile_options.
+            device_index: index of the npu device; the current one by default.
+            profiling: whether the device records times per layer.
+
+        Returns:
+            The program; `program.loaded_from_cache` says whether the device compiled nothing.
+        """
+        entry = self.directory / key
+
+        def from_entry() -> npu_runtime.Program:
+            return self._load_entry(entry, name, options, device_index, profiling)
+
+        damage = _damage(entry)
+        if damage is None:
+            self._count(hits=1)
+            return from_entry()
+        if entry.exists():
+            _logger.warning("program cache: entry %s is damaged (%s); rebuilding it", key, damage)
+            shutil.rmtree(entry, ignore_errors=True)
+            self._count(rebuilt=1)
+        self._count(misses=1)
+        with observe.span("compile", "build", program=name):
+            model = build()
+        try:
+            self._store(entry, model)
+        except OSError as failure:
+            _logger.warning(
+                "program cache: cannot store %s in %s (%s); running without it",
+                key, self.directory, failure,
+            )
+            return load_model(
+                model, name=name, options=options, device_index=device_index, profiling=profiling
+            )
+        program = from_entry()
+        self._evict(keep=key)
+        return program
+
+    def _load_entry(
+        self,
+        entry: Path,
+        name: str,
+        options: Mapping[str, str],
+        device_index: int | None,
+        profiling: bool,
+    ) -> npu_runtime.Program:
+        blobs = entry / "blob"
+        _check_blobs(blobs)
+        settings = dict(options)
+        settings.setdefault("CACHE_MODE", "OPTIMIZE_SIZE")
+        program = npu_runtime.load_program(
+            entry / "model.xml",
+            name=name,
+            options=settings,
+            device_index=device_index,
+            cache_dir=blobs,
+            profiling=profiling,
+        )
+        if not program.loaded_from_cache:
+            _record_blobs(blobs)
+        _touch(entry)
+        return program
+
+    def _store(self, entry: Path, model: ov.Model) -> None:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self._sweep()
+        with observe.span("compile", "store", key=entry.name):
+            place = Path(tempfile.mkdtemp(prefix=f".{entry.name}.", dir=self.directory))
+            try:
+                try:
+                    write_model(model, place / "model.xml")
+                except RuntimeError as failure:
+                    # OpenVINO reports a full disk so.
+                    raise OSError(str(failure).strip()) from failure
+                files = {path.name: _fingerprint(path) for path in sorted(place.iterdir())}
+                record = {"format": _FORMAT, "created": time.time(), "files": files}
+                _write_json(place / "entry.json", record)
+                try:
+                    place.rename(entry)
+                except OSError:
+                    # Another process was faster: its entry is as good as ours.
+                    if not entry.exists():
+                        raise
+            finally:
+                shutil.rmtree(place, ignore_errors=True)
+
+    def _sweep(self) -> None:
+        """Removes what writers left behind that were killed."""
+        for path in self.directory.glob(".*"):
+            try:
+                is_old = time.time() - path.stat().st_mtime > _STALE_S
+            except OSError:
+                continue
+            if is_old:
+                shutil.rmtree(path, ignore_errors=True)
+
+    def _evict(self, *, keep: str) -> None:
+        entries = []
+        for path in self.directory.iterdir():
+            if path.name.startswith(".") or not path.is_dir():
+                continue
+            try:
+                size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+                used = (path / "entry.json").stat().st_mtime
+            except OSError:
+                continue
+            entries.append((used, size, path))
+        total = sum(size for _, size, _ in entries)
+        for _, size, path in sorted(entries, key=lambda item: item[0]):
+            if total <= self.max_bytes:
+                return
+            if path.name != keep:
+                shutil.rmtree(path, ignore_errors=True)
+                total -= size
+                self._count(evicted=1)
+
+    def _count(self, **more: int) -> None:
+        with self._lock:
+            now = self._statistics
+            sums = {name: getattr(now, name) + count for name, count in more.items()}
+            self._statistics = replace(now, **sums)
+
+
+def _damage(entry: Path) -> str | None:
+    """Why an entry cannot be used; None when it can."""
+    try:
+        record = json.loads((entry / "entry.json").read_text())
+        expected = record["files"]
+        if record["format"] != _FORMAT or "model.xml" not in expected:
+            return "another format"
+        for file_name, fingerprint in expected.items():
+            if _fingerprint(entry / file_name) != fingerprint:
+                return f"{file_name} is not what was written"
+    except FileNotFoundError as missing:
+        return f"{Path(str(missing.filename)).name} is missing"
+    except (OSError, ValueError, KeyError, TypeError) as failure:
+        return f"entry.json cannot be read: {failure}"
+    return None
+
+
+def _fingerprint(path: Path) -> dict[str, Any]:
+    """Size and checksum; of large files the checksum of samples, so that loading stays fast."""
+    size = path.stat().st_size
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        if size <= _WHOLE_BYTES:
+            digest.update(file.read())
+        else:
+            for index in range(64):
+                file.seek((size - _SAMPLE_BYTES) * index // 63)
+                digest.update(file.read(_SAMPLE_BYTES))
+    return {"size": size, "sha256": digest.hexdigest()}
+
+
+def _check_blobs(blobs: Path) -> None:
+    """Removes compiled blobs that are not what was written; the device then compiles again."""
+    record = blobs / "blobs.json"
+    found = [path for path in blobs.glob("*") if path != record] if blobs.is_dir() else []
+    if not found:
+        return
+    try:
+        expected = json.loads(record.read_text())
+        is_whole = {path.name: _fingerprint(path) for path in found} == expected
+    except (OSError, ValueError):
+        is_whole = False
+    if not is_whole:
+        _logger.warning("program cache: compiled blob in %s is damaged; compiling again", blobs)
+        shutil.rmtree(blobs, ignore_errors=True)
+
+
+def _record_blobs(blobs: Path) -> None:
+    try:
+        record = blobs / "blobs.json"
+        found = [path for path in blobs.glob("*") if path != record and path.suffix != ".tmp"]
+        if found:
+            _write_json(record, {path.name: _fingerprint(path) for path in found})
+    except OSError as failure:
+        _logger.warning("program cache: cannot record blobs in %s (%s)", blobs, failure)
+
+
+def _write_json(path: Path, value: Mapping[str, Any]) -> None:
+    handle, place = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
+    with os.fdopen(handle, "w") as file:
+        json.dump(value, file)
+    Path(place).replace(path)
+
+
+def _touch(entry: Path) -> None:
+    try:
+        os.utime(entry / "entry.json")
+    except OSError as failure:
+        _logger.debug("program cache: cannot touch %s (%s)", entry, failure)

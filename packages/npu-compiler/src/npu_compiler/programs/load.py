@@ -1,0 +1,57 @@
+"""Hands an OpenVINO model to the runtime, through files that are gone once the device has read them.
+
+Programs that outlive the process are npu_compiler.programs.cache's matter.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import npu_runtime
+import openvino as ov
+from npu_runtime import observe
+
+from npu_compiler.config import read_settings
+
+__all__ = ["load_model", "write_model"]
+
+
+def load_model(
+    model: ov.Model,
+    *,
+    name: str,
+    options: Mapping[str, str],
+    device_index: int | None = None,
+    profiling: bool = False,
+) -> npu_runtime.Program:
+    """Compiles a model for the device.
+
+    The model goes through a file, which the runtime maps: its weights are then pages of that
+    mapping, which the system may drop, and not a second copy on the heap. The file is unlinked
+    before this returns. The tensors behind the model's constants are not needed afterwards.
+
+    Args:
+        model: any model; constants may share memory with torch.
+        name: shown in traces and errors.
+        options: from compile_options.
+        device_index: index of the npu device; the current one by default.
+        profiling: whether the device records times per layer.
+
+    Raises:
+        npu_runtime.ProgramError: the device refuses the model.
+    """
+    parent = read_settings().temporary_dir
+    with tempfile.TemporaryDirectory(prefix="npu-program-", dir=parent) as place:
+        path = Path(place) / "model.xml"
+        with observe.span("compile", "serialize", program=name):
+            write_model(model, path)
+        return npu_runtime.load_program(
+            path, name=name, options=options, device_index=device_index, profiling=profiling
+        )
+
+
+def write_model(model: ov.Model, path: Path) -> None:
+    """Writes a model as IR: `path` for the graph, a `.bin` beside it for the weights."""
+    ov.serialize(model, str(path), str(path.with_suffix(".bin")))
