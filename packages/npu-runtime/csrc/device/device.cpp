@@ -5,6 +5,7 @@
 
 #include "driver/choice.h"
 #include "npu/error.h"
+#include "stream/stream_state.h"
 
 namespace npu {
 
@@ -12,7 +13,9 @@ namespace {
 
 thread_local c10::DeviceIndex current_index = 0;
 
-void check_index(c10::DeviceIndex device_index) {
+}  // namespace
+
+void check_device(c10::DeviceIndex device_index) {
   driver::table();  // with no device at all, the reason is the better message
   const c10::DeviceIndex count = device_count();
   if (device_index >= 0 && device_index < count) return;
@@ -22,8 +25,6 @@ void check_index(c10::DeviceIndex device_index) {
           (count == 1 ? "is 1 npu device" : "are " + std::to_string(count) + " npu devices") +
           ", numbered from 0. Use \"npu:0\".");
 }
-
-}  // namespace
 
 c10::DeviceIndex device_count() noexcept {
   static const c10::DeviceIndex count = [] {
@@ -40,7 +41,7 @@ c10::DeviceIndex current_device() noexcept {
 }
 
 void set_device(c10::DeviceIndex device_index) {
-  check_index(device_index);
+  check_device(device_index);
   current_index = device_index;
 }
 
@@ -50,10 +51,9 @@ c10::DeviceIndex exchange_device(c10::DeviceIndex device_index) {
   return previous;
 }
 
-// Every program has finished when the call that ran it returns, so there is nothing left to wait
-// for; what remains is to refuse a device that does not exist.
 void synchronize(c10::DeviceIndex device_index) {
-  check_index(device_index);
+  check_device(device_index);
+  stream::synchronize_device(device_index);
 }
 
 }  // namespace npu

@@ -46,7 +46,7 @@ class NpuGenerator final : public c10::GeneratorImpl {
 
 c10::DeviceIndex resolve(c10::DeviceIndex device_index) {
   const c10::DeviceIndex resolved = device_index < 0 ? current_device() : device_index;
-  synchronize(resolved);  // refuses a device that does not exist
+  check_device(resolved);
   return resolved;
 }
 

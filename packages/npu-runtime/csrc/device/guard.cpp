@@ -1,23 +1,16 @@
-// The device guard: how torch's own code switches devices, asks for streams and times with events.
-//
-// Each device has one stream, the default one, on which work is done by the time its call returns.
-#include <memory>
-
+// The device guard: how torch's own code switches devices and streams, and records events.
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <c10/util/Exception.h>
 
 #include "npu/device.h"
-#include "npu/observe.h"
+#include "npu/stream.h"
 
 namespace npu {
 namespace {
 
 constexpr c10::DeviceType kType = c10::DeviceType::PrivateUse1;
 
-// All earlier work is done when an event is recorded, so the event is its time.
-struct Event {
-  std::int64_t recorded_ns;
-};
+npu_event* event_of(void* event) { return static_cast<npu_event*>(event); }
 
 struct DeviceGuard final : c10::impl::DeviceGuardImplInterface {
   c10::DeviceType type() const override { return kType; }
@@ -35,49 +28,51 @@ struct DeviceGuard final : c10::impl::DeviceGuardImplInterface {
     if (device.index() >= 0 && device.index() < device_count()) set_device(device.index());
   }
 
-  c10::Stream getStream(c10::Device device) const override { return getDefaultStream(device); }
-
-  c10::Stream getDefaultStream(c10::Device device) const override {
-    return c10::Stream(c10::Stream::DEFAULT,
-                       {kType, device.has_index() ? device.index() : current_device()});
-  }
-
-  c10::Stream exchangeStream(c10::Stream stream) const override {
-    return getDefaultStream(stream.device());
-  }
-
   c10::DeviceIndex deviceCount() const noexcept override { return device_count(); }
 
-  bool queryStream(const c10::Stream&) const override { return true; }
-  void synchronizeStream(const c10::Stream& stream) const override {
-    synchronize(stream.device_index());
-  }
-  void synchronizeDevice(const c10::DeviceIndex device_index) const override {
-    synchronize(device_index);
+  c10::Stream getStream(c10::Device device) const override { return current_stream(device.index()); }
+
+  c10::Stream getDefaultStream(c10::Device device) const override {
+    return default_stream(device.index());
   }
 
-  void record(void** event, const c10::Stream&, const c10::DeviceIndex,
+  c10::Stream getStreamFromGlobalPool(c10::Device device, bool is_high_priority) const override {
+    return stream_from_pool(device.index(), is_high_priority ? -1 : 0);
+  }
+
+  c10::Stream getNewStream(c10::Device device, int priority) const override {
+    return stream_from_pool(device.index(), priority);
+  }
+
+  c10::Stream exchangeStream(c10::Stream stream) const override { return exchange_stream(stream); }
+
+  void* getStreamNativeHandle(const c10::Stream stream) const override { return native_stream(stream); }
+
+  bool queryStream(const c10::Stream& stream) const override { return is_idle(stream); }
+  void synchronizeStream(const c10::Stream& stream) const override { synchronize(stream); }
+  void synchronizeDevice(const c10::DeviceIndex device_index) const override { synchronize(device_index); }
+
+  void record(void** event, const c10::Stream& stream, const c10::DeviceIndex device_index,
               const c10::EventFlag) const override {
-    if (*event == nullptr) *event = new Event{};
-    static_cast<Event*>(*event)->recorded_ns = observe::now_ns();
+    TORCH_CHECK(device_index == -1 || device_index == stream.device_index(),
+                "npu.Event.record: the event is of npu:", static_cast<int>(device_index),
+                ", the stream of npu:", static_cast<int>(stream.device_index()),
+                "; record it on a stream of its own device.");
+    npu_event* native = event_of(*event);
+    record_event(&native, stream);
+    *event = native;
   }
 
-  void block(void*, const c10::Stream&) const override {}
-  bool queryEvent(void*) const override { return true; }
-  void synchronizeEvent(void*) const override {}
+  void block(void* event, const c10::Stream& stream) const override { wait_event(event_of(event), stream); }
+  bool queryEvent(void* event) const override { return is_event_done(event_of(event)); }
+  void synchronizeEvent(void* event) const override { synchronize_event(event_of(event)); }
 
   void destroyEvent(void* event, const c10::DeviceIndex) const noexcept override {
-    delete static_cast<Event*>(event);
+    destroy_event(event_of(event));
   }
 
   double elapsedTime(void* start, void* end, const c10::DeviceIndex) const override {
-    TORCH_CHECK(
-        start != nullptr && end != nullptr,
-        "npu.Event.elapsed_time: both events must have been recorded; call record() first.");
-    constexpr double kNsPerMs = 1e6;
-    return static_cast<double>(static_cast<Event*>(end)->recorded_ns -
-                               static_cast<Event*>(start)->recorded_ns) /
-           kNsPerMs;
+    return elapsed_ms(event_of(start), event_of(end));
   }
 };
 

@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "driver/host_streams.h"
 #include "driver/openvino_api.h"
 
 struct npu_program {
@@ -210,11 +211,19 @@ npu_status device_properties(std::int32_t device, npu_device_properties* propert
     copy_text(properties->driver_version, sizeof(properties->driver_version), version.buildNumber);
     api.ov_version_free(&version);
   }
+  // On the CPU plugin a hand-over to the stream's thread costs 30 to 60 us and the host's cores are the
+  // device's, so only long runs gain from it. Other devices work beside the host (2026-11-20).
+  constexpr std::int64_t kInlineBelowCpuNs = 1'000'000;
+  constexpr std::int64_t kInlineBelowNs = 200'000;
+  properties->inline_below_ns = device_name == "CPU" ? kInlineBelowCpuNs : kInlineBelowNs;
   // All devices of this driver work in the machine's own memory.
   struct sysinfo info{};
   if (sysinfo(&info) == 0) properties->memory_bytes = std::uint64_t{info.totalram} * info.mem_unit;
   return NPU_OK;
 }
+
+// Host memory needs no preparation: whatever is committed is an address the device can be given.
+npu_status memory_attach(void*, std::size_t) { return NPU_OK; }
 
 npu_status memory_commit(std::int32_t, void* address, std::size_t size_bytes) {
   if (mprotect(address, size_bytes, PROT_READ | PROT_WRITE) != 0) {
@@ -391,8 +400,54 @@ npu_status request_bind(npu_request* request, npu_direction direction, std::size
   return NPU_OK;
 }
 
-npu_status request_run(npu_request* request) {
+npu_status infer(npu_request* request) {
   NPU_OV(ov_infer_request_infer, request->infer);
+  return NPU_OK;
+}
+
+npu_status request_run(npu_request* request, npu_stream* stream, npu_done done, void* context) {
+  if (done == nullptr) {
+    stream->queue.wait();
+    return infer(request);
+  }
+  stream->queue.push([request, done, context] {
+    const npu_status status = infer(request);
+    done(context, status, status == NPU_OK ? "" : last_error());
+  });
+  return NPU_OK;
+}
+
+npu_status memory_copy(npu_stream* stream, void* to, const void* from, std::size_t size_bytes, npu_done done,
+                       void* context) {
+  if (done == nullptr) {
+    stream->queue.wait();
+    std::memmove(to, from, size_bytes);
+    return NPU_OK;
+  }
+  stream->queue.push([=] {
+    std::memmove(to, from, size_bytes);
+    done(context, NPU_OK, "");
+  });
+  return NPU_OK;
+}
+
+npu_status request_layers(npu_request* request, npu_layer_record* records, std::size_t capacity,
+                          std::size_t* count) {
+  ov_profiling_info_list_t list{};
+  if (api.ov_infer_request_get_profiling_info(request->infer, &list) != OK) {
+    return fail(NPU_ERROR_UNSUPPORTED, "the program was loaded without profiling, or has not run yet");
+  }
+  *count = list.size;
+  for (std::size_t i = 0; i < std::min(capacity, list.size); ++i) {
+    const ov_profiling_info_t& info = list.profiling_infos[i];
+    npu_layer_record& record = records[i];
+    record = {};
+    copy_text(record.name, sizeof(record.name), info.node_name);
+    copy_text(record.type, sizeof(record.type), info.node_type);
+    copy_text(record.implementation, sizeof(record.implementation), info.exec_type);
+    record.duration_us = info.status == ov_profiling_info_t::EXECUTED ? info.real_time : 0;
+  }
+  api.ov_profiling_info_list_free(&list);
   return NPU_OK;
 }
 
@@ -428,8 +483,23 @@ constexpr npu_driver kTable{
     .choice_reason = choice_reason,
     .device_count = device_count,
     .device_properties = device_properties,
+    .memory_attach = memory_attach,
     .memory_commit = memory_commit,
     .memory_decommit = memory_decommit,
+    .host_access_begin = nullptr,
+    .host_access_end = nullptr,
+    .memory_copy = memory_copy,
+    .stream_create = driver::host_stream_create,
+    .stream_destroy = driver::host_stream_destroy,
+    .stream_query = driver::host_stream_query,
+    .stream_synchronize = driver::host_stream_synchronize,
+    .stream_wait_event = driver::host_stream_wait_event,
+    .event_create = driver::host_event_create,
+    .event_destroy = driver::host_event_destroy,
+    .event_record = driver::host_event_record,
+    .event_query = driver::host_event_query,
+    .event_synchronize = driver::host_event_synchronize,
+    .event_time_ns = driver::host_event_time_ns,
     .program_load = program_load,
     .program_unload = program_unload,
     .program_port_count = program_port_count,
@@ -440,6 +510,7 @@ constexpr npu_driver kTable{
     .request_bind = request_bind,
     .request_run = request_run,
     .request_output = request_output,
+    .request_layers = request_layers,
 };
 
 }  // namespace

@@ -30,12 +30,14 @@ namespace npu::openvino {
   X(ov_get_openvino_version)                     \
   X(ov_infer_request_free)                       \
   X(ov_infer_request_get_output_tensor_by_index) \
+  X(ov_infer_request_get_profiling_info)         \
   X(ov_infer_request_infer)                      \
   X(ov_infer_request_set_input_tensor_by_index)  \
   X(ov_infer_request_set_output_tensor_by_index) \
   X(ov_model_free)                               \
   X(ov_output_const_port_free)                   \
   X(ov_partial_shape_free)                       \
+  X(ov_profiling_info_list_free)                 \
   X(ov_port_get_any_name)                        \
   X(ov_port_get_element_type)                    \
   X(ov_port_get_partial_shape)                   \

@@ -46,6 +46,11 @@ Ranges& ranges() {
 
 }  // namespace
 
+std::pair<void*, std::size_t> arena_range() {
+  ranges();
+  return {reinterpret_cast<void*>(detail::arena_begin), detail::arena_end - detail::arena_begin};
+}
+
 void* arena_take(std::size_t bytes, std::size_t alignment) {
   Ranges& all = ranges();
   const std::lock_guard lock(all.mutex);

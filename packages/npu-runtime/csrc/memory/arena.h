@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 
 namespace npu::memory {
 
@@ -18,6 +19,9 @@ inline bool arena_contains(const void* pointer) noexcept {
   const auto address = reinterpret_cast<std::uintptr_t>(pointer);
   return address - detail::arena_begin < detail::arena_end - detail::arena_begin;
 }
+
+// Start and length of the arena, which this reserves; {nullptr, 0} when the system refuses.
+std::pair<void*, std::size_t> arena_range();
 
 // Takes a range of reserved, inaccessible addresses; nullptr when none is long enough.
 // Both arguments are multiples of the page; `alignment` is a power of two.

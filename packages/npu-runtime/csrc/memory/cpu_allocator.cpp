@@ -35,7 +35,7 @@ class ScopedCpuAllocator final : public c10::Allocator {
       static_cast<void>(memory.compare_exchange_deleter(base_deleter, &free_any));
       return memory;
     }
-    void* data = memory::allocate_block(bytes, scope_device)->data();
+    void* data = memory::allocate_host_block(bytes, scope_device)->data();
     return {data, data, &free_any, c10::Device(c10::DeviceType::CPU)};
   }
 

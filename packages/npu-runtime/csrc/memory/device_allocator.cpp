@@ -4,12 +4,18 @@
 
 #include <c10/core/Allocator.h>
 
+#include "driver/choice.h"
 #include "memory/arena.h"
 #include "memory/free_block.h"
 #include "memory/pool.h"
+#include "memory/trace.h"
 #include "npu/allocator.h"
 #include "npu/device.h"
+#include "npu/error.h"
+#include "npu/host_access.h"
 #include "npu/observe.h"
+#include "stream/sanitizer.h"
+#include "stream/stream_state.h"
 
 namespace npu {
 
@@ -34,17 +40,51 @@ Block* allocate_block(std::size_t bytes, c10::DeviceIndex device_index) {
   Pool& from = pool(device_index);
   Block* block = from.allocate(bytes);
   report(block, static_cast<std::int64_t>(block->size_bytes), from);
+  if (trace::is_recording()) trace::record_allocation(*block);
+  return block;
+}
+
+Block* allocate_host_block(std::size_t bytes, c10::DeviceIndex device_index) {
+  Block* block = allocate_block(bytes, device_index);
+  open_window(block);
   return block;
 }
 
 void free_block(void* data) {
   if (data == nullptr) return;
-  Block* block = block_of(data);
+  // Not block_of: the pool itself reports a header that was overwritten.
+  Block* block = static_cast<Block*>(data) - 1;
   // The attachment goes first and outside the pool's lock: its destructor may free other memory.
   delete block->attachment.exchange(nullptr, std::memory_order_acq_rel);
+  drop_user(block);
+}
+
+void drop_user(Block* block) noexcept {
+  if (block->users.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+  while (block->windows.load(std::memory_order_relaxed) > 0) close_window(block);
   Pool& from = pool(block->device_index);
+  if (trace::is_recording()) trace::record_free(*block);
+  sanitizer::on_free(*block);
   report(block, -static_cast<std::int64_t>(block->size_bytes), from);
   from.free(block);
+}
+
+bool open_window(Block* block) {
+  const npu_driver& driver = driver::table();
+  if (driver.host_access_begin == nullptr) return false;
+  if (driver.host_access_begin(block->device_index, block->data(), block->size_bytes) != NPU_OK) {
+    throw Error(ErrorKind::kDriver, "driver-call",
+                std::string("npu: the driver's host_access_begin failed: ") + driver.last_error() + ".");
+  }
+  block->windows.fetch_add(1, std::memory_order_relaxed);
+  return true;
+}
+
+void close_window(Block* block) noexcept {
+  const npu_driver& driver = driver::table();
+  // A window that cannot be closed leaves memory accessible, which harms nobody.
+  static_cast<void>(driver.host_access_end(block->device_index, block->data(), block->size_bytes));
+  block->windows.fetch_sub(1, std::memory_order_relaxed);
 }
 
 namespace {
@@ -64,6 +104,8 @@ class DeviceMemory final : public c10::DeviceAllocator {
   c10::DeleterFnPtr raw_deleter() const override { return &free_block; }
 
   void copy_data(void* dest, const void* src, std::size_t count) const override {
+    const HostAccess to(dest);
+    const HostAccess from(src);
     default_copy_data(dest, src, count);
   }
 
@@ -120,13 +162,17 @@ bool owns(const void* ptr) noexcept {
 
 Block* block_of(const void* data) noexcept {
   if (!memory::arena_contains(data)) return nullptr;
-  return static_cast<Block*>(const_cast<void*>(data)) - 1;
+  Block* block = static_cast<Block*>(const_cast<void*>(data)) - 1;
+  return block->magic == kAllocatedMagic ? block : nullptr;
 }
 
 bool adopt_as_npu(c10::DataPtr& pointer, c10::DeviceIndex device_index) noexcept {
   if (pointer.get() != pointer.get_context()) return false;
   if (pointer.get() != nullptr && !owns(pointer.get())) return false;
   void* data = pointer.release_context();
+  if (Block* block = block_of(data); block != nullptr && block->windows.load() > 0) {
+    memory::close_window(block);
+  }
   pointer = c10::DataPtr(data, data, &memory::free_block,
                          c10::Device(c10::DeviceType::PrivateUse1, device_index));
   return true;

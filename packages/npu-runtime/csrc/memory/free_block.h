@@ -1,4 +1,4 @@
-// Taking and giving back blocks, with reports to profilers and observers.
+// Taking and giving back blocks, with reports to profilers and observers, and what keeps a block in use.
 #pragma once
 
 #include <cstddef>
@@ -9,11 +9,21 @@
 
 namespace npu::memory {
 
-// A block of at least `bytes` (1 or more) on a device.
+// A block of at least `bytes` (1 or more) on a device, with its owner as the one user.
 Block* allocate_block(std::size_t bytes, c10::DeviceIndex device_index);
 
-// The deleter of every pointer into the arena: npu tensors, PoolScope's CPU memory and pinned
-// memory alike. A c10::DeleterFnPtr; nullptr is allowed.
+// The same, for memory that is a CPU tensor's for now: the host may use it until close_window.
+Block* allocate_host_block(std::size_t bytes, c10::DeviceIndex device_index);
+
+// The deleter of every pointer into the arena: npu tensors, PoolScope's CPU memory and pinned memory alike.
+// A c10::DeleterFnPtr; nullptr is allowed. Memory that pending work uses goes back when that has ended.
 void free_block(void* data);
+
+// One user less; the last one gives the block back to its pool.
+void drop_user(Block* block) noexcept;
+
+// Lets the host use the block; false when it always may, and there is nothing to close.
+bool open_window(Block* block);
+void close_window(Block* block) noexcept;
 
 }  // namespace npu::memory

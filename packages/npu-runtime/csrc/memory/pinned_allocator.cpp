@@ -14,7 +14,7 @@ class PinnedMemory final : public at::HostAllocator {
   c10::DataPtr allocate(std::size_t bytes) override {
     const c10::Device cpu(c10::DeviceType::CPU);
     if (bytes == 0) return {nullptr, nullptr, &free_block, cpu};
-    void* data = allocate_block(bytes, current_device())->data();
+    void* data = allocate_host_block(bytes, current_device())->data();
     return {data, data, &free_block, cpu};
   }
 

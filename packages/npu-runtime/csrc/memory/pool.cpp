@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstdio>
+#include <limits>
 #include <memory>
 #include <new>
 #include <sstream>
@@ -22,8 +24,7 @@ namespace {
 using c10::CachingAllocator::StatArray;
 using c10::CachingAllocator::StatType;
 
-constexpr std::uint32_t kAllocated = 0x4e50'5541;  // marks a block that a client holds
-constexpr std::uint32_t kFree = 0x4e50'5546;
+constexpr std::uint32_t kFreeMagic = 0x4e50'5546;
 constexpr std::size_t kSlabBytes = std::size_t{1} << 20U;
 // Below this a request is not worth asking the system how much memory it has.
 constexpr std::size_t kCheckedBytes = std::size_t{64} << 20U;
@@ -60,6 +61,8 @@ void* large_base(Block* block) {
   return static_cast<char*>(block->data()) - kPage;
 }
 
+std::atomic<OutOfMemoryObserver> out_of_memory_observer{nullptr};
+
 std::string gigabytes(std::size_t bytes) {
   std::array<char, 32> text{};
   std::snprintf(text.data(), text.size(), "%.2f GiB", static_cast<double>(bytes) / (1U << 30U));
@@ -79,32 +82,44 @@ struct alignas(64) Pool::Slab {
   }
 };
 
-Pool::Pool(c10::DeviceIndex device_index) : device_index_(device_index), free_(kClasses) {}
+Pool::Pool(c10::DeviceIndex device_index)
+    : device_index_(device_index),
+      is_protected_(driver::table().host_access_begin != nullptr),
+      free_(kClasses),
+      limit_bytes_(std::numeric_limits<std::size_t>::max()) {}
 
 Block* Pool::allocate(std::size_t bytes) {
-  const SizeClass size = size_class(bytes);
+  const SizeClass size = size_class(is_protected_ ? std::max(bytes, kSmallLimit + 1) : bytes);
   const bool is_small = size.index < kSmallClasses;
-  const std::lock_guard lock(mutex_);
-  if (size.index >= kClasses) raise_out_of_memory(bytes);
-  Block* block = take_free(size, is_small);
-  if (block == nullptr) block = is_small ? carve_small(size) : map_large(size);
-  if (block == nullptr) {
-    release_large();
-    release_slabs();
-    ++stats_.num_alloc_retries;
-    block = is_small ? carve_small(size) : map_large(size);
+  {
+    const std::lock_guard lock(mutex_);
+    Block* block = nullptr;
+    if (size.index < kClasses) {
+      block = take_free(size, is_small);
+      if (block == nullptr) block = is_small ? carve_small(size) : map_large(size);
+      if (block == nullptr) {
+        release_large();
+        release_slabs();
+        ++stats_.num_alloc_retries;
+        block = is_small ? carve_small(size) : map_large(size);
+      }
+    }
+    if (block != nullptr) {
+      block->requested_bytes = bytes;
+      block->streams.store(0, std::memory_order_relaxed);
+      block->users.store(1, std::memory_order_release);
+      block->magic = kAllocatedMagic;
+      count_allocated(*block, is_small);
+      return block;
+    }
+    ++stats_.num_ooms;
   }
-  if (block == nullptr) raise_out_of_memory(bytes);
-  block->requested_bytes = bytes;
-  block->stream = nullptr;
-  block->magic = kAllocated;
-  count_allocated(*block, is_small);
-  return block;
+  raise_out_of_memory(bytes);
 }
 
 void Pool::free(Block* block) noexcept {
   const std::lock_guard lock(mutex_);
-  if (block->magic != kAllocated) {
+  if (block->magic != kAllocatedMagic) {
     // Freed twice, or its header overwritten: reusing it would spread the damage.
     std::fprintf(stderr,
                  "npu: a device block at %p was freed twice or overwritten; it is not reused\n",
@@ -112,7 +127,7 @@ void Pool::free(Block* block) noexcept {
     return;
   }
   const bool is_small = is_small_block(*block);
-  block->magic = kFree;
+  block->magic = kFreeMagic;
   allocated_now_ -= block->size_bytes;
   decrease(stats_.allocation, is_small, 1);
   decrease(stats_.active, is_small, 1);
@@ -166,17 +181,33 @@ Block* Pool::carve_small(SizeClass size) {
   void* place = reinterpret_cast<char*>(slab) + slab->used_bytes;
   slab->used_bytes += bytes;
   ++slab->live_blocks;
-  return new (place) Block{size.bytes, 0, nullptr, nullptr, device_index_, size.index, kFree};
+  return make_block(place, size);
 }
 
 Block* Pool::map_large(SizeClass size) {
   void* memory = commit(size.bytes + kPage, kPage, false);
   if (memory == nullptr) return nullptr;
-  void* place = static_cast<char*>(memory) + kPage - sizeof(Block);
-  return new (place) Block{size.bytes, 0, nullptr, nullptr, device_index_, size.index, kFree};
+  // The header's page is the runtime's own, for as long as the block is mapped.
+  if (is_protected_ && driver::table().host_access_begin(device_index_, memory, kPage) != NPU_OK) {
+    decommit(memory, size.bytes + kPage, false);
+    return nullptr;
+  }
+  Block* block = make_block(static_cast<char*>(memory) + kPage - sizeof(Block), size);
+  large_.insert(block);
+  return block;
+}
+
+Block* Pool::make_block(void* place, SizeClass size) const {
+  auto* block = new (place) Block;
+  block->size_bytes = size.bytes;
+  block->device_index = device_index_;
+  block->size_class = size.index;
+  block->magic = kFreeMagic;
+  return block;
 }
 
 void* Pool::commit(std::size_t bytes, std::size_t alignment, bool is_small) {
+  if (bytes > limit_bytes_ - std::min(limit_bytes_, reserved_now_)) return nullptr;
   if (bytes >= kCheckedBytes && bytes > machine_memory().free_bytes) return nullptr;
   void* address = arena_take(bytes, alignment);
   if (address == nullptr) return nullptr;
@@ -229,21 +260,74 @@ void Pool::count_allocated(const Block& block, bool is_small) noexcept {
   increase(stats_.requested_bytes, is_small, block.requested_bytes);
 }
 
+void Pool::set_limit(std::size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  limit_bytes_ = bytes;
+}
+
+std::vector<c10::CachingDeviceAllocator::SegmentInfo> Pool::snapshot() {
+  using c10::CachingDeviceAllocator::SegmentInfo;
+  std::vector<SegmentInfo> segments;
+  const auto add_block = [](SegmentInfo& segment, const Block& block) {
+    const bool is_used = block.magic == kAllocatedMagic;
+    segment.blocks.push_back({.size = block.size_bytes,
+                              .requested_size = is_used ? block.requested_bytes : 0,
+                              .gc_counter = 0,
+                              .allocated = is_used,
+                              .active = is_used,
+                              .context_when_allocated = nullptr});
+    if (!is_used) return;
+    segment.allocated_size += block.size_bytes;
+    segment.active_size += block.size_bytes;
+    segment.requested_size += block.requested_bytes;
+  };
+  const auto add_segment = [&](const void* address, std::size_t bytes, bool is_large) -> SegmentInfo& {
+    SegmentInfo& segment = segments.emplace_back();
+    segment.device = device_index_;
+    segment.address = reinterpret_cast<std::size_t>(address);
+    segment.total_size = bytes;
+    segment.is_large = is_large;
+    return segment;
+  };
+  const std::lock_guard lock(mutex_);
+  for (Slab* slab : slabs_) {
+    SegmentInfo& segment = add_segment(slab, kSlabBytes, false);
+    for (std::size_t offset = sizeof(Slab); offset < slab->used_bytes;) {
+      const auto& block = *reinterpret_cast<Block*>(reinterpret_cast<char*>(slab) + offset);
+      add_block(segment, block);
+      offset += sizeof(Block) + block.size_bytes;
+    }
+  }
+  for (Block* block : large_) {
+    add_block(add_segment(large_base(block), block->size_bytes + kPage, true), *block);
+  }
+  std::sort(segments.begin(), segments.end(),
+            [](const SegmentInfo& a, const SegmentInfo& b) { return a.address < b.address; });
+  return segments;
+}
+
 void Pool::raise_out_of_memory(std::size_t bytes) {
-  ++stats_.num_ooms;
   const MemoryInfo machine = machine_memory();
   c10::reportOutOfMemoryToProfiler(static_cast<std::int64_t>(bytes), allocated_now_, reserved_now_,
                                    c10::Device(c10::DeviceType::PrivateUse1, device_index_));
+  if (const auto observer = out_of_memory_observer.load()) {
+    observer(device_index_, bytes, machine.free_bytes);
+  }
   std::ostringstream text;
-  text << "npu: out of memory: tried to allocate " << gigabytes(bytes)
-       << " on npu:" << int{device_index_} << ", which shares " << gigabytes(machine.total_bytes)
+  text << "npu: out of memory: tried to allocate " << gigabytes(bytes) << " on npu:"
+       << int{device_index_} << ", which shares " << gigabytes(machine.total_bytes)
        << " with the host; " << gigabytes(machine.free_bytes) << " are free, "
        << gigabytes(allocated_now_) << " are held by npu tensors and "
-       << gigabytes(reserved_now_ - allocated_now_)
-       << " are cached by the pool, after it was emptied. Use smaller batches or shapes, or free "
-          "tensors that"
-       << " are no longer needed. [out-of-memory]";
+       << gigabytes(reserved_now_ - allocated_now_) << " are cached by the pool, after it was emptied.";
+  if (limit_bytes_ != std::numeric_limits<std::size_t>::max()) {
+    text << " set_per_process_memory_fraction allows " << gigabytes(limit_bytes_) << ".";
+  }
+  text << " Use smaller batches or shapes, or free tensors that are no longer needed. [out-of-memory]";
   TORCH_CHECK_WITH(OutOfMemoryError, false, text.str());
+}
+
+void set_out_of_memory_observer(OutOfMemoryObserver observer) noexcept {
+  out_of_memory_observer.store(observer);
 }
 
 Pool& pool(c10::DeviceIndex device_index) {

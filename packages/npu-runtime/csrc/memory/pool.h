@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <mutex>
+#include <unordered_set>
 #include <vector>
 
 #include <c10/core/CachingDeviceAllocator.h>
@@ -24,11 +25,17 @@ class Pool {
   // emptied and the allocation tried again.
   Block* allocate(std::size_t bytes);
 
-  // Takes a block back. Its attachment must be gone.
+  // Takes a block back. Its attachment must be gone, and its last user.
   void free(Block* block) noexcept;
 
   // Gives the pages of all free blocks back to the system.
   void empty_cache();
+
+  // Never has more than this reserved; allocations beyond it are out of memory.
+  void set_limit(std::size_t bytes);
+
+  // Segments with their blocks, used and free, by address.
+  std::vector<c10::CachingDeviceAllocator::SegmentInfo> snapshot();
 
   c10::CachingDeviceAllocator::DeviceStats stats();
   void reset_accumulated_stats();
@@ -43,6 +50,7 @@ class Pool {
   Block* take_free(SizeClass size, bool is_small) noexcept;
   Block* carve_small(SizeClass size);
   Block* map_large(SizeClass size);
+  Block* make_block(void* place, SizeClass size) const;
   void* commit(std::size_t bytes, std::size_t alignment, bool is_small);
   void release_large();
   void release_slabs();
@@ -51,9 +59,12 @@ class Pool {
   [[noreturn]] void raise_out_of_memory(std::size_t bytes);
 
   const c10::DeviceIndex device_index_;
+  const bool is_protected_;  // the driver protects memory, by whole blocks and so by whole pages
   std::mutex mutex_;
   std::vector<std::vector<Block*>> free_;  // by size class, last freed is first reused
   std::vector<Slab*> slabs_;
+  std::unordered_set<Block*> large_;  // all large blocks, used and free
+  std::size_t limit_bytes_;
   std::size_t allocated_now_ = 0;
   std::size_t reserved_now_ = 0;
   c10::CachingDeviceAllocator::DeviceStats stats_;
@@ -69,5 +80,10 @@ struct MemoryInfo {
 
 // What the machine has left, and in all: device memory is the machine's memory.
 MemoryInfo machine_memory();
+
+// Called when an allocation fails for good, without any lock, before the exception.
+using OutOfMemoryObserver =
+    void (*)(c10::DeviceIndex device_index, std::size_t bytes, std::size_t free_bytes);
+void set_out_of_memory_observer(OutOfMemoryObserver observer) noexcept;
 
 }  // namespace npu::memory

@@ -12,10 +12,16 @@
 #include <sstream>
 
 #include "driver/choice.h"
+#include "graph/graph.h"
 #include "npu/allocator.h"
 #include "npu/device.h"
 #include "npu/error.h"
 #include "npu/observe.h"
+#include "npu/stream.h"
+#include "program/placement.h"
+#include "stream/launch_blocking.h"
+#include "stream/sanitizer.h"
+#include "stream/stream_state.h"
 
 namespace npu {
 
@@ -101,6 +107,36 @@ at::Tensor allocate(c10::IntArrayRef shape, at::ScalarType dtype, c10::Device de
                                    std::nullopt);
 }
 
+// Adds the pool's blocks behind the tensors. False when one of them is not the pool's memory.
+bool collect_blocks(const std::vector<at::Tensor>& tensors, std::vector<Block*>& blocks) {
+  for (const at::Tensor& tensor : tensors) {
+    if (!tensor.defined() || tensor.numel() == 0) continue;
+    if (!tensor.is_privateuseone()) return false;
+    Block* block = block_of(tensor.storage().data());
+    if (block == nullptr) return false;
+    blocks.push_back(block);
+  }
+  return true;
+}
+
+std::vector<LayerRecord> read_layers(npu_request* request) {
+  const npu_driver& driver = driver::table();
+  std::size_t count = 0;
+  if (driver.request_layers(request, nullptr, 0, &count) != NPU_OK) return {};
+  std::vector<npu_layer_record> raw(count);
+  check(driver.request_layers(request, raw.data(), raw.size(), &count), ErrorKind::kDriver, "driver-call",
+        "npu: reading layer times");
+  std::vector<LayerRecord> layers;
+  for (const npu_layer_record& record : raw) {
+    layers.push_back({record.name, record.type, record.implementation, record.duration_us});
+  }
+  return layers;
+}
+
+std::string span_args(const std::string& device_name, const stream::StreamState& stream) {
+  return "\"device\": \"" + device_name + "\", \"stream\": " + std::to_string(stream.id());
+}
+
 }  // namespace
 
 void Program::RequestDeleter::operator()(npu_request* request) const noexcept {
@@ -117,12 +153,13 @@ Program::Program(std::string name, c10::DeviceIndex device_index, ProgramSource 
       record_name_("npu::program " + name_),
       device_index_(device_index),
       keep_alive_(std::move(source.keep_alive)) {
-  synchronize(device_index);  // refuses a device that does not exist
+  check_device(device_index);
   const npu_driver& driver = driver::table();
   npu_device_properties properties{};
   check(driver.device_properties(device_index, &properties), ErrorKind::kDriver, "driver-call",
         "npu");
   device_name_ = properties.name;
+  inline_below_ns_ = properties.inline_below_ns;
 
   std::vector<npu_option> options;
   for (const auto& [key, value] : source.options)
@@ -189,6 +226,7 @@ void Program::read_ports() {
       const bool is_static =
           port.rank >= 0 &&
           std::none_of(shape.begin(), shape.end(), [](std::int64_t dim) { return dim < 0; });
+      if (direction == NPU_OUTPUT) has_static_outputs_ &= is_static;
       ports.push_back({port.name, to_torch(port.dtype), std::move(shape), is_static});
     }
   }
@@ -218,61 +256,83 @@ void Program::return_request(Request request) {
   idle_.push_back(std::move(request));
 }
 
-std::vector<at::Tensor> Program::run(const std::vector<at::Tensor>& inputs,
-                                     const GivenOutputs& outputs, c10::Device output_device) {
-  Request request = take_request();
-  // After an exception the request is dropped rather than returned: its bindings are in doubt.
-  std::vector<at::Tensor> results = run_on(request.get(), inputs, outputs, output_device);
-  return_request(std::move(request));
-  return results;
+std::vector<at::Tensor> Program::run(const std::vector<at::Tensor>& inputs, const GivenOutputs& outputs,
+                                     c10::Device output_device) {
+  if (Graph* graph = Graph::capturing()) return graph->add(*this, inputs, outputs, output_device);
+  npu_request* request = take_request().release();
+  try {
+    // The program must outlive its pending run, and so must the request.
+    return run_on(request, inputs, outputs, output_device,
+                  [self = shared_from_this(), request](npu_status status) {
+                    Request owned(request);
+                    // After a failure the request's bindings and state are in doubt; it is dropped.
+                    if (status == NPU_OK) self->return_request(std::move(owned));
+                  });
+  } catch (...) {
+    const Request dropped(request);
+    throw;
+  }
 }
 
-std::shared_ptr<Session> Program::session() {
-  return std::make_shared<Session>(shared_from_this());
-}
+std::shared_ptr<Session> Program::session() { return std::make_shared<Session>(shared_from_this()); }
 
 std::vector<at::Tensor> Program::run_on(npu_request* request, const std::vector<at::Tensor>& inputs,
-                                        const GivenOutputs& outputs,
-                                        c10::Device output_device) const {
+                                        const GivenOutputs& outputs, c10::Device output_device,
+                                        const std::function<void(npu_status)>& on_end) {
   RECORD_FUNCTION(record_name_, std::vector<c10::IValue>(inputs.begin(), inputs.end()));
-  const bool is_observed = observe::is_enabled();
-  const std::int64_t start_ns = is_observed ? observe::now_ns() : 0;
-  bind_inputs(request, inputs);
-  std::vector<at::Tensor> results = bind_outputs(request, outputs, output_device);
-  check(driver::table().request_run(request), ErrorKind::kProgram, "program-run",
-        "program " + name_);
-  for (std::size_t i = 0; i < results.size(); ++i) {
-    if (!outputs_[i].is_static) results[i] = fetch_output(request, i, results[i], output_device);
-  }
-  if (is_observed) {
-    observe::emit_span("program", name_, start_ns, observe::now_ns(),
-                       "\"device\": \"" + device_name_ + "\"");
-  }
+  check_inputs(inputs);
+  std::vector<at::Tensor> results = prepare_outputs(outputs, output_device);
+  bind(request, inputs, results);
+  start(request, inputs, results, output_device, on_end);
   return results;
 }
 
-void Program::bind_inputs(npu_request* request, const std::vector<at::Tensor>& inputs) const {
+void Program::run_bound(npu_request* request, const std::vector<at::Tensor>& inputs,
+                        std::vector<at::Tensor>& outputs) {
+  RECORD_FUNCTION(record_name_, std::vector<c10::IValue>(inputs.begin(), inputs.end()));
+  for (const at::Tensor& output : outputs) output.unsafeGetTensorImpl()->bump_version();
+  start(request, inputs, outputs, c10::Device(c10::DeviceType::PrivateUse1, device_index_),
+        [](npu_status) {});
+}
+
+void Program::start(npu_request* request, const std::vector<at::Tensor>& inputs,
+                    std::vector<at::Tensor>& results, c10::Device output_device,
+                    const std::function<void(npu_status)>& on_end) {
+  stream::StreamState& stream = stream::state_of(current_stream(device_index_));
+  stream.raise_error();
+  std::vector<Block*> blocks;
+  const program::RunFacts facts{
+      .is_pooled = collect_blocks(inputs, blocks) && collect_blocks(results, blocks),
+      .has_static_outputs = has_static_outputs_,
+      .is_stream_idle = stream.is_idle(),
+      .is_launch_blocking = is_launch_blocking(),
+      .mean_duration_ns = mean_duration_ns_.load(std::memory_order_relaxed),
+      .inline_below_ns = inline_below_ns_,
+  };
+  sanitizer::on_program(stream, name_, inputs, results);
+  if (program::place_run(facts) == program::Placement::kEnqueued) {
+    enqueue(request, stream, std::move(blocks), on_end);
+  } else {
+    run_inline(request, stream, results, output_device);
+    on_end(NPU_OK);
+  }
+}
+
+void Program::check_inputs(const std::vector<at::Tensor>& inputs) const {
   if (inputs.size() != inputs_.size()) {
     throw Error(ErrorKind::kInput, "program-input",
                 "program " + name_ + ": takes " + std::to_string(inputs_.size()) + " inputs; got " +
                     std::to_string(inputs.size()) + ".");
   }
-  const npu_driver& driver = driver::table();
   for (std::size_t i = 0; i < inputs.size(); ++i) {
-    const at::Tensor& tensor = inputs[i];
-    if (const std::string problem = mismatch(inputs_[i], tensor); !problem.empty()) {
+    if (const std::string problem = mismatch(inputs_[i], inputs[i]); !problem.empty()) {
       raise_input(name_, "input", i, inputs_[i], problem);
     }
-    check(driver.request_bind(request, NPU_INPUT, i, from_torch(tensor.scalar_type()),
-                              static_cast<std::int32_t>(tensor.dim()), tensor.sizes().data(),
-                              const_cast<void*>(tensor.const_data_ptr())),
-          ErrorKind::kProgram, "program-run", "program " + name_ + ", input " + inputs_[i].name);
   }
 }
 
-std::vector<at::Tensor> Program::bind_outputs(npu_request* request, const GivenOutputs& outputs,
-                                              c10::Device output_device) const {
-  const npu_driver& driver = driver::table();
+std::vector<at::Tensor> Program::prepare_outputs(const GivenOutputs& outputs,
+                                                 c10::Device output_device) const {
   std::vector<at::Tensor> results(outputs_.size());
   for (std::size_t i = 0; i < outputs_.size(); ++i) {
     const Port& port = outputs_[i];
@@ -282,17 +342,69 @@ std::vector<at::Tensor> Program::bind_outputs(npu_request* request, const GivenO
       // A dynamic port's shape is checked when it is known.
       if (!problem.empty() && port.is_static) raise_input(name_, "output", i, port, problem);
       results[i].unsafeGetTensorImpl()->bump_version();
+    } else if (port.is_static) {
+      results[i] = allocate(port.shape, port.dtype, output_device);
     }
-    if (!port.is_static) continue;
-    if (!results[i].defined()) results[i] = allocate(port.shape, port.dtype, output_device);
-    check(driver.request_bind(request, NPU_OUTPUT, i, from_torch(port.dtype),
-                              static_cast<std::int32_t>(port.shape.size()), port.shape.data(),
-                              results[i].mutable_data_ptr()),
-          ErrorKind::kProgram, "program-run", "program " + name_ + ", output " + port.name);
   }
   return results;
 }
 
+void Program::bind(npu_request* request, const std::vector<at::Tensor>& inputs,
+                   const std::vector<at::Tensor>& outputs) const {
+  const npu_driver& driver = driver::table();
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    const at::Tensor& tensor = inputs[i];
+    check(driver.request_bind(request, NPU_INPUT, i, from_torch(tensor.scalar_type()),
+                              static_cast<std::int32_t>(tensor.dim()), tensor.sizes().data(),
+                              const_cast<void*>(tensor.const_data_ptr())),
+          ErrorKind::kProgram, "program-run", "program " + name_ + ", input " + inputs_[i].name);
+  }
+  for (std::size_t i = 0; i < outputs_.size(); ++i) {
+    const Port& port = outputs_[i];
+    if (!port.is_static) continue;
+    check(driver.request_bind(request, NPU_OUTPUT, i, from_torch(port.dtype),
+                              static_cast<std::int32_t>(port.shape.size()), port.shape.data(),
+                              outputs[i].mutable_data_ptr()),
+          ErrorKind::kProgram, "program-run", "program " + name_ + ", output " + port.name);
+  }
+}
+
+void Program::run_inline(npu_request* request, stream::StreamState& stream,
+                         std::vector<at::Tensor>& outputs, c10::Device output_device) {
+  const std::int64_t start_ns = observe::now_ns();
+  check(driver::table().request_run(request, stream.native(), nullptr, nullptr), ErrorKind::kProgram,
+        "program-run", "program " + name_);
+  const std::int64_t end_ns = observe::now_ns();
+  note_duration(start_ns, end_ns);
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    if (!outputs_[i].is_static) outputs[i] = fetch_output(request, i, outputs[i], output_device);
+  }
+  if (observe::is_enabled()) {
+    observe::emit_span("program", name_, start_ns, end_ns, span_args(device_name_, stream));
+  }
+}
+
+void Program::enqueue(npu_request* request, stream::StreamState& stream, std::vector<Block*> blocks,
+                      const std::function<void(npu_status)>& on_end) {
+  auto finished = [this, on_end, &stream, queued_ns = observe::now_ns()](npu_status status) {
+    const std::int64_t end_ns = observe::now_ns();
+    const std::int64_t start_ns = stream.note_end(queued_ns, end_ns);
+    note_duration(start_ns, end_ns);
+    if (observe::is_enabled()) {
+      observe::emit_span("program", name_, start_ns, end_ns, span_args(device_name_, stream));
+    }
+    on_end(status);
+  };
+  auto work = std::make_unique<stream::PendingWork>(stream, "program " + name_, std::move(blocks),
+                                                    std::move(finished));
+  if (const npu_status status = driver::table().request_run(request, stream.native(),
+                                                            &stream::PendingWork::done, work.get());
+      status != NPU_OK) {
+    work->cancel();
+    check(status, ErrorKind::kProgram, "program-run", "program " + name_);
+  }
+  static_cast<void>(work.release());  // it deletes itself when it is done
+}
 at::Tensor Program::fetch_output(npu_request* request, std::size_t index, const at::Tensor& given,
                                  c10::Device output_device) const {
   npu_port actual{};
@@ -314,17 +426,63 @@ at::Tensor Program::fetch_output(npu_request* request, std::size_t index, const 
 Session::Session(std::shared_ptr<Program> program)
     : program_(std::move(program)), request_(program_->make_request()) {}
 
-std::vector<at::Tensor> Session::run(const std::vector<at::Tensor>& inputs,
-                                     const GivenOutputs& outputs, c10::Device output_device) {
+Session::~Session() {
+  // The driver may still use the request; errors of its run stay with the stream.
+  wait_for_run();
+}
+
+void Session::wait_for_run() {
+  while (is_running_->load(std::memory_order_acquire)) {
+    for (c10::StreamId id = 0; id < kStreams; ++id) stream::state_of(program_->device_index_, id).drain();
+  }
+}
+
+std::vector<at::Tensor> Session::run(const std::vector<at::Tensor>& inputs, const GivenOutputs& outputs,
+                                     c10::Device output_device) {
   const std::lock_guard lock(mutex_);
-  return program_->run_on(request_.get(), inputs, outputs, output_device);
+  wait_for_run();
+  if (Graph::capturing() != nullptr) {
+    throw Error(ErrorKind::kInput, "capture-session",
+                "program " + program_->name() +
+                    ": a session's variables cannot be captured; run the session outside the graph.");
+  }
+  is_running_->store(true, std::memory_order_release);
+  try {
+    return program_->run_on(request_.get(), inputs, outputs, output_device,
+                            [self = program_, flag = is_running_](npu_status) {
+                              flag->store(false, std::memory_order_release);
+                            });
+  } catch (...) {
+    is_running_->store(false, std::memory_order_release);
+    throw;
+  }
 }
 
 // OpenVINO's C interface has no access to variables, and a new request starts them anew.
 void Session::reset() {
   const std::lock_guard lock(mutex_);
+  wait_for_run();
   request_.reset();
   request_ = program_->make_request();
+}
+
+std::vector<LayerRecord> Session::layers() {
+  const std::lock_guard lock(mutex_);
+  wait_for_run();
+  return read_layers(request_.get());
+}
+
+std::vector<LayerRecord> Program::layers() {
+  synchronize(device_index_);
+  const std::lock_guard lock(mutex_);
+  return idle_.empty() ? std::vector<LayerRecord>{} : read_layers(idle_.back().get());
+}
+
+void Program::note_duration(std::int64_t start_ns, std::int64_t end_ns) {
+  // A mean that forgets: one slow first run must not decide for ever.
+  const std::int64_t mean = mean_duration_ns_.load(std::memory_order_relaxed);
+  const std::int64_t latest = end_ns - start_ns;
+  mean_duration_ns_.store(mean == 0 ? latest : (3 * mean + latest) / 4, std::memory_order_relaxed);
 }
 
 }  // namespace npu

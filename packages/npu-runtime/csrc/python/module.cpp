@@ -5,13 +5,14 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include "driver/choice.h"
-#include "memory/pool.h"
-#include "npu/allocator.h"
 #include "npu/device.h"
 #include "npu/error.h"
 #include "npu/generator.h"
 #include "observe_buffer.h"
+#include "python/memory.h"
 #include "python/program.h"
+#include "python/streams.h"
+#include "stream/launch_blocking.h"
 
 namespace npu::python {
 namespace {
@@ -39,7 +40,7 @@ void raise(const Error& error) {
 }
 
 py::dict device_properties(c10::DeviceIndex device_index) {
-  synchronize(device_index);  // refuses a device that does not exist
+  check_device(device_index);
   const npu_driver& driver = driver::table();
   npu_device_properties properties{};
   if (driver.device_properties(device_index, &properties) != NPU_OK) {
@@ -56,35 +57,12 @@ py::dict device_properties(c10::DeviceIndex device_index) {
   return result;
 }
 
-py::dict stat_dict(const c10::CachingAllocator::StatArray& array) {
-  constexpr const char* kPools[] = {"all", "small_pool", "large_pool"};
-  py::dict pools;
-  for (std::size_t i = 0; i < array.size(); ++i) {
-    py::dict values;
-    values["current"] = array[i].current;
-    values["peak"] = array[i].peak;
-    values["allocated"] = array[i].allocated;
-    values["freed"] = array[i].freed;
-    pools[kPools[i]] = values;
-  }
-  return pools;
-}
-
-py::dict memory_stats(c10::DeviceIndex device_index) {
-  const auto stats = device_allocator()->getDeviceStats(device_index);
-  py::dict result;
-  result["allocation"] = stat_dict(stats.allocation);
-  result["segment"] = stat_dict(stats.segment);
-  result["active"] = stat_dict(stats.active);
-  result["allocated_bytes"] = stat_dict(stats.allocated_bytes);
-  result["reserved_bytes"] = stat_dict(stats.reserved_bytes);
-  result["active_bytes"] = stat_dict(stats.active_bytes);
-  result["requested_bytes"] = stat_dict(stats.requested_bytes);
-  result["num_alloc_retries"] = stats.num_alloc_retries;
-  result["num_ooms"] = stats.num_ooms;
-  result["num_device_alloc"] = stats.num_device_alloc;
-  result["num_device_free"] = stats.num_device_free;
-  return result;
+void configure(std::string driver, std::string device, std::string openvino_library,
+               const std::vector<std::pair<std::string, std::string>>& vendors, bool launch_blocking) {
+  driver::Settings settings{std::move(driver), std::move(device), std::move(openvino_library), {}};
+  for (const auto& [name, library] : vendors) settings.vendors.push_back({name, library});
+  driver::configure(std::move(settings));
+  set_launch_blocking(launch_blocking);
 }
 
 py::tuple drain_events() {
@@ -102,7 +80,8 @@ at::Generator generator(c10::DeviceIndex device_index) {
 }
 
 void bind_device(py::module_& module) {
-  module.def("configure", &driver::configure);
+  module.def("configure", &configure);
+  module.def("is_open", &driver::is_open);
   module.def("open_error", &driver::open_error);
   module.def("device_count", &device_count);
   module.def("current_device", &current_device);
@@ -111,17 +90,6 @@ void bind_device(py::module_& module) {
   module.def("synchronize", &synchronize, py::call_guard<py::gil_scoped_release>());
   module.def("device_properties", &device_properties);
   module.def("default_generator", &generator);
-}
-
-void bind_memory(py::module_& module) {
-  module.def("memory_stats", &memory_stats);
-  module.def("reset_accumulated_memory_stats",
-             [](c10::DeviceIndex index) { device_allocator()->resetAccumulatedStats(index); });
-  module.def("reset_peak_memory_stats",
-             [](c10::DeviceIndex index) { device_allocator()->resetPeakStats(index); });
-  module.def("empty_cache", [] { device_allocator()->emptyCache(); });
-  module.def("memory_info",
-             [](c10::DeviceIndex index) { return device_allocator()->getMemoryInfo(index); });
 }
 
 }  // namespace
@@ -137,6 +105,7 @@ PYBIND11_MODULE(_C, module) {
   });
   npu::python::bind_device(module);
   npu::python::bind_memory(module);
+  npu::python::bind_streams(module);
   npu::python::bind_program(module);
   module.def("drain_events", &npu::python::drain_events);
   module.def("set_listener_count", &npu::observe::set_listener_count);

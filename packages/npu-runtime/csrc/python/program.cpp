@@ -20,8 +20,18 @@ py::object dtype_object(at::ScalarType dtype) {
 // Keeps the owner of the weights until the program goes, on whichever thread that is.
 std::shared_ptr<void> hold(py::object owner) {
   return {owner.release().ptr(), [](void* object) {
-            const py::gil_scoped_acquire lock;
-            py::handle(static_cast<PyObject*>(object)).dec_ref();
+            const auto drop = [](void* held) {
+              Py_DECREF(static_cast<PyObject*>(held));
+              return 0;
+            };
+            // The last holder may be a stream's thread, and whoever waits for that stream may hold Python's
+            // lock; so the reference is dropped later, by the interpreter.
+            if (PyGILState_Check() != 0) {
+              drop(object);
+            } else if (Py_IsInitialized() != 0 && Py_AddPendingCall(drop, object) != 0) {
+              const py::gil_scoped_acquire lock;
+              drop(object);
+            }
           }};
 }
 
@@ -59,6 +69,12 @@ void bind_program(py::module_& module) {
                std::string(py::str(py::tuple(py::cast(port.shape)))) + ")";
       });
 
+  py::class_<LayerRecord>(module, "LayerRecord")
+      .def_readonly("name", &LayerRecord::name)
+      .def_readonly("type", &LayerRecord::type)
+      .def_readonly("implementation", &LayerRecord::implementation)
+      .def_readonly("duration_us", &LayerRecord::duration_us);
+
   using Release = py::call_guard<py::gil_scoped_release>;
   py::class_<Program, std::shared_ptr<Program>>(module, "Program")
       .def_static("load", &load)
@@ -73,11 +89,13 @@ void bind_program(py::module_& module) {
       .def_property_readonly("loaded_from_cache", &Program::loaded_from_cache)
       .def("get_property", &Program::property)
       .def("_run", &run<Program>, Release())
+      .def("layers", &Program::layers, Release())
       .def("_session", &Program::session, Release());
 
   py::class_<Session, std::shared_ptr<Session>>(module, "Session")
       .def_property_readonly("program", &Session::program)
       .def("_run", &run<Session>, Release())
+      .def("layers", &Session::layers, Release())
       .def("reset", &Session::reset, Release());
 }
 

@@ -24,16 +24,21 @@ struct NPU_API BlockAttachment {
   virtual ~BlockAttachment();
 };
 
-// Header of an allocated block. `data()` follows it directly; c10::DataPtr::get_context() of a
-// tensor's memory is equal to its get(), the address of the data.
+// Marks the header of a block that a client holds.
+inline constexpr std::uint32_t kAllocatedMagic = 0x4e50'5541;
+
+// Header of an allocated block. `data()` follows it directly; c10::DataPtr::get_context() of a tensor's
+// memory is equal to its get(), the address of the data.
 struct alignas(64) Block {
-  std::size_t size_bytes;       // usable bytes behind data()
-  std::size_t requested_bytes;  // what the client asked for
-  void* stream;                 // reserved for the stream that last used the block
-  std::atomic<BlockAttachment*> attachment;
-  std::int16_t device_index;
-  std::uint16_t size_class;
-  std::uint32_t magic;
+  std::size_t size_bytes = 0;       // usable bytes behind data()
+  std::size_t requested_bytes = 0;  // what the client asked for
+  std::atomic<BlockAttachment*> attachment{nullptr};
+  std::atomic<std::uint64_t> streams{0};  // ids of streams that have used the block, one bit each
+  std::atomic<std::uint32_t> users{0};    // the owner, and each piece of pending work on the block
+  std::atomic<std::int32_t> windows{0};   // open host windows, where the driver protects memory
+  std::int16_t device_index = 0;
+  std::uint16_t size_class = 0;
+  std::uint32_t magic = 0;
 
   void* data() noexcept { return this + 1; }
 };
@@ -46,8 +51,8 @@ NPU_API c10::DeviceAllocator* device_allocator() noexcept;
 // True when `ptr` lies in the arena (device memory of any npu device).
 NPU_API bool owns(const void* ptr) noexcept;
 
-// Header of the block whose data starts at `data`; nullptr when `data` is outside the arena.
-// Precondition when inside: `data` is the start of a block, as a storage's data pointer is.
+// Header of the block whose data starts at `data`; nullptr when `data` is outside the arena, or inside a block
+// (a storage that somebody made over a part of one).
 NPU_API Block* block_of(const void* data) noexcept;
 
 // While one is alive on a thread, torch's CPU allocator takes this thread's memory from the npu

@@ -17,11 +17,14 @@ NPU_API c10::DeviceIndex device_count() noexcept;
 // The thread's current device index; 0 until set.
 NPU_API c10::DeviceIndex current_device() noexcept;
 
-// Raises c10::Error with code [device-index] when the index is out of range.
+// Throws Error [device-absent] or [device-index] unless the device exists.
+NPU_API void check_device(c10::DeviceIndex device_index);
+
+// Throw as check_device does.
 NPU_API void set_device(c10::DeviceIndex device_index);
 NPU_API c10::DeviceIndex exchange_device(c10::DeviceIndex device_index);
 
-// Waits until all work enqueued on the device is done.
+// Waits until all work enqueued on the device is done. Throws the first error in it.
 NPU_API void synchronize(c10::DeviceIndex device_index);
 
 }  // namespace npu

@@ -57,6 +57,7 @@ typedef struct npu_device_properties {
   char driver_version[64]; /* version of the vendor's software that serves it */
   char capabilities[256];  /* what the vendor lists, separated by blanks: "FP32 BF16 INT8 ..." */
   uint64_t memory_bytes;   /* memory the device can use; 0 when the vendor does not say */
+  int64_t inline_below_ns; /* runs shorter than this are better done on the calling thread than enqueued */
 } npu_device_properties;
 
 typedef struct npu_option {
@@ -87,6 +88,20 @@ typedef struct npu_port {
 
 typedef struct npu_program npu_program; /* compiled for one device */
 typedef struct npu_request npu_request; /* one execution context of a program, with its own state */
+typedef struct npu_stream npu_stream;   /* an in-order queue of one device */
+typedef struct npu_event npu_event;     /* a point in a stream's order */
+
+/* Tells that enqueued work has ended. `message` is one sentence when `status` is not NPU_OK, valid
+ * during the call. Called once for each piece of work, on any thread, in the stream's order. */
+typedef void (*npu_done)(void* context, npu_status status, const char* message);
+
+/* One layer of a program's latest run, as the vendor measured it. */
+typedef struct npu_layer_record {
+  char name[256];
+  char type[64];
+  char implementation[64];
+  int64_t duration_us;
+} npu_layer_record;
 
 typedef struct npu_driver {
   uint32_t abi_version; /* NPU_DRIVER_ABI_VERSION */
@@ -107,11 +122,40 @@ typedef struct npu_driver {
   npu_status (*device_count)(int32_t* count);
   npu_status (*device_properties)(int32_t device, npu_device_properties* properties);
 
+  /* Tells the driver which range of addresses the runtime reserved. Called once, before any commit. */
+  npu_status (*memory_attach)(void* begin, size_t size_bytes);
   /* Makes [address, address + size_bytes) device memory, readable and writable by the host. Both
    * are multiples of the page size, and inside the range that the runtime reserved. */
   npu_status (*memory_commit)(int32_t device, void* address, size_t size_bytes);
   /* Gives the pages back to the system; the addresses stay reserved. */
   npu_status (*memory_decommit)(int32_t device, void* address, size_t size_bytes);
+  /* Opens and closes a window in which host code may use [address, address + size_bytes), a whole block
+   * as the runtime allocated it. Windows of one block nest. The runtime has waited for the device's work
+   * on it. NULL where the host may always use device memory. */
+  npu_status (*host_access_begin)(int32_t device, void* address, size_t size_bytes);
+  npu_status (*host_access_end)(int32_t device, void* address, size_t size_bytes);
+  /* Copies between addresses of device memory, in the stream's order; NULL `done` waits for the end. */
+  npu_status (*memory_copy)(npu_stream* stream, void* to, const void* from, size_t size_bytes,
+                            npu_done done, void* context);
+
+  /* A new stream. `priority` is 0, or -1 for work that should come first. */
+  npu_status (*stream_create)(int32_t device, int32_t priority, npu_stream** stream);
+  /* Waits for the stream's work. */
+  void (*stream_destroy)(npu_stream* stream);
+  /* Sets `is_idle` to 1 when nothing is enqueued or running, else to 0. */
+  npu_status (*stream_query)(npu_stream* stream, int32_t* is_idle);
+  npu_status (*stream_synchronize)(npu_stream* stream);
+  /* Later work of the stream starts only after the event's latest record is done. */
+  npu_status (*stream_wait_event)(npu_stream* stream, npu_event* event);
+
+  npu_status (*event_create)(int32_t device, npu_event** event);
+  void (*event_destroy)(npu_event* event);
+  /* The event is done when all earlier work of the stream is. Recording again replaces the point. */
+  npu_status (*event_record)(npu_event* event, npu_stream* stream);
+  npu_status (*event_query)(npu_event* event, int32_t* is_done);
+  npu_status (*event_synchronize)(npu_event* event);
+  /* When the event was done, in nanoseconds of one clock of the device. The event must be done. */
+  npu_status (*event_time_ns)(npu_event* event, int64_t* time_ns);
 
   /* Compiles or imports a program. */
   npu_status (*program_load)(int32_t device, const npu_program_source* source,
@@ -133,11 +177,15 @@ typedef struct npu_driver {
    * An output whose shape is known only after the run is never bound: request_output finds it. */
   npu_status (*request_bind)(npu_request* request, npu_direction direction, size_t index,
                              npu_dtype dtype, int32_t rank, const int64_t* dims, void* data);
-  /* Runs and waits. */
-  npu_status (*request_run)(npu_request* request);
+  /* Runs, in the stream's order. With `done` it may return before the run ends; with NULL it waits. */
+  npu_status (*request_run)(npu_request* request, npu_stream* stream, npu_done done, void* context);
   /* Where an output is after a run, in memory that the request owns until its next run. */
   npu_status (*request_output)(npu_request* request, size_t index, npu_port* port,
                                const void** data);
+  /* Layers of the latest run, in execution order where the vendor tells it: fills at most `capacity`
+   * and sets `count` to how many there are. NPU_ERROR_UNSUPPORTED when the program records none. */
+  npu_status (*request_layers)(npu_request* request, npu_layer_record* records, size_t capacity,
+                               size_t* count);
 } npu_driver;
 
 #ifdef __cplusplus

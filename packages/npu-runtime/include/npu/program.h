@@ -4,7 +4,9 @@
 // the driver (driver.h); this is its face towards torch.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -15,6 +17,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 
+#include "npu/allocator.h"
 #include "npu/driver.h"
 #include "npu/export.h"
 
@@ -43,6 +46,17 @@ struct ProgramSource {
 using GivenOutputs = std::vector<std::optional<at::Tensor>>;
 
 class Session;
+class Graph;
+struct LayerRecord {
+  std::string name;
+  std::string type;
+  std::string implementation;
+  std::int64_t duration_us;
+};
+
+namespace stream {
+class StreamState;
+}
 
 class NPU_API Program : public std::enable_shared_from_this<Program> {
  public:
@@ -66,11 +80,15 @@ class NPU_API Program : public std::enable_shared_from_this<Program> {
   std::vector<at::Tensor> run(const std::vector<at::Tensor>& inputs, const GivenOutputs& outputs,
                               c10::Device output_device);
 
+  // Layers of a latest run, when the program was loaded with profiling; empty otherwise.
+  std::vector<LayerRecord> layers();
+
   // An execution context of its own: its variables live from run to run.
   std::shared_ptr<Session> session();
 
  private:
   friend class Session;
+  friend class Graph;
 
   struct RequestDeleter {
     void operator()(npu_request* request) const noexcept;
@@ -83,13 +101,29 @@ class NPU_API Program : public std::enable_shared_from_this<Program> {
   Request make_request();
   Request take_request();
   void return_request(Request request);
+
+  // One run on a request that the caller has for itself. `on_end` is called when the run has ended, before
+  // this returns or later; not when this throws.
   std::vector<at::Tensor> run_on(npu_request* request, const std::vector<at::Tensor>& inputs,
-                                 const GivenOutputs& outputs, c10::Device output_device) const;
-  void bind_inputs(npu_request* request, const std::vector<at::Tensor>& inputs) const;
-  std::vector<at::Tensor> bind_outputs(npu_request* request, const GivenOutputs& outputs,
-                                       c10::Device output_device) const;
+                                 const GivenOutputs& outputs, c10::Device output_device,
+                                 const std::function<void(npu_status)>& on_end);
+  void check_inputs(const std::vector<at::Tensor>& inputs) const;
+  std::vector<at::Tensor> prepare_outputs(const GivenOutputs& outputs, c10::Device output_device) const;
+  void bind(npu_request* request, const std::vector<at::Tensor>& inputs,
+            const std::vector<at::Tensor>& outputs) const;
+  // A run on a request that is bound already, into the tensors that it is bound to.
+  void run_bound(npu_request* request, const std::vector<at::Tensor>& inputs,
+                 std::vector<at::Tensor>& outputs);
+  void start(npu_request* request, const std::vector<at::Tensor>& inputs,
+             std::vector<at::Tensor>& results, c10::Device output_device,
+             const std::function<void(npu_status)>& on_end);
+  void run_inline(npu_request* request, stream::StreamState& stream, std::vector<at::Tensor>& outputs,
+                  c10::Device output_device);
+  void enqueue(npu_request* request, stream::StreamState& stream, std::vector<Block*> blocks,
+               const std::function<void(npu_status)>& on_end);
   at::Tensor fetch_output(npu_request* request, std::size_t index, const at::Tensor& given,
                           c10::Device output_device) const;
+  void note_duration(std::int64_t start_ns, std::int64_t end_ns);
 
   std::string name_;
   std::string record_name_;
@@ -100,7 +134,10 @@ class NPU_API Program : public std::enable_shared_from_this<Program> {
   std::vector<Port> inputs_;
   std::vector<Port> outputs_;
   std::int64_t load_duration_ns_ = 0;
+  std::int64_t inline_below_ns_ = 0;
+  std::atomic<std::int64_t> mean_duration_ns_{0};
   bool loaded_from_cache_ = false;
+  bool has_static_outputs_ = true;
   std::mutex mutex_;
   std::vector<Request> idle_;
 };
@@ -109,18 +146,25 @@ class NPU_API Program : public std::enable_shared_from_this<Program> {
 class NPU_API Session {
  public:
   explicit Session(std::shared_ptr<Program> program);
+  ~Session();
 
   std::vector<at::Tensor> run(const std::vector<at::Tensor>& inputs, const GivenOutputs& outputs,
                               c10::Device output_device);
   // Variables start again from their initial values.
   void reset();
 
+  std::vector<LayerRecord> layers();
+
   const std::shared_ptr<Program>& program() const noexcept { return program_; }
 
  private:
+  // The latest run may still be pending; the request is ours again when it has ended.
+  void wait_for_run();
+
   std::shared_ptr<Program> program_;
   std::mutex mutex_;
   Program::Request request_;
+  std::shared_ptr<std::atomic<bool>> is_running_ = std::make_shared<std::atomic<bool>>(false);
 };
 
 }  // namespace npu

@@ -15,16 +15,45 @@ class RuntimeConfig:
     """Settings that hold for the life of the process.
 
     Attributes:
-        device: OpenVINO's name of the device that is to serve as npu (``NPU_DEVICE``: ``NPU``,
-            ``GPU``, ``CPU``); empty for the driver's choice.
+        device: The driver's name of the device that is to serve as npu (``NPU_DEVICE``: ``NPU``,
+            ``GPU``, ``CPU`` of OpenVINO); empty for the driver's choice.
+        driver: Name of the driver (``NPU_DRIVER``: ``openvino``, ``sim`` or a vendor's); empty for
+            vendors' drivers in turn, then openvino.
+        launch_blocking: Whether each run waits for its end (``NPU_LAUNCH_BLOCKING=1``).
+        sanitizer: Whether cross-stream races are looked for (``NPU_SANITIZER=1``).
+        memory_check: Whether device memory still held at exit is reported, with the Python stacks
+            that allocated it (``NPU_MEMORY_CHECK=1``).
+        oom_snapshot: File that a memory snapshot is written to when memory runs out
+            (``NPU_OOM_SNAPSHOT``); empty for none.
     """
 
     device: str
+    driver: str
+    launch_blocking: bool
+    sanitizer: bool
+    memory_check: bool
+    oom_snapshot: str
 
     @classmethod
     def from_environment(cls) -> "RuntimeConfig":
         """The settings that the environment gives now."""
-        return cls(device=os.environ.get("NPU_DEVICE", "").strip())
+        return cls(
+            device=_text("NPU_DEVICE"),
+            driver=_text("NPU_DRIVER"),
+            launch_blocking=_flag("NPU_LAUNCH_BLOCKING"),
+            sanitizer=_flag("NPU_SANITIZER"),
+            memory_check=_flag("NPU_MEMORY_CHECK"),
+            oom_snapshot=_text("NPU_OOM_SNAPSHOT"),
+        )
+
+
+def _text(name: str) -> str:
+    return os.environ.get(name, "").strip()
+
+
+def _flag(name: str) -> bool:
+    """0, false, no, off and nothing are off; anything else is on."""
+    return _text(name).lower() not in ("", "0", "false", "no", "off")
 
 
 config = RuntimeConfig.from_environment()

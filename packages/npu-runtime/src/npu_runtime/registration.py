@@ -3,34 +3,41 @@
 Happens once, on import; opens no device. The native half registers itself when the library loads.
 """
 
-import importlib.util
-from pathlib import Path
+import atexit
 
 import torch
 import torch.utils.backend_registration as backend_registration
 
 from npu_runtime import _C, npu
 from npu_runtime.config import config
+from npu_runtime.drivers import openvino_library, vendor_drivers
+from npu_runtime.memory_check import install_memory_check, install_oom_snapshot
 
 __all__: list[str] = []
 
 
-def _vendor_library() -> str:
-    """Path of OpenVINO's C library, or an empty string; found without importing openvino."""
-    spec = importlib.util.find_spec("openvino")
-    if spec is None or not spec.submodule_search_locations:
-        return ""
-    libraries = sorted(Path(spec.submodule_search_locations[0], "libs").glob("libopenvino_c.so*"))
-    return str(libraries[-1]) if libraries else ""
-
-
 def _register() -> None:
-    _C.configure(_vendor_library(), config.device)
+    _C.configure(
+        config.driver, config.device, openvino_library(), vendor_drivers(), config.launch_blocking
+    )
+    if config.sanitizer:
+        _C.set_sanitizer(True)
     backend_registration.rename_privateuse1_backend("npu")
     torch._register_device_module("npu", npu)  # type: ignore[no-untyped-call]
     backend_registration.generate_methods_for_privateuse1_backend(
         for_tensor=True, for_module=True, for_packed_sequence=True, for_storage=True
     )
+    if config.memory_check:
+        install_memory_check()
+    if config.oom_snapshot:
+        install_oom_snapshot(config.oom_snapshot)
+    atexit.register(_finish)
+
+
+def _finish() -> None:
+    """Lets enqueued work end while Python is whole; errors that nobody asked for stay unseen."""
+    if _C.is_open():
+        _C.drain()
 
 
 _register()

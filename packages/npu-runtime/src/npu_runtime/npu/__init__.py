@@ -22,6 +22,7 @@ from npu_runtime.npu.device import (
 from npu_runtime.npu.device import (
     _lazy_init as _lazy_init,
 )
+from npu_runtime.npu.graphs import NPUGraph, graph, is_current_stream_capturing
 from npu_runtime.npu.memory import (
     empty_cache,
     max_memory_allocated,
@@ -29,10 +30,14 @@ from npu_runtime.npu.memory import (
     mem_get_info,
     memory_allocated,
     memory_reserved,
+    memory_snapshot,
     memory_stats,
+    memory_stats_as_nested_dict,
     memory_summary,
+    record_memory_history,
     reset_accumulated_memory_stats,
     reset_peak_memory_stats,
+    set_per_process_memory_fraction,
 )
 from npu_runtime.npu.random import (
     get_rng_state,
@@ -48,6 +53,14 @@ from npu_runtime.npu.random import (
 from npu_runtime.npu.streams import (
     Event,
     Stream,
+    StreamContext,
+    current_stream,
+    default_stream,
+    set_stream,
+    stream,
+)
+    Event,
+    Stream,
     current_stream,
     default_stream,
     set_stream,
@@ -57,7 +70,9 @@ from npu_runtime.npu.streams import (
 __all__ = [
     "DeviceProperties",
     "Event",
+    "NPUGraph",
     "Stream",
+    "StreamContext",
     "current_device",
     "current_stream",
     "default_stream",
@@ -71,10 +86,12 @@ __all__ = [
     "get_device_properties",
     "get_rng_state",
     "get_rng_state_all",
+    "graph",
     "init",
     "initial_seed",
     "is_available",
     "is_bf16_supported",
+    "is_current_stream_capturing",
     "is_initialized",
     "manual_seed",
     "manual_seed_all",
@@ -83,13 +100,17 @@ __all__ = [
     "mem_get_info",
     "memory_allocated",
     "memory_reserved",
+    "memory_snapshot",
     "memory_stats",
+    "memory_stats_as_nested_dict",
     "memory_summary",
+    "record_memory_history",
     "reset_accumulated_memory_stats",
     "reset_peak_memory_stats",
     "seed",
     "seed_all",
     "set_device",
+    "set_per_process_memory_fraction",
     "set_rng_state",
     "set_rng_state_all",
     "set_stream",

@@ -7,6 +7,7 @@ from collections import OrderedDict
 from typing import Any
 
 from npu_runtime import _C
+from npu_runtime.errors import InputError
 from npu_runtime.npu.device import DeviceLike, device_index
 
 __all__ = [
@@ -16,10 +17,14 @@ __all__ = [
     "mem_get_info",
     "memory_allocated",
     "memory_reserved",
+    "memory_snapshot",
     "memory_stats",
+    "memory_stats_as_nested_dict",
     "memory_summary",
+    "record_memory_history",
     "reset_accumulated_memory_stats",
     "reset_peak_memory_stats",
+    "set_per_process_memory_fraction",
 ]
 
 
@@ -37,8 +42,13 @@ def memory_stats(device: DeviceLike = None) -> "OrderedDict[str, int]":
         else:
             flat.append((prefix, value))
 
-    flatten("", _C.memory_stats(device_index(device)))
+    flatten("", memory_stats_as_nested_dict(device))
     return OrderedDict(sorted(flat))
+
+
+def memory_stats_as_nested_dict(device: DeviceLike = None) -> dict[str, Any]:
+    """The counters of :func:`memory_stats`, by name, pool and kind."""
+    return _C.memory_stats(device_index(device))
 
 
 def memory_allocated(device: DeviceLike = None) -> int:
@@ -98,3 +108,43 @@ def memory_summary(device: DeviceLike = None) -> str:
         lines.append(f"{label:24}{current:>14,.{digits}f}{peak:>14,.{digits}f} {suffix}".rstrip())
     lines.append(f"{'out of memory, times':24}{stats['num_ooms']:>14}")
     return "\n".join(lines)
+
+
+def set_per_process_memory_fraction(fraction: float, device: DeviceLike = None) -> None:
+    """Limits what the pool may have from the system, as a share of the device's memory.
+
+    An allocation beyond the limit is out of memory, after the cache was emptied.
+
+    Raises:
+        InputError: ``fraction`` is not in [0, 1] (code ``memory-fraction``).
+    """
+    if not 0.0 <= fraction <= 1.0:
+        raise InputError(
+            f"torch.npu.set_per_process_memory_fraction: fraction must lie in [0, 1]; got {fraction}. "
+            "Pass 0.5 for half of the memory.",
+            "memory-fraction",
+        )
+    index = device_index(device)
+    _C.set_memory_limit(index, int(fraction * mem_get_info(index)[1]))
+
+
+def record_memory_history(enabled: bool = True) -> None:
+    """Starts or stops recording the Python stacks of allocations, for :func:`memory_snapshot`."""
+    _C.set_memory_recording(enabled)
+
+
+def memory_snapshot(device: DeviceLike = None) -> list[dict[str, Any]]:
+    """The pool's segments with their blocks, by address.
+
+    Each segment has ``device``, ``address``, ``total_size``, ``allocated_size``, ``active_size``,
+    ``requested_size``, ``segment_type`` and ``blocks``; each block ``address``, ``size``,
+    ``requested_size``, ``state`` (``active_allocated`` or ``inactive``) and ``frames``, the stack
+    that allocated it where :func:`record_memory_history` was on. Sizes are bytes.
+    """
+    index = device_index(device)
+    frames = {block["address"]: block["frames"] for block in _C.memory_live_blocks()}
+    segments = _C.memory_segments(index)
+    for segment in segments:
+        for block in segment["blocks"]:
+            block["frames"] = frames.get(block["address"], [])
+    return segments

@@ -1,41 +1,76 @@
-"""Streams and events of ``torch.npu``: torch's own classes, on this device.
+"""Streams and events of ``torch.npu``: in-order queues of programs, and points in their order.
 
-Each device has one stream, its default one.
+The classes are torch's own, which reach the device through its guard (csrc/device/guard.cpp).
+Host kernels run on the calling thread and wait for what they touch.
 """
-
-import contextlib
-from collections.abc import Iterator
 
 import torch
 
+from npu_runtime import _C
 from npu_runtime.npu.device import DeviceLike, device_index
 
-__all__ = ["Event", "Stream", "current_stream", "default_stream", "set_stream", "stream"]
+__all__ = [
+    "Event",
+    "Stream",
+    "StreamContext",
+    "current_stream",
+    "default_stream",
+    "set_stream",
+    "stream",
+]
 
 # torch's own classes: they take the accelerator's device, npu, when none is named, and
 # elapsed_time refuses a subclass.
 Stream = torch.Stream
 Event = torch.Event
 
+_DEFAULT_STREAM_ID = 0
+
 
 def current_stream(device: DeviceLike = None) -> torch.Stream:
-    """The stream that work on a device goes to."""
+    """The stream that this thread's programs go to."""
     return torch.accelerator.current_stream(device_index(device))
 
 
 def default_stream(device: DeviceLike = None) -> torch.Stream:
-    """A device's default stream, which is its only one."""
-    return current_stream(device)
+    """A device's default stream."""
+    current = current_stream(device)
+    return torch.Stream(
+        stream_id=_DEFAULT_STREAM_ID,
+        device_index=current.device_index,
+        device_type=current.device_type,
+    )
 
 
 def set_stream(stream: torch.Stream) -> None:
-    """Makes a stream the current one. A device has one stream, so there is nothing to change."""
+    """Makes a stream this thread's current one, and its device the current device."""
     device_index(stream.device)
+    torch.accelerator.set_stream(stream)
 
 
-@contextlib.contextmanager
-def stream(stream: torch.Stream | None) -> Iterator[None]:
-    """Runs the body on a stream; None changes nothing."""
-    if stream is not None:
-        set_stream(stream)
-    yield
+class StreamContext:
+    """Makes a stream the current one inside ``with``; None changes nothing."""
+
+    def __init__(self, stream: torch.Stream | None) -> None:
+        self.stream = stream
+        self._previous: list[tuple[int, torch.Stream]] = []
+
+    def __enter__(self) -> None:
+        if self.stream is None:
+            return
+        previous = current_stream(self.stream.device)
+        self._previous.append((_C.current_device(), previous))
+        set_stream(self.stream)
+
+    def __exit__(self, *_: object) -> None:
+        if self.stream is None:
+            return
+        device, previous = self._previous.pop()
+        set_stream(previous)
+        _C.set_device(device)
+
+
+def stream(stream: torch.Stream | None) -> StreamContext:
+    """Runs the body of ``with`` on a stream; None changes nothing."""
+    return StreamContext(stream)
+

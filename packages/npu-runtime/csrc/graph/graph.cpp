@@ -1,0 +1,72 @@
+// Capture and replay. A node has a request of its own, which stays bound to the addresses of the capture.
+#include "graph/graph.h"
+
+#include <utility>
+
+#include "npu/device.h"
+#include "npu/error.h"
+#include "stream/stream_state.h"
+
+namespace npu {
+
+namespace {
+
+thread_local Graph* current = nullptr;
+
+[[noreturn]] void raise_state(const char* rule) {
+  throw Error(ErrorKind::kInput, "capture-state", std::string("npu.NPUGraph: ") + rule);
+}
+
+}  // namespace
+
+bool is_capturing() noexcept { return current != nullptr; }
+
+Graph* Graph::capturing() noexcept { return current; }
+
+Graph::~Graph() {
+  if (current == this) current = nullptr;
+  // A node's request may still be in use; errors of its run stay with the stream.
+  if (device_index_ >= 0) stream::drain_device(device_index_);
+}
+
+void Graph::capture_begin() {
+  if (current != nullptr) raise_state("this thread captures a graph already; end that capture first.");
+  if (is_captured_) raise_state("this graph holds a capture; call reset() before capturing again.");
+  current = this;
+}
+
+void Graph::capture_end() {
+  if (current != this) raise_state("capture_end() without capture_begin() on this thread.");
+  current = nullptr;
+  is_captured_ = true;
+}
+
+void Graph::replay() {
+  if (!is_captured_) raise_state("nothing was captured; run the step inside torch.npu.graph(g) first.");
+  if (current != nullptr) raise_state("a graph cannot be replayed during a capture.");
+  for (Node& node : nodes_) node.program->run_bound(node.request.get(), node.inputs, node.outputs);
+}
+
+void Graph::reset() {
+  if (current == this) current = nullptr;
+  if (device_index_ >= 0) synchronize(device_index_);
+  nodes_.clear();
+  is_captured_ = false;
+}
+
+std::vector<at::Tensor> Graph::add(Program& program, const std::vector<at::Tensor>& inputs,
+                                   const GivenOutputs& outputs, c10::Device output_device) {
+  if (!program.has_static_outputs_) {
+    throw Error(ErrorKind::kInput, "capture-dynamic",
+                "program " + program.name() +
+                    ": an output's shape is known only after the run, so it cannot be captured. Compile the "
+                    "step with static shapes.");
+  }
+  Node node{program.shared_from_this(), program.make_request(), inputs, {}};
+  node.outputs = program.run_on(node.request.get(), inputs, outputs, output_device, [](npu_status) {});
+  device_index_ = program.device_index_;
+  nodes_.push_back(std::move(node));
+  return nodes_.back().outputs;
+}
+
+}  // namespace npu

@@ -1,0 +1,52 @@
+// Captured steps: programs recorded with the memory they were bound to, and run again without binding.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "npu/capture.h"
+#include "npu/export.h"
+#include "npu/program.h"
+
+namespace npu {
+
+class NPU_API Graph {
+ public:
+  ~Graph();
+
+  // Starts to record the programs that this thread runs. They run as well, so that values are at hand.
+  // Throws Error [capture-state] when this thread captures already, or this graph was captured before.
+  void capture_begin();
+  void capture_end();
+
+  // Runs what was recorded, in order, on the current stream: it reads and writes the tensors of the capture.
+  void replay();
+
+  // Forgets what was recorded, and lets go of its memory.
+  void reset();
+
+  std::size_t size() const noexcept { return nodes_.size(); }
+
+  // The graph that this thread captures; nullptr when there is none.
+  static Graph* capturing() noexcept;
+
+  // A run during the capture.
+  std::vector<at::Tensor> add(Program& program, const std::vector<at::Tensor>& inputs,
+                              const GivenOutputs& outputs, c10::Device output_device);
+
+ private:
+  struct Node {
+    std::shared_ptr<Program> program;
+    Program::Request request;
+    std::vector<at::Tensor> inputs;
+    std::vector<at::Tensor> outputs;
+  };
+
+  bool is_captured_ = false;
+  c10::DeviceIndex device_index_ = -1;
+  std::vector<Node> nodes_;
+};
+
+}  // namespace npu

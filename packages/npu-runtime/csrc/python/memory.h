@@ -1,0 +1,10 @@
+// Adds the pool's figures and switches to the extension module.
+#pragma once
+
+#include <torch/csrc/utils/pybind.h>
+
+namespace npu::python {
+
+void bind_memory(py::module_& module);
+
+}  // namespace npu::python

@@ -1,0 +1,45 @@
+// Captured graphs, the sanitizer, launch blocking and the simulated device in Python. Streams and events are
+// torch's own classes, which come through the device guard.
+#include "python/streams.h"
+
+#include "driver/sim.h"
+#include "graph/graph.h"
+#include "npu/device.h"
+#include "npu/stream.h"
+#include "stream/launch_blocking.h"
+#include "stream/sanitizer.h"
+#include "stream/stream_state.h"
+
+namespace npu::python {
+
+void bind_streams(py::module_& module) {
+  using Release = py::call_guard<py::gil_scoped_release>;
+
+  py::class_<Graph, std::shared_ptr<Graph>>(module, "Graph")
+      .def(py::init<>())
+      .def("capture_begin", &Graph::capture_begin)
+      .def("capture_end", &Graph::capture_end)
+      .def("replay", &Graph::replay, Release())
+      .def("reset", &Graph::reset, Release())
+      .def("__len__", &Graph::size);
+  module.def("is_capturing", &is_capturing);
+
+  module.def(
+      "drain",
+      [] {
+        for (c10::DeviceIndex i = 0; i < device_count(); ++i) stream::drain_device(i);
+      },
+      Release());
+  module.def("set_launch_blocking", &set_launch_blocking);
+  module.def("is_launch_blocking", &is_launch_blocking);
+  module.def("set_sanitizer", &sanitizer::set_enabled);
+  module.def("is_sanitizer_enabled", &sanitizer::is_enabled);
+
+  module.def("sim_set_delay", &sim::set_delay);
+  module.def("sim_inject_failure", [](std::string call, int status, std::int64_t skip, std::int64_t times) {
+    sim::inject_failure(std::move(call), static_cast<npu_status>(status), skip, times);
+  });
+  module.def("sim_clear", &sim::clear);
+}
+
+}  // namespace npu::python

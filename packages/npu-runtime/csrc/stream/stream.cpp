@@ -1,0 +1,181 @@
+// The streams of each device, the thread's current one, and events.
+#include "npu/stream.h"
+
+#include <array>
+#include <atomic>
+#include <memory>
+#include <vector>
+
+#include <c10/util/Exception.h>
+
+#include "driver/choice.h"
+#include "npu/device.h"
+#include "npu/error.h"
+#include "npu/host_access.h"
+#include "stream/sanitizer.h"
+#include "stream/stream_state.h"
+
+namespace npu {
+
+namespace {
+
+constexpr c10::DeviceType kType = c10::DeviceType::PrivateUse1;
+constexpr std::size_t kMostDevices = 16;
+
+// The thread's current stream ids, by device.
+thread_local std::array<c10::StreamId, kMostDevices> current_ids{};
+
+c10::DeviceIndex resolve(c10::DeviceIndex device_index) {
+  const c10::DeviceIndex resolved = device_index < 0 ? current_device() : device_index;
+  check_device(resolved);
+  return resolved;
+}
+
+c10::Stream make(c10::DeviceIndex device_index, c10::StreamId id) {
+  return c10::Stream(c10::Stream::UNSAFE, c10::Device(kType, device_index), id);
+}
+
+void check(npu_status status, const char* call) {
+  if (status == NPU_OK) return;
+  throw Error(ErrorKind::kDriver, "driver-call",
+              std::string("npu: the driver's ") + call + " failed: " + driver::table().last_error() + ".");
+}
+
+}  // namespace
+
+c10::Stream default_stream(c10::DeviceIndex device_index) {
+  return make(resolve(device_index), kDefaultStream);
+}
+
+c10::Stream current_stream(c10::DeviceIndex device_index) {
+  const c10::DeviceIndex index = resolve(device_index);
+  return make(index, current_ids.at(static_cast<std::size_t>(index)));
+}
+
+c10::Stream stream_from_pool(c10::DeviceIndex device_index, int priority) {
+  static std::array<std::array<std::atomic<std::uint32_t>, kMostDevices>, 2> next{};
+  const c10::DeviceIndex index = resolve(device_index);
+  const bool is_high = priority < 0;
+  const c10::StreamId first = is_high ? kNormalStreams : 1;
+  const c10::StreamId count = is_high ? kStreams - kNormalStreams : kNormalStreams - 1;
+  const std::uint32_t turn = next.at(is_high ? 1 : 0).at(static_cast<std::size_t>(index)).fetch_add(1);
+  return make(index, first + static_cast<c10::StreamId>(turn) % count);
+}
+
+c10::Stream exchange_stream(c10::Stream stream) {
+  const c10::DeviceIndex index = stream.device_index();
+  check_device(index);
+  c10::StreamId& current = current_ids.at(static_cast<std::size_t>(index));
+  const c10::Stream previous = make(index, current);
+  stream::state_of(stream);  // refuses an id that does not exist
+  current = stream.id();
+  return previous;
+}
+
+bool is_idle(c10::Stream stream) { return stream::state_of(stream).is_idle(); }
+
+void synchronize(c10::Stream stream) {
+  stream::StreamState& state = stream::state_of(stream);
+  state.drain();
+  sanitizer::on_stream_synchronize(state);
+  state.raise_error();
+}
+
+npu_stream* native_stream(c10::Stream stream) { return stream::state_of(stream).native(); }
+
+void record_event(npu_event** event, c10::Stream stream) {
+  const npu_driver& driver = driver::table();
+  if (*event == nullptr) check(driver.event_create(stream.device_index(), event), "event_create");
+  check(driver.event_record(*event, native_stream(stream)), "event_record");
+  sanitizer::on_event_record(*event, stream::state_of(stream));
+}
+
+void wait_event(npu_event* event, c10::Stream stream) {
+  if (event == nullptr) return;
+  check(driver::table().stream_wait_event(native_stream(stream), event), "stream_wait_event");
+  sanitizer::on_event_wait(event, stream::state_of(stream));
+}
+
+bool is_event_done(npu_event* event) {
+  if (event == nullptr) return true;
+  std::int32_t is_done = 0;
+  check(driver::table().event_query(event, &is_done), "event_query");
+  return is_done != 0;
+}
+
+void synchronize_event(npu_event* event) {
+  if (event == nullptr) return;
+  check(driver::table().event_synchronize(event), "event_synchronize");
+  sanitizer::on_event_synchronize(event);
+}
+
+void destroy_event(npu_event* event) noexcept {
+  if (event != nullptr) driver::table().event_destroy(event);
+}
+
+double elapsed_ms(npu_event* start, npu_event* end) {
+  TORCH_CHECK(start != nullptr && end != nullptr,
+              "npu.Event.elapsed_time: both events must have been recorded; call record() first.");
+  TORCH_CHECK(is_event_done(start) && is_event_done(end),
+              "npu.Event.elapsed_time: both events must be done; call synchronize() first.");
+  std::int64_t start_ns = 0;
+  std::int64_t end_ns = 0;
+  check(driver::table().event_time_ns(start, &start_ns), "event_time_ns");
+  check(driver::table().event_time_ns(end, &end_ns), "event_time_ns");
+  constexpr double kNsPerMs = 1e6;
+  return static_cast<double>(end_ns - start_ns) / kNsPerMs;
+}
+
+namespace stream {
+
+namespace {
+
+struct DeviceStreams {
+  std::vector<std::unique_ptr<StreamState>> states;
+};
+
+// Never destroyed: queues may hold work at exit, and threads must not be ended under it.
+std::vector<DeviceStreams>& all_streams() {
+  static auto* all = [] {
+    auto* made = new std::vector<DeviceStreams>(static_cast<std::size_t>(device_count()));
+    for (std::size_t device = 0; device < made->size(); ++device) {
+      for (c10::StreamId id = 0; id < kStreams; ++id) {
+        (*made)[device].states.push_back(
+            std::make_unique<StreamState>(static_cast<c10::DeviceIndex>(device), id));
+      }
+    }
+    return made;
+  }();
+  return *all;
+}
+
+}  // namespace
+
+StreamState& state_of(c10::DeviceIndex device_index, c10::StreamId id) {
+  return *all_streams()[static_cast<std::size_t>(device_index)].states[static_cast<std::size_t>(id)];
+}
+
+StreamState& state_of(c10::Stream stream) {
+  check_device(stream.device_index());
+  if (stream.device_type() != kType || stream.id() < 0 || stream.id() >= kStreams) {
+    throw Error(ErrorKind::kInput, "stream-unknown",
+                "npu: stream " + std::to_string(stream.id()) + " on " + stream.device().str() +
+                    " does not exist. Make streams with torch.npu.Stream().");
+  }
+  return state_of(stream.device_index(), stream.id());
+}
+
+void drain_device(c10::DeviceIndex device_index) {
+  for (c10::StreamId id = 0; id < kStreams; ++id) state_of(device_index, id).drain();
+}
+
+void synchronize_device(c10::DeviceIndex device_index) {
+  drain_device(device_index);
+  for (c10::StreamId id = 0; id < kStreams; ++id) {
+    sanitizer::on_stream_synchronize(state_of(device_index, id));
+  }
+  for (c10::StreamId id = 0; id < kStreams; ++id) state_of(device_index, id).raise_error();
+}
+
+}  // namespace stream
+}  // namespace npu

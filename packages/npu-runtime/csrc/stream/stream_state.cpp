@@ -1,0 +1,138 @@
+// A stream's pending work and errors, and what host code does before it touches a block.
+#include "stream/stream_state.h"
+
+#include <algorithm>
+#include <bit>
+#include <thread>
+#include <utility>
+
+#include "driver/choice.h"
+#include "memory/free_block.h"
+#include "npu/error.h"
+#include "npu/host_access.h"
+#include "npu/stream.h"
+#include "stream/sanitizer.h"
+
+namespace npu {
+
+namespace detail {
+std::atomic<int> host_access_level{0};
+}  // namespace detail
+
+namespace stream {
+
+StreamState::StreamState(c10::DeviceIndex device_index, c10::StreamId id)
+    : device_index_(device_index), id_(id) {}
+
+npu_stream* StreamState::native() {
+  npu_stream* made = native_.load(std::memory_order_acquire);
+  if (made != nullptr) return made;
+  const std::lock_guard lock(mutex_);
+  made = native_.load(std::memory_order_relaxed);
+  if (made != nullptr) return made;
+  const std::int32_t priority = id_ >= kNormalStreams ? -1 : 0;
+  if (driver::table().stream_create(device_index_, priority, &made) != NPU_OK) {
+    throw Error(ErrorKind::kDriver, "driver-call",
+                std::string("npu: the driver's stream_create failed: ") + driver::table().last_error() + ".");
+  }
+  native_.store(made, std::memory_order_release);
+  return made;
+}
+
+bool StreamState::is_idle() {
+  npu_stream* made = native_.load(std::memory_order_acquire);
+  if (made == nullptr) return true;
+  std::int32_t idle = 0;
+  if (driver::table().stream_query(made, &idle) != NPU_OK) {
+    throw Error(ErrorKind::kDriver, "driver-call",
+                std::string("npu: the driver's stream_query failed: ") + driver::table().last_error() + ".");
+  }
+  return idle != 0;
+}
+
+void StreamState::drain() {
+  npu_stream* made = native_.load(std::memory_order_acquire);
+  if (made == nullptr) return;
+  if (driver::table().stream_synchronize(made) != NPU_OK) {
+    throw Error(ErrorKind::kDriver, "driver-call",
+                std::string("npu: the driver's stream_synchronize failed: ") +
+                    driver::table().last_error() + ".");
+  }
+}
+
+std::int64_t StreamState::note_end(std::int64_t queued_ns, std::int64_t end_ns) noexcept {
+  return std::max(queued_ns, last_end_ns_.exchange(end_ns));
+}
+
+void StreamState::keep_error(std::string text) {
+  const std::lock_guard lock(mutex_);
+  if (has_error_.load(std::memory_order_relaxed)) return;
+  error_ = std::move(text);
+  // Host code that would read the results must not take the fast path past this.
+  detail::host_access_level.fetch_add(1, std::memory_order_acq_rel);
+  has_error_.store(true, std::memory_order_release);
+}
+
+void StreamState::raise_error() {
+  if (!has_error_.load(std::memory_order_acquire)) return;
+  std::string text;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!has_error_.exchange(false)) return;
+    text = std::exchange(error_, {});
+    detail::host_access_level.fetch_sub(1, std::memory_order_acq_rel);
+  }
+  throw Error(ErrorKind::kProgram, "program-run",
+              text + " It was enqueued earlier; set NPU_LAUNCH_BLOCKING=1 to see where.");
+}
+
+PendingWork::PendingWork(StreamState& stream, std::string name, std::vector<Block*> blocks,
+                         std::function<void(npu_status)> on_end)
+    : stream_(stream), name_(std::move(name)), blocks_(std::move(blocks)), on_end_(std::move(on_end)) {
+  for (Block* block : blocks_) {
+    block->users.fetch_add(1, std::memory_order_acq_rel);
+    block->streams.fetch_or(stream.bit(), std::memory_order_acq_rel);
+  }
+  detail::host_access_level.fetch_add(1, std::memory_order_acq_rel);
+}
+
+void PendingWork::done(void* context, npu_status status, const char* message) {
+  auto* work = static_cast<PendingWork*>(context);
+  if (status != NPU_OK) work->stream_.keep_error(work->name_ + ": " + message + ".");
+  work->on_end_(status);
+  work->release();
+  delete work;
+}
+
+void PendingWork::cancel() { release(); }
+
+void PendingWork::release() {
+  for (Block* block : blocks_) memory::drop_user(block);
+  detail::host_access_level.fetch_sub(1, std::memory_order_acq_rel);
+}
+
+}  // namespace stream
+
+void* begin_host_access(void* data) {
+  Block* block = block_of(data);
+  if (block == nullptr) return nullptr;
+  // The owner is one user; any more are pending work. New work can come in only from code that uses the
+  // block at the same time without waiting, which is a race of its own.
+  while (block->users.load(std::memory_order_acquire) > 1) {
+    const std::uint64_t streams = block->streams.load(std::memory_order_acquire);
+    for (std::uint64_t rest = streams; rest != 0; rest &= rest - 1) {
+      stream::state_of(block->device_index, std::countr_zero(rest)).drain();
+      if (block->users.load(std::memory_order_acquire) <= 1) break;
+    }
+    std::this_thread::yield();
+  }
+  for (std::uint64_t rest = block->streams.load(std::memory_order_acquire); rest != 0; rest &= rest - 1) {
+    stream::state_of(block->device_index, std::countr_zero(rest)).raise_error();
+  }
+  sanitizer::on_host_access(*block);
+  return memory::open_window(block) ? data : nullptr;
+}
+
+void end_host_access(void* data) noexcept { memory::close_window(block_of(data)); }
+
+}  // namespace npu

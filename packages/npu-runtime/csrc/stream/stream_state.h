@@ -1,0 +1,85 @@
+// One stream of the runtime: the driver's queue, what is pending on it and what went wrong.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include <c10/core/Stream.h>
+
+#include "npu/allocator.h"
+#include "npu/driver.h"
+
+namespace npu::stream {
+
+class StreamState {
+ public:
+  StreamState(c10::DeviceIndex device_index, c10::StreamId id);
+
+  c10::DeviceIndex device_index() const noexcept { return device_index_; }
+  std::uint64_t bit() const noexcept { return std::uint64_t{1} << static_cast<unsigned>(id_); }
+  c10::StreamId id() const noexcept { return id_; }
+
+  // The driver's stream, made at first use.
+  npu_stream* native();
+
+  // Whether nothing is pending; does not make the driver's stream.
+  bool is_idle();
+
+  // Waits without looking at errors.
+  void drain();
+
+  // Throws the first error since the last call, if there was one.
+  void raise_error();
+
+  // When a piece of work that was enqueued at `queued_ns` and ended now can have begun: not before the one
+  // ahead of it ended. Called in the stream's order.
+  std::int64_t note_end(std::int64_t queued_ns, std::int64_t end_ns) noexcept;
+
+  void keep_error(std::string text);
+
+ private:
+  const c10::DeviceIndex device_index_;
+  const c10::StreamId id_;
+  std::mutex mutex_;
+  std::atomic<npu_stream*> native_{nullptr};
+  std::atomic<std::int64_t> last_end_ns_{0};
+  std::atomic<bool> has_error_{false};
+  std::string error_;
+};
+
+// A stream of a device. Precondition: the id is in [0, kStreams).
+StreamState& state_of(c10::Stream stream);
+StreamState& state_of(c10::DeviceIndex device_index, c10::StreamId id);
+
+// Enqueued work that is not done: what it uses stays alive and marked until the driver says it has ended.
+class PendingWork {
+ public:
+  // Marks the blocks. `name` says in errors what failed; `on_end` runs when the work has ended.
+  PendingWork(StreamState& stream, std::string name, std::vector<Block*> blocks,
+              std::function<void(npu_status)> on_end);
+
+  // For the driver: a function and its context. Ownership passes with a successful enqueue.
+  static void done(void* context, npu_status status, const char* message);
+
+  // The work was not enqueued after all.
+  void cancel();
+
+ private:
+  void release();
+
+  StreamState& stream_;
+  std::string name_;
+  std::vector<Block*> blocks_;
+  std::function<void(npu_status)> on_end_;
+};
+
+// Waits for all streams of a device that were used; errors stay for the next who asks.
+void drain_device(c10::DeviceIndex device_index);
+
+// The same, and throws the first error among them.
+void synchronize_device(c10::DeviceIndex device_index);
+
+}  // namespace npu::stream
