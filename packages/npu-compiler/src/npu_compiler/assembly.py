@@ -23,7 +23,7 @@ from npu_compiler.layout import axis_order, inverse_order, is_dense
 from npu_compiler.lowering import lower
 from npu_compiler.options import CompilerConfig
 from npu_compiler.partition import Plan, Segment
-from npu_compiler.programs import compile_options, load_model
+from npu_compiler.programs import compile_options, load_tolerant
 from npu_compiler.records import ProgramRecord
 
 __all__ = ["Assembled", "RefusedNode", "assemble", "count_calls"]
@@ -264,10 +264,10 @@ def _make_program(
     lower_time_s = time.perf_counter() - started
     precision = config.dtype or _own_precision(piece.module.graph)
     try:
-        program = load_model(lowered.model, name=name, options=compile_options(precision))
+        program = load_tolerant(lowered.model, name=name, options=compile_options(precision))
     except npu_runtime.ProgramError as error:
         calls = tuple(node.name for node in piece.module.graph.nodes if node.op == "call_function")
-        raise RefusedNode(calls, f"the device refuses the program: {error}") from error
+        raise RefusedNode(calls, f"the device refuses the program: {_brief(error)}") from error
     call = ProgramCall(
         program,
         input_orders=[input_orders.get(key) for key in lowered.input_names],
@@ -289,6 +289,12 @@ def _make_program(
         compile_time_s=program.compile_time_s,
     )
     return call, record
+
+
+def _brief(error: Exception) -> str:
+    """A vendor's message on one line."""
+    text = " ".join(str(error).split())
+    return text if len(text) <= 160 else f"{text[:157]}..."
 
 
 def _own_precision(graph: fx.Graph) -> str:

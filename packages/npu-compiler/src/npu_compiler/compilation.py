@@ -21,7 +21,7 @@ from npu_compiler.capability import is_mutation
 from npu_compiler.errors import LoweringError
 from npu_compiler.execution import FrozenWeights
 from npu_compiler.lowering import op_name, source_line
-from npu_compiler.normalize import separate_output_views
+from npu_compiler.normalize import drop_empty_parts, separate_output_views
 from npu_compiler.options import CompilerConfig
 from npu_compiler.partition import Plan, make_plan
 from npu_compiler.records import EagerNode, GraphRecord, publish
@@ -59,6 +59,7 @@ class CompiledGraph:
         # the wrapper around backward graphs copies that and not the class.
         self._boxed_call = True
         graph_module.graph.eliminate_dead_code()
+        drop_empty_parts(graph_module.graph)
         separate_output_views(graph_module.graph)
         self._module = graph_module
         self._placeholders = [n for n in graph_module.graph.nodes if n.op == "placeholder"]

@@ -409,6 +409,22 @@ def convert_unfold(ctx: Context, self: fx.Node, dimension: int, size: int, step:
     return ctx.transpose(windows.output(0), [*order, axis + 1])
 
 
+@converter(aten.as_strided.default, compute=False)
+def convert_as_strided(
+    ctx: Context, self: fx.Node, size: Any, stride: Any, storage_offset: Any
+) -> Any:
+    before = ctx.sizes(self)
+    plain = [*size, *stride, storage_offset or 0, *before]
+    if not all(isinstance(value, int) for value in plain):
+        ctx.refuse("symbolic strides")
+    meta = ctx.meta(self)
+    if not meta.is_contiguous() or (storage_offset or 0) != meta.storage_offset():
+        ctx.refuse("strides over memory that is not laid out as the tensor is")
+    table = torch.arange(meta.numel()).as_strided(size, stride)
+    flat = ctx.reshape(ctx.get(self), [-1])
+    return ops.gather(flat, ctx.constant(table.contiguous()), ctx.number(0, torch.int64))
+
+
 @converter(aten.linspace.default, compute=False)
 def convert_linspace(ctx: Context, start: Operand, end: Operand, steps: Any, **_: Any) -> Any:
     if not isinstance(start, (int, float)) or not isinstance(end, (int, float)):
