@@ -91,6 +91,12 @@ def test_own_python_calls_are_left_out():
     assert [item.name for item in found.slices] == ["train.py(3): step"]
 
 
+def test_own_thread_is_left_out():
+    found = build(window(op("aten::mm", 0, 10, 7), op("aten::mm", 20, 30)), own_thread_id=7)
+    assert [item.start_ns - BASE for item in found.slices] == [20]
+    assert [track.tid for track in found.tracks] == [1]
+
+
 def test_timeline_begins_with_what_began_before_the_recording():
     found = build(events=[span("program", "early", -50, 10)])
     assert found.start_ns == BASE - 50

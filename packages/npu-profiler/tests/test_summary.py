@@ -14,22 +14,33 @@ def timeline(*slices, instants=(), **facts):
 
 
 def test_self_time_leaves_out_the_ops_that_were_called():
-    found = summarize(timeline(op("linear", 0, 100), op("addmm", 10, 70), op("copy_", 20, 30)))
+    found = summarize(
+        timeline(op("aten::linear", 0, 100), op("aten::addmm", 10, 70), op("aten::copy_", 20, 30))
+    )
     assert found.top_ops == (
-        OpTime("addmm", 1, 50, 60),
-        OpTime("linear", 1, 40, 100),
-        OpTime("copy_", 1, 10, 10),
+        OpTime("aten::addmm", 1, 50, 60),
+        OpTime("aten::linear", 1, 40, 100),
+        OpTime("aten::copy_", 1, 10, 10),
     )
 
 
 def test_total_time_counts_a_recursive_call_once():
-    found = summarize(timeline(op("sum", 0, 100), op("sum", 10, 70)))
-    assert found.top_ops == (OpTime("sum", 2, 100, 100),)
+    found = summarize(timeline(op("aten::sum", 0, 100), op("aten::sum", 10, 70)))
+    assert found.top_ops == (OpTime("aten::sum", 2, 100, 100),)
 
 
-def test_annotations_are_no_ops():
-    found = summarize(timeline(op("step", 0, 100, "user_annotation"), op("mm", 10, 70)))
-    assert found.op_calls == 1
+def test_annotations_and_brackets_around_ops_are_no_ops():
+    found = summarize(
+        timeline(
+            op("my::step", 0, 100, "user_annotation"),
+            op("Torch-Compiled Region: 0/0", 0, 100),
+            op("autograd::engine::evaluate_function: MmBackward0", 0, 100),
+            op("npu::program graph 0", 1, 9),
+            op("aten::mm", 10, 70),
+        )
+    )
+    assert [item.name for item in found.top_ops] == ["aten::mm", "npu::program graph 0"]
+    assert found.op_calls == 2
 
 
 def test_programs_and_fallbacks_are_counted():

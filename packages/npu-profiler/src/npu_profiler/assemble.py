@@ -45,6 +45,7 @@ class Recorded:
         windows: What torch recorded.
         events: What `npu_runtime.observe` told.
         thread_names: Names by OS thread id.
+        own_thread_id: A thread of ours, which is no part of the program.
         facts: What else a reader should know.
     """
 
@@ -55,6 +56,7 @@ class Recorded:
     windows: Sequence[OpWindow] = ()
     events: Sequence["Event"] = ()
     thread_names: Mapping[int, str] = field(default_factory=dict)
+    own_thread_id: int | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -67,7 +69,7 @@ def assemble(recorded: Recorded) -> Timeline:
     tracks = Tracks(pid=recorded.pid, program=recorded.program, thread_names=names)
     alignment = align([mark for window in recorded.windows for mark in window.marks])
 
-    ops, flows = _place_ops(recorded.windows, alignment, tracks)
+    ops, flows = _place_ops(recorded, alignment, tracks)
     spans = [event for event in recorded.events if event.kind == "span"]
     programs = tracks.place_on_device([span for span in spans if span.category == "program"])
     copies = tracks.place_on_device([span for span in spans if span.category == "copy"])
@@ -116,13 +118,15 @@ def _finish(
 
 
 def _place_ops(
-    windows: Iterable[OpWindow], alignment: ClockAlignment, tracks: Tracks
+    recorded: Recorded, alignment: ClockAlignment, tracks: Tracks
 ) -> tuple[list[Slice], list[Flow]]:
     slices = []
     flows = []
     shift = alignment.offset_ns
-    for window in windows:
+    for window in recorded.windows:
         for item in window.recorded.slices:
+            if item.thread_id == recorded.own_thread_id:
+                continue
             if item.category == "python_function" and _OWN_CALL.search(item.name):
                 continue
             slices.append(

@@ -32,6 +32,7 @@ class DeviceEvents:
             smaller goes: a longer recording shows coarser counters with all their peaks.
 
     Attributes:
+        own_thread_id: The OS id of the thread that fetches events now and then; not the program's.
         dropped: How many spans and marks came when the list was full, or were lost by the runtime.
     """
 
@@ -42,6 +43,7 @@ class DeviceEvents:
         self._max_events = max_events
         self._max_samples = max_samples
         self._flusher: threading.Thread | None = None
+        self.own_thread_id: int | None = None
         self._stopping = threading.Event()
 
     @property
@@ -56,6 +58,7 @@ class DeviceEvents:
         observe.add_listener(self.hear)
         self._flusher = threading.Thread(target=self._flush, name="npu-profiler", daemon=True)
         self._flusher.start()
+        self.own_thread_id = self._flusher.native_id
 
     def stop(self) -> None:
         """Collects what is still on its way, and stops listening."""

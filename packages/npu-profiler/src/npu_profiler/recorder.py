@@ -144,6 +144,7 @@ class Recording:
                 windows=windows,
                 events=self._device.events,
                 thread_names=names,
+                own_thread_id=self._device.own_thread_id,
                 facts={"problems": self._problems, **_versions()},
             )
         )
