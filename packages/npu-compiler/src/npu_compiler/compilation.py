@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from npu_runtime import observe
 from torch import fx
 
 from npu_compiler.assembly import Assembled, RefusedNode, assemble, count_calls
@@ -25,6 +24,7 @@ from npu_compiler.normalize import drop_empty_parts, separate_output_views
 from npu_compiler.options import CompilerConfig
 from npu_compiler.partition import Plan, make_plan
 from npu_compiler.records import EagerNode, GraphRecord, publish
+from npu_runtime import observe
 
 __all__ = ["CompiledGraph"]
 
@@ -106,7 +106,8 @@ class CompiledGraph:
                 self._freezable = [p for p in self._freezable if p not in set(changed)]
                 _logger.info(
                     "%s: %d weights keep changing; they are inputs from now on",
-                    self._name, len(changed),
+                    self._name,
+                    len(changed),
                 )
         # An inference tensor has no version to watch.
         frozen = {

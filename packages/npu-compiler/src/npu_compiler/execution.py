@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import npu_runtime
 import torch
+
+import npu_runtime
 
 __all__ = ["FrozenWeights", "ProgramCall"]
 

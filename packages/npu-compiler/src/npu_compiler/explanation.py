@@ -142,7 +142,14 @@ def _lines(explanation: Explanation) -> Iterator[str]:
     ]
     if rows:
         header = (
-            "program", "kind", "nodes", "in/out", "weights MB", "precision", "lower s", "compile s"
+            "program",
+            "kind",
+            "nodes",
+            "in/out",
+            "weights MB",
+            "precision",
+            "lower s",
+            "compile s",
         )
         yield ""
         yield from _table(header, rows)

@@ -45,7 +45,11 @@ def tensor_constant(tensor: torch.Tensor) -> tuple[ov.Output, torch.Tensor]:
 
 
 def number(value: bool | int | float, dtype: torch.dtype) -> ov.Output:
-    """Makes a rank-0 constant of a dtype."""
+    """Makes a rank-0 constant of a dtype; what is too large for it becomes infinite, as in torch."""
+    if dtype in (torch.bfloat16, torch.float16):
+        raw = torch.tensor(value, dtype=dtype).view(torch.int16).reshape(1).numpy()
+        view = ov.Tensor(raw, ov.Shape([]), ov_type(dtype))
+        return ov.op.Constant(view, shared_memory=False).output(0)
     return ops.constant(value, ov_type(dtype)).output(0)
 
 

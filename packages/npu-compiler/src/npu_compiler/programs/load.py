@@ -10,11 +10,11 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-import npu_runtime
 import openvino as ov
-from npu_runtime import observe
 
+import npu_runtime
 from npu_compiler.config import read_settings
+from npu_runtime import observe
 
 __all__ = ["load_model", "load_tolerant", "write_model"]
 
@@ -24,7 +24,6 @@ _logger = logging.getLogger(__name__)
 # 2026.4.1: "All consumers of a Scalar expression are expected to have the same loop IDs", Phi-3 and
 # Mixtral); without it the same model compiles and is right.
 _WITHOUT_SNIPPETS = {"SNIPPETS_MODE": "DISABLE"}
-
 
 
 def load_model(
@@ -61,9 +60,7 @@ def load_model(
         )
 
 
-def load_tolerant(
-    model: ov.Model, *, name: str, options: Mapping[str, str]
-) -> npu_runtime.Program:
+def load_tolerant(model: ov.Model, *, name: str, options: Mapping[str, str]) -> npu_runtime.Program:
     """Compiles a model, and once more without generated elementwise kernels if the CPU plugin's
     generator fails on it.
 

@@ -122,9 +122,7 @@ def convert_unsqueeze(ctx: Context, self: fx.Node, dim: int) -> Any:
     return ctx.unsqueeze(ctx.get(self), [dim if dim >= 0 else dim + ctx.rank(self) + 1])
 
 
-@converter(
-    aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims, compute=False
-)
+@converter(aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims, compute=False)
 def convert_squeeze(ctx: Context, self: fx.Node, dim: Any = None) -> Any:
     sizes = ctx.sizes(self)
     axes = [axis for axis in ctx.axes(self, dim) if sizes and sizes[axis] == 1]
@@ -134,9 +132,7 @@ def convert_squeeze(ctx: Context, self: fx.Node, dim: Any = None) -> Any:
 
 
 @converter(aten.slice.Tensor, aten.slice_copy.Tensor, compute=False)
-def convert_slice(
-    ctx: Context, self: fx.Node, dim: int, start: Any, end: Any, step: Any
-) -> Any:
+def convert_slice(ctx: Context, self: fx.Node, dim: int, start: Any, end: Any, step: Any) -> Any:
     start = 0 if start is None else start
     end = _END if end is None else end
     axis = ctx.axis(self, dim)
@@ -188,9 +184,7 @@ def _split(ctx: Context, self: fx.Node, dim: int) -> Any:
         return (ctx.get(self),)
     if not all(isinstance(length, int) for length in lengths):
         ctx.refuse("pieces of symbolic length")
-    parts = ops.variadic_split(
-        ctx.get(self), ctx.number(axis, torch.int64), ctx.integers(lengths)
-    )
+    parts = ops.variadic_split(ctx.get(self), ctx.number(axis, torch.int64), ctx.integers(lengths))
     return tuple(parts.outputs())
 
 
@@ -233,9 +227,7 @@ def convert_repeat(ctx: Context, self: fx.Node, repeats: Sequence[Any]) -> Any:
 
 
 @converter(aten.repeat_interleave.self_int, compute=False)
-def convert_repeat_interleave(
-    ctx: Context, self: fx.Node, repeats: Any, dim: Any, **_: Any
-) -> Any:
+def convert_repeat_interleave(ctx: Context, self: fx.Node, repeats: Any, dim: Any, **_: Any) -> Any:
     if not isinstance(repeats, int) or dim is None:
         ctx.refuse("repeats must be a number and dim given")
     axis = ctx.axis(self, dim)
@@ -341,9 +333,7 @@ def convert_slice_backward(
     begins, ends = [0] * len(sizes), [0] * len(sizes)
     begins[axis], ends[axis] = first, whole - first - length
     zero = ctx.number(0, ctx.out_dtype())
-    return ops.pad(
-        ctx.get(grad_output), ctx.integers(begins), ctx.integers(ends), "constant", zero
-    )
+    return ops.pad(ctx.get(grad_output), ctx.integers(begins), ctx.integers(ends), "constant", zero)
 
 
 @converter(aten.select_backward.default, compute=False)
