@@ -13,9 +13,9 @@ def op(name, start, end, thread_id=1, category="cpu_op"):
     return TorchSlice(category, name, thread_id, BASE + start, end - start, None)
 
 
-def window(*slices, flows=(), marks=(), names=None, start=0, end=1000):
-    recorded = KinetoFile(list(slices), list(flows), names or {}, 0)
-    return OpWindow(BASE + start, BASE + end, recorded, list(marks))
+def window(*slices, flows=(), marks=(), start=0, end=1000, end_reason=""):
+    recorded = KinetoFile(list(slices), list(flows), {}, 0)
+    return OpWindow(BASE + start, BASE + end, end_reason, recorded, list(marks))
 
 
 def span(category, name, start, end, thread_id=1, **args):
@@ -75,10 +75,20 @@ def test_backward_is_led_to_by_its_forward():
     assert found.flows[0].target.track.tid == 2
 
 
-def test_gap_between_windows_is_marked():
-    found = build(window(op("a", 0, 1), end=100), window(op("b", 301, 302), start=300))
-    (gap,) = [item for item in found.slices if item.category == "recording"]
-    assert (gap.start_ns, gap.end_ns) == (BASE + 100, BASE + 300)
+def test_gaps_between_and_after_windows_are_marked_with_their_reason():
+    found = build(
+        window(op("a", 0, 1), end=100, end_reason="x"),
+        window(op("b", 301, 302), start=300, end=400, end_reason="y"),
+    )
+    gaps = [item for item in found.slices if item.category == "recording"]
+    assert [(gap.name, gap.start_ns - BASE, gap.end_ns - BASE) for gap in gaps] == [
+        ("ops not recorded: x", 100, 300),
+        ("ops not recorded: y", 400, 1000),
+    ]
+
+
+def test_end_of_the_recording_is_no_gap():
+    assert [item.name for item in build(window(op("a", 0, 1), end=999)).slices] == ["a"]
 
 
 def test_own_python_calls_are_left_out():

@@ -24,6 +24,16 @@ def test_events_are_heard_between_start_and_stop():
     assert listener.events[1].args == {"nodes": 3}
 
 
+def test_fetch_takes_events_over_only_while_listening():
+    listener = DeviceEvents()
+    listener.fetch()
+    listener.start()
+    observe.instant("test", "inside")
+    listener.fetch()
+    listener.stop()
+    assert [event.name for event in listener.events] == ["inside"]
+
+
 def test_events_past_the_limit_are_counted():
     listener = DeviceEvents(max_events=2)
     listener.hear([observe.Event("instant", "c", str(n), n) for n in range(3)])

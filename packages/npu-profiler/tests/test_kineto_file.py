@@ -1,4 +1,5 @@
 import json
+import re
 
 import pytest
 import torch
@@ -35,6 +36,13 @@ def test_read_finds_every_op_whatever_the_chunk(tmp_path, monkeypatch, chunk):
     assert found.unreadable == 0
     assert len(found.flows) == sum(event["ph"] == "s" for event in document["traceEvents"])
     assert found.flows
+
+
+def test_plain_ops_are_read_as_the_decoder_reads_them(tmp_path, monkeypatch):
+    export(tmp_path / "k.json", step)
+    fast = read_kineto_file(tmp_path / "k.json")
+    monkeypatch.setattr(kineto_file, "_PLAIN_OP", re.compile("(?!)"))
+    assert read_kineto_file(tmp_path / "k.json") == fast
 
 
 def test_read_keeps_nanoseconds_exactly(tmp_path):

@@ -3,7 +3,6 @@
 Holds no listening (`torch_ops.py`, `device_events.py`) and no writing (`chrome.py`).
 """
 
-import itertools
 import math
 import re
 from collections import defaultdict
@@ -82,7 +81,7 @@ def assemble(recorded: Recorded) -> Timeline:
         programs=[(item, span.thread_id) for item, span in programs],
         thread_track=tracks.thread,
     )
-    slices = [*ops, *launches, *_gaps(recorded.windows, tracks)]
+    slices = [*ops, *launches, *_gaps(recorded, tracks)]
     slices += (item for placed in (programs, copies, phases) for item, _ in placed)
     return _finish(recorded, alignment, tracks, slices, [*flows, *arrows])
 
@@ -151,17 +150,19 @@ def _place_ops(
     return slices, flows
 
 
-def _gaps(windows: Sequence[OpWindow], tracks: Tracks) -> list[Slice]:
-    """Marks where ops are missing because the program's own profiler ran."""
+def _gaps(recorded: Recorded, tracks: Tracks) -> list[Slice]:
+    """Marks where ops are missing, with the reason."""
+    starts = [window.start_ns for window in recorded.windows] + [recorded.end_ns]
     return [
         Slice(
             tracks.host("recording"),
             "recording",
-            "ops not recorded: the program's own torch.profiler runs",
-            before.end_ns,
-            after.start_ns - before.end_ns,
+            f"ops not recorded: {window.end_reason}",
+            window.end_ns,
+            max(resumed_ns - window.end_ns, 0),
         )
-        for before, after in itertools.pairwise(windows)
+        for window, resumed_ns in zip(recorded.windows, starts[1:], strict=True)
+        if window.end_reason
     ]
 
 
