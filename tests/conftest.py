@@ -23,9 +23,15 @@ def root() -> Path:
     return ROOT
 
 
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One cache for the whole run: a language model is compiled once, not in each test."""
+    return tmp_path_factory.mktemp("cache")
+
+
 @pytest.fixture
-def run(tmp_path: Path) -> Run:
-    """Runs a command of this environment in a directory and with a cache of its own."""
+def run(tmp_path: Path, cache: Path) -> Run:
+    """Runs a command of this environment in a directory of its own, with the tests' cache."""
 
     def run(
         *command: str, timeout_s: float = 300, **environment: str
@@ -36,7 +42,7 @@ def run(tmp_path: Path) -> Run:
         return subprocess.run(
             [first, *command[1:]],
             cwd=tmp_path,
-            env={**kept, "XDG_CACHE_HOME": str(tmp_path / "cache"), **environment},
+            env={**kept, "XDG_CACHE_HOME": str(cache), **environment},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

@@ -66,8 +66,10 @@ def test_llama_compiles_and_equals_the_cpu(tiny_llama_config):
     torch.testing.assert_close(received.cpu(), expected, rtol=1e-3, atol=1e-4)
 
 
-def test_explain_counts_what_was_lowered(model):
+def test_explain_counts_programs_and_nodes(model):
     import npu_compiler
 
-    text = str(npu_compiler.explain(model, torch.randn(8, 64)))
-    assert "linear" in text or "addmm" in text
+    explanation = npu_compiler.explain(model, torch.randn(8, 64))
+    assert explanation.program_count == 1
+    assert explanation.lowered_count == explanation.node_count
+    assert "1 program" in str(explanation)

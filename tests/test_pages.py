@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-PAGES = ("README.md", "docs/index.md")
+PAGES = ("README.md", "docs/index.md", "docs/reference/errors.md")
 
 
 def snippets(page: str) -> list[str]:

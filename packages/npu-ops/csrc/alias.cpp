@@ -4,16 +4,17 @@
 #include "alias.h"
 
 #include <cstring>
+#include <exception>
+#include <memory>
 #include <utility>
 
-#include <ATen/SparseCsrTensorImpl.h>
-#include <ATen/SparseTensorImpl.h>
 #include <ATen/quantized/QTensorImpl.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/impl/COW.h>
 #include <c10/util/Exception.h>
 
 #include "npu/device.h"
+#include "sparse.h"
 
 namespace npu::ops {
 namespace {
@@ -36,8 +37,7 @@ constexpr DispatchKeySet kNpuKeys =
     tracked_keys(BackendComponent::PrivateUse1Bit, DispatchKey::AutocastPrivateUse1);
 
 constexpr DispatchKeySet kViewBits({DispatchKey::Conjugate, DispatchKey::Negative});
-constexpr DispatchKeySet kLayoutBits({DispatchKey::Dense, DispatchKey::Sparse,
-                                      DispatchKey::SparseCsr, DispatchKey::Quantized});
+constexpr DispatchKeySet kLayoutBits({DispatchKey::Dense, DispatchKey::Quantized});
 
 // Fields of TensorImpl that have no setter, reached the way the language allows: through the name of a
 // derived class.
@@ -65,26 +65,48 @@ class AliasImpl final : public c10::TensorImpl {
 struct AliasSlot final : BlockAttachment {
   explicit AliasSlot(c10::intrusive_ptr<c10::StorageImpl> alias) : storage(std::move(alias)) {}
   ~AliasSlot() override {
-    // A kernel that kept an alias must meet a null pointer, never the block's next owner.
-    if (storage.use_count() > 1) {
-      storage->set_data_ptr_noswap(c10::DataPtr(nullptr, kHost));
-      storage->set_nbytes(static_cast<std::size_t>(0));
-    }
+    if (C10_UNLIKELY(storage.use_count() > 1)) outlive_block();
   }
+
+  // A kernel kept an alias (one written in Python can). It gets a copy: never the block's next owner.
+  void outlive_block() noexcept {
+    const void* block_data = storage->data_ptr().get();
+    if (block_data == nullptr) return;  // moved to its npu storage by a resize
+    c10::DataPtr kept;
+    try {
+      kept = c10::GetCPUAllocator()->allocate(storage->nbytes());
+      std::memcpy(kept.get(), block_data, storage->nbytes());
+    } catch (const std::exception&) {
+      storage->set_nbytes(static_cast<std::size_t>(0));  // no memory for it: an empty storage is honest
+    }
+    storage->set_data_ptr_noswap(std::move(kept));
+  }
+
   c10::intrusive_ptr<c10::StorageImpl> storage;
 };
 
 // The context stays null, so that nothing takes the alias for memory of its own (lazy clones, adoption).
-c10::intrusive_ptr<c10::StorageImpl> new_alias_storage(const c10::StorageImpl& storage) {
-  return c10::make_intrusive<c10::StorageImpl>(
-      c10::StorageImpl::use_byte_size_t(), storage.nbytes(),
-      c10::DataPtr(storage.data_ptr().get(), kHost), c10::GetCPUAllocator(), storage.resizable());
+c10::intrusive_ptr<c10::StorageImpl> new_alias_storage(const c10::StorageImpl& storage,
+                                                       c10::DataPtr&& memory) {
+  return c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), storage.nbytes(),
+                                               std::move(memory), c10::GetCPUAllocator(),
+                                               storage.resizable());
+}
+
+void release_storage(void* owner) { c10::raw::intrusive_ptr::decref(static_cast<c10::StorageImpl*>(owner)); }
+
+// For memory without a block: the alias keeps the npu storage, since nothing tells when the memory goes.
+c10::Storage owning_alias(c10::StorageImpl& storage) {
+  c10::raw::intrusive_ptr::incref(&storage);
+  c10::DataPtr memory(const_cast<void*>(storage.data_ptr().get()), &storage, &release_storage, kHost);
+  return c10::Storage(new_alias_storage(storage, std::move(memory)));
 }
 
 c10::StorageImpl* cached_alias(Block& block, const c10::StorageImpl& storage) {
   BlockAttachment* slot = block.attachment.load(std::memory_order_acquire);
   if (C10_UNLIKELY(slot == nullptr)) {
-    auto fresh = std::make_unique<AliasSlot>(new_alias_storage(storage));
+    auto fresh = std::make_unique<AliasSlot>(
+        new_alias_storage(storage, c10::DataPtr(storage.data_ptr().get(), kHost)));
     if (block.attachment.compare_exchange_strong(slot, fresh.get(), std::memory_order_acq_rel)) {
       slot = fresh.release();
     }
@@ -99,7 +121,7 @@ c10::Storage alias_storage(c10::StorageImpl& storage, Access access) {
   }
   void* data = storage.data_ptr().get();
   if (C10_UNLIKELY(data == nullptr || !is_block(storage.data_ptr()))) {
-    return c10::Storage(new_alias_storage(storage));
+    return owning_alias(storage);
   }
   c10::StorageImpl* alias = cached_alias(*(static_cast<Block*>(data) - 1), storage);
   if (C10_UNLIKELY(alias->nbytes() != storage.nbytes())) alias->set_nbytes(storage.nbytes());
@@ -116,26 +138,6 @@ at::Tensor alias_of_quantized(const at::Tensor& tensor, Access access, DispatchK
       source->dtype(), source->quantizer());
   alias->set_storage_offset(source->storage_offset());
   alias->set_sizes_and_strides(source->sizes(), source->strides());
-  return at::Tensor(std::move(alias));
-}
-
-at::Tensor alias_of_sparse(const at::Tensor& tensor, Access access, DispatchKeySet keys) {
-  auto* source = static_cast<at::SparseTensorImpl*>(tensor.unsafeGetTensorImpl());
-  auto alias = c10::make_intrusive<at::SparseTensorImpl>(keys, source->dtype());
-  alias->resize_(source->sparse_dim(), source->dense_dim(), source->sizes());
-  alias->set_indices_and_values_unsafe(alias_of(source->indices(), access),
-                                       alias_of(source->values(), access));
-  alias->set_coalesced(source->coalesced());
-  return at::Tensor(std::move(alias));
-}
-
-at::Tensor alias_of_compressed(const at::Tensor& tensor, Access access, DispatchKeySet keys) {
-  auto* source = static_cast<at::SparseCsrTensorImpl*>(tensor.unsafeGetTensorImpl());
-  auto alias = c10::make_intrusive<at::SparseCsrTensorImpl>(keys, kHost, source->layout(),
-                                                            source->dtype());
-  alias->set_member_tensors(alias_of(source->compressed_indices(), access),
-                            alias_of(source->plain_indices(), access),
-                            alias_of(source->values(), access), source->sizes());
   return at::Tensor(std::move(alias));
 }
 
@@ -171,10 +173,6 @@ at::Tensor alias_of(const at::Tensor& tensor, Access access, GradFlag grad) {
         alias_storage(*source.unsafe_storage().unsafeGetStorageImpl(), access), keys, source));
   } else if (source_keys.has(DispatchKey::Quantized)) {
     alias = alias_of_quantized(tensor, access, keys);
-  } else if (source_keys.has(DispatchKey::Sparse)) {
-    alias = alias_of_sparse(tensor, access, keys);
-  } else if (source_keys.has(DispatchKey::SparseCsr)) {
-    alias = alias_of_compressed(tensor, access, keys);
   } else {
     TORCH_CHECK_NOT_IMPLEMENTED(
         false, "npu: host kernels need memory they can address; got a tensor with keys ",
@@ -204,16 +202,7 @@ void adopt_tensor(const at::Tensor& tensor, c10::DeviceIndex device_index) {
   c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
   if (C10_LIKELY(static_cast<bool>(impl.unsafe_storage()))) {
     adopt_storage(*impl.unsafe_storage().unsafeGetStorageImpl(), device_index);
-  } else if (impl.key_set().has(DispatchKey::Sparse)) {
-    auto& sparse = static_cast<at::SparseTensorImpl&>(impl);
-    adopt_tensor(sparse.indices(), device_index);
-    adopt_tensor(sparse.values(), device_index);
-  } else if (impl.key_set().has(DispatchKey::SparseCsr)) {
-    auto& compressed = static_cast<at::SparseCsrTensorImpl&>(impl);
-    adopt_tensor(compressed.compressed_indices(), device_index);
-    adopt_tensor(compressed.plain_indices(), device_index);
-    adopt_tensor(compressed.values(), device_index);
-  } else {
+  } else if (!is_sparse(impl)) {
     TORCH_CHECK_NOT_IMPLEMENTED(
         false, "npu: a host kernel returned a tensor without memory of its own (keys ",
         impl.key_set(), "); npu has no such layout. [alias-layout]");

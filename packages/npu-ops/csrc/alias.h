@@ -22,11 +22,12 @@ enum class Access : bool { kRead, kWrite };
 enum class GradFlag : bool { kHidden, kVisible };
 
 // The CPU tensor over the same bytes. Precondition: `tensor` is defined and lives on npu. The caller keeps
-// `tensor` alive as long as the alias. Raises for layouts whose memory cannot be aliased.
+// `tensor` alive as long as the alias. Raises for layouts whose memory cannot be aliased; sparse ones
+// are taken apart first (sparse.h).
 at::Tensor alias_of(const at::Tensor& tensor, Access access, GradFlag grad = GradFlag::kHidden);
 
-// Turns `tensor`, which a CPU kernel made under PoolScope, into an npu tensor without copying. Memory that
-// the pool did not hand out is copied. Precondition: nobody else uses the tensor or its storage.
+// Turns `tensor`, which a CPU kernel made under HostScope, into an npu tensor without copying. Memory that
+// the pool did not hand out is copied; members of a sparse tensor are the caller's. Precondition: nobody else uses the tensor or its storage.
 void adopt_tensor(const at::Tensor& tensor, c10::DeviceIndex device_index);
 
 // The same for a storage.

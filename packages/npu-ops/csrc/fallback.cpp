@@ -11,6 +11,7 @@
 #include "npu/device.h"
 #include "npu/generator.h"
 #include "npu/observe.h"
+#include "sparse.h"
 
 namespace npu::ops {
 namespace {
@@ -25,8 +26,8 @@ constexpr DispatchKeySet kKernelBits({c10::DispatchKey::Dense, c10::DispatchKey:
 
 class HostCall {
  public:
-  explicit HostCall(OpPlan& plan, torch::jit::Stack& stack)
-      : plan_(plan), stack_(stack), base_(stack.size() - plan.argument_count) {}
+  HostCall(OpPlan& plan, DispatchKeySet keys, torch::jit::Stack& stack)
+      : plan_(plan), keys_(keys), stack_(stack), base_(stack.size() - plan.argument_count) {}
 
   void run() {
     for (const ArgumentPlan& argument : plan_.arguments) replace(argument, stack_[base_ + argument.index]);
@@ -42,7 +43,7 @@ class HostCall {
   struct Alias {
     at::Tensor original;
     at::Tensor alias;
-    const c10::StorageImpl* storage;  // null where the layout has none
+    const c10::StorageImpl* storage;  // null for sparse layouts, whose members have entries of their own
     bool is_written;
   };
   // A defined tensor argument that lives elsewhere.
@@ -133,9 +134,16 @@ class HostCall {
 
   at::Tensor alias(at::Tensor original, const ArgumentPlan& argument) {
     note_device(original.device().index());
-    at::Tensor alias = alias_of(
-        original, argument.is_written ? Access::kWrite : Access::kRead, plan_.grad);
-    keys_ = keys_ | alias.key_set();
+    at::Tensor alias;
+    if (C10_UNLIKELY(is_sparse(*original.unsafeGetTensorImpl()))) {
+      alias = sparse_alias_of(*original.unsafeGetTensorImpl(), [&](const at::Tensor& member) {
+        return is_npu(member) ? this->alias(member, argument) : member;
+      });
+      if (plan_.grad == GradFlag::kVisible) alias.set_requires_grad(original.requires_grad());
+    } else {
+      const Access access = argument.is_written ? Access::kWrite : Access::kRead;
+      alias = alias_of(original, access, plan_.grad);
+    }
     aliases_.push_back({std::move(original), alias,
                         alias.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl(),
                         argument.is_written});
@@ -198,8 +206,13 @@ class HostCall {
   void update_written() {
     for (Alias& entry : aliases_) {
       if (!entry.is_written) continue;
-      if (entry.storage != nullptr) update_storage(entry);
-      update_geometry(entry);
+      if (C10_LIKELY(entry.storage != nullptr)) {
+        update_storage(entry);
+        update_geometry(entry);
+      } else {
+        take_over_sparse(*entry.original.unsafeGetTensorImpl(), *entry.alias.unsafeGetTensorImpl(),
+                         [&](const at::Tensor& member) { return to_npu(member, 1); });
+      }
     }
   }
 
@@ -227,7 +240,6 @@ class HostCall {
   void update_geometry(Alias& entry) {
     c10::TensorImpl& original = *entry.original.unsafeGetTensorImpl();
     const c10::TensorImpl& alias = *entry.alias.unsafeGetTensorImpl();
-    if (C10_UNLIKELY(entry.storage == nullptr)) return;
     if (C10_LIKELY(original.sizes() == alias.sizes() && original.strides() == alias.strides() &&
                    original.storage_offset() == alias.storage_offset())) {
       return;
@@ -238,33 +250,46 @@ class HostCall {
   void give_back(IValue& value) {
     if (value.isTensor()) {
       const at::Tensor& result = value.toTensor();
-      if (!result.defined() || adopt_fresh(result)) return;
+      if (!result.defined() || adopt_fresh(result, 1)) return;
       value = IValue(match(result));
     } else if (value.isTensorList()) {
       c10::List<at::Tensor> results = value.toTensorList();
       for (std::size_t i = 0; i < results.size(); ++i) {
         const at::Tensor result = results.get(i);
-        if (!result.defined()) continue;
         // Two references are ours: the list's and `result`.
-        if (!adopt_fresh(result, 2)) results.set(i, match(result));
+        if (result.defined() && !adopt_fresh(result, 2)) results.set(i, match(result));
       }
     }
   }
 
-  // The usual case: memory that the kernel took from the pool, which nobody else holds.
-  bool adopt_fresh(const at::Tensor& result, std::size_t own_references = 1) {
+  at::Tensor to_npu(const at::Tensor& result, std::size_t own_references) {
+    return adopt_fresh(result, own_references) ? result : match(result);
+  }
+
+  // The usual case: memory that the kernel took from the pool, which nobody else holds. False when the
+  // result has to be matched against the arguments.
+  bool adopt_fresh(const at::Tensor& result, std::size_t own_references) {
     if (C10_UNLIKELY(is_npu(result))) return true;
     // An op that was told to answer on another device does so, save for what lives in npu memory.
     if (C10_UNLIKELY(has_other_device_)) return !is_alias(result);
     c10::TensorImpl& impl = *result.unsafeGetTensorImpl();
     c10::StorageImpl* storage = impl.unsafe_storage().unsafeGetStorageImpl();
+    if (C10_UNLIKELY(has_foreign_)) {
+      for (const Foreign& foreign : foreign_) {
+        // `out` on the CPU, where the op allows one, stays there.
+        if (foreign.tensor.is_same(result) && foreign.argument->is_written) return true;
+      }
+      if (is_foreign(impl, storage)) return false;
+    }
     if (C10_UNLIKELY(storage == nullptr)) {
       if (is_alias(result)) return false;
+      if (is_sparse(impl)) {
+        map_members(impl, [&](const at::Tensor& member) { return to_npu(member, 1); });
+      }
       adopt_tensor(result, device_index_);
       return true;
     }
     if (!is_adoptable(storage->data_ptr()) || result.use_count() > own_references) return false;
-    if (C10_UNLIKELY(has_foreign_ && is_foreign(impl, storage))) return false;
     adopt_tensor(result, device_index_);
     return true;
   }
@@ -301,30 +326,30 @@ class HostCall {
   }
 
   OpPlan& plan_;
+  const DispatchKeySet keys_;
   torch::jit::Stack& stack_;
   const std::size_t base_;
   c10::SmallVector<Alias, 6> aliases_;
   c10::SmallVector<Foreign, 2> foreign_;
-  DispatchKeySet keys_{c10::DispatchKey::Dense};
   c10::DeviceIndex device_index_ = -1;
   bool has_written_ = false;
   bool has_foreign_ = false;
   bool has_other_device_ = false;
 };
 
-void run(OpPlan& plan, torch::jit::Stack* stack) {
+void run(OpPlan& plan, DispatchKeySet keys, torch::jit::Stack* stack) {
   plan.call_count.fetch_add(1, std::memory_order_relaxed);
-  HostCall(plan, *stack).run();
+  HostCall(plan, keys, *stack).run();
 }
 
 }  // namespace
 
-void HostKernel::operator()(const c10::OperatorHandle&, DispatchKeySet, torch::jit::Stack* stack) {
-  run(plan_, stack);
+void HostKernel::operator()(const c10::OperatorHandle&, DispatchKeySet keys, torch::jit::Stack* stack) {
+  run(plan_, keys, stack);
 }
 
-void run_on_host(const c10::OperatorHandle& op, DispatchKeySet, torch::jit::Stack* stack) {
-  run(plan_of(op), stack);
+void run_on_host(const c10::OperatorHandle& op, DispatchKeySet keys, torch::jit::Stack* stack) {
+  run(plan_of(op), keys, stack);
 }
 
 }  // namespace npu::ops

@@ -29,6 +29,8 @@ constexpr CpuArgument kCpuArguments[] = {
     {"aten::_ctc_loss", "input_lengths"},
     {"aten::_ctc_loss", "target_lengths"},
     {"aten::_foreach_", "scalars"},
+    {"aten::copy_", "self"},
+    {"aten::copy_", "src"},
     {"aten::_foreach_copy", "src"},
     {"aten::_nested_view_from_buffer", "nested_size"},
     {"aten::_nested_view_from_buffer", "nested_strides"},
@@ -41,6 +43,7 @@ const std::unordered_set<std::string_view>& ops_that_read_requires_grad() {
       "aten::_convolution",
       "aten::_fused_sdp_choice",
       "aten::_native_multi_head_attention",
+      "aten::_sparse_mm_reduce_impl",
       "aten::_transformer_encoder_layer_fwd",
   };
   return names;

@@ -10,7 +10,20 @@
 #include <ATen/native/DispatchStub.h>
 #include <ATen/native/transformers/attention.h>
 #include <ATen/ops/_fused_sdp_choice.h>
+#include <ATen/ops/_coalesced_native.h>
+#include <ATen/ops/_indices_native.h>
+#include <ATen/ops/_nnz_native.h>
 #include <ATen/ops/_reshape_alias_native.h>
+#include <ATen/ops/_values_native.h>
+#include <ATen/ops/ccol_indices_native.h>
+#include <ATen/ops/col_indices_native.h>
+#include <ATen/ops/crow_indices_native.h>
+#include <ATen/ops/dense_dim_native.h>
+#include <ATen/ops/indices_native.h>
+#include <ATen/ops/is_coalesced_native.h>
+#include <ATen/ops/row_indices_native.h>
+#include <ATen/ops/sparse_dim_native.h>
+#include <ATen/ops/values_native.h>
 #include <ATen/ops/as_strided_native.h>
 #include <ATen/ops/resize_native.h>
 #include <ATen/ops/set_native.h>
@@ -24,33 +37,45 @@
 namespace npu::ops {
 namespace {
 
-// Ops without a CPU kernel of their own that still run whole on aliases: torch composes them per backend,
-// and for npu the composition would take a detour (or end in "overrideable").
-constexpr const char* kWholeOnHost[] = {
-    "_convolution",
-    "convolution",
-    "convolution_backward",
-};
-
 torch::CppFunction host_kernel(const c10::OperatorHandle& op) {
   return torch::CppFunction::makeFromBoxedFunctor(std::make_unique<HostKernel>(plan_of(op)));
 }
 
-void register_host_kernels(torch::Library& m, const std::unordered_set<std::string>& own) {
-  const std::string prefix = "aten::";
-  c10::Dispatcher& dispatcher = c10::Dispatcher::singleton();
-  for (const c10::OperatorName& name :
-       dispatcher.getRegistrationsForDispatchKey(c10::DispatchKey::CPU)) {
-    if (!name.name.starts_with(prefix)) continue;
-    const auto op = dispatcher.findSchema(name);
-    if (!op) continue;
-    const std::string short_name = plan_of(*op).name.substr(prefix.size());
-    if (!own.contains(short_name)) m.impl(short_name.c_str(), host_kernel(*op));
+// Registers bodies of our own, and remembers which ops have one.
+class OwnKernels {
+ public:
+  explicit OwnKernels(torch::Library& library) : library_(library) {}
+
+  template <typename Kernel>
+  void operator()(const char* name, Kernel&& kernel) {
+    names_.insert(name);
+    library_.impl(name, std::forward<Kernel>(kernel));
   }
-  for (const char* name : kWholeOnHost) {
-    m.impl(name, host_kernel(dispatcher.findSchemaOrThrow((prefix + name).c_str(), "")));
+
+  // The CPU kernel on aliases for every other aten op that has one under `cpu_key`.
+  void rest_on_host(c10::DispatchKey cpu_key) {
+    c10::Dispatcher& dispatcher = c10::Dispatcher::singleton();
+    for (const c10::OperatorName& name : dispatcher.getRegistrationsForDispatchKey(cpu_key)) {
+      if (!name.name.starts_with(kNamespace)) continue;
+      const auto op = dispatcher.findSchema(name);
+      if (op) on_host(*op);
+    }
   }
-}
+
+  void on_host(const char* name) {
+    on_host(c10::Dispatcher::singleton().findSchemaOrThrow((kNamespace + name).c_str(), ""));
+  }
+
+ private:
+  void on_host(const c10::OperatorHandle& op) {
+    const std::string name = plan_of(op).name.substr(kNamespace.size());
+    if (names_.insert(name).second) library_.impl(name.c_str(), host_kernel(op));
+  }
+
+  inline static const std::string kNamespace = "aten::";
+  torch::Library& library_;
+  std::unordered_set<std::string> names_;
+};
 
 // The choice between flash and plain attention is the CPU's, made on the aliases.
 std::int64_t choose_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
@@ -60,12 +85,7 @@ std::int64_t choose_attention(const at::Tensor& query, const at::Tensor& key, co
 }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
-  std::unordered_set<std::string> own;
-  const auto impl = [&](const char* name, auto&& kernel) {
-    own.insert(name);
-    m.impl(name, std::forward<decltype(kernel)>(kernel));
-  };
-
+  OwnKernels impl(m);
   impl("empty.memory_format", TORCH_FN(empty));
   impl("empty_strided", TORCH_FN(empty_strided));
   impl("copy_", TORCH_FN(copy_));
@@ -91,7 +111,49 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   impl("set_.source_Storage", static_cast<at::Tensor& (*)(at::Tensor&, at::Storage)>(at::native::set_));
   impl("set_.source_Storage_storage_offset", TORCH_FN(at::native::set_storage_cpu_));
 
-  register_host_kernels(m, own);
+  // torch composes these per backend, and for npu the composition would end in "overrideable".
+  impl.on_host("_convolution");
+  impl.on_host("convolution");
+  impl.on_host("convolution_backward");
+
+  impl.rest_on_host(c10::DispatchKey::CPU);
+}
+
+TORCH_LIBRARY_IMPL(aten, SparsePrivateUse1, m) {
+  OwnKernels impl(m);
+
+  impl("sparse_dim", TORCH_FN(at::native::sparse_dim_sparse));
+  impl("dense_dim", TORCH_FN(at::native::dense_dim_sparse));
+  impl("_dimI", TORCH_FN(at::native::sparse_dim_sparse));
+  impl("_dimV", TORCH_FN(at::native::dense_dim_sparse));
+  impl("_nnz", TORCH_FN(at::native::_nnz_sparse));
+  impl("is_coalesced", TORCH_FN(at::native::is_coalesced_sparse));
+  impl("_coalesced_", TORCH_FN(at::native::_coalesced_sparse_));
+  impl("_indices", TORCH_FN(at::native::_indices_sparse));
+  impl("_values", TORCH_FN(at::native::_values_sparse));
+  impl("indices", TORCH_FN(at::native::indices_sparse));
+  impl("values", TORCH_FN(at::native::values_sparse));
+
+  impl.rest_on_host(c10::DispatchKey::SparseCPU);
+}
+
+TORCH_LIBRARY_IMPL(aten, SparseCsrPrivateUse1, m) {
+  OwnKernels impl(m);
+
+  impl("sparse_dim", TORCH_FN(at::native::sparse_dim_sparse_csr));
+  impl("dense_dim", TORCH_FN(at::native::dense_dim_sparse_csr));
+  impl("_nnz", TORCH_FN(at::native::_nnz_sparse_csr));
+  impl("crow_indices", TORCH_FN(at::native::crow_indices_sparse_csr));
+  impl("col_indices", TORCH_FN(at::native::col_indices_sparse_csr));
+  impl("ccol_indices", TORCH_FN(at::native::ccol_indices_sparse_csr));
+  impl("row_indices", TORCH_FN(at::native::row_indices_sparse_csr));
+  impl("values", TORCH_FN(at::native::values_sparse_csr));
+
+  impl.rest_on_host(c10::DispatchKey::SparseCsrCPU);
+}
+
+TORCH_LIBRARY_IMPL(aten, QuantizedPrivateUse1, m) {
+  OwnKernels(m).rest_on_host(c10::DispatchKey::QuantizedCPU);
 }
 
 TORCH_LIBRARY_IMPL(_, PrivateUse1, m) {

@@ -2,3 +2,41 @@
 
 The device and the running of programs live in npu_runtime, eager kernels in npu_ops.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from npu_compiler.errors import CompilerError, LoweringError, OptionError, RegistryError
+    from npu_compiler.explanation import Explanation, explain
+    from npu_compiler.options import CompilerConfig
+
+__all__ = [
+    "CompilerConfig",
+    "CompilerError",
+    "Explanation",
+    "LoweringError",
+    "OptionError",
+    "RegistryError",
+    "explain",
+]
+
+_HOMES = {
+    "CompilerConfig": "options",
+    "CompilerError": "errors",
+    "Explanation": "explanation",
+    "LoweringError": "errors",
+    "OptionError": "errors",
+    "RegistryError": "errors",
+    "explain": "explanation",
+}
+
+
+def __getattr__(name: str) -> Any:
+    # Late, because the parts import openvino and dynamo, which take seconds together.
+    import importlib
+
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -11,11 +11,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import npu_runtime
 import torch
-from npu_runtime import observe
 from torch import fx
 
+import npu_runtime
 from npu_compiler.capability import is_symbolic
 from npu_compiler.errors import LoweringError
 from npu_compiler.execution import ProgramCall
@@ -23,8 +22,9 @@ from npu_compiler.layout import axis_order, inverse_order, is_dense
 from npu_compiler.lowering import lower
 from npu_compiler.options import CompilerConfig
 from npu_compiler.partition import Plan, Segment
-from npu_compiler.programs import compile_options, load_model
+from npu_compiler.programs import compile_options, load_tolerant
 from npu_compiler.records import ProgramRecord
+from npu_runtime import observe
 
 __all__ = ["Assembled", "RefusedNode", "assemble", "count_calls"]
 
@@ -162,8 +162,7 @@ def _extract(graph_module: fx.GraphModule, plan: Plan, segment: Segment) -> _Pie
         for node in segment.nodes
         if isinstance(node.meta["val"], torch.Tensor)
         and any(
-            user not in members and (not is_symbolic(user) or user in needed)
-            for user in node.users
+            user not in members and (not is_symbolic(user) or user in needed) for user in node.users
         )
     )
     graph.output(tuple(copies[node] for node in outputs))
@@ -177,9 +176,7 @@ class _Symbols:
         self._graph = graph
         self._members = members
 
-    def get(
-        self, node: fx.Node, copies: dict[fx.Node, fx.Node], inputs: list[fx.Node]
-    ) -> fx.Node:
+    def get(self, node: fx.Node, copies: dict[fx.Node, fx.Node], inputs: list[fx.Node]) -> fx.Node:
         """Returns the piece's node for a symbolic number of the whole graph."""
         if node in copies:
             return copies[node]
@@ -262,12 +259,15 @@ def _make_program(
                 raise
             raise RefusedNode((error.node_name,), error.reason) from error
     lower_time_s = time.perf_counter() - started
+    for node in piece.outputs:
+        if lowered.values[node.name].get_node().get_type_name() == "Parameter":
+            raise RefusedNode((node.name,), "its result is an input as it is")
     precision = config.dtype or _own_precision(piece.module.graph)
     try:
-        program = load_model(lowered.model, name=name, options=compile_options(precision))
+        program = load_tolerant(lowered.model, name=name, options=compile_options(precision))
     except npu_runtime.ProgramError as error:
         calls = tuple(node.name for node in piece.module.graph.nodes if node.op == "call_function")
-        raise RefusedNode(calls, f"the device refuses the program: {error}") from error
+        raise RefusedNode(calls, f"the device refuses the program: {_brief(error)}") from error
     call = ProgramCall(
         program,
         input_orders=[input_orders.get(key) for key in lowered.input_names],
@@ -289,6 +289,12 @@ def _make_program(
         compile_time_s=program.compile_time_s,
     )
     return call, record
+
+
+def _brief(error: Exception) -> str:
+    """A vendor's message on one line."""
+    text = " ".join(str(error).split())
+    return text if len(text) <= 160 else f"{text[:157]}..."
 
 
 def _own_precision(graph: fx.Graph) -> str:

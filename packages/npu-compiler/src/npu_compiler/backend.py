@@ -11,13 +11,13 @@ from typing import Any
 
 import torch
 from functorch.compile import min_cut_rematerialization_partition
-from npu_runtime import observe
 from torch import fx
 from torch._dynamo.backends.common import aot_autograd
 
 from npu_compiler.capture import decompositions, keep_attention_whole
 from npu_compiler.compilation import CompiledGraph
 from npu_compiler.options import parse_options
+from npu_runtime import observe
 
 __all__ = ["npu"]
 

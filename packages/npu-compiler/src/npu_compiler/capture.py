@@ -19,7 +19,7 @@ __all__ = ["decompositions", "keep_attention_whole"]
 
 # torch traces attention into a CPU kernel's op with conditions of its own, or into products and a
 # softmax. In inference this op of ours stands for it instead, with the same arguments.
-_LIBRARY = torch.library.Library("npu_compiler", "DEF")  # noqa: TOR901
+_LIBRARY = torch.library.Library("npu_compiler", "DEF")
 _LIBRARY.define(
     "attention(Tensor query, Tensor key, Tensor value, Tensor? attn_mask, bool is_causal, "
     "float? scale, bool enable_gqa) -> Tensor"

@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from npu_runtime import observe
 from torch import fx
 
 from npu_compiler.assembly import Assembled, RefusedNode, assemble, count_calls
@@ -21,10 +20,11 @@ from npu_compiler.capability import is_mutation
 from npu_compiler.errors import LoweringError
 from npu_compiler.execution import FrozenWeights
 from npu_compiler.lowering import op_name, source_line
-from npu_compiler.normalize import separate_output_views
+from npu_compiler.normalize import drop_empty_parts, separate_output_views
 from npu_compiler.options import CompilerConfig
 from npu_compiler.partition import Plan, make_plan
 from npu_compiler.records import EagerNode, GraphRecord, publish
+from npu_runtime import observe
 
 __all__ = ["CompiledGraph"]
 
@@ -59,6 +59,7 @@ class CompiledGraph:
         # the wrapper around backward graphs copies that and not the class.
         self._boxed_call = True
         graph_module.graph.eliminate_dead_code()
+        drop_empty_parts(graph_module.graph)
         separate_output_views(graph_module.graph)
         self._module = graph_module
         self._placeholders = [n for n in graph_module.graph.nodes if n.op == "placeholder"]
@@ -105,7 +106,8 @@ class CompiledGraph:
                 self._freezable = [p for p in self._freezable if p not in set(changed)]
                 _logger.info(
                     "%s: %d weights keep changing; they are inputs from now on",
-                    self._name, len(changed),
+                    self._name,
+                    len(changed),
                 )
         # An inference tensor has no version to watch.
         frozen = {

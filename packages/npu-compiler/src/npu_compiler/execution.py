@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import npu_runtime
 import torch
+
+import npu_runtime
 
 __all__ = ["FrozenWeights", "ProgramCall"]
 
@@ -46,7 +47,9 @@ class ProgramCall(torch.nn.Module):
     def forward(self, *inputs: Any) -> list[torch.Tensor]:
         """Runs the program; results are new tensors."""
         bound = [
-            value if type(value) is torch.Tensor and value.is_contiguous() else _contiguous(value)
+            value
+            if isinstance(value, torch.Tensor) and value.is_contiguous()
+            else _contiguous(value)
             for value in (inputs if self._is_plain_in else self._ordered(inputs))
         ]
         results = self.program.run(bound, output_device=self._home)

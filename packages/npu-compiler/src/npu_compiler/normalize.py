@@ -7,12 +7,41 @@ from __future__ import annotations
 
 from collections import Counter
 
+import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
 from npu_compiler.partition import is_view
 
-__all__ = ["separate_output_views"]
+__all__ = ["drop_empty_parts", "separate_output_views"]
+
+_CONCATENATIONS = (torch.ops.aten.cat.default, torch.ops.aten.concat.default)
+
+
+def drop_empty_parts(graph: fx.Graph) -> None:
+    """Removes tensors without elements from concatenations: an empty cache, an empty rest.
+
+    Programs cannot take such tensors, and without them the concatenation needs nobody's help.
+    """
+    changed = False
+    for node in graph.nodes:
+        if node.op != "call_function" or node.target not in _CONCATENATIONS:
+            continue
+        parts = list(node.args[0])  # type: ignore[arg-type]
+        kept = [part for part in parts if not _is_empty(part)]
+        dtype = node.meta["val"].dtype
+        keeps_dtype = any(part.meta["val"].dtype == dtype for part in kept)  # type: ignore[union-attr]
+        if kept and len(kept) < len(parts) and keeps_dtype:
+            node.args = (kept, *node.args[1:])
+            changed = True
+    if changed:
+        graph.eliminate_dead_code()
+
+
+def _is_empty(part: object) -> bool:
+    meta = part.meta["val"] if isinstance(part, fx.Node) else None
+    shape = meta.shape if isinstance(meta, torch.Tensor) else ()
+    return any(isinstance(size, int) and size == 0 for size in shape)
 
 
 def separate_output_views(graph: fx.Graph) -> None:

@@ -17,6 +17,7 @@ from npu_compiler.stateful import StateVariable, make_stateful
 from torch import fx
 
 from npu_llm.capture import CapturedStep, capture_step
+from npu_llm.functional import make_functional
 from npu_llm.precision import Precision
 from npu_llm.progress import Progress
 
@@ -49,6 +50,7 @@ def save_step(
     with progress.stage("capture"):
         captured = capture_step(model, on_progress=progress.advance)
     with progress.stage("lower"):
+        make_functional(captured.graph_module)
         _share_masks(captured.graph_module)
         lowered = lower(captured.graph_module, name=type(model).__name__)
         _name_ports(lowered.model, captured)

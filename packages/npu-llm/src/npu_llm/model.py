@@ -146,10 +146,12 @@ class NPUModelForCausalLM(GenerationMixin):  # type: ignore[misc]
         """Empty: how experts run was settled when the model was captured."""
         return {}
 
-    @classmethod
-    def _supports_default_dynamic_cache(cls) -> bool:
-        """False: forward makes the cache, since it lives in the program."""
-        return False
+    def _prepare_cache_for_generation(
+        self, generation_config: GenerationConfig, model_kwargs: dict[str, Any], *_: Any, **__: Any
+    ) -> None:
+        """Makes the cache of a generation; the kinds that transformers has do not serve here."""
+        if model_kwargs.get("past_key_values") is None and generation_config.use_cache:
+            model_kwargs["past_key_values"] = SessionCache(self._program.session())
 
     # Running
 

@@ -61,7 +61,7 @@ class SessionCache(Cache):  # type: ignore[misc]
 
     def reorder_cache(self, beam_idx: torch.Tensor) -> None:
         """Has row i of the next step continue row beam_idx[i], as beam search wants."""
-        chosen = beam_idx.to("cpu", torch.int32)
+        chosen = beam_idx.to("cpu", torch.int32).contiguous()
         self._rows = chosen if self._rows is None else self._rows[chosen.long()]
 
     def batch_select_indices(self, indices: torch.Tensor) -> None:

@@ -13,8 +13,8 @@ def fallback_report() -> dict[str, int]:
     """Returns calls per op since the last reset, for example `{"aten::mm": 12}`.
 
     Ops that were not called are left out. The most frequent op comes first; equal counts are in
-    alphabetical order. Ops with a kernel of their own on npu (factories, copies, views) are no fallback
-    and are not counted.
+    alphabetical order. Ops with a kernel of their own on npu (factories, copies, views) are no
+    fallback and are not counted.
     """
     return _C.fallback_counts()
 

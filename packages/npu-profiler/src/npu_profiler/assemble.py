@@ -3,7 +3,6 @@
 Holds no listening (`torch_ops.py`, `device_events.py`) and no writing (`chrome.py`).
 """
 
-import itertools
 import math
 import re
 from collections import defaultdict
@@ -45,6 +44,7 @@ class Recorded:
         windows: What torch recorded.
         events: What `npu_runtime.observe` told.
         thread_names: Names by OS thread id.
+        own_thread_id: A thread of ours, which is no part of the program.
         facts: What else a reader should know.
     """
 
@@ -55,6 +55,7 @@ class Recorded:
     windows: Sequence[OpWindow] = ()
     events: Sequence["Event"] = ()
     thread_names: Mapping[int, str] = field(default_factory=dict)
+    own_thread_id: int | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -67,7 +68,7 @@ def assemble(recorded: Recorded) -> Timeline:
     tracks = Tracks(pid=recorded.pid, program=recorded.program, thread_names=names)
     alignment = align([mark for window in recorded.windows for mark in window.marks])
 
-    ops, flows = _place_ops(recorded.windows, alignment, tracks)
+    ops, flows = _place_ops(recorded, alignment, tracks)
     spans = [event for event in recorded.events if event.kind == "span"]
     programs = tracks.place_on_device([span for span in spans if span.category == "program"])
     copies = tracks.place_on_device([span for span in spans if span.category == "copy"])
@@ -80,7 +81,7 @@ def assemble(recorded: Recorded) -> Timeline:
         programs=[(item, span.thread_id) for item, span in programs],
         thread_track=tracks.thread,
     )
-    slices = [*ops, *launches, *_gaps(recorded.windows, tracks)]
+    slices = [*ops, *launches, *_gaps(recorded, tracks)]
     slices += (item for placed in (programs, copies, phases) for item, _ in placed)
     return _finish(recorded, alignment, tracks, slices, [*flows, *arrows])
 
@@ -116,13 +117,15 @@ def _finish(
 
 
 def _place_ops(
-    windows: Iterable[OpWindow], alignment: ClockAlignment, tracks: Tracks
+    recorded: Recorded, alignment: ClockAlignment, tracks: Tracks
 ) -> tuple[list[Slice], list[Flow]]:
     slices = []
     flows = []
     shift = alignment.offset_ns
-    for window in windows:
+    for window in recorded.windows:
         for item in window.recorded.slices:
+            if item.thread_id == recorded.own_thread_id:
+                continue
             if item.category == "python_function" and _OWN_CALL.search(item.name):
                 continue
             slices.append(
@@ -147,17 +150,19 @@ def _place_ops(
     return slices, flows
 
 
-def _gaps(windows: Sequence[OpWindow], tracks: Tracks) -> list[Slice]:
-    """Marks where ops are missing because the program's own profiler ran."""
+def _gaps(recorded: Recorded, tracks: Tracks) -> list[Slice]:
+    """Marks where ops are missing, with the reason."""
+    starts = [window.start_ns for window in recorded.windows] + [recorded.end_ns]
     return [
         Slice(
             tracks.host("recording"),
             "recording",
-            "ops not recorded: the program's own torch.profiler runs",
-            before.end_ns,
-            after.start_ns - before.end_ns,
+            f"ops not recorded: {window.end_reason}",
+            window.end_ns,
+            max(resumed_ns - window.end_ns, 0),
         )
-        for before, after in itertools.pairwise(windows)
+        for window, resumed_ns in zip(recorded.windows, starts[1:], strict=True)
+        if window.end_reason
     ]
 
 

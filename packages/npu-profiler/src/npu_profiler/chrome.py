@@ -7,6 +7,7 @@ whole or not at all. What a timeline is stands in `timeline.py`.
 import gzip
 import io
 import json
+import math
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -76,7 +77,7 @@ def _write(timeline: Timeline, file: IO[str]) -> None:
         "baseTimeNanoseconds": timeline.start_ns,
         "otherData": dict(timeline.facts),
     }
-    file.write(json.dumps(head, default=str)[:-1] + ',\n"traceEvents": [\n')
+    file.write(json.dumps(_finite(head), default=str)[:-1] + ',\n"traceEvents": [\n')
     separator = ""
     for line in _lines(timeline):
         file.write(separator + line)
@@ -150,4 +151,18 @@ def _us(ns: int) -> str:
 def _args(args: Mapping[str, Any] | None) -> str:
     if not args:
         return ""
-    return ',"args":' + json.dumps(dict(args), default=str)
+    try:
+        text = json.dumps(dict(args), default=str, allow_nan=False)
+    except ValueError:  # JSON has no NaN and no infinity
+        text = json.dumps(_finite(args), default=str)
+    return f',"args":{text}'
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {str(key): _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value

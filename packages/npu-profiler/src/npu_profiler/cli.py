@@ -54,9 +54,10 @@ def _trace(arguments: argparse.Namespace) -> int:
 
 
 def _find_program(arguments: argparse.Namespace) -> Program:
-    words: list[str] = arguments.program
     if arguments.module is not None:
-        return ModuleProgram.find(arguments.module, words)
+        name, *words = arguments.module or [""]
+        return ModuleProgram.find(name, words)
+    words = arguments.program
     if not words:
         raise TraceError(
             "trace: needs a script; got none. Name a script, or -m and a module", "script-missing"
@@ -111,6 +112,12 @@ def _parser() -> argparse.ArgumentParser:
     trace.add_argument(
         "--stacks", action="store_true", help="record Python calls as well; several times slower"
     )
-    trace.add_argument("-m", dest="module", metavar="MODULE", help="run a module, as python -m")
+    trace.add_argument(
+        "-m",
+        dest="module",
+        metavar="MODULE",
+        nargs=argparse.REMAINDER,
+        help="run a module and give it all that follows, as python -m",
+    )
     trace.add_argument("program", nargs=argparse.REMAINDER, help="the script and its arguments")
     return parser

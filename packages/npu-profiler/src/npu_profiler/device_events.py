@@ -4,7 +4,6 @@ Holds what was heard, as it was heard, within bounds of memory. What becomes of 
 in `assemble.py`; the events themselves are defined in npu_runtime.
 """
 
-import threading
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -17,10 +16,6 @@ __all__ = ["DeviceEvents"]
 # About 400 bytes each: half a gigabyte at the most.
 MAX_EVENTS = 1_000_000
 MAX_SAMPLES = 200_000
-
-# The runtime keeps its last million native events for a listener; eager ops make up to 400,000 a
-# second (2026-11).
-FLUSH_INTERVAL_S = 1.0
 
 
 class DeviceEvents:
@@ -41,8 +36,7 @@ class DeviceEvents:
         self._samples: list[Event] = []
         self._max_events = max_events
         self._max_samples = max_samples
-        self._flusher: threading.Thread | None = None
-        self._stopping = threading.Event()
+        self._is_listening = False
 
     @property
     def events(self) -> list["Event"]:
@@ -54,19 +48,24 @@ class DeviceEvents:
         from npu_runtime import observe
 
         observe.add_listener(self.hear)
-        self._flusher = threading.Thread(target=self._flush, name="npu-profiler", daemon=True)
-        self._flusher.start()
+        self._is_listening = True
 
     def stop(self) -> None:
         """Collects what is still on its way, and stops listening."""
-        if self._flusher is None:
+        if not self._is_listening:
             return
         from npu_runtime import observe
 
-        self._flusher = None
-        self._stopping.set()
+        self._is_listening = False
         observe.flush()
         observe.remove_listener(self.hear)
+
+    def fetch(self) -> None:
+        """Takes over what the runtime has gathered; it keeps a million events and no more."""
+        if self._is_listening:
+            from npu_runtime import observe
+
+            observe.flush()
 
     def hear(self, events: Sequence["Event"]) -> None:
         """Takes events; the listener itself."""
@@ -83,12 +82,6 @@ class DeviceEvents:
                     self._samples.append(event)
         if len(self._samples) > self._max_samples:
             self._samples = _thinned(self._samples)
-
-    def _flush(self) -> None:
-        from npu_runtime import observe
-
-        while not self._stopping.wait(FLUSH_INTERVAL_S):
-            observe.flush()
 
 
 def _thinned(samples: Sequence["Event"]) -> list["Event"]:

@@ -59,14 +59,15 @@ class ScriptProgram:
             _run_as_python(lambda: runpy.run_path(str(self.path), run_name="__main__"))
             return
         _set_first_path(str(self.path.resolve().parent))
+        file_name = str(self.path.absolute())
         main = types.ModuleType("__main__")
-        main.__dict__.update(__file__=str(self.path), __builtins__=__builtins__, __cached__=None)
+        main.__dict__.update(__file__=file_name, __builtins__=__builtins__, __cached__=None)
         sys.modules["__main__"] = main
 
         def execute() -> None:
-            with io.open_code(str(self.path.absolute())) as file:
+            with io.open_code(file_name) as file:
                 source = file.read()
-            exec(compile(source, str(self.path), "exec", dont_inherit=True), main.__dict__)
+            exec(compile(source, file_name, "exec", dont_inherit=True), main.__dict__)
 
         _run_as_python(execute)
 

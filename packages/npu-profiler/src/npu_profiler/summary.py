@@ -3,6 +3,7 @@
 Reads no file and draws nothing; the timeline comes from `assemble.py`.
 """
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,6 +14,10 @@ from npu_profiler.timeline import Timeline, Track
 __all__ = ["OpTime", "Summary", "summarize"]
 
 TOP_OPS = 5
+
+# "aten::mm", "npu::program NAME"; not the compiler's and autograd's own brackets around ops, which
+# torch records as ops too ("Torch-Compiled Region: 0/0", "AddmmBackward0").
+_OP_NAME = re.compile(r"(\w+::)+[\w.]+( .*)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +41,7 @@ class Summary:
 
     Attributes:
         events: Slices, marks, samples and arrows.
-        op_calls: Ops and annotations.
+        op_calls: How many ops ran.
         programs: Runs of device programs.
         program_ns: Their time together.
         top_ops: By self time, the longest first.
@@ -94,7 +99,7 @@ def _op_times(timeline: Timeline) -> list[OpTime]:
     total_ns: Counter[str] = Counter()
     open_ops: dict[Track, list[tuple[str, int]]] = defaultdict(list)
     for item in timeline.slices:  # a parent stands before its children
-        if item.category != "cpu_op":
+        if item.category != "cpu_op" or not _OP_NAME.fullmatch(item.name):
             continue
         stack = open_ops[item.track]
         while stack and stack[-1][1] <= item.start_ns:

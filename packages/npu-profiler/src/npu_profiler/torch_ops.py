@@ -1,12 +1,14 @@
 """Records aten ops with torch's own profiler: all threads, backward included.
 
-A program may use torch's profiler itself. Two at a time end in a segmentation fault (torch 2.13),
-so ours steps aside for as long as the program's runs, and there are as many windows. What was
-exported is read in `kineto_file.py`.
+There are several windows when the program uses torch's profiler itself (two at a time end in a
+segmentation fault, torch 2.13, so ours steps aside), and when a long recording would fill the
+memory. What was exported is read in `kineto_file.py`.
 """
 
 import dataclasses
 import functools
+import mmap
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -25,6 +27,16 @@ __all__ = ["OpWindow", "TorchOps"]
 MARK_PREFIX = "npu_profiler::clock:"
 MARKS_PER_EDGE = 16
 
+_STATM = Path("/proc/self/statm")
+
+# Torch keeps 275 bytes of an op and needs 1,000 more of each for a moment when a window ends
+# (2026-11): a window is ended at about a million ops. The program's own growth ends it as well; a
+# window with few ops in it ends in a millisecond.
+WINDOW_GROWTH_BYTES = 256 << 20
+
+# About four million ops, which are a gigabyte as a timeline, and a trace that viewers still open.
+MAX_EXPORT_BYTES = 1 << 30
+
 
 @dataclass(frozen=True, slots=True)
 class OpWindow:
@@ -33,12 +45,14 @@ class OpWindow:
     Attributes:
         start_ns: System clock when it began.
         end_ns: System clock when it ended.
+        end_reason: Why, where it is not the recording's end.
         recorded: What torch recorded, without our clock marks.
         marks: The clock marks at both edges.
     """
 
     start_ns: int
     end_ns: int
+    end_reason: str
     recorded: KinetoFile
     marks: list[ClockMark]
 
@@ -47,6 +61,7 @@ class OpWindow:
 class _OpenWindow:
     profile: "torch.profiler.profile"
     start_ns: int
+    resident_bytes: int
     brackets: dict[str, tuple[int, int]] = field(default_factory=dict)
 
 
@@ -55,6 +70,8 @@ class _Export:
     path: Path
     start_ns: int
     end_ns: int
+    end_reason: str
+    size_bytes: int
     brackets: dict[str, tuple[int, int]]
 
 
@@ -75,6 +92,9 @@ class TorchOps:
         self._open: _OpenWindow | None = None
         self._exports: list[_Export] = []
         self._restore: Callable[[], None] | None = None
+        self._is_full = False
+        # Re-entrant: a signal may end the recording while its own thread opens a window.
+        self._lock = threading.RLock()
         self.problems: list[str] = []
 
     def start(self) -> None:
@@ -95,7 +115,21 @@ class TorchOps:
         if self._restore is not None:
             self._restore()
             self._restore = None
-        self._close_window()
+        self._close_window("")
+
+    def keep_bounded(self) -> None:
+        """Ends a window that has grown large and opens the next. To be called now and then."""
+        with self._lock:
+            window = self._open
+            if window is None or resident_bytes() - window.resident_bytes < WINDOW_GROWTH_BYTES:
+                return
+            self._attempt(lambda: self._close_window("torch hands over its ops"))
+            if sum(export.size_bytes for export in self._exports) >= MAX_EXPORT_BYTES:
+                self._is_full = True
+                self.problems.append(
+                    "aten ops past the first four million or so; npu_profiler.trace records a part"
+                )
+            self._attempt(self._open_window)
 
     def read(self) -> list[OpWindow]:
         """Reads what was recorded, and removes torch's files.
@@ -111,7 +145,9 @@ class TorchOps:
                 export.path.unlink(missing_ok=True)
             marks, slices = _take_marks(export.brackets, recorded.slices)
             recorded = dataclasses.replace(recorded, slices=slices)
-            windows.append(OpWindow(export.start_ns, export.end_ns, recorded, marks))
+            windows.append(
+                OpWindow(export.start_ns, export.end_ns, export.end_reason, recorded, marks)
+            )
         self._exports.clear()
         return windows
 
@@ -119,10 +155,24 @@ class TorchOps:
         return self._open is not None and profile is self._open.profile.profiler
 
     def _open_window(self) -> None:
+        with self._lock:
+            if self._open is not None or self._is_full:
+                return
+            self._open = _OpenWindow(self._new_profile(), time.time_ns(), resident_bytes())
+            try:
+                with quiet_kineto():
+                    self._open.profile.prepare_trace()
+                self._open.profile.start_trace()
+            except RuntimeError:
+                self._open = None
+                raise
+            _set_marks(self._open.brackets, "start")
+
+    def _new_profile(self) -> "torch.profiler.profile":
         import torch.profiler
         from torch._C._profiler import _ExperimentalConfig
 
-        profile = torch.profiler.profile(
+        return torch.profiler.profile(
             activities=[torch.profiler.ProfilerActivity.CPU],
             with_stack=self._stacks,
             # trace_only builds no Python lists, which we do not read: half the time at the end.
@@ -130,36 +180,40 @@ class TorchOps:
                 profile_all_threads=True, trace_only=not self._stacks
             ),
         )
-        self._open = _OpenWindow(profile, time.time_ns())
-        with quiet_kineto():
-            profile.prepare_trace()
-        profile.start_trace()
-        _set_marks(self._open.brackets, "start")
 
-    def _close_window(self) -> None:
-        window = self._open
-        if window is None:
-            return
-        _set_marks(window.brackets, "end")
-        end_ns = time.time_ns()
-        window.profile.stop_trace()
-        self._open = None
-        path = self._scratch.with_name(f"{self._scratch.name}{len(self._exports)}.json")
-        window.profile.export_chrome_trace(str(path))
-        self._exports.append(_Export(path, window.start_ns, end_ns, window.brackets))
+    def _close_window(self, end_reason: str) -> None:
+        with self._lock:
+            window, self._open = self._open, None
+            if window is None:
+                return
+            _set_marks(window.brackets, "end")
+            end_ns = time.time_ns()
+            window.profile.stop_trace()
+            path = self._scratch.with_name(f"{self._scratch.name}{len(self._exports)}.json")
+            window.profile.export_chrome_trace(str(path))
+            size_bytes = path.stat().st_size
+            self._exports.append(
+                _Export(path, window.start_ns, end_ns, end_reason, size_bytes, window.brackets)
+            )
 
     def _pause(self) -> None:
-        self._attempt(self._close_window)
+        self._attempt(lambda: self._close_window("the program's own torch.profiler runs"))
 
     def _resume(self) -> None:
         self._attempt(self._open_window)
 
     def _attempt(self, action: Callable[[], None]) -> None:
-        # Called within the program's own profiling: whatever goes wrong here must not reach it.
+        # Within the program's own profiling, or on our thread: an error must not reach the program.
         try:
             action()
         except (RuntimeError, OSError) as error:
-            self.problems.append(f"ops around the program's own profiler are missing: {error}")
+            self.problems.append(f"aten ops of one window: {error}")
+
+
+def resident_bytes() -> int:
+    """Memory of this process that is in RAM."""
+    pages = int(_STATM.read_text().split()[1])
+    return pages * mmap.PAGESIZE
 
 
 def _set_marks(brackets: dict[str, tuple[int, int]], edge: str) -> None:

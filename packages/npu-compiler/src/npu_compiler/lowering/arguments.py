@@ -5,7 +5,8 @@ What an argument means is the converter's business; see npu_compiler.lowering.co
 
 from __future__ import annotations
 
-import inspect
+import builtins
+import keyword
 from typing import Any
 
 import torch
@@ -17,7 +18,8 @@ __all__ = ["bind_arguments"]
 def bind_arguments(node: fx.Node) -> dict[str, Any]:
     """Returns a call's arguments by name.
 
-    For an overload the names and defaults are the schema's. For a Python function, such as
+    For an overload the names and defaults are the schema's; a name that Python itself uses (input,
+    min, from) gets an underscore behind it. For a Python function, such as
     operator.add, positional arguments are named arg0, arg1, ...
     """
     if not isinstance(node.target, torch._ops.OpOverload):
@@ -25,12 +27,15 @@ def bind_arguments(node: fx.Node) -> dict[str, Any]:
         return {**named, **node.kwargs}
     bound: dict[str, Any] = {}
     for index, argument in enumerate(node.target._schema.arguments):
+        name = _own_name(argument.name)
         if index < len(node.args) and not argument.kwarg_only:
-            bound[argument.name] = node.args[index]
+            bound[name] = node.args[index]
         elif argument.name in node.kwargs:
-            bound[argument.name] = node.kwargs[argument.name]
+            bound[name] = node.kwargs[argument.name]
         elif argument.has_default_value():
-            bound[argument.name] = argument.default_value
-        else:
-            bound[argument.name] = inspect.Parameter.empty
+            bound[name] = argument.default_value
     return bound
+
+
+def _own_name(name: str) -> str:
+    return f"{name}_" if keyword.iskeyword(name) or hasattr(builtins, name) else name

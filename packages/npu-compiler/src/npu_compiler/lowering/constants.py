@@ -5,7 +5,9 @@ Compressing constants after lowering is npu_compiler.quantize's work.
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import openvino as ov
@@ -31,21 +33,23 @@ def tensor_constant(tensor: torch.Tensor) -> tuple[ov.Output, torch.Tensor]:
         The constant's output, and the tensor whose memory it reads: OpenVINO holds no reference, so
         the caller keeps it alive as long as the model.
     """
-    source = _host_view(tensor.detach())
-    if not source.is_contiguous():
-        source = source.contiguous()
+    source = tensor.detach().contiguous()
     shape = ov.Shape(list(source.shape))
     if source.numel() == 0:
         empty = np.empty(tuple(source.shape), dtype=np.float32)
         node = ops.constant(empty, dtype=np.float32)
         return ops.convert(node, ov_type(tensor.dtype)).output(0), source
-    raw = source.reshape(-1).view(_SAME_WIDTH[source.element_size()]).numpy()
+    raw = _raw(source)
     view = ov.Tensor(raw, shape, ov_type(tensor.dtype))
     return ov.op.Constant(view, True).output(0), source
 
 
 def number(value: bool | int | float, dtype: torch.dtype) -> ov.Output:
-    """Makes a rank-0 constant of a dtype."""
+    """Makes a rank-0 constant of a dtype; what is too large for it becomes infinite, as in torch."""
+    if dtype in (torch.bfloat16, torch.float16):
+        raw = torch.tensor(value, dtype=dtype).view(torch.int16).reshape(1).numpy()
+        view = ov.Tensor(raw, ov.Shape([]), ov_type(dtype))
+        return ov.op.Constant(view, shared_memory=False).output(0)
     return ops.constant(value, ov_type(dtype)).output(0)
 
 
@@ -54,9 +58,12 @@ def integers(values: Sequence[int]) -> ov.Output:
     return ops.constant(np.asarray(values, dtype=np.int64)).output(0)
 
 
-def _host_view(tensor: torch.Tensor) -> torch.Tensor:
+def _raw(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
+    """The elements of a contiguous tensor as a flat array over the same memory."""
     if tensor.device.type == "cpu":
-        return tensor
-    from npu_runtime import as_cpu
-
-    return as_cpu(tensor)
+        return tensor.view(-1).view(_SAME_WIDTH[tensor.element_size()]).numpy()
+    # Device memory is host memory; a view by address needs the device to be done with it.
+    torch.accelerator.synchronize(tensor.device)
+    size = tensor.numel() * tensor.element_size()
+    memory = (ctypes.c_char * size).from_address(tensor.data_ptr())
+    return np.frombuffer(memory, dtype=f"u{tensor.element_size()}")

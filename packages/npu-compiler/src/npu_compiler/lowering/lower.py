@@ -83,9 +83,7 @@ def lower(
             one whose converter or whose OpenVINO node refuses it, [constant-name] for a constant
             that names no placeholder.
     """
-    run = _Lowering(
-        dict(constants or {}), dict(input_shapes or {}), dict(input_orders or {}), name
-    )
+    run = _Lowering(dict(constants or {}), dict(input_shapes or {}), dict(input_orders or {}), name)
     with unset_fake_temporarily():
         return run.lower(graph_module, dict(output_orders or {}))
 
@@ -226,9 +224,7 @@ class _Lowering:
             current.set_friendly_name(base if is_result else f"{base}/{kind}")
             stack.extend((source.get_node(), False) for source in current.input_values())
 
-    def _finish(
-        self, results: list[Any], output_orders: dict[int, Sequence[int]]
-    ) -> LoweredModel:
+    def _finish(self, results: list[Any], output_orders: dict[int, Sequence[int]]) -> LoweredModel:
         outputs: list[int | None] = []
         names: list[str] = []
         model_results: list[Any] = []
@@ -240,6 +236,8 @@ class _Lowering:
             order = output_orders.get(position)
             if order is not None:
                 value = self._ctx.transpose(value, order)
+            if value.get_node().get_type_name() == "Parameter":
+                value = _copied(value)
             node = ops.result(value)
             node.set_friendly_name(f"{result.name}/result")
             outputs.append(len(model_results))
@@ -283,6 +281,15 @@ def live_nodes(graph: fx.Graph) -> set[fx.Node]:
 
 def _partial_shape(meta: torch.Tensor) -> list[int]:
     return [-1 if size is None else size for size in static_shape(meta)]
+
+
+def _copied(parameter: ov.Output) -> ov.Output:
+    """A node between an input and the same output.
+
+    The CPU plugin joins the two and then writes nothing to a bound output (OpenVINO 2026.4.1).
+    """
+    make = ops.logical_or if parameter.get_element_type() == ov.Type.boolean else ops.maximum
+    return make(parameter, parameter).output(0)
 
 
 def _as_outputs(value: Any) -> Any:

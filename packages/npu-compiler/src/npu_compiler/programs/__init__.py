@@ -4,7 +4,7 @@ Building models is npu_compiler.lowering's work, running programs npu_runtime's.
 """
 
 from npu_compiler.programs.cache import CacheStatistics, ProgramCache, content_key
-from npu_compiler.programs.load import load_model
+from npu_compiler.programs.load import load_model, load_tolerant
 from npu_compiler.programs.precision import compile_options, precision_name
 
 __all__ = [
@@ -13,5 +13,6 @@ __all__ = [
     "compile_options",
     "content_key",
     "load_model",
+    "load_tolerant",
     "precision_name",
 ]

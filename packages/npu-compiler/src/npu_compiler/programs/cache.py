@@ -21,13 +21,13 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import npu_runtime
 import openvino as ov
 import torch
-from npu_runtime import observe
 
+import npu_runtime
 from npu_compiler.config import read_settings
 from npu_compiler.programs.load import load_model, write_model
+from npu_runtime import observe
 
 __all__ = ["CacheStatistics", "ProgramCache", "content_key"]
 
@@ -139,7 +139,9 @@ class ProgramCache:
         except OSError as failure:
             _logger.warning(
                 "program cache: cannot store %s in %s (%s); running without it",
-                key, self.directory, failure,
+                key,
+                self.directory,
+                failure,
             )
             return load_model(
                 model, name=name, options=options, device_index=device_index, profiling=profiling

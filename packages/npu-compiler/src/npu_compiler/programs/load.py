@@ -5,17 +5,25 @@ Programs that outlive the process are npu_compiler.programs.cache's matter.
 
 from __future__ import annotations
 
+import logging
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-import npu_runtime
 import openvino as ov
+
+import npu_runtime
+from npu_compiler.config import read_settings
 from npu_runtime import observe
 
-from npu_compiler.config import read_settings
+__all__ = ["load_model", "load_tolerant", "write_model"]
 
-__all__ = ["load_model", "write_model"]
+_logger = logging.getLogger(__name__)
+
+# The CPU plugin's generator of fused elementwise kernels fails on some graphs (measured on OpenVINO
+# 2026.4.1: "All consumers of a Scalar expression are expected to have the same loop IDs", Phi-3 and
+# Mixtral); without it the same model compiles and is right.
+_WITHOUT_SNIPPETS = {"SNIPPETS_MODE": "DISABLE"}
 
 
 def load_model(
@@ -50,6 +58,22 @@ def load_model(
         return npu_runtime.load_program(
             path, name=name, options=options, device_index=device_index, profiling=profiling
         )
+
+
+def load_tolerant(model: ov.Model, *, name: str, options: Mapping[str, str]) -> npu_runtime.Program:
+    """Compiles a model, and once more without generated elementwise kernels if the CPU plugin's
+    generator fails on it.
+
+    Raises:
+        npu_runtime.ProgramError: the device refuses the model both times.
+    """
+    try:
+        return load_model(model, name=name, options=options)
+    except npu_runtime.ProgramError as failure:
+        if "snippets" not in str(failure):
+            raise
+        _logger.info("%s: compiling without snippets, which fail on it: %s", name, failure)
+    return load_model(model, name=name, options={**options, **_WITHOUT_SNIPPETS})
 
 
 def write_model(model: ov.Model, path: Path) -> None:

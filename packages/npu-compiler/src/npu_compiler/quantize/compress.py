@@ -217,9 +217,7 @@ def _relative_error(matrix: torch.Tensor, quantized: QuantizedWeight) -> float:
         part = slice(first, first + step)
         exact = matrix[part].float()
         zero = None if quantized.zero_point is None else quantized.zero_point[part]
-        piece = QuantizedWeight(
-            quantized.values[part], quantized.scale[part], zero, quantized.bits
-        )
+        piece = QuantizedWeight(quantized.values[part], quantized.scale[part], zero, quantized.bits)
         difference += float((piece.dequantize() - exact).square().sum())
         total += float(exact.square().sum())
     return float((difference / total) ** 0.5) if total else 0.0

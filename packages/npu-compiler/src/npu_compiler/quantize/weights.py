@@ -113,9 +113,7 @@ def _symmetric(block: torch.Tensor, bits: int) -> tuple[torch.Tensor, torch.Tens
     return (block / scale).round_().clamp_(-top - 1, top).to(torch.int8), scale
 
 
-def _asymmetric(
-    block: torch.Tensor, bits: int
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def _asymmetric(block: torch.Tensor, bits: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     levels = 2**bits - 1
     high = block.amax(-1, keepdim=True).clamp_min_(0)
     low = block.amin(-1, keepdim=True).clamp_max_(0)

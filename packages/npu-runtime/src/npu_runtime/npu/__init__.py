@@ -117,3 +117,10 @@ __all__ = [
     "stream",
     "synchronize",
 ]
+
+
+def __getattr__(name: str) -> bool:
+    # torch.utils.checkpoint saves the device's random state only when it finds this attribute true.
+    if name == "_initialized":
+        return is_initialized()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -62,22 +62,28 @@ def _heads_alike(ctx: Context, query: fx.Node, other: fx.Node) -> ov.Output:
     )
 
 
+def _scale(ctx: Context, query: fx.Node, scale: Any, dtype: torch.dtype) -> ov.Output:
+    """The factor of the scores; by default one by the root of the head size."""
+    if scale is not None:
+        return ctx.get(scale, dtype)
+    width = ctx.sizes(query)[-1]
+    if width is not None:
+        return ctx.number(1 / math.sqrt(width), dtype)
+    size = ctx.convert(ctx.reshape(ctx.size(query, -1), []), dtype)
+    return ops.divide(ctx.number(1, dtype), ops.sqrt(size)).output(0)
+
+
 def _whole(
     ctx: Context, query: fx.Node, key: fx.Node, value: fx.Node, mask: Any, causal: Any, scale: Any
 ) -> ov.Output:
     dtype = ctx.dtype(query)
-    if scale is None:
-        width = ctx.sizes(query)[-1]
-        if width is None:
-            ctx.refuse("a symbolic head size")
-        scale = 1 / math.sqrt(width)
     parts = [ctx.get(query), _heads_alike(ctx, query, key), _heads_alike(ctx, query, value)]
     if mask is None:
         # Without a mask input the scale has no place to stand: an empty mask is a scalar 0.
         parts.append(ctx.number(0.0, dtype))
     else:
         parts.append(_additive(ctx, mask, dtype))
-    parts.append(ctx.get(scale, dtype))
+    parts.append(_scale(ctx, query, scale, dtype))
     node = ops.scaled_dot_product_attention(
         parts[0], parts[1], parts[2], parts[3], parts[4], causal=bool(causal)
     )
@@ -120,13 +126,8 @@ def _scores(
 ) -> ov.Output:
     """Query times key, scaled and masked, in float32."""
     work = torch.float32
-    width = ctx.sizes(query)[-1]
-    if scale is None:
-        if width is None:
-            ctx.refuse("a symbolic head size")
-        scale = 1 / math.sqrt(width)
     product = ops.matmul(ctx.get(query, work), ctx.get(key, work), False, True)
-    scores = ops.multiply(product, ctx.number(scale, work)).output(0)
+    scores = ops.multiply(product, _scale(ctx, query, scale, work)).output(0)
     if mask is not None:
         scores = ops.add(scores, _additive(ctx, mask, work)).output(0)
     if causal:
@@ -138,9 +139,7 @@ def _scores(
     return scores
 
 
-@converter(
-    aten._scaled_dot_product_flash_attention_for_cpu.default, rule=_rule_no_dropout
-)
+@converter(aten._scaled_dot_product_flash_attention_for_cpu.default, rule=_rule_no_dropout)
 def convert_flash_for_cpu(
     ctx: Context,
     query: fx.Node,
@@ -155,9 +154,7 @@ def convert_flash_for_cpu(
     return output, _log_sum_exp(ctx, query, key, attn_mask, is_causal, scale)
 
 
-@converter(
-    aten._scaled_dot_product_fused_attention_overrideable.default, rule=_rule_no_dropout
-)
+@converter(aten._scaled_dot_product_fused_attention_overrideable.default, rule=_rule_no_dropout)
 def convert_fused_overrideable(
     ctx: Context,
     query: fx.Node,
@@ -174,9 +171,7 @@ def convert_fused_overrideable(
     return output, statistic, None, None, None, None, None, None, None
 
 
-@converter(
-    aten._scaled_dot_product_flash_attention_for_cpu_backward.default, rule=_rule_no_dropout
-)
+@converter(aten._scaled_dot_product_flash_attention_for_cpu_backward.default, rule=_rule_no_dropout)
 def convert_flash_for_cpu_backward(
     ctx: Context,
     grad_out: fx.Node,
@@ -192,11 +187,6 @@ def convert_flash_for_cpu_backward(
 ) -> Any:
     """The gradient of attention (Dao et al., FlashAttention, 2022, appendix B.2)."""
     work = torch.float32
-    if scale is None:
-        width = ctx.sizes(query)[-1]
-        if width is None:
-            ctx.refuse("a symbolic head size")
-        scale = 1 / math.sqrt(width)
     axis = ctx.integers([ctx.rank(query) - 1])
     statistic = ops.unsqueeze(ctx.get(logsumexp, work), axis)
     scores = _scores(ctx, query, key, attn_mask, is_causal, scale)
@@ -206,7 +196,7 @@ def convert_flash_for_cpu_backward(
     grad_weights = ops.matmul(grad, ctx.get(value, work), False, True)
     shift = ops.reduce_sum(ops.multiply(grad, ctx.get(out, work)), axis, True)
     grad_scores = ops.multiply(weights, ops.subtract(grad_weights, shift))
-    grad_scores = ops.multiply(grad_scores, ctx.number(scale, work))
+    grad_scores = ops.multiply(grad_scores, _scale(ctx, query, scale, work))
     grad_query = ops.matmul(grad_scores, ctx.get(key, work), False, False)
     grad_key = ops.matmul(grad_scores, ctx.get(query, work), True, False)
     parts = (grad_query, grad_key, grad_value)

@@ -81,9 +81,9 @@ converter(aten.__and__.Tensor, aten.__and__.Scalar)(
     )(ctx.get(self, ctx.out_dtype()), ctx.get(other, ctx.out_dtype()))
 )
 converter(aten.__or__.Tensor, aten.__or__.Scalar)(
-    lambda ctx, self, other: (
-        ops.logical_or if ctx.out_dtype() is torch.bool else ops.bitwise_or
-    )(ctx.get(self, ctx.out_dtype()), ctx.get(other, ctx.out_dtype()))
+    lambda ctx, self, other: (ops.logical_or if ctx.out_dtype() is torch.bool else ops.bitwise_or)(
+        ctx.get(self, ctx.out_dtype()), ctx.get(other, ctx.out_dtype())
+    )
 )
 
 
@@ -108,9 +108,7 @@ def convert_isinf(ctx: Context, self: Operand) -> Any:
 @converter(aten.where.self, aten.where.ScalarOther, aten.where.ScalarSelf, aten.where.Scalar)
 def convert_where(ctx: Context, condition: Operand, self: Operand, other: Operand) -> Any:
     dtype = ctx.out_dtype()
-    return ops.select(
-        ctx.get(condition, torch.bool), ctx.get(self, dtype), ctx.get(other, dtype)
-    )
+    return ops.select(ctx.get(condition, torch.bool), ctx.get(self, dtype), ctx.get(other, dtype))
 
 
 @converter(aten.masked_fill.Scalar, aten.masked_fill.Tensor)

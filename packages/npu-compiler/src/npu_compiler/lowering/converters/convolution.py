@@ -29,7 +29,7 @@ def _spread(values: Any, count: int) -> list[int]:
 @converter(aten.convolution.default)
 def convert_convolution(
     ctx: Context,
-    input: fx.Node,
+    input_: fx.Node,
     weight: fx.Node,
     bias: Any,
     stride: Any,
@@ -40,12 +40,12 @@ def convert_convolution(
     groups: int,
 ) -> Any:
     spatial = ctx.rank(weight) - 2
-    if ctx.rank(input) != spatial + 2:
+    if ctx.rank(input_) != spatial + 2:
         ctx.refuse("an input without a batch")
     strides, dilations = _spread(stride, spatial), _spread(dilation, spatial)
     pads = _spread(padding, spatial)
     kernel = _grouped_kernel(ctx, weight, groups, transposed)
-    value = ctx.get(input)
+    value = ctx.get(input_)
     if transposed:
         extra = _spread(output_padding, spatial)
         make = ops.group_convolution_backprop_data if groups > 1 else ops.convolution_backprop_data
@@ -68,13 +68,11 @@ def convert_convolution(
     aten.conv1d.default,
     aten.conv2d.default,
     aten.conv3d.default,
-    rule=lambda node, padding, **_: (
-        "padding given by name" if isinstance(padding, str) else None
-    ),
+    rule=lambda node, padding, **_: "padding given by name" if isinstance(padding, str) else None,
 )
 def convert_conv(
     ctx: Context,
-    input: fx.Node,
+    input_: fx.Node,
     weight: fx.Node,
     bias: Any,
     stride: Any,
@@ -83,7 +81,7 @@ def convert_conv(
     groups: int,
 ) -> Any:
     return convert_convolution(
-        ctx, input, weight, bias, stride, padding, dilation, False, [0], groups
+        ctx, input_, weight, bias, stride, padding, dilation, False, [0], groups
     )
 
 
@@ -107,23 +105,19 @@ def _with_bias(ctx: Context, value: ov.Output, bias: Any, spatial: int) -> Any:
     return ops.add(value, channels)
 
 
-@converter(
-    aten.upsample_nearest2d.vec, aten.upsample_nearest1d.vec, aten.upsample_nearest3d.vec
-)
-def convert_nearest_vec(ctx: Context, input: fx.Node, **_: Any) -> Any:
-    return _interpolate(ctx, input, "nearest", align_corners=False)
+@converter(aten.upsample_nearest2d.vec, aten.upsample_nearest1d.vec, aten.upsample_nearest3d.vec)
+def convert_nearest_vec(ctx: Context, input_: fx.Node, **_: Any) -> Any:
+    return _interpolate(ctx, input_, "nearest", align_corners=False)
 
 
-@converter(
-    aten.upsample_nearest2d.default, aten.upsample_nearest1d.default
-)
+@converter(aten.upsample_nearest2d.default, aten.upsample_nearest1d.default)
 def convert_nearest(ctx: Context, self: fx.Node, **_: Any) -> Any:
     return _interpolate(ctx, self, "nearest", align_corners=False)
 
 
 @converter(aten.upsample_bilinear2d.vec)
-def convert_bilinear_vec(ctx: Context, input: fx.Node, align_corners: bool, **_: Any) -> Any:
-    return _interpolate(ctx, input, "linear_onnx", align_corners=align_corners)
+def convert_bilinear_vec(ctx: Context, input_: fx.Node, align_corners: bool, **_: Any) -> Any:
+    return _interpolate(ctx, input_, "linear_onnx", align_corners=align_corners)
 
 
 @converter(aten.upsample_bilinear2d.default)
@@ -131,9 +125,9 @@ def convert_bilinear(ctx: Context, self: fx.Node, align_corners: bool, **_: Any)
     return _interpolate(ctx, self, "linear_onnx", align_corners=align_corners)
 
 
-def _interpolate(ctx: Context, input: fx.Node, mode: str, *, align_corners: bool) -> Any:
-    spatial = ctx.rank(input) - 2
-    before = ctx.sizes(input)[2:]
+def _interpolate(ctx: Context, input_: fx.Node, mode: str, *, align_corners: bool) -> Any:
+    spatial = ctx.rank(input_) - 2
+    before = ctx.sizes(input_)[2:]
     sizes: Sequence[int | None] = ctx.sizes(ctx.node)[2:]
     if any(size is None for size in (*before, *sizes)):
         ctx.refuse("interpolation to a symbolic size")
@@ -142,7 +136,7 @@ def _interpolate(ctx: Context, input: fx.Node, mode: str, *, align_corners: bool
     else:
         corners = "align_corners" if align_corners else "half_pixel"
     return ops.interpolate(
-        ctx.get(input),
+        ctx.get(input_),
         ctx.integers([size for size in sizes if size is not None]),
         mode,
         "sizes",

@@ -114,9 +114,7 @@ def convert_arange_start(ctx: Context, start: Operand, end: Operand, **_: Any) -
 
 
 @converter(aten.arange.start_step, compute=False)
-def convert_arange_step(
-    ctx: Context, start: Operand, end: Operand, step: Operand, **_: Any
-) -> Any:
+def convert_arange_step(ctx: Context, start: Operand, end: Operand, step: Operand, **_: Any) -> Any:
     return _range(ctx, start, end, step)
 
 

@@ -83,9 +83,12 @@ def convert_floor_divide(ctx: Context, self: Operand, other: Operand) -> Any:
 
 def _floor_divide(ctx: Context, self: Operand, other: Operand) -> Any:
     dtype = ctx.out_dtype()
-    a, b = ctx.get(self, dtype), ctx.get(other, dtype)
     if dtype.is_floating_point:
-        return ops.floor(ops.divide(a, b))
+        # In float32, because a quotient that is rounded up to a whole number gives another floor.
+        work = torch.float32
+        quotient = ops.floor(ops.divide(ctx.get(self, work), ctx.get(other, work)))
+        return ctx.convert(quotient.output(0), dtype)
+    a, b = ctx.get(self, dtype), ctx.get(other, dtype)
     # The CPU plugin's integer division truncates; subtracting the floored remainder first makes
     # the division exact.
     return ops.divide(ops.subtract(a, ops.floor_mod(a, b)), b)
@@ -232,7 +235,8 @@ def convert_gelu(ctx: Context, self: Operand, approximate: str) -> Any:
 
 @converter(aten.silu.default)
 def convert_silu(ctx: Context, self: Operand) -> Any:
-    return ops.swish(ctx.get(self))
+    # The default factor of ops.swish is float32 whatever the operand's type.
+    return ops.swish(ctx.get(self), ctx.number(1.0, ctx.out_dtype()))
 
 
 @converter(aten.mish.default)
@@ -280,8 +284,8 @@ def convert_softplus(ctx: Context, self: Operand, beta: Any, threshold: Any) -> 
 
 @converter(aten.hardtanh.default, aten.clamp.default)
 def convert_clamp(ctx: Context, self: Operand, **bounds: Any) -> Any:
-    low = bounds.get("min", bounds.get("min_val"))
-    high = bounds.get("max", bounds.get("max_val"))
+    low = bounds.get("min_", bounds.get("min_val"))
+    high = bounds.get("max_", bounds.get("max_val"))
     dtype = ctx.out_dtype()
     value = ctx.get(self, dtype)
     if low is not None:
@@ -292,23 +296,23 @@ def convert_clamp(ctx: Context, self: Operand, **bounds: Any) -> Any:
 
 
 @converter(aten.clamp.Tensor)
-def convert_clamp_tensor(ctx: Context, self: Operand, min: Any, max: Any) -> Any:
-    return convert_clamp(ctx, self, min=min, max=max)
+def convert_clamp_tensor(ctx: Context, self: Operand, min_: Any, max_: Any) -> Any:
+    return convert_clamp(ctx, self, min_=min_, max_=max_)
 
 
 @converter(aten.clamp_min.default, aten.clamp_min.Tensor)
-def convert_clamp_min(ctx: Context, self: Operand, min: Any) -> Any:
-    return convert_clamp(ctx, self, min=min)
+def convert_clamp_min(ctx: Context, self: Operand, min_: Any) -> Any:
+    return convert_clamp(ctx, self, min_=min_)
 
 
 @converter(aten.clamp_max.default, aten.clamp_max.Tensor)
-def convert_clamp_max(ctx: Context, self: Operand, max: Any) -> Any:
-    return convert_clamp(ctx, self, max=max)
+def convert_clamp_max(ctx: Context, self: Operand, max_: Any) -> Any:
+    return convert_clamp(ctx, self, max_=max_)
 
 
 @converter(aten.relu6.default)
 def convert_relu6(ctx: Context, self: Operand) -> Any:
-    return convert_clamp(ctx, self, min=0, max=6)
+    return convert_clamp(ctx, self, min_=0, max_=6)
 
 
 @converter(aten.logit.default)

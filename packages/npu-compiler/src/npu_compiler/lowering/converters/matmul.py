@@ -104,6 +104,6 @@ def _sum(ctx: Context, addend: Operand, product: ov.Output, beta: Any, alpha: An
 
 
 @converter(aten.linear.default, rule=_rule_float)
-def convert_linear(ctx: Context, input: fx.Node, weight: fx.Node, bias: Any) -> Any:
-    product = ops.matmul(ctx.get(input), ctx.get(weight), False, True).output(0)
+def convert_linear(ctx: Context, input_: fx.Node, weight: fx.Node, bias: Any) -> Any:
+    product = ops.matmul(ctx.get(input_), ctx.get(weight), False, True).output(0)
     return product if bias is None else ops.add(product, ctx.get(bias))

@@ -32,16 +32,16 @@ def _scale_and_shift(
 
 @converter(aten.native_layer_norm.default)
 def convert_native_layer_norm(
-    ctx: Context, input: fx.Node, normalized_shape: Any, weight: Any, bias: Any, eps: float
+    ctx: Context, input_: fx.Node, normalized_shape: Any, weight: Any, bias: Any, eps: float
 ) -> Any:
-    rank = ctx.rank(input)
+    rank = ctx.rank(input_)
     axes = ctx.integers(list(range(rank - len(normalized_shape), rank)))
-    value = ctx.get(input)
+    value = ctx.get(input_)
     normal = ops.mvn(value, axes, True, float(eps), "inside_sqrt").output(0)
     output = _scale_and_shift(ctx, normal, weight, bias, ctx.out_dtype(0))
     if not (ctx.is_read(1) or ctx.is_read(2)):
         return output, None, None
-    work = ctx.get(input, ctx.out_dtype(1))
+    work = ctx.get(input_, ctx.out_dtype(1))
     mean, rstd = _mean_and_rstd(ctx, work, axes, eps, ctx.out_dtype(1))
     return output, mean, rstd
 
@@ -58,11 +58,17 @@ def _mean_and_rstd(
 
 @converter(aten.layer_norm.default)
 def convert_layer_norm(
-    ctx: Context, input: fx.Node, normalized_shape: Any, weight: Any, bias: Any, eps: float, **_: Any
+    ctx: Context,
+    input_: fx.Node,
+    normalized_shape: Any,
+    weight: Any,
+    bias: Any,
+    eps: float,
+    **_: Any,
 ) -> Any:
-    rank = ctx.rank(input)
+    rank = ctx.rank(input_)
     axes = ctx.integers(list(range(rank - len(normalized_shape), rank)))
-    normal = ops.mvn(ctx.get(input), axes, True, float(eps), "inside_sqrt").output(0)
+    normal = ops.mvn(ctx.get(input_), axes, True, float(eps), "inside_sqrt").output(0)
     return _scale_and_shift(ctx, normal, weight, bias, ctx.out_dtype())
 
 
@@ -70,7 +76,7 @@ def convert_layer_norm(
 def convert_layer_norm_backward(
     ctx: Context,
     grad_out: fx.Node,
-    input: fx.Node,
+    input_: fx.Node,
     normalized_shape: Any,
     mean: fx.Node,
     rstd: fx.Node,
@@ -80,18 +86,18 @@ def convert_layer_norm_backward(
 ) -> Any:
     """Gradients of layer norm (Ba, Kiros, Hinton, 2016), in float32."""
     work = torch.float32
-    rank = ctx.rank(input)
+    rank = ctx.rank(input_)
     split = rank - len(normalized_shape)
     inner = ctx.integers(list(range(split, rank)))
     outer = ctx.integers(list(range(split)))
     grad = ctx.get(grad_out, work)
     scale = ctx.get(rstd, work)
-    normal = ops.multiply(ops.subtract(ctx.get(input, work), ctx.get(mean, work)), scale)
+    normal = ops.multiply(ops.subtract(ctx.get(input_, work), ctx.get(mean, work)), scale)
     scaled = grad if weight is None else ops.multiply(grad, ctx.get(weight, work)).output(0)
     average = ops.reduce_mean(scaled, inner, True)
     projection = ops.reduce_mean(ops.multiply(scaled, normal), inner, True)
     inside = ops.subtract(ops.subtract(scaled, average), ops.multiply(normal, projection))
-    grad_input = ctx.convert(ops.multiply(inside, scale).output(0), ctx.dtype(input))
+    grad_input = ctx.convert(ops.multiply(inside, scale).output(0), ctx.dtype(input_))
     grad_weight = grad_bias = None
     if output_mask[1]:
         total = grad_times = ops.multiply(grad, normal)
@@ -104,14 +110,14 @@ def convert_layer_norm_backward(
     return grad_input, grad_weight, grad_bias
 
 
-def _rms(ctx: Context, input: fx.Node, normalized_shape: Any, weight: Any, eps: Any) -> Any:
-    dtype = ctx.dtype(input)
+def _rms(ctx: Context, input_: fx.Node, normalized_shape: Any, weight: Any, eps: Any) -> Any:
+    dtype = ctx.dtype(input_)
     work = torch.float32
     if eps is None:
         eps = torch.finfo(dtype).eps
-    rank = ctx.rank(input)
+    rank = ctx.rank(input_)
     axes = ctx.integers(list(range(rank - len(normalized_shape), rank)))
-    value = ctx.get(input, work)
+    value = ctx.get(input_, work)
     mean = ops.reduce_mean(ops.multiply(value, value), axes, True)
     root = ops.sqrt(ops.add(mean, ctx.number(eps, work)))
     rstd = ops.divide(ctx.number(1, work), root).output(0)
@@ -123,42 +129,42 @@ def _rms(ctx: Context, input: fx.Node, normalized_shape: Any, weight: Any, eps: 
 
 @converter(aten.rms_norm.default)
 def convert_rms_norm(
-    ctx: Context, input: fx.Node, normalized_shape: Any, weight: Any, eps: Any
+    ctx: Context, input_: fx.Node, normalized_shape: Any, weight: Any, eps: Any
 ) -> Any:
-    return _rms(ctx, input, normalized_shape, weight, eps)[0]
+    return _rms(ctx, input_, normalized_shape, weight, eps)[0]
 
 
 @converter(aten._fused_rms_norm.default)
 def convert_fused_rms_norm(
-    ctx: Context, input: fx.Node, normalized_shape: Any, weight: Any, eps: Any
+    ctx: Context, input_: fx.Node, normalized_shape: Any, weight: Any, eps: Any
 ) -> Any:
-    return _rms(ctx, input, normalized_shape, weight, eps)
+    return _rms(ctx, input_, normalized_shape, weight, eps)
 
 
 @converter(aten.native_group_norm.default)
 def convert_native_group_norm(
-    ctx: Context, input: fx.Node, weight: Any, bias: Any, group: int, eps: float, **_: Any
+    ctx: Context, input_: fx.Node, weight: Any, bias: Any, group: int, eps: float, **_: Any
 ) -> Any:
     if ctx.is_read(1) or ctx.is_read(2):
         ctx.refuse("the statistics of a group norm are read")
-    return _group_norm(ctx, input, group, weight, bias, eps), None, None
+    return _group_norm(ctx, input_, group, weight, bias, eps), None, None
 
 
 @converter(aten.group_norm.default)
 def convert_group_norm(
-    ctx: Context, input: fx.Node, num_groups: int, weight: Any, bias: Any, eps: float, **_: Any
+    ctx: Context, input_: fx.Node, num_groups: int, weight: Any, bias: Any, eps: float, **_: Any
 ) -> Any:
-    return _group_norm(ctx, input, num_groups, weight, bias, eps)
+    return _group_norm(ctx, input_, num_groups, weight, bias, eps)
 
 
 def _group_norm(
-    ctx: Context, input: fx.Node, groups: int, weight: Any, bias: Any, eps: float
+    ctx: Context, input_: fx.Node, groups: int, weight: Any, bias: Any, eps: float
 ) -> ov.Output:
-    dtype = ctx.dtype(input)
-    channels = ctx.sizes(input)[1]
+    dtype = ctx.dtype(input_)
+    channels = ctx.sizes(input_)[1]
     if channels is None:
         ctx.refuse("a symbolic number of channels")
-    value = ctx.get(input)
+    value = ctx.get(input_)
     ones = ctx.constant(torch.ones(channels, dtype=dtype)) if weight is None else ctx.get(weight)
     zeros = ctx.constant(torch.zeros(channels, dtype=dtype)) if bias is None else ctx.get(bias)
     return ops.group_normalization(
@@ -167,16 +173,16 @@ def _group_norm(
 
 
 def _batch_norm(
-    ctx: Context, input: fx.Node, weight: Any, bias: Any, mean: Any, var: Any, eps: float
+    ctx: Context, input_: fx.Node, weight: Any, bias: Any, mean: Any, var: Any, eps: float
 ) -> ov.Output:
-    dtype = ctx.dtype(input)
-    channels = ctx.sizes(input)[1]
+    dtype = ctx.dtype(input_)
+    channels = ctx.sizes(input_)[1]
     if channels is None:
         ctx.refuse("a symbolic number of channels")
     ones = ctx.constant(torch.ones(channels, dtype=dtype)) if weight is None else None
     zeros = ctx.constant(torch.zeros(channels, dtype=dtype)) if bias is None else None
     return ops.batch_norm_inference(
-        ctx.get(input),
+        ctx.get(input_),
         ones if ones is not None else ctx.get(weight, dtype),
         zeros if zeros is not None else ctx.get(bias, dtype),
         ctx.get(mean, dtype),
@@ -188,7 +194,7 @@ def _batch_norm(
 @converter(aten._native_batch_norm_legit_no_training.default)
 def convert_batch_norm_no_training(
     ctx: Context,
-    input: fx.Node,
+    input_: fx.Node,
     weight: Any,
     bias: Any,
     running_mean: Any,
@@ -196,7 +202,7 @@ def convert_batch_norm_no_training(
     eps: float,
     **_: Any,
 ) -> Any:
-    output = _batch_norm(ctx, input, weight, bias, running_mean, running_var, eps)
+    output = _batch_norm(ctx, input_, weight, bias, running_mean, running_var, eps)
     return output, None, None
 
 
@@ -207,7 +213,7 @@ def convert_batch_norm_no_training(
 )
 def convert_native_batch_norm(
     ctx: Context,
-    input: fx.Node,
+    input_: fx.Node,
     weight: Any,
     bias: Any,
     running_mean: Any,
@@ -216,7 +222,7 @@ def convert_native_batch_norm(
     **arguments: Any,
 ) -> Any:
     eps = arguments.get("eps", arguments.get("epsilon"))
-    output = _batch_norm(ctx, input, weight, bias, running_mean, running_var, float(eps or 0))
+    output = _batch_norm(ctx, input_, weight, bias, running_mean, running_var, float(eps or 0))
     return output, None, None
 
 
@@ -226,7 +232,7 @@ def convert_native_batch_norm(
 )
 def convert_batch_norm(
     ctx: Context,
-    input: fx.Node,
+    input_: fx.Node,
     weight: Any,
     bias: Any,
     running_mean: Any,
@@ -234,7 +240,7 @@ def convert_batch_norm(
     eps: float,
     **_: Any,
 ) -> Any:
-    return _batch_norm(ctx, input, weight, bias, running_mean, running_var, eps)
+    return _batch_norm(ctx, input_, weight, bias, running_mean, running_var, eps)
 
 
 @converter(
@@ -242,5 +248,5 @@ def convert_batch_norm(
     rule=lambda node, p, train, **_: "dropout draws random numbers" if train and p else None,
     compute=False,
 )
-def convert_dropout(ctx: Context, input: fx.Node, **_: Any) -> Any:
-    return ctx.get(input)
+def convert_dropout(ctx: Context, input_: fx.Node, **_: Any) -> Any:
+    return ctx.get(input_)

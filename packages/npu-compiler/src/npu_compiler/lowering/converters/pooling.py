@@ -30,7 +30,12 @@ def _rounding(ceil_mode: bool) -> str:
 
 @converter(aten.max_pool2d_with_indices.default)
 def convert_max_pool_with_indices(
-    ctx: Context, self: fx.Node, kernel_size: Any, stride: Any, padding: Any, dilation: Any,
+    ctx: Context,
+    self: fx.Node,
+    kernel_size: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
     ceil_mode: bool,
 ) -> Any:
     if ctx.is_read(1):
@@ -40,14 +45,24 @@ def convert_max_pool_with_indices(
 
 @converter(aten.max_pool2d.default, aten.max_pool1d.default)
 def convert_max_pool(
-    ctx: Context, self: fx.Node, kernel_size: Any, stride: Any, padding: Any, dilation: Any,
+    ctx: Context,
+    self: fx.Node,
+    kernel_size: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
     ceil_mode: bool,
 ) -> Any:
     return _max_pool(ctx, self, kernel_size, stride, padding, dilation, ceil_mode)
 
 
 def _max_pool(
-    ctx: Context, self: fx.Node, kernel_size: Any, stride: Any, padding: Any, dilation: Any,
+    ctx: Context,
+    self: fx.Node,
+    kernel_size: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
     ceil_mode: bool,
 ) -> Any:
     spatial = 1 if "1d" in str(ctx.node.target) else 2
@@ -109,9 +124,7 @@ def convert_adaptive_avg_pool(ctx: Context, self: fx.Node, output_size: Any) -> 
     sizes = _spread(output_size, spatial)
     rank = ctx.rank(self)
     if all(size == 1 for size in sizes):
-        return ops.reduce_mean(
-            ctx.get(self), ctx.integers(list(range(rank - spatial, rank))), True
-        )
+        return ops.reduce_mean(ctx.get(self), ctx.integers(list(range(rank - spatial, rank))), True)
     if rank != spatial + 2:
         ctx.refuse("an input without a batch")
     return ops.adaptive_avg_pool(ctx.get(self), ctx.integers(sizes))

@@ -52,22 +52,41 @@ def convert_prod(ctx: Context, self: fx.Node, **arguments: Any) -> Any:
 
 @converter(aten.amax.default)
 def convert_amax(ctx: Context, self: fx.Node, dim: Any, keepdim: bool) -> Any:
-    return _reduce(ctx, ops.reduce_max, ctx.get(self), self, dim, keepdim)
+    return _peak(ctx, self, dim, keepdim, is_max=True)
+
+
+def _peak(ctx: Context, self: fx.Node, dim: Any, keepdim: bool, *, is_max: bool) -> Any:
+    """The greatest or least value.
+
+    OpenVINO starts from the largest finite number, so that all values being infinite is lost.
+    """
+    value = ctx.get(self)
+    result = _reduce(
+        ctx, ops.reduce_max if is_max else ops.reduce_min, value, self, dim, keepdim
+    )
+    dtype = ctx.dtype(self)
+    if ctx.rank(self) == 0 or not dtype.is_floating_point:
+        return result
+    end = ctx.number(float("-inf") if is_max else float("inf"), dtype)
+    all_at_end = _reduce(
+        ctx, ops.reduce_logical_and, ops.equal(value, end).output(0), self, dim, keepdim
+    )
+    return ops.select(all_at_end, end, result)
 
 
 @converter(aten.amin.default)
 def convert_amin(ctx: Context, self: fx.Node, dim: Any, keepdim: bool) -> Any:
-    return _reduce(ctx, ops.reduce_min, ctx.get(self), self, dim, keepdim)
+    return _peak(ctx, self, dim, keepdim, is_max=False)
 
 
 @converter(aten.max.default)
 def convert_max_all(ctx: Context, self: fx.Node) -> Any:
-    return _reduce(ctx, ops.reduce_max, ctx.get(self), self, None, False)
+    return _peak(ctx, self, None, False, is_max=True)
 
 
 @converter(aten.min.default)
 def convert_min_all(ctx: Context, self: fx.Node) -> Any:
-    return _reduce(ctx, ops.reduce_min, ctx.get(self), self, None, False)
+    return _peak(ctx, self, None, False, is_max=False)
 
 
 @converter(aten.any.default, aten.any.dim, aten.any.dims)
@@ -129,19 +148,17 @@ def convert_std(ctx: Context, self: fx.Node, dim: Any, correction: Any, keepdim:
 
 
 @converter(aten.var_mean.correction)
-def convert_var_mean(
-    ctx: Context, self: fx.Node, dim: Any, correction: Any, keepdim: bool
-) -> Any:
+def convert_var_mean(ctx: Context, self: fx.Node, dim: Any, correction: Any, keepdim: bool) -> Any:
     return _variance(ctx, self, dim, correction, keepdim)
 
 
 @converter(aten.linalg_vector_norm.default)
 def convert_vector_norm(
-    ctx: Context, self: fx.Node, ord: Any, dim: Any, keepdim: bool, **_: Any
+    ctx: Context, self: fx.Node, ord_: Any, dim: Any, keepdim: bool, **_: Any
 ) -> Any:
-    if ord not in (1, 2):
-        ctx.refuse(f"a norm of order {ord}")
-    make = ops.reduce_l2 if ord == 2 else ops.reduce_l1
+    if ord_ not in (1, 2):
+        ctx.refuse(f"a norm of order {ord_}")
+    make = ops.reduce_l2 if ord_ == 2 else ops.reduce_l1
     return _reduce(ctx, make, ctx.get(self, ctx.out_dtype()), self, dim, keepdim)
 
 
@@ -205,7 +222,7 @@ def convert_arg_extreme(ctx: Context, self: fx.Node, dim: Any, keepdim: bool) ->
 
 @converter(aten.topk.default)
 def convert_topk(
-    ctx: Context, self: fx.Node, k: Any, dim: int, largest: bool, sorted: bool
+    ctx: Context, self: fx.Node, k: Any, dim: int, largest: bool, sorted_: bool
 ) -> Any:
     found = ops.topk(
         ctx.get(self),
@@ -220,9 +237,7 @@ def convert_topk(
 
 
 @converter(aten.sort.default, aten.sort.stable)
-def convert_sort(
-    ctx: Context, self: fx.Node, dim: int, descending: bool, **_: Any
-) -> Any:
+def convert_sort(ctx: Context, self: fx.Node, dim: int, descending: bool, **_: Any) -> Any:
     size = ctx.reshape(ctx.size(self, dim), [])
     found = ops.topk(
         ctx.get(self),
@@ -246,9 +261,10 @@ def convert_softmax(ctx: Context, self: fx.Node, dim: int, **_: Any) -> Any:
     # A row of -inf alone is 0 in _safe_softmax.
     axis = ctx.integers([ctx.axis(self, dim)])
     low = ctx.number(float("-inf"), ctx.out_dtype())
-    is_live = ops.greater(ops.reduce_max(value, axis, True), low)
+    is_seen = ops.greater(value, low)
+    is_live = ops.reduce_logical_or(is_seen, axis, True)
     floor = ctx.number(-65504.0, ctx.out_dtype())
-    finite = ops.select(ops.greater(value, low), value, floor)
+    finite = ops.select(is_seen, value, floor)
     soft = ops.softmax(finite, ctx.axis(self, dim))
     return ops.select(is_live, soft, ctx.number(0, ctx.out_dtype()))
 

@@ -122,9 +122,7 @@ def convert_unsqueeze(ctx: Context, self: fx.Node, dim: int) -> Any:
     return ctx.unsqueeze(ctx.get(self), [dim if dim >= 0 else dim + ctx.rank(self) + 1])
 
 
-@converter(
-    aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims, compute=False
-)
+@converter(aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims, compute=False)
 def convert_squeeze(ctx: Context, self: fx.Node, dim: Any = None) -> Any:
     sizes = ctx.sizes(self)
     axes = [axis for axis in ctx.axes(self, dim) if sizes and sizes[axis] == 1]
@@ -134,9 +132,7 @@ def convert_squeeze(ctx: Context, self: fx.Node, dim: Any = None) -> Any:
 
 
 @converter(aten.slice.Tensor, aten.slice_copy.Tensor, compute=False)
-def convert_slice(
-    ctx: Context, self: fx.Node, dim: int, start: Any, end: Any, step: Any
-) -> Any:
+def convert_slice(ctx: Context, self: fx.Node, dim: int, start: Any, end: Any, step: Any) -> Any:
     start = 0 if start is None else start
     end = _END if end is None else end
     axis = ctx.axis(self, dim)
@@ -188,9 +184,7 @@ def _split(ctx: Context, self: fx.Node, dim: int) -> Any:
         return (ctx.get(self),)
     if not all(isinstance(length, int) for length in lengths):
         ctx.refuse("pieces of symbolic length")
-    parts = ops.variadic_split(
-        ctx.get(self), ctx.number(axis, torch.int64), ctx.integers(lengths)
-    )
+    parts = ops.variadic_split(ctx.get(self), ctx.number(axis, torch.int64), ctx.integers(lengths))
     return tuple(parts.outputs())
 
 
@@ -233,9 +227,7 @@ def convert_repeat(ctx: Context, self: fx.Node, repeats: Sequence[Any]) -> Any:
 
 
 @converter(aten.repeat_interleave.self_int, compute=False)
-def convert_repeat_interleave(
-    ctx: Context, self: fx.Node, repeats: Any, dim: Any, **_: Any
-) -> Any:
+def convert_repeat_interleave(ctx: Context, self: fx.Node, repeats: Any, dim: Any, **_: Any) -> Any:
     if not isinstance(repeats, int) or dim is None:
         ctx.refuse("repeats must be a number and dim given")
     axis = ctx.axis(self, dim)
@@ -341,9 +333,7 @@ def convert_slice_backward(
     begins, ends = [0] * len(sizes), [0] * len(sizes)
     begins[axis], ends[axis] = first, whole - first - length
     zero = ctx.number(0, ctx.out_dtype())
-    return ops.pad(
-        ctx.get(grad_output), ctx.integers(begins), ctx.integers(ends), "constant", zero
-    )
+    return ops.pad(ctx.get(grad_output), ctx.integers(begins), ctx.integers(ends), "constant", zero)
 
 
 @converter(aten.select_backward.default, compute=False)
@@ -407,6 +397,22 @@ def convert_unfold(ctx: Context, self: fx.Node, dimension: int, size: int, step:
     table = ctx.reshape(ctx.integers(indices), [count, size])
     windows = ops.gather(ctx.get(self), table, ctx.number(axis, torch.int64))
     return ctx.transpose(windows.output(0), [*order, axis + 1])
+
+
+@converter(aten.as_strided.default, compute=False)
+def convert_as_strided(
+    ctx: Context, self: fx.Node, size: Any, stride: Any, storage_offset: Any
+) -> Any:
+    before = ctx.sizes(self)
+    plain = [*size, *stride, storage_offset or 0, *before]
+    if not all(isinstance(value, int) for value in plain):
+        ctx.refuse("symbolic strides")
+    meta = ctx.meta(self)
+    if not meta.is_contiguous() or (storage_offset or 0) != meta.storage_offset():
+        ctx.refuse("strides over memory that is not laid out as the tensor is")
+    table = torch.arange(meta.numel()).as_strided(size, stride)
+    flat = ctx.reshape(ctx.get(self), [-1])
+    return ops.gather(flat, ctx.constant(table.contiguous()), ctx.number(0, torch.int64))
 
 
 @converter(aten.linspace.default, compute=False)

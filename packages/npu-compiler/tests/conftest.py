@@ -1,0 +1,147 @@
+"""Fixtures: lower a function and compare with eager; compile a model and compare with eager."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils import _pytree as pytree
+
+from npu_compiler.lowering import LoweredModel, lower
+from npu_compiler.programs import compile_options, load_tolerant
+from npu_compiler.records import GraphRecord, collecting
+
+# Largest relative error of a single op against eager, by the precision that is computed in.
+TOLERANCE = {
+    torch.float32: 2e-5,
+    torch.float16: 2e-3,
+    torch.bfloat16: 2e-2,
+}
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> Iterator[None]:
+    torch.manual_seed(0)
+    yield
+    torch._dynamo.reset()
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A lowered function, its results and the reference's."""
+
+    lowered: LoweredModel
+    results: list[Any]
+    expected: list[Any]
+
+
+@pytest.fixture
+def lowers() -> Callable[..., Lowered]:
+    """Lowers a function on example inputs, runs it, and compares results with eager."""
+
+    def check(
+        function: Callable[..., Any],
+        *inputs: torch.Tensor,
+        dynamic: bool = False,
+        run_on: tuple[torch.Tensor, ...] | None = None,
+        whole: bool = False,
+        tolerance: float | None = None,
+    ) -> Lowered:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            traced = make_fx(
+                function, tracing_mode="symbolic" if dynamic else "fake", pre_dispatch=whole
+            )(*inputs)
+        traced.graph.eliminate_dead_code()
+        lowered = lower(traced)
+        calls = [n for n in traced.graph.nodes if n.op == "call_function"]
+        assert lowered.node_count == len(calls)
+        names = [n.name for n in traced.graph.nodes if n.op == "placeholder"]
+        used = run_on or inputs
+        given = dict(zip(names, used, strict=True))
+        precision = _precision(used)
+        program = load_tolerant(lowered.model, name="test", options=compile_options(precision))
+        outputs = program.run(
+            [given[name].contiguous() for name in lowered.input_names], output_device="cpu"
+        )
+        results = [outputs[index] for index in lowered.outputs if index is not None]
+        expected = pytree.tree_leaves(function(*used))
+        for result, reference in zip(results, expected, strict=True):
+            assert_close(result, reference, tolerance or TOLERANCE[precision])
+        return Lowered(lowered, results, expected)
+
+    return check
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A compiled function and what was recorded about it so far."""
+
+    function: Callable[..., Any]
+    records: list[GraphRecord]
+
+    @property
+    def programs(self) -> int:
+        return sum(len(record.programs) for record in self.records)
+
+    @property
+    def eager_ops(self) -> list[str]:
+        return [node.op for record in self.records for node in record.eager]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs)
+
+
+@pytest.fixture
+def compiled() -> Iterator[Callable[..., Compiled]]:
+    """Compiles by torch.compile(backend="npu") and collects what happens until the test ends."""
+    with collecting() as records:
+
+        def make(function: Callable[..., Any], **options: Any) -> Compiled:
+            return Compiled(torch.compile(function, backend="npu", **options), records)
+
+        yield make
+
+
+def assert_close(result: Any, reference: Any, tolerance: float) -> None:
+    assert isinstance(result, torch.Tensor)
+    assert result.dtype == reference.dtype
+    assert result.shape == reference.shape
+    result, reference = result.detach().cpu(), reference.detach().cpu()
+    if not reference.dtype.is_floating_point:
+        assert torch.equal(result, reference)
+        return
+    left, right = result.double(), reference.double()
+    assert torch.equal(left.isnan(), right.isnan())
+    assert torch.equal(left.isinf(), right.isinf())
+    finite = right.isfinite()
+    left, right = left[finite], right[finite]
+    if right.numel() == 0:
+        return
+    scale = max(float(right.abs().max()), 1e-6)
+    error = float((left - right).abs().max()) / scale
+    assert error <= tolerance, f"relative error {error:.2e} is above {tolerance:.0e}"
+
+
+@pytest.fixture
+def close() -> Callable[..., None]:
+    """Compares nested results leaf by leaf."""
+
+    def compare(result: Any, reference: Any, tolerance: float = 2e-5) -> None:
+        left = [x for x in pytree.tree_leaves(result) if isinstance(x, torch.Tensor)]
+        right = [x for x in pytree.tree_leaves(reference) if isinstance(x, torch.Tensor)]
+        assert len(left) == len(right)
+        for a, b in zip(left, right, strict=True):
+            assert_close(a, b, tolerance)
+
+    return compare
+
+
+def _precision(inputs: tuple[torch.Tensor, ...]) -> torch.dtype:
+    floats = {tensor.dtype for tensor in inputs if tensor.dtype.is_floating_point}
+    return next(iter(floats)) if len(floats) == 1 else torch.float32

@@ -1,0 +1,107 @@
+"""Attention against eager: masks, causality, grouped heads, gradients."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+aten = torch.ops.aten
+FLOATS = [torch.float32, torch.bfloat16, torch.float16]
+
+
+def qkv(dtype=torch.float32, heads=4, kv_heads=4, queries=5, keys=5):
+    return (
+        torch.randn(2, heads, queries, 16).to(dtype),
+        torch.randn(2, kv_heads, keys, 16).to(dtype),
+        torch.randn(2, kv_heads, keys, 16).to(dtype),
+    )
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("causal", [True, False])
+def test_attention_equals_eager(lowers, dtype, whole, causal):
+    lowers(
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=causal),
+        *qkv(dtype),
+        whole=whole,
+    )
+
+
+@pytest.mark.parametrize("queries", [1, 5])
+def test_attention_with_a_scale_of_its_own(lowers, queries):
+    lowers(
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, scale=0.3),
+        *qkv(queries=queries, keys=9),
+        whole=True,
+    )
+
+
+def test_additive_mask_equals_eager(lowers):
+    lowers(
+        lambda q, k, v, m: F.scaled_dot_product_attention(q, k, v, attn_mask=m),
+        *qkv(), torch.randn(2, 1, 5, 5), whole=True,
+    )  # fmt: skip
+
+
+def test_boolean_mask_hides_keys(lowers):
+    mask = torch.rand(2, 1, 5, 5) > 0.4
+    mask[..., 0] = True
+    lowers(
+        lambda q, k, v, m: F.scaled_dot_product_attention(q, k, v, attn_mask=m),
+        *qkv(), mask, whole=True,
+    )  # fmt: skip
+
+
+def test_query_that_sees_nothing_gives_zero(lowers):
+    mask = torch.ones(2, 1, 5, 5, dtype=torch.bool)
+    mask[:, :, 2] = False
+    found = lowers(
+        lambda q, k, v, m: F.scaled_dot_product_attention(q, k, v, attn_mask=m),
+        *qkv(), mask, whole=True,
+    )  # fmt: skip
+    assert found.results[0][:, :, 2].abs().max() == 0
+
+
+def test_grouped_heads_equal_eager(lowers):
+    lowers(
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, enable_gqa=True),
+        *qkv(heads=8, kv_heads=2), whole=True,
+    )  # fmt: skip
+
+
+def test_grouped_heads_with_symbolic_sizes(lowers):
+    def attend(q, k, v):
+        split = (tensor.transpose(1, 2).flatten(2) for tensor in (q, k, v))
+        q, k, v = (
+            tensor.unflatten(2, (heads, 16)).transpose(1, 2)
+            for tensor, heads in zip(split, (8, 2, 2), strict=True)
+        )
+        return F.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+
+    lowers(
+        attend,
+        # Sizes that are equal while tracing stand for one symbol.
+        *qkv(heads=8, kv_heads=2, queries=5, keys=7),
+        whole=True,
+        dynamic=True,
+        run_on=qkv(heads=8, kv_heads=2, queries=3, keys=11),
+    )
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_statistic_for_the_gradient_equals_eager(lowers, causal):
+    op = aten._scaled_dot_product_flash_attention_for_cpu
+    lowers(lambda q, k, v: op(q, k, v, 0.0, causal), *qkv())
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_gradient_equals_eager(lowers, causal):
+    q, k, v = qkv()
+    out, statistic = aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal)
+    op = aten._scaled_dot_product_flash_attention_for_cpu_backward
+    lowers(
+        lambda g, q, k, v, o, s: op(g, q, k, v, o, s, 0.0, causal),
+        torch.randn_like(out), q, k, v, out, statistic,
+    )  # fmt: skip

@@ -1,0 +1,68 @@
+"""Convolutions and interpolation against eager."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+FLOATS = [torch.float32, torch.bfloat16]
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=str)
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {},
+        {"stride": 2, "padding": 1},
+        {"dilation": 2, "padding": (2, 1)},
+        {"groups": 2},
+        {"groups": 4, "padding": 1},
+    ],
+    ids=str,
+)
+def test_conv2d_equals_eager(lowers, arguments, layout, dtype):
+    groups = arguments.get("groups", 1)
+    x = torch.randn(2, 4, 9, 8).to(dtype).to(memory_format=layout)
+    w = torch.randn(8, 4 // groups, 3, 3).to(dtype)
+    lowers(lambda x, w, b: F.conv2d(x, w, b, **arguments), x, w, torch.randn(8).to(dtype))
+
+
+def test_conv_without_bias_and_whole_equals_eager(lowers):
+    lowers(
+        lambda x, w: F.conv2d(x, w), torch.randn(2, 4, 9, 8), torch.randn(8, 4, 3, 3), whole=True
+    )
+
+
+def test_conv1d_and_conv3d_equal_eager(lowers):
+    lowers(lambda x, w: F.conv1d(x, w, padding=1), torch.randn(2, 4, 9), torch.randn(6, 4, 3))
+    lowers(lambda x, w: F.conv3d(x, w), torch.randn(1, 2, 5, 5, 5), torch.randn(4, 2, 3, 3, 3))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{}, {"stride": 2}, {"stride": 2, "padding": 1, "output_padding": 1}, {"groups": 2}],
+    ids=str,
+)
+def test_transposed_conv_equals_eager(lowers, arguments):
+    groups = arguments.get("groups", 1)
+    lowers(
+        lambda x, w, b: F.conv_transpose2d(x, w, b, **arguments),
+        torch.randn(2, 4, 5, 6), torch.randn(4, 6 // groups, 3, 3), torch.randn(6),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"scale_factor": 2, "mode": "nearest"},
+        {"size": (7, 5), "mode": "nearest"},
+        {"scale_factor": 2, "mode": "bilinear"},
+        {"size": (9, 5), "mode": "bilinear", "align_corners": True},
+        {"size": (3, 2), "mode": "bilinear", "align_corners": False},
+    ],
+    ids=str,
+)
+def test_interpolation_equals_eager(lowers, arguments):
+    lowers(lambda x: F.interpolate(x, **arguments), torch.randn(2, 3, 5, 4))

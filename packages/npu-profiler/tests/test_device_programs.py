@@ -1,0 +1,131 @@
+"""The whole way from a program on the device to its place in the trace, by real programs."""
+
+import importlib.util
+
+import pytest
+
+# One ReLU over (2, 3), as OpenVINO's IR: this package builds no graphs.
+MODEL = """<?xml version="1.0"?>
+<net name="relu" version="11">
+<layers>
+<layer id="0" name="x" type="Parameter" version="opset1">
+<data shape="2,3" element_type="f32"/>
+<output><port id="0" precision="FP32" names="x"><dim>2</dim><dim>3</dim></port></output>
+</layer>
+<layer id="1" name="relu" type="ReLU" version="opset1">
+<input><port id="0" precision="FP32"><dim>2</dim><dim>3</dim></port></input>
+<output><port id="1" precision="FP32" names="y"><dim>2</dim><dim>3</dim></port></output>
+</layer>
+<layer id="2" name="y" type="Result" version="opset1">
+<input><port id="0" precision="FP32"><dim>2</dim><dim>3</dim></port></input>
+</layer>
+</layers>
+<edges>
+<edge from-layer="0" from-port="0" to-layer="1" to-port="0"/>
+<edge from-layer="1" from-port="1" to-layer="2" to-port="0"/>
+</edges>
+</net>"""
+
+LOAD = f"""
+import threading, torch, npu_runtime
+relu = npu_runtime.load_program(
+    {MODEL!r}.encode(), b"", name="relu", options={{"INFERENCE_PRECISION_HINT": "f32"}}
+)
+x = torch.tensor([[-1.0, 0.0, 1.0], [2.0, -2.0, 0.5]])
+"""
+
+needs_ops = pytest.mark.skipif(
+    importlib.util.find_spec("npu_ops") is None, reason="npu-ops is not installed"
+)
+needs_compiler = pytest.mark.skipif(
+    importlib.util.find_spec("npu_compiler") is None, reason="npu-compiler is not installed"
+)
+
+
+def enclosing(traced, event):
+    """The innermost slice around the moment of `event` on its row."""
+    around = [
+        item
+        for item in traced.events("X")
+        if (item["pid"], item["tid"]) == (event["pid"], event["tid"])
+        and item["ts"] <= event["ts"] <= item["ts"] + item["dur"]
+    ]
+    return min(around, key=lambda item: item["dur"])
+
+
+def test_each_run_of_a_program_is_a_slice_with_an_arrow_from_its_launcher(run_trace):
+    traced = run_trace(LOAD + "for _ in range(3):\n    print(relu.run([x])[0].tolist())\n")
+    assert traced.stdout == "[[0.0, 0.0, 1.0], [2.0, 0.0, 0.5]]\n" * 3
+    programs = traced.events("X", "program")
+    assert [item["name"] for item in programs] == ["relu"] * 3
+    assert {item["pid"] for item in programs} == {traced.processes()["npu:0"]}
+    sources, targets = traced.events("s", "launch"), traced.events("f", "launch")
+    assert len(sources) == 3
+    for source, target in zip(sources, targets, strict=True):
+        assert enclosing(traced, source)["pid"] == traced.processes()["python program.py"]
+        assert enclosing(traced, target)["name"] == "relu"
+    assert "relu" in traced.names("X", "compile")
+    assert "3 device programs" in traced.stderr
+
+
+def test_programs_of_four_threads_stand_side_by_side(run_trace):
+    traced = run_trace(
+        LOAD
+        + "work = lambda: [relu.run([x]) for _ in range(25)]\n"
+        + "threads = [threading.Thread(target=work, name=f'w{n}') for n in range(4)]\n"
+        + "[t.start() for t in threads]; [t.join() for t in threads]\n"
+    )
+    assert len(traced.events("X", "program")) == 100
+    rows = traced.rows()
+    counts = [
+        sum((e["pid"], e["tid"]) == rows[f"w{n}"] for e in traced.events("s", "launch"))
+        for n in range(4)
+    ]
+    assert counts == [25] * 4
+
+
+def test_stacks_lead_from_the_python_call_to_the_program(run_trace):
+    traced = run_trace(
+        LOAD + "def next_token():\n    return relu.run([x])\nnext_token()\n", options=("--stacks",)
+    )
+    (call,) = [e for e in traced.events("X") if e["name"].endswith("): next_token")]
+    (source,) = traced.events("s", "launch")
+    assert call["ts"] <= source["ts"] <= call["ts"] + call["dur"]
+
+
+@needs_ops
+def test_eager_script_on_npu_shows_copies_fallbacks_memory_and_equal_results(run_trace, run_python):
+    traced = run_trace("""
+import torch
+torch.manual_seed(0)
+x = torch.randn(64, 64).to("npu").requires_grad_()
+y = (x @ x).roll(1).sum()
+y.backward()
+print(y.item(), x.grad.cpu().sum().item())
+""")
+    assert traced.returncode == 0
+    assert traced.stdout == run_python("program.py").stdout != ""
+    assert "cpu to npu" in traced.names("X", "copy")
+    assert any(name.startswith("aten::roll") for name in traced.names("i", "fallback"))
+    values = [event["args"]["allocated_bytes"] for event in traced.events("C")]
+    assert max(values) >= 64 * 64 * 4
+    assert "aten::mm" in traced.names("X", "cpu_op")
+    assert "MmBackward0" in traced.names("X", "cpu_op")
+
+
+@needs_compiler
+def test_compiled_model_shows_its_phases_and_programs(run_trace):
+    traced = run_trace("""
+import torch
+model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU()).to("npu").eval()
+compiled = torch.compile(model, backend="npu")
+with torch.no_grad():
+    for _ in range(3):
+        result = compiled(torch.ones(4, 8, device="npu"))
+print(result.shape)
+""")
+    assert traced.returncode == 0, traced.stderr
+    programs = traced.events("X", "program")
+    assert len(programs) == 3
+    assert len(traced.events("s", "launch")) == 3
+    assert {"capture", "lower"} <= set(traced.names("X", "compile"))
