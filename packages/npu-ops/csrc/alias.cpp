@@ -3,7 +3,6 @@
 
 #include "alias.h"
 
-#include <cstring>
 #include <exception>
 #include <memory>
 #include <utility>
@@ -14,6 +13,7 @@
 #include <c10/util/Exception.h>
 
 #include "npu/device.h"
+#include "npu/host_access.h"
 #include "sparse.h"
 
 namespace npu::ops {
@@ -52,13 +52,47 @@ bool is_block(const c10::DataPtr& memory) noexcept {
   return memory.get_deleter() == deleter;
 }
 
+// The time in which host code may use a block: begins by waiting for the device's work on it.
+class Window {
+ public:
+  explicit Window(const c10::StorageImpl& storage)
+      : data_(is_host_access_free() ? nullptr
+                                    : begin_host_access(const_cast<void*>(storage.data_ptr().get()))) {}
+  ~Window() {
+    if (C10_UNLIKELY(data_ != nullptr)) end_host_access(data_);
+  }
+  Window(const Window&) = delete;
+  Window& operator=(const Window&) = delete;
+
+ private:
+  void* data_;
+};
+
+// Both kinds of alias live as long as host code uses the bytes, and so does their window.
 class AliasImpl final : public c10::TensorImpl {
  public:
-  AliasImpl(c10::Storage&& storage, DispatchKeySet keys, const c10::TensorImpl& source)
-      : c10::TensorImpl(VIEW, std::move(storage), keys, source.dtype()) {
+  AliasImpl(c10::Storage&& alias, DispatchKeySet keys, const c10::TensorImpl& source)
+      : c10::TensorImpl(VIEW, std::move(alias), keys, source.dtype()),
+        window_(*source.unsafe_storage().unsafeGetStorageImpl()) {
     copy_generic_tensor_metadata(&source, this);
     device_opt_ = kHost;
   }
+
+ private:
+  Window window_;
+};
+
+class QuantizedAliasImpl final : public at::QTensorImpl {
+ public:
+  QuantizedAliasImpl(c10::Storage&& alias, DispatchKeySet keys, at::QTensorImpl& source)
+      : at::QTensorImpl(std::move(alias), keys, source.dtype(), source.quantizer()),
+        window_(*source.unsafe_storage().unsafeGetStorageImpl()) {
+    set_storage_offset(source.storage_offset());
+    set_sizes_and_strides(source.sizes(), source.strides());
+  }
+
+ private:
+  Window window_;
 };
 
 // The cached alias storage of one block.
@@ -133,12 +167,8 @@ c10::Storage alias_storage(c10::StorageImpl& storage, Access access) {
 
 at::Tensor alias_of_quantized(const at::Tensor& tensor, Access access, DispatchKeySet keys) {
   auto* source = static_cast<at::QTensorImpl*>(tensor.unsafeGetTensorImpl());
-  auto alias = c10::make_intrusive<at::QTensorImpl>(
-      alias_storage(*source->unsafe_storage().unsafeGetStorageImpl(), access), keys,
-      source->dtype(), source->quantizer());
-  alias->set_storage_offset(source->storage_offset());
-  alias->set_sizes_and_strides(source->sizes(), source->strides());
-  return at::Tensor(std::move(alias));
+  return at::Tensor(c10::make_intrusive<QuantizedAliasImpl>(
+      alias_storage(*source->unsafe_storage().unsafeGetStorageImpl(), access), keys, *source));
 }
 
 void flip_keys(c10::TensorImpl& impl, c10::DeviceIndex device_index) {
@@ -192,7 +222,7 @@ void adopt_storage(c10::StorageImpl& storage, c10::DeviceIndex device_index) {
     const c10::DeviceIndex previous = exchange_device(device_index);
     c10::DataPtr fresh = device_allocator()->allocate(storage.nbytes());
     exchange_device(previous);
-    std::memcpy(fresh.get(), memory.get(), storage.nbytes());
+    device_allocator()->copy_data(fresh.get(), memory.get(), storage.nbytes());
     storage.set_data_ptr_noswap(std::move(fresh));
   }
   storage.set_allocator(device_allocator());
@@ -208,6 +238,12 @@ void adopt_tensor(const at::Tensor& tensor, c10::DeviceIndex device_index) {
         impl.key_set(), "); npu has no such layout. [alias-layout]");
   }
   if (!is_npu(tensor)) flip_keys(impl, device_index);
+}
+
+void refuse_capture(const std::string& what) {
+  TORCH_CHECK(false, "npu.NPUGraph: ", what,
+              " runs on the host and cannot be captured; a replay would leave it out. Compile the step with "
+              "torch.compile(backend=\"npu\"), or move this out of the capture. [capture-host-op]");
 }
 
 at::Tensor copy_to_npu(const at::Tensor& host, c10::DeviceIndex device_index) {

@@ -4,6 +4,8 @@
 // take a view's device from the storage. Which arguments are aliased, and when, is in fallback.cpp.
 #pragma once
 
+#include <string>
+
 #include <ATen/core/Tensor.h>
 #include <c10/core/DispatchKeySet.h>
 #include <c10/core/StorageImpl.h>
@@ -44,6 +46,9 @@ at::Tensor view_from_alias(const at::Tensor& base, const at::Tensor& host_view);
 inline bool is_adoptable(const c10::DataPtr& memory) noexcept {
   return memory.get() == memory.get_context() && owns(memory.get()) && memory.device().is_cpu();
 }
+
+// Host code runs once, and a captured graph would not run it again.
+[[noreturn]] void refuse_capture(const std::string& what);
 
 inline bool is_npu(const at::Tensor& tensor) noexcept {
   return tensor.unsafeGetTensorImpl()->key_set().has_backend(c10::BackendComponent::PrivateUse1Bit);

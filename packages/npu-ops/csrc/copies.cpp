@@ -7,6 +7,7 @@
 #include <c10/util/Exception.h>
 
 #include "alias.h"
+#include "npu/capture.h"
 #include "npu/device.h"
 #include "npu/observe.h"
 
@@ -22,6 +23,7 @@ at::Tensor host_view(const at::Tensor& tensor, Access access) {
 }
 
 void copy_bytes(const at::Tensor& source, const at::Tensor& destination) {
+  if (C10_UNLIKELY(is_capturing())) refuse_capture("a copy");
   const bool is_observed = observe::is_enabled();
   const std::int64_t start_ns = is_observed ? observe::now_ns() : 0;
   {
@@ -58,6 +60,7 @@ at::Tensor copy_from_and_resize(const at::Tensor& self, const at::Tensor& destin
 }
 
 at::Scalar local_scalar_dense(const at::Tensor& self) {
+  if (C10_UNLIKELY(is_capturing())) refuse_capture("reading a number");
   const at::Tensor alias = alias_of(self, Access::kRead);
   const HostScope scope(current_device());
   return at::_local_scalar_dense(alias);

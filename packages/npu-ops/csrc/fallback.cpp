@@ -8,6 +8,7 @@
 #include <c10/util/Exception.h>
 #include <c10/util/SmallVector.h>
 
+#include "npu/capture.h"
 #include "npu/device.h"
 #include "npu/generator.h"
 #include "npu/observe.h"
@@ -30,6 +31,7 @@ class HostCall {
       : plan_(plan), keys_(keys), stack_(stack), base_(stack.size() - plan.argument_count) {}
 
   void run() {
+    if (C10_UNLIKELY(is_capturing()) && !plan_.is_view) refuse_capture(plan_.name);
     for (const ArgumentPlan& argument : plan_.arguments) replace(argument, stack_[base_ + argument.index]);
     if (has_foreign_) check_foreign();
     run_kernel();

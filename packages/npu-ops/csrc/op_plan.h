@@ -39,6 +39,7 @@ struct OpPlan {
   std::size_t argument_count;
   std::size_t return_count;
   GradFlag grad;
+  bool is_view;  // gives a view of an argument and computes nothing
   std::atomic<std::uint64_t> call_count{0};
 };
 

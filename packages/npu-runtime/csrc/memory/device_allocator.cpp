@@ -44,9 +44,29 @@ Block* allocate_block(std::size_t bytes, c10::DeviceIndex device_index) {
   return block;
 }
 
+namespace {
+
+// The last hold gives the block back to its pool.
+void drop_hold(Block* block) noexcept {
+  if (block->holds.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+  if (trace::is_recording()) trace::record_free(*block);
+  sanitizer::on_free(*block);
+  Pool& from = pool(block->device_index);
+  report(block, -static_cast<std::int64_t>(block->size_bytes), from);
+  from.free(block);
+}
+
+void end_host_ownership(Block* block) noexcept {
+  if (!block->is_host_owned) return;
+  block->is_host_owned = false;
+  close_window(block);
+}
+
+}  // namespace
+
 Block* allocate_host_block(std::size_t bytes, c10::DeviceIndex device_index) {
   Block* block = allocate_block(bytes, device_index);
-  open_window(block);
+  block->is_host_owned = open_window(block);
   return block;
 }
 
@@ -56,17 +76,12 @@ void free_block(void* data) {
   Block* block = static_cast<Block*>(data) - 1;
   // The attachment goes first and outside the pool's lock: its destructor may free other memory.
   delete block->attachment.exchange(nullptr, std::memory_order_acq_rel);
+  end_host_ownership(block);
   drop_user(block);
 }
 
 void drop_user(Block* block) noexcept {
-  if (block->users.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
-  while (block->windows.load(std::memory_order_relaxed) > 0) close_window(block);
-  Pool& from = pool(block->device_index);
-  if (trace::is_recording()) trace::record_free(*block);
-  sanitizer::on_free(*block);
-  report(block, -static_cast<std::int64_t>(block->size_bytes), from);
-  from.free(block);
+  if (block->users.fetch_sub(1, std::memory_order_acq_rel) == 1) drop_hold(block);
 }
 
 bool open_window(Block* block) {
@@ -76,15 +91,14 @@ bool open_window(Block* block) {
     throw Error(ErrorKind::kDriver, "driver-call",
                 std::string("npu: the driver's host_access_begin failed: ") + driver.last_error() + ".");
   }
-  block->windows.fetch_add(1, std::memory_order_relaxed);
+  block->holds.fetch_add(1, std::memory_order_relaxed);
   return true;
 }
 
 void close_window(Block* block) noexcept {
-  const npu_driver& driver = driver::table();
   // A window that cannot be closed leaves memory accessible, which harms nobody.
-  static_cast<void>(driver.host_access_end(block->device_index, block->data(), block->size_bytes));
-  block->windows.fetch_sub(1, std::memory_order_relaxed);
+  static_cast<void>(driver::table().host_access_end(block->device_index, block->data(), block->size_bytes));
+  drop_hold(block);
 }
 
 namespace {
@@ -170,9 +184,7 @@ bool adopt_as_npu(c10::DataPtr& pointer, c10::DeviceIndex device_index) noexcept
   if (pointer.get() != pointer.get_context()) return false;
   if (pointer.get() != nullptr && !owns(pointer.get())) return false;
   void* data = pointer.release_context();
-  if (Block* block = block_of(data); block != nullptr && block->windows.load() > 0) {
-    memory::close_window(block);
-  }
+  if (Block* block = block_of(data)) memory::end_host_ownership(block);
   pointer = c10::DataPtr(data, data, &memory::free_block,
                          c10::Device(c10::DeviceType::PrivateUse1, device_index));
   return true;

@@ -107,7 +107,8 @@ Block* Pool::allocate(std::size_t bytes) {
     if (block != nullptr) {
       block->requested_bytes = bytes;
       block->streams.store(0, std::memory_order_relaxed);
-      block->users.store(1, std::memory_order_release);
+      block->users.store(1, std::memory_order_relaxed);
+      block->holds.store(1, std::memory_order_release);
       block->magic = kAllocatedMagic;
       count_allocated(*block, is_small);
       return block;

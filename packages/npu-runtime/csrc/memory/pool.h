@@ -14,10 +14,11 @@
 
 #include "memory/size_class.h"
 #include "npu/allocator.h"
+#include "npu/export.h"
 
 namespace npu::memory {
 
-class Pool {
+class NPU_API Pool {
  public:
   explicit Pool(c10::DeviceIndex device_index);
 
@@ -71,7 +72,7 @@ class Pool {
 };
 
 // The pool of a device, made at first use. Throws npu::Error when no driver serves the device.
-Pool& pool(c10::DeviceIndex device_index);
+NPU_API Pool& pool(c10::DeviceIndex device_index);
 
 struct MemoryInfo {
   std::size_t free_bytes;
@@ -84,6 +85,6 @@ MemoryInfo machine_memory();
 // Called when an allocation fails for good, without any lock, before the exception.
 using OutOfMemoryObserver =
     void (*)(c10::DeviceIndex device_index, std::size_t bytes, std::size_t free_bytes);
-void set_out_of_memory_observer(OutOfMemoryObserver observer) noexcept;
+NPU_API void set_out_of_memory_observer(OutOfMemoryObserver observer) noexcept;
 
 }  // namespace npu::memory

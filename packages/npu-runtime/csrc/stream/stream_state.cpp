@@ -133,6 +133,6 @@ void* begin_host_access(void* data) {
   return memory::open_window(block) ? data : nullptr;
 }
 
-void end_host_access(void* data) noexcept { memory::close_window(block_of(data)); }
+void end_host_access(void* data) noexcept { memory::close_window(static_cast<Block*>(data) - 1); }
 
 }  // namespace npu

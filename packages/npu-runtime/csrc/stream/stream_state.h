@@ -11,6 +11,7 @@
 
 #include "npu/allocator.h"
 #include "npu/driver.h"
+#include "npu/export.h"
 
 namespace npu::stream {
 
@@ -77,7 +78,7 @@ class PendingWork {
 };
 
 // Waits for all streams of a device that were used; errors stay for the next who asks.
-void drain_device(c10::DeviceIndex device_index);
+NPU_API void drain_device(c10::DeviceIndex device_index);
 
 // The same, and throws the first error among them.
 void synchronize_device(c10::DeviceIndex device_index);

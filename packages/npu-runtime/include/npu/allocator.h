@@ -35,10 +35,11 @@ struct alignas(64) Block {
   std::atomic<BlockAttachment*> attachment{nullptr};
   std::atomic<std::uint64_t> streams{0};  // ids of streams that have used the block, one bit each
   std::atomic<std::uint32_t> users{0};    // the owner, and each piece of pending work on the block
-  std::atomic<std::int32_t> windows{0};   // open host windows, where the driver protects memory
+  std::atomic<std::uint32_t> holds{0};    // one for all users together, and each open host window
   std::int16_t device_index = 0;
   std::uint16_t size_class = 0;
   std::uint32_t magic = 0;
+  bool is_host_owned = false;  // a CPU tensor's memory for now, with a window of its own
 
   void* data() noexcept { return this + 1; }
 };

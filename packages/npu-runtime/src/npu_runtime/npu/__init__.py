@@ -59,13 +59,6 @@ from npu_runtime.npu.streams import (
     set_stream,
     stream,
 )
-    Event,
-    Stream,
-    current_stream,
-    default_stream,
-    set_stream,
-    stream,
-)
 
 __all__ = [
     "DeviceProperties",
