@@ -1,4 +1,4 @@
-"""NPUModelForCausalLM: a language model that runs as one program and generates as transformers does.
+"""NPUModelForCausalLM: a language model as one program, which generates as transformers does.
 
 How a model becomes a program is npu_llm.build's work; this module runs it.
 """
@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from npu_runtime import observe
 from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 from transformers.generation import GenerationMixin
 from transformers.modeling_outputs import CausalLMOutputWithPast
@@ -21,6 +20,7 @@ from npu_llm.errors import ContextError, OptionError
 from npu_llm.precision import Precision, parse_precision
 from npu_llm.progress import ProgressListener
 from npu_llm.session_cache import SessionCache
+from npu_runtime import observe
 
 __all__ = ["NPUModelForCausalLM"]
 
@@ -45,7 +45,9 @@ class NPUModelForCausalLM(GenerationMixin):  # type: ignore[misc]
     _is_stateful = True
     _supports_cache_class = True
 
-    def __init__(self, entry: Entry, program: Any, precision: Precision, report: LoadReport) -> None:
+    def __init__(
+        self, entry: Entry, program: npu_runtime.Program, precision: Precision, report: LoadReport
+    ) -> None:
         self.config = AutoConfig.from_pretrained(entry.folder)
         self.generation_config = GenerationConfig.from_pretrained(entry.folder)
         self.precision = precision

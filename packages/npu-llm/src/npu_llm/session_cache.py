@@ -12,6 +12,7 @@ import torch
 from transformers.cache_utils import Cache
 
 from npu_llm.errors import OptionError
+from npu_runtime import Session
 
 __all__ = ["SessionCache"]
 
@@ -23,7 +24,7 @@ class SessionCache(Cache):  # type: ignore[misc]
         session: the program's session that holds keys and values; see npu_runtime.Program.session.
     """
 
-    def __init__(self, session: Any) -> None:
+    def __init__(self, session: Session) -> None:
         super().__init__(layers=[])
         self.session = session
         self._length = 0
