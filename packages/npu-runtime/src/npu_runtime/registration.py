@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 import torch.utils.backend_registration as backend_registration
 
-from npu_runtime import _C, npu
+from npu_runtime import _C, distributed, npu
 from npu_runtime.config import config
 
 __all__: list[str] = []
@@ -31,6 +31,7 @@ def _register() -> None:
     backend_registration.generate_methods_for_privateuse1_backend(
         for_tensor=True, for_module=True, for_packed_sequence=True, for_storage=True
     )
+    distributed.register()
 
 
 _register()
