@@ -96,7 +96,7 @@ def test_training_follows_eager_without_compiling_again(compiled, mlp, device):
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            losses.append(float(loss))
+            losses.append(float(loss.detach()))
         assert losses[0] == pytest.approx(losses[1], rel=1e-5)
     assert [record.kind for record in fast.records] == ["forward", "backward"]
 
@@ -209,14 +209,14 @@ def test_inputs_of_any_layout_are_taken(compiled, close, device):
 def test_op_without_converter_runs_eagerly_between_programs(compiled, close):
     def function(x):
         y = torch.sin(x) @ x.t()
-        return torch.linalg.cholesky(y @ y.t() + 9 * torch.eye(4)).relu() @ y
+        return torch.erfinv(torch.tanh(y) * 0.9).relu() @ y
 
     fast = compiled(function)
     x = torch.randn(4, 6)
     with torch.no_grad():
         close(fast(x), function(x), 1e-4)
     assert fast.programs == 2
-    assert fast.eager_ops == ["aten.linalg_cholesky_ex.default"]
+    assert fast.eager_ops == ["aten.erfinv.default"]
 
 
 def test_random_ops_draw_from_torchs_generator(compiled, close):
@@ -275,12 +275,12 @@ def test_empty_tensors_run_eagerly(compiled):
 
 
 def test_strict_names_op_node_shapes_and_line(compiled):
-    fast = compiled(lambda x: torch.linalg.cholesky(x @ x.t()), options={"strict": True})
+    fast = compiled(lambda x: torch.erfinv(x @ x.t()), options={"strict": True})
     with torch.no_grad(), pytest.raises(LoweringError) as error:
         fast(torch.randn(4, 4))
     message = str(error.value)
     assert error.value.code == "no-converter"
-    assert "aten.linalg_cholesky_ex.default" in message
+    assert "aten.erfinv.default" in message
     assert "test_compilation.py:" in message
     assert "[(4, 4)]" in message
 
@@ -323,7 +323,7 @@ def test_sizes_may_be_symbolic(compiled, close):
 def test_symbolic_size_reaches_eager_calls(compiled, close):
     def function(x):
         y = torch.tanh(x).view(x.shape[0] * 2, -1)
-        return torch.linalg.qr(y @ y.t())[1].view(-1, x.shape[0]) * x.shape[1]
+        return torch.erfinv(torch.tanh(y @ y.t())).view(-1, x.shape[0]) * x.shape[1]
 
     fast = compiled(function, dynamic=True)
     with torch.no_grad():
@@ -372,7 +372,6 @@ def test_programs_go_with_the_model(compiled):
         fast(torch.randn(2, 4))
     watch = weakref.ref(model)
     del model, fast
-    compiled.__self__ if hasattr(compiled, "__self__") else None
     torch._dynamo.reset()
     gc.collect()
     assert watch() is None
