@@ -150,7 +150,7 @@ class CompileCache:
         try:
             draft.rename(folder)
         except OSError:
-            # Another process was faster. Its entry serves if it is whole, else ours takes its place.
+            # Another process was faster. Its entry serves if it is whole, else ours does.
             if self.find(folder.name) is None:
                 draft.rename(folder)
 
