@@ -76,9 +76,15 @@ FAMILIES = {
     "gpt2": Family(
         lambda: tf.GPT2LMHeadModel(
             tf.GPT2Config(
-                vocab_size=VOCABULARY, n_embd=64, n_layer=2, n_head=4, n_positions=128,
-                use_cache=False, bos_token_id=1, eos_token_id=2,
-            )  # fmt: skip
+                vocab_size=VOCABULARY,
+                n_embd=64,
+                n_layer=2,
+                n_head=4,
+                n_positions=128,
+                use_cache=False,
+                bos_token_id=1,
+                eos_token_id=2,
+            )
         ),
         text,
     ),
@@ -88,10 +94,15 @@ FAMILIES = {
     "opt": Family(
         lambda: tf.OPTForCausalLM(
             tf.OPTConfig(
-                vocab_size=VOCABULARY, hidden_size=64, ffn_dim=128, num_hidden_layers=2,
-                num_attention_heads=4, word_embed_proj_dim=64, max_position_embeddings=128,
+                vocab_size=VOCABULARY,
+                hidden_size=64,
+                ffn_dim=128,
+                num_hidden_layers=2,
+                num_attention_heads=4,
+                word_embed_proj_dim=64,
+                max_position_embeddings=128,
                 use_cache=False,
-            )  # fmt: skip
+            )
         ),
         text,
     ),
@@ -99,9 +110,13 @@ FAMILIES = {
     "vit": Family(
         lambda: tf.ViTForImageClassification(
             tf.ViTConfig(
-                hidden_size=64, intermediate_size=128, num_hidden_layers=2,
-                num_attention_heads=4, image_size=64, patch_size=16,
-            )  # fmt: skip
+                hidden_size=64,
+                intermediate_size=128,
+                num_hidden_layers=2,
+                num_attention_heads=4,
+                image_size=64,
+                patch_size=16,
+            )
         ),
         image,
     ),
@@ -119,13 +134,15 @@ FAMILIES = {
     ),
     "swin": Family(
         lambda: tf.SwinForImageClassification(
-            tf.SwinConfig(image_size=64, embed_dim=16, depths=[1, 2], num_heads=[2, 4], window_size=4)
+            tf.SwinConfig(
+                image_size=64, embed_dim=16, depths=[1, 2], num_heads=[2, 4], window_size=4
+            )
         ),
         image,
     ),
     "t5_encoder": Family(lambda: tf.T5EncoderModel(tf.T5Config(**T5)), padded),
     "t5": Family(lambda: tf.T5ForConditionalGeneration(tf.T5Config(**T5)), translation),
-}  # fmt: skip
+}
 
 
 def build(name: str) -> tuple[torch.nn.Module, dict[str, torch.Tensor]]:

@@ -59,14 +59,14 @@ def test_constants_on_npu_are_read_in_place():
 
 def test_constant_of_an_unknown_name_is_an_error():
     graph = traced(lambda x: x + 1, torch.randn(2))
-    with pytest.raises(LoweringError, match="'weight'.*x_1") as error:
+    with pytest.raises(LoweringError, match=r"'weight'.*x_1") as error:
         lower(graph, constants={"weight": torch.randn(2)})
     assert error.value.code == "constant-name"
 
 
 def test_unknown_op_names_node_and_place():
     graph = traced(lambda x: torch.linalg.qr(x)[0], torch.randn(4, 4))
-    with pytest.raises(LoweringError, match="aten.linalg_qr.default") as error:
+    with pytest.raises(LoweringError, match=r"aten\.linalg_qr\.default") as error:
         lower(graph)
     assert error.value.code == "no-converter"
     assert error.value.node_name == "linalg_qr"

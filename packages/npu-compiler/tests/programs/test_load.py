@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import npu_runtime
 import openvino as ov
 import openvino.opset15 as ops
 import pytest
 import torch
 
+import npu_runtime
 from npu_compiler.programs import compile_options, load, load_model, load_tolerant
 
 

@@ -24,7 +24,9 @@ def test_bfloat16_keeps_its_cache_and_its_activations():
 
 
 def test_cache_and_activations_are_quantized_on_purpose():
-    options = compile_options("int8", device="CPU", kv_cache="u8", dynamic_quantization_group_size=32)
+    options = compile_options(
+        "int8", device="CPU", kv_cache="u8", dynamic_quantization_group_size=32
+    )
     assert options["KV_CACHE_PRECISION"] == "u8"
     assert options["DYNAMIC_QUANTIZATION_GROUP_SIZE"] == "32"
 

@@ -102,7 +102,9 @@ def test_rows_that_the_group_does_not_divide(columns, mode, group):
 
 def test_small_weights_and_other_constants_are_left_alone():
     weight, offset = torch.randn(8, 16), torch.randn(8)
-    lowering = lowered(lambda x, weight, b: F.linear(x, weight, b), torch.randn(5, 16), weight, offset)
+    lowering = lowered(
+        lambda x, weight, b: F.linear(x, weight, b), torch.randn(5, 16), weight, offset
+    )
     report = compress_weights(lowering.model, mode="int8")
     assert report.weights == ()
     assert list(report.skipped) == ["weight_1"]
