@@ -66,6 +66,8 @@ def test_licence_and_types_are_in_the_wheel(package):
     assert spec is not None
     assert spec.origin is not None
     assert (Path(spec.origin).parent / "py.typed").is_file()
+    files = importlib.metadata.files(package) or []
+    assert any(file.name == "LICENSE" for file in files)
 
 
 def test_entry_points_are_the_ones_torch_looks_for():

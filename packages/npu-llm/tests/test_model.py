@@ -1,10 +1,10 @@
 import pytest
 import torch
-from npu_runtime import observe
 from transformers import DynamicCache, GenerationConfig, LogitsProcessor, StoppingCriteria
 from transformers.generation.streamers import BaseStreamer
 
 from npu_llm import ContextError, NPUModelForCausalLM, OptionError
+from npu_runtime import observe
 
 LONG = {"max_new_tokens": 20, "eos_token_id": None}
 GREEDY = {**LONG, "do_sample": False}

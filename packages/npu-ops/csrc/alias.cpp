@@ -1,5 +1,5 @@
-// Making aliases and adopting what kernels return. The alias storage of a block is made once and lives in
-// the block's header; memory from elsewhere gets a fresh one each time.
+// Making aliases and adopting what kernels return. The alias storage of a block is made once and
+// lives in the block's header; memory from elsewhere gets a fresh one each time.
 
 #include "alias.h"
 
@@ -39,14 +39,15 @@ constexpr DispatchKeySet kNpuKeys =
 constexpr DispatchKeySet kViewBits({DispatchKey::Conjugate, DispatchKey::Negative});
 constexpr DispatchKeySet kLayoutBits({DispatchKey::Dense, DispatchKey::Quantized});
 
-// Fields of TensorImpl that have no setter, reached the way the language allows: through the name of a
-// derived class.
+// Fields of TensorImpl that have no setter, reached the way the language allows: through the name
+// of a derived class.
 struct ImplFields : c10::TensorImpl {
   static constexpr auto device = &ImplFields::device_opt_;
   static constexpr auto keys = &ImplFields::key_set_;
 };
 
-// True for a block of the npu allocator; false for memory from elsewhere, and while it is copy-on-write.
+// True for a block of the npu allocator; false for memory from elsewhere, and while it is
+// copy-on-write.
 bool is_block(const c10::DataPtr& memory) noexcept {
   static const c10::DeleterFnPtr deleter = device_allocator()->raw_deleter();
   return memory.get_deleter() == deleter;
@@ -102,7 +103,8 @@ struct AliasSlot final : BlockAttachment {
     if (C10_UNLIKELY(storage.use_count() > 1)) outlive_block();
   }
 
-  // A kernel kept an alias (one written in Python can). It gets a copy: never the block's next owner.
+  // A kernel kept an alias (one written in Python can). It gets a copy: never the block's next
+  // owner.
   void outlive_block() noexcept {
     const void* block_data = storage->data_ptr().get();
     if (block_data == nullptr) return;  // moved to its npu storage by a resize
@@ -111,7 +113,8 @@ struct AliasSlot final : BlockAttachment {
       kept = c10::GetCPUAllocator()->allocate(storage->nbytes());
       std::memcpy(kept.get(), block_data, storage->nbytes());
     } catch (const std::exception&) {
-      storage->set_nbytes(static_cast<std::size_t>(0));  // no memory for it: an empty storage is honest
+      storage->set_nbytes(
+          static_cast<std::size_t>(0));  // no memory for it: an empty storage is honest
     }
     storage->set_data_ptr_noswap(std::move(kept));
   }
@@ -119,20 +122,25 @@ struct AliasSlot final : BlockAttachment {
   c10::intrusive_ptr<c10::StorageImpl> storage;
 };
 
-// The context stays null, so that nothing takes the alias for memory of its own (lazy clones, adoption).
+// The context stays null, so that nothing takes the alias for memory of its own (lazy clones,
+// adoption).
 c10::intrusive_ptr<c10::StorageImpl> new_alias_storage(const c10::StorageImpl& storage,
                                                        c10::DataPtr&& memory) {
-  return c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), storage.nbytes(),
-                                               std::move(memory), c10::GetCPUAllocator(),
-                                               storage.resizable());
+  return c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(),
+                                               storage.nbytes(), std::move(memory),
+                                               c10::GetCPUAllocator(), storage.resizable());
 }
 
-void release_storage(void* owner) { c10::raw::intrusive_ptr::decref(static_cast<c10::StorageImpl*>(owner)); }
+void release_storage(void* owner) {
+  c10::raw::intrusive_ptr::decref(static_cast<c10::StorageImpl*>(owner));
+}
 
-// For memory without a block: the alias keeps the npu storage, since nothing tells when the memory goes.
+// For memory without a block: the alias keeps the npu storage, since nothing tells when the memory
+// goes.
 c10::Storage owning_alias(c10::StorageImpl& storage) {
   c10::raw::intrusive_ptr::incref(&storage);
-  c10::DataPtr memory(const_cast<void*>(storage.data_ptr().get()), &storage, &release_storage, kHost);
+  c10::DataPtr memory(const_cast<void*>(storage.data_ptr().get()), &storage, &release_storage,
+                      kHost);
   return c10::Storage(new_alias_storage(storage, std::move(memory)));
 }
 
@@ -165,6 +173,15 @@ c10::Storage alias_storage(c10::StorageImpl& storage, Access access) {
   return c10::Storage(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(alias));
 }
 
+// A CPU kernel would follow the null pointer.
+void check_memory(const c10::TensorImpl& source) {
+  if (C10_LIKELY(source.unsafe_storage().data() != nullptr)) return;
+  TORCH_CHECK(
+      source.numel() == 0 || source.key_set().has(DispatchKey::ZeroTensor),
+      "npu: the storage of a tensor of ", source.numel(),
+      " elements is empty, it was resized to 0 bytes. Resize it before use. [storage-freed]");
+}
+
 at::Tensor alias_of_quantized(const at::Tensor& tensor, Access access, DispatchKeySet keys) {
   auto* source = static_cast<at::QTensorImpl*>(tensor.unsafeGetTensorImpl());
   return at::Tensor(c10::make_intrusive<QuantizedAliasImpl>(
@@ -189,8 +206,8 @@ void flip_keys(c10::TensorImpl& impl, c10::DeviceIndex device_index) {
 at::Tensor alias_of(const at::Tensor& tensor, Access access, GradFlag grad) {
   c10::TensorImpl& source = *tensor.unsafeGetTensorImpl();
   const DispatchKeySet source_keys = source.key_set();
-  DispatchKeySet keys = (source_keys & (kLayoutBits | kViewBits)) |
-                        DispatchKeySet(BackendComponent::CPUBit);
+  DispatchKeySet keys =
+      (source_keys & (kLayoutBits | kViewBits)) | DispatchKeySet(BackendComponent::CPUBit);
 
   const bool shows_grad = grad == GradFlag::kVisible && source.requires_grad();
   if (C10_UNLIKELY(shows_grad)) {
@@ -199,6 +216,7 @@ at::Tensor alias_of(const at::Tensor& tensor, Access access, GradFlag grad) {
   }
   at::Tensor alias;
   if (C10_LIKELY(source_keys.has(DispatchKey::Dense) && source.unsafe_storage())) {
+    check_memory(source);
     alias = at::Tensor(c10::make_intrusive<AliasImpl>(
         alias_storage(*source.unsafe_storage().unsafeGetStorageImpl(), access), keys, source));
   } else if (source_keys.has(DispatchKey::Quantized)) {
@@ -259,9 +277,8 @@ at::Tensor copy_to_npu(const at::Tensor& host, c10::DeviceIndex device_index) {
 at::Tensor view_from_alias(const at::Tensor& base, const at::Tensor& host_view) {
   const c10::TensorImpl& shape = *host_view.unsafeGetTensorImpl();
   const DispatchKeySet keys = (base.key_set() - kViewBits) | (shape.key_set() & kViewBits);
-  auto impl = c10::make_intrusive<c10::TensorImpl>(c10::TensorImpl::VIEW,
-                                                   c10::Storage(base.storage()), keys,
-                                                   shape.dtype());
+  auto impl = c10::make_intrusive<c10::TensorImpl>(
+      c10::TensorImpl::VIEW, c10::Storage(base.storage()), keys, shape.dtype());
   impl->set_sizes_and_strides(shape.sizes(), shape.strides(), shape.storage_offset());
   return at::Tensor(std::move(impl));
 }

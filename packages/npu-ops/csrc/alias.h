@@ -1,7 +1,9 @@
-// CPU aliases of npu tensors, and the way back: what a CPU kernel returns becomes an npu tensor in place.
+// CPU aliases of npu tensors, and the way back: what a CPU kernel returns becomes an npu tensor in
+// place.
 //
-// An alias is a CPU tensor over the bytes of an npu tensor; it has a storage of its own, because kernels
-// take a view's device from the storage. Which arguments are aliased, and when, is in fallback.cpp.
+// An alias is a CPU tensor over the bytes of an npu tensor; it has a storage of its own, because
+// kernels take a view's device from the storage. Which arguments are aliased, and when, is in
+// fallback.cpp.
 #pragma once
 
 #include <string>
@@ -19,17 +21,18 @@ namespace npu::ops {
 // What a host kernel may do with the bytes of an argument.
 enum class Access : bool { kRead, kWrite };
 
-// Whether `requires_grad` of the original is visible on the alias. Kernels that choose an algorithm by it
-// (convolution, attention) need it; for all others it would cost an allocation for nothing.
+// Whether `requires_grad` of the original is visible on the alias. Kernels that choose an algorithm
+// by it (convolution, attention) need it; for all others it would cost an allocation for nothing.
 enum class GradFlag : bool { kHidden, kVisible };
 
-// The CPU tensor over the same bytes. Precondition: `tensor` is defined and lives on npu. The caller keeps
-// `tensor` alive as long as the alias. Raises for layouts whose memory cannot be aliased; sparse ones
-// are taken apart first (sparse.h).
+// The CPU tensor over the same bytes. Precondition: `tensor` is defined and lives on npu. The
+// caller keeps `tensor` alive as long as the alias. Raises for layouts whose memory cannot be
+// aliased; sparse ones are taken apart first (sparse.h).
 at::Tensor alias_of(const at::Tensor& tensor, Access access, GradFlag grad = GradFlag::kHidden);
 
-// Turns `tensor`, which a CPU kernel made under HostScope, into an npu tensor without copying. Memory that
-// the pool did not hand out is copied; members of a sparse tensor are the caller's. Precondition: nobody else uses the tensor or its storage.
+// Turns `tensor`, which a CPU kernel made under HostScope, into an npu tensor without copying.
+// Memory that the pool did not hand out is copied; members of a sparse tensor are the caller's.
+// Precondition: nobody else uses the tensor or its storage.
 void adopt_tensor(const at::Tensor& tensor, c10::DeviceIndex device_index);
 
 // The same for a storage.
@@ -38,11 +41,12 @@ void adopt_storage(c10::StorageImpl& storage, c10::DeviceIndex device_index);
 // A new npu tensor with the bytes of the CPU tensor `host`, which stays what it is.
 at::Tensor copy_to_npu(const at::Tensor& host, c10::DeviceIndex device_index);
 
-// An npu tensor over the storage of `base` with the geometry and dtype of `host_view`, a CPU tensor that a
-// kernel made over the alias of `base`.
+// An npu tensor over the storage of `base` with the geometry and dtype of `host_view`, a CPU tensor
+// that a kernel made over the alias of `base`.
 at::Tensor view_from_alias(const at::Tensor& base, const at::Tensor& host_view);
 
-// True for memory of the pool that is the CPU's for now, as a kernel's fresh result is under HostScope.
+// True for memory of the pool that is the CPU's for now, as a kernel's fresh result is under
+// HostScope.
 inline bool is_adoptable(const c10::DataPtr& memory) noexcept {
   return memory.get() == memory.get_context() && owns(memory.get()) && memory.device().is_cpu();
 }
@@ -54,8 +58,8 @@ inline bool is_npu(const at::Tensor& tensor) noexcept {
   return tensor.unsafeGetTensorImpl()->key_set().has_backend(c10::BackendComponent::PrivateUse1Bit);
 }
 
-// While one is alive, this thread is inside a host kernel: CPU memory comes from the pool, and calls on
-// aliases skip autograd, which has already happened on the npu tensors.
+// While one is alive, this thread is inside a host kernel: CPU memory comes from the pool, and
+// calls on aliases skip autograd, which has already happened on the npu tensors.
 class HostScope {
  public:
   explicit HostScope(c10::DeviceIndex device_index)

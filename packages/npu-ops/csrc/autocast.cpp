@@ -7,10 +7,12 @@
 namespace at {  // the lists spell out signatures in this namespace's names
 namespace {
 
-Tensor refuse_binary_cross_entropy(const Tensor&, const Tensor&, const std::optional<Tensor>&, std::int64_t) {
-  TORCH_CHECK(false,
-              "npu: binary_cross_entropy is unsafe to autocast: its input is a probability, which a lower "
-              "precision rounds to 0 or 1. Use binary_cross_entropy_with_logits. [autocast-unsafe]");
+Tensor refuse_binary_cross_entropy(const Tensor&, const Tensor&, const std::optional<Tensor>&,
+                                   std::int64_t) {
+  TORCH_CHECK(
+      false,
+      "npu: binary_cross_entropy is unsafe to autocast: its input is a probability, which a lower "
+      "precision rounds to 0 or 1. Use binary_cross_entropy_with_logits. [autocast-unsafe]");
 }
 
 TORCH_LIBRARY_IMPL(_, AutocastPrivateUse1, m) {

@@ -9,7 +9,8 @@ namespace py = pybind11;
 PYBIND11_MODULE(_C, m) {
   m.def("fallback_counts", [] {
     py::dict counts;
-    for (const auto& [name, calls] : npu::ops::fallback_counts()) counts[py::str(name)] = calls;
+    for (const auto& [name, calls] : npu::ops::fallback_counts())
+      counts[py::str(name)] = calls;
     return counts;
   });
   m.def("reset_fallback_counts", &npu::ops::reset_fallback_counts);

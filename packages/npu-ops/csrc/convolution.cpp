@@ -1,5 +1,5 @@
-// Convolutions of backends that torch does not know by name. `aten::convolution` itself goes to the CPU
-// kernel whole (registrations.cpp); these two serve callers of the overrideable pair.
+// Convolutions of backends that torch does not know by name. `aten::convolution` itself goes to the
+// CPU kernel whole (registrations.cpp); these two serve callers of the overrideable pair.
 
 #include "kernels.h"
 
@@ -23,7 +23,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> convolution_backward_overrideable
     at::IntArrayRef output_padding, std::int64_t groups, std::array<bool, 3> output_mask) {
   const std::int64_t out_channels = transposed ? weight.size(1) * groups : weight.size(0);
   return at::convolution_backward(grad_output, input, weight, at::IntArrayRef{out_channels}, stride,
-                                  padding, dilation, transposed, output_padding, groups, output_mask);
+                                  padding, dilation, transposed, output_padding, groups,
+                                  output_mask);
 }
 
 }  // namespace npu::ops

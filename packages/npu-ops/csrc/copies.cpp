@@ -1,5 +1,5 @@
-// Bytes from and to npu: tensor to tensor across devices, dtypes and strides, and one element as a number.
-// All of it runs on aliases, so a copy between npu and cpu touches each byte once.
+// Bytes from and to npu: tensor to tensor across devices, dtypes and strides, and one element as a
+// number. All of it runs on aliases, so a copy between npu and cpu touches each byte once.
 
 #include "kernels.h"
 
@@ -17,8 +17,8 @@ namespace {
 // The tensor itself when it lives on the CPU.
 at::Tensor host_view(const at::Tensor& tensor, Access access) {
   if (is_npu(tensor)) return alias_of(tensor, access);
-  TORCH_CHECK(tensor.is_cpu(), "npu: copies go between npu and cpu; got a tensor on ", tensor.device(),
-              ". Copy it to cpu first. [copy-device]");
+  TORCH_CHECK(tensor.is_cpu(), "npu: copies go between npu and cpu; got a tensor on ",
+              tensor.device(), ". Copy it to cpu first. [copy-device]");
   return tensor;
 }
 
@@ -33,11 +33,12 @@ void copy_bytes(const at::Tensor& source, const at::Tensor& destination) {
     to.copy_(from);
   }
   if (C10_UNLIKELY(is_observed)) {
-    const char* name = !is_npu(source)        ? "cpu to npu"
+    const char* name = !is_npu(source)       ? "cpu to npu"
                        : is_npu(destination) ? "npu to npu"
                                              : "npu to cpu";
-    observe::emit_span("copy", name, start_ns, observe::now_ns(),
-                       "\"bytes\": " + std::to_string(destination.numel() * destination.itemsize()));
+    observe::emit_span(
+        "copy", name, start_ns, observe::now_ns(),
+        "\"bytes\": " + std::to_string(destination.numel() * destination.itemsize()));
   }
 }
 

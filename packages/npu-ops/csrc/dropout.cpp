@@ -1,4 +1,5 @@
-// Dropout that draws its mask from the npu generator. torch's own body for the CPU draws from the CPU's.
+// Dropout that draws its mask from the npu generator. torch's own body for the CPU draws from the
+// CPU's.
 
 #include "kernels.h"
 

@@ -1,13 +1,13 @@
-// Making npu tensors out of nothing. Everything else that creates one (zeros, arange, clone, ...) is
-// composed by torch from these two and a fallback.
+// Making npu tensors out of nothing. Everything else that creates one (zeros, arange, clone, ...)
+// is composed by torch from these two and a fallback.
 
 #include "kernels.h"
 
 #include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/native/TensorFactories.h>
-#include <c10/core/DeviceGuard.h>
 #include <c10/core/DefaultDtype.h>
+#include <c10/core/DeviceGuard.h>
 #include <c10/util/Exception.h>
 
 #include "npu/allocator.h"
@@ -26,7 +26,8 @@ void check_options(std::optional<at::Layout> layout, std::optional<bool> pin_mem
               "npu: only dense CPU tensors can be pinned. Leave pin_memory out. [pin-memory]");
 }
 
-// The device to make current for the allocation; none when it is already, which saves the guard's work.
+// The device to make current for the allocation; none when it is already, which saves the guard's
+// work.
 std::optional<at::Device> to_switch_to(std::optional<at::Device> device) {
   if (device && device->has_index() && device->index() != current_device()) return device;
   return std::nullopt;
@@ -48,9 +49,9 @@ at::Tensor empty(at::IntArrayRef size, std::optional<at::ScalarType> dtype,
                  std::optional<bool> pin_memory, std::optional<at::MemoryFormat> memory_format) {
   check_options(layout, pin_memory);
   const c10::OptionalDeviceGuard guard(to_switch_to(device));
-  return fill_when_deterministic(
-      at::detail::empty_generic(size, device_allocator(), kNpuKey,
-                                dtype.value_or(c10::get_default_dtype_as_scalartype()), memory_format));
+  return fill_when_deterministic(at::detail::empty_generic(
+      size, device_allocator(), kNpuKey, dtype.value_or(c10::get_default_dtype_as_scalartype()),
+      memory_format));
 }
 
 at::Tensor empty_strided(at::IntArrayRef size, at::IntArrayRef stride,

@@ -1,5 +1,5 @@
-// One call of the fallback, in order: replace arguments, run the CPU kernel, bring written arguments up to
-// date, turn results into npu tensors.
+// One call of the fallback, in order: replace arguments, run the CPU kernel, bring written
+// arguments up to date, turn results into npu tensors.
 
 #include "fallback.h"
 
@@ -32,20 +32,23 @@ class HostCall {
 
   void run() {
     if (C10_UNLIKELY(is_capturing()) && !plan_.is_view) refuse_capture(plan_.name);
-    for (const ArgumentPlan& argument : plan_.arguments) replace(argument, stack_[base_ + argument.index]);
+    for (const ArgumentPlan& argument : plan_.arguments)
+      replace(argument, stack_[base_ + argument.index]);
     if (has_foreign_) check_foreign();
     run_kernel();
     if (device_index_ < 0) return;
-    for (std::size_t i = stack_.size() - plan_.return_count; i < stack_.size(); ++i) give_back(stack_[i]);
+    for (std::size_t i = stack_.size() - plan_.return_count; i < stack_.size(); ++i)
+      give_back(stack_[i]);
   }
 
  private:
-  // An npu argument and the alias that stands for it during the call. Both are held until the end, so that
-  // no address is used twice while results are matched against them.
+  // An npu argument and the alias that stands for it during the call. Both are held until the end,
+  // so that no address is used twice while results are matched against them.
   struct Alias {
     at::Tensor original;
     at::Tensor alias;
-    const c10::StorageImpl* storage;  // null for sparse layouts, whose members have entries of their own
+    const c10::StorageImpl*
+        storage;  // null for sparse layouts, whose members have entries of their own
     bool is_written;
   };
   // A defined tensor argument that lives elsewhere.
@@ -87,7 +90,8 @@ class HostCall {
     const c10::List<at::Tensor> given = value.toTensorList();
     c10::List<at::Tensor> aliased;
     aliased.reserve(given.size());
-    for (std::size_t i = 0; i < given.size(); ++i) aliased.push_back(alias_or_keep(given.get(i), argument));
+    for (std::size_t i = 0; i < given.size(); ++i)
+      aliased.push_back(alias_or_keep(given.get(i), argument));
     value = IValue(std::move(aliased));
   }
 
@@ -164,10 +168,11 @@ class HostCall {
   static c10::DeviceIndex current_index() { return current_device(); }
 
   void note_device(c10::DeviceIndex index) {
-    TORCH_CHECK(device_index_ < 0 || device_index_ == index,
-                "Expected all tensors to be on the same device, but found at least two devices, npu:",
-                static_cast<int>(device_index_), " and npu:", static_cast<int>(index),
-                "! (", plan_.name, ") Move one of them with .to(). [device-mix]");
+    TORCH_CHECK(
+        device_index_ < 0 || device_index_ == index,
+        "Expected all tensors to be on the same device, but found at least two devices, npu:",
+        static_cast<int>(device_index_), " and npu:", static_cast<int>(index), "! (", plan_.name,
+        ") Move one of them with .to(). [device-mix]");
     device_index_ = index;
   }
 
@@ -179,10 +184,12 @@ class HostCall {
       const bool is_number = tensor.dim() == 0 && !foreign.argument->is_written;
       const bool is_allowed = is_number || foreign.argument->may_be_on_cpu;
       if (C10_LIKELY(is_allowed && tensor.device().type() == c10::DeviceType::CPU)) continue;
-      TORCH_CHECK(false, "Expected all tensors to be on the same device, but found at least two devices, npu:",
-                  static_cast<int>(device_index_), " and ", tensor.device(), "! (argument '",
-                  plan_.op.schema().arguments()[foreign.argument->index].name(), "' of ", plan_.name,
-                  ") Move it with .to(\"npu\"). [device-mix]");
+      TORCH_CHECK(
+          false,
+          "Expected all tensors to be on the same device, but found at least two devices, npu:",
+          static_cast<int>(device_index_), " and ", tensor.device(), "! (argument '",
+          plan_.op.schema().arguments()[foreign.argument->index].name(), "' of ", plan_.name,
+          ") Move it with .to(\"npu\"). [device-mix]");
     }
   }
 
@@ -221,7 +228,8 @@ class HostCall {
   void update_storage(Alias& entry) {
     c10::TensorImpl& original = *entry.original.unsafeGetTensorImpl();
     c10::StorageImpl* storage = original.unsafe_storage().unsafeGetStorageImpl();
-    c10::StorageImpl* used = entry.alias.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
+    c10::StorageImpl* used =
+        entry.alias.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
     if (C10_UNLIKELY(used != entry.storage)) {  // the kernel gave the alias another storage
       adopt_storage(*used, device_index_);
       original.set_storage_keep_dtype(entry.alias.unsafeGetTensorImpl()->unsafe_storage());
@@ -229,7 +237,8 @@ class HostCall {
     }
     c10::DataPtr& memory = used->_mutable_data_ptr_no_checks();
     if (C10_UNLIKELY(memory.get() != storage->data_ptr().get() && memory.get() != nullptr)) {
-      // Resized: the memory moves over, and with the old block goes the alias that was cached in it.
+      // Resized: the memory moves over, and with the old block goes the alias that was cached in
+      // it.
       const std::size_t size_bytes = used->nbytes();
       c10::DataPtr moved = std::move(memory);
       used->set_data_ptr_noswap(c10::DataPtr(nullptr, c10::Device(c10::DeviceType::CPU)));
@@ -268,8 +277,8 @@ class HostCall {
     return adopt_fresh(result, own_references) ? result : match(result);
   }
 
-  // The usual case: memory that the kernel took from the pool, which nobody else holds. False when the
-  // result has to be matched against the arguments.
+  // The usual case: memory that the kernel took from the pool, which nobody else holds. False when
+  // the result has to be matched against the arguments.
   bool adopt_fresh(const at::Tensor& result, std::size_t own_references) {
     if (C10_UNLIKELY(is_npu(result))) return true;
     // An op that was told to answer on another device does so, save for what lives in npu memory.
@@ -291,16 +300,42 @@ class HostCall {
       adopt_tensor(result, device_index_);
       return true;
     }
-    if (!is_adoptable(storage->data_ptr()) || result.use_count() > own_references) return false;
+    // Results may share memory; the first of them has taken it over for all.
+    const bool is_adopted = storage->device_type() == c10::DeviceType::PrivateUse1;
+    if (!is_adopted && (!is_adoptable(storage->data_ptr()) || result.use_count() > own_references ||
+                        is_held_elsewhere(impl.unsafe_storage()))) {
+      return false;
+    }
     adopt_tensor(result, device_index_);
     return true;
+  }
+
+  // True when someone other than the results has the memory, as a kernel written in Python may.
+  bool is_held_elsewhere(const c10::Storage& storage) const {
+    if (C10_LIKELY(storage.use_count() == 1)) return false;
+    std::size_t held_by_results = 0;
+    const auto count = [&](const at::Tensor& result) {
+      if (result.defined() && result.unsafeGetTensorImpl()->unsafe_storage().is_alias_of(storage)) {
+        ++held_by_results;
+      }
+    };
+    for (std::size_t i = stack_.size() - plan_.return_count; i < stack_.size(); ++i) {
+      if (stack_[i].isTensor()) {
+        count(stack_[i].toTensor());
+      } else if (stack_[i].isTensorList()) {
+        for (const at::Tensor& result : stack_[i].toTensorVector())
+          count(result);
+      }
+    }
+    return storage.use_count() > held_by_results;
   }
 
   bool is_foreign(const c10::TensorImpl& impl, const c10::StorageImpl* storage) const {
     for (const Foreign& foreign : foreign_) {
       const c10::TensorImpl& given = *foreign.tensor.unsafeGetTensorImpl();
       if (&given == &impl) return true;
-      if (given.unsafe_storage() && given.unsafe_storage().unsafeGetStorageImpl() == storage) return true;
+      if (given.unsafe_storage() && given.unsafe_storage().unsafeGetStorageImpl() == storage)
+        return true;
     }
     return false;
   }
@@ -322,7 +357,8 @@ class HostCall {
     }
     const c10::StorageImpl* storage = impl->unsafe_storage().unsafeGetStorageImpl();
     for (const Alias& entry : aliases_) {
-      if (storage != nullptr && entry.storage == storage) return view_from_alias(entry.original, result);
+      if (storage != nullptr && entry.storage == storage)
+        return view_from_alias(entry.original, result);
     }
     return copy_to_npu(result, device_index_);
   }
@@ -346,7 +382,8 @@ void run(OpPlan& plan, DispatchKeySet keys, torch::jit::Stack* stack) {
 
 }  // namespace
 
-void HostKernel::operator()(const c10::OperatorHandle&, DispatchKeySet keys, torch::jit::Stack* stack) {
+void HostKernel::operator()(const c10::OperatorHandle&, DispatchKeySet keys,
+                            torch::jit::Stack* stack) {
   run(plan_, keys, stack);
 }
 

@@ -14,7 +14,8 @@ namespace npu::ops {
 class HostKernel final : public c10::OperatorKernel {
  public:
   explicit HostKernel(OpPlan& plan) : plan_(plan) {}
-  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                  torch::jit::Stack* stack);
 
  private:
   OpPlan& plan_;

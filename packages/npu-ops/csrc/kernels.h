@@ -1,4 +1,5 @@
-// Kernels of our own, by the file that holds them. Which op each one serves stands in registrations.cpp.
+// Kernels of our own, by the file that holds them. Which op each one serves stands in
+// registrations.cpp.
 #pragma once
 
 #include <optional>
@@ -7,6 +8,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/MemoryFormat.h>
 #include <c10/core/Scalar.h>
+#include <c10/core/Stream.h>
 
 namespace npu::ops {
 
@@ -24,8 +26,9 @@ at::Tensor copy_from(const at::Tensor& self, const at::Tensor& destination, bool
 at::Tensor copy_from_and_resize(const at::Tensor& self, const at::Tensor& destination);
 at::Scalar local_scalar_dense(const at::Tensor& self);
 
-// views.cpp
+// storage.cpp
 at::Tensor& set_to_nothing(at::Tensor& self);
+void record_stream(at::Tensor& self, at::Stream stream);
 bool has_compatible_shallow_copy_type(const at::Tensor& self, const at::Tensor& from);
 
 // convolution.cpp

@@ -19,7 +19,8 @@ struct CpuArgument {
   std::string_view argument;
 };
 
-// Arguments that CUDA kernels, too, accept on the CPU: they are read on the host before the kernel starts.
+// Arguments that CUDA kernels, too, accept on the CPU: they are read on the host before the kernel
+// starts.
 constexpr CpuArgument kCpuArguments[] = {
     {"aten::index.", "indices"},
     {"aten::index_put", "indices"},
@@ -62,7 +63,8 @@ std::optional<ArgumentKind> kind_of(const c10::Type& type) {
     case c10::TypeKind::ListType: {
       const c10::Type& element = *type.castRaw<c10::ListType>()->getElementType();
       if (element.kind() == c10::TypeKind::TensorType) return ArgumentKind::kTensorList;
-      if (element.kind() == c10::TypeKind::OptionalType && kind_of(element) == ArgumentKind::kTensor) {
+      if (element.kind() == c10::TypeKind::OptionalType &&
+          kind_of(element) == ArgumentKind::kTensor) {
         return ArgumentKind::kOptionalTensorList;
       }
       return std::nullopt;
@@ -78,7 +80,8 @@ std::string full_name(const c10::OperatorName& name) {
 
 struct NameHash {
   std::size_t operator()(const c10::OperatorName& name) const {
-    return std::hash<std::string>()(name.name) ^ (std::hash<std::string>()(name.overload_name) << 1);
+    return std::hash<std::string>()(name.name) ^
+           (std::hash<std::string>()(name.overload_name) << 1);
   }
 };
 
@@ -112,12 +115,11 @@ OpPlan::OpPlan(const c10::OperatorHandle& handle)
     const auto kind = kind_of(*argument.type());
     if (!kind) continue;
     const bool is_written = argument.alias_info() != nullptr && argument.alias_info()->isWrite();
-    const bool may_be_on_cpu =
-        std::any_of(std::begin(kCpuArguments), std::end(kCpuArguments), [&](const CpuArgument& row) {
+    const bool may_be_on_cpu = std::any_of(
+        std::begin(kCpuArguments), std::end(kCpuArguments), [&](const CpuArgument& row) {
           return name.starts_with(row.op_prefix) && argument.name() == row.argument;
         });
-    arguments.push_back(
-        {static_cast<std::uint16_t>(index), *kind, is_written, may_be_on_cpu});
+    arguments.push_back({static_cast<std::uint16_t>(index), *kind, is_written, may_be_on_cpu});
   }
 }
 
@@ -154,7 +156,8 @@ std::vector<std::pair<std::string, std::uint64_t>> fallback_counts() {
 void reset_fallback_counts() {
   PlanTable& plans = table();
   const std::shared_lock lock(plans.mutex);
-  for (OpPlan& plan : plans.plans) plan.call_count.store(0, std::memory_order_relaxed);
+  for (OpPlan& plan : plans.plans)
+    plan.call_count.store(0, std::memory_order_relaxed);
 }
 
 }  // namespace npu::ops

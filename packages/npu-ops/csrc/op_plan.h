@@ -34,7 +34,7 @@ struct OpPlan {
   explicit OpPlan(const c10::OperatorHandle& op);
 
   c10::OperatorHandle op;
-  std::string name;  // "aten::add.Tensor"
+  std::string name;                     // "aten::add.Tensor"
   std::vector<ArgumentPlan> arguments;  // those that the fallback rewrites, in schema order
   std::size_t argument_count;
   std::size_t return_count;

@@ -1,7 +1,7 @@
 // Which kernel serves which op on npu: every registration of this library stands here.
 //
-// In order: bodies of our own, torch's device-independent bodies, CPU kernels on aliases for every op that
-// has one, and the catch-all for ops that other wheels bring.
+// In order: bodies of our own, torch's device-independent bodies, CPU kernels on aliases for every
+// op that has one, and the catch-all for ops that other wheels bring.
 
 #include <string>
 #include <unordered_set>
@@ -9,25 +9,25 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/native/DispatchStub.h>
 #include <ATen/native/transformers/attention.h>
-#include <ATen/ops/_fused_sdp_choice.h>
 #include <ATen/ops/_coalesced_native.h>
+#include <ATen/ops/_fused_sdp_choice.h>
 #include <ATen/ops/_indices_native.h>
 #include <ATen/ops/_nnz_native.h>
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/_values_native.h>
+#include <ATen/ops/as_strided_native.h>
 #include <ATen/ops/ccol_indices_native.h>
 #include <ATen/ops/col_indices_native.h>
 #include <ATen/ops/crow_indices_native.h>
 #include <ATen/ops/dense_dim_native.h>
 #include <ATen/ops/indices_native.h>
 #include <ATen/ops/is_coalesced_native.h>
-#include <ATen/ops/row_indices_native.h>
-#include <ATen/ops/sparse_dim_native.h>
-#include <ATen/ops/values_native.h>
-#include <ATen/ops/as_strided_native.h>
 #include <ATen/ops/resize_native.h>
+#include <ATen/ops/row_indices_native.h>
 #include <ATen/ops/set_native.h>
+#include <ATen/ops/sparse_dim_native.h>
 #include <ATen/ops/unfold_native.h>
+#include <ATen/ops/values_native.h>
 #include <ATen/ops/view_native.h>
 #include <torch/library.h>
 
@@ -78,9 +78,10 @@ class OwnKernels {
 };
 
 // The choice between flash and plain attention is the CPU's, made on the aliases.
-std::int64_t choose_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-                              const std::optional<at::Tensor>& mask, double dropout_p, bool is_causal,
-                              std::optional<double> scale, bool enable_gqa) {
+std::int64_t choose_attention(const at::Tensor& query, const at::Tensor& key,
+                              const at::Tensor& value, const std::optional<at::Tensor>& mask,
+                              double dropout_p, bool is_causal, std::optional<double> scale,
+                              bool enable_gqa) {
   return at::_fused_sdp_choice(query, key, value, mask, dropout_p, is_causal, scale, enable_gqa);
 }
 
@@ -93,6 +94,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   impl("_copy_from_and_resize", TORCH_FN(copy_from_and_resize));
   impl("_local_scalar_dense", TORCH_FN(local_scalar_dense));
   impl("set_", TORCH_FN(set_to_nothing));
+  impl("record_stream", TORCH_FN(record_stream));
   impl("_has_compatible_shallow_copy_type", TORCH_FN(has_compatible_shallow_copy_type));
   impl("convolution_overrideable", TORCH_FN(convolution_overrideable));
   impl("convolution_backward_overrideable", TORCH_FN(convolution_backward_overrideable));
@@ -108,7 +110,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   impl("unfold", TORCH_FN(at::native::unfold));
   impl("resize_", TORCH_FN(at::native::resize_));
   impl("set_.source_Tensor", TORCH_FN(at::native::set_tensor_));
-  impl("set_.source_Storage", static_cast<at::Tensor& (*)(at::Tensor&, at::Storage)>(at::native::set_));
+  impl("set_.source_Storage",
+       static_cast<at::Tensor& (*)(at::Tensor&, at::Storage)>(at::native::set_));
   impl("set_.source_Storage_storage_offset", TORCH_FN(at::native::set_storage_cpu_));
 
   // torch composes these per backend, and for npu the composition would end in "overrideable".

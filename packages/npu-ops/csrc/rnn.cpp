@@ -1,8 +1,8 @@
-// Fused LSTM and GRU cells: torch asks every device but the CPU for them. Written in plain tensor ops that
-// run on aliases, hence in one pass over the dispatcher for the whole cell.
+// Fused LSTM and GRU cells: torch asks every device but the CPU for them. Written in plain tensor
+// ops that run on aliases, hence in one pass over the dispatcher for the whole cell.
 //
-// Formulas: torch.nn.LSTMCell and torch.nn.GRUCell. The workspaces hold what backward needs, in our own
-// order, since only the functions below read them.
+// Formulas: torch.nn.LSTMCell and torch.nn.GRUCell. The workspaces hold what backward needs, in our
+// own order, since only the functions below read them.
 
 #include "kernels.h"
 
@@ -44,8 +44,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> fused_lstm_cell(
   at::Tensor hy, cy, workspace;
   {
     const HostScope scope(device);
-    const at::Tensor gates = with_bias(read(input_gates), input_bias) +
-                             with_bias(read(hidden_gates), hidden_bias);
+    const at::Tensor gates =
+        with_bias(read(input_gates), input_bias) + with_bias(read(hidden_gates), hidden_bias);
     const auto parts = gates.chunk(4, 1);
     const at::Tensor in = parts[0].sigmoid(), forget = parts[1].sigmoid();
     const at::Tensor cell = parts[2].tanh(), out = parts[3].sigmoid();
@@ -83,7 +83,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> fused_lstm_cell_backward(
   return {adopted(grad_gates, device), adopted(grad_cx, device), adopted(grad_bias, device)};
 }
 
-// Gate order: reset, update, new. workspace: (batch, 5 * hidden): reset, update, new, hx, hidden new gate.
+// Gate order: reset, update, new. workspace: (batch, 5 * hidden): reset, update, new, hx, hidden
+// new gate.
 std::tuple<at::Tensor, at::Tensor> fused_gru_cell(const at::Tensor& input_gates,
                                                   const at::Tensor& hidden_gates,
                                                   const at::Tensor& hx,

@@ -11,7 +11,9 @@ using c10::BackendComponent;
 using c10::DispatchKey;
 using c10::DispatchKeySet;
 
-bool is_coo(const c10::TensorImpl& impl) { return impl.key_set().has(DispatchKey::Sparse); }
+bool is_coo(const c10::TensorImpl& impl) {
+  return impl.key_set().has(DispatchKey::Sparse);
+}
 
 }  // namespace
 
@@ -25,8 +27,8 @@ at::Tensor sparse_alias_of(const c10::TensorImpl& source, MemberMap map) {
   }
   const DispatchKeySet keys =
       DispatchKeySet(DispatchKey::SparseCsr) | DispatchKeySet(BackendComponent::CPUBit);
-  auto alias = c10::make_intrusive<at::SparseCsrTensorImpl>(
-      keys, c10::Device(c10::DeviceType::CPU), source.layout(), source.dtype());
+  auto alias = c10::make_intrusive<at::SparseCsrTensorImpl>(keys, c10::Device(c10::DeviceType::CPU),
+                                                            source.layout(), source.dtype());
   take_over_sparse(*alias, source, map);
   return at::Tensor(std::move(alias));
 }

@@ -1,5 +1,6 @@
-// Sparse tensors have no storage but members: indices and values. These functions take one apart and put
-// one together; aliasing and adopting of the members themselves is the caller's (alias.h, fallback.cpp).
+// Sparse tensors have no storage but members: indices and values. These functions take one apart
+// and put one together; aliasing and adopting of the members themselves is the caller's (alias.h,
+// fallback.cpp).
 #pragma once
 
 #include <ATen/SparseCsrTensorImpl.h>

@@ -204,6 +204,30 @@ def test_a_python_kernel_may_keep_what_it_was_given():
     assert sum(tensor.sum().item() for tensor in reused) == -24
 
 
+def test_a_python_kernel_may_return_a_part_of_what_it_keeps():
+    library = torch.library.Library("npu_test_cache", "DEF")
+    library.define("cached(Tensor x) -> Tensor")
+    library.define("halves(Tensor x) -> (Tensor, Tensor)")
+    cache = []
+
+    def cached(x):
+        if not cache:
+            cache.append(torch.zeros(4))
+        return cache[0][1:]
+
+    library.impl("cached", cached, "CPU")
+    library.impl("halves", lambda x: tuple((x + 1).chunk(2)), "CPU")
+    x = npu(1.0, 2.0)
+    results = [torch.ops.npu_test_cache.cached(x) for _ in range(2)]
+    results[0].add_(1)
+    assert cache[0].device.type == "cpu"
+    assert cache[0].tolist() == [0.0] * 4
+    assert results[1].tolist() == [0.0] * 3
+    first, second = torch.ops.npu_test_cache.halves(x)
+    assert {first.device.type, second.device.type} == {"npu"}
+    assert (first.tolist(), second.tolist()) == ([2.0], [3.0])
+
+
 def test_memory_from_elsewhere_is_used_in_place():
     x = torch.arange(4.0, device="npu")
     foreign = torch.utils.dlpack.from_dlpack(torch.utils.dlpack.to_dlpack(x[1:]))
@@ -231,7 +255,7 @@ def test_many_threads_use_one_tensor():
 
 def test_memory_returns_to_the_pool():
     x = torch.ones(1000, device="npu")
-    torch.npu.synchronize()
+    gc.collect()
     before = torch.npu.memory_allocated()
     for _ in range(50):
         ((x + 1).view(10, 100) @ torch.ones(100, 10, device="npu")).relu().sum()

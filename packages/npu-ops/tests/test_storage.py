@@ -92,3 +92,25 @@ def test_untyped_storage_moves_between_devices():
     assert there.tolist() == [1, 2]
     assert there.untyped_storage().cpu().tolist() == [1, 2]
     assert storage.tolist() == [0, 1, 2, 3]
+
+
+def test_a_tensor_without_its_memory_is_an_error_not_a_crash():
+    tensor = torch.ones(8, device="npu")
+    tensor.untyped_storage().resize_(0)
+    with pytest.raises(RuntimeError, match=r"8 elements is empty.*\[storage-freed\]"):
+        tensor + 1
+    with pytest.raises(RuntimeError, match="storage-freed"):
+        tensor.cpu()
+
+
+def test_record_stream_is_accepted():
+    tensor = torch.ones(2, device="npu")
+    tensor.record_stream(torch.npu.current_stream())
+    assert tensor.tolist() == [1.0, 1.0]
+
+
+def test_npu_memory_is_not_pinned_and_cannot_be():
+    tensor = torch.ones(2, device="npu")
+    assert not tensor.is_pinned()
+    with pytest.raises(RuntimeError, match="cannot pin"):
+        tensor.pin_memory()

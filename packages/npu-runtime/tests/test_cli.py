@@ -3,7 +3,7 @@ import json
 import pytest
 
 import npu_runtime
-from npu_runtime import cli
+from npu_runtime import cli, doctor
 
 
 def test_info_shows_the_device_and_the_reason(capsys):
@@ -36,3 +36,28 @@ def test_an_unknown_command_ends_with_2(capsys):
         cli.main(["nonsense"])
     assert caught.value.code == 2
     assert "invalid choice" in capsys.readouterr().err
+
+
+def test_doctor_shows_every_check_and_ends_with_its_verdict(capsys):
+    code = cli.main(["doctor"])
+    shown = capsys.readouterr().out
+    machine = doctor.read_machine()
+    checks = doctor.run_checks(machine)
+    assert code == doctor.exit_code(checks)
+    assert all(check.name in shown for check in checks)
+    assert shown.strip().splitlines()[-1] in doctor.as_table(machine, checks)
+
+
+def test_doctor_as_json_has_the_same_results(capsys):
+    cli.main(["doctor", "--json"])
+    report = json.loads(capsys.readouterr().out)
+    assert report["serving"]["device"] == npu_runtime.device_info().device
+    assert len(report["checks"]) == len(doctor.CHECKS)
+
+
+def test_doctor_works_where_no_device_can_serve(run_python):
+    done = run_python(
+        "import sys; from npu_runtime import cli; sys.exit(cli.main(['doctor']))", NPU_DEVICE="NPU"
+    )
+    assert done.returncode == 1, done.stderr
+    assert "Nothing can serve as npu while NPU_DEVICE=NPU is set." in done.stdout

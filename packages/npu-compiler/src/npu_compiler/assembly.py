@@ -206,7 +206,8 @@ class _Symbols:
             meta = source.meta["val"]
             if not isinstance(meta, torch.Tensor):
                 continue
-            for dim, size in enumerate(meta.shape):
+            sizes: tuple[Any, ...] = tuple(meta.shape)
+            for dim, size in enumerate(sizes):
                 if isinstance(size, torch.SymInt) and size.node.expr == value.node.expr:
                     call = self._graph.call_function(
                         torch.ops.aten.sym_size.int, (copies[source], dim)
@@ -352,7 +353,7 @@ class _Outer:
         for key, call in targets.items():
             setattr(root, key, call)
         outer = fx.GraphModule(root, self._graph)
-        return outer.forward  # type: ignore[no-any-return]
+        return outer.forward
 
     def _symbols(self, plan: Plan, pieces: Mapping[int, _Piece]) -> list[fx.Node]:
         """Symbolic numbers to compute between programs, in the graph's order."""

@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from functorch.compile import min_cut_rematerialization_partition
 from torch import fx
 from torch._dynamo.backends.common import aot_autograd
+from torch._functorch.partitioners import min_cut_rematerialization_partition
 
 from npu_compiler.capture import decompositions, keep_attention_whole
 from npu_compiler.compilation import CompiledGraph
@@ -62,7 +62,7 @@ def npu(
         keep_inference_input_mutations=True,
     )
     with observe.span("compile", "capture"):
-        return capture(graph_module, example_inputs)  # type: ignore[no-any-return]
+        return capture(graph_module, example_inputs)
 
 
 def _static_positions() -> tuple[int, ...]:

@@ -65,8 +65,7 @@ def is_mutation(node: fx.Node) -> bool:
 def is_effectful(node: fx.Node) -> bool:
     """Whether the order of a call among others of its kind matters (random numbers, asserts)."""
     if isinstance(node.target, torch._ops.OpOverload):
-        if torch.Tag.nondeterministic_seeded in node.target.tags:
-            return True
+        return torch.Tag.nondeterministic_seeded in node.target.tags or node.is_impure()
     return node.is_impure()
 
 
@@ -97,11 +96,11 @@ def _tensors(node: fx.Node) -> Iterator[torch.Tensor]:
 def _tensor_refusal(meta: torch.Tensor) -> str | None:
     if meta.layout is not torch.strided:
         return f"layout {meta.layout}"
-    if any(isinstance(size, int) and size == 0 for size in meta.shape):
+    sizes: tuple[Any, ...] = tuple(meta.shape)
+    if any(isinstance(size, int) and size == 0 for size in sizes):
         return "a tensor without elements"
-    for size in meta.shape:
-        if isinstance(size, torch.SymInt) and _is_unbacked(size):
-            return "a size that depends on data"
+    if any(isinstance(size, torch.SymInt) and _is_unbacked(size) for size in sizes):
+        return "a size that depends on data"
     return refusal_for_dtype(meta.dtype)
 
 

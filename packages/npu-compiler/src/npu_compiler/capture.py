@@ -19,8 +19,8 @@ __all__ = ["decompositions", "keep_attention_whole"]
 
 # torch traces attention into a CPU kernel's op with conditions of its own, or into products and a
 # softmax. In inference this op of ours stands for it instead, with the same arguments.
-_LIBRARY = torch.library.Library("npu_compiler", "DEF")
-_LIBRARY.define(
+_LIBRARY = torch.library.Library("npu_compiler", "DEF")  # type: ignore[no-untyped-call]
+_LIBRARY.define(  # type: ignore[no-untyped-call]
     "attention(Tensor query, Tensor key, Tensor value, Tensor? attn_mask, bool is_causal, "
     "float? scale, bool enable_gqa) -> Tensor"
 )
@@ -48,7 +48,9 @@ def _attention_fake(
     return query.new_empty(shape)
 
 
-_LIBRARY.impl("attention", _attention, "CompositeExplicitAutograd")
+_LIBRARY.impl(  # type: ignore[no-untyped-call]
+    "attention", _attention, "CompositeExplicitAutograd"
+)
 torch.library.register_fake("npu_compiler::attention", _attention_fake, lib=_LIBRARY)
 
 _AUTOCAST = (torch.amp.autocast_mode._enter_autocast, torch.amp.autocast_mode._exit_autocast)
@@ -93,7 +95,7 @@ def _replace_attention(graph: fx.Graph, node: fx.Node) -> None:
 
 @functools.cache
 def decompositions() -> dict[Any, Callable[..., Any]]:
-    """Returns torch's own decompositions for ops that have no converter and are made of ops that do.
+    """Returns torch's own decompositions for ops without a converter that are made of others.
 
     Few on purpose: an op that stays whole lowers to one node, and plugins fuse around it.
     """

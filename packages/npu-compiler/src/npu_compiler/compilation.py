@@ -1,5 +1,4 @@
-"""One captured graph, compiled at its first call, when weights have values, and again when they
-change.
+"""One captured graph, compiled at its first call, when weights have values, and when they change.
 
 Capturing is npu_compiler.backend's work, planning npu_compiler.partition's.
 """

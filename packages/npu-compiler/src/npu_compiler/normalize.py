@@ -6,6 +6,8 @@ What is captured whole, before AOTAutograd, is decided in npu_compiler.capture.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
+from typing import Any, cast
 
 import torch
 from torch import fx
@@ -27,10 +29,10 @@ def drop_empty_parts(graph: fx.Graph) -> None:
     for node in graph.nodes:
         if node.op != "call_function" or node.target not in _CONCATENATIONS:
             continue
-        parts = list(node.args[0])  # type: ignore[arg-type]
+        parts = list(cast(Sequence[fx.Node], node.args[0]))
         kept = [part for part in parts if not _is_empty(part)]
         dtype = node.meta["val"].dtype
-        keeps_dtype = any(part.meta["val"].dtype == dtype for part in kept)  # type: ignore[union-attr]
+        keeps_dtype = any(part.meta["val"].dtype == dtype for part in kept)
         if kept and len(kept) < len(parts) and keeps_dtype:
             node.args = (kept, *node.args[1:])
             changed = True
@@ -38,9 +40,8 @@ def drop_empty_parts(graph: fx.Graph) -> None:
         graph.eliminate_dead_code()
 
 
-def _is_empty(part: object) -> bool:
-    meta = part.meta["val"] if isinstance(part, fx.Node) else None
-    shape = meta.shape if isinstance(meta, torch.Tensor) else ()
+def _is_empty(part: fx.Node) -> bool:
+    shape: tuple[Any, ...] = tuple(part.meta["val"].shape)
     return any(isinstance(size, int) and size == 0 for size in shape)
 
 

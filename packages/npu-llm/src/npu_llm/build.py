@@ -16,7 +16,6 @@ from typing import Any
 
 import npu_runtime
 from npu_compiler import programs
-
 from npu_llm.config import read_settings
 from npu_llm.entry import CompileCache, Entry, make_key
 from npu_llm.precision import Precision
@@ -54,7 +53,7 @@ def prepare(
     trust_remote_code: bool = False,
     hub: dict[str, Any] | None = None,
     on_progress: ProgressListener | None = None,
-) -> tuple[Entry, Any, LoadReport]:
+) -> tuple[Entry, npu_runtime.Program, LoadReport]:
     """Makes a model ready to run.
 
     Args:
@@ -98,7 +97,7 @@ def prepare(
     return entry, program, report
 
 
-def _load(entry: Entry, precision: Precision) -> Any:
+def _load(entry: Entry, precision: Precision) -> npu_runtime.Program:
     entry.check_blob()
     program = npu_runtime.load_program(
         entry.model_path,

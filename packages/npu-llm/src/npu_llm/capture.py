@@ -117,7 +117,7 @@ def _cache_layers(model: torch.nn.Module) -> tuple[LayerCache, ...]:
             input_ids=torch.zeros(1, 1, dtype=torch.int64), past_key_values=cache, use_cache=True
         )
     kept = getattr(output, "past_key_values", None)
-    layers = getattr(kept, "layers", None)
+    layers = getattr(kept, "layers", None) or []
     plain = bool(layers) and all(type(layer) is DynamicLayer for layer in layers)
     if not plain or any(layer.keys is None or layer.keys.dim() != 4 for layer in layers):
         raise CaptureError(

@@ -39,16 +39,26 @@ def load_model(
         A transformers model in eval mode.
 
     Raises:
-        ModelError: [model-unreadable] when transformers cannot load it.
+        ModelError: [model-unreadable] when transformers cannot load it, [weights-missing] when the
+            files lack some of its weights.
     """
     arguments: dict[str, Any] = {"dtype": torch.float32, "trust_remote_code": trust_remote_code}
     if source.gguf_file is not None:
         arguments["gguf_file"] = source.gguf_file
     try:
         with _gguf_progress(on_progress):
-            model = AutoModelForCausalLM.from_pretrained(str(source.folder), **arguments)
+            model, info = AutoModelForCausalLM.from_pretrained(
+                str(source.folder), output_loading_info=True, **arguments
+            )
     except _READ_FAILURES as failure:
         raise _unreadable(source, "the model", failure) from failure
+    if missing := sorted(info["missing_keys"]):
+        # transformers would go on with random numbers in their place.
+        raise ModelError(
+            f"{source.path}: the model's weights must all be there; {len(missing)} are missing, "
+            f"such as {missing[0]}. Get the whole checkpoint.",
+            code="weights-missing",
+        )
     # A dequantized model is a plain one: without this transformers refuses to save its config.
     if hasattr(model.config, "quantization_config"):
         del model.config.quantization_config

@@ -27,8 +27,8 @@ _logger = logging.getLogger(__name__)
 _MANIFEST = "entry.json"
 _BLOB_MANIFEST = "blob.json"
 _FORMAT = 1
-# Hashing gigabytes at each start costs more than the start. A large file whose size and modification
-# time are those that were recorded is taken as unchanged, as git takes it.
+# Hashing gigabytes at each start costs more than the start. A large file whose size and
+# modification time are those that were recorded is taken as unchanged, as git takes it.
 _ALWAYS_HASHED_BYTES = 4 << 20
 _CHUNK_BYTES = 8 << 20
 
@@ -78,7 +78,9 @@ class Entry:
             records = json.loads(manifest.read_text())
         except (OSError, ValueError):
             records = None
-        if records is None or _first_difference(self.blob_folder, records) is not None:
+        names = {str(file.relative_to(self.blob_folder)) for file in _files(self.blob_folder)}
+        is_known = records is not None and names == set(records)
+        if not is_known or _first_difference(self.blob_folder, records) is not None:
             shutil.rmtree(self.blob_folder, ignore_errors=True)
 
     def record_blob(self) -> None:
@@ -148,7 +150,7 @@ class CompileCache:
         try:
             draft.rename(folder)
         except OSError:
-            # Another process was faster. Its entry serves if it is whole; else ours takes the place.
+            # Another process was faster. Its entry serves if it is whole, else ours does.
             if self.find(folder.name) is None:
                 draft.rename(folder)
 

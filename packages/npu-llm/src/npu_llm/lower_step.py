@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import fx
+
 from npu_compiler.lowering import lower
 from npu_compiler.programs.load import write_model
 from npu_compiler.quantize import compress_weights
 from npu_compiler.stateful import StateVariable, make_stateful
-from torch import fx
-
 from npu_llm.capture import CapturedStep, capture_step
 from npu_llm.functional import make_functional
 from npu_llm.precision import Precision

@@ -1,4 +1,4 @@
-"""NPUModelForCausalLM: a language model that runs as one program and generates as transformers does.
+"""NPUModelForCausalLM: a language model as one program, which generates as transformers does.
 
 How a model becomes a program is npu_llm.build's work; this module runs it.
 """
@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from npu_runtime import observe
 from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 from transformers.generation import GenerationMixin
 from transformers.modeling_outputs import CausalLMOutputWithPast
@@ -21,6 +20,8 @@ from npu_llm.errors import ContextError, OptionError
 from npu_llm.precision import Precision, parse_precision
 from npu_llm.progress import ProgressListener
 from npu_llm.session_cache import SessionCache
+from npu_llm.step_inputs import step_inputs
+from npu_runtime import Program, observe
 
 __all__ = ["NPUModelForCausalLM"]
 
@@ -45,7 +46,9 @@ class NPUModelForCausalLM(GenerationMixin):  # type: ignore[misc]
     _is_stateful = True
     _supports_cache_class = True
 
-    def __init__(self, entry: Entry, program: Any, precision: Precision, report: LoadReport) -> None:
+    def __init__(
+        self, entry: Entry, program: Program, precision: Precision, report: LoadReport
+    ) -> None:
         self.config = AutoConfig.from_pretrained(entry.folder)
         self.generation_config = GenerationConfig.from_pretrained(entry.folder)
         self.precision = precision
@@ -53,6 +56,7 @@ class NPUModelForCausalLM(GenerationMixin):  # type: ignore[misc]
         self._entry = entry
         self._program = program
         self._device = torch.device("npu")
+        self._vocabulary = int(self.config.get_text_config().vocab_size)
         self._inputs = tuple(port.name for port in program.inputs)
         self._tokenizer: Any = None
 
@@ -189,32 +193,31 @@ class NPUModelForCausalLM(GenerationMixin):  # type: ignore[misc]
         Raises:
             ContextError: [context-overflow] when the tokens do not fit into the context.
             OptionError: [no-inner-states] when attentions or hidden states are asked for,
-                [foreign-cache] for a cache that this class did not make.
+                [foreign-cache] for a cache that this class did not make, [cache-rows] for a batch
+                that does not continue the cache's; see also npu_llm.step_inputs.
         """
         self._check(kwargs, past_key_values)
-        batch, tokens = input_ids.shape
         cache = past_key_values
         if cache is None:
             cache = SessionCache(self._program.session())
         past = cache.get_seq_length()
+        values = step_inputs(
+            input_ids,
+            attention_mask=attention_mask,
+            position_ids=position_ids,
+            logits_to_keep=logits_to_keep,
+            past=past,
+            vocabulary=self._vocabulary,
+        )
+        batch, tokens = input_ids.shape
         self._check_context(past + tokens)
-        if attention_mask is None:
-            attention_mask = torch.ones(batch, past + tokens, dtype=torch.int64)
-        if position_ids is None:
-            position_ids = _positions(attention_mask, tokens)
-        values = {
-            "input_ids": _on_host(input_ids, torch.int64),
-            "attention_mask": _on_host(attention_mask, torch.int64),
-            "position_ids": _on_host(position_ids, torch.int64).expand(batch, -1).contiguous(),
-            "logits_to_keep": _kept(logits_to_keep, tokens),
-            "beam_idx": cache.next_rows(batch),
-        }
+        values["beam_idx"] = cache.next_rows(batch)
         phase = "decode" if past else "prefill"
         with observe.span(phase, f"{phase} {tokens} tokens", batch=batch, tokens=tokens, past=past):
             (logits,) = cache.session.run(
                 [values[name] for name in self._inputs], output_device=input_ids.device.type
             )
-        cache.advance(tokens)
+        cache.advance(batch, tokens)
         return CausalLMOutputWithPast(
             logits=logits, past_key_values=cache if use_cache is not False else None
         )
@@ -250,21 +253,3 @@ class NPUModelForCausalLM(GenerationMixin):  # type: ignore[misc]
             bound = max(self.context_length, length + 1)
             generation_config.max_length = min(generation_config.max_length, bound)
         return generation_config
-
-
-def _on_host(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    return tensor.detach().to("cpu", dtype).contiguous()
-
-
-def _positions(attention_mask: torch.Tensor, tokens: int) -> torch.Tensor:
-    """Positions of the last tokens, counted over what is not padding: (batch, tokens)."""
-    counted = _on_host(attention_mask, torch.int64).cumsum(-1) - 1
-    return counted.clamp_min(0)[:, -tokens:]
-
-
-def _kept(logits_to_keep: int | torch.Tensor, tokens: int) -> torch.Tensor:
-    """Indices of the tokens whose logits are wanted: (kept,) int64."""
-    if isinstance(logits_to_keep, torch.Tensor):
-        return _on_host(logits_to_keep, torch.int64)
-    first = max(tokens - logits_to_keep, 0) if logits_to_keep else 0
-    return torch.arange(first, tokens)

@@ -12,6 +12,7 @@ import torch
 from transformers.cache_utils import Cache
 
 from npu_llm.errors import OptionError
+from npu_runtime import Session
 
 __all__ = ["SessionCache"]
 
@@ -23,10 +24,11 @@ class SessionCache(Cache):  # type: ignore[misc]
         session: the program's session that holds keys and values; see npu_runtime.Program.session.
     """
 
-    def __init__(self, session: Any) -> None:
+    def __init__(self, session: Session) -> None:
         super().__init__(layers=[])
         self.session = session
         self._length = 0
+        self._batch = 0  # rows that the program holds
         self._rows: torch.Tensor | None = None
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
@@ -50,18 +52,29 @@ class SessionCache(Cache):  # type: ignore[misc]
         Returns:
             beam_idx: (batch,) int32 on cpu.
         """
-        if self._rows is None:
+        if self._rows is None and (self._length == 0 or batch == self._batch):
             return torch.arange(batch, dtype=torch.int32)
+        if self._rows is None or self._rows.shape[0] != batch:
+            held = self._batch if self._rows is None else self._rows.shape[0]
+            raise self._wrong_rows(f"a step of {batch} rows for a cache of {held}")
         return self._rows
 
-    def advance(self, tokens: int) -> None:
-        """Records that a step has put tokens into the cache, in the order of its rows."""
+    def advance(self, batch: int, tokens: int) -> None:
+        """Records that a step of this batch size has put tokens into the cache."""
+        self._batch = batch
         self._length += tokens
         self._rows = None
 
     def reorder_cache(self, beam_idx: torch.Tensor) -> None:
-        """Has row i of the next step continue row beam_idx[i], as beam search wants."""
+        """Has row i of the next step continue row beam_idx[i], as beam search wants.
+
+        Raises:
+            OptionError: [cache-rows] for a row that the cache does not have.
+        """
         chosen = beam_idx.to("cpu", torch.int32).contiguous()
+        held = self._batch if self._rows is None else self._rows.shape[0]
+        if chosen.dim() != 1 or bool(((chosen < 0) | (chosen >= held)).any()):
+            raise self._wrong_rows(f"rows {chosen.tolist()} of a cache of {held}")
         self._rows = chosen if self._rows is None else self._rows[chosen.long()]
 
     def batch_select_indices(self, indices: torch.Tensor) -> None:
@@ -70,20 +83,13 @@ class SessionCache(Cache):  # type: ignore[misc]
 
     def batch_repeat_interleave(self, repeats: int) -> None:
         """Continues each row several times."""
-        if self._length == 0:
-            return
-        if self._rows is None:
-            raise OptionError(
-                "SessionCache.batch_repeat_interleave: needs the rows of the cache, and no step "
-                "has told them. Call reorder_cache with the row of each copy instead.",
-                code="cache-rows",
-            )
-        self._rows = self._rows.repeat_interleave(repeats)
+        held = self._batch if self._rows is None else self._rows.shape[0]
+        self.reorder_cache(torch.arange(held).repeat_interleave(repeats))
 
     def reset(self) -> None:
         """Forgets everything."""
         self.session.reset()
-        self._length = 0
+        self._length = self._batch = 0
         self._rows = None
 
     @property
@@ -103,6 +109,13 @@ class SessionCache(Cache):  # type: ignore[misc]
     def update(self, *_: Any, **__: Any) -> NoReturn:
         """Not possible: keys and values are written inside the program."""
         self._refuse("update")
+
+    def _wrong_rows(self, received: str) -> OptionError:
+        return OptionError(
+            f"SessionCache: a step continues rows that the cache holds; got {received}. Keep the "
+            "batch size, or call reorder_cache with the row of each.",
+            code="cache-rows",
+        )
 
     def _refuse(self, what: str) -> NoReturn:
         raise OptionError(

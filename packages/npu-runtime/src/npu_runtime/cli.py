@@ -1,6 +1,6 @@
 """The command ``npu-runtime``: what the device is, for people and for programs.
 
-What it prints comes from info.py and torch.npu.
+What it prints comes from info.py, torch.npu and the package doctor.
 """
 
 import argparse
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import torch
 
-from npu_runtime import _C
+from npu_runtime import _C, doctor
 from npu_runtime.errors import NpuError
 from npu_runtime.info import device_info
 
@@ -20,20 +20,40 @@ __all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command; returns its exit code: 0, or 2 when no device can serve."""
+    """Runs the command; returns its exit code.
+
+    ``info``: 0, or 2 when no device can serve. ``doctor``: 0 when nothing keeps the NPU from
+    serving, else 1.
+    """
     parser = argparse.ArgumentParser(
         prog="npu-runtime", description="The npu device of this machine."
     )
     commands = parser.add_subparsers(dest="command", required=True)
     info = commands.add_parser("info", help="which device serves as npu, and why")
-    info.add_argument("--json", action="store_true", help="print JSON")
+    examine = commands.add_parser("doctor", help="what keeps the NPU from serving, and the fix")
+    for command in (info, examine):
+        command.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args(arguments)
+    return _doctor(options.json) if options.command == "doctor" else _info(options.json)
+
+
+def _doctor(as_json: bool) -> int:
+    machine = doctor.read_machine()
+    checks = doctor.run_checks(machine)
+    if as_json:
+        print(json.dumps(doctor.as_json(machine, checks), indent=2))
+    else:
+        print(doctor.as_table(machine, checks))
+    return doctor.exit_code(checks)
+
+
+def _info(as_json: bool) -> int:
     try:
         report = _report()
     except NpuError as error:
         print(error, file=sys.stderr)
         return 2
-    print(json.dumps(report, indent=2) if options.json else _table(report))
+    print(json.dumps(report, indent=2) if as_json else _table(report))
     return 0
 
 

@@ -7,7 +7,7 @@ environment.
 import os
 from dataclasses import dataclass
 
-__all__ = ["RuntimeConfig", "config"]
+__all__ = ["RuntimeConfig", "config", "variables"]
 
 
 @dataclass(frozen=True)
@@ -57,3 +57,11 @@ def _flag(name: str) -> bool:
 
 
 config = RuntimeConfig.from_environment()
+
+
+def variables(*prefixes: str) -> dict[str, str]:
+    """Variables of the environment whose names start with one of the prefixes, by name.
+
+    For showing them to people and for rules of the system's own; settings are in ``config``.
+    """
+    return {name: value for name, value in sorted(os.environ.items()) if name.startswith(prefixes)}

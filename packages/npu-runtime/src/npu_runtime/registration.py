@@ -8,7 +8,7 @@ import atexit
 import torch
 import torch.utils.backend_registration as backend_registration
 
-from npu_runtime import _C, npu
+from npu_runtime import _C, distributed, npu
 from npu_runtime.config import config
 from npu_runtime.drivers import openvino_library, vendor_drivers
 from npu_runtime.memory_check import install_memory_check, install_oom_snapshot
@@ -27,6 +27,7 @@ def _register() -> None:
     backend_registration.generate_methods_for_privateuse1_backend(
         for_tensor=True, for_module=True, for_packed_sequence=True, for_storage=True
     )
+    distributed.register()
     if config.memory_check:
         install_memory_check()
     if config.oom_snapshot:

@@ -45,7 +45,7 @@ def tensor_constant(tensor: torch.Tensor) -> tuple[ov.Output, torch.Tensor]:
 
 
 def number(value: bool | int | float, dtype: torch.dtype) -> ov.Output:
-    """Makes a rank-0 constant of a dtype; what is too large for it becomes infinite, as in torch."""
+    """Makes a rank-0 constant; what is too large for the dtype becomes infinite, as in torch."""
     if dtype in (torch.bfloat16, torch.float16):
         raw = torch.tensor(value, dtype=dtype).view(torch.int16).reshape(1).numpy()
         view = ov.Tensor(raw, ov.Shape([]), ov_type(dtype))
@@ -65,5 +65,5 @@ def _raw(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
     # Device memory is host memory; a view by address needs the device to be done with it.
     torch.accelerator.synchronize(tensor.device)
     size = tensor.numel() * tensor.element_size()
-    memory = (ctypes.c_char * size).from_address(tensor.data_ptr())
-    return np.frombuffer(memory, dtype=f"u{tensor.element_size()}")
+    memory = memoryview((ctypes.c_ubyte * size).from_address(tensor.data_ptr())).cast("B")
+    return np.frombuffer(memory, dtype=np.dtype(f"u{tensor.element_size()}"))

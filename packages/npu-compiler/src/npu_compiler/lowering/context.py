@@ -171,12 +171,10 @@ class Context:
 
     def result_type(self, *operands: Operand) -> torch.dtype:
         """Returns the dtype that torch promotes the operands to."""
-        result: Any = self.meta(operands[0])
         if len(operands) == 1:
             return self.dtype(operands[0])
         first, second = (_promotion_stand_in(self.meta(operand)) for operand in operands)
-        result = torch.result_type(first, second)
-        return result  # type: ignore[no-any-return]
+        return torch.result_type(first, second)
 
     # Nodes that many converters need
 

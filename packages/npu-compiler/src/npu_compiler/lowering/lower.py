@@ -37,7 +37,8 @@ class LoweredModel:
         output_names: for each of the model's outputs the FX node it stands for.
         outputs: for each element of the FX graph's (flattened) output the index of the model's
             output, or None where the graph returns None or a plain number.
-        values: the model's node output for each FX node that the output needs, for those who build on (a cache, a head).
+        values: the model's node output for each FX node that the output needs, for those who build
+            on (a cache, a head).
         keep_alive: tensors whose memory the model's constants read; hold them as long as the model.
         node_count: FX calls that were lowered.
     """

@@ -37,8 +37,8 @@ class Converter:
     Attributes:
         key: the overload or Python function that the row is for.
         function: called as `function(ctx, **arguments)`, the arguments under their schema names
-            (input_, min_ and so on where Python has the name itself), defaults filled in; returns an Output, or a tuple of them (None for one that
-            nobody may read).
+            (input_, min_ and so on where Python has the name itself), defaults filled in; returns
+            an Output, or a tuple of them (None for one that nobody may read).
         rule: called as `rule(node, **arguments)`; returns why this call cannot be lowered, or None.
         compute: whether the op does work worth a program; views, casts and creation do not.
         place: file and line of the function, for messages.

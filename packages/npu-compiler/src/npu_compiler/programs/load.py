@@ -1,4 +1,4 @@
-"""Hands an OpenVINO model to the runtime, through files that are gone once the device has read them.
+"""Hands an OpenVINO model to the runtime, through files that are gone once it has read them.
 
 Programs that outlive the process are npu_compiler.programs.cache's matter.
 """
@@ -61,8 +61,7 @@ def load_model(
 
 
 def load_tolerant(model: ov.Model, *, name: str, options: Mapping[str, str]) -> npu_runtime.Program:
-    """Compiles a model, and once more without generated elementwise kernels if the CPU plugin's
-    generator fails on it.
+    """Compiles a model; if the CPU plugin's generator of kernels fails on it, without that.
 
     Raises:
         npu_runtime.ProgramError: the device refuses the model both times.

@@ -7,9 +7,9 @@ the f32 hint. Compressing weights is npu_compiler.quantize's work.
 
 from __future__ import annotations
 
-import npu_runtime
 import torch
 
+import npu_runtime
 from npu_compiler.errors import OptionError
 
 __all__ = ["PRECISIONS", "compile_options", "precision_name"]

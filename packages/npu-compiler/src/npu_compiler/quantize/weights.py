@@ -51,8 +51,10 @@ class QuantizedWeight:
 
 
 def fitting_group(columns: int, group_size: int) -> int | None:
-    """Returns the group size to use for rows of a length: the largest of 128, 64, 32 that is not
-    above the wish and divides the row, or None when there is none (the row is then one int8 group).
+    """Returns the group size to use for rows of a length.
+
+    It is the largest of 128, 64, 32 that is not above the wish and divides the row, or None when
+    there is none: such a row is then one group of int8.
 
     Args:
         columns: length of a row (the reduced axis of the product).

@@ -111,11 +111,12 @@ class Conversation:
         from npu_llm.cli.session import encode
 
         context = self._model.context_length
+        reserve = 0 if context is None else min(self._options.max_new_tokens, context // 2)
         dropped = 0
         while True:
             inputs = encode(self._model, self._system + self._turns)
             length = inputs["input_ids"].shape[1]
-            if context is None or length < context - min(self._options.max_new_tokens, context // 2):
+            if context is None or length < context - reserve:
                 break
             if len(self._turns) < 3:
                 if length < context:
@@ -128,7 +129,7 @@ class Conversation:
             del self._turns[:2]
             dropped += 1
         if dropped:
-            self._display.line(f"({dropped} oldest turns dropped: the context is full)", style="dim")
+            self._display.line(f"(context full: {dropped} oldest turns dropped)", style="dim")
         return inputs
 
     def _cache_for(self, tokens: list[int]) -> Any:

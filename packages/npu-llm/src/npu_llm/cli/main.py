@@ -12,9 +12,8 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
-from npu_runtime import NpuError
-
 from npu_llm.precision import DEFAULT_PRECISION, PRECISIONS
+from npu_runtime import NpuError
 
 __all__ = ["EXIT_BROKEN_PIPE", "EXIT_ERROR", "EXIT_INTERRUPTED", "main"]
 

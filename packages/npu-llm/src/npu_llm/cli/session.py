@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import npu_runtime
-
 from npu_llm.cli.display import Display
 from npu_llm.cli.streamer import AnswerStreamer
 from npu_llm.errors import ModelError

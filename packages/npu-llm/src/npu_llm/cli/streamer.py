@@ -76,7 +76,7 @@ class AnswerStreamer(BaseStreamer):  # type: ignore[misc]
         A token's text may depend on its neighbours, so that decoding goes by lines: a line that has
         ended does not change any more.
         """
-        tail = self._tokenizer.decode(
+        tail: str = self._tokenizer.decode(
             self.tokens[self._settled :],
             skip_special_tokens=True,
             clean_up_tokenization_spaces=False,

@@ -52,14 +52,13 @@ def _heads_alike(ctx: Context, query: fx.Node, other: fx.Node) -> ov.Output:
     heads, shared = ctx.sizes(query)[-3], ctx.sizes(other)[-3]
     if heads == shared:
         return value
-    if heads is None or shared is None or ctx.rank(other) != 4:
-        ctx.refuse("grouped heads need rank 4 and a static number of heads")
-    group = heads // shared
+    width = ctx.sizes(other)[-1]
+    if heads is None or shared is None or width is None or ctx.rank(other) != 4:
+        ctx.refuse("grouped heads need rank 4, and a static number and size of heads")
     wide = ops.unsqueeze(value, ctx.integers([2]))
-    tiled = ops.broadcast(wide, ctx.integers([1, 1, group, 1, 1]), broadcast_spec="BIDIRECTIONAL")
-    return ops.reshape(tiled, ctx.integers([0, heads, -1, ctx.sizes(other)[-1] or 0]), True).output(
-        0
-    )
+    copies = ctx.integers([1, 1, heads // shared, 1, 1])
+    tiled = ops.broadcast(wide, copies, broadcast_spec="BIDIRECTIONAL")
+    return ops.reshape(tiled, ctx.integers([0, heads, -1, width]), True).output(0)
 
 
 def _scale(ctx: Context, query: fx.Node, scale: Any, dtype: torch.dtype) -> ov.Output:

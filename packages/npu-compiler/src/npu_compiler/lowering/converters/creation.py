@@ -128,14 +128,13 @@ def convert_arange_step(ctx: Context, start: Operand, end: Operand, step: Operan
     compute=False,
 )
 def convert_to_copy(ctx: Context, **arguments: Any) -> Any:
-    operand = arguments.get("self", arguments.get("a"))
+    operand = arguments["self"] if "self" in arguments else arguments["a"]
     dtype = ctx.out_dtype()
     value = ctx.get(operand)
-    if ctx.dtype(operand).is_floating_point and not dtype.is_floating_point:
-        if dtype is not torch.bool:
-            # torch truncates; the CPU plugin's convert rounds on some paths.
-            toward_zero = ops.multiply(ops.sign(value), ops.floor(ops.abs(value)))
-            value = toward_zero.output(0)
+    is_to_integer = not dtype.is_floating_point and dtype is not torch.bool
+    if ctx.dtype(operand).is_floating_point and is_to_integer:
+        # torch truncates; the CPU plugin's convert rounds on some paths.
+        value = ops.multiply(ops.sign(value), ops.floor(ops.abs(value))).output(0)
     return ctx.convert(value, dtype)
 
 

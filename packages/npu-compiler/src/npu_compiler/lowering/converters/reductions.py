@@ -61,9 +61,7 @@ def _peak(ctx: Context, self: fx.Node, dim: Any, keepdim: bool, *, is_max: bool)
     OpenVINO starts from the largest finite number, so that all values being infinite is lost.
     """
     value = ctx.get(self)
-    result = _reduce(
-        ctx, ops.reduce_max if is_max else ops.reduce_min, value, self, dim, keepdim
-    )
+    result = _reduce(ctx, ops.reduce_max if is_max else ops.reduce_min, value, self, dim, keepdim)
     dtype = ctx.dtype(self)
     if ctx.rank(self) == 0 or not dtype.is_floating_point:
         return result

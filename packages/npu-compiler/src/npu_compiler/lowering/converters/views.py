@@ -35,7 +35,7 @@ _END = 2**63 - 1
     compute=False,
 )
 def convert_view(ctx: Context, self: fx.Node, **arguments: Any) -> Any:
-    sizes = arguments.get("size", arguments.get("shape"))
+    sizes = arguments["size"] if "size" in arguments else arguments["shape"]
     return _reshaped(ctx, self, sizes)
 
 
@@ -81,8 +81,7 @@ def convert_permute(ctx: Context, self: fx.Node, dims: Sequence[int]) -> Any:
 
 @converter(aten.transpose.int, aten.swapaxes.default, compute=False)
 def convert_transpose(ctx: Context, self: fx.Node, **arguments: Any) -> Any:
-    first = arguments.get("dim0", arguments.get("axis0"))
-    second = arguments.get("dim1", arguments.get("axis1"))
+    first, second = (value for name, value in arguments.items() if name[:-1] in ("dim", "axis"))
     order = list(range(ctx.rank(self)))
     if not order:
         return ctx.get(self)

@@ -1,5 +1,5 @@
-// What changes a tensor's storage or identity without computing anything. Views proper (view, as_strided,
-// unfold) are torch's own device-independent bodies, registered in registrations.cpp.
+// What changes a tensor's storage or identity without computing anything. Views proper (view,
+// as_strided, unfold) are torch's own device-independent bodies, registered in registrations.cpp.
 
 #include "kernels.h"
 
@@ -26,9 +26,14 @@ at::Tensor& set_to_nothing(at::Tensor& self) {
   return self;
 }
 
+void record_stream(at::Tensor& self, at::Stream stream) {
+  device_allocator()->recordStream(self.storage().data_ptr(), stream);
+}
+
 // torch answers for its own backends only; without this, Module.to("npu") makes new Parameters.
 bool has_compatible_shallow_copy_type(const at::Tensor& self, const at::Tensor& from) {
-  if (is_strided_on_cpu_or_npu(self.key_set()) && is_strided_on_cpu_or_npu(from.key_set())) return true;
+  if (is_strided_on_cpu_or_npu(self.key_set()) && is_strided_on_cpu_or_npu(from.key_set()))
+    return true;
   return self.unsafeGetTensorImpl()->has_compatible_shallow_copy_type(from.key_set());
 }
 

@@ -1,0 +1,146 @@
+"""The cache on disk: hits, damage, bounds, a second process."""
+
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import sys
+
+import openvino as ov
+import openvino.opset15 as ops
+import pytest
+import torch
+
+from npu_compiler.programs import ProgramCache, compile_options, content_key
+
+OPTIONS = compile_options("float32")
+
+
+def model(factor: float = 2.0, size: int = 4) -> ov.Model:
+    x = ops.parameter([size], ov.Type.f32)
+    weights = ops.constant([factor] * size, ov.Type.f32)
+    return ov.Model([ops.multiply(ops.relu(x), weights)], [x], "doubles")
+
+
+def load(cache: ProgramCache, key: str, build=model):
+    return cache.load(key, build, name="test", options=OPTIONS)
+
+
+def result(program) -> list[float]:
+    return program.run([torch.ones(4)])[0].tolist()
+
+
+@pytest.fixture
+def cache(tmp_path) -> ProgramCache:
+    return ProgramCache(tmp_path)
+
+
+@pytest.fixture
+def key() -> str:
+    return content_key({"model": "doubles"})
+
+
+def refuse_to_build():
+    raise AssertionError("the cache had it")
+
+
+def test_second_load_builds_and_compiles_nothing(cache, key):
+    first = load(cache, key)
+    second = load(cache, key, refuse_to_build)
+    assert result(first) == result(second) == [2.0] * 4
+    assert not first.loaded_from_cache
+    assert second.loaded_from_cache
+    assert (cache.statistics.misses, cache.statistics.hits) == (1, 1)
+
+
+def test_second_process_builds_and_compiles_nothing(cache, key, tmp_path):
+    load(cache, key)
+    script = (
+        "import sys, torch\n"
+        "from npu_compiler.programs import ProgramCache, compile_options, content_key\n"
+        "cache = ProgramCache(sys.argv[1])\n"
+        "key = content_key({'model': 'doubles'})\n"
+        "program = cache.load(key, None, name='test', options=compile_options('float32'))\n"
+        "print(program.loaded_from_cache, program.run([torch.ones(4)])[0].tolist())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "True [2.0, 2.0, 2.0, 2.0]"
+
+
+@pytest.mark.parametrize("name", ["model.xml", "model.bin", "entry.json"])
+@pytest.mark.parametrize("damage", ["truncate", "change", "remove"])
+def test_damaged_entry_is_rebuilt_with_a_log_line(cache, key, caplog, name, damage):
+    load(cache, key)
+    path = cache.directory / key / name
+    content = path.read_bytes()
+    if damage == "truncate":
+        path.write_bytes(content[: len(content) // 2])
+    elif damage == "change":
+        path.write_bytes(bytes([content[0] ^ 255]) + content[1:])
+    else:
+        path.unlink()
+    with caplog.at_level(logging.WARNING):
+        assert result(load(cache, key)) == [2.0] * 4
+    assert "rebuilding" in caplog.text
+    assert cache.statistics.rebuilt == 1
+    assert load(cache, key, refuse_to_build).loaded_from_cache
+
+
+def test_damaged_blob_is_compiled_again(cache, key, caplog):
+    load(cache, key)
+    blobs = [p for p in (cache.directory / key / "blob").iterdir() if p.name != "blobs.json"]
+    blobs[0].write_bytes(blobs[0].read_bytes()[:100])
+    with caplog.at_level(logging.WARNING):
+        program = load(cache, key, refuse_to_build)
+    assert result(program) == [2.0] * 4
+    assert not program.loaded_from_cache
+    assert "compiling again" in caplog.text
+
+
+def test_killed_writer_leaves_nothing_that_is_read(cache, key):
+    cache.directory.mkdir(parents=True)
+    partial = cache.directory / f".{key}.killed"
+    partial.mkdir()
+    (partial / "model.xml").write_text("<half")
+    assert result(load(cache, key)) == [2.0] * 4
+
+
+def test_directory_that_cannot_be_written_still_runs(key, tmp_path, caplog):
+    blocked = tmp_path / "file"
+    blocked.write_text("no directory")
+    with caplog.at_level(logging.WARNING):
+        assert result(load(ProgramCache(blocked), key)) == [2.0] * 4
+    assert "cannot store" in caplog.text
+
+
+def test_size_is_bounded_by_last_use(tmp_path):
+    import os
+
+    cache = ProgramCache(tmp_path, max_bytes=2_500_000)
+    keys = [content_key({"n": n}) for n in range(3)]
+    for age, key in enumerate(keys):
+        load(cache, key, lambda: model(size=250_000))
+        stamp = 1_000_000 + age
+        os.utime(cache.directory / key / "entry.json", (stamp, stamp))
+    kept = {path.name for path in cache.directory.iterdir()}
+    assert keys[2] in kept
+    assert keys[0] not in kept
+    assert cache.statistics.evicted >= 1
+
+
+def test_key_depends_on_parts_and_device_and_versions(monkeypatch):
+    base = content_key({"model": "a"})
+    assert base == content_key({"model": "a"})
+    assert base != content_key({"model": "b"})
+    assert base != content_key({"model": "a"}, device="NPU")
+    monkeypatch.setattr(torch, "__version__", "9.9.9")
+    assert base != content_key({"model": "a"})
+
+
+def test_entry_lists_its_files(cache, key):
+    load(cache, key)
+    record = json.loads((cache.directory / key / "entry.json").read_text())
+    assert set(record["files"]) == {"model.xml", "model.bin"}

@@ -1,0 +1,48 @@
+"""Loading: files are gone afterwards, and a failing kernel generator is gone around."""
+
+from __future__ import annotations
+
+import openvino as ov
+import openvino.opset15 as ops
+import pytest
+import torch
+
+import npu_runtime
+from npu_compiler.programs import compile_options, load, load_model, load_tolerant
+
+
+def model() -> ov.Model:
+    x = ops.parameter([4], ov.Type.f32)
+    return ov.Model([ops.relu(x)], [x], "relu")
+
+
+def test_temporary_files_are_removed(tmp_path, monkeypatch):
+    monkeypatch.setenv("NPU_COMPILE_TMPDIR", str(tmp_path))
+    program = load_model(model(), name="test", options=compile_options("float32"))
+    assert list(tmp_path.iterdir()) == []
+    assert program.run([-torch.ones(4)])[0].tolist() == [0.0] * 4
+
+
+def test_failing_snippets_are_turned_off(monkeypatch):
+    seen = []
+    original = load.load_model
+
+    def failing(model, *, name, options):
+        seen.append(options.get("SNIPPETS_MODE"))
+        if len(seen) == 1:
+            raise npu_runtime.ProgramError("snippets/src/x.cpp: no", "program-load")
+        return original(model, name=name, options=options)
+
+    monkeypatch.setattr(load, "load_model", failing)
+    program = load_tolerant(model(), name="test", options=compile_options("float32"))
+    assert seen == [None, "DISABLE"]
+    assert program.run([torch.ones(4)])[0].tolist() == [1.0] * 4
+
+
+def test_other_failures_are_the_callers(monkeypatch):
+    def failing(model, *, name, options):
+        raise npu_runtime.ProgramError("no memory", "program-load")
+
+    monkeypatch.setattr(load, "load_model", failing)
+    with pytest.raises(npu_runtime.ProgramError, match="no memory"):
+        load_tolerant(model(), name="test", options=compile_options("float32"))

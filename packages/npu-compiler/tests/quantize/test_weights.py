@@ -1,0 +1,63 @@
+"""The arithmetic of compression: error bounds and groups."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from npu_compiler.errors import OptionError
+from npu_compiler.quantize import fitting_group, quantize_weight
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("symmetric", [True, False])
+@pytest.mark.parametrize("bits, group", [(8, None), (4, 32), (4, 64), (4, None)])
+def test_error_is_at_most_half_a_step(bits, group, symmetric, dtype):
+    weight = torch.randn(48, 128).to(dtype)
+    quantized = quantize_weight(weight, bits=bits, group_size=group, symmetric=symmetric)
+    error = (quantized.dequantize() - weight.float()).abs()
+    step = quantized.scale.expand(-1, -1, 128 // quantized.groups).flatten(1)
+    assert (error <= step * 0.5 * (1 + 1e-3) + (0 if symmetric else 1e-6)).all()
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_zeros_stay_zeros(symmetric):
+    weight = torch.randn(4, 64)
+    weight[1] = 0
+    weight[:, 3] = 0
+    exact = quantize_weight(weight, bits=4, group_size=32, symmetric=symmetric).dequantize()
+    assert (exact[1] == 0).all()
+    assert (exact[:, 3] == 0).all()
+
+
+def test_values_of_one_sign_keep_their_range():
+    weight = torch.rand(4, 64) + 5
+    exact = quantize_weight(weight, bits=8).dequantize()
+    assert (exact - weight).abs().max() <= 6 / 255 / 2 * 1.01
+
+
+@pytest.mark.parametrize(
+    "columns, wish, found",
+    [(256, 64, 64), (256, 128, 128), (96, 64, 32), (192, 128, 64), (100, 64, None), (576, 128, 64)],
+)
+def test_group_is_the_largest_that_divides_and_is_not_above_the_wish(columns, wish, found):
+    assert fitting_group(columns, wish) == found
+
+
+@pytest.mark.parametrize("shape, group", [((4, 100), 64), ((4,), None), ((2, 4, 8), None)])
+def test_wrong_shapes_are_errors(shape, group):
+    with pytest.raises(OptionError) as error:
+        quantize_weight(torch.randn(shape), bits=4, group_size=group)
+    assert error.value.code == "quantize-weight"
+    assert str(shape) in str(error.value)
+
+
+def test_large_matrices_are_quantized_in_parts(monkeypatch):
+    from npu_compiler.quantize import weights
+
+    matrix = torch.randn(64, 128)
+    whole = quantize_weight(matrix, bits=4, group_size=64)
+    monkeypatch.setattr(weights, "_CHUNK_ELEMENTS", 1024)
+    parts = quantize_weight(matrix, bits=4, group_size=64)
+    assert torch.equal(whole.values, parts.values)
+    assert torch.equal(whole.scale, parts.scale)

@@ -1,0 +1,27 @@
+"""Settings from the environment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from npu_compiler.config import read_settings
+from npu_compiler.errors import OptionError
+
+
+def test_cache_lies_under_the_xdg_directory():
+    assert read_settings({"XDG_CACHE_HOME": "/x"}).cache_dir == Path("/x/npu")
+    assert read_settings({}).cache_dir == Path("~/.cache/npu").expanduser()
+
+
+def test_cache_directory_can_be_given():
+    assert read_settings({"NPU_COMPILE_CACHE_DIR": "/y"}).cache_dir == Path("/y")
+
+
+@pytest.mark.parametrize("value", ["", "0", "-3", "many"])
+def test_size_must_be_a_positive_number(value):
+    with pytest.raises(OptionError) as error:
+        read_settings({"NPU_COMPILE_CACHE_SIZE_MB": value})
+    assert error.value.code == "bad-setting"
+    assert repr(value) in str(error.value)

@@ -1,0 +1,7 @@
+"""`python -m npu_llm.cli`, the same as npu-llm."""
+
+import sys
+
+from npu_llm.cli.main import main
+
+sys.exit(main())

@@ -1,0 +1,90 @@
+"""The inputs of one step, from what generate or a caller passes: defaults filled in, all checked.
+
+A program reads what it is given: a token id past the vocabulary would give zeros and no error, so
+that the checks stand here. Running the step is npu_llm.model's work.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from npu_llm.errors import OptionError
+
+__all__ = ["step_inputs"]
+
+
+def step_inputs(
+    input_ids: torch.Tensor,
+    *,
+    attention_mask: torch.Tensor | None,
+    position_ids: torch.Tensor | None,
+    logits_to_keep: int | torch.Tensor,
+    past: int,
+    vocabulary: int,
+) -> dict[str, torch.Tensor]:
+    """Returns a step's inputs but beam_idx, each contiguous int64, on the device it came on.
+
+    Args:
+        input_ids: (batch, tokens).
+        attention_mask: (batch, past + tokens), 0 for padding; None for no padding.
+        position_ids: (batch, tokens) or (1, tokens); None to count what is not padding.
+        logits_to_keep: how many of the last tokens' logits are wanted, 0 for all; or indices.
+        past: tokens in the cache.
+        vocabulary: token ids are below this.
+
+    Raises:
+        OptionError: [step-shape] for a tensor of another shape, [token-range] for a token id that
+            the model does not have, [kept-range] for an index that is no token's.
+    """
+    if input_ids.dim() != 2 or input_ids.numel() == 0:
+        raise OptionError(
+            "input_ids: must have shape (batch, tokens) with at least one token; got "
+            f"{tuple(input_ids.shape)}. Give one row per sequence.",
+            code="step-shape",
+        )
+    batch, tokens = input_ids.shape
+    low, high = (int(bound) for bound in torch.aminmax(input_ids))
+    if low < 0 or high >= vocabulary:
+        raise OptionError(
+            f"input_ids: must lie between 0 and {vocabulary - 1}; got {low if low < 0 else high}. "
+            "Encode the text with the model's own tokenizer.",
+            code="token-range",
+        )
+    if attention_mask is None:
+        attention_mask = torch.ones(batch, past + tokens, dtype=torch.int64)
+    _check_shape("attention_mask", attention_mask, [(batch, past + tokens)])
+    mask = attention_mask.to(torch.int64)
+    if position_ids is None:
+        position_ids = (mask.cumsum(-1) - 1).clamp_min(0)[:, -tokens:]
+    _check_shape("position_ids", position_ids, [(batch, tokens), (1, tokens)])
+    return {
+        "input_ids": input_ids.to(torch.int64).contiguous(),
+        "attention_mask": mask.contiguous(),
+        "position_ids": position_ids.to(torch.int64).expand(batch, tokens).contiguous(),
+        "logits_to_keep": _kept(logits_to_keep, tokens),
+    }
+
+
+def _check_shape(name: str, tensor: torch.Tensor, shapes: list[tuple[int, int]]) -> None:
+    if tuple(tensor.shape) not in shapes:
+        raise OptionError(
+            f"{name}: must have shape {shapes[0]}, for the cache's tokens and the new ones; got "
+            f"{tuple(tensor.shape)}. Leave it away, or extend it with each step.",
+            code="step-shape",
+        )
+
+
+def _kept(logits_to_keep: int | torch.Tensor, tokens: int) -> torch.Tensor:
+    """Indices of the tokens whose logits are wanted: (kept,) int64 on cpu."""
+    if not isinstance(logits_to_keep, torch.Tensor):
+        first = max(tokens - logits_to_keep, 0) if logits_to_keep else 0
+        return torch.arange(first, tokens)
+    indices = logits_to_keep.to("cpu", torch.int64)
+    wrong = (indices < -tokens) | (indices >= tokens)
+    if indices.dim() != 1 or bool(wrong.any()):
+        raise OptionError(
+            f"logits_to_keep: must be indices of the {tokens} tokens of this step; got "
+            f"{logits_to_keep.tolist()}. Pass a number, or a vector of indices.",
+            code="kept-range",
+        )
+    return torch.where(indices < 0, indices + tokens, indices)

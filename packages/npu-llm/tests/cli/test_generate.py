@@ -1,0 +1,45 @@
+import re
+
+
+def test_answer_alone_goes_to_standard_output(command):
+    done = command("generate", "--greedy", "--max-new-tokens", "12", "the quick brown")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("\n")
+    for word in ("device", "precision", "compile time", "tokens/s", "peak memory", "to first"):
+        assert word in done.stderr
+        assert word not in done.stdout
+    again = command("generate", "--greedy", "--max-new-tokens", "12", "the quick brown")
+    assert again.stdout == done.stdout
+    assert "started from the compile cache" in again.stderr
+    assert "from cache" in again.stderr
+    assert "loading weights" not in again.stderr
+
+
+def test_device_and_reason_come_first(in_process):
+    _, _, err = in_process("generate", "--greedy", "--max-new-tokens", "2", "the")
+    first = err.splitlines()[0]
+    assert re.match(r"device: \w+, .+ \(.+\)$", first)
+
+
+def test_prompt_from_standard_input(command):
+    arguments = ("generate", "--greedy", "--max-new-tokens", "6")
+    typed = command(*arguments, "the lazy dog")
+    piped = command(*arguments, "-", text="the lazy dog", HF_HUB_OFFLINE="1")
+    assert typed.returncode == piped.returncode == 0, piped.stderr
+    assert typed.stdout == piped.stdout
+
+
+def test_sampling_with_a_seed_repeats(in_process):
+    arguments = ("generate", "--max-new-tokens", "20", "--temperature", "2.0", "--seed", "5", "fox")
+    assert in_process(*arguments)[1] == in_process(*arguments)[1]
+    other = (*arguments[:-2], "6", "fox")
+    assert in_process(*arguments)[1] != in_process(*other)[1]
+
+
+def test_table_counts_tokens(in_process):
+    _, _, err = in_process(
+        "generate", "--greedy", "--max-new-tokens", "7", "--dtype", "float32", "fox"
+    )
+    assert re.search(r"answer\D+\d+ tokens", err)
+    assert re.search(r"precision\W+float32", err)
+    assert re.search(r"peak memory\D+[\d,]+ MB", err)

@@ -1,0 +1,34 @@
+import pytest
+import torch
+
+from npu_llm.errors import OptionError
+from npu_llm.precision import DEFAULT_PRECISION, PRECISIONS, parse_precision
+
+
+@pytest.mark.parametrize("name", PRECISIONS)
+def test_names(name):
+    assert parse_precision(name).name == name
+
+
+@pytest.mark.parametrize(
+    "dtype, name",
+    [
+        (torch.float32, "float32"),
+        (torch.bfloat16, "bfloat16"),
+        (torch.float16, "float16"),
+        (torch.int8, "int8"),
+        (None, DEFAULT_PRECISION),
+        ("auto", DEFAULT_PRECISION),
+    ],
+)
+def test_torch_dtypes_and_the_default(dtype, name):
+    assert parse_precision(dtype).name == name
+
+
+@pytest.mark.parametrize("dtype", ["float8", "fp32", "", torch.int64, torch.float8_e5m2, 32])
+def test_anything_else_is_an_error_that_lists_the_choices(dtype):
+    with pytest.raises(OptionError) as caught:
+        parse_precision(dtype)
+    assert caught.value.code == "unknown-dtype"
+    assert repr(dtype) in str(caught.value)
+    assert all(name in str(caught.value) for name in PRECISIONS)

@@ -1,0 +1,122 @@
+"""The real model, SmolLM2-135M-Instruct: the tokens of transformers, and answers in each precision.
+
+Everything here shares one load of transformers' model and one compile cache.
+"""
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
+
+from npu_llm import NPUModelForCausalLM
+
+pytestmark = pytest.mark.slow
+
+_STORY = "The lighthouse keeper counted the ships that passed in the night and wrote them down. "
+PROMPTS = {
+    "question": "Explain in two sentences what a neural processing unit is.",
+    "list": "Name the planets of the solar system in order.",
+    "code": "def fibonacci(n):\n    ",
+    "capital": "The capital of France is",
+    "french": "Pourquoi le ciel est-il bleu pendant la journée ?",
+    "french story": "Il était une fois, dans un petit village au bord de la mer,",
+    "arithmetic": "Q: What is 12 + 30?\nA:",
+    "long": _STORY * 34,  # cut to 500 tokens
+}
+
+
+@pytest.fixture(scope="module")
+def tokenizer(weights):
+    return AutoTokenizer.from_pretrained(weights.parent, gguf_file=weights.name)
+
+
+@pytest.fixture(scope="module")
+def reference(weights):
+    return AutoModelForCausalLM.from_pretrained(
+        weights.parent, gguf_file=weights.name, dtype=torch.float32
+    ).eval()
+
+
+@pytest.fixture(scope="module")
+def folder(reference, tmp_path_factory):
+    """The same weights as a checkpoint, which loads faster than the GGUF file."""
+    place = tmp_path_factory.mktemp("checkpoint")
+    plain = LlamaForCausalLM(LlamaConfig.from_dict(reference.config.to_diff_dict()))
+    plain.load_state_dict(reference.state_dict())
+    plain.save_pretrained(place)
+    return place
+
+
+@pytest.fixture(scope="module")
+def ours(weights, smollm_cache):
+    return NPUModelForCausalLM.from_pretrained(weights, dtype="float32", cache_dir=smollm_cache)
+
+
+def encode(tokenizer, text, name):
+    if name in ("question", "list", "french"):
+        turns = [{"role": "user", "content": text}]
+        return tokenizer.apply_chat_template(
+            turns, add_generation_prompt=True, return_tensors="pt", return_dict=True
+        )
+    encoded = tokenizer(text, return_tensors="pt")
+    return {key: encoded[key][:, :500] for key in ("input_ids", "attention_mask")}
+
+
+@pytest.mark.parametrize("name", PROMPTS)
+def test_64_greedy_tokens_equal_those_of_transformers(reference, ours, tokenizer, name):
+    inputs = encode(tokenizer, PROMPTS[name], name)
+    if name == "long":
+        assert inputs["input_ids"].shape[1] == 500
+    options = {"max_new_tokens": 64, "do_sample": False, "eos_token_id": None}
+    expected = reference.generate(**inputs, **options)
+    got = ours.generate(**inputs, **options)
+    assert got.tolist() == expected.tolist()
+    assert got.shape[1] == inputs["input_ids"].shape[1] + 64
+
+
+def test_stop_string_ends_the_answer(ours, tokenizer):
+    inputs = tokenizer("The planets are Mercury, Venus,", return_tensors="pt")
+    output = ours.generate(
+        **inputs, max_new_tokens=40, do_sample=False, stop_strings=["Mars"], tokenizer=tokenizer
+    )
+    answer = tokenizer.decode(output[0, inputs["input_ids"].shape[1] :])
+    assert answer.endswith("Mars")
+
+
+def test_tokenizer_of_the_model_is_that_of_the_file(ours, tokenizer):
+    turns = [{"role": "user", "content": "Où est la gare ? 12 🚂"}]
+    options = {"add_generation_prompt": True, "return_dict": False}
+    assert ours.tokenizer.apply_chat_template(turns, **options) == tokenizer.apply_chat_template(
+        turns, **options
+    )
+    assert ours.tokenizer.eos_token_id == tokenizer.eos_token_id
+
+
+def test_second_start_traces_and_compiles_nothing(ours, weights, smollm_cache, monkeypatch):
+    from npu_llm import build
+
+    def fail(*_, **__):
+        raise AssertionError("a start from the cache reads no weights")
+
+    monkeypatch.setattr(build, "_fill", fail)
+    again = NPUModelForCausalLM.from_pretrained(weights, dtype="float32", cache_dir=smollm_cache)
+    assert again.report.from_cache
+    assert again.report.build_time_s == 0
+    ids = torch.tensor([[1, 400, 500, 600]])
+    options = {"max_new_tokens": 8, "do_sample": False}
+    assert again.generate(ids, **options).tolist() == ours.generate(ids, **options).tolist()
+
+
+# Relative error of the logits against fp32, as measured on 2026-11-20, with room above.
+@pytest.mark.parametrize(
+    "dtype, bound", [("bfloat16", 0.05), ("float16", 0.05), ("int8", 0.1), ("int4", 0.9)]
+)
+def test_logits_of_each_precision_are_near(reference, folder, tokenizer, dtype, bound, tmp_path):
+    model = NPUModelForCausalLM.from_pretrained(folder, dtype=dtype, cache_dir=tmp_path)
+    inputs = encode(tokenizer, PROMPTS["question"], "question")
+    with torch.no_grad():
+        expected = reference(**inputs).logits
+    got = model(**inputs).logits
+    error = ((got - expected).norm() / expected.norm()).item()
+    print(f"{dtype}: relative error of the logits {error:.4f}")
+    assert error < bound
+    assert model.precision.name == dtype

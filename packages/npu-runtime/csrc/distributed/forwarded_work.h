@@ -1,0 +1,57 @@
+// The handle of a collective that Gloo carries out: Gloo's own handle, showing npu tensors.
+#pragma once
+
+#include <mutex>
+#include <vector>
+
+#include <torch/csrc/distributed/c10d/Work.hpp>
+
+#include "distributed/host_view.h"
+
+namespace npu::distributed {
+
+// Everything is Gloo's answer, but results and futures carry the npu tensors: a consumer of the
+// future (a hook of DistributedDataParallel, say) goes on computing with them.
+class ForwardedWork final : public c10d::Work {
+ public:
+  // `results` has the shape of Gloo's own: one list of tensors for most operations.
+  ForwardedWork(c10d::OpType type, c10::intrusive_ptr<c10d::Work> gloo, TensorLists results);
+
+  bool isCompleted() override;
+  bool isSuccess() const override;
+  std::exception_ptr exception() const override;
+  int sourceRank() const override;
+  Tensors result() override;
+  void synchronize() override;
+  bool wait(std::chrono::milliseconds timeout) override;
+  void abort() override;
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
+  c10::intrusive_ptr<c10::ivalue::Future> getFutureResult() override;
+  float getDuration() const override;
+  std::uint64_t getSequencenumber() const override;
+
+ private:
+  const c10::intrusive_ptr<c10d::Work> gloo_;
+  const TensorLists results_;
+  std::mutex future_mutex_;
+  c10::intrusive_ptr<c10::ivalue::Future> future_;
+};
+
+// Several operations under one handle, done when all are.
+class JoinedWork final : public c10d::Work {
+ public:
+  explicit JoinedWork(std::vector<c10::intrusive_ptr<c10d::Work>> parts);
+
+  bool isCompleted() override;
+  bool isSuccess() const override;
+  std::exception_ptr exception() const override;
+  Tensors result() override;
+  void synchronize() override;
+  bool wait(std::chrono::milliseconds timeout) override;
+  void abort() override;
+
+ private:
+  const std::vector<c10::intrusive_ptr<c10d::Work>> parts_;
+};
+
+}  // namespace npu::distributed

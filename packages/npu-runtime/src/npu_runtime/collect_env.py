@@ -1,0 +1,116 @@
+"""``python -m npu_runtime.collect_env``: what a report about a problem should hold.
+
+torch's own collection, then what is particular to npu. What is wrong with the machine, and how to
+put it right, is told by ``npu-runtime doctor``.
+"""
+
+import dataclasses
+import importlib.metadata
+import json
+import sys
+from collections.abc import Sequence
+
+from torch.utils import collect_env as torchs_own
+
+from npu_runtime import _C, doctor
+from npu_runtime.config import variables
+from npu_runtime.errors import NpuError
+from npu_runtime.info import device_info
+
+__all__ = ["collect", "main"]
+
+_PACKAGES = (
+    "npu-runtime",
+    "npu-ops",
+    "npu-compiler",
+    "npu-llm",
+    "npu-profiler",
+    "openvino",
+    "openvino-telemetry",
+    "transformers",
+    "safetensors",
+)
+_VARIABLES = (
+    "NPU_",
+    "ZE_",
+    "OV_",
+    "OPENVINO_",
+    "OMP_",
+    "KMP_",
+    "MKL_",
+    "GLOO_",
+    "TORCH",
+    "PYTORCH_",
+    "LD_LIBRARY_PATH",
+    "LD_PRELOAD",
+)
+
+
+def collect() -> dict[str, object]:
+    """What this platform adds to torch's collection, as values that JSON knows.
+
+    Keys: ``devices``, ``driver_error``, ``packages``, ``environment`` and ``doctor``.
+    """
+    devices: list[dict[str, object]] = []
+    error = ""
+    try:
+        device_info(0)  # the reason, where there is no device
+        devices = [dataclasses.asdict(device_info(index)) for index in range(_C.device_count())]
+    except NpuError as failure:
+        error = str(failure)
+    machine = doctor.read_machine()
+    return {
+        "devices": devices,
+        "driver_error": error,
+        "packages": {name: _version(name) for name in _PACKAGES},
+        "environment": variables(*_VARIABLES),
+        "doctor": doctor.as_json(machine, doctor.run_checks(machine)),
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Prints it all, as text or, with ``--json``, ours alone as JSON. Returns 0."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    collected = collect()
+    if "--json" in arguments:
+        print(json.dumps(collected, indent=2))
+    else:
+        print(torchs_own.get_pretty_env_info().strip())  # type: ignore[no-untyped-call]
+        print()
+        print(_text(collected))
+    return 0
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _text(collected: dict[str, object]) -> str:
+    devices, packages = collected["devices"], collected["packages"]
+    environment, examined = collected["environment"], collected["doctor"]
+    assert isinstance(devices, list)
+    assert isinstance(packages, dict)
+    assert isinstance(environment, dict)
+    assert isinstance(examined, dict)
+    lines = ["npu devices:"]
+    for device in devices:
+        lines.append(f"  {device['name']}: {device['device']} ({device['full_name']})")
+        lines += [f"    {key}: {value}" for key, value in device.items() if key != "name"]
+    if not devices:
+        lines.append(f"  none: {collected['driver_error']}")
+    lines.append("Versions of the platform:")
+    lines += [f"  {name}: {version}" for name, version in packages.items()]
+    lines.append("Environment variables:")
+    lines += [f"  {name}={value}" for name, value in environment.items()] or ["  none that matter"]
+    lines.append(f"npu-runtime doctor: {examined['verdict']}")
+    lines += [
+        f"  {check['name']}: {check['status']}: {check['found']}" for check in examined["checks"]
+    ]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,94 @@
+"""``torch.distributed`` on npu: registers the backend, and says which names of backends mean it.
+
+Carrying out the collectives is native (csrc/distributed): Gloo, on the bytes of npu tensors.
+"""
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+from npu_runtime.errors import InputError
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import _DistributedBackendOptions
+
+__all__ = ["BACKEND", "backends_by_device", "register"]
+
+BACKEND = "npu_gloo"
+"""The backend's name, as in ``init_process_group("cpu:gloo,npu:npu_gloo")``."""
+
+
+def register() -> None:
+    """Makes the backend npu's default one; does nothing where torch has no Gloo."""
+    if not dist.is_available() or not dist.is_gloo_available():
+        return
+    # Tools that list what Gloo serves then name npu as well.
+    dist.Backend.backend_capability[dist.Backend.GLOO].append("npu")
+    # It takes cpu tensors as well, where it is named alone; cpu's own default stays what it is.
+    dist.Backend.register_backend(BACKEND, _create, extended_api=True, devices=["npu", "cpu"])
+    # While torch knows any plugin, a group made as "cpu:gloo" gets no default backend and warns at
+    # its end: a program that leaves npu alone must not notice us.
+    _extend_backend_config(dist.Backend._plugins.pop(BACKEND.upper()))
+
+
+def backends_by_device(backend: str, chosen: dict[str, str]) -> dict[str, str]:
+    """Which backend serves which device, where npu may take part.
+
+    Args:
+        backend: What the user asked for; ``"undefined"`` when nothing.
+        chosen: What torch makes of it, device by device.
+
+    Returns:
+        The same, where Gloo on npu is ours. Left to its defaults, a group takes cpu tensors as
+        well, and a plain ``"gloo"`` opens no connections for CUDA on a machine without it.
+    """
+    if "npu" not in chosen:
+        return chosen
+    devices = dict(chosen)
+    if devices["npu"] == dist.Backend.GLOO:
+        devices["npu"] = BACKEND
+    if backend == dist.Backend.UNDEFINED:
+        devices = {"cpu": dist.Backend.GLOO} | devices
+    if ":" not in backend and not torch.cuda.is_available():
+        devices.pop("cuda", None)
+    return devices
+
+
+def _extend_backend_config(plugin: Any) -> None:
+    # torch gives one backend to all devices of a plain name, and its Gloo refuses memory that is
+    # neither the CPU's nor CUDA's. There is no hook for a second opinion.
+    config = dist.distributed_c10d.BackendConfig
+    read = config.__init__
+
+    @functools.wraps(read)
+    def read_with_npu(self: Any, backend: Any) -> None:
+        read(self, backend)
+        self.device_backend_map = backends_by_device(str(backend).lower(), self.device_backend_map)
+        if BACKEND in self.device_backend_map.values():
+            dist.Backend._plugins[BACKEND.upper()] = plugin
+
+    config.__init__ = read_with_npu  # type: ignore[method-assign]
+
+
+def _create(group: "_DistributedBackendOptions", options: Any) -> Any:
+    """The backend of one process group: Gloo with its own connections, and ours before it."""
+    from torch.distributed.distributed_c10d import GroupName
+
+    from npu_runtime._distributed import forward_to
+
+    gloo_options = dist.ProcessGroupGloo.Options
+    if options is not None and not isinstance(options, gloo_options):
+        raise InputError(
+            f"init_process_group: pg_options of {BACKEND} must be ProcessGroupGloo.Options; "
+            f"got {type(options).__name__}. Leave pg_options out.",
+            "collective-options",
+        )
+    # torch's stubs know Gloo's constructor with a timeout only.
+    settings: Any = group.timeout if options is None else options
+    gloo = dist.ProcessGroupGloo(group.store, group.group_rank, group.group_size, settings)
+    gloo.options.global_ranks_in_group = group.global_ranks_in_group
+    gloo.options.group_name = GroupName(group.group_id)
+    gloo._set_sequence_number_for_group()
+    return forward_to(gloo)

@@ -1,0 +1,19 @@
+"""``npu-runtime doctor``: what keeps the NPU from serving, and how to put it right."""
+
+from npu_runtime.doctor.checks import CHECKS, Check, Status, run_checks
+from npu_runtime.doctor.machine import Machine
+from npu_runtime.doctor.read_machine import read_machine
+from npu_runtime.doctor.report import as_json, as_table, exit_code, verdict
+
+__all__ = [
+    "CHECKS",
+    "Check",
+    "Machine",
+    "Status",
+    "as_json",
+    "as_table",
+    "exit_code",
+    "read_machine",
+    "run_checks",
+    "verdict",
+]

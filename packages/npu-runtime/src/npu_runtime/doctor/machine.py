@@ -1,0 +1,162 @@
+"""The facts about a machine that decide whether its NPU can serve.
+
+Plain values: reading them is in read_machine.py, judging them in checks.py.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+__all__ = [
+    "COMPILERS",
+    "DRIVER",
+    "LOADER",
+    "OLD_DRIVER",
+    "PACKAGES",
+    "AccelNode",
+    "Chip",
+    "Library",
+    "Machine",
+    "Serving",
+    "User",
+]
+
+# Names by which the parts of Intel's NPU driver go.
+LOADER = "libze_loader.so"
+DRIVER = "libze_intel_npu.so"
+OLD_DRIVER = "libze_intel_vpu.so"
+COMPILERS = (
+    "libnpu_driver_compiler.so",
+    "libopenvino_intel_npu_compiler_loader.so",
+    "libopenvino_intel_npu_compiler.so",
+)
+PACKAGES = ("intel-fw-npu", "intel-level-zero-npu", "intel-driver-compiler-npu")
+
+
+@dataclass(frozen=True)
+class Chip:
+    """An NPU on the PCI bus.
+
+    Attributes:
+        slot: Where it is, for example ``0000:00:0b.0``.
+        product: The processors that have it, for example ``Meteor Lake``.
+        generation: Which firmware it takes, for example ``37xx``.
+        driver: The kernel driver that has it; empty when none has.
+    """
+
+    slot: str
+    product: str
+    generation: str
+    driver: str
+
+
+@dataclass(frozen=True)
+class AccelNode:
+    """A device node of the kernel's accelerator subsystem.
+
+    Attributes:
+        path: For example ``/dev/accel/accel0``.
+        driver: The kernel driver behind it; empty when the kernel does not tell.
+        group: Name of the group that owns it, or its number.
+        mode: Permission bits, for example ``0o660``.
+        is_usable: Whether this process may read and write it.
+    """
+
+    path: str
+    driver: str
+    group: str
+    mode: int
+    is_usable: bool
+
+
+@dataclass(frozen=True)
+class User:
+    """Who runs this process.
+
+    Attributes:
+        name: The login name.
+        is_root: Whether it is the superuser, whom no permission stops.
+        groups: Names of the groups that the process has.
+        enrolled: Names of the groups that the system has it in; a new one is the process's after
+            the next login.
+    """
+
+    name: str
+    is_root: bool
+    groups: frozenset[str]
+    enrolled: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Library:
+    """A shared library on the loader's path.
+
+    Attributes:
+        path: Where it is.
+        version: What its file name says, for example ``1.24.1``; empty when nothing.
+    """
+
+    path: str
+    version: str
+
+
+@dataclass(frozen=True)
+class Serving:
+    """What serves as npu now.
+
+    Attributes:
+        device: OpenVINO's name of it, ``NPU``, ``GPU`` or ``CPU``; empty when nothing can serve.
+        product: What it is.
+        reason: Why it serves, or why nothing does.
+    """
+
+    device: str
+    product: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Everything the checks look at.
+
+    Attributes:
+        kernel: Release of the kernel, for example ``6.8.0-45-generic``.
+        is_wsl: Whether it is Windows' kernel for Linux.
+        container: Kind of the container this process is in; empty outside of one.
+        chips: NPUs on the PCI bus.
+        has_module: Whether intel_vpu is in the kernel now.
+        has_module_file: Whether the kernel's modules include it.
+        kernel_devices: Accelerators that the kernel made with intel_vpu, for example ``accel0``.
+        nodes: Device nodes that this process sees.
+        user: Who runs it.
+        firmware: Names of the firmware files for NPUs.
+        libraries: Of the libraries that matter, those on the loader's path, by name.
+        driver_compilers: Names of compiler libraries that the installed driver asks for.
+        packages: Versions of the driver's packages, where the system's package manager tells.
+        openvino: Version of the openvino wheel; empty when it is missing.
+        openvino_libraries: Names of the libraries in that wheel.
+        requested_device: What ``NPU_DEVICE`` asks for; empty when it is not set.
+        serving: What serves now.
+    """
+
+    kernel: str
+    is_wsl: bool
+    container: str
+    chips: tuple[Chip, ...]
+    has_module: bool
+    has_module_file: bool
+    kernel_devices: tuple[str, ...]
+    nodes: tuple[AccelNode, ...]
+    user: User
+    firmware: tuple[str, ...]
+    libraries: Mapping[str, Library]
+    driver_compilers: tuple[str, ...]
+    packages: Mapping[str, str] = field(default_factory=dict)
+    openvino: str = ""
+    openvino_libraries: tuple[str, ...] = ()
+    requested_device: str = ""
+    serving: Serving = Serving("", "", "")
+
+    @property
+    def npu_nodes(self) -> tuple[AccelNode, ...]:
+        """The device nodes that may be an NPU's: those of intel_vpu, or of nobody known."""
+        return tuple(node for node in self.nodes if node.driver in ("intel_vpu", ""))

@@ -1,0 +1,74 @@
+"""How the doctor's results are shown: a table, JSON, one sentence, an exit code."""
+
+import dataclasses
+import textwrap
+from collections.abc import Sequence
+
+from npu_runtime.doctor.checks import Check, Status
+from npu_runtime.doctor.machine import Machine
+
+__all__ = ["as_json", "as_table", "exit_code", "verdict"]
+
+_MARKS = {Status.OK: "✓", Status.NOTE: "!", Status.PROBLEM: "✗", Status.SKIPPED: "·"}
+
+
+def exit_code(checks: Sequence[Check]) -> int:
+    """0 when nothing keeps the NPU from serving, else 1."""
+    return int(any(check.status is Status.PROBLEM for check in checks))
+
+
+def verdict(machine: Machine, checks: Sequence[Check]) -> str:
+    """What it comes to, in a sentence or two."""
+    problems = [check for check in checks if check.status is Status.PROBLEM]
+    serving = machine.serving
+    if not serving.device:
+        asked = machine.requested_device
+        return f"Nothing can serve as npu{f' while NPU_DEVICE={asked} is set' if asked else ''}."
+    if serving.device == "NPU":
+        if problems:
+            return f"The NPU serves as npu, and {_count(problems)} may still matter."
+        return "The NPU serves as npu."
+    name = "OpenVINO's CPU plugin" if serving.device == "CPU" else f"the {serving.device}"
+    chosen = "as NPU_DEVICE asks" if machine.requested_device else "the embedded default"
+    instead = f"{name} serves as npu ({chosen}); everything works, at that device's speed"
+    if not problems:
+        return f"Nothing keeps the NPU from serving. {instead[0].upper()}{instead[1:]}."
+    first = next((check for check in problems if check.name != "npu"), problems[0])
+    return f'The NPU cannot serve: see first "{first.name}". Until then {instead}.'
+
+
+def as_json(machine: Machine, checks: Sequence[Check]) -> dict[str, object]:
+    """Everything as values that JSON knows."""
+    return {
+        "serving": dataclasses.asdict(machine.serving),
+        "verdict": verdict(machine, checks),
+        "checks": [dataclasses.asdict(check) for check in checks],
+    }
+
+
+def as_table(machine: Machine, checks: Sequence[Check], *, width: int = 100) -> str:
+    """Everything for people: a line per check, its fix below it, and the verdict."""
+    label_width = max(len(check.name) for check in checks)
+    lines: list[str] = []
+    for check in checks:
+        head = f"{_MARKS[check.status]} {check.name:{label_width}}  "
+        lines += _wrapped(check.found, head, width)
+        if check.fix:
+            lines += _wrapped(check.fix, " " * len(head) + "→ ", width)
+    return "\n".join([*lines, "", *_wrapped(verdict(machine, checks), "", width)])
+
+
+def _wrapped(text: str, head: str, width: int) -> list[str]:
+    # Commands and paths are copied from here: none is broken in its middle.
+    return textwrap.wrap(
+        text,
+        width,
+        initial_indent=head,
+        subsequent_indent=" " * len(head),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _count(problems: Sequence[Check]) -> str:
+    return "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
