@@ -3,12 +3,13 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import openvino as ov
 import pytest
+from npu_runtime import sim
 from openvino import opset13 as ops
 
 
@@ -49,6 +50,20 @@ def counter_model() -> ov.Model:
     state = ops.read_value(start, "sum", ov.Type.f32, ov.PartialShape([2]))
     total = ops.add(state, x)
     return ov.Model([ops.result(total)], [ops.assign(total, "sum")], [x], "counter")
+
+
+@pytest.fixture
+def add_one_model() -> ov.Model:
+    """One output, x + 1, for x of shape (64,)."""
+    x = ops.parameter([64], np.float32, name="x")
+    return ov.Model([ops.add(x, ops.constant(np.float32(1)))], [x], "add_one")
+
+
+@pytest.fixture
+def delayed() -> Iterator[None]:
+    """Enqueued work of the simulated device takes up to a millisecond; others take what they take."""
+    with sim.delay(0, 1000, seed=7):
+        yield
 
 
 @pytest.fixture

@@ -130,9 +130,13 @@ class DeviceMemory final : public c10::DeviceAllocator {
       pool(i).empty_cache();
   }
 
-  // Work is done when the call that started it returns, so no block can be in use on another
-  // stream.
-  void recordStream(const c10::DataPtr&, c10::Stream) override {}
+  // Pending work holds every block it uses, on whichever stream, so there is nothing to remember
+  // here. Noting the stream makes host code that uses the block see that stream's errors.
+  void recordStream(const c10::DataPtr& memory, c10::Stream stream) override {
+    if (Block* block = block_of(memory.get())) {
+      block->streams.fetch_or(stream::state_of(stream).bit(), std::memory_order_acq_rel);
+    }
+  }
 
   c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex device_index) override {
     return pool(device_index).stats();

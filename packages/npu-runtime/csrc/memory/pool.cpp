@@ -235,8 +235,14 @@ void Pool::decommit(void* address, std::size_t bytes, bool is_small) noexcept {
 
 void Pool::release_large() {
   for (std::size_t index = kSmallClasses; index < free_.size(); ++index) {
-    for (Block* block : free_[index])
-      decommit(large_base(block), block->size_bytes + kPage, false);
+    for (Block* block : free_[index]) {
+      large_.erase(block);
+      void* base = large_base(block);
+      const std::size_t bytes = block->size_bytes + kPage;
+      // From here on the header is out of reach.
+      if (is_protected_) driver::table().host_access_end(device_index_, base, kPage);
+      decommit(base, bytes, false);
+    }
     free_[index].clear();
   }
 }

@@ -7,6 +7,7 @@
 #include <array>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <sstream>
 #include <unordered_map>
 
@@ -73,26 +74,36 @@ std::string text_of(const Stack& stack) {
   return text.str();
 }
 
-[[noreturn]] void raise_race(const char* now_does, const char* then_did, const Use& now, const Use& then) {
+// Two uses of one block that nothing orders.
+struct Race {
+  const char* now_does;
+  const char* then_did;
+  Use now;
+  Use then;
+};
+
+// Turning stacks into text runs Python, which may free device memory and so come back here: no lock may
+// be held.
+[[noreturn]] void raise_race(const Race& race) {
+  const Use& now = race.now;
+  const Use& then = race.then;
   throw Error(ErrorKind::kProgram, "stream-race",
-              "program " + now.program + " on stream " + std::to_string(now.stream) + " " + now_does +
-                  " memory that program " + then.program + " on stream " + std::to_string(then.stream) +
-                  " " + then_did + ", and nothing orders the two. Call stream.wait_stream(other) or " +
+              "program " + now.program + " on stream " + std::to_string(now.stream) + " " +
+                  race.now_does + " memory that program " + then.program + " on stream " +
+                  std::to_string(then.stream) + " " + race.then_did +
+                  ", and nothing orders the two. Call stream.wait_stream(other) or "
                   "stream.wait_event(event) before the second.\n  now, on stream " +
                   std::to_string(now.stream) + ":\n" + text_of(now.stack) + "  before, on stream " +
                   std::to_string(then.stream) + ":\n" + text_of(then.stack));
 }
 
-void require_order(const Clock& clock, const char* now_does, const char* then_did, const Use& now,
-                   const Use& then) {
-  if (then.stream < 0 || then.stream == now.stream) return;
-  if (clock.at(static_cast<std::size_t>(then.stream)) < then.tick) {
-    raise_race(now_does, then_did, now, then);
-  }
+bool is_ordered(const Clock& clock, const Use& now, const Use& then) {
+  if (then.stream < 0 || then.stream == now.stream) return true;
+  return clock.at(static_cast<std::size_t>(then.stream)) >= then.tick;
 }
 
-void read(History& history, const Clock& clock, const Use& use) {
-  require_order(clock, "reads", "writes", use, history.last_write);
+std::optional<Race> read(History& history, const Clock& clock, const Use& use) {
+  if (!is_ordered(clock, use, history.last_write)) return Race{"reads", "writes", use, history.last_write};
   const auto same = std::find_if(history.reads.begin(), history.reads.end(),
                                  [&](const Use& other) { return other.stream == use.stream; });
   if (same != history.reads.end()) {
@@ -100,18 +111,42 @@ void read(History& history, const Clock& clock, const Use& use) {
   } else {
     history.reads.push_back(use);
   }
+  return std::nullopt;
 }
 
-void write(History& history, const Clock& clock, const Use& use) {
-  require_order(clock, "writes", "writes", use, history.last_write);
-  for (const Use& other : history.reads) require_order(clock, "writes", "reads", use, other);
+std::optional<Race> write(History& history, const Clock& clock, const Use& use) {
+  if (!is_ordered(clock, use, history.last_write)) return Race{"writes", "writes", use, history.last_write};
+  for (const Use& other : history.reads) {
+    if (!is_ordered(clock, use, other)) return Race{"writes", "reads", use, other};
+  }
   history.last_write = use;
   history.reads.clear();
+  return std::nullopt;
 }
 
 Block* block_behind(const at::Tensor& tensor) {
   if (!tensor.defined() || !tensor.is_privateuseone() || tensor.numel() == 0) return nullptr;
   return block_of(tensor.storage().data());
+}
+
+std::optional<Race> note_program(const stream::StreamState& stream, Use& use,
+                                 const std::vector<at::Tensor>& reads,
+                                 const std::vector<at::Tensor>& writes) {
+  State& all = state();
+  const std::lock_guard lock(all.mutex);
+  Clock& clock = clock_of(all, stream);
+  merge(clock, all.host[stream.device_index()]);
+  use.tick = ++clock.at(static_cast<std::size_t>(stream.id()));
+  std::optional<Race> race;
+  for (const at::Tensor& tensor : reads) {
+    const Block* block = block_behind(tensor);
+    if (block != nullptr && !race) race = read(all.blocks[block], clock, use);
+  }
+  for (const at::Tensor& tensor : writes) {
+    const Block* block = block_behind(tensor);
+    if (block != nullptr && !race) race = write(all.blocks[block], clock, use);
+  }
+  return race;
 }
 
 }  // namespace
@@ -133,17 +168,7 @@ void on_program(const stream::StreamState& stream, const std::string& name,
   if (!is_enabled()) return;
   // Before the lock: taking the stack needs Python's.
   Use use{stream.id(), 0, name, torch::CapturedTraceback::gather(true, false, false)};
-  State& all = state();
-  const std::lock_guard lock(all.mutex);
-  Clock& clock = clock_of(all, stream);
-  merge(clock, all.host[stream.device_index()]);
-  use.tick = ++clock.at(static_cast<std::size_t>(stream.id()));
-  for (const at::Tensor& tensor : reads) {
-    if (const Block* block = block_behind(tensor)) read(all.blocks[block], clock, use);
-  }
-  for (const at::Tensor& tensor : writes) {
-    if (const Block* block = block_behind(tensor)) write(all.blocks[block], clock, use);
-  }
+  if (const auto race = note_program(stream, use, reads, writes)) raise_race(*race);
 }
 
 void on_event_record(const npu_event* event, const stream::StreamState& stream) {

@@ -1,0 +1,101 @@
+import pytest
+import torch
+from npu_runtime import InputError, load_program
+
+F32 = {"INFERENCE_PRECISION_HINT": "f32"}
+
+
+@pytest.fixture
+def add_one(save_model, add_one_model):
+    return load_program(save_model(add_one_model), name="add_one", options=F32)
+
+
+def test_a_replay_reads_and_writes_the_captured_tensors(add_one):
+    x = torch.zeros(64, device="npu")
+    graph = torch.npu.NPUGraph()
+    with torch.npu.graph(graph):
+        middle = add_one.run([x])[0]
+        result = add_one.run([middle])[0]
+    assert len(graph) == 2
+    assert result.sum().item() == 128
+    for value in (5.0, -3.0):
+        x.fill_(value)
+        graph.replay()
+        assert torch.equal(result.cpu(), torch.full((64,), value + 2))
+
+
+def test_a_replay_keeps_captured_memory_alive(add_one):
+    x = torch.zeros(64, device="npu")
+    graph = torch.npu.NPUGraph()
+    with torch.npu.graph(graph):
+        result = add_one.run([add_one.run([x])[0]])[0]
+    filler = [torch.full((64,), -9.0, device="npu") for _ in range(20)]
+    graph.replay()
+    assert torch.equal(result.cpu(), torch.full((64,), 2.0))
+    assert all(torch.equal(other.cpu(), torch.full((64,), -9.0)) for other in filler)
+
+
+def test_a_replay_bumps_the_version_of_what_it_writes(add_one):
+    x = torch.zeros(64, device="npu")
+    graph = torch.npu.NPUGraph()
+    with torch.npu.graph(graph):
+        result = add_one.run([x])[0]
+    version = result._version
+    graph.replay()
+    assert result._version > version
+
+
+def test_host_kernels_cannot_be_captured(add_one):
+    x = torch.zeros(64, device="npu")
+    graph = torch.npu.NPUGraph()
+    with pytest.raises(RuntimeError, match="capture-host-op"), torch.npu.graph(graph):
+        add_one.run([x + 1])
+    assert not torch.npu.is_current_stream_capturing()
+    assert (x + 1).sum().item() == 64
+
+
+def test_views_are_allowed_in_a_capture(add_one):
+    x = torch.zeros(2, 64, device="npu")
+    graph = torch.npu.NPUGraph()
+    with torch.npu.graph(graph):
+        result = add_one.run([x[1]])[0]
+    x.fill_(4)
+    graph.replay()
+    assert torch.equal(result.cpu(), torch.full((64,), 5.0))
+
+
+def test_states_that_make_no_sense_are_refused(add_one):
+    x = torch.zeros(64, device="npu")
+    graph = torch.npu.NPUGraph()
+    with pytest.raises(InputError, match="nothing was captured"):
+        graph.replay()
+    with pytest.raises(InputError, match="without capture_begin"):
+        graph.capture_end()
+    with torch.npu.graph(graph):
+        add_one.run([x])
+        with pytest.raises(InputError, match="captures a graph already"):
+            torch.npu.NPUGraph().capture_begin()
+    with pytest.raises(InputError, match="holds a capture"):
+        graph.capture_begin()
+    graph.reset()
+    assert len(graph) == 0
+    with torch.npu.graph(graph, stream=torch.npu.Stream()):
+        add_one.run([x])
+    graph.replay()
+    torch.npu.synchronize()
+
+
+def test_a_session_cannot_be_captured(save_model, counter_model):
+    session = load_program(save_model(counter_model), name="counter", options=F32).session()
+    x = torch.ones(2, device="npu")
+    with pytest.raises(InputError) as caught, torch.npu.graph(torch.npu.NPUGraph()):
+        session.run([x])
+    assert caught.value.code == "capture-session"
+
+
+def test_a_dynamic_program_cannot_be_captured(save_model, dynamic_model):
+    program = load_program(save_model(dynamic_model), name="dynamic", options=F32)
+    x = torch.ones(3, 4, device="npu")
+    with pytest.raises(InputError) as caught, torch.npu.graph(torch.npu.NPUGraph()):
+        program.run([x])
+    assert caught.value.code == "capture-dynamic"
