@@ -62,8 +62,8 @@ class OwnKernels {
     }
   }
 
-  void on_host(const char* name) {
-    on_host(c10::Dispatcher::singleton().findSchemaOrThrow((kNamespace + name).c_str(), ""));
+  void on_host(const char* name, const char* overload = "") {
+    on_host(c10::Dispatcher::singleton().findSchemaOrThrow((kNamespace + name).c_str(), overload));
   }
 
  private:
@@ -118,6 +118,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   impl.on_host("_convolution");
   impl.on_host("convolution");
   impl.on_host("convolution_backward");
+  impl.on_host("mode", "values");  // checks a list of devices by name
 
   impl.rest_on_host(c10::DispatchKey::CPU);
 }
