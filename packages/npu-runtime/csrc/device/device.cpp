@@ -5,6 +5,7 @@
 
 #include "driver/choice.h"
 #include "npu/error.h"
+#include "npu/process.h"
 
 namespace npu {
 
@@ -53,6 +54,7 @@ c10::DeviceIndex exchange_device(c10::DeviceIndex device_index) {
 // Every program has finished when the call that ran it returns, so there is nothing left to wait
 // for; what remains is to refuse a device that does not exist.
 void synchronize(c10::DeviceIndex device_index) {
+  check_process();
   check_index(device_index);
 }
 

@@ -1,16 +1,21 @@
-"""Makes torch know the device: the name ``npu``, ``torch.npu``, methods on tensors and modules.
+"""Makes torch know the device: its name, ``torch.npu``, methods, DLPack, processes, dynamo.
 
 Happens once, on import; opens no device. The native half registers itself when the library loads.
 """
 
 import importlib.util
+import sys
 from pathlib import Path
+from types import ModuleType
 
 import torch
 import torch.utils.backend_registration as backend_registration
 
 from npu_runtime import _C, distributed, npu
 from npu_runtime.config import config
+from npu_runtime.dlpack import register_dlpack_device
+from npu_runtime.dynamo_hook import register_with_dynamo
+from npu_runtime.processes import register_reducers
 
 __all__: list[str] = []
 
@@ -24,14 +29,25 @@ def _vendor_library() -> str:
     return str(libraries[-1]) if libraries else ""
 
 
+def _register_module() -> None:
+    """Makes ``torch.npu`` a module, and ``import torch.npu.amp`` find the modules below it."""
+    torch._register_device_module("npu", npu)  # type: ignore[no-untyped-call]
+    for name, value in vars(npu).items():
+        if isinstance(value, ModuleType) and value.__name__ == f"{npu.__name__}.{name}":
+            sys.modules[f"torch.npu.{name}"] = value
+
+
 def _register() -> None:
     _C.configure(_vendor_library(), config.device)
     backend_registration.rename_privateuse1_backend("npu")
-    torch._register_device_module("npu", npu)  # type: ignore[no-untyped-call]
+    _register_module()
     backend_registration.generate_methods_for_privateuse1_backend(
         for_tensor=True, for_module=True, for_packed_sequence=True, for_storage=True
     )
     distributed.register()
+    register_dlpack_device()
+    register_reducers()
+    register_with_dynamo()
 
 
 _register()
