@@ -119,6 +119,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   impl.on_host("convolution");
   impl.on_host("convolution_backward");
   impl.on_host("mode", "values");  // checks a list of devices by name
+  impl.on_host("addr_");           // its kernel compares C++ references, which boxing would lose
 
   impl.rest_on_host(c10::DispatchKey::CPU);
 }
