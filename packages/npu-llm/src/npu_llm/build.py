@@ -99,10 +99,12 @@ def prepare(
 
 def _load(entry: Entry, precision: Precision) -> npu_runtime.Program:
     entry.check_blob()
+    # The compiled form without the weights, which stay mapped from the IR's own file.
+    options = {**programs.compile_options(precision.compute), "CACHE_MODE": "OPTIMIZE_SIZE"}
     program = npu_runtime.load_program(
         entry.model_path,
         name=entry.name,
-        options=programs.compile_options(precision.compute),
+        options=options,
         cache_dir=entry.blob_folder,
     )
     if not program.loaded_from_cache:

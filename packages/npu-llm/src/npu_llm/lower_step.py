@@ -59,8 +59,15 @@ def save_step(
         if precision.weights in ("int8", "int4"):
             compress_weights(stateful, mode=precision.weights)
     with progress.stage("save"):
-        write_model(stateful, path)
+        write_model(stateful, path, half=_fits_half(model, precision))
     return {"layers": len(captured.layers), "limits": list(captured.limits)}
+
+
+def _fits_half(model: Any, precision: Precision) -> bool:
+    """Whether the weights may be stored as float16, which has three bits more than bfloat16."""
+    if precision.weights not in ("bfloat16", "float16"):
+        return False
+    return all(float(weight.abs().max()) <= -_MASKED for weight in model.parameters())
 
 
 def _variables(captured: CapturedStep) -> list[StateVariable]:
