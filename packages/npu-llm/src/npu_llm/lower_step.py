@@ -67,7 +67,7 @@ def _fits_half(model: Any, precision: Precision) -> bool:
     """Whether the weights may be stored as float16, which has three bits more than bfloat16."""
     if precision.weights not in ("bfloat16", "float16"):
         return False
-    return all(float(weight.abs().max()) <= -_MASKED for weight in model.parameters())
+    return all(float(weight.detach().abs().max()) <= -_MASKED for weight in model.parameters())
 
 
 def _variables(captured: CapturedStep) -> list[StateVariable]:
