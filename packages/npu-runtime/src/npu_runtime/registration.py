@@ -3,6 +3,7 @@
 Happens once, on import; opens no device. The native half registers itself when the library loads.
 """
 
+import importlib
 import importlib.util
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ import torch.utils.backend_registration as backend_registration
 from npu_runtime import _C, distributed, npu
 from npu_runtime.config import config
 from npu_runtime.dlpack import register_dlpack_device
-from npu_runtime.dynamo_hook import register_with_dynamo
+from npu_runtime.late_import import when_imported
 from npu_runtime.processes import register_reducers
 
 __all__: list[str] = []
@@ -37,6 +38,10 @@ def _register_module() -> None:
             sys.modules[f"torch.npu.{name}"] = value
 
 
+def _register_with_dynamo() -> None:
+    importlib.import_module("npu_runtime.dynamo_interface")
+
+
 def _register() -> None:
     _C.configure(_vendor_library(), config.device)
     backend_registration.rename_privateuse1_backend("npu")
@@ -47,7 +52,7 @@ def _register() -> None:
     distributed.register()
     register_dlpack_device()
     register_reducers()
-    register_with_dynamo()
+    when_imported("torch._dynamo.device_interface", _register_with_dynamo)
 
 
 _register()
