@@ -55,8 +55,8 @@ def save_step(
         lowered = lower(captured.graph_module, name=type(model).__name__)
         _name_ports(lowered.model, captured)
         stateful = make_stateful(lowered.model, _variables(captured))
-        progress.advance(0.3)
-        if precision.weights in ("int8", "int4"):
+    if precision.weights in ("int8", "int4"):
+        with progress.stage("compress"):
             compress_weights(stateful, mode=precision.weights)
     with progress.stage("save"):
         write_model(stateful, path, half=_fits_half(model, precision))
