@@ -14,6 +14,7 @@
 #include "npu/generator.h"
 #include "npu/process.h"
 #include "observe_buffer.h"
+#include "python/autograd_threads.h"
 #include "python/program.h"
 #include "python/views.h"
 
@@ -155,6 +156,8 @@ PYBIND11_MODULE(_C, module) {
   npu::python::bind_memory(module);
   npu::python::bind_program(module);
   npu::python::bind_views(module);
+  module.def("stop_autograd_threads", &npu::python::stop_autograd_threads,
+             py::call_guard<py::gil_scoped_release>());
   module.def("drain_events", &npu::python::drain_events);
   module.def("set_listener_count", &npu::observe::set_listener_count);
 }

@@ -3,6 +3,7 @@
 Happens once, on import; opens no device. The native half registers itself when the library loads.
 """
 
+import atexit
 import importlib
 import importlib.util
 import sys
@@ -53,6 +54,7 @@ def _register() -> None:
     register_dlpack_device()
     register_reducers()
     when_imported("torch._dynamo.device_interface", _register_with_dynamo)
+    atexit.register(_C.stop_autograd_threads)
 
 
 _register()
