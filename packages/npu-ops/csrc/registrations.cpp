@@ -103,6 +103,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   impl("_thnn_fused_gru_cell", TORCH_FN(fused_gru_cell));
   impl("_thnn_fused_gru_cell_backward", TORCH_FN(fused_gru_cell_backward));
   impl("native_dropout", TORCH_FN(native_dropout));
+  impl("histc", TORCH_FN(histc));
 
   impl("view", TORCH_FN(at::native::view));
   impl("as_strided", TORCH_FN(at::native::as_strided_tensorimpl));
