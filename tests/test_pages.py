@@ -4,7 +4,15 @@ import re
 
 import pytest
 
-PAGES = ("README.md", "docs/index.md", "docs/reference/errors.md")
+PAGES = (
+    "README.md",
+    "docs/index.md",
+    "docs/guides/dataloader-and-processes.md",
+    "docs/guides/mixed-precision.md",
+    "docs/guides/moving-from-cuda.md",
+    "docs/guides/saving-and-loading.md",
+    "docs/reference/errors.md",
+)
 
 
 def snippets(page: str) -> list[str]:

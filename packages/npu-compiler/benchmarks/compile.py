@@ -145,7 +145,9 @@ def main() -> None:
                 )
     print("geometric mean of time by ours")
     for contender, ratios in logs.items():
-        print(f"  {contender:9} {statistics.geometric_mean(ratios):5.2f}x over {len(ratios)} models")
+        print(
+            f"  {contender:9} {statistics.geometric_mean(ratios):5.2f}x over {len(ratios)} models"
+        )
 
 
 if __name__ == "__main__":

@@ -137,6 +137,7 @@ def test_input_written_in_the_graph_is_written_in_place(compiled, close, device)
         close(fast(cache, x), step(reference, x))
     close(cache, reference)
     assert cache.data_ptr() == address
+    assert fast.eager_ops == []
 
 
 def test_view_of_an_input_shares_its_memory(compiled):
@@ -283,6 +284,18 @@ def test_strict_names_op_node_shapes_and_line(compiled):
     assert "aten.erfinv.default" in message
     assert "test_compilation.py:" in message
     assert "[(4, 4)]" in message
+
+
+def test_views_and_writes_of_the_host_are_no_fallbacks(compiled):
+    def step(cache, x):
+        cache.add_(torch.sin(x))
+        return cache.view(-1), torch.cos(x).t()
+
+    fast = compiled(step, options={"strict": True})
+    cache = torch.zeros(2, 3)
+    with torch.no_grad():
+        fast(cache, torch.ones(2, 3))
+    assert torch.allclose(cache, torch.ones(2, 3).sin())
 
 
 def test_listed_ops_fall_back(compiled, close):

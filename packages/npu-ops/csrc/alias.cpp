@@ -230,6 +230,15 @@ at::Tensor alias_of(const at::Tensor& tensor, Access access, GradFlag grad) {
   return alias;
 }
 
+const c10::StorageImpl* prepare_for_write(const at::Tensor& alias, const at::Tensor& original) {
+  c10::TensorImpl& impl = *alias.unsafeGetTensorImpl();
+  c10::StorageImpl& storage = *original.storage().unsafeGetStorageImpl();
+  if (C10_UNLIKELY(!is_block(storage.data_ptr()))) {
+    impl.set_storage_keep_dtype(alias_storage(storage, Access::kWrite));
+  }
+  return impl.unsafe_storage().unsafeGetStorageImpl();
+}
+
 void adopt_storage(c10::StorageImpl& storage, c10::DeviceIndex device_index) {
   if (storage.device_type() == c10::DeviceType::PrivateUse1) return;
   c10::DataPtr& memory = storage._mutable_data_ptr_no_checks();

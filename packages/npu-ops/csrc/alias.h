@@ -30,6 +30,10 @@ enum class GradFlag : bool { kHidden, kVisible };
 // aliased; sparse ones are taken apart first (sparse.h).
 at::Tensor alias_of(const at::Tensor& tensor, Access access, GradFlag grad = GradFlag::kHidden);
 
+// Makes `alias`, which alias_of gave for reading, one for writing: copy-on-write memory becomes the
+// tensor's own first. Returns the storage of the alias.
+const c10::StorageImpl* prepare_for_write(const at::Tensor& alias, const at::Tensor& original);
+
 // Turns `tensor`, which a CPU kernel made under HostScope, into an npu tensor without copying.
 // Memory that the pool did not hand out is copied; members of a sparse tensor are the caller's.
 // Precondition: nobody else uses the tensor or its storage.

@@ -57,6 +57,10 @@ std::tuple<at::Tensor, at::Tensor> fused_gru_cell(const at::Tensor& input_gates,
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> fused_gru_cell_backward(
     const at::Tensor& grad_hy, const at::Tensor& workspace, bool has_bias);
 
+// histogram.cpp
+at::Tensor histc(const at::Tensor& self, std::int64_t bins, const at::Scalar& min,
+                 const at::Scalar& max);
+
 // dropout.cpp
 std::tuple<at::Tensor, at::Tensor> native_dropout(const at::Tensor& input, double probability,
                                                   std::optional<bool> train);

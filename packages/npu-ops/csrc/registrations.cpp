@@ -62,8 +62,8 @@ class OwnKernels {
     }
   }
 
-  void on_host(const char* name) {
-    on_host(c10::Dispatcher::singleton().findSchemaOrThrow((kNamespace + name).c_str(), ""));
+  void on_host(const char* name, const char* overload = "") {
+    on_host(c10::Dispatcher::singleton().findSchemaOrThrow((kNamespace + name).c_str(), overload));
   }
 
  private:
@@ -103,6 +103,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   impl("_thnn_fused_gru_cell", TORCH_FN(fused_gru_cell));
   impl("_thnn_fused_gru_cell_backward", TORCH_FN(fused_gru_cell_backward));
   impl("native_dropout", TORCH_FN(native_dropout));
+  impl("histc", TORCH_FN(histc));
 
   impl("view", TORCH_FN(at::native::view));
   impl("as_strided", TORCH_FN(at::native::as_strided_tensorimpl));
@@ -118,6 +119,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   impl.on_host("_convolution");
   impl.on_host("convolution");
   impl.on_host("convolution_backward");
+  impl.on_host("mode", "values");  // checks a list of devices by name
+  impl.on_host("addr_");           // its kernel compares C++ references, which boxing would lose
 
   impl.rest_on_host(c10::DispatchKey::CPU);
 }

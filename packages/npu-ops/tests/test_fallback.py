@@ -44,6 +44,29 @@ def test_strided_out_is_written_where_it_lies():
     assert base.sum(0).tolist() == [0.0, 8.0, 0.0, 0.0]
 
 
+def test_in_place_result_that_does_not_fit_is_refused():
+    x = torch.ones(3, 1, device="npu")
+    with pytest.raises(RuntimeError, match="doesn't match the broadcast shape"):
+        x.logical_and_(torch.ones(3, 3, device="npu"))
+    with pytest.raises(RuntimeError, match="doesn't match the broadcast shape"):
+        torch.add(x, torch.ones(3, 3, device="npu"), out=x)
+    assert x.shape == (3, 1)
+
+
+def test_copy_on_write_input_that_is_the_output_too():
+    x = torch.arange(3.0, device="npu")
+    lazy = torch._lazy_clone(x)
+    torch.add(lazy, 1, out=lazy)
+    assert lazy.tolist() == [1.0, 2.0, 3.0]
+    assert x.tolist() == [0.0, 1.0, 2.0]
+
+
+def test_op_that_lists_its_devices_by_name():
+    values, indices = torch.empty(0, device="npu"), torch.empty(0, dtype=torch.int64, device="npu")
+    torch.mode(npu(1.0, 2.0, 2.0), out=(values, indices))
+    assert (values.item(), indices.item()) == (2.0, 2)
+
+
 def test_input_and_output_may_be_the_same_tensor():
     x = npu(1.0, 2.0)
     torch.add(x, x, out=x)

@@ -157,9 +157,13 @@ def test_killed_script_leaves_a_whole_trace_and_dies_as_told(
         # A test runner in the background may ignore SIGINT, and children inherit that.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
-    assert process.stdout.readline() == "ready\n"
-    process.send_signal(number)
-    stdout, stderr = process.communicate(timeout=60)
+    with process:
+        try:
+            assert process.stdout.readline() == "ready\n"
+            process.send_signal(number)
+            stdout, stderr = process.communicate(timeout=300)
+        finally:
+            process.kill()
     assert process.returncode == -number
     assert stdout == output
     assert "wrote" in stderr

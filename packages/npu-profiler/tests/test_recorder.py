@@ -79,6 +79,20 @@ except npu_profiler.TraceError as error:
 """) == ["output-unwritable"]
 
 
+def test_own_thread_takes_no_signal_away_from_the_main_thread(run):
+    (line,) = run("""
+import signal, threading
+from pathlib import Path
+with npu_profiler.trace("t.json"):
+    (own,) = [t for t in threading.enumerate() if t.name == "npu-profiler"]
+    status = Path(f"/proc/self/task/{own.native_id}/status").read_text()
+    blocked = int(status.split("SigBlk:")[1].split()[0], 16)
+    print([bool(blocked >> number - 1 & 1) for number in (signal.SIGINT, signal.SIGTERM)],
+          signal.pthread_sigmask(signal.SIG_BLOCK, []))
+""")
+    assert line == "[True, True] set()"
+
+
 def test_stays_with_its_file_when_the_program_changes_directory(run, tmp_path):
     run("""
 import os, torch

@@ -34,3 +34,44 @@ def test_a_broken_runtime_warns_and_torch_still_imports(run_python):
     assert done.stdout.split() == ["2.0"], done.stderr
     assert "npu: the device could not be registered: ModuleNotFoundError" in done.stderr
     assert "[autoload]" in done.stderr
+
+
+def test_a_program_that_ends_right_after_a_backward_pass_ends_well(run_python):
+    # torch's own thread may still be letting go of Python objects then.
+    code = (
+        "import torch\n"
+        "x = torch.ones(8, requires_grad=True, device='npu')\n"
+        "(x * x).sum().backward()\n"
+    )
+    for _ in range(4):
+        done = run_python(code)
+        assert done.returncode == 0, done.stderr
+
+
+def test_a_program_may_still_run_backward_passes_while_it_ends(run_python):
+    done = run_python(
+        "import atexit, torch\n"
+        "def last():\n"
+        "    x = torch.ones(8, requires_grad=True, device='npu')\n"
+        "    (x * x).sum().backward()\n"
+        "    print(x.grad.sum().item())\n"
+        "last()\n"
+        "atexit.register(last)"
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["16.0", "16.0"]
+
+
+def test_a_forked_child_ends_without_waiting_for_the_parents_threads(run_python):
+    done = run_python(
+        "import os, sys, time, torch\n"
+        "x = torch.ones(8, requires_grad=True, device='npu')\n"
+        "(x * x).sum().backward()\n"
+        "pid = os.fork()\n"
+        "if pid == 0:\n"
+        "    sys.exit(0)\n"
+        "start = time.monotonic()\n"
+        "os.waitpid(pid, 0)\n"
+        "print(time.monotonic() - start < 5)"
+    )
+    assert done.stdout.split() == ["True"], done.stderr

@@ -67,3 +67,14 @@ def test_fork_rng_restores_the_device():
 def test_a_cpu_generator_on_the_device_is_refused():
     with pytest.raises(RuntimeError, match="generator"):
         torch.rand(3, device="npu", generator=torch.Generator())
+
+
+def test_seeding_opens_no_device_and_counts_for_the_first_use(run_python):
+    done = run_python(
+        "import torch\n"
+        "torch.manual_seed(12)\n"
+        "print('libopenvino' in open('/proc/self/maps').read())\n"
+        "first = torch.rand(3, device='npu').cpu()\n"
+        "print(torch.equal(first, torch.rand(3, generator=torch.Generator().manual_seed(12))))\n"
+    )
+    assert done.stdout.split() == ["False", "True"], done.stderr

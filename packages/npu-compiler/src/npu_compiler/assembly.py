@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import operator
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,9 +42,10 @@ _HEAVY = {
 class RefusedNode(Exception):
     """Nodes that turned out not to be lowerable while a plan was carried out."""
 
-    def __init__(self, names: tuple[str, ...], reason: str) -> None:
+    def __init__(self, nodes: Iterable[fx.Node], reason: str) -> None:
         super().__init__(reason)
-        self.names = names
+        # A result of a call stands where its call stands, so the call is what is refused.
+        self.names = frozenset(_call_of(node).name for node in nodes)
         self.reason = reason
 
 
@@ -114,6 +115,12 @@ def assemble(
         frozen.update(own)
     run = outer.build(plan, by_level, calls, frozen)
     return Assembled(run, tuple(records), frozenset(frozen))
+
+
+def _call_of(node: fx.Node) -> fx.Node:
+    while node.target is operator.getitem and isinstance(node.args[0], fx.Node):
+        node = node.args[0]
+    return node
 
 
 def count_calls(nodes: Any) -> int:
@@ -221,9 +228,9 @@ def _check_outputs(piece: _Piece, home: str, exact_strides: bool) -> None:
     for node in piece.outputs:
         meta = node.meta["val"]
         if meta.device.type != home:
-            raise RefusedNode((node.name,), f"its result lives on {meta.device}, not on {home}")
+            raise RefusedNode([node], f"its result lives on {meta.device}, not on {home}")
         if exact_strides and not is_dense(meta):
-            raise RefusedNode((node.name,), "its result leaves gaps in memory or overlaps itself")
+            raise RefusedNode([node], "its result leaves gaps in memory or overlaps itself")
 
 
 def _make_program(
@@ -258,16 +265,17 @@ def _make_program(
         except LoweringError as error:
             if not error.node_name:
                 raise
-            raise RefusedNode((error.node_name,), error.reason) from error
+            named = [node for node in piece.module.graph.nodes if node.name == error.node_name]
+            raise RefusedNode(named, error.reason) from error
     lower_time_s = time.perf_counter() - started
     for node in piece.outputs:
         if lowered.values[node.name].get_node().get_type_name() == "Parameter":
-            raise RefusedNode((node.name,), "its result is an input as it is")
+            raise RefusedNode([node], "its result is an input as it is")
     precision = config.dtype or _own_precision(piece.module.graph)
     try:
         program = load_tolerant(lowered.model, name=name, options=compile_options(precision))
     except npu_runtime.ProgramError as error:
-        calls = tuple(node.name for node in piece.module.graph.nodes if node.op == "call_function")
+        calls = [node for node in piece.module.graph.nodes if node.op == "call_function"]
         raise RefusedNode(calls, f"the device refuses the program: {_brief(error)}") from error
     call = ProgramCall(
         program,

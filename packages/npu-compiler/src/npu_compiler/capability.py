@@ -18,7 +18,22 @@ from npu_compiler.lowering.arguments import bind_arguments
 from npu_compiler.lowering.dtypes import is_float, refusal_for_dtype
 from npu_compiler.options import CompilerConfig
 
-__all__ = ["is_compute", "is_effectful", "is_mutation", "is_symbolic", "refusal"]
+__all__ = [
+    "HOST_DUTIES",
+    "INPUT_WRITE",
+    "is_compute",
+    "is_effectful",
+    "is_mutation",
+    "is_symbolic",
+    "refusal",
+]
+
+
+OUTPUT_VIEW = "a view of a result, which the host takes"
+INPUT_WRITE = "writes a result into an input, which the host does"
+
+# What stands outside of programs by its nature: no fallback, and no error under strict.
+HOST_DUTIES = frozenset({OUTPUT_VIEW, INPUT_WRITE})
 
 
 def refusal(node: fx.Node, config: CompilerConfig) -> str | None:
@@ -31,21 +46,27 @@ def refusal(node: fx.Node, config: CompilerConfig) -> str | None:
     if op_name(node.target) in config.fallback_ops:
         return "listed in fallback_ops"
     if node.meta.get("npu_is_output_view"):
-        return "a view that the graph returns beside what it is a view of"
+        return OUTPUT_VIEW
+    if is_mutation(node):
+        return INPUT_WRITE if _writes_input(node) else "writes to an argument"
     row = find_converter(node.target)
     if row is None:
         if is_effectful(node):
             return "draws random numbers or has another effect"
         close = near_matches(node.target)
         return "no converter registered" + (f" (similar: {', '.join(close)})" if close else "")
-    if is_mutation(node):
-        return "writes to an argument"
     for meta in _tensors(node):
         if (reason := _tensor_refusal(meta)) is not None:
             return reason
     if row.rule is not None:
         return row.rule(node, **bind_arguments(node))
     return None
+
+
+def _writes_input(node: fx.Node) -> bool:
+    target = node.args[0] if node.args else None
+    is_copy = node.target is torch.ops.aten.copy_.default
+    return is_copy and isinstance(target, fx.Node) and target.op == "placeholder"
 
 
 def is_symbolic(node: fx.Node) -> bool:

@@ -15,7 +15,7 @@ import torch
 from torch import fx
 
 from npu_compiler.assembly import Assembled, RefusedNode, assemble, count_calls
-from npu_compiler.capability import is_mutation
+from npu_compiler.capability import HOST_DUTIES, is_mutation
 from npu_compiler.errors import LoweringError
 from npu_compiler.execution import FrozenWeights
 from npu_compiler.lowering import op_name, source_line
@@ -130,8 +130,9 @@ class CompiledGraph:
         while True:
             with observe.span("compile", "partition", graph=self._name):
                 plan = make_plan(self._module.graph, config=self._config, refused=refused)
-            if self._config.strict and plan.eager:
-                self._raise_strict(plan)
+            fallbacks = _fallbacks(plan)
+            if self._config.strict and fallbacks:
+                self._raise_strict(*fallbacks[0])
             if not plan.segments:
                 return plan, Assembled(self._module.forward, (), frozenset())
             try:
@@ -145,6 +146,13 @@ class CompiledGraph:
                     name=self._name,
                 )
             except RefusedNode as refusal:
+                if refused.keys() >= refusal.names:
+                    raise LoweringError(
+                        f"{self._name}: a refused call must leave its program; got "
+                        f"{', '.join(sorted(refusal.names))} again: {refusal.reason}. List its op "
+                        "in fallback_ops, and please report this.",
+                        "partition",
+                    ) from refusal
                 refused.update(dict.fromkeys(refusal.names, refusal.reason))
                 continue
             return plan, assembled
@@ -160,8 +168,7 @@ class CompiledGraph:
         kinds = {tensor.device.type for tensor in tensors}
         return "npu" if "npu" in kinds else "cpu"
 
-    def _raise_strict(self, plan: Plan) -> None:
-        node, reason = next(iter(plan.eager.items()))
+    def _raise_strict(self, node: fx.Node, reason: str) -> None:
         line = source_line(node)
         where = f"node {node.name}, {line}" if line else f"node {node.name}"
         shapes = [
@@ -181,15 +188,24 @@ class CompiledGraph:
     def _record(self, plan: Plan, assembled: Assembled) -> GraphRecord:
         eager = tuple(
             EagerNode(node.name, op_name(node.target), reason, source_line(node))
-            for node, reason in plan.eager.items()
-            if count_calls([node])
+            for node, reason in _fallbacks(plan)
         )
+        lowered = sum(program.node_count for program in assembled.programs)
         return GraphRecord(
             name=self._name,
             kind=self._kind,
-            node_count=count_calls(self._module.graph.nodes),
+            node_count=lowered + len(eager),
             programs=assembled.programs,
             eager=eager,
             frozen_count=len(assembled.constant_inputs),
             rebuilds=self._rebuilds,
         )
+
+
+def _fallbacks(plan: Plan) -> list[tuple[fx.Node, str]]:
+    """Eager calls that a program would have taken if it could, with the reasons."""
+    return [
+        (node, reason)
+        for node, reason in plan.eager.items()
+        if reason not in HOST_DUTIES and count_calls([node])
+    ]

@@ -15,6 +15,7 @@ import torch
 from torch import fx
 
 from npu_compiler.capability import (
+    INPUT_WRITE,
     is_compute,
     is_effectful,
     is_mutation,
@@ -68,7 +69,7 @@ def make_plan(
         if node.op == "call_function" and not is_symbolic(node)
     }
     while True:
-        plan = _level(graph, static, reasons)
+        plan = _Levels(static, reasons).plan(graph)
         poor = [segment for segment in plan.segments if not any(map(is_compute, segment.nodes))]
         if not poor:
             return plan
@@ -76,38 +77,74 @@ def make_plan(
             reasons.update((node.name, NOT_WORTH) for node in segment.nodes)
 
 
-def _level(
-    graph: fx.Graph, static: Mapping[fx.Node, str | None], refused: Mapping[str, str]
-) -> Plan:
-    levels: dict[fx.Node, int] = {}
-    eager: dict[fx.Node, str] = {}
-    members: dict[int, list[fx.Node]] = {}
-    floor = effects = 0
-    for node in graph.nodes:
-        if node.op in ("placeholder", "get_attr"):
-            levels[node] = 0
-        if node.op != "call_function":
-            continue
-        steps = [levels[source] + (source in eager) for source in node.all_input_nodes]
-        if is_symbolic(node):
-            levels[node] = max([floor, *steps])
-            continue
-        reason = _reason(node, static, refused, eager)
+class _Levels:
+    """Gives each call of a graph its level, in the graph's order."""
+
+    def __init__(self, static: Mapping[fx.Node, str | None], refused: Mapping[str, str]) -> None:
+        self._static = static
+        self._refused = refused
+        self._levels: dict[fx.Node, int] = {}
+        self._eager: dict[fx.Node, str] = {}
+        self._members: dict[int, list[fx.Node]] = {}
+        # The least level of what comes: for all, for random draws, and for readers of an input
+        # after a write to it.
+        self._floor = 0
+        self._draws = 0
+        self._floors: dict[fx.Node, int] = {}
+        self._last_reads: dict[fx.Node, int] = {}
+
+    def plan(self, graph: fx.Graph) -> Plan:
+        """Returns the plan of a graph."""
+        for node in graph.nodes:
+            if node.op in ("placeholder", "get_attr"):
+                self._levels[node] = 0
+            elif node.op == "call_function":
+                self._add(node)
+        segments = tuple(
+            Segment(level, tuple(nodes)) for level, nodes in sorted(self._members.items())
+        )
+        return Plan(segments, self._eager, self._levels)
+
+    def _add(self, node: fx.Node) -> None:
+        sources = node.all_input_nodes
+        owners = {_owner(source) for source in sources}
+        floor = max([self._floor, *(self._floors.get(owner, 0) for owner in owners)])
+        reason = None
+        if not is_symbolic(node):
+            reason = _reason(node, self._static, self._refused, self._eager)
         if reason is None:
-            levels[node] = max([floor, *steps])
-            members.setdefault(levels[node], []).append(node)
-            continue
-        before = [floor, *(levels[source] for source in node.all_input_nodes)]
-        eager[node] = reason
-        level = max(before)
-        if is_effectful(node):
-            level = effects = max(level, effects)
-        if is_mutation(node):
-            level = max(level, *levels.values())
-            floor = level + 1
-        levels[node] = level
-    segments = tuple(Segment(level, tuple(nodes)) for level, nodes in sorted(members.items()))
-    return Plan(segments, eager, levels)
+            steps = (self._levels[source] + (source in self._eager) for source in sources)
+            level = max([floor, *steps])
+            if not is_symbolic(node):
+                self._members.setdefault(level, []).append(node)
+        else:
+            self._eager[node] = reason
+            level = max([floor, *(self._levels[source] for source in sources)])
+            if is_effectful(node) and not is_mutation(node):
+                level = self._draws = max(level, self._draws)
+            if is_mutation(node):
+                level = self._write(node, reason, level)
+        self._levels[node] = level
+        for owner in owners:
+            self._last_reads[owner] = max(level, self._last_reads.get(owner, 0))
+
+    def _write(self, node: fx.Node, reason: str, level: int) -> int:
+        """A write waits for those who read before it, and those who read later wait for it."""
+        if reason == INPUT_WRITE and isinstance(node.args[0], fx.Node):
+            target = node.args[0]
+            level = max(level, self._last_reads.get(target, 0))
+            self._floors[target] = level + 1
+        else:
+            level = max(level, *self._levels.values())
+            self._floor = level + 1
+        return level
+
+
+def _owner(node: fx.Node) -> fx.Node:
+    """What a node is a view of, at the end of all views."""
+    while node.op == "call_function" and is_view(node) and isinstance(node.args[0], fx.Node):
+        node = node.args[0]
+    return node
 
 
 def _reason(

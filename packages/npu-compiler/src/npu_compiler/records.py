@@ -60,7 +60,8 @@ class GraphRecord:
     Attributes:
         name: such as graph_0.
         kind: inference, forward or backward.
-        node_count: FX calls, without symbolic numbers and picks from tuples.
+        node_count: FX calls, without symbolic numbers, picks from tuples, views that are returned
+            and writes into inputs.
         programs: in the order they run.
         eager: calls that run between programs.
         frozen_count: inputs that became constants.

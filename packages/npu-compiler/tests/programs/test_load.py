@@ -46,3 +46,13 @@ def test_other_failures_are_the_callers(monkeypatch):
     monkeypatch.setattr(load, "load_model", failing)
     with pytest.raises(npu_runtime.ProgramError, match="no memory"):
         load_tolerant(model(), name="test", options=compile_options("float32"))
+
+
+@pytest.mark.parametrize("half, size", [(False, 4), (True, 2)])
+def test_model_is_written_with_whole_or_half_weights(tmp_path, half, size):
+    x = ops.parameter([1, 64], ov.Type.f32)
+    product = ops.matmul(x, ops.constant(torch.randn(64, 64).numpy()), False, True)
+    path = tmp_path / "model.xml"
+    load.write_model(ov.Model([ops.result(product)], [x], "product"), path, half=half)
+    assert path.with_suffix(".bin").stat().st_size == 64 * 64 * size
+    assert ov.Core().read_model(path).output(0).element_type == ov.Type.f32

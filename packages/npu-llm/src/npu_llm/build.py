@@ -99,10 +99,12 @@ def prepare(
 
 def _load(entry: Entry, precision: Precision) -> npu_runtime.Program:
     entry.check_blob()
+    # The compiled form without the weights, which stay mapped from the IR's own file.
+    options = {**programs.compile_options(precision.compute), "CACHE_MODE": "OPTIMIZE_SIZE"}
     program = npu_runtime.load_program(
         entry.model_path,
         name=entry.name,
-        options=programs.compile_options(precision.compute),
+        options=options,
         cache_dir=entry.blob_folder,
     )
     if not program.loaded_from_cache:
@@ -120,15 +122,16 @@ def _fill(
 ) -> None:
     """Writes all of an entry but its compiled form, which the first load adds."""
     # Heavy, and of no use to a start from the cache.
-    from npu_llm.checkpoint import load_model, load_tokenizer
+    from npu_llm.checkpoint import load_model, load_tokenizer, read_gguf_once
     from npu_llm.lower_step import save_step
 
-    with progress.stage("weights"):
-        model = load_model(
-            source, trust_remote_code=trust_remote_code, on_progress=progress.advance
-        )
-    with progress.stage("tokenizer"):
-        tokenizer = load_tokenizer(source, trust_remote_code=trust_remote_code)
+    with read_gguf_once():
+        with progress.stage("weights"):
+            model = load_model(
+                source, trust_remote_code=trust_remote_code, on_progress=progress.advance
+            )
+        with progress.stage("tokenizer"):
+            tokenizer = load_tokenizer(source, trust_remote_code=trust_remote_code)
         if tokenizer is not None:
             tokenizer.save_pretrained(folder / "tokenizer")
     model.config.save_pretrained(folder)

@@ -55,12 +55,19 @@ def save_step(
         lowered = lower(captured.graph_module, name=type(model).__name__)
         _name_ports(lowered.model, captured)
         stateful = make_stateful(lowered.model, _variables(captured))
-        progress.advance(0.3)
-        if precision.weights in ("int8", "int4"):
+    if precision.weights in ("int8", "int4"):
+        with progress.stage("compress"):
             compress_weights(stateful, mode=precision.weights)
     with progress.stage("save"):
-        write_model(stateful, path)
+        write_model(stateful, path, half=_fits_half(model, precision))
     return {"layers": len(captured.layers), "limits": list(captured.limits)}
+
+
+def _fits_half(model: Any, precision: Precision) -> bool:
+    """Whether the weights may be stored as float16, which has three bits more than bfloat16."""
+    if precision.weights not in ("bfloat16", "float16"):
+        return False
+    return all(float(weight.detach().abs().max()) <= -_MASKED for weight in model.parameters())
 
 
 def _variables(captured: CapturedStep) -> list[StateVariable]:

@@ -44,7 +44,6 @@ class NPUModelForCausalLM(GenerationMixin):  # type: ignore[misc]
     input_modalities = ("text",)
     base_model_prefix = ""
     _is_stateful = True
-    _supports_cache_class = True
 
     def __init__(
         self, entry: Entry, program: Program, precision: Precision, report: LoadReport

@@ -60,7 +60,11 @@ class Recorded:
 
 
 def assemble(recorded: Recorded) -> Timeline:
-    """Puts everything on tracks and on one clock, and draws the arrows."""
+    """Puts everything on tracks and on one clock, and draws the arrows.
+
+    Args:
+        recorded: What was heard; the ops of its windows are taken out of it.
+    """
     names = dict(recorded.thread_names)
     for window in recorded.windows:
         for thread_id, name in window.recorded.thread_names.items():
@@ -123,20 +127,19 @@ def _place_ops(
     flows = []
     shift = alignment.offset_ns
     for window in recorded.windows:
-        for item in window.recorded.slices:
+        # Emptied while it is read: two forms of a million ops at once are too much memory.
+        remaining = window.recorded.slices
+        remaining.reverse()
+        while remaining:
+            item = remaining.pop()
             if item.thread_id == recorded.own_thread_id:
                 continue
             if item.category == "python_function" and _OWN_CALL.search(item.name):
                 continue
+            track = tracks.thread(item.thread_id)
+            start_ns = item.start_ns - shift
             slices.append(
-                Slice(
-                    tracks.thread(item.thread_id),
-                    item.category,
-                    item.name,
-                    item.start_ns - shift,
-                    item.duration_ns,
-                    item.args,
-                )
+                Slice(track, item.category, item.name, start_ns, item.duration_ns, item.args)
             )
         flows += [
             Flow(

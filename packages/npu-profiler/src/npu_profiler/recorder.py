@@ -21,6 +21,7 @@ from npu_profiler.chrome import check_writable, write_chrome_trace
 from npu_profiler.device_events import DeviceEvents
 from npu_profiler.errors import TraceError
 from npu_profiler.import_hook import ImportHook
+from npu_profiler.signal_mask import signals_blocked
 from npu_profiler.summary import Summary, summarize
 from npu_profiler.thread_names import ThreadNames
 from npu_profiler.torch_ops import OpWindow, TorchOps
@@ -123,7 +124,8 @@ class Recording:
             _current = self
         self._start_ns = time.time_ns()
         self._thread_names.start()
-        self._upkeep.start()
+        with signals_blocked():
+            self._upkeep.start()
         self._hook.install()
 
     def finish(self) -> None:

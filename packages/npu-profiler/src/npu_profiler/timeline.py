@@ -141,7 +141,9 @@ def nested(slices: Iterable[Slice]) -> list[Slice]:
     Returns:
         The same slices by (start, longest first), each within the one that contains its start.
     """
-    ordered = sorted(slices, key=lambda s: (s.start_ns, -s.duration_ns))
+    # Two stable sorts, as pairs for keys would take as much memory as the slices.
+    ordered = sorted(slices, key=lambda item: item.duration_ns, reverse=True)
+    ordered.sort(key=lambda item: item.start_ns)
     open_ends: dict[Track, list[int]] = {}
     for index, item in enumerate(ordered):
         ends = open_ends.setdefault(item.track, [])

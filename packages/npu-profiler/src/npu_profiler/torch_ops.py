@@ -6,18 +6,19 @@ memory. What was exported is read in `kineto_file.py`.
 """
 
 import dataclasses
-import functools
-import mmap
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from npu_profiler.clock import ClockMark
 from npu_profiler.config import quiet_kineto
 from npu_profiler.kineto_file import KinetoFile, TorchSlice, read_kineto_file
+from npu_profiler.other_profilers import step_aside
+from npu_profiler.process_memory import resident_bytes, return_memory
+from npu_profiler.signal_mask import signals_blocked
 
 if TYPE_CHECKING:
     import torch.profiler
@@ -27,12 +28,10 @@ __all__ = ["OpWindow", "TorchOps"]
 MARK_PREFIX = "npu_profiler::clock:"
 MARKS_PER_EDGE = 16
 
-_STATM = Path("/proc/self/statm")
-
 # Torch keeps 275 bytes of an op and needs 1,000 more of each for a moment when a window ends
-# (2026-11): a window is ended at about a million ops. The program's own growth ends it as well; a
-# window with few ops in it ends in a millisecond.
-WINDOW_GROWTH_BYTES = 256 << 20
+# (2026-11): a window is ended at about half a million ops. The program's own growth ends it as
+# well; a window with few ops in it ends in a millisecond.
+WINDOW_GROWTH_BYTES = 128 << 20
 
 # About four million ops, which are a gigabyte as a timeline, and a trace that viewers still open.
 MAX_EXPORT_BYTES = 1 << 30
@@ -61,8 +60,14 @@ class OpWindow:
 class _OpenWindow:
     profile: "torch.profiler.profile"
     start_ns: int
-    resident_bytes: int
     brackets: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _ClosedWindow:
+    window: _OpenWindow
+    end_ns: int
+    end_reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +98,7 @@ class TorchOps:
         self._exports: list[_Export] = []
         self._restore: Callable[[], None] | None = None
         self._is_full = False
+        self._baseline_bytes = 0
         # Re-entrant: a signal may end the recording while its own thread opens a window.
         self._lock = threading.RLock()
         self.problems: list[str] = []
@@ -104,7 +110,7 @@ class TorchOps:
             RuntimeError: Torch cannot profile now, for example because somebody else does.
         """
         self._open_window()
-        self._restore = _step_aside(self._owns, self._pause, self._resume)
+        self._restore = step_aside(self._owns, self._pause, self._resume)
 
     def stop(self) -> None:
         """Ends the recording. Nothing happens when none runs.
@@ -115,21 +121,23 @@ class TorchOps:
         if self._restore is not None:
             self._restore()
             self._restore = None
-        self._close_window("")
+        self._export(self._close_window(""))
 
     def keep_bounded(self) -> None:
         """Ends a window that has grown large and opens the next. To be called now and then."""
         with self._lock:
-            window = self._open
-            if window is None or resident_bytes() - window.resident_bytes < WINDOW_GROWTH_BYTES:
+            if self._open is None or resident_bytes() - self._baseline_bytes < WINDOW_GROWTH_BYTES:
                 return
-            self._attempt(lambda: self._close_window("torch hands over its ops"))
-            if sum(export.size_bytes for export in self._exports) >= MAX_EXPORT_BYTES:
+            if sum(export.size_bytes for export in self._exports) < MAX_EXPORT_BYTES:
+                self._attempt(self._hand_over)
+            else:
                 self._is_full = True
+                self._attempt(lambda: self._export(self._close_window("its limit is reached")))
                 self.problems.append(
                     "aten ops past the first four million or so; npu_profiler.trace records a part"
                 )
-            self._attempt(self._open_window)
+            return_memory()
+            self._baseline_bytes = resident_bytes()
 
     def read(self) -> list[OpWindow]:
         """Reads what was recorded, and removes torch's files.
@@ -158,11 +166,12 @@ class TorchOps:
         with self._lock:
             if self._open is not None or self._is_full:
                 return
-            self._open = _OpenWindow(self._new_profile(), time.time_ns(), resident_bytes())
+            self._baseline_bytes = resident_bytes()
+            self._open = _OpenWindow(self._new_profile(), time.time_ns())
             try:
-                with quiet_kineto():
+                with quiet_kineto(), signals_blocked():
                     self._open.profile.prepare_trace()
-                self._open.profile.start_trace()
+                    self._open.profile.start_trace()
             except RuntimeError:
                 self._open = None
                 raise
@@ -181,23 +190,42 @@ class TorchOps:
             ),
         )
 
-    def _close_window(self, end_reason: str) -> None:
+    def _close_window(self, end_reason: str) -> _ClosedWindow | None:
         with self._lock:
             window, self._open = self._open, None
             if window is None:
-                return
+                return None
             _set_marks(window.brackets, "end")
             end_ns = time.time_ns()
             window.profile.stop_trace()
-            path = self._scratch.with_name(f"{self._scratch.name}{len(self._exports)}.json")
-            window.profile.export_chrome_trace(str(path))
-            size_bytes = path.stat().st_size
-            self._exports.append(
-                _Export(path, window.start_ns, end_ns, end_reason, size_bytes, window.brackets)
+            return _ClosedWindow(window, end_ns, end_reason)
+
+    def _export(self, closed: _ClosedWindow | None) -> None:
+        if closed is None:
+            return
+        window = closed.window
+        path = self._scratch.with_name(f"{self._scratch.name}{len(self._exports)}.json")
+        window.profile.export_chrome_trace(str(path))
+        size_bytes = path.stat().st_size
+        self._exports.append(
+            _Export(
+                path,
+                window.start_ns,
+                closed.end_ns,
+                closed.end_reason,
+                size_bytes,
+                window.brackets,
             )
+        )
+
+    def _hand_over(self) -> None:
+        closed = self._close_window("torch hands over its ops")
+        self._open_window()  # before the export: that takes long, and ops go on meanwhile
+        self._export(closed)
 
     def _pause(self) -> None:
-        self._attempt(lambda: self._close_window("the program's own torch.profiler runs"))
+        reason = "the program's own torch.profiler runs"
+        self._attempt(lambda: self._export(self._close_window(reason)))
 
     def _resume(self) -> None:
         self._attempt(self._open_window)
@@ -208,12 +236,6 @@ class TorchOps:
             action()
         except (RuntimeError, OSError) as error:
             self.problems.append(f"aten ops of one window: {error}")
-
-
-def resident_bytes() -> int:
-    """Memory of this process that is in RAM."""
-    pages = int(_STATM.read_text().split()[1])
-    return pages * mmap.PAGESIZE
 
 
 def _set_marks(brackets: dict[str, tuple[int, int]], edge: str) -> None:
@@ -237,39 +259,3 @@ def _take_marks(
         ClockMark(*brackets[item.name], item.start_ns) for item in slices if item.name in brackets
     ]
     return marks, [item for item in slices if not item.name.startswith(MARK_PREFIX)]
-
-
-def _step_aside(
-    is_ours: Callable[[object], bool], pause: Callable[[], None], resume: Callable[[], None]
-) -> Callable[[], None]:
-    """Makes every other profiler pause ours while it runs; returns what undoes that."""
-    from torch.autograd import profiler
-
-    target: Any = profiler.profile
-    prepare, leave = target._prepare_trace, target.__exit__
-    others: set[int] = set()
-
-    @functools.wraps(prepare)
-    def prepare_trace(self: Any) -> None:
-        if self.enabled and not is_ours(self):
-            pause()
-            others.add(id(self))
-        prepare(self)
-
-    @functools.wraps(leave)
-    def exit_trace(self: Any, *exc_info: Any) -> Any:
-        try:
-            return leave(self, *exc_info)
-        finally:
-            if id(self) in others:
-                others.discard(id(self))
-                if not others:
-                    resume()
-
-    def restore() -> None:
-        target._prepare_trace = prepare
-        target.__exit__ = leave
-
-    target._prepare_trace = prepare_trace
-    target.__exit__ = exit_trace
-    return restore

@@ -5,6 +5,7 @@
 
 #include "driver/choice.h"
 #include "npu/error.h"
+#include "npu/process.h"
 #include "stream/stream_state.h"
 
 namespace npu {
@@ -52,6 +53,7 @@ c10::DeviceIndex exchange_device(c10::DeviceIndex device_index) {
 }
 
 void synchronize(c10::DeviceIndex device_index) {
+  check_process();
   check_device(device_index);
   stream::synchronize_device(device_index);
 }

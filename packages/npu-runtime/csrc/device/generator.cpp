@@ -3,11 +3,14 @@
 #include "npu/generator.h"
 
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <vector>
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <c10/core/GeneratorImpl.h>
 
+#include "device/default_generators.h"
 #include "npu/device.h"
 #include "npu/error.h"
 
@@ -50,19 +53,47 @@ c10::DeviceIndex resolve(c10::DeviceIndex device_index) {
   return resolved;
 }
 
+// Never destroyed: generators are used by static objects of other libraries at exit. Once made, the
+// vector stays as it is, so that references into it hold.
+struct Defaults {
+  std::mutex mutex;
+  std::optional<std::uint64_t> seed;  // asked for before there were generators
+  std::vector<at::Generator> generators;
+};
+
+Defaults& defaults() {
+  static auto* instance = new Defaults;
+  return *instance;
+}
+
 }  // namespace
 
 const at::Generator& default_generator(c10::DeviceIndex device_index) {
-  // Never destroyed: generators are used by static objects of other libraries at exit.
-  static auto* generators = [] {
-    auto* made = new std::vector<at::Generator>;
+  const auto index = static_cast<std::size_t>(resolve(device_index));
+  Defaults& state = defaults();
+  const std::lock_guard lock(state.mutex);
+  if (state.generators.empty()) {
     for (c10::DeviceIndex i = 0; i < device_count(); ++i) {
-      made->push_back(make_generator(i));
-      made->back().seed();
+      at::Generator made = make_generator(i);
+      if (state.seed.has_value()) {
+        made.set_current_seed(*state.seed);
+      } else {
+        made.seed();
+      }
+      state.generators.push_back(std::move(made));
     }
-    return made;
-  }();
-  return generators->at(static_cast<std::size_t>(resolve(device_index)));
+  }
+  return state.generators.at(index);
+}
+
+void seed_default_generators(std::uint64_t seed) {
+  Defaults& state = defaults();
+  const std::lock_guard lock(state.mutex);
+  state.seed = seed;
+  for (at::Generator& generator : state.generators) {
+    const std::lock_guard own_lock(generator.mutex());
+    generator.set_current_seed(seed);
+  }
 }
 
 at::Generator make_generator(c10::DeviceIndex device_index) {

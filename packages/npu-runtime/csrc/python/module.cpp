@@ -2,16 +2,21 @@
 // which gives them their public names.
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/Generator.h>
+#include <torch/csrc/utils/device_lazy_init.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include "device/default_generators.h"
 #include "driver/choice.h"
 #include "npu/device.h"
 #include "npu/error.h"
 #include "npu/generator.h"
+#include "npu/process.h"
 #include "observe_buffer.h"
+#include "python/autograd_threads.h"
 #include "python/memory.h"
 #include "python/program.h"
 #include "python/streams.h"
+#include "python/views.h"
 #include "stream/launch_blocking.h"
 
 namespace npu::python {
@@ -79,9 +84,20 @@ at::Generator generator(c10::DeviceIndex device_index) {
   return default_generator(device_index);
 }
 
+// Use from Python ends in a child that forks off now; torch's own handler makes the child's first
+// tensor on npu go through torch.npu._lazy_init again, which says so.
+void use_device() {
+  check_process();
+  mark_device_used();
+  torch::utils::register_fork_handler_for_device_init(c10::DeviceType::PrivateUse1);
+}
+
 void bind_device(py::module_& module) {
   module.def("configure", &configure);
   module.def("is_open", &driver::is_open);
+  module.def("use_device", &use_device);
+  module.def("check_process", &check_process);
+  module.def("is_in_bad_fork", &is_in_bad_fork);
   module.def("open_error", &driver::open_error);
   module.def("device_count", &device_count);
   module.def("current_device", &current_device);
@@ -90,6 +106,7 @@ void bind_device(py::module_& module) {
   module.def("synchronize", &synchronize, py::call_guard<py::gil_scoped_release>());
   module.def("device_properties", &device_properties);
   module.def("default_generator", &generator);
+  module.def("seed_default_generators", &seed_default_generators);
 }
 
 }  // namespace
@@ -107,6 +124,9 @@ PYBIND11_MODULE(_C, module) {
   npu::python::bind_memory(module);
   npu::python::bind_streams(module);
   npu::python::bind_program(module);
+  npu::python::bind_views(module);
+  module.def("stop_autograd_threads", &npu::python::stop_autograd_threads,
+             py::call_guard<py::gil_scoped_release>());
   module.def("drain_events", &npu::python::drain_events);
   module.def("set_listener_count", &npu::observe::set_listener_count);
 }

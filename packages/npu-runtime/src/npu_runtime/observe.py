@@ -25,6 +25,7 @@ __all__ = [
     "is_enabled",
     "remove_listener",
     "span",
+    "span_since",
 ]
 
 _logger = logging.getLogger(__name__)
@@ -104,20 +105,15 @@ def span(category: str, name: str, **args: object) -> Iterator[None]:
     try:
         yield
     finally:
+        span_since(category, name, start_ns, **args)
+
+
+def span_since(category: str, name: str, start_ns: int, **args: object) -> None:
+    """Emits a span from ``start_ns`` (of ``time.time_ns``) until now."""
+    if _listeners:
         duration_ns = time.time_ns() - start_ns
-        _deliver(
-            [
-                Event(
-                    "span",
-                    category,
-                    name,
-                    start_ns,
-                    duration_ns,
-                    threading.get_native_id(),
-                    args=args,
-                )
-            ]
-        )
+        thread_id = threading.get_native_id()
+        _deliver([Event("span", category, name, start_ns, duration_ns, thread_id, args=args)])
 
 
 def instant(category: str, name: str, **args: object) -> None:

@@ -1,19 +1,37 @@
-"""Makes torch know the device: the name ``npu``, ``torch.npu``, methods on tensors and modules.
+"""Makes torch know the device: its name, ``torch.npu``, methods, DLPack, processes, dynamo.
 
 Happens once, on import; opens no device. The native half registers itself when the library loads.
 """
 
 import atexit
+import importlib
+import sys
+from types import ModuleType
 
 import torch
 import torch.utils.backend_registration as backend_registration
 
 from npu_runtime import _C, distributed, npu
 from npu_runtime.config import config
+from npu_runtime.dlpack import register_dlpack_device
 from npu_runtime.drivers import openvino_library, vendor_drivers
+from npu_runtime.late_import import when_imported
 from npu_runtime.memory_check import install_memory_check, install_oom_snapshot
+from npu_runtime.processes import register_reducers
 
 __all__: list[str] = []
+
+
+def _register_module() -> None:
+    """Makes ``torch.npu`` a module, and ``import torch.npu.amp`` find the modules below it."""
+    torch._register_device_module("npu", npu)  # type: ignore[no-untyped-call]
+    for name, value in vars(npu).items():
+        if isinstance(value, ModuleType) and value.__name__ == f"{npu.__name__}.{name}":
+            sys.modules[f"torch.npu.{name}"] = value
+
+
+def _register_with_dynamo() -> None:
+    importlib.import_module("npu_runtime.dynamo_interface")
 
 
 def _register() -> None:
@@ -23,11 +41,15 @@ def _register() -> None:
     if config.sanitizer:
         _C.set_sanitizer(True)
     backend_registration.rename_privateuse1_backend("npu")
-    torch._register_device_module("npu", npu)  # type: ignore[no-untyped-call]
+    _register_module()
     backend_registration.generate_methods_for_privateuse1_backend(
         for_tensor=True, for_module=True, for_packed_sequence=True, for_storage=True
     )
     distributed.register()
+    register_dlpack_device()
+    register_reducers()
+    when_imported("torch._dynamo.device_interface", _register_with_dynamo)
+    atexit.register(_C.stop_autograd_threads)
     if config.memory_check:
         install_memory_check()
     if config.oom_snapshot:

@@ -1,8 +1,23 @@
 """``torch.npu``: the device's module, with the names that users of ``torch.cuda`` know."""
 
-from npu_runtime.npu.amp import get_amp_supported_dtype, is_bf16_supported
+from typing import Any
+
+from torch import AcceleratorError, OutOfMemoryError
+
+from npu_runtime.npu import amp, memory, nvtx, random, streams
+from npu_runtime.npu.absent import ABSENT
+from npu_runtime.npu.amp import (
+    get_amp_supported_dtype,
+    get_autocast_dtype,
+    is_autocast_enabled,
+    is_bf16_supported,
+    is_tf32_supported,
+    set_autocast_dtype,
+    set_autocast_enabled,
+)
 from npu_runtime.npu.device import (
     DeviceProperties,
+    can_device_access_peer,
     current_device,
     device,
     device_count,
@@ -11,6 +26,7 @@ from npu_runtime.npu.device import (
     get_device_name,
     get_device_properties,
     init,
+    ipc_collect,
     is_available,
     is_initialized,
     set_device,
@@ -59,61 +75,108 @@ from npu_runtime.npu.streams import (
     set_stream,
     stream,
 )
+from npu_runtime.npu.tensor_types import (
+    BFloat16Tensor,
+    BoolTensor,
+    ByteTensor,
+    CharTensor,
+    DoubleTensor,
+    FloatTensor,
+    HalfTensor,
+    IntTensor,
+    LongTensor,
+    ShortTensor,
+)
+from npu_runtime.npu.views import as_cpu, as_npu
 
 __all__ = [
+    "AcceleratorError",
+    "BFloat16Tensor",
+    "BoolTensor",
+    "ByteTensor",
+    "CharTensor",
     "DeviceProperties",
+    "DoubleTensor",
     "Event",
+    "FloatTensor",
+    "HalfTensor",
+    "IntTensor",
+    "LongTensor",
     "NPUGraph",
+    "OutOfMemoryError",
+    "ShortTensor",
     "Stream",
     "StreamContext",
+    "amp",
+    "as_cpu",
+    "as_npu",
+    "can_device_access_peer",
     "current_device",
     "current_stream",
+    "default_generators",
     "default_stream",
     "device",
     "device_count",
     "device_of",
     "empty_cache",
     "get_amp_supported_dtype",
+    "get_autocast_dtype",
     "get_device_capability",
     "get_device_name",
     "get_device_properties",
     "get_rng_state",
     "get_rng_state_all",
     "graph",
+    "has_half",
     "init",
     "initial_seed",
+    "ipc_collect",
+    "is_autocast_enabled",
     "is_available",
     "is_bf16_supported",
     "is_current_stream_capturing",
     "is_initialized",
+    "is_tf32_supported",
     "manual_seed",
     "manual_seed_all",
     "max_memory_allocated",
     "max_memory_reserved",
     "mem_get_info",
+    "memory",
     "memory_allocated",
     "memory_reserved",
     "memory_snapshot",
     "memory_stats",
     "memory_stats_as_nested_dict",
     "memory_summary",
+    "nvtx",
+    "random",
     "record_memory_history",
     "reset_accumulated_memory_stats",
     "reset_peak_memory_stats",
     "seed",
     "seed_all",
+    "set_autocast_dtype",
+    "set_autocast_enabled",
     "set_device",
     "set_per_process_memory_fraction",
     "set_rng_state",
     "set_rng_state_all",
     "set_stream",
     "stream",
+    "streams",
     "synchronize",
 ]
 
+has_half = True
 
-def __getattr__(name: str) -> bool:
-    # torch.utils.checkpoint saves the device's random state only when it finds this attribute true.
-    if name == "_initialized":
+
+def __getattr__(name: str) -> Any:
+    """Names that are made when asked for, and the reasons for those that are not there."""
+    if name == "default_generators":  # asking opens the device
+        return random.default_generators()
+    if name == "_initialized":  # torch.utils.checkpoint keeps random states of devices that are
         return is_initialized()
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if reason := ABSENT.get(name):
+        raise AttributeError(f"torch.npu has no {name}: {reason}.", name=name, obj=None)
+    raise AttributeError(f"module 'torch.npu' has no attribute {name!r}")

@@ -1,8 +1,71 @@
-"""Mixed precision of ``torch.npu``: which dtypes autocast may choose."""
+"""Mixed precision of ``torch.npu``: autocast, the gradient scaler, and the dtypes for them.
+
+The lists of ops that autocast casts are native and with the kernels (npu-ops, csrc/autocast.cpp).
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
 
 import torch
+from torch.amp import autocast_mode, grad_scaler
 
-__all__ = ["get_amp_supported_dtype", "is_bf16_supported"]
+__all__ = [
+    "GradScaler",
+    "autocast",
+    "custom_bwd",
+    "custom_fwd",
+    "get_amp_supported_dtype",
+    "get_autocast_dtype",
+    "is_autocast_enabled",
+    "is_bf16_supported",
+    "is_tf32_supported",
+    "set_autocast_dtype",
+    "set_autocast_enabled",
+]
+
+custom_fwd: Callable[..., Any] = functools.partial(torch.amp.custom_fwd, device_type="npu")
+custom_bwd: Callable[..., Any] = functools.partial(torch.amp.custom_bwd, device_type="npu")
+
+
+class autocast(autocast_mode.autocast):
+    """``torch.autocast("npu", ...)``, as a context manager or a decorator.
+
+    Args:
+        enabled: Whether to cast at all.
+        dtype: What ops on the lower-precision list compute in; the current default otherwise.
+        cache_enabled: Whether a weight that was cast is kept for the rest of the context.
+    """
+
+    def __init__(
+        self,
+        enabled: bool = True,
+        dtype: torch.dtype | None = None,
+        cache_enabled: bool | None = None,
+    ) -> None:
+        super().__init__("npu", dtype=dtype, enabled=enabled, cache_enabled=cache_enabled)
+
+
+class GradScaler(grad_scaler.GradScaler):
+    """``torch.amp.GradScaler("npu", ...)``: keeps float16 gradients from vanishing.
+
+    Args:
+        init_scale: The first scale.
+        growth_factor: What the scale is multiplied by after ``growth_interval`` good steps.
+        backoff_factor: What it is multiplied by after a step with an inf or a nan.
+        growth_interval: Good steps in a row before the scale grows.
+        enabled: Whether to scale at all.
+    """
+
+    def __init__(
+        self,
+        init_scale: float = 2.0**16,
+        growth_factor: float = 2.0,
+        backoff_factor: float = 0.5,
+        growth_interval: int = 2000,
+        enabled: bool = True,
+    ) -> None:
+        super().__init__("npu", init_scale, growth_factor, backoff_factor, growth_interval, enabled)
 
 
 def get_amp_supported_dtype() -> list[torch.dtype]:
@@ -10,6 +73,31 @@ def get_amp_supported_dtype() -> list[torch.dtype]:
     return [torch.bfloat16, torch.float16]
 
 
-def is_bf16_supported() -> bool:
+def get_autocast_dtype() -> torch.dtype:
+    """What autocast computes in when no dtype is given: float16 until it is set."""
+    return torch.get_autocast_dtype("npu")
+
+
+def set_autocast_dtype(dtype: torch.dtype) -> None:
+    """Sets what autocast computes in when no dtype is given, for this thread."""
+    torch.set_autocast_dtype("npu", dtype)
+
+
+def is_autocast_enabled() -> bool:
+    """Whether autocast is on for npu, in this thread."""
+    return torch.is_autocast_enabled("npu")
+
+
+def set_autocast_enabled(enabled: bool) -> None:
+    """Switches autocast for npu on or off, for this thread."""
+    torch.set_autocast_enabled("npu", enabled)
+
+
+def is_bf16_supported(including_emulation: bool = True) -> bool:
     """Whether bfloat16 works; it does on every device that the driver serves."""
     return True
+
+
+def is_tf32_supported() -> bool:
+    """False: TF32 is a format of NVIDIA's matrix units."""
+    return False

@@ -16,6 +16,7 @@ from npu_runtime.errors import InputError
 __all__ = [
     "DeviceLike",
     "DeviceProperties",
+    "can_device_access_peer",
     "current_device",
     "device",
     "device_count",
@@ -25,6 +26,7 @@ __all__ = [
     "get_device_name",
     "get_device_properties",
     "init",
+    "ipc_collect",
     "is_available",
     "is_initialized",
     "set_device",
@@ -68,27 +70,34 @@ def device_count() -> int:
 def init() -> None:
     """Opens the driver now rather than at first use.
 
+    From here on a forked child may not use the device.
+
     Raises:
-        DeviceError: No device can serve (code ``device-absent``).
+        DeviceError: No device can serve (code ``device-absent``), or this is a child of a process
+            that used the device before it forked (``forked-after-use``).
     """
     global _initialized
+    _C.use_device()
     _C.synchronize(_C.current_device())
     _initialized = True
 
 
 def _lazy_init() -> None:
-    if not _initialized:
+    if not _initialized or _C.is_in_bad_fork():
         init()
 
 
 def is_initialized() -> bool:
-    """Whether ``init`` ran, by hand or by a function that needed it."""
-    return _initialized
+    """Whether ``init`` ran, by hand or by a function that needed it, and the device is usable."""
+    return _initialized and not _C.is_in_bad_fork()
 
 
 def _is_in_bad_fork() -> bool:
-    """False: the device's memory is plain private memory, which a forked child inherits."""
-    return False
+    """Whether this is a child of a process that used the device before it forked.
+
+    Such a child inherits memory and none of the threads behind it; work there could wait for ever.
+    """
+    return _C.is_in_bad_fork()
 
 
 def current_device() -> int:
@@ -107,6 +116,22 @@ def set_device(device: DeviceLike) -> None:
 def synchronize(device: DeviceLike = None) -> None:
     """Waits until all work on a device is done. The lock of Python is released meanwhile."""
     _C.synchronize(device_index(device))
+
+
+def ipc_collect() -> None:
+    """Does nothing: a tensor that goes to another process is copied, so nothing is held for it."""
+
+
+def can_device_access_peer(device: DeviceLike, peer_device: DeviceLike) -> bool:
+    """Whether a device reads another one's memory: always, for they share the machine's.
+
+    Raises:
+        InputError: One of them is no npu device (code ``device-type``).
+        DeviceError: One of them does not exist (code ``device-index``).
+    """
+    for index in (device_index(device), device_index(peer_device)):
+        _C.synchronize(index)
+    return True
 
 
 def get_device_properties(device: DeviceLike = None) -> DeviceProperties:

@@ -30,9 +30,12 @@ def manual_seed(seed: int) -> None:
 
 
 def manual_seed_all(seed: int) -> None:
-    """Seeds the generators of all devices; ``torch.manual_seed`` calls it, with or without one."""
-    for index in range(_C.device_count()):
-        _C.default_generator(index).manual_seed(int(seed))
+    """Seeds the generators of all devices; ``torch.manual_seed`` calls it, with or without one.
+
+    Opens no device: one that is used later starts from this seed.
+    """
+    # A generator of the CPU knows which numbers are seeds, and what a negative one stands for.
+    _C.seed_default_generators(torch.Generator().manual_seed(int(seed)).initial_seed())
 
 
 def seed() -> int:
@@ -42,8 +45,12 @@ def seed() -> int:
 
 def seed_all() -> None:
     """Seeds the generators of all devices with one random number."""
-    if _C.device_count():
-        manual_seed_all(_C.default_generator(0).seed())
+    manual_seed_all(torch.Generator().seed())
+
+
+def default_generators() -> tuple[torch.Generator, ...]:
+    """The devices' default generators, by index; ``torch.npu.default_generators`` is this tuple."""
+    return tuple(_C.default_generator(index) for index in range(_C.device_count()))
 
 
 def initial_seed() -> int:

@@ -1,0 +1,121 @@
+"""npu for dynamo: current device, streams, events and properties while it traces.
+
+Importing this module registers it, and imports dynamo; registration.py says when. The backend
+that compiles the graphs is npu-compiler's.
+"""
+
+import contextlib
+from typing import Any
+
+import torch
+from torch._dynamo.device_interface import DeviceInterface, register_interface_for_device
+
+from npu_runtime import _C, npu
+from npu_runtime.npu.device import DeviceProperties
+
+__all__ = ["NpuInterface"]
+
+
+class NpuInterface(DeviceInterface):
+    """What dynamo asks of a device, answered by ``torch.npu``."""
+
+    device = npu.device
+    Event = torch.Event
+    Stream = torch.Stream
+
+    class Worker:
+        """The same in a process that compiles for another one."""
+
+        @staticmethod
+        def set_device(device: int) -> None:
+            """Makes a device current."""
+            npu.set_device(device)
+
+        @staticmethod
+        def current_device() -> int:
+            """Index of the current device."""
+            return npu.current_device()
+
+        @staticmethod
+        def get_device_properties(device: Any = None) -> DeviceProperties:
+            """Properties of a device."""
+            return npu.get_device_properties(device)
+
+    @staticmethod
+    def current_device() -> int:
+        """Index of the current device."""
+        return npu.current_device()
+
+    @staticmethod
+    def set_device(device: Any) -> None:
+        """Makes a device current."""
+        npu.set_device(device)
+
+    @staticmethod
+    def exchange_device(device: int) -> int:
+        """Makes a device current; returns the one that was."""
+        return _C.exchange_device(device)
+
+    @staticmethod
+    def maybe_exchange_device(device: int) -> int:
+        """The same; a negative index changes nothing."""
+        return _C.exchange_device(device) if device >= 0 else _C.current_device()
+
+    @staticmethod
+    def device_count() -> int:
+        """Number of devices."""
+        return npu.device_count()
+
+    @staticmethod
+    def is_available() -> bool:
+        """Whether a device can serve."""
+        return npu.is_available()
+
+    @staticmethod
+    def stream(stream: torch.Stream) -> contextlib.AbstractContextManager[None]:
+        """Runs the body on a stream."""
+        return npu.stream(stream)
+
+    @staticmethod
+    def current_stream() -> torch.Stream:
+        """The current device's current stream."""
+        return npu.current_stream()
+
+    @staticmethod
+    def set_stream(stream: torch.Stream) -> None:
+        """Makes a stream the current one."""
+        npu.set_stream(stream)
+
+    @staticmethod
+    def _set_stream_by_id(stream_id: int, device_index: int, device_type: int) -> None:
+        npu.set_stream(
+            torch.Stream(stream_id=stream_id, device_index=device_index, device_type=device_type)
+        )
+
+    @staticmethod
+    def get_raw_stream(device_idx: int) -> int:
+        """The current stream's id, which generated code passes around."""
+        return npu.current_stream(device_idx).stream_id
+
+    @staticmethod
+    def synchronize(device: Any = None) -> None:
+        """Waits for all work on a device."""
+        npu.synchronize(device)
+
+    @staticmethod
+    def get_compute_capability(device: Any = None) -> str:
+        """What the device computes in, as one word: part of dynamo's cache keys."""
+        return "+".join(npu.get_device_capability(device))
+
+    @staticmethod
+    def is_bf16_supported(including_emulation: bool = False) -> bool:
+        """Whether bfloat16 works."""
+        return npu.is_bf16_supported(including_emulation)
+
+    @staticmethod
+    def memory_allocated(device: Any = None) -> int:
+        """Bytes that tensors hold."""
+        return npu.memory_allocated(device)
+
+
+register_interface_for_device("npu", NpuInterface)

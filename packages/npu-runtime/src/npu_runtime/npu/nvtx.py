@@ -1,0 +1,68 @@
+"""Named ranges and marks, under the names of ``torch.cuda.nvtx``, for code that already has them.
+
+They are events of npu_runtime.observe (category ``user``), so that a trace of npu-profiler shows
+them; new code uses ``npu_runtime.observe.span``.
+"""
+
+import contextlib
+import itertools
+import threading
+import time
+from collections.abc import Iterator
+
+from npu_runtime import observe
+
+__all__ = ["mark", "range", "range_end", "range_pop", "range_push", "range_start"]
+
+_CATEGORY = "user"
+
+
+class _OpenRanges(threading.local):
+    """A thread's ranges that were pushed and not popped: name and start."""
+
+    def __init__(self) -> None:
+        self.stack: list[tuple[str, int]] = []
+
+
+_open_ranges = _OpenRanges()
+_started: dict[int, tuple[str, int]] = {}  # ranges that may end on another thread
+_handles = itertools.count(1)
+
+
+def mark(msg: str) -> None:
+    """Emits a mark."""
+    observe.instant(_CATEGORY, msg)
+
+
+def range_push(msg: str) -> int:
+    """Opens a range inside this thread's latest; returns how many were open."""
+    _open_ranges.stack.append((msg, time.time_ns()))
+    return len(_open_ranges.stack) - 1
+
+
+def range_pop() -> int:
+    """Ends this thread's latest range; returns how many are still open, -1 when there was none."""
+    if not _open_ranges.stack:
+        return -1
+    observe.span_since(_CATEGORY, *_open_ranges.stack.pop())
+    return len(_open_ranges.stack)
+
+
+def range_start(msg: str) -> int:
+    """Opens a range that may end anywhere; returns its handle."""
+    handle = next(_handles)
+    _started[handle] = (msg, time.time_ns())
+    return handle
+
+
+def range_end(range_id: int) -> None:
+    """Ends the range of a handle; an unknown one is ignored."""
+    if found := _started.pop(range_id, None):
+        observe.span_since(_CATEGORY, *found)
+
+
+@contextlib.contextmanager
+def range(msg: str, *args: object, **kwargs: object) -> Iterator[None]:  # noqa: A001  # its name
+    """A range over the body; ``msg`` is formatted with the arguments."""
+    with observe.span(_CATEGORY, msg.format(*args, **kwargs)):
+        yield

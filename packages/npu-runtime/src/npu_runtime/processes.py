@@ -1,0 +1,150 @@
+"""npu tensors on their way to another process: what a queue, a pipe or a DataLoader worker sends.
+
+Bytes travel in shared memory of the CPU and arrive as a copy on npu; which processes may use the
+device at all is native (csrc/device/process.cpp).
+"""
+
+from collections.abc import Callable
+from multiprocessing import reduction
+from typing import Any, NoReturn
+
+import torch
+import torch.utils.hooks
+from torch.multiprocessing import reductions
+from torch.utils.data import get_worker_info
+
+from npu_runtime import _C
+from npu_runtime.errors import DeviceError, InputError
+
+__all__ = ["register_reducers"]
+
+Reduced = tuple[Callable[..., Any], tuple[Any, ...]]
+# Offset, size, stride and requires_grad.
+Geometry = tuple[int, tuple[int, ...], tuple[int, ...], bool]
+
+
+def register_reducers() -> None:
+    """Teaches multiprocessing's pickler about npu; other devices keep torch's reducers."""
+    reduction.register(torch.Tensor, _reduce_tensor)
+    reduction.register(torch.nn.Parameter, _reduce_tensor)
+    reduction.register(torch.UntypedStorage, _reduce_storage)
+
+
+def _reduce_tensor(tensor: torch.Tensor) -> Reduced:
+    if tensor.device.type != "npu":
+        reduced: Reduced = reductions.reduce_tensor(tensor)  # type: ignore[no-untyped-call]
+        return reduced
+    if problem := _problem(tensor):
+        return _refuse(problem)
+    torch.utils.hooks.warn_if_has_hooks(tensor)
+    if tensor.is_nested or tensor.layout is not torch.strided or tensor.is_quantized:
+        host = tensor.detach().cpu()
+        return _rebuild_from_host, (
+            type(tensor),
+            reductions.reduce_tensor(host),  # type: ignore[no-untyped-call]
+            str(tensor.device),
+            tensor.requires_grad,
+        )
+    geometry = (
+        tensor.storage_offset(),
+        tuple(tensor.size()),
+        tensor.stride(),
+        tensor.requires_grad,
+    )
+    # The storage goes through its own reducer, and the pickler keeps one per message: tensors that
+    # share memory still do so where they arrive.
+    return _rebuild_tensor, (
+        type(tensor),
+        tensor.untyped_storage(),
+        tensor.dtype,
+        geometry,
+        tensor.is_conj(),
+        tensor.is_neg(),
+    )
+
+
+def _reduce_storage(storage: torch.UntypedStorage) -> Reduced:
+    if storage.device.type != "npu":
+        reduced: Reduced = reductions.reduce_storage(storage)  # type: ignore[no-untyped-call]
+        return reduced
+    if _C.is_in_bad_fork():
+        return _refuse(_forked())
+    host = torch.UntypedStorage._new_shared(storage.nbytes())  # type: ignore[no-untyped-call]
+    host.copy_(storage)
+    return _rebuild_storage, (
+        reductions.reduce_storage(host),  # type: ignore[no-untyped-call]
+        str(storage.device),
+    )
+
+
+def _problem(tensor: torch.Tensor) -> Exception | None:
+    """Why a tensor cannot be sent, if it cannot."""
+    if _C.is_in_bad_fork():
+        return _forked()
+    if tensor.requires_grad and not tensor.is_leaf:
+        return InputError(
+            "npu: a tensor that autograd computed cannot go to another process; its graph stays "
+            "here. Send tensor.detach().",
+            "send-non-leaf",
+        )
+    return None
+
+
+def _forked() -> Exception:
+    try:
+        _C.check_process()
+    except DeviceError as error:
+        return error
+    raise AssertionError("asked for the error of a forked process in one that is not")
+
+
+def _refuse(problem: Exception) -> Reduced:
+    """Raises, except in a DataLoader's worker: there the one who waits for the batch raises.
+
+    A worker's queue pickles on a thread of its own, where an exception ends in a printed traceback
+    and the batch never arrives.
+    """
+    if get_worker_info() is None:
+        raise problem
+    return _raise, (problem,)
+
+
+def _raise(problem: Exception) -> NoReturn:
+    raise problem
+
+
+def _rebuild_storage(reduced: Reduced, device: str) -> torch.UntypedStorage:
+    function, arguments = reduced
+    storage: torch.UntypedStorage = function(*arguments).to(device=device)
+    return storage
+
+
+def _rebuild_tensor(
+    kind: type[torch.Tensor],
+    storage: torch.UntypedStorage,
+    dtype: torch.dtype,
+    geometry: Geometry,
+    is_conj: bool,
+    is_neg: bool,
+) -> torch.Tensor:
+    offset, size, stride, requires_grad = geometry
+    tensor = torch.empty(0, dtype=dtype, device=storage.device)
+    tensor.set_(storage, offset, size, stride)
+    if is_conj:
+        tensor = torch._conj(tensor)
+    if is_neg:
+        tensor = torch._neg_view(tensor)
+    return _finish(kind, tensor, requires_grad)
+
+
+def _rebuild_from_host(
+    kind: type[torch.Tensor], reduced: Reduced, device: str, requires_grad: bool
+) -> torch.Tensor:
+    function, arguments = reduced
+    return _finish(kind, function(*arguments).to(device), requires_grad)
+
+
+def _finish(kind: type[torch.Tensor], tensor: torch.Tensor, requires_grad: bool) -> torch.Tensor:
+    if issubclass(kind, torch.nn.Parameter):
+        return torch.nn.Parameter(tensor, requires_grad=requires_grad)
+    return tensor.requires_grad_(requires_grad) if requires_grad else tensor

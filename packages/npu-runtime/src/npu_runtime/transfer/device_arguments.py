@@ -1,0 +1,110 @@
+"""``"cuda"`` read as ``"npu"`` wherever torch takes a device: names, objects, maps, type names.
+
+What is wrapped with these functions is listed in activation.py.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+__all__ = [
+    "backend_names",
+    "device_arguments",
+    "device_name",
+    "stand_in_for",
+    "translated_map",
+    "type_name",
+    "with_arguments",
+]
+
+Translate = Callable[[Any], Any]
+
+# The class itself: activation puts a stand-in where torch.device is found.
+_Device = torch.device
+
+
+def device_name(value: Any) -> Any:
+    """A device of cuda, by name or as an object, as one of npu; anything else as it is."""
+    if isinstance(value, str):
+        if value == "cuda" or value.startswith("cuda:"):
+            return "npu" + value[4:]
+    elif isinstance(value, _Device) and value.type == "cuda":
+        return _Device("npu", value.index)
+    return value
+
+
+def type_name(value: Any) -> Any:
+    """The same for ``Tensor.type``: ``"torch.cuda.FloatTensor"``."""
+    if isinstance(value, str):
+        return value.replace("torch.cuda.", "torch.npu.")
+    return value
+
+
+def translated_map(value: Any) -> Any:
+    """The same for ``torch.load``'s map_location, keys of a map included.
+
+    Without one, what was saved on cuda is loaded to npu.
+    """
+    if value is None:
+        return {"cuda": "npu"} | {f"cuda:{index}": f"npu:{index}" for index in range(16)}
+    if isinstance(value, dict):
+        both = {device_name(key): device_name(place) for key, place in value.items()}
+        return both | {key: device_name(place) for key, place in value.items()}
+    return device_name(value)
+
+
+def backend_names(value: Any) -> Any:
+    """NCCL as Gloo, for ``torch.distributed``: ``"nccl"``, ``"cpu:gloo,cuda:nccl"``."""
+    if isinstance(value, str):
+        return value.lower().replace("nccl", "gloo").replace("cuda:", "npu:")
+    return value
+
+
+def with_arguments(function: Callable[..., Any], translate: Translate) -> Callable[..., Any]:
+    """The function with every argument translated; those that are none stay as they are."""
+
+    @functools.wraps(function)
+    def translated(*args: Any, **kwargs: Any) -> Any:
+        return function(
+            *[translate(value) for value in args],
+            **{key: translate(value) for key, value in kwargs.items()},
+        )
+
+    return translated
+
+
+def device_arguments(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function with devices translated."""
+    return with_arguments(function, device_name)
+
+
+def stand_in_for(real: type) -> type:
+    """A class that makes instances of ``real`` with devices translated, and else passes for it.
+
+    ``torch.device`` and ``torch.Generator`` are native classes whose constructors cannot be
+    replaced; programs call them, ask ``isinstance``, and use them as keys.
+    """
+
+    class StandIn(type):
+        def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+            return device_arguments(real)(*args, **kwargs)
+
+        def __instancecheck__(cls, instance: object) -> bool:
+            return isinstance(instance, real)
+
+        def __subclasscheck__(cls, subclass: type) -> bool:
+            return issubclass(subclass, real)
+
+        def __getattr__(cls, name: str) -> Any:
+            return getattr(real, name)
+
+        def __eq__(cls, other: object) -> bool:
+            return other is cls or other is real
+
+        def __hash__(cls) -> int:
+            return hash(real)
+
+    names = {"__module__": "torch", "__qualname__": real.__name__, "__doc__": real.__doc__}
+    return StandIn(real.__name__, (), names)
