@@ -13,6 +13,7 @@
 #include "device/default_generators.h"
 #include "npu/device.h"
 #include "npu/error.h"
+#include "npu/process.h"
 
 namespace npu {
 
@@ -49,6 +50,7 @@ class NpuGenerator final : public c10::GeneratorImpl {
 
 c10::DeviceIndex resolve(c10::DeviceIndex device_index) {
   const c10::DeviceIndex resolved = device_index < 0 ? current_device() : device_index;
+  check_process();
   check_device(resolved);
   return resolved;
 }
