@@ -33,6 +33,7 @@ constexpr CpuArgument kCpuArguments[] = {
     {"aten::copy_", "self"},
     {"aten::copy_", "src"},
     {"aten::_foreach_copy", "src"},
+    {"aten::_nested_from_padded", "cpu_nested_shape_example"},
     {"aten::_nested_view_from_buffer", "nested_size"},
     {"aten::_nested_view_from_buffer", "nested_strides"},
     {"aten::_nested_view_from_buffer", "offsets"},

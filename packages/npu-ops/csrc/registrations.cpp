@@ -12,6 +12,7 @@
 #include <ATen/ops/_coalesced_native.h>
 #include <ATen/ops/_fused_sdp_choice.h>
 #include <ATen/ops/_indices_native.h>
+#include <ATen/ops/_nested_view_from_buffer_native.h>
 #include <ATen/ops/_nnz_native.h>
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/_values_native.h>
@@ -109,6 +110,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   impl("as_strided", TORCH_FN(at::native::as_strided_tensorimpl));
   impl("_reshape_alias", TORCH_FN(at::native::_reshape_alias));
   impl("unfold", TORCH_FN(at::native::unfold));
+  impl("_nested_view_from_buffer", TORCH_FN(at::native::_nested_view_from_buffer));
   impl("resize_", TORCH_FN(at::native::resize_));
   impl("set_.source_Tensor", TORCH_FN(at::native::set_tensor_));
   impl("set_.source_Storage",

@@ -59,6 +59,26 @@ def test_softmax_dropout_and_arithmetic(batch):
     torch.testing.assert_close((batch * 2 + batch).values().cpu(), torch.cat(ROWS) * 3)
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors is in prototype")
+def test_attention_over_it_equals_attention_row_by_row():
+    values = torch.randn(6, 2, 4)
+    offsets = torch.tensor([0, 2, 6])
+    buffer = values.to("npu").requires_grad_()
+    there = nested_tensor_from_jagged(buffer, offsets.to("npu")).transpose(1, 2)
+    out = torch.nn.functional.scaled_dot_product_attention(there, there, there)
+    assert out.device == torch.device("npu:0")
+    host = values.clone().requires_grad_()
+    rows = []
+    for start, end in ((0, 2), (2, 6)):
+        part = host[start:end].transpose(0, 1)
+        rows.append(torch.nn.functional.scaled_dot_product_attention(part, part, part))
+    expected = torch.cat([row.transpose(0, 1) for row in rows])
+    torch.testing.assert_close(out.transpose(1, 2).values().cpu(), expected)
+    out.transpose(1, 2).values().square().sum().backward()
+    expected.square().sum().backward()
+    torch.testing.assert_close(buffer.grad.cpu(), host.grad)
+
+
 def test_lengths_leave_holes_out():
     there = nested_tensor_from_jagged(
         torch.arange(6.0, device="npu"),

@@ -167,6 +167,7 @@ def _dependencies(source: ModelSource, precision: Precision, device: Any) -> dic
         "path": str(source.path.resolve()),
         "files": source.identity(),
         "precision": precision.name,
+        "options": programs.compile_options(precision.compute),
         "device": [device.device, device.full_name, device.driver_version],
         "versions": {package: metadata.version(package) for package in packages},
     }

@@ -1,5 +1,8 @@
 import argparse
+import contextlib
 import io
+import os
+import pty
 import sys
 
 import pytest
@@ -109,3 +112,24 @@ def test_turn_longer_than_the_context_is_refused_and_the_chat_goes_on(model, cap
     assert conversation.turns == []
     conversation.ask("the quick")
     assert len(conversation.turns) == 2
+
+
+def test_terminal_gets_a_prompt_and_end_of_input_leaves(checkpoint, cache_dir):
+    line = [sys.executable, "-m", "npu_llm.cli", "chat", "--greedy", "--max-new-tokens", "4"]
+    line += ["--model", str(checkpoint), "--cache-dir", str(cache_dir), "--dtype", "float32"]
+    process, terminal = pty.fork()
+    if process == 0:
+        os.execv(line[0], line)
+    seen = b""
+    with os.fdopen(terminal, "r+b", buffering=0) as screen:
+        for typed in (b"/help\n", b"the quick\n", b"\x04"):
+            while not seen.endswith(b"> "):
+                seen += screen.read(1)
+            screen.write(typed)
+            seen += b"|"
+        with contextlib.suppress(OSError):  # Linux says EIO when the other side has gone
+            while part := screen.read(1024):
+                seen += part
+    assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 0
+    assert b"/reset" in seen
+    assert b"tokens in" in seen

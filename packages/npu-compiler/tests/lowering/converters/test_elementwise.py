@@ -162,3 +162,7 @@ def test_dynamic_sizes_serve_other_sizes(lowers):
         dynamic=True,
         run_on=(torch.randn(7, 5), torch.randn(7, 5)),
     )
+
+
+def test_prelu_has_a_slope_per_channel(lowers):
+    lowers(lambda x, w: torch.prelu(x, w), torch.randn(2, 3, 4), torch.randn(3))

@@ -58,6 +58,13 @@ def test_embedding_equals_eager(lowers):
     )
 
 
+def test_unchecked_indexing_equals_eager(lowers):
+    lowers(
+        lambda x, i: torch.ops.aten._unsafe_index(x, [None, i[:, None], i]),
+        torch.randn(2, 3, 3), ROWS,
+    )  # fmt: skip
+
+
 def test_one_hot_equals_eager(lowers):
     lowers(lambda i: torch.ops.aten.one_hot(i, 4), ROWS)
 

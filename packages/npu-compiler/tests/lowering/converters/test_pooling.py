@@ -43,3 +43,8 @@ import torch.nn.functional as F
 )
 def test_pooling_equals_eager(lowers, function, dtype):
     lowers(function, torch.randn(2, 3, 9, 8).to(dtype))
+
+
+def test_pooling_in_three_dimensions_equals_eager(lowers):
+    x = torch.randn(1, 2, 6, 7, 8)
+    lowers(lambda x: (F.max_pool3d(x, 2), F.avg_pool3d(x, 3, stride=2, padding=1)), x)

@@ -12,6 +12,7 @@ from npu_compiler.lowering.converters import (  # noqa: F401
     indexing,
     matmul,
     normalization,
+    padding,
     pooling,
     reductions,
     symbolic,

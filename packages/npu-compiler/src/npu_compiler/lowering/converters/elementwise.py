@@ -273,6 +273,14 @@ def convert_leaky_relu(ctx: Context, self: Operand, negative_slope: Any) -> Any:
     return ops.prelu(ctx.get(self), ctx.number(negative_slope, ctx.out_dtype()))
 
 
+@converter(aten._prelu_kernel.default)
+def convert_prelu(ctx: Context, self: Operand, weight: Operand) -> Any:
+    dtype = ctx.out_dtype()
+    value = ctx.get(self)
+    is_positive = ops.greater(value, ctx.number(0, dtype))
+    return ops.select(is_positive, value, ops.multiply(value, ctx.get(weight, dtype)))
+
+
 @converter(aten.softplus.default)
 def convert_softplus(ctx: Context, self: Operand, beta: Any, threshold: Any) -> Any:
     dtype = ctx.out_dtype()

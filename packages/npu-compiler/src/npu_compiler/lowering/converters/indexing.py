@@ -61,7 +61,7 @@ def _rule_no_masks(node: fx.Node, indices: Any, **_: Any) -> str | None:
     return None
 
 
-@converter(aten.index.Tensor, rule=_rule_no_masks)
+@converter(aten.index.Tensor, aten._unsafe_index.Tensor, rule=_rule_no_masks)
 def convert_index(ctx: Context, self: fx.Node, indices: Any) -> Any:
     given = [axis for axis, index in enumerate(indices) if index is not None]
     if not given:

@@ -24,11 +24,16 @@ def _spread(values: Any, count: int) -> list[int]:
     return [int(value) for value in (listed * count if len(listed) == 1 else listed)]
 
 
+def _spatial(ctx: Context) -> int:
+    name = str(ctx.node.target)
+    return next(count for count in (1, 2, 3) if f"pool{count}d" in name)
+
+
 def _rounding(ceil_mode: bool) -> str:
     return "ceil_torch" if ceil_mode else "floor"
 
 
-@converter(aten.max_pool2d_with_indices.default)
+@converter(aten.max_pool2d_with_indices.default, aten.max_pool3d_with_indices.default)
 def convert_max_pool_with_indices(
     ctx: Context,
     self: fx.Node,
@@ -65,7 +70,7 @@ def _max_pool(
     dilation: Any,
     ceil_mode: bool,
 ) -> Any:
-    spatial = 1 if "1d" in str(ctx.node.target) else 2
+    spatial = _spatial(ctx)
     if ctx.rank(self) != spatial + 2:
         ctx.refuse("an input without a batch")
     kernel = _spread(kernel_size, spatial)
@@ -83,7 +88,7 @@ def _max_pool(
     return pooled.output(0)
 
 
-@converter(aten.avg_pool2d.default, aten.avg_pool1d.default)
+@converter(aten.avg_pool2d.default, aten.avg_pool1d.default, aten.avg_pool3d.default)
 def convert_avg_pool(
     ctx: Context,
     self: fx.Node,
@@ -94,7 +99,7 @@ def convert_avg_pool(
     count_include_pad: bool,
     **arguments: Any,
 ) -> Any:
-    spatial = 1 if "1d" in str(ctx.node.target) else 2
+    spatial = _spatial(ctx)
     if ctx.rank(self) != spatial + 2:
         ctx.refuse("an input without a batch")
     if arguments.get("divisor_override") is not None:
