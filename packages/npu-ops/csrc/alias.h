@@ -15,6 +15,7 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include "npu/allocator.h"
+#include "npu/process.h"
 
 namespace npu::ops {
 
@@ -63,11 +64,14 @@ inline bool is_npu(const at::Tensor& tensor) noexcept {
 }
 
 // While one is alive, this thread is inside a host kernel: CPU memory comes from the pool, and
-// calls on aliases skip autograd, which has already happened on the npu tensors.
+// calls on aliases skip autograd, which has already happened on the npu tensors. Raises in a
+// process that may not use the device (npu/process.h).
 class HostScope {
  public:
   explicit HostScope(c10::DeviceIndex device_index)
-      : pool_(device_index), below_autograd_(c10::autograd_dispatch_keyset_with_ADInplaceOrView) {}
+      : pool_(device_index), below_autograd_(c10::autograd_dispatch_keyset_with_ADInplaceOrView) {
+    check_process();
+  }
 
  private:
   PoolScope pool_;

@@ -149,6 +149,10 @@ def work(outbox):
             torch.npu.synchronize()
         elif sys.argv[1] == "seed":
             torch.npu.manual_seed(1)
+        elif sys.argv[1] == "compute":
+            x + 1
+        elif sys.argv[1] == "read":
+            x.tolist()
         elif sys.argv[1] == "send":
             outbox.put(x)
         outbox.put("no error")
@@ -169,7 +173,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("way", ["new", "move", "set", "seed", "send"])
+@pytest.mark.parametrize("way", ["new", "move", "set", "seed", "send", "compute", "read"])
 def test_a_child_forked_after_use_is_told_to_spawn(run, way):
     said, end = run(FORKS, way)
     assert "'spawn'" in said
