@@ -11,6 +11,8 @@
 #include "npu/allocator.h"
 #include "npu/device.h"
 #include "npu/error.h"
+#include "npu/host_access.h"
+#include "npu/process.h"
 
 namespace npu::python {
 
@@ -18,8 +20,18 @@ namespace {
 
 constexpr c10::DispatchKeySet kViewBits({c10::DispatchKey::Conjugate, c10::DispatchKey::Negative});
 
-void release_storage(void* owner) {
-  c10::raw::intrusive_ptr::decref(static_cast<c10::StorageImpl*>(owner));
+// What a view holds: the storage whose bytes it shows, and the time in which the host may use them.
+struct Owner {
+  explicit Owner(c10::StorageImpl& storage)
+      : source(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(&storage)),
+        access(storage.mutable_data()) {}
+
+  c10::intrusive_ptr<c10::StorageImpl> source;
+  HostAccess access;
+};
+
+void release_owner(void* owner) {
+  delete static_cast<Owner*>(owner);
 }
 
 void check_layout(const char* function, const at::Tensor& tensor) {
@@ -36,8 +48,7 @@ void check_layout(const char* function, const at::Tensor& tensor) {
 at::Tensor view_on(const at::Tensor& tensor, c10::Device device) {
   c10::StorageImpl& source = *tensor.storage().unsafeGetStorageImpl();
   void* data = source.mutable_data();  // first: a copy-on-write pointer becomes a plain one
-  c10::raw::intrusive_ptr::incref(&source);
-  c10::DataPtr bytes(data, &source, &release_storage, device);
+  c10::DataPtr bytes(data, new Owner(source), &release_owner, device);
   c10::Allocator* allocator =
       device.is_cpu() ? c10::GetAllocator(c10::DeviceType::CPU) : device_allocator();
   c10::Storage storage(c10::make_intrusive<c10::StorageImpl>(
@@ -61,7 +72,7 @@ at::Tensor as_cpu(const at::Tensor& tensor) {
                     ". Use it as it is, or copy it with .cpu().");
   }
   check_layout("torch.npu.as_cpu", tensor);
-  synchronize(tensor.device().index());  // the host must not see bytes that are still being written
+  check_process();
   return view_on(tensor, c10::Device(c10::DeviceType::CPU));
 }
 
