@@ -53,18 +53,27 @@ def run_ranks(
 
 
 @functools.cache
-def outcomes(script: str, size: int, backend: str, debug: str) -> list[dict[str, str]]:
+def outcomes(script: str, size: int, backend: str, debug: str, driver: str) -> list[dict[str, str]]:
     """What became of each case on each rank. The cases of a script share their processes."""
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
-        output = run_ranks(script, size, directory, BACKEND=backend, TORCH_DISTRIBUTED_DEBUG=debug)
+        output = run_ranks(
+            script,
+            size,
+            directory,
+            BACKEND=backend,
+            TORCH_DISTRIBUTED_DEBUG=debug,
+            NPU_DRIVER=driver,
+        )
         files = [directory / f"rank{rank}.json" for rank in range(size)]
         assert all(code == 0 for code, _ in output), output
         return [json.loads(file.read_text()) for file in files]
 
 
-def check(script: str, case: str, size: int, backend: str = "", debug: str = "OFF") -> None:
-    for rank, outcome in enumerate(outcomes(script, size, backend, debug)):
+def check(
+    script: str, case: str, size: int, *, backend: str = "", debug: str = "OFF", driver: str = ""
+) -> None:
+    for rank, outcome in enumerate(outcomes(script, size, backend, debug, driver)):
         assert outcome[case] == "passed", f"rank {rank} of {size}: {outcome[case]}"
 
 
@@ -77,6 +86,12 @@ def test_two_ranks_get_what_gloo_gives_on_the_cpu(case):
 @pytest.mark.parametrize("case", cases("collectives.py"))
 def test_four_ranks_get_what_gloo_gives_on_the_cpu(case):
     check("collectives.py", case, 4, backend="gloo")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", cases("collectives.py"))
+def test_gloo_may_touch_memory_that_the_simulated_device_protects(case):
+    check("collectives.py", case, 2, driver="sim")
 
 
 @pytest.mark.slow

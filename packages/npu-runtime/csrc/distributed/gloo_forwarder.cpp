@@ -1,4 +1,4 @@
-// Each operation in the same three steps: wait for the device, call Gloo on views, wrap its handle.
+// Each operation in the same three steps: make views, call Gloo on them, wrap its handle.
 #include "distributed/gloo_forwarder.h"
 
 #include <utility>
@@ -54,36 +54,30 @@ GlooForwarder::WorkPtr GlooForwarder::endCoalescing() {
 
 GlooForwarder::WorkPtr GlooForwarder::broadcast(Tensors& tensors,
                                                 const c10d::BroadcastOptions& options) {
-  wait_for_device(tensors);
   Tensors views = host_views(tensors);
   return forwarded(OpType::BROADCAST, gloo_->broadcast(views, options), {tensors});
 }
 
 GlooForwarder::WorkPtr GlooForwarder::allreduce(Tensors& tensors,
                                                 const c10d::AllreduceOptions& options) {
-  wait_for_device(tensors);
   Tensors views = host_views(tensors);
   return forwarded(OpType::ALLREDUCE, gloo_->allreduce(views, options), {tensors});
 }
 
 GlooForwarder::WorkPtr GlooForwarder::allreduce_coalesced(
     Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) {
-  wait_for_device(tensors);
   Tensors views = host_views(tensors);
   return forwarded(OpType::ALLREDUCE_COALESCED, gloo_->allreduce_coalesced(views, options),
                    {tensors});
 }
 
 GlooForwarder::WorkPtr GlooForwarder::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
-  wait_for_device(tensors);
   Tensors views = host_views(tensors);
   return forwarded(OpType::REDUCE, gloo_->reduce(views, options), {tensors});
 }
 
 GlooForwarder::WorkPtr GlooForwarder::allgather(TensorLists& outputs, Tensors& inputs,
                                                 const c10d::AllgatherOptions& options) {
-  wait_for_device(inputs);
-  wait_for_device(outputs);
   TensorLists output_views = host_views(outputs);
   Tensors input_views = host_views(inputs);
   return forwarded(OpType::ALLGATHER, gloo_->allgather(output_views, input_views, options),
@@ -92,7 +86,6 @@ GlooForwarder::WorkPtr GlooForwarder::allgather(TensorLists& outputs, Tensors& i
 
 GlooForwarder::WorkPtr GlooForwarder::_allgather_base(at::Tensor& output, at::Tensor& input,
                                                       const c10d::AllgatherOptions& options) {
-  wait_for_device(Tensors{output, input});
   at::Tensor output_view = host_view(output);
   at::Tensor input_view = host_view(input);
   return forwarded(OpType::_ALLGATHER_BASE,
@@ -101,8 +94,6 @@ GlooForwarder::WorkPtr GlooForwarder::_allgather_base(at::Tensor& output, at::Te
 
 GlooForwarder::WorkPtr GlooForwarder::allgather_coalesced(TensorLists& outputs, Tensors& inputs,
                                                           const c10d::AllgatherOptions& options) {
-  wait_for_device(inputs);
-  wait_for_device(outputs);
   TensorLists output_views = host_views(outputs);
   Tensors input_views = host_views(inputs);
   return forwarded(OpType::ALLGATHER_COALESCED,
@@ -111,8 +102,6 @@ GlooForwarder::WorkPtr GlooForwarder::allgather_coalesced(TensorLists& outputs, 
 
 GlooForwarder::WorkPtr GlooForwarder::allgather_into_tensor_coalesced(
     Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
-  wait_for_device(inputs);
-  wait_for_device(outputs);
   Tensors output_views = host_views(outputs);
   Tensors input_views = host_views(inputs);
   return forwarded(OpType::COALESCED,
@@ -122,8 +111,6 @@ GlooForwarder::WorkPtr GlooForwarder::allgather_into_tensor_coalesced(
 
 GlooForwarder::WorkPtr GlooForwarder::gather(TensorLists& outputs, Tensors& inputs,
                                              const c10d::GatherOptions& options) {
-  wait_for_device(inputs);
-  wait_for_device(outputs);
   TensorLists output_views = host_views(outputs);
   Tensors input_views = host_views(inputs);
   return forwarded(OpType::GATHER, gloo_->gather(output_views, input_views, options), outputs);
@@ -131,8 +118,6 @@ GlooForwarder::WorkPtr GlooForwarder::gather(TensorLists& outputs, Tensors& inpu
 
 GlooForwarder::WorkPtr GlooForwarder::scatter(Tensors& outputs, TensorLists& inputs,
                                               const c10d::ScatterOptions& options) {
-  wait_for_device(inputs);
-  wait_for_device(outputs);
   Tensors output_views = host_views(outputs);
   TensorLists input_views = host_views(inputs);
   return forwarded(OpType::SCATTER, gloo_->scatter(output_views, input_views, options), {outputs});
@@ -140,8 +125,6 @@ GlooForwarder::WorkPtr GlooForwarder::scatter(Tensors& outputs, TensorLists& inp
 
 GlooForwarder::WorkPtr GlooForwarder::reduce_scatter(Tensors& outputs, TensorLists& inputs,
                                                      const c10d::ReduceScatterOptions& options) {
-  wait_for_device(inputs);
-  wait_for_device(outputs);
   Tensors output_views = host_views(outputs);
   TensorLists input_views = host_views(inputs);
   return forwarded(OpType::REDUCE_SCATTER,
@@ -150,7 +133,6 @@ GlooForwarder::WorkPtr GlooForwarder::reduce_scatter(Tensors& outputs, TensorLis
 
 GlooForwarder::WorkPtr GlooForwarder::_reduce_scatter_base(
     at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& options) {
-  wait_for_device(Tensors{output, input});
   at::Tensor output_view = host_view(output);
   at::Tensor input_view = host_view(input);
   return forwarded(OpType::_REDUCE_SCATTER_BASE,
@@ -159,8 +141,6 @@ GlooForwarder::WorkPtr GlooForwarder::_reduce_scatter_base(
 
 GlooForwarder::WorkPtr GlooForwarder::reduce_scatter_tensor_coalesced(
     Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& options) {
-  wait_for_device(inputs);
-  wait_for_device(outputs);
   Tensors output_views = host_views(outputs);
   Tensors input_views = host_views(inputs);
   return forwarded(OpType::REDUCE_SCATTER_TENSOR_COALESCED,
@@ -172,7 +152,6 @@ GlooForwarder::WorkPtr GlooForwarder::alltoall_base(at::Tensor& output, at::Tens
                                                     std::vector<std::int64_t>& output_sizes,
                                                     std::vector<std::int64_t>& input_sizes,
                                                     const c10d::AllToAllOptions& options) {
-  wait_for_device(Tensors{output, input});
   at::Tensor output_view = host_view(output);
   at::Tensor input_view = host_view(input);
   return forwarded(
@@ -183,8 +162,6 @@ GlooForwarder::WorkPtr GlooForwarder::alltoall_base(at::Tensor& output, at::Tens
 
 GlooForwarder::WorkPtr GlooForwarder::alltoall(Tensors& outputs, Tensors& inputs,
                                                const c10d::AllToAllOptions& options) {
-  wait_for_device(inputs);
-  wait_for_device(outputs);
   Tensors output_views = host_views(outputs);
   Tensors input_views = host_views(inputs);
   return forwarded(OpType::ALLTOALL, gloo_->alltoall(output_views, input_views, options),
@@ -192,19 +169,16 @@ GlooForwarder::WorkPtr GlooForwarder::alltoall(Tensors& outputs, Tensors& inputs
 }
 
 GlooForwarder::WorkPtr GlooForwarder::send(Tensors& tensors, int rank, int tag) {
-  wait_for_device(tensors);
   Tensors views = host_views(tensors);
   return forwarded(OpType::SEND, gloo_->send(views, rank, tag), {tensors});
 }
 
 GlooForwarder::WorkPtr GlooForwarder::recv(Tensors& tensors, int rank, int tag) {
-  wait_for_device(tensors);
   Tensors views = host_views(tensors);
   return forwarded(OpType::RECV, gloo_->recv(views, rank, tag), {tensors});
 }
 
 GlooForwarder::WorkPtr GlooForwarder::recvAnysource(Tensors& tensors, int tag) {
-  wait_for_device(tensors);
   Tensors views = host_views(tensors);
   return forwarded(OpType::RECVANYSOURCE, gloo_->recvAnysource(views, tag), {tensors});
 }

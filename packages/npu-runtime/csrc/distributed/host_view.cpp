@@ -1,26 +1,31 @@
 // CPU tensors over npu memory, each holding the storage it looks at.
 #include "distributed/host_view.h"
 
+#include <memory>
 #include <utility>
 
 #include <ATen/ops/from_blob.h>
 #include <c10/core/Storage.h>
 
-#include "npu/device.h"
+#include "npu/capture.h"
 #include "npu/error.h"
+#include "npu/host_access.h"
 
 namespace npu::distributed {
 
 namespace {
 
-bool is_npu(const at::Tensor& tensor) {
-  return tensor.defined() && tensor.device().is_privateuseone();
-}
+// What a view keeps while it lives: the memory, and the host's right to use it.
+class Hold {
+ public:
+  explicit Hold(c10::Storage storage) : storage_(std::move(storage)), access_(storage_.data()) {}
 
-}  // namespace
+ private:
+  c10::Storage storage_;
+  HostAccess access_;
+};
 
-at::Tensor host_view(const at::Tensor& tensor) {
-  if (!is_npu(tensor)) return tensor;
+void check(const at::Tensor& tensor) {
   if (tensor.layout() != at::kStrided || tensor.is_quantized() || tensor.is_conj() ||
       tensor.is_neg()) {
     throw Error(
@@ -31,11 +36,25 @@ at::Tensor host_view(const at::Tensor& tensor) {
             c10::toString(tensor.scalar_type()) +
             ". Pass tensor.to_dense(), tensor.dequantize() or tensor.resolve_conj().");
   }
+  if (is_capturing()) {
+    throw Error(
+        ErrorKind::kInput, "capture-host-op",
+        "npu.NPUGraph: a collective runs on the host and cannot be captured; a replay would "
+        "leave it out. Call it before or after the captured step.");
+  }
+}
+
+}  // namespace
+
+at::Tensor host_view(const at::Tensor& tensor) {
+  if (!tensor.defined() || !tensor.device().is_privateuseone()) return tensor;
+  check(tensor);
   // Writable for inputs as well: memory shared by copy-on-write becomes the tensor's own here, not
   // under Gloo's hands.
   void* data = tensor.mutable_data_ptr();
+  auto hold = std::make_shared<Hold>(tensor.storage());
   return at::from_blob(
-      data, tensor.sizes(), tensor.strides(), [storage = tensor.storage()](void*) {},
+      data, tensor.sizes(), tensor.strides(), [hold](void*) {},
       at::TensorOptions().dtype(tensor.dtype()).device(at::kCPU));
 }
 
@@ -53,20 +72,6 @@ TensorLists host_views(const TensorLists& lists) {
   for (const Tensors& tensors : lists)
     views.push_back(host_views(tensors));
   return views;
-}
-
-void wait_for_device(const Tensors& tensors) {
-  c10::DeviceIndex waited_for = -1;  // the tensors of one call share a device, all but always
-  for (const at::Tensor& tensor : tensors) {
-    if (!is_npu(tensor) || tensor.device().index() == waited_for) continue;
-    waited_for = tensor.device().index();
-    synchronize(waited_for);
-  }
-}
-
-void wait_for_device(const TensorLists& lists) {
-  for (const Tensors& tensors : lists)
-    wait_for_device(tensors);
 }
 
 }  // namespace npu::distributed

@@ -13,18 +13,14 @@ namespace npu::distributed {
 using Tensors = std::vector<at::Tensor>;
 using TensorLists = std::vector<Tensors>;
 
-// The CPU tensor over the bytes of an npu tensor, of its shape, strides and dtype. It holds the npu
-// memory, so the work that has it may outlive every npu tensor. A tensor that is not on npu is
-// returned as it is. Throws Error [collective-layout] for what has no strided memory.
+// The CPU tensor over the bytes of an npu tensor, of its shape, strides and dtype. Made after
+// waiting for the device's work on them, it holds the npu memory and a host window on it, so the
+// work that has it may outlive every npu tensor. A tensor that is not on npu is returned as it is.
 //
-// Waiting for work that is pending on the device is the caller's: see wait_for_device.
+// Throws Error [collective-layout] for what has no strided memory, [capture-host-op] while the
+// thread captures a graph, and what went wrong in the work that was waited for.
 at::Tensor host_view(const at::Tensor& tensor);
 Tensors host_views(const Tensors& tensors);
 TensorLists host_views(const TensorLists& lists);
-
-// Waits until nothing is pending on the devices of the tensors: Gloo reads and writes from threads
-// of its own, which no stream knows.
-void wait_for_device(const Tensors& tensors);
-void wait_for_device(const TensorLists& lists);
 
 }  // namespace npu::distributed

@@ -117,6 +117,15 @@ def all_reduce_whose_tensor_is_dropped(device):
 
 
 @case
+def future_of_an_all_reduce(device):
+    tensor = values(4, device=device)
+    future = dist.all_reduce(tensor, async_op=True).get_future()
+    doubled = future.then(lambda done: done.value()[0] * 2).wait()
+    assert doubled.device.type == device
+    return [tensor, doubled]
+
+
+@case
 def reduce(device):
     tensor = values(4, device=device)
     dist.reduce(tensor, dst=0)

@@ -15,8 +15,10 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as checkpoint
 import transformers
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     RowwiseParallel,
@@ -94,6 +96,14 @@ def assert_same(state: dict[str, torch.Tensor], expected: dict[str, torch.Tensor
         torch.testing.assert_close(value.cpu(), expected[name], rtol=1e-4, atol=1e-5, msg=name)
 
 
+def whole(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    state = model.state_dict()
+    return {
+        name: value.full_tensor() if isinstance(value, DTensor) else value
+        for name, value in state.items()
+    }
+
+
 @case
 def ddp() -> None:
     model = DistributedDataParallel(llama())
@@ -125,6 +135,18 @@ def ddp_that_accumulates_without_talking() -> None:
 
 
 @case
+def ddp_with_a_hook_that_compresses_gradients() -> None:
+    model = DistributedDataParallel(llama())
+    model.register_comm_hook(None, fp16_compress_hook)
+    alone = llama()
+    tokens = batches()[0]
+    loss_of(model, my_part(tokens)).backward()
+    loss_of(alone, tokens.to("npu")).backward()
+    for mine, theirs in zip(model.parameters(), alone.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad.cpu(), theirs.grad.cpu(), rtol=1e-2, atol=1e-4)
+
+
+@case
 def ddp_keeps_buffers_and_unused_parameters_in_step() -> None:
     class Net(torch.nn.Module):
         def __init__(self) -> None:
@@ -148,6 +170,51 @@ def ddp_keeps_buffers_and_unused_parameters_in_step() -> None:
         everybody = [torch.empty_like(value) for _ in range(SIZE)]
         dist.all_gather(everybody, value)
         assert all(torch.equal(value.cpu(), other.cpu()) for other in everybody)
+
+
+def fsdp2() -> torch.nn.Module:
+    mesh = init_device_mesh("npu", (SIZE,))
+    model = llama()
+    for layer in model.model.layers:
+        fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    return model
+
+
+@case
+def fully_sharded() -> None:
+    model = fsdp2()
+    train(model)
+    weight = model.model.layers[0].mlp.up_proj.weight
+    assert isinstance(weight, DTensor)
+    assert weight.to_local().shape[0] == 48 // SIZE
+    assert weight.to_local().device.type == "npu"
+    assert_same(whole(model), trained_alone())
+
+
+@case
+def fully_sharded_first_form() -> None:
+    model = FullyShardedDataParallel(
+        llama(), device_id=torch.device("npu", 0), use_orig_params=True
+    )
+    train(model)
+    with FullyShardedDataParallel.summon_full_params(model):
+        state = {name: value.clone() for name, value in model.module.state_dict().items()}
+    assert_same(state, trained_alone())
+
+
+@case
+def checkpoint_of_a_sharded_model() -> None:
+    model = fsdp2()
+    train(model)
+    saved = {name: value.clone() for name, value in whole(model).items()}
+    path = DIRECTORY / "model"
+    checkpoint.save({"model": model.state_dict()}, checkpoint_id=path)
+    restored = fsdp2()
+    state = {"model": restored.state_dict()}
+    checkpoint.load(state, checkpoint_id=path)
+    restored.load_state_dict(state["model"])
+    assert_same(whole(restored), {name: value.cpu() for name, value in saved.items()})
 
 
 @case
