@@ -57,8 +57,9 @@ bool is_block(const c10::DataPtr& memory) noexcept {
 class Window {
  public:
   explicit Window(const c10::StorageImpl& storage)
-      : data_(is_host_access_free() ? nullptr
-                                    : begin_host_access(const_cast<void*>(storage.data_ptr().get()))) {}
+      : data_(is_host_access_free()
+                  ? nullptr
+                  : begin_host_access(const_cast<void*>(storage.data_ptr().get()))) {}
   ~Window() {
     if (C10_UNLIKELY(data_ != nullptr)) end_host_access(data_);
   }
@@ -269,7 +270,8 @@ void adopt_tensor(const at::Tensor& tensor, c10::DeviceIndex device_index) {
 
 void refuse_capture(const std::string& what) {
   TORCH_CHECK(false, "npu.NPUGraph: ", what,
-              " runs on the host and cannot be captured; a replay would leave it out. Compile the step with "
+              " runs on the host and cannot be captured; a replay would leave it out. Compile the "
+              "step with "
               "torch.compile(backend=\"npu\"), or move this out of the capture. [capture-host-op]");
 }
 

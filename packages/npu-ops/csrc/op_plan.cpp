@@ -105,10 +105,11 @@ OpPlan::OpPlan(const c10::OperatorHandle& handle)
   const c10::FunctionSchema& schema = handle.schema();
   argument_count = schema.arguments().size();
   return_count = schema.returns().size();
-  is_view = return_count != 0 &&
-            std::all_of(schema.returns().begin(), schema.returns().end(), [](const c10::Argument& value) {
-              return value.alias_info() != nullptr && !value.alias_info()->isWrite();
-            });
+  is_view =
+      return_count != 0 &&
+      std::all_of(schema.returns().begin(), schema.returns().end(), [](const c10::Argument& value) {
+        return value.alias_info() != nullptr && !value.alias_info()->isWrite();
+      });
   grad = ops_that_read_requires_grad().contains(handle.operator_name().name) ? GradFlag::kVisible
                                                                              : GradFlag::kHidden;
   for (std::size_t index = 0; index < argument_count; ++index) {

@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import openvino as ov
 import pytest
-from npu_runtime import sim
 from openvino import opset13 as ops
+
+from npu_runtime import sim
 
 
 @pytest.fixture

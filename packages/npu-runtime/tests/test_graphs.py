@@ -1,5 +1,6 @@
 import pytest
 import torch
+
 from npu_runtime import InputError, load_program
 
 F32 = {"INFERENCE_PRECISION_HINT": "f32"}

@@ -2,6 +2,7 @@ import json
 
 import pytest
 import torch
+
 from npu_runtime import InputError, memory_check
 
 
@@ -29,9 +30,7 @@ def test_a_snapshot_has_the_stack_that_allocated(recording):
     tensor = torch.empty(12345, dtype=torch.uint8, device="npu")
     blocks = {b["address"]: b for s in torch.npu.memory_snapshot() for b in s["blocks"]}
     frames = blocks[tensor.data_ptr()]["frames"]
-    assert any(
-        frame["name"] == "test_a_snapshot_has_the_stack_that_allocated" for frame in frames
-    )
+    assert any(frame["name"] == "test_a_snapshot_has_the_stack_that_allocated" for frame in frames)
 
 
 def test_the_fraction_limits_the_pool():

@@ -1,6 +1,7 @@
 import pytest
 import torch
-from npu_runtime import ProgramError, _C, load_program
+
+from npu_runtime import _C, ProgramError, load_program
 
 F32 = {"INFERENCE_PRECISION_HINT": "f32"}
 

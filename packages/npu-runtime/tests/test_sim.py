@@ -65,8 +65,9 @@ def test_a_failed_driver_call_is_an_exception_with_its_name(run_python, call, tr
         SETUP + "x = torch.ones(64, device='npu'); good = load()\n"
         "event = torch.npu.Event(); event.record()\n"
         + (
-            "good.run([x]); torch.npu.synchronize()\n" if call != "stream_create" else
-            "torch.npu.set_stream(torch.npu.Stream())\n"
+            "good.run([x]); torch.npu.synchronize()\n"
+            if call != "stream_create"
+            else "torch.npu.set_stream(torch.npu.Stream())\n"
         )
         + f"planted = sim.failure({call!r}); planted.__enter__()\n"
         f"try:\n    {trigger}\nexcept RuntimeError as error:\n    print('raised', error)\n"

@@ -2,9 +2,10 @@
 
 import threading
 
-import npu_runtime
 import pytest
 import torch
+
+import npu_runtime
 from npu_runtime import load_program
 
 F32 = {"INFERENCE_PRECISION_HINT": "f32"}

@@ -10,7 +10,9 @@ namespace {
 
 constexpr c10::DeviceType kType = c10::DeviceType::PrivateUse1;
 
-npu_event* event_of(void* event) { return static_cast<npu_event*>(event); }
+npu_event* event_of(void* event) {
+  return static_cast<npu_event*>(event);
+}
 
 struct DeviceGuard final : c10::impl::DeviceGuardImplInterface {
   c10::DeviceType type() const override { return kType; }
@@ -30,7 +32,9 @@ struct DeviceGuard final : c10::impl::DeviceGuardImplInterface {
 
   c10::DeviceIndex deviceCount() const noexcept override { return device_count(); }
 
-  c10::Stream getStream(c10::Device device) const override { return current_stream(device.index()); }
+  c10::Stream getStream(c10::Device device) const override {
+    return current_stream(device.index());
+  }
 
   c10::Stream getDefaultStream(c10::Device device) const override {
     return default_stream(device.index());
@@ -46,11 +50,15 @@ struct DeviceGuard final : c10::impl::DeviceGuardImplInterface {
 
   c10::Stream exchangeStream(c10::Stream stream) const override { return exchange_stream(stream); }
 
-  void* getStreamNativeHandle(const c10::Stream stream) const override { return native_stream(stream); }
+  void* getStreamNativeHandle(const c10::Stream stream) const override {
+    return native_stream(stream);
+  }
 
   bool queryStream(const c10::Stream& stream) const override { return is_idle(stream); }
   void synchronizeStream(const c10::Stream& stream) const override { synchronize(stream); }
-  void synchronizeDevice(const c10::DeviceIndex device_index) const override { synchronize(device_index); }
+  void synchronizeDevice(const c10::DeviceIndex device_index) const override {
+    synchronize(device_index);
+  }
 
   void record(void** event, const c10::Stream& stream, const c10::DeviceIndex device_index,
               const c10::EventFlag) const override {
@@ -63,7 +71,9 @@ struct DeviceGuard final : c10::impl::DeviceGuardImplInterface {
     *event = native;
   }
 
-  void block(void* event, const c10::Stream& stream) const override { wait_event(event_of(event), stream); }
+  void block(void* event, const c10::Stream& stream) const override {
+    wait_event(event_of(event), stream);
+  }
   bool queryEvent(void* event) const override { return is_event_done(event_of(event)); }
   void synchronizeEvent(void* event) const override { synchronize_event(event_of(event)); }
 

@@ -25,11 +25,14 @@ struct Choice {
 };
 
 Choice& choice() {
-  static auto* instance = new Choice;  // outlives every static destructor that may still free memory
+  static auto* instance =
+      new Choice;  // outlives every static destructor that may still free memory
   return *instance;
 }
 
-const char* or_null(const std::string& text) { return text.empty() ? nullptr : text.c_str(); }
+const char* or_null(const std::string& text) {
+  return text.empty() ? nullptr : text.c_str();
+}
 
 // The table of a vendor's library, or nullptr with the reason in `error`.
 const npu_driver* load_vendor(const VendorDriver& vendor, std::string& error) {
@@ -51,8 +54,8 @@ const npu_driver* load_vendor(const VendorDriver& vendor, std::string& error) {
 // Opens a driver; an empty text when it serves, else why it does not.
 std::string open_table(const npu_driver& candidate, const Settings& settings) {
   if (candidate.abi_version != NPU_DRIVER_ABI_VERSION) {
-    return std::string("driver ABI ") + std::to_string(candidate.abi_version) + ", this runtime needs " +
-           std::to_string(NPU_DRIVER_ABI_VERSION);
+    return std::string("driver ABI ") + std::to_string(candidate.abi_version) +
+           ", this runtime needs " + std::to_string(NPU_DRIVER_ABI_VERSION);
   }
   if (candidate.open(or_null(settings.openvino_library), or_null(settings.device)) != NPU_OK) {
     return candidate.last_error();
@@ -63,12 +66,14 @@ std::string open_table(const npu_driver& candidate, const Settings& settings) {
   return {};
 }
 
-void try_open(Choice& state, const std::string& name, const npu_driver* candidate, std::string problem) {
+void try_open(Choice& state, const std::string& name, const npu_driver* candidate,
+              std::string problem) {
   if (candidate != nullptr) problem = open_table(*candidate, state.settings);
   if (problem.empty()) {
     state.table = candidate;
   } else {
-    state.error += (state.error.empty() ? "" : "; ") + (name == "openvino" ? "" : name + ": ") + problem;
+    state.error +=
+        (state.error.empty() ? "" : "; ") + (name == "openvino" ? "" : name + ": ") + problem;
   }
 }
 
@@ -89,8 +94,10 @@ void open(Choice& state) {
   if (is_wanted("openvino", true)) try_open(state, "openvino", openvino::driver_table(), {});
   if (is_wanted("sim", false)) try_open(state, "sim", sim::driver_table(), {});
   if (state.table == nullptr && !wanted.empty() && !is_known) {
-    state.error = "NPU_DRIVER=" + wanted + " was asked for, and these drivers are installed: openvino, sim";
-    for (const VendorDriver& vendor : state.settings.vendors) state.error += ", " + vendor.name;
+    state.error =
+        "NPU_DRIVER=" + wanted + " was asked for, and these drivers are installed: openvino, sim";
+    for (const VendorDriver& vendor : state.settings.vendors)
+      state.error += ", " + vendor.name;
   }
   if (state.table != nullptr && state.table->host_access_begin != nullptr) {
     npu::detail::host_access_level.fetch_add(1);  // never free: every access needs its window
@@ -100,7 +107,9 @@ void open(Choice& state) {
 
 }  // namespace
 
-void configure(Settings settings) { choice().settings = std::move(settings); }
+void configure(Settings settings) {
+  choice().settings = std::move(settings);
+}
 
 const npu_driver* table_or_null() noexcept {
   Choice& state = choice();
@@ -108,7 +117,9 @@ const npu_driver* table_or_null() noexcept {
   return state.table;
 }
 
-bool is_open() noexcept { return choice().is_open.load(); }
+bool is_open() noexcept {
+  return choice().is_open.load();
+}
 
 std::string open_error() {
   table_or_null();

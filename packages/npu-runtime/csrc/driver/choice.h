@@ -22,11 +22,12 @@ struct Settings {
   std::vector<VendorDriver> vendors;
 };
 
-// What the first use of a device will open. Called once by the Python side, which reads the environment.
+// What the first use of a device will open. Called once by the Python side, which reads the
+// environment.
 NPU_API void configure(Settings settings);
 
-// The driver, opened at first use. Throws npu::Error [device-absent] when there is none; the same error
-// again at every later call, since a process keeps one choice.
+// The driver, opened at first use. Throws npu::Error [device-absent] when there is none; the same
+// error again at every later call, since a process keeps one choice.
 NPU_API const npu_driver& table();
 
 // Whether the driver was opened, without opening it.

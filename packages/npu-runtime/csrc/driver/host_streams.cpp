@@ -1,4 +1,5 @@
-// Host streams: an event is a point that the stream's worker reaches, at once when the stream is idle.
+// Host streams: an event is a point that the stream's worker reaches, at once when the stream is
+// idle.
 #include "driver/host_streams.h"
 
 #include <chrono>
@@ -39,14 +40,17 @@ std::shared_ptr<npu_event::Point> npu_event::point() {
 
 namespace npu::driver {
 
-// A worker thread cannot be preferred by priority without privileges, so both priorities are served alike.
+// A worker thread cannot be preferred by priority without privileges, so both priorities are served
+// alike.
 npu_status host_stream_create(std::int32_t device, std::int32_t, npu_stream** stream) {
   *stream = new npu_stream;
   (*stream)->device = device;
   return NPU_OK;
 }
 
-void host_stream_destroy(npu_stream* stream) { delete stream; }
+void host_stream_destroy(npu_stream* stream) {
+  delete stream;
+}
 
 npu_status host_stream_query(npu_stream* stream, std::int32_t* is_idle) {
   *is_idle = stream->queue.is_idle() ? 1 : 0;
@@ -70,7 +74,9 @@ npu_status host_event_create(std::int32_t, npu_event** event) {
   return NPU_OK;
 }
 
-void host_event_destroy(npu_event* event) { delete event; }
+void host_event_destroy(npu_event* event) {
+  delete event;
+}
 
 npu_status host_event_record(npu_event* event, npu_stream* stream) {
   const auto point = std::make_shared<npu_event::Point>();

@@ -16,7 +16,8 @@ struct npu_stream {
 };
 
 struct npu_event {
-  // One record of the event. Recording again makes a new one, and whoever waits for the old keeps it.
+  // One record of the event. Recording again makes a new one, and whoever waits for the old keeps
+  // it.
   struct Point {
     std::mutex mutex;
     std::condition_variable reached;

@@ -213,7 +213,8 @@ npu_status device_properties(std::int32_t device, npu_device_properties* propert
     api.ov_version_free(&version);
   }
   // The CPU plugin computes on the host's own cores: while a program runs, the host has nothing to
-  // compute on, so a run in line loses nothing and saves the hand-over. Other devices work beside it.
+  // compute on, so a run in line loses nothing and saves the hand-over. Other devices work beside
+  // it.
   constexpr std::int64_t kInlineBelowNs = 200'000;
   properties->inline_below_ns =
       device_name == "CPU" ? std::numeric_limits<std::int64_t>::max() : kInlineBelowNs;
@@ -224,7 +225,9 @@ npu_status device_properties(std::int32_t device, npu_device_properties* propert
 }
 
 // Host memory needs no preparation: whatever is committed is an address the device can be given.
-npu_status memory_attach(void*, std::size_t) { return NPU_OK; }
+npu_status memory_attach(void*, std::size_t) {
+  return NPU_OK;
+}
 
 npu_status memory_commit(std::int32_t, void* address, std::size_t size_bytes) {
   if (mprotect(address, size_bytes, PROT_READ | PROT_WRITE) != 0) {
@@ -418,8 +421,8 @@ npu_status request_run(npu_request* request, npu_stream* stream, npu_done done, 
   return NPU_OK;
 }
 
-npu_status memory_copy(npu_stream* stream, void* to, const void* from, std::size_t size_bytes, npu_done done,
-                       void* context) {
+npu_status memory_copy(npu_stream* stream, void* to, const void* from, std::size_t size_bytes,
+                       npu_done done, void* context) {
   if (done == nullptr) {
     stream->queue.wait();
     std::memmove(to, from, size_bytes);
@@ -436,7 +439,8 @@ npu_status request_layers(npu_request* request, npu_layer_record* records, std::
                           std::size_t* count) {
   ov_profiling_info_list_t list{};
   if (api.ov_infer_request_get_profiling_info(request->infer, &list) != OK) {
-    return fail(NPU_ERROR_UNSUPPORTED, "the program was loaded without profiling, or has not run yet");
+    return fail(NPU_ERROR_UNSUPPORTED,
+                "the program was loaded without profiling, or has not run yet");
   }
   *count = list.size;
   for (std::size_t i = 0; i < std::min(capacity, list.size); ++i) {

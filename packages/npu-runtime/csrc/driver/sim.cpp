@@ -1,5 +1,6 @@
-// The simulated device's memory (one file mapped twice: the device's view is always open, the host's only inside
-// windows), its faults and delays, and its table, which hands programs on to the OpenVINO driver.
+// The simulated device's memory (one file mapped twice: the device's view is always open, the
+// host's only inside windows), its faults and delays, and its table, which hands programs on to the
+// OpenVINO driver.
 #include "driver/sim.h"
 
 #include <fcntl.h>
@@ -121,7 +122,8 @@ npu_status memory_attach(void* begin, std::size_t size_bytes) {
   all.file = memfd_create("npu-sim", MFD_CLOEXEC);
   if (all.file < 0) return fail_system("memfd_create");
   if (ftruncate(all.file, static_cast<off_t>(size_bytes)) != 0) return fail_system("ftruncate");
-  void* view = mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, all.file, 0);
+  void* view =
+      mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, all.file, 0);
   if (view == MAP_FAILED) return fail_system("mmap");
   all.host_begin = static_cast<char*>(begin);
   all.device_begin = static_cast<char*>(view);
@@ -156,14 +158,16 @@ npu_status host_access_begin(std::int32_t, void* address, std::size_t size_bytes
   Memory& all = memory();
   const std::lock_guard lock(all.mutex);
   if (all.windows[address]++ > 0) return NPU_OK;
-  return mprotect(address, size_bytes, PROT_READ | PROT_WRITE) == 0 ? NPU_OK : fail_system("mprotect");
+  return mprotect(address, size_bytes, PROT_READ | PROT_WRITE) == 0 ? NPU_OK
+                                                                    : fail_system("mprotect");
 }
 
 npu_status host_access_end(std::int32_t, void* address, std::size_t size_bytes) {
   Memory& all = memory();
   const std::lock_guard lock(all.mutex);
   const auto found = all.windows.find(address);
-  if (found == all.windows.end()) return fail(NPU_ERROR_ARGUMENT, "host_access_end without a window");
+  if (found == all.windows.end())
+    return fail(NPU_ERROR_ARGUMENT, "host_access_end without a window");
   if (--found->second > 0) return NPU_OK;
   all.windows.erase(found);
   return mprotect(address, size_bytes, PROT_NONE) == 0 ? NPU_OK : fail_system("mprotect");
@@ -171,7 +175,9 @@ npu_status host_access_end(std::int32_t, void* address, std::size_t size_bytes) 
 
 // --- work
 
-const npu_driver& programs() { return *openvino::driver_table(); }
+const npu_driver& programs() {
+  return *openvino::driver_table();
+}
 
 // Puts `body` on the stream; with no `done` it waits, and still runs on the stream's thread.
 template <typename Body>
@@ -194,8 +200,8 @@ npu_status work(npu_stream* stream, npu_done done, void* context, Body body) {
   return outcome.first == NPU_OK ? NPU_OK : fail(outcome.first, outcome.second);
 }
 
-npu_status memory_copy(npu_stream* stream, void* to, const void* from, std::size_t size_bytes, npu_done done,
-                       void* context) {
+npu_status memory_copy(npu_stream* stream, void* to, const void* from, std::size_t size_bytes,
+                       npu_done done, void* context) {
   return work(stream, done, context, [=]() -> npu_status {
     NPU_SIM_FAULT(memory_copy);
     std::memmove(device_view(to), device_view(from), size_bytes);
@@ -216,8 +222,12 @@ npu_status request_run(npu_request* request, npu_stream* stream, npu_done done, 
 
 // --- the table
 
-const char* last_error() { return last_error_text.c_str(); }
-const char* choice_reason() { return "NPU_DRIVER=sim asks for it"; }
+const char* last_error() {
+  return last_error_text.c_str();
+}
+const char* choice_reason() {
+  return "NPU_DRIVER=sim asks for it";
+}
 
 std::int32_t devices = 1;
 
@@ -304,9 +314,12 @@ npu_status program_load(std::int32_t, const npu_program_source* source, npu_prog
   return pass_on(programs().program_load, std::int32_t{0}, source, program);
 }
 
-void program_unload(npu_program* program) { programs().program_unload(program); }
+void program_unload(npu_program* program) {
+  programs().program_unload(program);
+}
 
-npu_status program_port_count(const npu_program* program, npu_direction direction, std::size_t* count) {
+npu_status program_port_count(const npu_program* program, npu_direction direction,
+                              std::size_t* count) {
   NPU_SIM_FAULT(program_port_count);
   return pass_on(programs().program_port_count, program, direction, count);
 }
@@ -328,15 +341,19 @@ npu_status request_create(npu_program* program, npu_request** request) {
   return pass_on(programs().request_create, program, request);
 }
 
-void request_destroy(npu_request* request) { programs().request_destroy(request); }
-
-npu_status request_bind(npu_request* request, npu_direction direction, std::size_t index, npu_dtype dtype,
-                        std::int32_t rank, const std::int64_t* dims, void* data) {
-  NPU_SIM_FAULT(request_bind);
-  return pass_on(programs().request_bind, request, direction, index, dtype, rank, dims, device_view(data));
+void request_destroy(npu_request* request) {
+  programs().request_destroy(request);
 }
 
-npu_status request_output(npu_request* request, std::size_t index, npu_port* port, const void** data) {
+npu_status request_bind(npu_request* request, npu_direction direction, std::size_t index,
+                        npu_dtype dtype, std::int32_t rank, const std::int64_t* dims, void* data) {
+  NPU_SIM_FAULT(request_bind);
+  return pass_on(programs().request_bind, request, direction, index, dtype, rank, dims,
+                 device_view(data));
+}
+
+npu_status request_output(npu_request* request, std::size_t index, npu_port* port,
+                          const void** data) {
   NPU_SIM_FAULT(request_output);
   return pass_on(programs().request_output, request, index, port, data);
 }
@@ -387,7 +404,9 @@ constexpr npu_driver kTable{
 
 }  // namespace
 
-const npu_driver* driver_table() noexcept { return &kTable; }
+const npu_driver* driver_table() noexcept {
+  return &kTable;
+}
 
 void set_delay(std::int64_t least_us, std::int64_t most_us, std::uint64_t seed) {
   Faults& all = faults();

@@ -1,4 +1,5 @@
-// Capture and replay. A node has a request of its own, which stays bound to the addresses of the capture.
+// Capture and replay. A node has a request of its own, which stays bound to the addresses of the
+// capture.
 #include "graph/graph.h"
 
 #include <utility>
@@ -19,9 +20,13 @@ thread_local Graph* current = nullptr;
 
 }  // namespace
 
-bool is_capturing() noexcept { return current != nullptr; }
+bool is_capturing() noexcept {
+  return current != nullptr;
+}
 
-Graph* Graph::capturing() noexcept { return current; }
+Graph* Graph::capturing() noexcept {
+  return current;
+}
 
 Graph::~Graph() {
   if (current == this) current = nullptr;
@@ -30,7 +35,8 @@ Graph::~Graph() {
 }
 
 void Graph::capture_begin() {
-  if (current != nullptr) raise_state("this thread captures a graph already; end that capture first.");
+  if (current != nullptr)
+    raise_state("this thread captures a graph already; end that capture first.");
   if (is_captured_) raise_state("this graph holds a capture; call reset() before capturing again.");
   current = this;
 }
@@ -42,9 +48,11 @@ void Graph::capture_end() {
 }
 
 void Graph::replay() {
-  if (!is_captured_) raise_state("nothing was captured; run the step inside torch.npu.graph(g) first.");
+  if (!is_captured_)
+    raise_state("nothing was captured; run the step inside torch.npu.graph(g) first.");
   if (current != nullptr) raise_state("a graph cannot be replayed during a capture.");
-  for (Node& node : nodes_) node.program->run_bound(node.request.get(), node.inputs, node.outputs);
+  for (Node& node : nodes_)
+    node.program->run_bound(node.request.get(), node.inputs, node.outputs);
 }
 
 void Graph::reset() {
@@ -59,11 +67,13 @@ std::vector<at::Tensor> Graph::add(Program& program, const std::vector<at::Tenso
   if (!program.has_static_outputs_) {
     throw Error(ErrorKind::kInput, "capture-dynamic",
                 "program " + program.name() +
-                    ": an output's shape is known only after the run, so it cannot be captured. Compile the "
+                    ": an output's shape is known only after the run, so it cannot be captured. "
+                    "Compile the "
                     "step with static shapes.");
   }
   Node node{program.shared_from_this(), program.make_request(), inputs, {}};
-  node.outputs = program.run_on(node.request.get(), inputs, outputs, output_device, [](npu_status) {});
+  node.outputs =
+      program.run_on(node.request.get(), inputs, outputs, output_device, [](npu_status) {});
   device_index_ = program.device_index_;
   nodes_.push_back(std::move(node));
   return nodes_.back().outputs;

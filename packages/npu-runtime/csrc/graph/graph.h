@@ -1,4 +1,5 @@
-// Captured steps: programs recorded with the memory they were bound to, and run again without binding.
+// Captured steps: programs recorded with the memory they were bound to, and run again without
+// binding.
 #pragma once
 
 #include <memory>
@@ -16,12 +17,14 @@ class NPU_API Graph {
  public:
   ~Graph();
 
-  // Starts to record the programs that this thread runs. They run as well, so that values are at hand.
-  // Throws Error [capture-state] when this thread captures already, or this graph was captured before.
+  // Starts to record the programs that this thread runs. They run as well, so that values are at
+  // hand. Throws Error [capture-state] when this thread captures already, or this graph was
+  // captured before.
   void capture_begin();
   void capture_end();
 
-  // Runs what was recorded, in order, on the current stream: it reads and writes the tensors of the capture.
+  // Runs what was recorded, in order, on the current stream: it reads and writes the tensors of the
+  // capture.
   void replay();
 
   // Forgets what was recorded, and lets go of its memory.

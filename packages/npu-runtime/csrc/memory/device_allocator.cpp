@@ -88,8 +88,9 @@ bool open_window(Block* block) {
   const npu_driver& driver = driver::table();
   if (driver.host_access_begin == nullptr) return false;
   if (driver.host_access_begin(block->device_index, block->data(), block->size_bytes) != NPU_OK) {
-    throw Error(ErrorKind::kDriver, "driver-call",
-                std::string("npu: the driver's host_access_begin failed: ") + driver.last_error() + ".");
+    throw Error(
+        ErrorKind::kDriver, "driver-call",
+        std::string("npu: the driver's host_access_begin failed: ") + driver.last_error() + ".");
   }
   block->holds.fetch_add(1, std::memory_order_relaxed);
   return true;
@@ -97,7 +98,8 @@ bool open_window(Block* block) {
 
 void close_window(Block* block) noexcept {
   // A window that cannot be closed leaves memory accessible, which harms nobody.
-  static_cast<void>(driver::table().host_access_end(block->device_index, block->data(), block->size_bytes));
+  static_cast<void>(
+      driver::table().host_access_end(block->device_index, block->data(), block->size_bytes));
   drop_hold(block);
 }
 

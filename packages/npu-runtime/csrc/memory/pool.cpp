@@ -288,7 +288,8 @@ std::vector<c10::CachingDeviceAllocator::SegmentInfo> Pool::snapshot() {
     segment.active_size += block.size_bytes;
     segment.requested_size += block.requested_bytes;
   };
-  const auto add_segment = [&](const void* address, std::size_t bytes, bool is_large) -> SegmentInfo& {
+  const auto add_segment = [&](const void* address, std::size_t bytes,
+                               bool is_large) -> SegmentInfo& {
     SegmentInfo& segment = segments.emplace_back();
     segment.device = device_index_;
     segment.address = reinterpret_cast<std::size_t>(address);
@@ -321,15 +322,17 @@ void Pool::raise_out_of_memory(std::size_t bytes) {
     observer(device_index_, bytes, machine.free_bytes);
   }
   std::ostringstream text;
-  text << "npu: out of memory: tried to allocate " << gigabytes(bytes) << " on npu:"
-       << int{device_index_} << ", which shares " << gigabytes(machine.total_bytes)
+  text << "npu: out of memory: tried to allocate " << gigabytes(bytes)
+       << " on npu:" << int{device_index_} << ", which shares " << gigabytes(machine.total_bytes)
        << " with the host; " << gigabytes(machine.free_bytes) << " are free, "
        << gigabytes(allocated_now_) << " are held by npu tensors and "
-       << gigabytes(reserved_now_ - allocated_now_) << " are cached by the pool, after it was emptied.";
+       << gigabytes(reserved_now_ - allocated_now_)
+       << " are cached by the pool, after it was emptied.";
   if (limit_bytes_ != std::numeric_limits<std::size_t>::max()) {
     text << " set_per_process_memory_fraction allows " << gigabytes(limit_bytes_) << ".";
   }
-  text << " Use smaller batches or shapes, or free tensors that are no longer needed. [out-of-memory]";
+  text << " Use smaller batches or shapes, or free tensors that are no longer needed. "
+          "[out-of-memory]";
   TORCH_CHECK_WITH(OutOfMemoryError, false, text.str());
 }
 

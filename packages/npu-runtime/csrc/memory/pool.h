@@ -83,8 +83,8 @@ struct MemoryInfo {
 MemoryInfo machine_memory();
 
 // Called when an allocation fails for good, without any lock, before the exception.
-using OutOfMemoryObserver =
-    void (*)(c10::DeviceIndex device_index, std::size_t bytes, std::size_t free_bytes);
+using OutOfMemoryObserver = void (*)(c10::DeviceIndex device_index, std::size_t bytes,
+                                     std::size_t free_bytes);
 NPU_API void set_out_of_memory_observer(OutOfMemoryObserver observer) noexcept;
 
 }  // namespace npu::memory

@@ -1,5 +1,5 @@
-// The record of live blocks. Stacks are torch's own captured tracebacks, which cost microseconds to take and are
-// turned into text only when somebody reads them.
+// The record of live blocks. Stacks are torch's own captured tracebacks, which cost microseconds to
+// take and are turned into text only when somebody reads them.
 #include "memory/trace.h"
 
 #include <torch/csrc/profiler/combined_traceback.h>
@@ -50,7 +50,8 @@ void record_allocation(const Block& block) {
   const std::lock_guard lock(all.mutex);
   const std::uint64_t age = all.next_age++;
   all.age_of[address_of(block)] = age;
-  all.by_age[age] = {address_of(block), block.requested_bytes, block.device_index, std::move(stack)};
+  all.by_age[age] = {address_of(block), block.requested_bytes, block.device_index,
+                     std::move(stack)};
 }
 
 void record_free(const Block& block) {
@@ -67,7 +68,8 @@ std::vector<LiveBlock> live_blocks() {
   const std::lock_guard lock(all.mutex);
   std::vector<LiveBlock> blocks;
   blocks.reserve(all.by_age.size());
-  for (const auto& [age, block] : all.by_age) blocks.push_back(block);
+  for (const auto& [age, block] : all.by_age)
+    blocks.push_back(block);
   return blocks;
 }
 

@@ -1,4 +1,5 @@
-// Who allocated what: Python stacks of live blocks, recorded on request for snapshots and the leak report.
+// Who allocated what: Python stacks of live blocks, recorded on request for snapshots and the leak
+// report.
 #pragma once
 
 #include <atomic>
@@ -19,7 +20,9 @@ namespace detail {
 NPU_API extern std::atomic<bool> recording;
 }  // namespace detail
 
-inline bool is_recording() noexcept { return detail::recording.load(std::memory_order_relaxed); }
+inline bool is_recording() noexcept {
+  return detail::recording.load(std::memory_order_relaxed);
+}
 
 // Starts or stops; stopping forgets what was recorded.
 NPU_API void set_recording(bool is_on);

@@ -124,8 +124,8 @@ std::vector<LayerRecord> read_layers(npu_request* request) {
   std::size_t count = 0;
   if (driver.request_layers(request, nullptr, 0, &count) != NPU_OK) return {};
   std::vector<npu_layer_record> raw(count);
-  check(driver.request_layers(request, raw.data(), raw.size(), &count), ErrorKind::kDriver, "driver-call",
-        "npu: reading layer times");
+  check(driver.request_layers(request, raw.data(), raw.size(), &count), ErrorKind::kDriver,
+        "driver-call", "npu: reading layer times");
   std::vector<LayerRecord> layers;
   for (const npu_layer_record& record : raw) {
     layers.push_back({record.name, record.type, record.implementation, record.duration_us});
@@ -256,8 +256,8 @@ void Program::return_request(Request request) {
   idle_.push_back(std::move(request));
 }
 
-std::vector<at::Tensor> Program::run(const std::vector<at::Tensor>& inputs, const GivenOutputs& outputs,
-                                     c10::Device output_device) {
+std::vector<at::Tensor> Program::run(const std::vector<at::Tensor>& inputs,
+                                     const GivenOutputs& outputs, c10::Device output_device) {
   if (Graph* graph = Graph::capturing()) return graph->add(*this, inputs, outputs, output_device);
   npu_request* request = take_request().release();
   try {
@@ -274,7 +274,9 @@ std::vector<at::Tensor> Program::run(const std::vector<at::Tensor>& inputs, cons
   }
 }
 
-std::shared_ptr<Session> Program::session() { return std::make_shared<Session>(shared_from_this()); }
+std::shared_ptr<Session> Program::session() {
+  return std::make_shared<Session>(shared_from_this());
+}
 
 std::vector<at::Tensor> Program::run_on(npu_request* request, const std::vector<at::Tensor>& inputs,
                                         const GivenOutputs& outputs, c10::Device output_device,
@@ -290,7 +292,8 @@ std::vector<at::Tensor> Program::run_on(npu_request* request, const std::vector<
 void Program::run_bound(npu_request* request, const std::vector<at::Tensor>& inputs,
                         std::vector<at::Tensor>& outputs) {
   RECORD_FUNCTION(record_name_, std::vector<c10::IValue>(inputs.begin(), inputs.end()));
-  for (const at::Tensor& output : outputs) output.unsafeGetTensorImpl()->bump_version();
+  for (const at::Tensor& output : outputs)
+    output.unsafeGetTensorImpl()->bump_version();
   start(request, inputs, outputs, c10::Device(c10::DeviceType::PrivateUse1, device_index_),
         [](npu_status) {});
 }
@@ -372,8 +375,8 @@ void Program::bind(npu_request* request, const std::vector<at::Tensor>& inputs,
 void Program::run_inline(npu_request* request, stream::StreamState& stream,
                          std::vector<at::Tensor>& outputs, c10::Device output_device) {
   const std::int64_t start_ns = observe::now_ns();
-  check(driver::table().request_run(request, stream.native(), nullptr, nullptr), ErrorKind::kProgram,
-        "program-run", "program " + name_);
+  check(driver::table().request_run(request, stream.native(), nullptr, nullptr),
+        ErrorKind::kProgram, "program-run", "program " + name_);
   const std::int64_t end_ns = observe::now_ns();
   note_duration(start_ns, end_ns);
   for (std::size_t i = 0; i < outputs.size(); ++i) {
@@ -433,18 +436,20 @@ Session::~Session() {
 
 void Session::wait_for_run() {
   while (is_running_->load(std::memory_order_acquire)) {
-    for (c10::StreamId id = 0; id < kStreams; ++id) stream::state_of(program_->device_index_, id).drain();
+    for (c10::StreamId id = 0; id < kStreams; ++id)
+      stream::state_of(program_->device_index_, id).drain();
   }
 }
 
-std::vector<at::Tensor> Session::run(const std::vector<at::Tensor>& inputs, const GivenOutputs& outputs,
-                                     c10::Device output_device) {
+std::vector<at::Tensor> Session::run(const std::vector<at::Tensor>& inputs,
+                                     const GivenOutputs& outputs, c10::Device output_device) {
   const std::lock_guard lock(mutex_);
   wait_for_run();
   if (Graph::capturing() != nullptr) {
-    throw Error(ErrorKind::kInput, "capture-session",
-                "program " + program_->name() +
-                    ": a session's variables cannot be captured; run the session outside the graph.");
+    throw Error(
+        ErrorKind::kInput, "capture-session",
+        "program " + program_->name() +
+            ": a session's variables cannot be captured; run the session outside the graph.");
   }
   is_running_->store(true, std::memory_order_release);
   try {

@@ -142,7 +142,8 @@ void bind_memory(py::module_& module) {
   module.def("reset_peak_memory_stats",
              [](c10::DeviceIndex index) { device_allocator()->resetPeakStats(index); });
   module.def("empty_cache", [] { device_allocator()->emptyCache(); });
-  module.def("memory_info", [](c10::DeviceIndex index) { return device_allocator()->getMemoryInfo(index); });
+  module.def("memory_info",
+             [](c10::DeviceIndex index) { return device_allocator()->getMemoryInfo(index); });
   module.def("memory_segments", &segments);
   module.def("memory_live_blocks", &live_blocks);
   module.def("set_memory_recording", &memory::trace::set_recording);

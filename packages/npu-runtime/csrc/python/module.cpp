@@ -63,9 +63,11 @@ py::dict device_properties(c10::DeviceIndex device_index) {
 }
 
 void configure(std::string driver, std::string device, std::string openvino_library,
-               const std::vector<std::pair<std::string, std::string>>& vendors, bool launch_blocking) {
+               const std::vector<std::pair<std::string, std::string>>& vendors,
+               bool launch_blocking) {
   driver::Settings settings{std::move(driver), std::move(device), std::move(openvino_library), {}};
-  for (const auto& [name, library] : vendors) settings.vendors.push_back({name, library});
+  for (const auto& [name, library] : vendors)
+    settings.vendors.push_back({name, library});
   driver::configure(std::move(settings));
   set_launch_blocking(launch_blocking);
 }

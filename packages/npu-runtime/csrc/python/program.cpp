@@ -25,8 +25,8 @@ std::shared_ptr<void> hold(py::object owner) {
               Py_DECREF(static_cast<PyObject*>(held));
               return 0;
             };
-            // The last holder may be a stream's thread, and whoever waits for that stream may hold Python's
-            // lock; so the reference is dropped later, by the interpreter.
+            // The last holder may be a stream's thread, and whoever waits for that stream may hold
+            // Python's lock; so the reference is dropped later, by the interpreter.
             if (PyGILState_Check() != 0) {
               drop(object);
             } else if (Py_IsInitialized() != 0 && Py_AddPendingCall(drop, object) != 0) {

@@ -1,5 +1,5 @@
-// Captured graphs, the sanitizer, launch blocking and the simulated device in Python. Streams and events are
-// torch's own classes, which come through the device guard.
+// Captured graphs, the sanitizer, launch blocking and the simulated device in Python. Streams and
+// events are torch's own classes, which come through the device guard.
 #include "python/streams.h"
 
 #include "driver/sim.h"
@@ -27,7 +27,8 @@ void bind_streams(py::module_& module) {
   module.def(
       "drain",
       [] {
-        for (c10::DeviceIndex i = 0; i < device_count(); ++i) stream::drain_device(i);
+        for (c10::DeviceIndex i = 0; i < device_count(); ++i)
+          stream::drain_device(i);
       },
       Release());
   module.def("set_launch_blocking", &set_launch_blocking);
@@ -36,9 +37,10 @@ void bind_streams(py::module_& module) {
   module.def("is_sanitizer_enabled", &sanitizer::is_enabled);
 
   module.def("sim_set_delay", &sim::set_delay);
-  module.def("sim_inject_failure", [](std::string call, int status, std::int64_t skip, std::int64_t times) {
-    sim::inject_failure(std::move(call), static_cast<npu_status>(status), skip, times);
-  });
+  module.def("sim_inject_failure",
+             [](std::string call, int status, std::int64_t skip, std::int64_t times) {
+               sim::inject_failure(std::move(call), static_cast<npu_status>(status), skip, times);
+             });
   module.def("sim_clear", &sim::clear);
 }
 

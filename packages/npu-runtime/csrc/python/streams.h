@@ -1,4 +1,5 @@
-// Adds streams' switches, captured graphs and the simulated device's controls to the extension module.
+// Adds streams' switches, captured graphs and the simulated device's controls to the extension
+// module.
 #pragma once
 
 #include <torch/csrc/utils/pybind.h>

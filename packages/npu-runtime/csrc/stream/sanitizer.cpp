@@ -1,4 +1,5 @@
-// Vector clocks per stream, event and block. One lock: this is a tool for finding mistakes, not for speed.
+// Vector clocks per stream, event and block. One lock: this is a tool for finding mistakes, not for
+// speed.
 #include "stream/sanitizer.h"
 
 #include <torch/csrc/profiler/combined_traceback.h>
@@ -56,7 +57,8 @@ State& state() {
 }
 
 void merge(Clock& into, const Clock& from) {
-  for (std::size_t i = 0; i < into.size(); ++i) into[i] = std::max(into[i], from[i]);
+  for (std::size_t i = 0; i < into.size(); ++i)
+    into[i] = std::max(into[i], from[i]);
 }
 
 Clock& clock_of(State& all, const stream::StreamState& stream) {
@@ -82,8 +84,8 @@ struct Race {
   Use then;
 };
 
-// Turning stacks into text runs Python, which may free device memory and so come back here: no lock may
-// be held.
+// Turning stacks into text runs Python, which may free device memory and so come back here: no lock
+// may be held.
 [[noreturn]] void raise_race(const Race& race) {
   const Use& now = race.now;
   const Use& then = race.then;
@@ -103,7 +105,8 @@ bool is_ordered(const Clock& clock, const Use& now, const Use& then) {
 }
 
 std::optional<Race> read(History& history, const Clock& clock, const Use& use) {
-  if (!is_ordered(clock, use, history.last_write)) return Race{"reads", "writes", use, history.last_write};
+  if (!is_ordered(clock, use, history.last_write))
+    return Race{"reads", "writes", use, history.last_write};
   const auto same = std::find_if(history.reads.begin(), history.reads.end(),
                                  [&](const Use& other) { return other.stream == use.stream; });
   if (same != history.reads.end()) {
@@ -115,7 +118,8 @@ std::optional<Race> read(History& history, const Clock& clock, const Use& use) {
 }
 
 std::optional<Race> write(History& history, const Clock& clock, const Use& use) {
-  if (!is_ordered(clock, use, history.last_write)) return Race{"writes", "writes", use, history.last_write};
+  if (!is_ordered(clock, use, history.last_write))
+    return Race{"writes", "writes", use, history.last_write};
   for (const Use& other : history.reads) {
     if (!is_ordered(clock, use, other)) return Race{"writes", "reads", use, other};
   }
@@ -193,7 +197,8 @@ void on_event_synchronize(const npu_event* event) {
   const std::lock_guard lock(all.mutex);
   const auto found = all.events.find(event);
   if (found == all.events.end()) return;
-  for (auto& [device, host] : all.host) merge(host, found->second);
+  for (auto& [device, host] : all.host)
+    merge(host, found->second);
 }
 
 void on_stream_synchronize(const stream::StreamState& stream) {
@@ -216,7 +221,8 @@ void on_host_access(const Block& block) {
     known = std::max(known, use.tick);
   };
   note(found->second.last_write);
-  for (const Use& use : found->second.reads) note(use);
+  for (const Use& use : found->second.reads)
+    note(use);
 }
 
 void on_free(const Block& block) {

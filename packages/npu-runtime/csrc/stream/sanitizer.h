@@ -1,7 +1,8 @@
-// The stream sanitizer: finds programs that use memory of another stream's program without a wait between.
+// The stream sanitizer: finds programs that use memory of another stream's program without a wait
+// between.
 //
-// It follows what is ordered after what by vector clocks, whether or not the race shows in this run. Host code
-// needs no check: it waits by itself. Costs one load when it is off.
+// It follows what is ordered after what by vector clocks, whether or not the race shows in this
+// run. Host code needs no check: it waits by itself. Costs one load when it is off.
 #pragma once
 
 #include <atomic>
@@ -27,12 +28,15 @@ namespace detail {
 NPU_API extern std::atomic<bool> enabled;
 }  // namespace detail
 
-inline bool is_enabled() noexcept { return detail::enabled.load(std::memory_order_relaxed); }
+inline bool is_enabled() noexcept {
+  return detail::enabled.load(std::memory_order_relaxed);
+}
 
 // Starts with no history.
 NPU_API void set_enabled(bool is_on);
 
-// A program is about to run on the stream. Throws Error [stream-race], with the Python stacks of both sides.
+// A program is about to run on the stream. Throws Error [stream-race], with the Python stacks of
+// both sides.
 void on_program(const stream::StreamState& stream, const std::string& name,
                 const std::vector<at::Tensor>& reads, const std::vector<at::Tensor>& writes);
 

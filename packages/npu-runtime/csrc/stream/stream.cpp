@@ -37,8 +37,9 @@ c10::Stream make(c10::DeviceIndex device_index, c10::StreamId id) {
 
 void check(npu_status status, const char* call) {
   if (status == NPU_OK) return;
-  throw Error(ErrorKind::kDriver, "driver-call",
-              std::string("npu: the driver's ") + call + " failed: " + driver::table().last_error() + ".");
+  throw Error(
+      ErrorKind::kDriver, "driver-call",
+      std::string("npu: the driver's ") + call + " failed: " + driver::table().last_error() + ".");
 }
 
 }  // namespace
@@ -58,7 +59,8 @@ c10::Stream stream_from_pool(c10::DeviceIndex device_index, int priority) {
   const bool is_high = priority < 0;
   const c10::StreamId first = is_high ? kNormalStreams : 1;
   const c10::StreamId count = is_high ? kStreams - kNormalStreams : kNormalStreams - 1;
-  const std::uint32_t turn = next.at(is_high ? 1 : 0).at(static_cast<std::size_t>(index)).fetch_add(1);
+  const std::uint32_t turn =
+      next.at(is_high ? 1 : 0).at(static_cast<std::size_t>(index)).fetch_add(1);
   return make(index, first + static_cast<c10::StreamId>(turn) % count);
 }
 
@@ -72,7 +74,9 @@ c10::Stream exchange_stream(c10::Stream stream) {
   return previous;
 }
 
-bool is_idle(c10::Stream stream) { return stream::state_of(stream).is_idle(); }
+bool is_idle(c10::Stream stream) {
+  return stream::state_of(stream).is_idle();
+}
 
 void synchronize(c10::Stream stream) {
   stream::StreamState& state = stream::state_of(stream);
@@ -81,7 +85,9 @@ void synchronize(c10::Stream stream) {
   state.raise_error();
 }
 
-npu_stream* native_stream(c10::Stream stream) { return stream::state_of(stream).native(); }
+npu_stream* native_stream(c10::Stream stream) {
+  return stream::state_of(stream).native();
+}
 
 void record_event(npu_event** event, c10::Stream stream) {
   const npu_driver& driver = driver::table();
@@ -152,7 +158,8 @@ std::vector<DeviceStreams>& all_streams() {
 }  // namespace
 
 StreamState& state_of(c10::DeviceIndex device_index, c10::StreamId id) {
-  return *all_streams()[static_cast<std::size_t>(device_index)].states[static_cast<std::size_t>(id)];
+  return *all_streams()[static_cast<std::size_t>(device_index)]
+              .states[static_cast<std::size_t>(id)];
 }
 
 StreamState& state_of(c10::Stream stream) {
@@ -166,7 +173,8 @@ StreamState& state_of(c10::Stream stream) {
 }
 
 void drain_device(c10::DeviceIndex device_index) {
-  for (c10::StreamId id = 0; id < kStreams; ++id) state_of(device_index, id).drain();
+  for (c10::StreamId id = 0; id < kStreams; ++id)
+    state_of(device_index, id).drain();
 }
 
 void synchronize_device(c10::DeviceIndex device_index) {
@@ -174,7 +182,8 @@ void synchronize_device(c10::DeviceIndex device_index) {
   for (c10::StreamId id = 0; id < kStreams; ++id) {
     sanitizer::on_stream_synchronize(state_of(device_index, id));
   }
-  for (c10::StreamId id = 0; id < kStreams; ++id) state_of(device_index, id).raise_error();
+  for (c10::StreamId id = 0; id < kStreams; ++id)
+    state_of(device_index, id).raise_error();
 }
 
 }  // namespace stream

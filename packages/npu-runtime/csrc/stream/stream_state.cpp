@@ -33,7 +33,8 @@ npu_stream* StreamState::native() {
   const std::int32_t priority = id_ >= kNormalStreams ? -1 : 0;
   if (driver::table().stream_create(device_index_, priority, &made) != NPU_OK) {
     throw Error(ErrorKind::kDriver, "driver-call",
-                std::string("npu: the driver's stream_create failed: ") + driver::table().last_error() + ".");
+                std::string("npu: the driver's stream_create failed: ") +
+                    driver::table().last_error() + ".");
   }
   native_.store(made, std::memory_order_release);
   return made;
@@ -45,7 +46,8 @@ bool StreamState::is_idle() {
   std::int32_t idle = 0;
   if (driver::table().stream_query(made, &idle) != NPU_OK) {
     throw Error(ErrorKind::kDriver, "driver-call",
-                std::string("npu: the driver's stream_query failed: ") + driver::table().last_error() + ".");
+                std::string("npu: the driver's stream_query failed: ") +
+                    driver::table().last_error() + ".");
   }
   return idle != 0;
 }
@@ -88,7 +90,10 @@ void StreamState::raise_error() {
 
 PendingWork::PendingWork(StreamState& stream, std::string name, std::vector<Block*> blocks,
                          std::function<void(npu_status)> on_end)
-    : stream_(stream), name_(std::move(name)), blocks_(std::move(blocks)), on_end_(std::move(on_end)) {
+    : stream_(stream),
+      name_(std::move(name)),
+      blocks_(std::move(blocks)),
+      on_end_(std::move(on_end)) {
   for (Block* block : blocks_) {
     block->users.fetch_add(1, std::memory_order_acq_rel);
     block->streams.fetch_or(stream.bit(), std::memory_order_acq_rel);
@@ -104,10 +109,13 @@ void PendingWork::done(void* context, npu_status status, const char* message) {
   delete work;
 }
 
-void PendingWork::cancel() { release(); }
+void PendingWork::cancel() {
+  release();
+}
 
 void PendingWork::release() {
-  for (Block* block : blocks_) memory::drop_user(block);
+  for (Block* block : blocks_)
+    memory::drop_user(block);
   detail::host_access_level.fetch_sub(1, std::memory_order_acq_rel);
 }
 
@@ -116,8 +124,8 @@ void PendingWork::release() {
 void* begin_host_access(void* data) {
   Block* block = block_of(data);
   if (block == nullptr) return nullptr;
-  // The owner is one user; any more are pending work. New work can come in only from code that uses the
-  // block at the same time without waiting, which is a race of its own.
+  // The owner is one user; any more are pending work. New work can come in only from code that uses
+  // the block at the same time without waiting, which is a race of its own.
   while (block->users.load(std::memory_order_acquire) > 1) {
     const std::uint64_t streams = block->streams.load(std::memory_order_acquire);
     for (std::uint64_t rest = streams; rest != 0; rest &= rest - 1) {
@@ -126,13 +134,16 @@ void* begin_host_access(void* data) {
     }
     std::this_thread::yield();
   }
-  for (std::uint64_t rest = block->streams.load(std::memory_order_acquire); rest != 0; rest &= rest - 1) {
+  for (std::uint64_t rest = block->streams.load(std::memory_order_acquire); rest != 0;
+       rest &= rest - 1) {
     stream::state_of(block->device_index, std::countr_zero(rest)).raise_error();
   }
   sanitizer::on_host_access(*block);
   return memory::open_window(block) ? data : nullptr;
 }
 
-void end_host_access(void* data) noexcept { memory::close_window(static_cast<Block*>(data) - 1); }
+void end_host_access(void* data) noexcept {
+  memory::close_window(static_cast<Block*>(data) - 1);
+}
 
 }  // namespace npu

@@ -35,8 +35,8 @@ class StreamState {
   // Throws the first error since the last call, if there was one.
   void raise_error();
 
-  // When a piece of work that was enqueued at `queued_ns` and ended now can have begun: not before the one
-  // ahead of it ended. Called in the stream's order.
+  // When a piece of work that was enqueued at `queued_ns` and ended now can have begun: not before
+  // the one ahead of it ended. Called in the stream's order.
   std::int64_t note_end(std::int64_t queued_ns, std::int64_t end_ns) noexcept;
 
   void keep_error(std::string text);
@@ -55,7 +55,8 @@ class StreamState {
 StreamState& state_of(c10::Stream stream);
 StreamState& state_of(c10::DeviceIndex device_index, c10::StreamId id);
 
-// Enqueued work that is not done: what it uses stays alive and marked until the driver says it has ended.
+// Enqueued work that is not done: what it uses stays alive and marked until the driver says it has
+// ended.
 class PendingWork {
  public:
   // Marks the blocks. `name` says in errors what failed; `on_end` runs when the work has ended.

@@ -27,8 +27,8 @@ struct NPU_API BlockAttachment {
 // Marks the header of a block that a client holds.
 inline constexpr std::uint32_t kAllocatedMagic = 0x4e50'5541;
 
-// Header of an allocated block. `data()` follows it directly; c10::DataPtr::get_context() of a tensor's
-// memory is equal to its get(), the address of the data.
+// Header of an allocated block. `data()` follows it directly; c10::DataPtr::get_context() of a
+// tensor's memory is equal to its get(), the address of the data.
 struct alignas(64) Block {
   std::size_t size_bytes = 0;       // usable bytes behind data()
   std::size_t requested_bytes = 0;  // what the client asked for
@@ -52,8 +52,8 @@ NPU_API c10::DeviceAllocator* device_allocator() noexcept;
 // True when `ptr` lies in the arena (device memory of any npu device).
 NPU_API bool owns(const void* ptr) noexcept;
 
-// Header of the block whose data starts at `data`; nullptr when `data` is outside the arena, or inside a block
-// (a storage that somebody made over a part of one).
+// Header of the block whose data starts at `data`; nullptr when `data` is outside the arena, or
+// inside a block (a storage that somebody made over a part of one).
 NPU_API Block* block_of(const void* data) noexcept;
 
 // While one is alive on a thread, torch's CPU allocator takes this thread's memory from the npu

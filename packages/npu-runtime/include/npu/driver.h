@@ -57,7 +57,8 @@ typedef struct npu_device_properties {
   char driver_version[64]; /* version of the vendor's software that serves it */
   char capabilities[256];  /* what the vendor lists, separated by blanks: "FP32 BF16 INT8 ..." */
   uint64_t memory_bytes;   /* memory the device can use; 0 when the vendor does not say */
-  int64_t inline_below_ns; /* runs shorter than this are better done on the calling thread than enqueued */
+  int64_t inline_below_ns; /* runs shorter than this are better done on the calling thread than
+                              enqueued */
 } npu_device_properties;
 
 typedef struct npu_option {
@@ -122,19 +123,21 @@ typedef struct npu_driver {
   npu_status (*device_count)(int32_t* count);
   npu_status (*device_properties)(int32_t device, npu_device_properties* properties);
 
-  /* Tells the driver which range of addresses the runtime reserved. Called once, before any commit. */
+  /* Tells the driver which range of addresses the runtime reserved. Called once, before any commit.
+   */
   npu_status (*memory_attach)(void* begin, size_t size_bytes);
   /* Makes [address, address + size_bytes) device memory, readable and writable by the host. Both
    * are multiples of the page size, and inside the range that the runtime reserved. */
   npu_status (*memory_commit)(int32_t device, void* address, size_t size_bytes);
   /* Gives the pages back to the system; the addresses stay reserved. */
   npu_status (*memory_decommit)(int32_t device, void* address, size_t size_bytes);
-  /* Opens and closes a window in which host code may use [address, address + size_bytes), a whole block
-   * as the runtime allocated it. Windows of one block nest. The runtime has waited for the device's work
-   * on it. NULL where the host may always use device memory. */
+  /* Opens and closes a window in which host code may use [address, address + size_bytes), a whole
+   * block as the runtime allocated it. Windows of one block nest. The runtime has waited for the
+   * device's work on it. NULL where the host may always use device memory. */
   npu_status (*host_access_begin)(int32_t device, void* address, size_t size_bytes);
   npu_status (*host_access_end)(int32_t device, void* address, size_t size_bytes);
-  /* Copies between addresses of device memory, in the stream's order; NULL `done` waits for the end. */
+  /* Copies between addresses of device memory, in the stream's order; NULL `done` waits for the
+   * end. */
   npu_status (*memory_copy)(npu_stream* stream, void* to, const void* from, size_t size_bytes,
                             npu_done done, void* context);
 
@@ -150,7 +153,8 @@ typedef struct npu_driver {
 
   npu_status (*event_create)(int32_t device, npu_event** event);
   void (*event_destroy)(npu_event* event);
-  /* The event is done when all earlier work of the stream is. Recording again replaces the point. */
+  /* The event is done when all earlier work of the stream is. Recording again replaces the point.
+   */
   npu_status (*event_record)(npu_event* event, npu_stream* stream);
   npu_status (*event_query)(npu_event* event, int32_t* is_done);
   npu_status (*event_synchronize)(npu_event* event);
@@ -177,13 +181,15 @@ typedef struct npu_driver {
    * An output whose shape is known only after the run is never bound: request_output finds it. */
   npu_status (*request_bind)(npu_request* request, npu_direction direction, size_t index,
                              npu_dtype dtype, int32_t rank, const int64_t* dims, void* data);
-  /* Runs, in the stream's order. With `done` it may return before the run ends; with NULL it waits. */
+  /* Runs, in the stream's order. With `done` it may return before the run ends; with NULL it waits.
+   */
   npu_status (*request_run)(npu_request* request, npu_stream* stream, npu_done done, void* context);
   /* Where an output is after a run, in memory that the request owns until its next run. */
   npu_status (*request_output)(npu_request* request, size_t index, npu_port* port,
                                const void** data);
-  /* Layers of the latest run, in execution order where the vendor tells it: fills at most `capacity`
-   * and sets `count` to how many there are. NPU_ERROR_UNSUPPORTED when the program records none. */
+  /* Layers of the latest run, in execution order where the vendor tells it: fills at most
+   * `capacity` and sets `count` to how many there are. NPU_ERROR_UNSUPPORTED when the program
+   * records none. */
   npu_status (*request_layers)(npu_request* request, npu_layer_record* records, size_t capacity,
                                size_t* count);
 } npu_driver;

@@ -1,5 +1,5 @@
-// Host code on device memory: waiting for the device's work on a block, and opening a window where the
-// driver protects its memory against the host.
+// Host code on device memory: waiting for the device's work on a block, and opening a window where
+// the driver protects its memory against the host.
 //
 // Costs one load while nothing is pending and the driver protects nothing.
 #pragma once
@@ -11,8 +11,8 @@
 namespace npu {
 
 namespace detail {
-// Pieces of pending device work, streams with an error that nobody has seen, and one more when the driver
-// protects memory.
+// Pieces of pending device work, streams with an error that nobody has seen, and one more when the
+// driver protects memory.
 NPU_API extern std::atomic<int> host_access_level;
 }  // namespace detail
 
@@ -20,8 +20,8 @@ inline bool is_host_access_free() noexcept {
   return detail::host_access_level.load(std::memory_order_acquire) == 0;
 }
 
-// Waits until no device work on the block at `data` is pending, throws what went wrong in it, and opens a
-// window. `data` is the start of a storage's memory; memory from elsewhere needs nothing.
+// Waits until no device work on the block at `data` is pending, throws what went wrong in it, and
+// opens a window. `data` is the start of a storage's memory; memory from elsewhere needs nothing.
 // Returns `data` when the window must be closed by end_host_access, else nullptr.
 NPU_API void* begin_host_access(void* data);
 NPU_API void end_host_access(void* data) noexcept;

@@ -102,13 +102,14 @@ class NPU_API Program : public std::enable_shared_from_this<Program> {
   Request take_request();
   void return_request(Request request);
 
-  // One run on a request that the caller has for itself. `on_end` is called when the run has ended, before
-  // this returns or later; not when this throws.
+  // One run on a request that the caller has for itself. `on_end` is called when the run has ended,
+  // before this returns or later; not when this throws.
   std::vector<at::Tensor> run_on(npu_request* request, const std::vector<at::Tensor>& inputs,
                                  const GivenOutputs& outputs, c10::Device output_device,
                                  const std::function<void(npu_status)>& on_end);
   void check_inputs(const std::vector<at::Tensor>& inputs) const;
-  std::vector<at::Tensor> prepare_outputs(const GivenOutputs& outputs, c10::Device output_device) const;
+  std::vector<at::Tensor> prepare_outputs(const GivenOutputs& outputs,
+                                          c10::Device output_device) const;
   void bind(npu_request* request, const std::vector<at::Tensor>& inputs,
             const std::vector<at::Tensor>& outputs) const;
   // A run on a request that is bound already, into the tensors that it is bound to.
@@ -117,8 +118,8 @@ class NPU_API Program : public std::enable_shared_from_this<Program> {
   void start(npu_request* request, const std::vector<at::Tensor>& inputs,
              std::vector<at::Tensor>& results, c10::Device output_device,
              const std::function<void(npu_status)>& on_end);
-  void run_inline(npu_request* request, stream::StreamState& stream, std::vector<at::Tensor>& outputs,
-                  c10::Device output_device);
+  void run_inline(npu_request* request, stream::StreamState& stream,
+                  std::vector<at::Tensor>& outputs, c10::Device output_device);
   void enqueue(npu_request* request, stream::StreamState& stream, std::vector<Block*> blocks,
                const std::function<void(npu_status)>& on_end);
   at::Tensor fetch_output(npu_request* request, std::size_t index, const at::Tensor& given,

@@ -1,7 +1,7 @@
 // Streams: in-order queues of device work, and which one a thread enqueues on.
 //
-// Host kernels (the fallback) run on the calling thread; what they touch they wait for (host_access.h).
-// Programs are enqueued. The queue itself is the driver's (driver.h).
+// Host kernels (the fallback) run on the calling thread; what they touch they wait for
+// (host_access.h). Programs are enqueued. The queue itself is the driver's (driver.h).
 #pragma once
 
 #include <c10/core/Stream.h>
@@ -11,8 +11,8 @@
 
 namespace npu {
 
-// Stream ids of a device: 0 is the default stream, then come those of normal and of high priority, handed
-// out in turn. A block marks the streams that use it in 64 bits, which is the limit.
+// Stream ids of a device: 0 is the default stream, then come those of normal and of high priority,
+// handed out in turn. A block marks the streams that use it in 64 bits, which is the limit.
 inline constexpr c10::StreamId kDefaultStream = 0;
 inline constexpr c10::StreamId kNormalStreams = 32;
 inline constexpr c10::StreamId kStreams = 64;
@@ -32,7 +32,8 @@ NPU_API bool is_idle(c10::Stream stream);
 // Waits for a stream. Throws the first error of its enqueued work since the last wait, once.
 NPU_API void synchronize(c10::Stream stream);
 
-// An event of torch: a point in a stream's order. Null pointers are events that were never recorded.
+// An event of torch: a point in a stream's order. Null pointers are events that were never
+// recorded.
 NPU_API void record_event(npu_event** event, c10::Stream stream);
 NPU_API void wait_event(npu_event* event, c10::Stream stream);
 NPU_API bool is_event_done(npu_event* event);

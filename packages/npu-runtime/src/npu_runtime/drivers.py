@@ -28,7 +28,7 @@ def vendor_drivers() -> list[tuple[str, str]]:
         try:
             locate: Callable[[], str | os.PathLike[str]] = entry.load()
             found.append((entry.name, os.fspath(locate())))
-        except Exception:  # noqa: BLE001  # a broken vendor's wheel must not break torch's import
+        except Exception:  # a broken vendor's wheel must not break torch's import
             _logger.warning("the driver %s could not be located", entry.name, exc_info=True)
     return sorted(found)
 

@@ -73,4 +73,3 @@ class StreamContext:
 def stream(stream: torch.Stream | None) -> StreamContext:
     """Runs the body of ``with`` on a stream; None changes nothing."""
     return StreamContext(stream)
-
