@@ -62,7 +62,7 @@ def add_one_model() -> ov.Model:
 
 @pytest.fixture
 def delayed() -> Iterator[None]:
-    """Enqueued work of the simulated device takes up to a millisecond; others take what they take."""
+    """Enqueued work takes up to a millisecond on the simulated device, elsewhere what it takes."""
     with sim.delay(0, 1000, seed=7):
         yield
 

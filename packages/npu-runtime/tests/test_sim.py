@@ -20,7 +20,8 @@ load = lambda: npu_runtime.load_program(path, name="add_one", options=F32)
 
 def test_host_code_without_a_window_meets_a_protected_page(run_python):
     done = run_python(
-        "import torch, ctypes\nx = torch.ones(5000, device='npu')\nctypes.string_at(x.data_ptr(), 4)",
+        "import torch, ctypes\n"
+        "x = torch.ones(5000, device='npu')\nctypes.string_at(x.data_ptr(), 4)",
         NPU_DRIVER="sim",
     )
     assert done.returncode == -signal.SIGSEGV
@@ -118,7 +119,8 @@ def test_two_simulated_devices_keep_their_tensors_apart(run_python):
     done = run_python(
         "import torch\nprint(torch.npu.device_count())\n"
         "x = torch.ones(3, device='npu:1'); print(x.device, (x + x).device)\n"
-        "try:\n    x + torch.ones(3, device='npu:0')\nexcept RuntimeError as e:\n    print('raised')\n"
+        "try:\n    x + torch.ones(3, device='npu:0')\n"
+        "except RuntimeError as e:\n    print('raised')\n"
         "print(x.to('npu:0').device)",
         NPU_DRIVER="sim",
         NPU_DEVICE="SIM2",

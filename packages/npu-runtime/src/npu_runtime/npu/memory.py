@@ -120,8 +120,8 @@ def set_per_process_memory_fraction(fraction: float, device: DeviceLike = None) 
     """
     if not 0.0 <= fraction <= 1.0:
         raise InputError(
-            f"torch.npu.set_per_process_memory_fraction: fraction must lie in [0, 1]; got {fraction}. "
-            "Pass 0.5 for half of the memory.",
+            "torch.npu.set_per_process_memory_fraction: fraction must lie in [0, 1]; "
+            f"got {fraction}. Pass 0.5 for half of the memory.",
             "memory-fraction",
         )
     index = device_index(device)
