@@ -13,7 +13,8 @@ termination = Termination(lambda: print("finished", flush=True))
 def test_finishes_and_dies_of_the_signal(run_python, number):
     result = run_python(
         "-c",
-        PROLOGUE + f"termination.install()\n"
+        # A run under nohup ignores SIGHUP, and its children would inherit that.
+        PROLOGUE + f"signal.signal({int(number)}, signal.SIG_DFL); termination.install()\n"
         f"try:\n    os.kill(os.getpid(), {int(number)}); time.sleep(9)\n"
         "finally:\n    print('no finally runs without us, so none with us')",
     )

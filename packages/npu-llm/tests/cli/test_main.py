@@ -108,9 +108,11 @@ def start_long_answer(checkpoint, cache_dir):
     """A process in the middle of an answer."""
     line = [sys.executable, "-m", "npu_llm.cli", "generate", "--model", str(checkpoint)]
     line += ["--cache-dir", str(cache_dir), "--max-new-tokens", "240", "--seed", "3"]
+    # A run that a shell put in the background ignores ctrl-c, and its children would inherit that.
     process = subprocess.Popen(
-        [*line, "--temperature", "9", "Tell me"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
+        [*line, "--temperature", "9", "Tell me"], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )  # fmt: skip
     assert process.stdout.read(1)
     return process
 
