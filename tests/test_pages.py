@@ -8,9 +8,11 @@ PAGES = (
     "README.md",
     "docs/index.md",
     "docs/guides/dataloader-and-processes.md",
+    "docs/guides/memory.md",
     "docs/guides/mixed-precision.md",
     "docs/guides/moving-from-cuda.md",
     "docs/guides/saving-and-loading.md",
+    "docs/guides/streams.md",
     "docs/reference/errors.md",
 )
 
