@@ -99,3 +99,25 @@ def test_a_removed_listener_hears_nothing_more():
 def test_removing_an_unknown_listener_is_harmless():
     observe.remove_listener(print)
     assert not observe.is_enabled()
+
+
+def test_the_memory_counter_follows_allocation_and_release(heard):
+    before = torch.npu.memory_allocated()
+    tensor = torch.empty(1 << 20, dtype=torch.uint8, device="npu")
+    del tensor
+    observe.flush()
+    values = [event.value for event in heard if event.name == "allocated_bytes"]
+    assert values == [before + (1 << 20), before]
+
+
+def test_torchs_profiler_sees_memory_come_and_go():
+    with torch.profiler.profile(profile_memory=True) as profiler:
+        tensor = torch.empty(1 << 20, dtype=torch.uint8, device="npu")
+        del tensor
+    changes = [
+        event.self_device_memory_usage
+        for event in profiler.events()
+        if event.name in ("aten::empty", "[memory]")
+    ]
+    assert 1 << 20 in changes
+    assert -(1 << 20) in changes

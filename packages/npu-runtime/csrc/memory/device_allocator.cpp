@@ -25,10 +25,12 @@ namespace memory {
 
 namespace {
 
-void report(Block* block, std::int64_t bytes, Pool& from) {
-  const c10::Device device(c10::DeviceType::PrivateUse1, block->device_index);
-  c10::reportMemoryUsageToProfiler(block->data(), bytes, from.allocated_bytes(),
-                                   from.reserved_bytes(), device);
+// Tells profilers and observers of `bytes` more (or, below zero, less) at `data`. Called after the
+// pool has counted them, so that the totals agree.
+void report(void* data, std::int64_t bytes, const Pool& from) {
+  const c10::Device device(c10::DeviceType::PrivateUse1, from.device_index());
+  c10::reportMemoryUsageToProfiler(data, bytes, from.allocated_bytes(), from.reserved_bytes(),
+                                   device);
   if (observe::is_enabled()) {
     observe::emit_counter("memory", "allocated_bytes", static_cast<double>(from.allocated_bytes()));
   }
@@ -39,7 +41,7 @@ void report(Block* block, std::int64_t bytes, Pool& from) {
 Block* allocate_block(std::size_t bytes, c10::DeviceIndex device_index) {
   Pool& from = pool(device_index);
   Block* block = from.allocate(bytes);
-  report(block, static_cast<std::int64_t>(block->size_bytes), from);
+  report(block->data(), static_cast<std::int64_t>(block->size_bytes), from);
   if (trace::is_recording()) trace::record_allocation(*block);
   return block;
 }
@@ -52,8 +54,10 @@ void drop_hold(Block* block) noexcept {
   if (trace::is_recording()) trace::record_free(*block);
   sanitizer::on_free(*block);
   Pool& from = pool(block->device_index);
-  report(block, -static_cast<std::int64_t>(block->size_bytes), from);
+  void* data = block->data();
+  const auto bytes = static_cast<std::int64_t>(block->size_bytes);
   from.free(block);
+  report(data, -bytes, from);
 }
 
 void end_host_ownership(Block* block) noexcept {

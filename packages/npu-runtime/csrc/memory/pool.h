@@ -42,6 +42,7 @@ class NPU_API Pool {
   void reset_accumulated_stats();
   void reset_peak_stats();
 
+  c10::DeviceIndex device_index() const noexcept { return device_index_; }
   std::size_t allocated_bytes() const noexcept { return allocated_now_; }
   std::size_t reserved_bytes() const noexcept { return reserved_now_; }
 
