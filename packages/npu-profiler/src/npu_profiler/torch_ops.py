@@ -1,8 +1,9 @@
 """Records aten ops with torch's own profiler: all threads, backward included.
 
 There are several windows when the program uses torch's profiler itself (two at a time end in a
-segmentation fault, torch 2.13, so ours steps aside), and when a long recording would fill the
-memory. What was exported is read in `kineto_file.py`.
+segmentation fault, torch 2.13, so ours steps aside). A window is never ended to open the next while
+the program runs: an op that is under way then ends in the memory of the window before, which torch
+has freed, and the process with it (2026-11). What was exported is read in `kineto_file.py`.
 """
 
 import dataclasses
@@ -17,7 +18,7 @@ from npu_profiler.clock import ClockMark
 from npu_profiler.config import quiet_kineto
 from npu_profiler.kineto_file import KinetoFile, TorchSlice, read_kineto_file
 from npu_profiler.other_profilers import step_aside
-from npu_profiler.process_memory import resident_bytes, return_memory
+from npu_profiler.process_memory import available_bytes
 from npu_profiler.signal_mask import signals_blocked
 
 if TYPE_CHECKING:
@@ -28,13 +29,9 @@ __all__ = ["OpWindow", "TorchOps"]
 MARK_PREFIX = "npu_profiler::clock:"
 MARKS_PER_EDGE = 16
 
-# Torch keeps 275 bytes of an op and needs 1,000 more of each for a moment when a window ends
-# (2026-11): a window is ended at about half a million ops. The program's own growth ends it as
-# well; a window with few ops in it ends in a millisecond.
-WINDOW_GROWTH_BYTES = 128 << 20
-
-# About four million ops, which are a gigabyte as a timeline, and a trace that viewers still open.
-MAX_EXPORT_BYTES = 1 << 30
+# Torch keeps 275 bytes of an op and needs 1,000 more of each for a moment at the end (2026-11), so
+# recording ends for good while the machine can still give what the end needs.
+RESERVE_BYTES = 2 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +73,6 @@ class _Export:
     start_ns: int
     end_ns: int
     end_reason: str
-    size_bytes: int
     brackets: dict[str, tuple[int, int]]
 
 
@@ -98,7 +94,6 @@ class TorchOps:
         self._exports: list[_Export] = []
         self._restore: Callable[[], None] | None = None
         self._is_full = False
-        self._baseline_bytes = 0
         # Re-entrant: a signal may end the recording while its own thread opens a window.
         self._lock = threading.RLock()
         self.problems: list[str] = []
@@ -124,20 +119,15 @@ class TorchOps:
         self._export(self._close_window(""))
 
     def keep_bounded(self) -> None:
-        """Ends a window that has grown large and opens the next. To be called now and then."""
+        """Ends the recording of ops when memory runs short. To be called now and then."""
         with self._lock:
-            if self._open is None or resident_bytes() - self._baseline_bytes < WINDOW_GROWTH_BYTES:
+            if self._open is None or available_bytes() >= RESERVE_BYTES:
                 return
-            if sum(export.size_bytes for export in self._exports) < MAX_EXPORT_BYTES:
-                self._attempt(self._hand_over)
-            else:
-                self._is_full = True
-                self._attempt(lambda: self._export(self._close_window("its limit is reached")))
-                self.problems.append(
-                    "aten ops past the first four million or so; npu_profiler.trace records a part"
-                )
-            return_memory()
-            self._baseline_bytes = resident_bytes()
+            self._is_full = True
+            self._attempt(lambda: self._export(self._close_window("memory runs short")))
+            self.problems.append(
+                "aten ops after memory ran short; npu_profiler.trace records a part of a program"
+            )
 
     def read(self) -> list[OpWindow]:
         """Reads what was recorded, and removes torch's files.
@@ -166,7 +156,6 @@ class TorchOps:
         with self._lock:
             if self._open is not None or self._is_full:
                 return
-            self._baseline_bytes = resident_bytes()
             self._open = _OpenWindow(self._new_profile(), time.time_ns())
             try:
                 with quiet_kineto(), signals_blocked():
@@ -206,22 +195,15 @@ class TorchOps:
         window = closed.window
         path = self._scratch.with_name(f"{self._scratch.name}{len(self._exports)}.json")
         window.profile.export_chrome_trace(str(path))
-        size_bytes = path.stat().st_size
         self._exports.append(
             _Export(
                 path,
                 window.start_ns,
                 closed.end_ns,
                 closed.end_reason,
-                size_bytes,
                 window.brackets,
             )
         )
-
-    def _hand_over(self) -> None:
-        closed = self._close_window("torch hands over its ops")
-        self._open_window()  # before the export: that takes long, and ops go on meanwhile
-        self._export(closed)
 
     def _pause(self) -> None:
         reason = "the program's own torch.profiler runs"
