@@ -14,6 +14,7 @@
 
 #include "npu/device.h"
 #include "npu/host_access.h"
+#include "npu/process.h"
 #include "sparse.h"
 
 namespace npu::ops {
@@ -158,6 +159,7 @@ c10::StorageImpl* cached_alias(Block& block, const c10::StorageImpl& storage) {
 }
 
 c10::Storage alias_storage(c10::StorageImpl& storage, Access access) {
+  check_process();  // before a forked child writes into a header that it may share with its parent
   if (C10_UNLIKELY(!is_block(storage.data_ptr()))) {
     // Readers of copy-on-write memory share it. A writer must own it first, or it writes into both.
     if (access == Access::kWrite) storage.mutable_data_ptr();

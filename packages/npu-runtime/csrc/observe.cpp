@@ -1,6 +1,7 @@
 // The buffer between native code, which may not hold Python's lock, and the listeners in Python.
 #include "npu/observe.h"
 
+#include <pthread.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -28,9 +29,16 @@ struct Buffer {
   std::size_t dropped = 0;
 };
 
+std::atomic<Buffer*> instance{new Buffer};
+
 Buffer& buffer() {
-  static auto* instance = new Buffer;
-  return *instance;
+  return *instance.load(std::memory_order_acquire);
+}
+
+// Another thread of the parent may have held the lock, and what the parent saw is the parent's to
+// tell: a forked child starts with a buffer of its own.
+void replace_buffer() {
+  instance.store(new Buffer, std::memory_order_release);
 }
 
 std::int64_t thread_id() {
@@ -75,6 +83,7 @@ Drained drain() {
 }
 
 void set_listener_count(int count) noexcept {
+  [[maybe_unused]] static const int registered = pthread_atfork(nullptr, nullptr, &replace_buffer);
   detail::listener_count.store(count, std::memory_order_relaxed);
 }
 

@@ -89,6 +89,7 @@ const at::Generator& default_generator(c10::DeviceIndex device_index) {
 }
 
 void seed_default_generators(std::uint64_t seed) {
+  if (is_in_bad_fork()) return;  // no generator here is ever used
   Defaults& state = defaults();
   const std::lock_guard lock(state.mutex);
   state.seed = seed;

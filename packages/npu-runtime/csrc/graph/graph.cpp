@@ -6,6 +6,7 @@
 
 #include "npu/device.h"
 #include "npu/error.h"
+#include "npu/process.h"
 #include "stream/stream_state.h"
 
 namespace npu {
@@ -31,7 +32,7 @@ Graph* Graph::capturing() noexcept {
 Graph::~Graph() {
   if (current == this) current = nullptr;
   // A node's request may still be in use; errors of its run stay with the stream.
-  if (device_index_ >= 0) stream::drain_device(device_index_);
+  if (device_index_ >= 0 && !is_in_bad_fork()) stream::drain_device(device_index_);
 }
 
 void Graph::capture_begin() {

@@ -14,6 +14,7 @@
 #include "npu/error.h"
 #include "npu/host_access.h"
 #include "npu/observe.h"
+#include "npu/process.h"
 #include "stream/sanitizer.h"
 #include "stream/stream_state.h"
 
@@ -75,7 +76,9 @@ Block* allocate_host_block(std::size_t bytes, c10::DeviceIndex device_index) {
 }
 
 void free_block(void* data) {
-  if (data == nullptr) return;
+  // A forked child touches no block: its parent's threads may have held the pool's lock when the
+  // process forked, and where the driver shares memory the headers are still the parent's.
+  if (data == nullptr || is_in_bad_fork()) return;
   // Not block_of: the pool itself reports a header that was overwritten.
   Block* block = static_cast<Block*>(data) - 1;
   // The attachment goes first and outside the pool's lock: its destructor may free other memory.
@@ -101,6 +104,7 @@ bool open_window(Block* block) {
 }
 
 void close_window(Block* block) noexcept {
+  if (is_in_bad_fork()) return;
   // A window that cannot be closed leaves memory accessible, which harms nobody.
   static_cast<void>(
       driver::table().host_access_end(block->device_index, block->data(), block->size_bytes));

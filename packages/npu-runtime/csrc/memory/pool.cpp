@@ -16,6 +16,7 @@
 #include "driver/choice.h"
 #include "npu/device.h"
 #include "npu/error.h"
+#include "npu/process.h"
 
 namespace npu::memory {
 
@@ -341,10 +342,12 @@ void set_out_of_memory_observer(OutOfMemoryObserver observer) noexcept {
 }
 
 Pool& pool(c10::DeviceIndex device_index) {
+  check_process();
   // Never destroyed: tensors that live in static objects are freed after it would be.
   static auto* pools = [] {
     auto* made = new std::vector<std::unique_ptr<Pool>>;
     driver::table();  // says why when there is no device
+    mark_device_used();
     for (c10::DeviceIndex i = 0; i < device_count(); ++i)
       made->push_back(std::make_unique<Pool>(i));
     return made;

@@ -17,6 +17,7 @@
 #include "npu/device.h"
 #include "npu/error.h"
 #include "npu/observe.h"
+#include "npu/process.h"
 #include "npu/stream.h"
 #include "program/placement.h"
 #include "stream/launch_blocking.h"
@@ -140,7 +141,7 @@ std::string span_args(const std::string& device_name, const stream::StreamState&
 }  // namespace
 
 void Program::RequestDeleter::operator()(npu_request* request) const noexcept {
-  driver::table().request_destroy(request);
+  if (!is_in_bad_fork()) driver::table().request_destroy(request);
 }
 
 std::shared_ptr<Program> Program::load(std::string name, c10::DeviceIndex device_index,
@@ -153,7 +154,9 @@ Program::Program(std::string name, c10::DeviceIndex device_index, ProgramSource 
       record_name_("npu::program " + name_),
       device_index_(device_index),
       keep_alive_(std::move(source.keep_alive)) {
+  check_process();
   check_device(device_index);
+  mark_device_used();
   const npu_driver& driver = driver::table();
   npu_device_properties properties{};
   check(driver.device_properties(device_index, &properties), ErrorKind::kDriver, "driver-call",
@@ -194,7 +197,8 @@ Program::Program(std::string name, c10::DeviceIndex device_index, ProgramSource 
 
 Program::~Program() {
   idle_.clear();
-  driver::table().program_unload(program_);
+  // In a forked child the vendor's library would wait for threads that only the parent has.
+  if (!is_in_bad_fork()) driver::table().program_unload(program_);
 }
 
 std::string Program::property(const std::string& key) const {
@@ -301,6 +305,7 @@ void Program::run_bound(npu_request* request, const std::vector<at::Tensor>& inp
 void Program::start(npu_request* request, const std::vector<at::Tensor>& inputs,
                     std::vector<at::Tensor>& results, c10::Device output_device,
                     const std::function<void(npu_status)>& on_end) {
+  check_process();
   stream::StreamState& stream = stream::state_of(current_stream(device_index_));
   stream.raise_error();
   std::vector<Block*> blocks;
@@ -431,7 +436,7 @@ Session::Session(std::shared_ptr<Program> program)
 
 Session::~Session() {
   // The driver may still use the request; errors of its run stay with the stream.
-  wait_for_run();
+  if (!is_in_bad_fork()) wait_for_run();
 }
 
 void Session::wait_for_run() {

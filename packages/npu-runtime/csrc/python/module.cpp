@@ -45,6 +45,7 @@ void raise(const Error& error) {
 }
 
 py::dict device_properties(c10::DeviceIndex device_index) {
+  check_process();
   check_device(device_index);
   const npu_driver& driver = driver::table();
   npu_device_properties properties{};
@@ -94,6 +95,18 @@ void use_device() {
   torch::utils::register_fork_handler_for_device_init(c10::DeviceType::PrivateUse1);
 }
 
+// Device guards restore the device in destructors, where nothing may throw; a person who asks for
+// the device in a forked child is told.
+void set_device_checked(c10::DeviceIndex device_index) {
+  check_process();
+  set_device(device_index);
+}
+
+c10::DeviceIndex exchange_device_checked(c10::DeviceIndex device_index) {
+  check_process();
+  return exchange_device(device_index);
+}
+
 void bind_device(py::module_& module) {
   module.def("configure", &configure);
   module.def("is_open", &driver::is_open);
@@ -103,8 +116,8 @@ void bind_device(py::module_& module) {
   module.def("open_error", &driver::open_error);
   module.def("device_count", &device_count);
   module.def("current_device", &current_device);
-  module.def("set_device", &set_device);
-  module.def("exchange_device", &exchange_device);
+  module.def("set_device", &set_device_checked);
+  module.def("exchange_device", &exchange_device_checked);
   module.def("synchronize", &synchronize, py::call_guard<py::gil_scoped_release>());
   module.def("device_properties", &device_properties);
   module.def("default_generator", &generator);

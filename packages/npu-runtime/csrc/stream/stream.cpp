@@ -12,6 +12,7 @@
 #include "npu/device.h"
 #include "npu/error.h"
 #include "npu/host_access.h"
+#include "npu/process.h"
 #include "stream/sanitizer.h"
 #include "stream/stream_state.h"
 
@@ -54,6 +55,7 @@ c10::Stream current_stream(c10::DeviceIndex device_index) {
 }
 
 c10::Stream stream_from_pool(c10::DeviceIndex device_index, int priority) {
+  check_process();
   static std::array<std::array<std::atomic<std::uint32_t>, kMostDevices>, 2> next{};
   const c10::DeviceIndex index = resolve(device_index);
   const bool is_high = priority < 0;
@@ -90,6 +92,7 @@ npu_stream* native_stream(c10::Stream stream) {
 }
 
 void record_event(npu_event** event, c10::Stream stream) {
+  check_process();
   const npu_driver& driver = driver::table();
   if (*event == nullptr) check(driver.event_create(stream.device_index(), event), "event_create");
   check(driver.event_record(*event, native_stream(stream)), "event_record");
@@ -97,12 +100,14 @@ void record_event(npu_event** event, c10::Stream stream) {
 }
 
 void wait_event(npu_event* event, c10::Stream stream) {
+  check_process();
   if (event == nullptr) return;
   check(driver::table().stream_wait_event(native_stream(stream), event), "stream_wait_event");
   sanitizer::on_event_wait(event, stream::state_of(stream));
 }
 
 bool is_event_done(npu_event* event) {
+  check_process();
   if (event == nullptr) return true;
   std::int32_t is_done = 0;
   check(driver::table().event_query(event, &is_done), "event_query");
@@ -110,13 +115,14 @@ bool is_event_done(npu_event* event) {
 }
 
 void synchronize_event(npu_event* event) {
+  check_process();
   if (event == nullptr) return;
   check(driver::table().event_synchronize(event), "event_synchronize");
   sanitizer::on_event_synchronize(event);
 }
 
 void destroy_event(npu_event* event) noexcept {
-  if (event != nullptr) driver::table().event_destroy(event);
+  if (event != nullptr && !is_in_bad_fork()) driver::table().event_destroy(event);
 }
 
 double elapsed_ms(npu_event* start, npu_event* end) {

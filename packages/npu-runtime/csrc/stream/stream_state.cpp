@@ -10,6 +10,7 @@
 #include "memory/free_block.h"
 #include "npu/error.h"
 #include "npu/host_access.h"
+#include "npu/process.h"
 #include "npu/stream.h"
 #include "stream/sanitizer.h"
 
@@ -25,11 +26,13 @@ StreamState::StreamState(c10::DeviceIndex device_index, c10::StreamId id)
     : device_index_(device_index), id_(id) {}
 
 npu_stream* StreamState::native() {
+  check_process();
   npu_stream* made = native_.load(std::memory_order_acquire);
   if (made != nullptr) return made;
   const std::lock_guard lock(mutex_);
   made = native_.load(std::memory_order_relaxed);
   if (made != nullptr) return made;
+  mark_device_used();
   const std::int32_t priority = id_ >= kNormalStreams ? -1 : 0;
   if (driver::table().stream_create(device_index_, priority, &made) != NPU_OK) {
     throw Error(ErrorKind::kDriver, "driver-call",
@@ -41,6 +44,7 @@ npu_stream* StreamState::native() {
 }
 
 bool StreamState::is_idle() {
+  check_process();
   npu_stream* made = native_.load(std::memory_order_acquire);
   if (made == nullptr) return true;
   std::int32_t idle = 0;
@@ -53,6 +57,7 @@ bool StreamState::is_idle() {
 }
 
 void StreamState::drain() {
+  check_process();  // the threads that would do the work are the parent's
   npu_stream* made = native_.load(std::memory_order_acquire);
   if (made == nullptr) return;
   if (driver::table().stream_synchronize(made) != NPU_OK) {
@@ -124,6 +129,7 @@ void PendingWork::release() {
 void* begin_host_access(void* data) {
   Block* block = block_of(data);
   if (block == nullptr) return nullptr;
+  check_process();
   // The owner is one user; any more are pending work. New work can come in only from code that uses
   // the block at the same time without waiting, which is a race of its own.
   while (block->users.load(std::memory_order_acquire) > 1) {

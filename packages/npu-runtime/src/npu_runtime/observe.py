@@ -7,6 +7,7 @@ Turning events into a timeline is npu-profiler's work.
 import contextlib
 import json
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -61,6 +62,15 @@ Listener = Callable[[list[Event]], None]
 
 _listeners: list[Listener] = []
 _lock = threading.RLock()
+
+
+def _replace_lock() -> None:
+    """In a forked child: another thread of the parent may have held it."""
+    global _lock
+    _lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_replace_lock)
 
 
 def add_listener(listener: Listener) -> None:

@@ -59,7 +59,7 @@ def _register() -> None:
 
 def _finish() -> None:
     """Lets enqueued work end while Python is whole; errors that nobody asked for stay unseen."""
-    if _C.is_open():
+    if _C.is_open() and not _C.is_in_bad_fork():
         _C.drain()
 
 
