@@ -133,7 +133,7 @@ def bench(session: nox.Session) -> None:
     named = [argument for argument in session.posargs if argument in PACKAGES]
     flags = [argument for argument in session.posargs if argument not in PACKAGES]
     for package in named or PACKAGES:
-        for script in sorted((ROOT / "packages" / package / "benchmarks").glob("*.py")):
+        for script in sorted((ROOT / "packages" / package / "benchmarks").glob("[!_]*.py")):
             run_in(session, python, script.relative_to(ROOT), *flags)
 
 

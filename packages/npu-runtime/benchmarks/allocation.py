@@ -8,24 +8,8 @@ What limits a large add is memory bandwidth: 12 bytes an element, and on cpu als
 fresh pages, which the pool keeps mapped.
 """
 
-import statistics
-import time
-from collections.abc import Callable
-
 import torch
-
-
-def median_us(call: Callable[[], object], *, repeats: int = 9) -> float:
-    start = time.perf_counter_ns()
-    call()
-    calls = max(3, min(2000, 20_000_000 // (time.perf_counter_ns() - start + 1)))
-    samples = []
-    for _ in range(repeats):
-        start = time.perf_counter_ns()
-        for _ in range(calls):
-            call()
-        samples.append((time.perf_counter_ns() - start) / calls / 1000)
-    return statistics.median(samples)
+from _timing import median_us
 
 
 def measure(elements: int) -> tuple[float, float, float, float]:

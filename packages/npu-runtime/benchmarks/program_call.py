@@ -8,41 +8,21 @@ through a Session, and through OpenVINO's Python call that takes and gives array
 call is the number of vendor calls: one bind for each port whose memory changed, and the inference.
 """
 
-import statistics
 import tempfile
-import time
-from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import openvino as ov
 import torch
-from openvino import opset13 as ops
+from _timing import F32, median_us, relu_model, save_relu_model
 
 from npu_runtime import load_program
 
-F32 = {"INFERENCE_PRECISION_HINT": "f32"}
-
-
-def median_us(call: Callable[[], object], *, repeats: int = 7, calls: int = 3000) -> float:
-    samples = []
-    for _ in range(repeats):
-        start = time.perf_counter_ns()
-        for _ in range(calls):
-            call()
-        samples.append((time.perf_counter_ns() - start) / calls / 1000)
-    return statistics.median(samples)
-
 
 def main() -> None:
-    x = ops.parameter([16], np.float32, name="x")
-    model = ov.Model([ops.relu(x)], [x], "relu")
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "relu.xml")
-        ov.save_model(model, path, compress_to_fp16=False)
-        program = load_program(path, name="relu", options=F32)
+        program = load_program(save_relu_model(folder), name="relu", options=F32)
     session = program.session()
-    compiled = ov.Core().compile_model(model, "CPU", F32)
+    compiled = ov.Core().compile_model(relu_model(), "CPU", F32)
     request = compiled.create_infer_request()
     array = np.zeros(16, np.float32)
     request.set_input_tensor(ov.Tensor(array, shared_memory=True))

@@ -46,6 +46,29 @@ def test_the_current_stream_is_the_threads_own():
     assert seen == [torch.npu.default_stream()]
 
 
+def test_a_stream_can_be_entered_again_inside_itself_and_by_two_threads():
+    shared, own = torch.npu.Stream(), torch.npu.Stream()
+    both_inside = threading.Barrier(2)
+    seen: list[torch.Stream] = []
+
+    def enter() -> None:
+        torch.npu.set_stream(own)
+        with torch.npu.stream(shared):
+            both_inside.wait()
+            seen.append(torch.npu.current_stream())
+        seen.append(torch.npu.current_stream())
+
+    thread = threading.Thread(target=enter)
+    thread.start()
+    with torch.npu.stream(shared):
+        with torch.npu.stream(shared):
+            both_inside.wait()
+        assert torch.npu.current_stream() == shared
+    thread.join()
+    assert seen == [shared, own]
+    assert torch.npu.current_stream() == torch.npu.default_stream()
+
+
 def test_new_streams_differ_and_priorities_have_streams_of_their_own():
     normal = {torch.npu.Stream().stream_id for _ in range(8)}
     high = {torch.npu.Stream(priority=-1).stream_id for _ in range(8)}

@@ -44,12 +44,21 @@ def default_stream(device: DeviceLike = None) -> torch.Stream:
 
 def set_stream(stream: torch.Stream) -> None:
     """Makes a stream this thread's current one, and its device the current device."""
-    device_index(stream.device)
+    _check(stream)
     torch.accelerator.set_stream(stream)
 
 
+def _check(stream: torch.Stream) -> None:
+    if stream.device.type != "npu":
+        device_index(stream.device)  # raises, and says what it takes
+
+
 class StreamContext:
-    """Makes a stream the current one inside ``with``; None changes nothing."""
+    """Makes a stream the current one inside ``with``; None changes nothing.
+
+    torch's streams are contexts themselves, but keep what was current before in the stream: two
+    threads inside one stream would restore each other's.
+    """
 
     def __init__(self, stream: torch.Stream | None) -> None:
         self.stream = stream
@@ -58,15 +67,16 @@ class StreamContext:
     def __enter__(self) -> None:
         if self.stream is None:
             return
-        previous = current_stream(self.stream.device)
+        _check(self.stream)
+        previous = torch.accelerator.current_stream(self.stream.device_index)
         self._previous.append((_C.current_device(), previous))
-        set_stream(self.stream)
+        torch.accelerator.set_stream(self.stream)
 
     def __exit__(self, *_: object) -> None:
         if self.stream is None:
             return
         device, previous = self._previous.pop()
-        set_stream(previous)
+        torch.accelerator.set_stream(previous)
         _C.set_device(device)
 
 
