@@ -51,16 +51,20 @@ ScopedCpuAllocator scoped_allocator;
 // torch registers its own with priority 0. An allocator without a raw deleter cannot be wrapped;
 // then CPU kernels' results are copied into device memory instead of taken over (npu-ops does
 // either).
-[[maybe_unused]] const bool is_registered = [] {
+bool wrap_cpu_allocator() {
   base = c10::GetCPUAllocator();
   base_deleter = base->raw_deleter();
   if (base_deleter != nullptr) c10::SetCPUAllocator(&scoped_allocator, 1);
   return base_deleter != nullptr;
-}();
+}
 
 }  // namespace
 
+// Wraps at the first scope, so that programs without npu tensors keep torch's allocator as it is.
+// Other threads may be allocating: they read one pointer, which is the old one or the new one, and
+// either may serve them.
 PoolScope::PoolScope(c10::DeviceIndex device_index) noexcept : previous_(scope_device) {
+  [[maybe_unused]] static const bool is_wrapped = wrap_cpu_allocator();
   scope_device = device_index;
 }
 
