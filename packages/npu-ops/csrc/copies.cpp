@@ -36,9 +36,14 @@ void copy_bytes(const at::Tensor& source, const at::Tensor& destination) {
     const char* name = !is_npu(source)       ? "cpu to npu"
                        : is_npu(destination) ? "npu to npu"
                                              : "npu to cpu";
+    const at::Tensor& device_side = is_npu(destination) ? destination : source;
     observe::emit_span(
-        "copy", name, start_ns, observe::now_ns(),
-        "\"bytes\": " + std::to_string(destination.numel() * destination.itemsize()));
+        {.category = "copy",
+         .name = name,
+         .start_ns = start_ns,
+         .end_ns = observe::now_ns(),
+         .device_index = device_side.device().index()},
+        {observe::Arg::number("bytes", destination.numel() * destination.itemsize())});
   }
 }
 

@@ -63,7 +63,7 @@ def test_a_program_run_is_a_span_with_the_same_result(save_model, scale_model):
     (span,) = [event for event in events if event.category == "program"]
     assert span.name == "scale"
     assert span.duration_ns > 0
-    assert span.args == {"device": program.device, "stream": 0}
+    assert span.args == {"device": program.device, "device_index": 0, "stream": 0}
 
 
 def test_loading_a_program_is_a_span(heard, save_model, scale_model):

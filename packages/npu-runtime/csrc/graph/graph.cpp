@@ -7,6 +7,7 @@
 #include "npu/device.h"
 #include "npu/error.h"
 #include "npu/process.h"
+#include "program/run_lease.h"
 #include "stream/stream_state.h"
 
 namespace npu {
@@ -53,7 +54,7 @@ void Graph::replay() {
     raise_state("nothing was captured; run the step inside torch.npu.graph(g) first.");
   if (current != nullptr) raise_state("a graph cannot be replayed during a capture.");
   for (Node& node : nodes_)
-    node.program->run_bound(node.request.get(), node.inputs, node.outputs);
+    node.program->run_bound(node.request.get(), node.inputs, node.outputs, {});
 }
 
 void Graph::reset() {
@@ -73,8 +74,8 @@ std::vector<at::Tensor> Graph::add(Program& program, const std::vector<at::Tenso
                     "step with static shapes.");
   }
   Node node{program.shared_from_this(), program.make_request(), inputs, {}};
-  node.outputs =
-      program.run_on(node.request.get(), inputs, outputs, output_device, [](npu_status) {});
+  // The node keeps what a run needs, and a graph waits before it goes.
+  node.outputs = program.run_on(node.request.get(), inputs, outputs, output_device, {});
   device_index_ = program.device_index_;
   nodes_.push_back(std::move(node));
   return nodes_.back().outputs;

@@ -42,7 +42,7 @@ class NPU_API Graph {
  private:
   struct Node {
     std::shared_ptr<Program> program;
-    Program::Request request;
+    program::Request request;
     std::vector<at::Tensor> inputs;
     std::vector<at::Tensor> outputs;
   };

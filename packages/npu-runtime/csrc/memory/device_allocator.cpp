@@ -33,7 +33,8 @@ void report(void* data, std::int64_t bytes, const Pool& from) {
   c10::reportMemoryUsageToProfiler(data, bytes, from.allocated_bytes(), from.reserved_bytes(),
                                    device);
   if (observe::is_enabled()) {
-    observe::emit_counter("memory", "allocated_bytes", static_cast<double>(from.allocated_bytes()));
+    observe::emit_counter("memory", "allocated_bytes", static_cast<double>(from.allocated_bytes()),
+                          from.device_index());
   }
 }
 

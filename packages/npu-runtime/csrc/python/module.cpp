@@ -11,9 +11,9 @@
 #include "npu/error.h"
 #include "npu/generator.h"
 #include "npu/process.h"
-#include "observe_buffer.h"
 #include "python/autograd_threads.h"
 #include "python/memory.h"
+#include "python/observe.h"
 #include "python/program.h"
 #include "python/streams.h"
 #include "python/views.h"
@@ -73,16 +73,6 @@ void configure(std::string driver, std::string device, std::string openvino_libr
   set_launch_blocking(launch_blocking);
 }
 
-py::tuple drain_events() {
-  const observe::Drained drained = observe::drain();
-  py::list events;
-  for (const auto& event : drained.events) {
-    events.append(py::make_tuple(event.is_span, event.category, event.name, event.start_ns,
-                                 event.duration_ns, event.thread_id, event.value, event.args_json));
-  }
-  return py::make_tuple(events, drained.dropped);
-}
-
 at::Generator generator(c10::DeviceIndex device_index) {
   return default_generator(device_index);
 }
@@ -140,8 +130,7 @@ PYBIND11_MODULE(_C, module) {
   npu::python::bind_streams(module);
   npu::python::bind_program(module);
   npu::python::bind_views(module);
+  npu::python::bind_observe(module);
   module.def("stop_autograd_threads", &npu::python::stop_autograd_threads,
              py::call_guard<py::gil_scoped_release>());
-  module.def("drain_events", &npu::python::drain_events);
-  module.def("set_listener_count", &npu::observe::set_listener_count);
 }

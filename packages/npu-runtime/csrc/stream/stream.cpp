@@ -12,6 +12,7 @@
 #include "npu/device.h"
 #include "npu/error.h"
 #include "npu/host_access.h"
+#include "npu/observe.h"
 #include "npu/process.h"
 #include "stream/sanitizer.h"
 #include "stream/stream_state.h"
@@ -82,7 +83,10 @@ bool is_idle(c10::Stream stream) {
 
 void synchronize(c10::Stream stream) {
   stream::StreamState& state = stream::state_of(stream);
-  state.drain();
+  {
+    const observe::ScopedSpan span("sync", "stream", stream.device_index(), stream.id());
+    state.drain();
+  }
   sanitizer::on_stream_synchronize(state);
   state.raise_error();
 }
@@ -117,7 +121,10 @@ bool is_event_done(npu_event* event) {
 void synchronize_event(npu_event* event) {
   check_process();
   if (event == nullptr) return;
-  check(driver::table().event_synchronize(event), "event_synchronize");
+  {
+    const observe::ScopedSpan span("sync", "event");
+    check(driver::table().event_synchronize(event), "event_synchronize");
+  }
   sanitizer::on_event_synchronize(event);
 }
 
@@ -184,7 +191,10 @@ void drain_device(c10::DeviceIndex device_index) {
 }
 
 void synchronize_device(c10::DeviceIndex device_index) {
-  drain_device(device_index);
+  {
+    const observe::ScopedSpan span("sync", "device", device_index);
+    drain_device(device_index);
+  }
   for (c10::StreamId id = 0; id < kStreams; ++id) {
     sanitizer::on_stream_synchronize(state_of(device_index, id));
   }

@@ -10,6 +10,7 @@
 #include "memory/free_block.h"
 #include "npu/error.h"
 #include "npu/host_access.h"
+#include "npu/observe.h"
 #include "npu/process.h"
 #include "npu/stream.h"
 #include "stream/sanitizer.h"
@@ -93,12 +94,8 @@ void StreamState::raise_error() {
               text + " It was enqueued earlier; set NPU_LAUNCH_BLOCKING=1 to see where.");
 }
 
-PendingWork::PendingWork(StreamState& stream, std::string name, std::vector<Block*> blocks,
-                         std::function<void(npu_status)> on_end)
-    : stream_(stream),
-      name_(std::move(name)),
-      blocks_(std::move(blocks)),
-      on_end_(std::move(on_end)) {
+PendingWork::PendingWork(StreamState& stream, std::vector<Block*> blocks)
+    : stream_(stream), blocks_(std::move(blocks)) {
   for (Block* block : blocks_) {
     block->users.fetch_add(1, std::memory_order_acq_rel);
     block->streams.fetch_or(stream.bit(), std::memory_order_acq_rel);
@@ -108,8 +105,8 @@ PendingWork::PendingWork(StreamState& stream, std::string name, std::vector<Bloc
 
 void PendingWork::done(void* context, npu_status status, const char* message) {
   auto* work = static_cast<PendingWork*>(context);
-  if (status != NPU_OK) work->stream_.keep_error(work->name_ + ": " + message + ".");
-  work->on_end_(status);
+  if (status != NPU_OK) work->stream_.keep_error(work->describe() + ": " + message + ".");
+  work->on_end(status);
   work->release();
   delete work;
 }
@@ -126,20 +123,30 @@ void PendingWork::release() {
 
 }  // namespace stream
 
+namespace {
+
+// Waits for pending work on a block.
+void wait_for_users(const Block& block) {
+  const observe::ScopedSpan span("sync", "host access", block.device_index);
+  // The owner is one user; any more are pending work. New work can come in only from code that uses
+  // the block at the same time without waiting, which is a race of its own.
+  while (block.users.load(std::memory_order_acquire) > 1) {
+    const std::uint64_t streams = block.streams.load(std::memory_order_acquire);
+    for (std::uint64_t rest = streams; rest != 0; rest &= rest - 1) {
+      stream::state_of(block.device_index, std::countr_zero(rest)).drain();
+      if (block.users.load(std::memory_order_acquire) <= 1) break;
+    }
+    std::this_thread::yield();
+  }
+}
+
+}  // namespace
+
 void* begin_host_access(void* data) {
   Block* block = block_of(data);
   if (block == nullptr) return nullptr;
   check_process();
-  // The owner is one user; any more are pending work. New work can come in only from code that uses
-  // the block at the same time without waiting, which is a race of its own.
-  while (block->users.load(std::memory_order_acquire) > 1) {
-    const std::uint64_t streams = block->streams.load(std::memory_order_acquire);
-    for (std::uint64_t rest = streams; rest != 0; rest &= rest - 1) {
-      stream::state_of(block->device_index, std::countr_zero(rest)).drain();
-      if (block->users.load(std::memory_order_acquire) <= 1) break;
-    }
-    std::this_thread::yield();
-  }
+  if (block->users.load(std::memory_order_acquire) > 1) wait_for_users(*block);
   for (std::uint64_t rest = block->streams.load(std::memory_order_acquire); rest != 0;
        rest &= rest - 1) {
     stream::state_of(block->device_index, std::countr_zero(rest)).raise_error();

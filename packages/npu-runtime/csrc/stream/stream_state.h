@@ -2,7 +2,6 @@
 #pragma once
 
 #include <atomic>
-#include <functional>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -59,9 +58,11 @@ StreamState& state_of(c10::DeviceIndex device_index, c10::StreamId id);
 // ended.
 class PendingWork {
  public:
-  // Marks the blocks. `name` says in errors what failed; `on_end` runs when the work has ended.
-  PendingWork(StreamState& stream, std::string name, std::vector<Block*> blocks,
-              std::function<void(npu_status)> on_end);
+  // Marks the blocks.
+  PendingWork(StreamState& stream, std::vector<Block*> blocks);
+  PendingWork(const PendingWork&) = delete;
+  PendingWork& operator=(const PendingWork&) = delete;
+  virtual ~PendingWork() = default;
 
   // For the driver: a function and its context. Ownership passes with a successful enqueue.
   static void done(void* context, npu_status status, const char* message);
@@ -69,13 +70,19 @@ class PendingWork {
   // The work was not enqueued after all.
   void cancel();
 
+ protected:
+  StreamState& stream() const noexcept { return stream_; }
+
  private:
+  // What failed, for an error's text.
+  virtual std::string describe() const = 0;
+  // The work has ended; called once, on a thread of the driver's, before the blocks are let go.
+  virtual void on_end(npu_status status) = 0;
+
   void release();
 
   StreamState& stream_;
-  std::string name_;
   std::vector<Block*> blocks_;
-  std::function<void(npu_status)> on_end_;
 };
 
 // Waits for all streams of a device that were used; errors stay for the next who asks.

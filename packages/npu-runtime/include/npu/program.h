@@ -6,7 +6,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -47,6 +46,7 @@ using GivenOutputs = std::vector<std::optional<at::Tensor>>;
 
 class Session;
 class Graph;
+
 struct LayerRecord {
   std::string name;
   std::string type;
@@ -57,6 +57,16 @@ struct LayerRecord {
 namespace stream {
 class StreamState;
 }
+
+namespace program {
+class RequestPool;
+struct RunLease;
+
+struct RequestDeleter {
+  NPU_API void operator()(npu_request* request) const noexcept;
+};
+using Request = std::unique_ptr<npu_request, RequestDeleter>;
+}  // namespace program
 
 class NPU_API Program : public std::enable_shared_from_this<Program> {
  public:
@@ -89,39 +99,30 @@ class NPU_API Program : public std::enable_shared_from_this<Program> {
  private:
   friend class Session;
   friend class Graph;
-
-  struct RequestDeleter {
-    void operator()(npu_request* request) const noexcept;
-  };
-  using Request = std::unique_ptr<npu_request, RequestDeleter>;
+  friend class EnqueuedRun;
 
   Program(std::string name, c10::DeviceIndex device_index, ProgramSource source);
 
-  void read_ports();
-  Request make_request();
-  Request take_request();
-  void return_request(Request request);
+  program::Request make_request();
 
-  // One run on a request that the caller has for itself. `on_end` is called when the run has ended,
-  // before this returns or later; not when this throws.
+  // One run on a request that the caller has for itself, and that the lease keeps if the run is
+  // enqueued.
   std::vector<at::Tensor> run_on(npu_request* request, const std::vector<at::Tensor>& inputs,
                                  const GivenOutputs& outputs, c10::Device output_device,
-                                 const std::function<void(npu_status)>& on_end);
-  void check_inputs(const std::vector<at::Tensor>& inputs) const;
+                                 program::RunLease lease);
+  // A run on a request that is bound already, into the tensors that it is bound to.
+  void run_bound(npu_request* request, const std::vector<at::Tensor>& inputs,
+                 std::vector<at::Tensor>& outputs, program::RunLease lease);
   std::vector<at::Tensor> prepare_outputs(const GivenOutputs& outputs,
                                           c10::Device output_device) const;
   void bind(npu_request* request, const std::vector<at::Tensor>& inputs,
             const std::vector<at::Tensor>& outputs) const;
-  // A run on a request that is bound already, into the tensors that it is bound to.
-  void run_bound(npu_request* request, const std::vector<at::Tensor>& inputs,
-                 std::vector<at::Tensor>& outputs);
   void start(npu_request* request, const std::vector<at::Tensor>& inputs,
-             std::vector<at::Tensor>& results, c10::Device output_device,
-             const std::function<void(npu_status)>& on_end);
+             std::vector<at::Tensor>& results, c10::Device output_device, program::RunLease lease);
   void run_inline(npu_request* request, stream::StreamState& stream,
                   std::vector<at::Tensor>& outputs, c10::Device output_device);
   void enqueue(npu_request* request, stream::StreamState& stream, std::vector<Block*> blocks,
-               const std::function<void(npu_status)>& on_end);
+               program::RunLease lease);
   at::Tensor fetch_output(npu_request* request, std::size_t index, const at::Tensor& given,
                           c10::Device output_device) const;
   void note_duration(std::int64_t start_ns, std::int64_t end_ns);
@@ -139,8 +140,7 @@ class NPU_API Program : public std::enable_shared_from_this<Program> {
   std::atomic<std::int64_t> mean_duration_ns_{0};
   bool loaded_from_cache_ = false;
   bool has_static_outputs_ = true;
-  std::mutex mutex_;
-  std::vector<Request> idle_;
+  std::unique_ptr<program::RequestPool> requests_;
 };
 
 // One execution context. Runs of one session follow each other; a second thread waits.
@@ -164,7 +164,7 @@ class NPU_API Session {
 
   std::shared_ptr<Program> program_;
   std::mutex mutex_;
-  Program::Request request_;
+  program::Request request_;
   std::shared_ptr<std::atomic<bool>> is_running_ = std::make_shared<std::atomic<bool>>(false);
 };
 

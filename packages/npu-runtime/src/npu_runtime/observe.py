@@ -5,14 +5,13 @@ Turning events into a timeline is npu-profiler's work.
 """
 
 import contextlib
-import json
 import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import Literal
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Literal, NamedTuple
 
 from npu_runtime import _C
 
@@ -32,20 +31,27 @@ __all__ = [
 _logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Event:
-    """One thing that happened.
+_NO_ARGS: Mapping[str, object] = MappingProxyType({})
+
+
+class Event(NamedTuple):
+    """One thing that happened. A tuple, because there are hundreds of thousands a second.
+
+    A run that was enqueued is two spans: ``launch``, on the thread that enqueued it, and
+    ``program``, which a thread of the driver's tells when it has ended. The second one's ``args``
+    lead back: ``enqueue_thread_id`` and ``enqueue_ns`` say who enqueued it and when.
 
     Attributes:
         kind: ``span`` (it lasted), ``instant`` (a mark) or ``counter`` (a value).
-        category: What kind of work: ``program``, ``compile``, ``fallback``, ``copy``, ``memory``,
-            ``prefill``, ...
+        category: What kind of work: ``program``, ``launch``, ``compile``, ``fallback``, ``copy``,
+            ``sync``, ``memory``, ``prefill``, ...
         name: Which program, op, stage or counter.
         start_ns: Nanoseconds since the Unix epoch, the clock of ``time.time_ns``.
         duration_ns: Nanoseconds; 0 unless a span.
-        thread_id: The operating system's id of the thread.
+        thread_id: The operating system's id of the thread that told it.
         value: The counter's value; 0.0 otherwise.
-        args: Details, JSON-like.
+        args: Details, JSON-like. Native events of a device have ``device_index``, those of a
+            stream ``stream``.
     """
 
     kind: Literal["span", "instant", "counter"]
@@ -55,7 +61,7 @@ class Event:
     duration_ns: int = 0
     thread_id: int = 0
     value: float = 0.0
-    args: dict[str, object] = field(default_factory=dict)
+    args: Mapping[str, object] = _NO_ARGS
 
 
 Listener = Callable[[list[Event]], None]
@@ -82,7 +88,7 @@ def add_listener(listener: Listener) -> None:
     """
     with _lock:
         _listeners.append(listener)
-        _C.set_listener_count(len(_listeners))
+        _C.set_listening(bool(_listeners))
 
 
 def remove_listener(listener: Listener) -> None:
@@ -91,7 +97,7 @@ def remove_listener(listener: Listener) -> None:
     with _lock:
         if listener in _listeners:
             _listeners.remove(listener)
-        _C.set_listener_count(len(_listeners))
+        _C.set_listening(bool(_listeners))
 
 
 def is_enabled() -> bool:
@@ -155,7 +161,7 @@ def counter(category: str, name: str, value: float) -> None:
 def _deliver(python_events: list[Event]) -> None:
     with _lock:
         native, dropped = _C.drain_events()
-        events = [_from_native(*record) for record in native] + python_events
+        events = [*map(Event._make, native), *python_events]
         if dropped:
             now = time.time_ns()
             events.append(
@@ -179,27 +185,4 @@ def _deliver(python_events: list[Event]) -> None:
                     "a listener of npu_runtime.observe raised and was removed: %r", listener
                 )
                 _listeners.remove(listener)
-                _C.set_listener_count(len(_listeners))
-
-
-def _from_native(
-    is_span: bool,
-    category: str,
-    name: str,
-    start_ns: int,
-    duration_ns: int,
-    thread_id: int,
-    value: float,
-    args_json: str,
-) -> Event:
-    args = json.loads(f"{{{args_json}}}") if args_json else {}
-    return Event(
-        "span" if is_span else "counter",
-        category,
-        name,
-        start_ns,
-        duration_ns,
-        thread_id,
-        value,
-        args,
-    )
+                _C.set_listening(bool(_listeners))

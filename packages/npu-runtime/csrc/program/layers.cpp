@@ -1,0 +1,22 @@
+// Reading the driver's records of layers.
+#include "program/layers.h"
+
+#include "program/status.h"
+
+namespace npu::program {
+
+std::vector<LayerRecord> read_layers(npu_request* request) {
+  const npu_driver& driver = driver::table();
+  std::size_t count = 0;
+  if (driver.request_layers(request, nullptr, 0, &count) != NPU_OK) return {};
+  std::vector<npu_layer_record> raw(count);
+  check(driver.request_layers(request, raw.data(), raw.size(), &count), ErrorKind::kDriver,
+        "driver-call", "npu: reading layer times");
+  std::vector<LayerRecord> layers;
+  for (const npu_layer_record& record : raw) {
+    layers.push_back({record.name, record.type, record.implementation, record.duration_us});
+  }
+  return layers;
+}
+
+}  // namespace npu::program

@@ -1,0 +1,26 @@
+// Execution contexts that wait for the next run of their program.
+#pragma once
+
+#include <mutex>
+#include <vector>
+
+#include "npu/program.h"
+
+namespace npu::program {
+
+class RequestPool {
+ public:
+  // The request that came back last, which is the warmest; empty when none waits.
+  Request take();
+
+  void give_back(Request request);
+
+  // Layers of the latest run among the requests that wait.
+  std::vector<LayerRecord> layers();
+
+ private:
+  std::mutex mutex_;
+  std::vector<Request> idle_;
+};
+
+}  // namespace npu::program

@@ -1,0 +1,81 @@
+// Events as Python tuples, made in bulk: npu_runtime/observe.py gives them their type.
+#include "python/observe.h"
+
+#include <unordered_map>
+
+#include "observe/buffer.h"
+
+namespace npu::python {
+
+namespace {
+
+// The Python string of an interned text, or of a key; both live as long as the process.
+py::handle string_of(const void* address, const char* text, std::size_t length) {
+  static auto* made = new std::unordered_map<const void*, PyObject*>;
+  PyObject*& string = (*made)[address];
+  if (string == nullptr) {
+    // A name can be any bytes that a model's author chose.
+    string = PyUnicode_DecodeUTF8(text, static_cast<Py_ssize_t>(length), "replace");
+    if (string == nullptr) throw py::error_already_set();
+  }
+  return string;
+}
+
+py::handle name_of(const std::string* name) {
+  return string_of(name, name->data(), name->size());
+}
+
+py::handle key_of(const char* key) {
+  return string_of(key, key, std::strlen(key));
+}
+
+py::dict args_of(const observe::Record& record) {
+  py::dict args;
+  for (std::size_t i = 0; i < record.arg_count; ++i) {
+    const observe::RecordArg& arg = record.args[i];
+    switch (arg.kind) {
+      case observe::Arg::Kind::kNumber:
+        args[key_of(arg.key)] = py::int_(arg.value);
+        break;
+      case observe::Arg::Kind::kFlag:
+        args[key_of(arg.key)] = py::bool_(arg.value != 0);
+        break;
+      case observe::Arg::Kind::kText:
+        args[key_of(arg.key)] = name_of(arg.text);
+        break;
+    }
+  }
+  if (record.device_index >= 0) {
+    args[key_of("device_index")] = py::int_(static_cast<int>(record.device_index));
+  }
+  if (record.stream >= 0) args[key_of("stream")] = py::int_(static_cast<int>(record.stream));
+  if (record.is_enqueued) {
+    args[key_of("enqueue_thread_id")] = py::int_(record.origin.thread_id);
+    args[key_of("enqueue_ns")] = py::int_(record.origin.time_ns);
+  }
+  return args;
+}
+
+// In the order of npu_runtime.observe.Event's fields.
+py::tuple event_of(const observe::Record& record) {
+  return py::make_tuple(key_of(record.is_span ? "span" : "counter"), name_of(record.category),
+                        name_of(record.name), record.start_ns, record.duration_ns, record.thread_id,
+                        record.value, args_of(record));
+}
+
+py::tuple drain_events() {
+  const observe::Drained drained = observe::drain(observe::kPython);
+  py::list events(drained.records.size());
+  std::size_t index = 0;
+  drained.records.each([&](const observe::Record& record) { events[index++] = event_of(record); });
+  return py::make_tuple(events, drained.dropped);
+}
+
+}  // namespace
+
+void bind_observe(py::module_& module) {
+  module.def("drain_events", &drain_events);
+  module.def("set_listening", [](bool is_on) { observe::set_listening(observe::kPython, is_on); });
+}
+
+}  // namespace npu::python

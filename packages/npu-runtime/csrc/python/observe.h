@@ -1,0 +1,10 @@
+// Registers the events' functions in the extension module.
+#pragma once
+
+#include <torch/csrc/utils/pybind.h>
+
+namespace npu::python {
+
+void bind_observe(py::module_& module);
+
+}  // namespace npu::python
