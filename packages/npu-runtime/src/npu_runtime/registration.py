@@ -54,7 +54,17 @@ def _register() -> None:
         install_memory_check()
     if config.oom_snapshot:
         install_oom_snapshot(config.oom_snapshot)
+    atexit.register(_end_profile)
     atexit.register(_finish)
+
+
+def _end_profile() -> None:
+    """Ends a window of torch's profiler that was left open.
+
+    Torch 2.13 frees it after what it refers to, and the process ends with a signal.
+    """
+    if torch._C._autograd._profiler_enabled():
+        torch._C._autograd._disable_profiler()
 
 
 def _finish() -> None:
