@@ -45,6 +45,27 @@ def test_program_is_on_the_device_and_led_to_by_its_op():
     assert flow.target.track == by_category["program"].track
 
 
+def test_enqueued_program_is_led_to_by_the_op_that_enqueued_it():
+    found = build(
+        window(op("aten::linear", 0, 50), op("aten::add", 60, 200)),
+        events=[
+            span("launch", "linear_0", 10, 20),
+            span("program", "linear_0", 70, 90, 7, enqueue_thread_id=1, enqueue_ns=BASE + 10),
+        ],
+    )
+    by_name = {item.name: item for item in found.slices}
+    assert by_name["launch linear_0"].track.name == "main thread"
+    (flow,) = found.flows
+    assert (flow.source.track.name, flow.source.time_ns) == ("main thread", BASE + 10)
+    assert (flow.target.track.process, flow.target.time_ns) == ("npu:0", BASE + 70)
+
+
+def test_waiting_for_the_device_is_a_slice_of_its_thread():
+    found = build(events=[span("sync", "stream", 10, 20, stream=3)])
+    (wait,) = found.slices
+    assert (wait.name, wait.track.name) == ("synchronize stream", "main thread")
+
+
 def test_program_of_a_decode_step_is_led_to_by_the_step():
     found = build(events=[span("decode", "step 5", 0, 100), span("program", "llama", 10, 90)])
     assert found.flows[0].source.track.name == "prefill and decode"

@@ -93,6 +93,42 @@ def test_stacks_lead_from_the_python_call_to_the_program(run_trace):
     assert call["ts"] <= source["ts"] <= call["ts"] + call["dur"]
 
 
+def test_arrows_of_enqueued_programs_start_at_the_call_that_enqueued_them(run_trace):
+    traced = run_trace(
+        LOAD
+        + """
+from npu_runtime import sim
+x = x.to("npu")
+def work():
+    with torch.npu.stream(torch.npu.Stream()):
+        for _ in range(5):
+            y = relu.run([x])[0]
+        torch.npu.current_stream().synchronize()
+with sim.delay(2000, 3000, seed=1):
+    threads = [threading.Thread(target=work, name=f"w{n}") for n in range(2)]
+    [t.start() for t in threads]; [t.join() for t in threads]
+""",
+        NPU_DRIVER="sim",
+    )
+    assert traced.returncode == 0, traced.stderr
+    programs = {(e["pid"], e["tid"], e["ts"]): e for e in traced.events("X", "program")}
+    targets = {flow["id"]: flow for flow in traced.events("f", "launch")}
+    sources = traced.events("s", "launch")
+    assert len(programs) == len(sources) == 10
+    rows = traced.rows()
+    for source in sources:
+        launch = enclosing(traced, source)
+        assert launch["name"] == "launch relu"
+        assert (launch["pid"], launch["tid"]) in (rows["w0"], rows["w1"])
+        target = targets[source["id"]]
+        program = programs[target["pid"], target["tid"], target["ts"]]
+        assert program["args"]["enqueue_thread_id"] == launch["tid"]
+        # The device takes milliseconds, the call that enqueues does not wait for it.
+        assert launch["ts"] + launch["dur"] < program["ts"] + program["dur"]
+    waits = [e for e in traced.events("X", "sync") if e["name"] == "synchronize stream"]
+    assert {(e["pid"], e["tid"]) for e in waits} == {rows["w0"], rows["w1"]}
+
+
 @needs_ops
 def test_eager_script_on_npu_shows_copies_fallbacks_memory_and_equal_results(run_trace, run_python):
     traced = run_trace("""

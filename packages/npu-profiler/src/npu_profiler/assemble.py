@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from npu_profiler.clock import ClockAlignment, align
-from npu_profiler.launches import connect_launches
+from npu_profiler.launches import Launched, connect_launches
 from npu_profiler.timeline import (
     Flow,
     FlowEnd,
@@ -31,6 +31,10 @@ __all__ = ["Recorded", "assemble"]
 
 # Python calls of ours, at the edges of a recording with stacks.
 _OWN_CALL = re.compile(r"(^|/)npu_profiler/\w+\.py\(|^torch/(autograd|profiler)/profiler\.py\(")
+
+# Calls of the runtime, with their verb: they stand on the row of the thread that made them.
+_CALLS = {"launch": "launch", "sync": "synchronize"}
+_PLACED = {*_CALLS, "program", "copy", "fallback"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,16 +80,15 @@ def assemble(recorded: Recorded) -> Timeline:
     spans = [event for event in recorded.events if event.kind == "span"]
     programs = tracks.place_on_device([span for span in spans if span.category == "program"])
     copies = tracks.place_on_device([span for span in spans if span.category == "copy"])
-    phases = tracks.place_on_host(
-        [span for span in spans if span.category not in ("program", "copy", "fallback")]
-    )
+    calls = [_call(span, tracks) for span in spans if span.category in _CALLS]
+    phases = tracks.place_on_host([span for span in spans if span.category not in _PLACED])
     launches, arrows = connect_launches(
-        [*ops, *(item for item, _ in phases)],
+        [*ops, *calls, *(item for item, _ in phases)],
         callers={id(item): span.thread_id for item, span in phases},
-        programs=[(item, span.thread_id) for item, span in programs],
+        programs=[_launched(item, span) for item, span in programs],
         thread_track=tracks.thread,
     )
-    slices = [*ops, *launches, *_gaps(recorded, tracks)]
+    slices = [*ops, *calls, *launches, *_gaps(recorded, tracks)]
     slices += (item for placed in (programs, copies, phases) for item, _ in placed)
     return _finish(recorded, alignment, tracks, slices, [*flows, *arrows])
 
@@ -151,6 +154,25 @@ def _place_ops(
             for flow in window.recorded.flows
         ]
     return slices, flows
+
+
+def _call(span: "Event", tracks: Tracks) -> Slice:
+    return Slice(
+        tracks.thread(span.thread_id),
+        span.category,
+        f"{_CALLS[span.category]} {span.name}",
+        span.start_ns,
+        max(span.duration_ns, 0),
+        span.args,
+    )
+
+
+def _launched(program: Slice, span: "Event") -> Launched:
+    """Who asked for a program: whoever enqueued it, or else the thread that ran it."""
+    thread_id, time_ns = span.args.get("enqueue_thread_id"), span.args.get("enqueue_ns")
+    if not isinstance(thread_id, int) or not isinstance(time_ns, int):
+        return Launched(program, span.thread_id, span.start_ns)
+    return Launched(program, thread_id, time_ns)
 
 
 def _gaps(recorded: Recorded, tracks: Tracks) -> list[Slice]:
