@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "driver/choice.h"
+#include "npu/process.h"
 
 namespace npu::kineto {
 
@@ -45,8 +46,8 @@ std::set<c10::DeviceIndex> Rows::devices() const {
 
 libkineto::DeviceInfo Rows::device_info(c10::DeviceIndex device_index) {
   npu_device_properties properties{};
-  const bool is_known =
-      driver::is_open() && driver::table().device_properties(device_index, &properties) == NPU_OK;
+  const bool is_known = !is_in_bad_fork() && driver::is_open() &&
+                        driver::table().device_properties(device_index, &properties) == NPU_OK;
   return {.id = device_index,
           .sortIndex = libkineto::kExceedMaxPid + device_index,
           .name = device_name(device_index),
