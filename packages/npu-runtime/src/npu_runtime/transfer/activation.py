@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+import torch.autograd.profiler
+import torch.profiler.profiler
 import torch.utils.data
 from torch.utils import _device
 
@@ -27,6 +29,7 @@ from npu_runtime.transfer.device_arguments import (
     with_arguments,
 )
 from npu_runtime.transfer.patches import Patches
+from npu_runtime.transfer.profiler_arguments import for_device, with_npu_activities
 
 __all__ = ["activate", "deactivate", "is_active", "transferred"]
 
@@ -150,6 +153,7 @@ def _patch() -> None:
     _patch_amp()
     _patch_loading()
     _patch_distributed()
+    _patch_profiler()
     # Last, because what stands above asks for the real class.
     _patches.set(torch, "device", stand_in_for(torch.device))
     _patches.set(torch, "Generator", stand_in_for(torch.Generator))
@@ -271,6 +275,11 @@ def _patch_distributed() -> None:
         wrapped = _with_backend(getattr(torch.distributed, name))
         for owner in (torch.distributed, torch.distributed.distributed_c10d):
             _patches.set(owner, name, wrapped)
+
+
+def _patch_profiler() -> None:
+    _wrap(torch.profiler.profiler._KinetoProfile, "__init__", with_npu_activities)
+    _wrap(torch.autograd.profiler.profile, "__init__", for_device)
 
 
 def _with_backend(function: Any) -> Any:
