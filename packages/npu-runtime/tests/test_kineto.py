@@ -128,6 +128,15 @@ def test_waiting_is_a_runtime_call(x):
     assert "npu::synchronize device" in [event.name for event in profiler.events()]
 
 
+def test_device_time_is_counted_for_its_op_and_for_no_call_beside_it(program, x):
+    with profile(activities=BOTH) as profiler:
+        for _ in range(50):
+            program.run([x])
+            torch.npu.synchronize()
+    with_time = {event.key for event in profiler.key_averages() if event.self_device_time_total > 0}
+    assert with_time == {"npu::program add_one", "add_one"}
+
+
 def test_the_trace_names_the_device_its_streams_and_draws_arrows(program, x, export):
     stream = torch.npu.Stream()
     with profile(activities=BOTH) as profiler:

@@ -110,6 +110,68 @@ def test_the_memory_counter_follows_allocation_and_release(heard):
     assert values == [before + (1 << 20), before]
 
 
+def test_a_counter_is_sampled_and_keeps_its_peak_and_its_latest_value(heard):
+    before = torch.npu.memory_allocated()
+    for size in [4096] * 500 + [1 << 22] + [4096] * 500:
+        torch.empty(size, dtype=torch.uint8, device="npu")
+    kept = torch.empty(8192, dtype=torch.uint8, device="npu")
+    observe.flush()
+    samples = [event for event in heard if event.name == "allocated_bytes"]
+    assert len(samples) < 1000
+    assert max(sample.value for sample in samples) == before + (1 << 22)
+    assert samples[-1].value == torch.npu.memory_allocated() == before + kept.nbytes
+    times = [sample.start_ns for sample in samples]
+    assert times == sorted(times)
+    assert {sample.args["device_index"] for sample in samples} == {0}
+
+
+def test_a_million_events_are_kept_and_the_rest_is_counted(run_python):
+    done = run_python(
+        "import torch; from npu_runtime import observe\n"
+        "heard = []; observe.add_listener(heard.extend)\n"
+        "x = torch.zeros(1, device='npu'); y = torch.zeros(1)\n"
+        "for _ in range((1 << 20) + 100): x.copy_(y)\n"
+        "observe.flush()\n"
+        "print(len([e for e in heard if e.kind == 'span']))\n"
+        "print([int(e.value) for e in heard if e.name == 'dropped_events'])\n"
+    )
+    kept, dropped = done.stdout.split("\n")[:2]
+    assert int(kept) <= 1 << 20
+    assert int(kept) + int(dropped.strip("[]")) >= (1 << 20) + 100, done.stderr
+
+
+def test_an_enqueued_run_tells_who_enqueued_it_when_and_where(run_python):
+    done = run_python(
+        "import json, threading, time, torch, npu_runtime, tempfile, os\n"
+        "import numpy as np, openvino as ov\n"
+        "from openvino import opset13 as ops\n"
+        "from npu_runtime import observe, sim\n"
+        "p = ops.parameter([4], np.float32); path = os.path.join(tempfile.mkdtemp(), 'm.xml')\n"
+        "ov.save_model(ov.Model([ops.relu(p)], [p], 'relu'), path)\n"
+        "options = {'INFERENCE_PRECISION_HINT': 'f32'}\n"
+        "run = npu_runtime.load_program(path, name='relu', options=options, device_index=1).run\n"
+        "x = torch.ones(4, device='npu:1'); heard = []; observe.add_listener(heard.extend)\n"
+        "with sim.delay(5000, 6000), torch.npu.stream(torch.npu.Stream('npu:1')):\n"
+        "    before = time.time_ns(); run([x]); after = time.time_ns()\n"
+        "    torch.npu.synchronize(1)\n"
+        "    stream = torch.npu.current_stream(1).stream_id\n"
+        "observe.flush()\n"
+        "(launch,) = [e for e in heard if e.category == 'launch']\n"
+        "(done,) = [e for e in heard if e.category == 'program']\n"
+        "me = threading.get_native_id()\n"
+        "assert launch.thread_id == done.args['enqueue_thread_id'] == me != done.thread_id\n"
+        "assert before <= done.args['enqueue_ns'] == launch.start_ns <= after\n"
+        "assert done.args['device_index'] == launch.args['device_index'] == 1\n"
+        "assert done.args['stream'] == launch.args['stream'] == stream\n"
+        "assert launch.duration_ns < 5_000_000 <= done.duration_ns\n"
+        "assert [e.name for e in heard if e.category == 'sync'] == ['device']\n"
+        "print('ok')\n",
+        NPU_DRIVER="sim",
+        NPU_DEVICE="SIM2",
+    )
+    assert done.stdout.strip() == "ok", done.stderr
+
+
 def test_torchs_profiler_sees_memory_come_and_go():
     with torch.profiler.profile(profile_memory=True) as profiler:
         tensor = torch.empty(1 << 20, dtype=torch.uint8, device="npu")

@@ -68,12 +68,9 @@ void leave(Scope scope) noexcept {
 }
 
 std::uint32_t next_work_id() noexcept {
-  // Kineto's numbers are signed and 0 means none.
-  constexpr std::uint32_t kMask = 0x7fffffff;
-  std::uint32_t id = 0;
-  while (id == 0)
-    id = latest_work_id.fetch_add(1, std::memory_order_relaxed) & kMask;
-  return id;
+  // Torch numbers its ops from 1, and takes an event of ours with an op's number for that op.
+  constexpr std::uint32_t kFirst = 1U << 30U;
+  return kFirst | (latest_work_id.fetch_add(1, std::memory_order_relaxed) & (kFirst - 1));
 }
 
 Origin origin_at(std::int64_t time_ns) noexcept {

@@ -16,7 +16,7 @@ void begin_window() noexcept;
 void enter(Scope scope, std::uint64_t id) noexcept;
 void leave(Scope scope) noexcept;
 
-// A number that no other piece of work of this process has; never 0.
+// A number that no other piece of work of this process has, and no op of torch's. Fits an int32.
 std::uint32_t next_work_id() noexcept;
 
 // The calling thread, for work that it asked for at `time_ns`.

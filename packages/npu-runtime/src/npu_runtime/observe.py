@@ -9,7 +9,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Literal, NamedTuple
 
@@ -111,25 +111,14 @@ def flush() -> None:
         _deliver([])
 
 
-@contextlib.contextmanager
-def span(category: str, name: str, **args: object) -> Iterator[None]:
+def span(category: str, name: str, **args: object) -> contextlib.AbstractContextManager[None]:
     """Emits a span over the body, also when the body raises."""
-    if not _listeners:
-        yield
-        return
-    start_ns = time.time_ns()
-    try:
-        yield
-    finally:
-        span_since(category, name, start_ns, **args)
+    return _Span(category, name, args) if _listeners else _NO_SPAN
 
 
 def span_since(category: str, name: str, start_ns: int, **args: object) -> None:
     """Emits a span from ``start_ns`` (of ``time.time_ns``) until now."""
-    if _listeners:
-        duration_ns = time.time_ns() - start_ns
-        thread_id = threading.get_native_id()
-        _deliver([Event("span", category, name, start_ns, duration_ns, thread_id, args=args)])
+    _emit_span(category, name, start_ns, args)
 
 
 def instant(category: str, name: str, **args: object) -> None:
@@ -156,6 +145,33 @@ def counter(category: str, name: str, value: float) -> None:
         _deliver(
             [Event("counter", category, name, time.time_ns(), 0, threading.get_native_id(), value)]
         )
+
+
+class _Span:
+    """An open span. A class, as a generator's frame costs as much as the event."""
+
+    __slots__ = ("_args", "_category", "_name", "_start_ns")
+
+    def __init__(self, category: str, name: str, args: dict[str, object]) -> None:
+        self._category = category
+        self._name = name
+        self._args = args
+
+    def __enter__(self) -> None:
+        self._start_ns = time.time_ns()
+
+    def __exit__(self, *exc_info: object) -> None:
+        _emit_span(self._category, self._name, self._start_ns, self._args)
+
+
+_NO_SPAN = contextlib.nullcontext()
+
+
+def _emit_span(category: str, name: str, start_ns: int, args: dict[str, object]) -> None:
+    if _listeners:
+        duration_ns = time.time_ns() - start_ns
+        thread_id = threading.get_native_id()
+        _deliver([Event("span", category, name, start_ns, duration_ns, thread_id, 0.0, args)])
 
 
 def _deliver(python_events: list[Event]) -> None:
