@@ -10,6 +10,7 @@
 #include "npu/capture.h"
 #include "npu/device.h"
 #include "npu/observe.h"
+#include "npu/sync_debug.h"
 
 namespace npu::ops {
 namespace {
@@ -22,8 +23,10 @@ at::Tensor host_view(const at::Tensor& tensor, Access access) {
   return tensor;
 }
 
-void copy_bytes(const at::Tensor& source, const at::Tensor& destination) {
+void copy_bytes(const at::Tensor& source, const at::Tensor& destination, bool non_blocking) {
   if (C10_UNLIKELY(is_capturing())) refuse_capture("a copy");
+  if (!non_blocking && source.device() != destination.device())
+    note_sync("a copy between cpu and npu");
   const bool is_observed = observe::is_enabled();
   const std::int64_t start_ns = is_observed ? observe::now_ns() : 0;
   {
@@ -49,24 +52,25 @@ void copy_bytes(const at::Tensor& source, const at::Tensor& destination) {
 
 }  // namespace
 
-at::Tensor& copy_(at::Tensor& self, const at::Tensor& source, bool /*non_blocking*/) {
-  if (!self.is_same(source)) copy_bytes(source, self);
+at::Tensor& copy_(at::Tensor& self, const at::Tensor& source, bool non_blocking) {
+  if (!self.is_same(source)) copy_bytes(source, self, non_blocking);
   return self;
 }
 
-at::Tensor copy_from(const at::Tensor& self, const at::Tensor& destination, bool /*non_blocking*/) {
-  copy_bytes(self, destination);
+at::Tensor copy_from(const at::Tensor& self, const at::Tensor& destination, bool non_blocking) {
+  copy_bytes(self, destination, non_blocking);
   return destination;
 }
 
 at::Tensor copy_from_and_resize(const at::Tensor& self, const at::Tensor& destination) {
   destination.resize_(self.sizes());
-  copy_bytes(self, destination);
+  copy_bytes(self, destination, /*non_blocking=*/false);
   return destination;
 }
 
 at::Scalar local_scalar_dense(const at::Tensor& self) {
   if (C10_UNLIKELY(is_capturing())) refuse_capture("reading a number");
+  note_sync("reading a number");
   const at::Tensor alias = alias_of(self, Access::kRead);
   const HostScope scope(current_device());
   return at::_local_scalar_dense(alias);

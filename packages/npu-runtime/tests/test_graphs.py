@@ -100,3 +100,81 @@ def test_a_dynamic_program_cannot_be_captured(save_model, dynamic_model):
     with pytest.raises(InputError) as caught, torch.npu.graph(torch.npu.NPUGraph()):
         program.run([x])
     assert caught.value.code == "capture-dynamic"
+
+
+def test_a_captures_memory_lies_in_the_graphs_pool(add_one):
+    x = torch.zeros(64, device="npu")
+    graph = torch.npu.NPUGraph()
+    with pytest.raises(InputError, match="no memory pool before"):
+        graph.pool()
+    with torch.npu.graph(graph):
+        result = add_one.run([x])[0]
+    blocks = {
+        block["address"]
+        for segment in torch.npu.memory_snapshot(graph.pool())
+        for block in segment["blocks"]
+    }
+    assert result.data_ptr() in blocks
+    assert x.data_ptr() not in blocks
+    pool = graph.pool()
+    graph.reset()
+    assert torch.equal(result.cpu(), torch.ones(64))
+    del result
+    assert torch.npu.memory_snapshot(pool) == []
+
+
+def test_graphs_can_share_a_pool(add_one):
+    x = torch.zeros(64, device="npu")
+    pool = torch.npu.graph_pool_handle()
+    assert pool != torch.npu.graph_pool_handle()
+    first, second = torch.npu.NPUGraph(), torch.npu.NPUGraph()
+    with torch.npu.graph(first, pool=pool):
+        middle = add_one.run([x])[0]
+    with torch.npu.graph(second, pool=first.pool(), capture_error_mode="thread_local"):
+        result = add_one.run([middle])[0]
+    assert second.pool() == pool
+    x.fill_(5)
+    first.replay()
+    second.replay()
+    assert result[0].item() == 7
+
+
+def test_a_mode_that_is_none_is_refused(add_one):
+    with (
+        pytest.raises(InputError, match="'strict'"),
+        torch.npu.graph(torch.npu.NPUGraph(), capture_error_mode="strict"),
+    ):
+        add_one.run([torch.zeros(64, device="npu")])
+    assert not torch.npu.is_current_stream_capturing()
+
+
+@pytest.mark.parametrize("make", [torch.npu.NPUGraph, torch.accelerator.Graph])
+def test_a_dump_lists_the_programs(add_one, make, tmp_path):
+    x = torch.zeros(64, device="npu")
+    graph = make()
+    graph.enable_debug_mode()
+    graph.capture_begin()
+    add_one.run([x])
+    graph.capture_end()
+    graph.instantiate()
+    path = tmp_path / "graph.txt"
+    graph.debug_dump(str(path))
+    [line] = path.read_text().splitlines()
+    assert line.startswith("add_one in Float[64]@")
+    with pytest.raises((OSError, RuntimeError)):
+        graph.debug_dump(str(tmp_path / "no folder" / "graph.txt"))
+
+
+def test_torchs_graph_of_any_accelerator_captures_and_replays(add_one):
+    x = torch.zeros(64, device="npu")
+    graph = torch.accelerator.Graph(pool=torch.npu.graph_pool_handle())
+    with torch.Stream(), graph:
+        result = add_one.run([x])[0]
+    x.fill_(8)
+    graph.replay()
+    torch.accelerator.synchronize()
+    assert result[0].item() == 9
+    assert graph.pool() == graph.graph_pool
+    graph.reset()
+    with pytest.raises(RuntimeError, match="nothing was captured"):
+        graph.replay()

@@ -22,7 +22,7 @@ def test_a_tensor_is_counted_while_it_lives():
     before = allocated()
     tensor = torch.empty(1000, device="npu")
     held = allocated() - before
-    assert 4000 <= held <= 4096 + 512
+    assert 4000 <= held <= 2 * 4096  # whole pages, where the driver protects memory by pages
     del tensor
     assert allocated() == before
 

@@ -1,3 +1,4 @@
+import gc
 import json
 
 import pytest
@@ -14,6 +15,7 @@ def recording():
 
 
 def test_a_snapshot_accounts_for_every_byte():
+    gc.collect()  # nothing may be freed between the two readings
     kept = [torch.empty(size, dtype=torch.uint8, device="npu") for size in (10, 5000, 1 << 20)]
     segments = torch.npu.memory_snapshot()
     assert sum(s["total_size"] for s in segments) == torch.npu.memory_reserved()
@@ -44,6 +46,32 @@ def test_the_fraction_limits_the_pool():
     finally:
         torch.npu.set_per_process_memory_fraction(1.0)
     assert torch.empty(128 << 20, dtype=torch.uint8, device="npu").numel() == 128 << 20
+
+
+def test_the_fraction_is_told():
+    assert torch.npu.get_per_process_memory_fraction() == 1.0
+    torch.npu.set_per_process_memory_fraction(0.75, "npu:0")
+    assert torch.npu.get_per_process_memory_fraction("npu") == 0.75
+    torch.npu.set_per_process_memory_fraction(1.0)
+
+
+@pytest.mark.parametrize(
+    "old, new", [("memory_cached", "memory_reserved"), ("max_memory_cached", "max_memory_reserved")]
+)
+def test_old_names_warn_and_give_the_new_ones_figure(old, new):
+    with pytest.warns(FutureWarning, match=f"torch.npu.{new}"):
+        value = getattr(torch.npu, old)()
+    assert value == getattr(torch.npu, new)()
+
+
+@pytest.mark.parametrize("name", ["reset_max_memory_allocated", "reset_max_memory_cached"])
+def test_old_resets_warn_and_reset_all_peaks(name):
+    torch.empty(1 << 22, device="npu")
+    torch.npu.empty_cache()
+    with pytest.warns(FutureWarning, match="resets all peaks"):
+        getattr(torch.npu, name)()
+    assert torch.npu.max_memory_allocated() == torch.npu.memory_allocated()
+    assert torch.npu.max_memory_reserved() == torch.npu.memory_reserved()
 
 
 @pytest.mark.parametrize("fraction", [-0.1, 1.5])

@@ -3,6 +3,7 @@
 #include <c10/util/Exception.h>
 
 #include "npu/device.h"
+#include "npu/process.h"
 #include "npu/stream.h"
 
 namespace npu {
@@ -31,6 +32,13 @@ struct DeviceGuard final : c10::impl::DeviceGuardImplInterface {
   }
 
   c10::DeviceIndex deviceCount() const noexcept override { return device_count(); }
+
+  // Every dtype: what the device itself does not compute in runs on the host.
+  c10::DeviceCapability getDeviceCapability(c10::Device device) const override {
+    check_process();
+    check_device(device.index());
+    return {};
+  }
 
   c10::Stream getStream(c10::Device device) const override {
     return current_stream(device.index());

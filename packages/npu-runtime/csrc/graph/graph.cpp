@@ -2,8 +2,10 @@
 // capture.
 #include "graph/graph.h"
 
+#include <sstream>
 #include <utility>
 
+#include "memory/pool.h"
 #include "npu/device.h"
 #include "npu/error.h"
 #include "npu/process.h"
@@ -31,22 +33,62 @@ Graph* Graph::capturing() noexcept {
 }
 
 Graph::~Graph() {
-  if (current == this) current = nullptr;
+  if (is_in_bad_fork()) return;
+  if (current == this) stop_capture();
   // A node's request may still be in use; errors of its run stay with the stream.
-  if (device_index_ >= 0 && !is_in_bad_fork()) stream::drain_device(device_index_);
+  if (device_index_ >= 0) stream::drain_device(device_index_);
+  release_pool();
 }
 
-void Graph::capture_begin() {
+void Graph::capture_begin(c10::MempoolId_t pool) {
   if (current != nullptr)
     raise_state("this thread captures a graph already; end that capture first.");
   if (is_captured_) raise_state("this graph holds a capture; call reset() before capturing again.");
+  device_index_ = current_device();
+  pool_ = pool == c10::MempoolId_t{0, 0} ? memory::new_region_id(/*is_graphs=*/true) : pool;
+  memory::Pool& memory = memory::pool(device_index_);
+  memory.retain_region(pool_);  // for as long as the graph holds the capture
+  memory.begin_region(pool_);
   current = this;
 }
 
 void Graph::capture_end() {
   if (current != this) raise_state("capture_end() without capture_begin() on this thread.");
-  current = nullptr;
+  stop_capture();
   is_captured_ = true;
+}
+
+void Graph::stop_capture() {
+  current = nullptr;
+  memory::pool(device_index_).end_region(pool_);
+}
+
+void Graph::release_pool() noexcept {
+  if (pool_ == c10::MempoolId_t{0, 0}) return;
+  memory::pool(device_index_).release_region(std::exchange(pool_, {0, 0}));
+}
+
+c10::MempoolId_t Graph::pool() const {
+  if (pool_ == c10::MempoolId_t{0, 0})
+    raise_state("it has no memory pool before its capture begins.");
+  return pool_;
+}
+
+std::string Graph::describe() const {
+  std::ostringstream text;
+  const auto add = [&text](const char* label, const std::vector<at::Tensor>& tensors) {
+    text << label;
+    for (const at::Tensor& tensor : tensors) {
+      text << ' ' << tensor.scalar_type() << tensor.sizes() << '@' << tensor.const_data_ptr();
+    }
+  };
+  for (const Node& node : nodes_) {
+    text << node.program->name();
+    add(" in", node.inputs);
+    add(" out", node.outputs);
+    text << '\n';
+  }
+  return text.str();
 }
 
 void Graph::replay() {
@@ -58,9 +100,10 @@ void Graph::replay() {
 }
 
 void Graph::reset() {
-  if (current == this) current = nullptr;
+  if (current == this) stop_capture();
   if (device_index_ >= 0) synchronize(device_index_);
   nodes_.clear();
+  release_pool();
   is_captured_ = false;
 }
 
@@ -76,7 +119,6 @@ std::vector<at::Tensor> Graph::add(Program& program, const std::vector<at::Tenso
   Node node{program.shared_from_this(), program.make_request(), inputs, {}};
   // The node keeps what a run needs, and a graph waits before it goes.
   node.outputs = program.run_on(node.request.get(), inputs, outputs, output_device, {});
-  device_index_ = program.device_index_;
   nodes_.push_back(std::move(node));
   return nodes_.back().outputs;
 }

@@ -3,9 +3,12 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Allocator.h>
+#include <c10/core/CachingDeviceAllocator.h>
 
 #include "npu/capture.h"
 #include "npu/export.h"
@@ -20,7 +23,10 @@ class NPU_API Graph {
   // Starts to record the programs that this thread runs. They run as well, so that values are at
   // hand. Throws Error [capture-state] when this thread captures already, or this graph was
   // captured before.
-  void capture_begin();
+  //
+  // What the thread allocates until capture_end lies in the region of the pool that `pool` names;
+  // {0, 0} makes one.
+  void capture_begin(c10::MempoolId_t pool = {0, 0});
   void capture_end();
 
   // Runs what was recorded, in order, on the current stream: it reads and writes the tensors of the
@@ -31,6 +37,12 @@ class NPU_API Graph {
   void reset();
 
   std::size_t size() const noexcept { return nodes_.size(); }
+
+  // The region of the capture. Throws Error [capture-state] before there was one.
+  c10::MempoolId_t pool() const;
+
+  // One line for each program: its name and what goes in and out.
+  std::string describe() const;
 
   // The graph that this thread captures; nullptr when there is none.
   static Graph* capturing() noexcept;
@@ -47,8 +59,12 @@ class NPU_API Graph {
     std::vector<at::Tensor> outputs;
   };
 
+  void stop_capture();
+  void release_pool() noexcept;
+
   bool is_captured_ = false;
   c10::DeviceIndex device_index_ = -1;
+  c10::MempoolId_t pool_{0, 0};
   std::vector<Node> nodes_;
 };
 

@@ -29,6 +29,7 @@ namespace {
 // Tells profilers and observers of `bytes` more (or, below zero, less) at `data`. Called after the
 // pool has counted them, so that the totals agree.
 void report(void* data, std::int64_t bytes, const Pool& from) {
+  if (!from.is_device_memory()) return;  // pinned memory has statistics of its own
   const c10::Device device(c10::DeviceType::PrivateUse1, from.device_index());
   c10::reportMemoryUsageToProfiler(data, bytes, from.allocated_bytes(), from.reserved_bytes(),
                                    device);
@@ -40,12 +41,19 @@ void report(void* data, std::int64_t bytes, const Pool& from) {
 
 }  // namespace
 
-Block* allocate_block(std::size_t bytes, c10::DeviceIndex device_index) {
-  Pool& from = pool(device_index);
+namespace {
+
+Block* allocate_from(Pool& from, std::size_t bytes) {
   Block* block = from.allocate(bytes);
   report(block->data(), static_cast<std::int64_t>(block->size_bytes), from);
-  if (trace::is_recording()) trace::record_allocation(*block);
+  if (trace::is_recording() && from.is_device_memory()) trace::record_allocation(*block);
   return block;
+}
+
+}  // namespace
+
+Block* allocate_block(std::size_t bytes, c10::DeviceIndex device_index) {
+  return allocate_from(pool(device_index), bytes);
 }
 
 namespace {
@@ -53,9 +61,9 @@ namespace {
 // The last hold gives the block back to its pool.
 void drop_hold(Block* block) noexcept {
   if (block->holds.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
-  if (trace::is_recording()) trace::record_free(*block);
+  Pool& from = block->region->pool();
+  if (trace::is_recording() && from.is_device_memory()) trace::record_free(*block);
   sanitizer::on_free(*block);
-  Pool& from = pool(block->device_index);
   void* data = block->data();
   const auto bytes = static_cast<std::int64_t>(block->size_bytes);
   from.free(block);
@@ -72,6 +80,12 @@ void end_host_ownership(Block* block) noexcept {
 
 Block* allocate_host_block(std::size_t bytes, c10::DeviceIndex device_index) {
   Block* block = allocate_block(bytes, device_index);
+  block->is_host_owned = open_window(block);
+  return block;
+}
+
+Block* allocate_pinned_block(std::size_t bytes, c10::DeviceIndex device_index) {
+  Block* block = allocate_from(pinned_pool(device_index), bytes);
   block->is_host_owned = open_window(block);
   return block;
 }
@@ -136,9 +150,9 @@ class DeviceMemory final : public c10::DeviceAllocator {
 
   bool initialized() override { return device_count() > 0; }
 
-  void emptyCache(c10::MempoolId_t) override {
+  void emptyCache(c10::MempoolId_t id) override {
     for (c10::DeviceIndex i = 0; i < device_count(); ++i)
-      pool(i).empty_cache();
+      pool(i).empty_cache(id);
   }
 
   // Pending work holds every block it uses, on whichever stream, so there is nothing to remember

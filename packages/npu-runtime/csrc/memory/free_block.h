@@ -16,9 +16,12 @@ Block* allocate_block(std::size_t bytes, c10::DeviceIndex device_index);
 // The same, for memory that is a CPU tensor's for now: the host may use it until close_window.
 Block* allocate_host_block(std::size_t bytes, c10::DeviceIndex device_index);
 
-// The deleter of every pointer into the arena: npu tensors, PoolScope's CPU memory and pinned
-// memory alike. A c10::DeleterFnPtr; nullptr is allowed. Memory that pending work uses goes back
-// when that has ended.
+// The same, from the pool of pinned memory.
+Block* allocate_pinned_block(std::size_t bytes, c10::DeviceIndex device_index);
+
+// The deleter of pointers into the arena, npu tensors' and PoolScope's CPU memory alike, and of
+// what the pinned allocator gives back. A c10::DeleterFnPtr; nullptr is allowed. Memory that
+// pending work uses goes back when that has ended.
 void free_block(void* data);
 
 // One user less; the last one gives the block back to its pool.

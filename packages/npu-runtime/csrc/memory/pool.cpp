@@ -1,4 +1,4 @@
-// The pool's two regions: slabs of small blocks, and large blocks of whole pages.
+// Allocation over the regions of a pool, with limits, statistics and the end of memory.
 #include "memory/pool.h"
 
 #include <algorithm>
@@ -6,14 +6,13 @@
 #include <atomic>
 #include <cstdio>
 #include <limits>
-#include <memory>
-#include <new>
 #include <sstream>
 
 #include <c10/core/Allocator.h>
 #include <c10/util/Exception.h>
 
 #include "driver/choice.h"
+#include "memory/trace.h"
 #include "npu/device.h"
 #include "npu/error.h"
 #include "npu/process.h"
@@ -25,10 +24,9 @@ namespace {
 using c10::CachingAllocator::StatArray;
 using c10::CachingAllocator::StatType;
 
-constexpr std::uint32_t kFreeMagic = 0x4e50'5546;
-constexpr std::size_t kSlabBytes = std::size_t{1} << 20U;
 // Below this a request is not worth asking the system how much memory it has.
 constexpr std::size_t kCheckedBytes = std::size_t{64} << 20U;
+constexpr c10::MempoolId_t kOwnRegion{0, 0};
 
 StatType stat_type(bool is_small) {
   return is_small ? StatType::SMALL_POOL : StatType::LARGE_POOL;
@@ -53,15 +51,16 @@ void for_each_stat(c10::CachingDeviceAllocator::DeviceStats& stats, Function fun
   }
 }
 
-bool is_small_block(const Block& block) {
-  return block.size_class < kSmallClasses;
-}
+// Where a thread allocates: the latest begin_region that has not ended. A list, because contexts
+// nest and a graph's capture can begin inside one.
+struct Route {
+  Region* region;
+  Route* below;
+};
 
-// A large block's header sits at the end of a page of its own, so that the data begins on a page.
-void* large_base(Block* block) {
-  return static_cast<char*>(block->data()) - kPage;
-}
+thread_local Route* routes = nullptr;
 
+std::atomic<bool> is_caching_now{true};
 std::atomic<OutOfMemoryObserver> out_of_memory_observer{nullptr};
 
 std::string gigabytes(std::size_t bytes) {
@@ -70,53 +69,59 @@ std::string gigabytes(std::size_t bytes) {
   return text.data();
 }
 
+[[noreturn]] void raise_region(c10::MempoolId_t id, const char* rule) {
+  throw Error(ErrorKind::kInput, "memory-pool",
+              "npu: memory pool (" + std::to_string(id.first) + ", " + std::to_string(id.second) +
+                  ") " + rule);
+}
+
 }  // namespace
 
-// Stands at the start of its own memory, which is aligned to kSlabBytes, so a block finds it by
-// masking.
-struct alignas(64) Pool::Slab {
-  std::size_t used_bytes;
-  std::size_t live_blocks;
-
-  static Slab* of(Block* block) {
-    return reinterpret_cast<Slab*>(reinterpret_cast<std::uintptr_t>(block) & ~(kSlabBytes - 1));
-  }
-};
-
-Pool::Pool(c10::DeviceIndex device_index)
+Pool::Pool(c10::DeviceIndex device_index, PoolKind kind)
     : device_index_(device_index),
+      kind_(kind),
       is_protected_(driver::table().host_access_begin != nullptr),
-      free_(kClasses),
+      own_(*this, kOwnRegion),
       limit_bytes_(std::numeric_limits<std::size_t>::max()) {}
 
 Block* Pool::allocate(std::size_t bytes) {
   const SizeClass size = size_class(is_protected_ ? std::max(bytes, kSmallLimit + 1) : bytes);
-  const bool is_small = size.index < kSmallClasses;
   {
     const std::lock_guard lock(mutex_);
-    Block* block = nullptr;
-    if (size.index < kClasses) {
-      block = take_free(size, is_small);
-      if (block == nullptr) block = is_small ? carve_small(size) : map_large(size);
-      if (block == nullptr) {
-        release_large();
-        release_slabs();
-        ++stats_.num_alloc_retries;
-        block = is_small ? carve_small(size) : map_large(size);
-      }
-    }
-    if (block != nullptr) {
+    if (Block* block = size.index < kClasses ? find_block(size) : nullptr) {
       block->requested_bytes = bytes;
       block->streams.store(0, std::memory_order_relaxed);
       block->users.store(1, std::memory_order_relaxed);
       block->holds.store(1, std::memory_order_release);
       block->magic = kAllocatedMagic;
-      count_allocated(*block, is_small);
+      count_allocated(*block, is_small(size));
       return block;
     }
     ++stats_.num_ooms;
   }
   raise_out_of_memory(bytes);
+}
+
+Block* Pool::find_block(SizeClass size) {
+  Region& region = current_region();
+  if (Block* block = region.take_free(size)) return block;
+  if (Block* block = region.make(size)) return block;
+  release_unused();
+  region.release_free();
+  ++stats_.num_alloc_retries;
+  if (Block* block = region.make(size)) return block;
+  for (const auto& [id, other] : private_) {
+    if (!other->is_last_resort) continue;
+    if (Block* block = other->take_free(size)) return block;
+  }
+  return nullptr;
+}
+
+Region& Pool::current_region() noexcept {
+  for (const Route* route = routes; route != nullptr; route = route->below) {
+    if (&route->region->pool() == this) return *route->region;
+  }
+  return own_;
 }
 
 void Pool::free(Block* block) noexcept {
@@ -128,7 +133,7 @@ void Pool::free(Block* block) noexcept {
                  block->data());
     return;
   }
-  const bool is_small = is_small_block(*block);
+  const bool is_small = block->size_class < kSmallClasses;
   block->magic = kFreeMagic;
   allocated_now_ -= block->size_bytes;
   decrease(stats_.allocation, is_small, 1);
@@ -136,14 +141,71 @@ void Pool::free(Block* block) noexcept {
   decrease(stats_.allocated_bytes, is_small, block->size_bytes);
   decrease(stats_.active_bytes, is_small, block->size_bytes);
   decrease(stats_.requested_bytes, is_small, block->requested_bytes);
-  if (is_small) --Slab::of(block)->live_blocks;
-  free_[block->size_class].push_back(block);
+  Region& region = *block->region;
+  region.put_back(block);
+  const bool is_kept = region.users > 0 && is_device_memory() && is_caching();
+  if (is_kept) return;
+  region.release_free();
+  if (region.users == 0 && region.is_empty()) private_.erase(region.id());
 }
 
-void Pool::empty_cache() {
+void Pool::empty_cache(c10::MempoolId_t id) {
   const std::lock_guard lock(mutex_);
-  release_large();
-  release_slabs();
+  if (id == kOwnRegion) {
+    release_unused();
+  } else if (const auto found = private_.find(id); found != private_.end()) {
+    found->second->release_free();
+  }
+}
+
+// Private regions that somebody may still allocate in keep theirs, as torch's pools do.
+void Pool::release_unused() {
+  own_.release_free();
+}
+
+void Pool::retain_region(c10::MempoolId_t id, bool is_last_resort) {
+  const std::lock_guard lock(mutex_);
+  auto& region = private_[id];
+  if (region == nullptr) {
+    region = std::make_unique<Region>(*this, id);
+    region->is_last_resort = is_last_resort;
+  } else {
+    ++region->users;
+  }
+}
+
+void Pool::release_region(c10::MempoolId_t id) noexcept {
+  const std::lock_guard lock(mutex_);
+  const auto found = private_.find(id);
+  if (found == private_.end() || found->second->users == 0) return;
+  Region& region = *found->second;
+  if (--region.users > 0) return;
+  region.release_free();
+  if (region.is_empty()) private_.erase(found);
+}
+
+int Pool::region_users(c10::MempoolId_t id) {
+  const std::lock_guard lock(mutex_);
+  const auto found = private_.find(id);
+  return found == private_.end() ? 0 : found->second->users;
+}
+
+void Pool::begin_region(c10::MempoolId_t id) {
+  retain_region(id);
+  const std::lock_guard lock(mutex_);
+  routes = new Route{private_.at(id).get(), routes};
+}
+
+void Pool::end_region(c10::MempoolId_t id) {
+  for (Route** link = &routes; *link != nullptr; link = &(*link)->below) {
+    Route* route = *link;
+    if (&route->region->pool() != this || route->region->id() != id) continue;
+    *link = route->below;
+    delete route;
+    release_region(id);
+    return;
+  }
+  raise_region(id, "is not in use on this thread; end what this thread began.");
 }
 
 c10::CachingDeviceAllocator::DeviceStats Pool::stats() {
@@ -163,51 +225,6 @@ void Pool::reset_peak_stats() {
   for_each_stat(stats_, [](auto& stat) { stat.reset_peak(); });
 }
 
-Block* Pool::take_free(SizeClass size, bool is_small) noexcept {
-  auto& list = free_[size.index];
-  if (list.empty()) return nullptr;
-  Block* block = list.back();
-  list.pop_back();
-  if (is_small) ++Slab::of(block)->live_blocks;
-  return block;
-}
-
-Block* Pool::carve_small(SizeClass size) {
-  const std::size_t bytes = sizeof(Block) + size.bytes;
-  if (slabs_.empty() || slabs_.back()->used_bytes + bytes > kSlabBytes) {
-    void* memory = commit(kSlabBytes, kSlabBytes, true);
-    if (memory == nullptr) return nullptr;
-    slabs_.push_back(new (memory) Slab{sizeof(Slab), 0});
-  }
-  Slab* slab = slabs_.back();
-  void* place = reinterpret_cast<char*>(slab) + slab->used_bytes;
-  slab->used_bytes += bytes;
-  ++slab->live_blocks;
-  return make_block(place, size);
-}
-
-Block* Pool::map_large(SizeClass size) {
-  void* memory = commit(size.bytes + kPage, kPage, false);
-  if (memory == nullptr) return nullptr;
-  // The header's page is the runtime's own, for as long as the block is mapped.
-  if (is_protected_ && driver::table().host_access_begin(device_index_, memory, kPage) != NPU_OK) {
-    decommit(memory, size.bytes + kPage, false);
-    return nullptr;
-  }
-  Block* block = make_block(static_cast<char*>(memory) + kPage - sizeof(Block), size);
-  large_.insert(block);
-  return block;
-}
-
-Block* Pool::make_block(void* place, SizeClass size) const {
-  auto* block = new (place) Block;
-  block->size_bytes = size.bytes;
-  block->device_index = device_index_;
-  block->size_class = size.index;
-  block->magic = kFreeMagic;
-  return block;
-}
-
 void* Pool::commit(std::size_t bytes, std::size_t alignment, bool is_small) {
   if (bytes > limit_bytes_ - std::min(limit_bytes_, reserved_now_)) return nullptr;
   if (bytes >= kCheckedBytes && bytes > machine_memory().free_bytes) return nullptr;
@@ -221,6 +238,8 @@ void* Pool::commit(std::size_t bytes, std::size_t alignment, bool is_small) {
   increase(stats_.segment, is_small, 1);
   increase(stats_.reserved_bytes, is_small, bytes);
   ++stats_.num_device_alloc;
+  if (is_device_memory())
+    trace::note_segment(trace::Action::kSegmentAlloc, address, bytes, device_index_);
   return address;
 }
 
@@ -232,31 +251,8 @@ void Pool::decommit(void* address, std::size_t bytes, bool is_small) noexcept {
   decrease(stats_.segment, is_small, 1);
   decrease(stats_.reserved_bytes, is_small, bytes);
   ++stats_.num_device_free;
-}
-
-void Pool::release_large() {
-  for (std::size_t index = kSmallClasses; index < free_.size(); ++index) {
-    for (Block* block : free_[index]) {
-      large_.erase(block);
-      void* base = large_base(block);
-      const std::size_t bytes = block->size_bytes + kPage;
-      // From here on the header is out of reach.
-      if (is_protected_) driver::table().host_access_end(device_index_, base, kPage);
-      decommit(base, bytes, false);
-    }
-    free_[index].clear();
-  }
-}
-
-void Pool::release_slabs() {
-  const auto is_unused = [](Block* block) { return Slab::of(block)->live_blocks == 0; };
-  for (std::size_t index = 0; index < kSmallClasses; ++index)
-    std::erase_if(free_[index], is_unused);
-  std::erase_if(slabs_, [this](Slab* slab) {
-    if (slab->live_blocks != 0) return false;
-    decommit(slab, kSlabBytes, true);
-    return true;
-  });
+  if (is_device_memory())
+    trace::note_segment(trace::Action::kSegmentFree, address, bytes, device_index_);
 }
 
 void Pool::count_allocated(const Block& block, bool is_small) noexcept {
@@ -273,42 +269,15 @@ void Pool::set_limit(std::size_t bytes) {
   limit_bytes_ = bytes;
 }
 
-std::vector<c10::CachingDeviceAllocator::SegmentInfo> Pool::snapshot() {
+std::vector<c10::CachingDeviceAllocator::SegmentInfo> Pool::snapshot(c10::MempoolId_t id) {
   using c10::CachingDeviceAllocator::SegmentInfo;
   std::vector<SegmentInfo> segments;
-  const auto add_block = [](SegmentInfo& segment, const Block& block) {
-    const bool is_used = block.magic == kAllocatedMagic;
-    segment.blocks.push_back({.size = block.size_bytes,
-                              .requested_size = is_used ? block.requested_bytes : 0,
-                              .gc_counter = 0,
-                              .allocated = is_used,
-                              .active = is_used,
-                              .context_when_allocated = nullptr});
-    if (!is_used) return;
-    segment.allocated_size += block.size_bytes;
-    segment.active_size += block.size_bytes;
-    segment.requested_size += block.requested_bytes;
-  };
-  const auto add_segment = [&](const void* address, std::size_t bytes,
-                               bool is_large) -> SegmentInfo& {
-    SegmentInfo& segment = segments.emplace_back();
-    segment.device = device_index_;
-    segment.address = reinterpret_cast<std::size_t>(address);
-    segment.total_size = bytes;
-    segment.is_large = is_large;
-    return segment;
-  };
-  const std::lock_guard lock(mutex_);
-  for (Slab* slab : slabs_) {
-    SegmentInfo& segment = add_segment(slab, kSlabBytes, false);
-    for (std::size_t offset = sizeof(Slab); offset < slab->used_bytes;) {
-      const auto& block = *reinterpret_cast<Block*>(reinterpret_cast<char*>(slab) + offset);
-      add_block(segment, block);
-      offset += sizeof(Block) + block.size_bytes;
+  {
+    const std::lock_guard lock(mutex_);
+    if (id == kOwnRegion) own_.append_snapshot(segments);
+    for (const auto& [region_id, region] : private_) {
+      if (id == kOwnRegion || id == region_id) region->append_snapshot(segments);
     }
-  }
-  for (Block* block : large_) {
-    add_block(add_segment(large_base(block), block->size_bytes + kPage, true), *block);
   }
   std::sort(segments.begin(), segments.end(),
             [](const SegmentInfo& a, const SegmentInfo& b) { return a.address < b.address; });
@@ -317,16 +286,21 @@ std::vector<c10::CachingDeviceAllocator::SegmentInfo> Pool::snapshot() {
 
 void Pool::raise_out_of_memory(std::size_t bytes) {
   const MemoryInfo machine = machine_memory();
-  c10::reportOutOfMemoryToProfiler(static_cast<std::int64_t>(bytes), allocated_now_, reserved_now_,
-                                   c10::Device(c10::DeviceType::PrivateUse1, device_index_));
-  if (const auto observer = out_of_memory_observer.load()) {
-    observer(device_index_, bytes, machine.free_bytes);
+  const char* what = is_device_memory() ? "npu tensors" : "pinned tensors";
+  if (is_device_memory()) {
+    c10::reportOutOfMemoryToProfiler(static_cast<std::int64_t>(bytes), allocated_now_,
+                                     reserved_now_,
+                                     c10::Device(c10::DeviceType::PrivateUse1, device_index_));
+    trace::note_out_of_memory(bytes, machine.free_bytes, device_index_);
+    if (const auto observer = out_of_memory_observer.load()) {
+      observer(device_index_, bytes, machine.free_bytes);
+    }
   }
   std::ostringstream text;
   text << "npu: out of memory: tried to allocate " << gigabytes(bytes)
        << " on npu:" << int{device_index_} << ", which shares " << gigabytes(machine.total_bytes)
        << " with the host; " << gigabytes(machine.free_bytes) << " are free, "
-       << gigabytes(allocated_now_) << " are held by npu tensors and "
+       << gigabytes(allocated_now_) << " are held by " << what << " and "
        << gigabytes(reserved_now_ - allocated_now_)
        << " are cached by the pool, after it was emptied.";
   if (limit_bytes_ != std::numeric_limits<std::size_t>::max()) {
@@ -341,24 +315,52 @@ void set_out_of_memory_observer(OutOfMemoryObserver observer) noexcept {
   out_of_memory_observer.store(observer);
 }
 
+bool is_caching() noexcept {
+  return is_caching_now.load(std::memory_order_relaxed);
+}
+
+void set_caching(bool is_on) noexcept {
+  is_caching_now.store(is_on, std::memory_order_relaxed);
+}
+
+c10::MempoolId_t new_region_id(bool is_graphs) {
+  static std::atomic<unsigned long long> latest{0};
+  const unsigned long long number = ++latest;
+  return is_graphs ? c10::MempoolId_t{number, 0} : c10::MempoolId_t{0, number};
+}
+
+namespace {
+
+using Pools = std::vector<std::unique_ptr<Pool>>;
+
+Pool& pool_in(Pools& pools, c10::DeviceIndex device_index) {
+  if (device_index < 0 || static_cast<std::size_t>(device_index) >= pools.size()) [[unlikely]]
+    check_device(device_index);  // raises
+  return *pools[static_cast<std::size_t>(device_index)];
+}
+
+// Never destroyed: tensors that live in static objects are freed after they would be.
+Pools* make_pools(PoolKind kind) {
+  auto* made = new Pools;
+  driver::table();  // says why when there is no device
+  mark_device_used();
+  for (c10::DeviceIndex i = 0; i < device_count(); ++i)
+    made->push_back(std::make_unique<Pool>(i, kind));
+  return made;
+}
+
+}  // namespace
+
 Pool& pool(c10::DeviceIndex device_index) {
   check_process();
-  // Never destroyed: tensors that live in static objects are freed after it would be.
-  static auto* pools = [] {
-    auto* made = new std::vector<std::unique_ptr<Pool>>;
-    driver::table();  // says why when there is no device
-    mark_device_used();
-    for (c10::DeviceIndex i = 0; i < device_count(); ++i)
-      made->push_back(std::make_unique<Pool>(i));
-    return made;
-  }();
-  if (device_index < 0 || static_cast<std::size_t>(device_index) >= pools->size()) {
-    throw Error(ErrorKind::kDevice, "device-index",
-                "npu: device index " + std::to_string(device_index) +
-                    " does not exist; there are " + std::to_string(pools->size()) +
-                    " npu devices, numbered from 0. Use \"npu:0\".");
-  }
-  return *(*pools)[static_cast<std::size_t>(device_index)];
+  static Pools* pools = make_pools(PoolKind::kDevice);
+  return pool_in(*pools, device_index);
+}
+
+Pool& pinned_pool(c10::DeviceIndex device_index) {
+  check_process();
+  static Pools* pools = make_pools(PoolKind::kPinned);
+  return pool_in(*pools, device_index);
 }
 
 MemoryInfo machine_memory() {

@@ -1,9 +1,10 @@
-// Who allocated what: Python stacks of live blocks, recorded on request for snapshots and the leak
-// report.
+// Who allocated what: Python stacks of live blocks, and the history of what the pools did, recorded
+// on request for snapshots and the leak report.
 #pragma once
 
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -18,14 +19,22 @@ namespace npu::memory::trace {
 
 namespace detail {
 NPU_API extern std::atomic<bool> recording;
+NPU_API extern std::atomic<bool> keeps_history;
 }  // namespace detail
 
 inline bool is_recording() noexcept {
   return detail::recording.load(std::memory_order_relaxed);
 }
 
+inline bool has_history() noexcept {
+  return detail::keeps_history.load(std::memory_order_relaxed);
+}
+
 // Starts or stops; stopping forgets what was recorded.
 NPU_API void set_recording(bool is_on);
+
+// While recording, keeps the latest `most` actions; 0 keeps none. Forgets those before.
+NPU_API void set_history(std::size_t most);
 
 void record_allocation(const Block& block);
 void record_free(const Block& block);
@@ -39,5 +48,22 @@ struct LiveBlock {
 
 // Blocks that were allocated while recording and are still in use, oldest first.
 NPU_API std::vector<LiveBlock> live_blocks();
+
+enum class Action { kAlloc, kFree, kSegmentAlloc, kSegmentFree, kOutOfMemory };
+
+struct Entry {
+  Action action;
+  std::size_t address;  // of an out of memory: the bytes that the machine had left
+  std::size_t bytes;
+  std::int16_t device_index;
+  std::int64_t time_us;                             // since the Unix epoch
+  std::shared_ptr<torch::CapturedTraceback> stack;  // of an allocation, where it could be taken
+};
+
+// The history, oldest first.
+NPU_API std::vector<Entry> history();
+
+void note_segment(Action action, const void* address, std::size_t bytes, std::int16_t device_index);
+void note_out_of_memory(std::size_t bytes, std::size_t free_bytes, std::int16_t device_index);
 
 }  // namespace npu::memory::trace

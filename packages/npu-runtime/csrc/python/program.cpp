@@ -5,7 +5,6 @@
 #include <torch/csrc/Dtype.h>
 #include <torch/csrc/DynamicTypes.h>
 
-#include "npu/process.h"
 #include "npu/program.h"
 
 namespace npu::python {
@@ -48,15 +47,12 @@ std::shared_ptr<Program> load(std::string name, c10::DeviceIndex device_index, s
     source.keep_alive = hold(*weights);
   }
   const py::gil_scoped_release unlocked;
-  check_process();
-  mark_device_used();
   return Program::load(std::move(name), device_index, std::move(source));
 }
 
 template <typename Runner>
 std::vector<at::Tensor> run(Runner& runner, const std::vector<at::Tensor>& inputs,
                             const Outputs& outputs, c10::Device output_device) {
-  check_process();
   return runner.run(inputs, outputs.value_or(GivenOutputs{}), output_device);
 }
 

@@ -6,6 +6,7 @@
 #include "graph/graph.h"
 #include "npu/device.h"
 #include "npu/stream.h"
+#include "npu/sync_debug.h"
 #include "stream/launch_blocking.h"
 #include "stream/sanitizer.h"
 #include "stream/stream_state.h"
@@ -19,6 +20,8 @@ void bind_streams(py::module_& module) {
       .def(py::init<>())
       .def("capture_begin", &Graph::capture_begin)
       .def("capture_end", &Graph::capture_end)
+      .def("pool", &Graph::pool)
+      .def("describe", &Graph::describe)
       .def("replay", &Graph::replay, Release())
       .def("reset", &Graph::reset, Release())
       .def("__len__", &Graph::size);
@@ -32,9 +35,11 @@ void bind_streams(py::module_& module) {
       },
       Release());
   module.def("set_launch_blocking", &set_launch_blocking);
-  module.def("is_launch_blocking", &is_launch_blocking);
   module.def("set_sanitizer", &sanitizer::set_enabled);
-  module.def("is_sanitizer_enabled", &sanitizer::is_enabled);
+  module.def("set_sync_debug_mode",
+             [](int mode) { detail::sync_debug_mode.store(static_cast<SyncDebugMode>(mode)); });
+  module.def("sync_debug_mode", [] { return static_cast<int>(detail::sync_debug_mode.load()); });
+  module.def("find_stream", &find_stream);
 
   module.def("sim_set_delay", &sim::set_delay);
   module.def("sim_inject_failure",

@@ -4,6 +4,7 @@
 #include <array>
 #include <atomic>
 #include <memory>
+#include <sstream>
 #include <vector>
 
 #include <c10/util/Exception.h>
@@ -14,6 +15,7 @@
 #include "npu/host_access.h"
 #include "npu/observe.h"
 #include "npu/process.h"
+#include "npu/sync_debug.h"
 #include "stream/sanitizer.h"
 #include "stream/stream_state.h"
 
@@ -83,6 +85,7 @@ bool is_idle(c10::Stream stream) {
 
 void synchronize(c10::Stream stream) {
   stream::StreamState& state = stream::state_of(stream);
+  note_sync("Stream.synchronize");
   {
     const observe::ScopedSpan span("sync", "stream", stream.device_index(), stream.id());
     state.drain();
@@ -93,6 +96,22 @@ void synchronize(c10::Stream stream) {
 
 npu_stream* native_stream(c10::Stream stream) {
   return stream::state_of(stream).native();
+}
+
+c10::Stream find_stream(c10::DeviceIndex device_index, std::uintptr_t native) {
+  check_process();
+  const c10::DeviceIndex index = resolve(device_index);
+  for (c10::StreamId id = 0; id < kStreams; ++id) {
+    const npu_stream* made = stream::state_of(index, id).native_if_made();
+    if (made != nullptr && reinterpret_cast<std::uintptr_t>(made) == native) return make(index, id);
+  }
+  std::ostringstream address;
+  address << "0x" << std::hex << native;
+  throw Error(
+      ErrorKind::kInput, "stream-external",
+      "npu: no stream of npu:" + std::to_string(index) + " is at " + address.str() +
+          ". Only streams that the runtime made can be wrapped: pass the native_handle of a "
+          "torch.npu.Stream.");
 }
 
 void record_event(npu_event** event, c10::Stream stream) {

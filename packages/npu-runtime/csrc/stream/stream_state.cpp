@@ -13,6 +13,7 @@
 #include "npu/observe.h"
 #include "npu/process.h"
 #include "npu/stream.h"
+#include "npu/sync_debug.h"
 #include "stream/sanitizer.h"
 
 namespace npu {
@@ -146,7 +147,10 @@ void* begin_host_access(void* data) {
   Block* block = block_of(data);
   if (block == nullptr) return nullptr;
   check_process();
-  if (block->users.load(std::memory_order_acquire) > 1) wait_for_users(*block);
+  if (block->users.load(std::memory_order_acquire) > 1) {
+    note_sync("host code that uses pending work");
+    wait_for_users(*block);
+  }
   for (std::uint64_t rest = block->streams.load(std::memory_order_acquire); rest != 0;
        rest &= rest - 1) {
     stream::state_of(block->device_index, std::countr_zero(rest)).raise_error();

@@ -25,6 +25,9 @@ class StreamState {
   // The driver's stream, made at first use.
   npu_stream* native();
 
+  // The same, but nullptr before that.
+  npu_stream* native_if_made() const noexcept { return native_.load(std::memory_order_acquire); }
+
   // Whether nothing is pending; does not make the driver's stream.
   bool is_idle();
 

@@ -18,6 +18,10 @@
 
 namespace npu {
 
+namespace memory {
+class Region;
+}
+
 // A value that another layer hangs on a block. It lives exactly as long as the block is allocated:
 // the pool deletes it, outside its own lock, just before the block becomes free.
 struct NPU_API BlockAttachment {
@@ -39,7 +43,8 @@ struct alignas(64) Block {
   std::int16_t device_index = 0;
   std::uint16_t size_class = 0;
   std::uint32_t magic = 0;
-  bool is_host_owned = false;  // a CPU tensor's memory for now, with a window of its own
+  bool is_host_owned = false;        // a CPU tensor's memory for now, with a window of its own
+  memory::Region* region = nullptr;  // of the pool that made it, for as long as it is mapped
 
   void* data() noexcept { return this + 1; }
 };

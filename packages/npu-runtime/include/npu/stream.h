@@ -4,6 +4,8 @@
 // (host_access.h). Programs are enqueued. The queue itself is the driver's (driver.h).
 #pragma once
 
+#include <cstdint>
+
 #include <c10/core/Stream.h>
 
 #include "npu/driver.h"
@@ -40,6 +42,10 @@ NPU_API bool is_event_done(npu_event* event);
 NPU_API void synchronize_event(npu_event* event);
 NPU_API void destroy_event(npu_event* event) noexcept;
 NPU_API double elapsed_ms(npu_event* start, npu_event* end);
+
+// The stream of a device whose driver's own stream is at `native`. Throws Error [stream-external]
+// when there is none: the runtime can only wait for streams that it made.
+NPU_API c10::Stream find_stream(c10::DeviceIndex device_index, std::uintptr_t native);
 
 // The driver's own stream, for vendors' code.
 NPU_API npu_stream* native_stream(c10::Stream stream);

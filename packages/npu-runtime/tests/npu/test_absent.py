@@ -8,36 +8,8 @@ import torch
 
 from npu_runtime.npu.absent import ABSENT
 
-# Streams, memory and graphs: names that may still be on their way. The list only gets shorter.
-PENDING = frozenset(
-    {
-        "ExternalStream",
-        "MemPool",
-        "caching_allocator_alloc",
-        "caching_allocator_delete",
-        "caching_allocator_disabled",
-        "caching_allocator_enable",
-        "get_allocator_backend",
-        "get_per_process_memory_fraction",
-        "get_stream_from_external",
-        "get_sync_debug_mode",
-        "graph_pool_handle",
-        "graphs",
-        "host_memory_stats",
-        "host_memory_stats_as_nested_dict",
-        "make_graphed_callables",
-        "max_memory_cached",
-        "memory_cached",
-        "reset_accumulated_host_memory_stats",
-        "reset_max_memory_allocated",
-        "reset_max_memory_cached",
-        "reset_peak_host_memory_stats",
-        "set_sync_debug_mode",
-        "use_mem_pool",
-    }
-)
 # Modules below torch.cuda whose own public names must be here as well.
-SUBMODULES = ("amp", "memory", "nvtx", "random", "streams")
+SUBMODULES = ("amp", "graphs", "memory", "nvtx", "random", "streams")
 # The one question that torch.cuda.amp asks about a CUDA build.
 ABSENT_BELOW = frozenset({"amp_definitely_not_available"})
 
@@ -68,7 +40,7 @@ def below() -> list[str]:
     return sorted(pairs)
 
 
-@pytest.mark.parametrize("name", [name for name in names_of_cuda() if name not in PENDING])
+@pytest.mark.parametrize("name", names_of_cuda())
 def test_a_name_of_cuda_is_here_or_has_a_reason(name):
     assert (name in ABSENT) != hasattr(torch.npu, name)
 
@@ -76,7 +48,7 @@ def test_a_name_of_cuda_is_here_or_has_a_reason(name):
 @pytest.mark.parametrize("name", below())
 def test_a_name_below_cuda_is_here_or_has_a_reason(name):
     module, _, attribute = name.partition(".")
-    if attribute in PENDING | ABSENT.keys() | ABSENT_BELOW:
+    if attribute in ABSENT.keys() | ABSENT_BELOW:
         return
     assert hasattr(importlib.import_module(f"torch.npu.{module}"), attribute)
 
@@ -89,7 +61,7 @@ def test_asking_for_an_absent_name_gives_the_reason(name):
 
 
 def test_only_names_of_cuda_are_listed():
-    assert set(names_of_cuda()) >= PENDING | ABSENT.keys() - {"green_contexts"}
+    assert set(names_of_cuda()) >= ABSENT.keys() - {"green_contexts"}
 
 
 def test_any_other_name_is_missing_as_from_any_module():
@@ -102,7 +74,7 @@ def test_every_listed_name_is_there(name):
     assert getattr(torch.npu, name) is not None
 
 
-@pytest.mark.parametrize("name", ["amp", "memory", "nvtx", "random", "streams"])
+@pytest.mark.parametrize("name", SUBMODULES)
 def test_modules_can_be_imported_by_either_name(name):
     ours = importlib.import_module(f"npu_runtime.npu.{name}")
     assert importlib.import_module(f"torch.npu.{name}") is ours is getattr(torch.npu, name)

@@ -5,7 +5,6 @@ Compressing constants after lowering is npu_compiler.quantize's work.
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +14,7 @@ import openvino.opset15 as ops
 import torch
 
 from npu_compiler.lowering.dtypes import ov_type
+from npu_runtime.npu import as_cpu
 
 __all__ = ["integers", "number", "tensor_constant"]
 
@@ -34,6 +34,8 @@ def tensor_constant(tensor: torch.Tensor) -> tuple[ov.Output, torch.Tensor]:
         the caller keeps it alive as long as the model.
     """
     source = tensor.detach().contiguous()
+    if source.device.type == "npu":
+        source = as_cpu(source)  # waits for the device; host code may read its bytes
     shape = ov.Shape(list(source.shape))
     if source.numel() == 0:
         empty = np.empty(tuple(source.shape), dtype=np.float32)
@@ -59,11 +61,5 @@ def integers(values: Sequence[int]) -> ov.Output:
 
 
 def _raw(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
-    """The elements of a contiguous tensor as a flat array over the same memory."""
-    if tensor.device.type == "cpu":
-        return tensor.view(-1).view(_SAME_WIDTH[tensor.element_size()]).numpy()
-    # Device memory is host memory; a view by address needs the device to be done with it.
-    torch.accelerator.synchronize(tensor.device)
-    size = tensor.numel() * tensor.element_size()
-    memory = memoryview((ctypes.c_ubyte * size).from_address(tensor.data_ptr())).cast("B")
-    return np.frombuffer(memory, dtype=np.dtype(f"u{tensor.element_size()}"))
+    """The elements of a contiguous cpu tensor as a flat array over the same memory."""
+    return tensor.view(-1).view(_SAME_WIDTH[tensor.element_size()]).numpy()

@@ -4,6 +4,7 @@ Which hardware serves is the driver's choice (npu_runtime.device_info tells); me
 and streams are in the modules beside this one.
 """
 
+import operator
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -164,7 +165,7 @@ def device_index(device: DeviceLike, *, optional: bool = False) -> int:
         optional: Return -1, not the current device, when no index was given.
 
     Raises:
-        InputError: It is a device of another type (code ``device-type``).
+        InputError: It is a device of another type, or none at all (code ``device-type``).
     """
     if isinstance(device, str):
         device = torch.device(device)
@@ -178,7 +179,14 @@ def device_index(device: DeviceLike, *, optional: bool = False) -> int:
         device = device.index
     if device is None:
         return -1 if optional else _C.current_device()
-    return int(device)
+    try:
+        return operator.index(device)
+    except TypeError:
+        raise InputError(
+            f"torch.npu: a device is a torch.device, its name or an index; got {device!r}. "
+            'Pass "npu", "npu:0" or an index.',
+            "device-type",
+        ) from None
 
 
 class device:

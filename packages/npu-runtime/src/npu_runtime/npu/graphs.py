@@ -1,16 +1,31 @@
 """Captured steps of ``torch.npu``: record the programs of a step once, replay them on fixed memory.
 
-Names follow ``torch.cuda.graphs``. The record is native (csrc/graph).
+Names follow ``torch.cuda.graphs``. The record is native (csrc/graph); modules whose passes are
+replayed are in graphed_callables.py.
 """
 
+from pathlib import Path
 from types import TracebackType
 
 import torch
 
 from npu_runtime import _C
+from npu_runtime.errors import InputError
+from npu_runtime.npu.graphed_callables import make_graphed_callables
 from npu_runtime.npu.streams import StreamContext
 
-__all__ = ["NPUGraph", "graph", "is_current_stream_capturing"]
+__all__ = [
+    "NPUGraph",
+    "graph",
+    "graph_pool_handle",
+    "is_current_stream_capturing",
+    "make_graphed_callables",
+]
+
+PoolId = tuple[int, int]
+
+_NEW_POOL = (0, 0)
+_MODES = ("global", "thread_local", "relaxed")
 
 
 class NPUGraph:
@@ -20,18 +35,47 @@ class NPUGraph:
     on tensors that you keep; to run it on other data, copy the data into those tensors and call
     :meth:`replay`. Nothing is bound, checked or allocated then. Host kernels cannot be captured:
     they raise during the capture.
+
+    Args:
+        keep_graph: Taken for compatibility: a capture can be replayed as it is.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, keep_graph: bool = False) -> None:
         self._native = _C.Graph()
 
-    def capture_begin(self) -> None:
-        """Starts to record this thread's programs; they run as well."""
-        self._native.capture_begin()
+    def capture_begin(
+        self,
+        pool: PoolId | None = None,
+        capture_error_mode: str = "global",
+        check_input_liveness: bool = False,
+    ) -> None:
+        """Starts to record this thread's programs; they run as well.
+
+        Args:
+            pool: Where the capture's memory lies: the id of another graph's pool or of
+                :func:`graph_pool_handle`; a pool of its own by default.
+            capture_error_mode: ``"global"``, ``"thread_local"`` or ``"relaxed"``. A capture
+                follows one thread and holds up no other, whichever is named.
+            check_input_liveness: Taken for compatibility: a graph keeps its inputs alive.
+
+        Raises:
+            InputError: This thread captures already, or the graph holds a capture, or the mode is
+                none of these (code ``capture-state``).
+        """
+        if capture_error_mode not in _MODES:
+            raise InputError(
+                f"npu.NPUGraph: capture_error_mode must be one of {', '.join(_MODES)}; "
+                f'got {capture_error_mode!r}. Leave it out for "global".',
+                "capture-state",
+            )
+        self._native.capture_begin(_NEW_POOL if pool is None else pool)
 
     def capture_end(self) -> None:
         """Ends the recording."""
         self._native.capture_end()
+
+    def instantiate(self) -> None:
+        """Does nothing: a capture can be replayed as it is."""
 
     def replay(self) -> None:
         """Runs the recorded programs, in order, on the current stream."""
@@ -40,6 +84,21 @@ class NPUGraph:
     def reset(self) -> None:
         """Forgets the recording and lets go of its memory."""
         self._native.reset()
+
+    def pool(self) -> PoolId:
+        """The id of the pool in which the capture's memory lies, for another graph to share.
+
+        Raises:
+            InputError: No capture began (code ``capture-state``).
+        """
+        return self._native.pool()
+
+    def enable_debug_mode(self) -> None:
+        """Does nothing: what :meth:`debug_dump` writes is always at hand."""
+
+    def debug_dump(self, debug_path: str) -> None:
+        """Writes one line for each program: its name, and the tensors that it reads and writes."""
+        Path(debug_path).write_text(self._native.describe(), encoding="utf-8")
 
     def __len__(self) -> int:
         """Number of recorded programs."""
@@ -51,16 +110,34 @@ class graph:
 
     Args:
         npu_graph: A new or reset graph.
+        pool: As for ``NPUGraph.capture_begin``.
         stream: Stream to capture on; the current one by default.
+        capture_error_mode: As for ``NPUGraph.capture_begin``.
+        enable_annotations: Taken for compatibility: programs keep their names.
+        check_input_liveness: Taken for compatibility: a graph keeps its inputs alive.
     """
 
-    def __init__(self, npu_graph: NPUGraph, stream: torch.Stream | None = None) -> None:
+    def __init__(
+        self,
+        npu_graph: NPUGraph,
+        pool: PoolId | None = None,
+        stream: torch.Stream | None = None,
+        capture_error_mode: str = "global",
+        enable_annotations: bool = False,
+        check_input_liveness: bool = False,
+    ) -> None:
         self._graph = npu_graph
+        self._pool = pool
+        self._mode = capture_error_mode
         self._context = StreamContext(stream)
 
     def __enter__(self) -> NPUGraph:
         self._context.__enter__()
-        self._graph.capture_begin()
+        try:
+            self._graph.capture_begin(self._pool, self._mode)
+        except BaseException:
+            self._context.__exit__()
+            raise
         return self._graph
 
     def __exit__(
@@ -75,6 +152,11 @@ class graph:
                 self._graph.reset()
         finally:
             self._context.__exit__(kind, error, trace)
+
+
+def graph_pool_handle() -> PoolId:
+    """An id for a new memory pool, which several graphs can share."""
+    return _C.new_memory_pool_id()
 
 
 def is_current_stream_capturing() -> bool:

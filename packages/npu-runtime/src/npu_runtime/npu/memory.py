@@ -1,31 +1,76 @@
-"""Memory of ``torch.npu``: what is allocated, reserved and free.
+"""Memory of ``torch.npu``: what is allocated, reserved and free, on the device and pinned.
 
-The pool that counts is native (csrc/memory/pool.cpp).
+The pools that count are native (csrc/memory/pool.cpp). Private pools and raw allocations are in
+memory_pools.py, histories and snapshots in memory_history.py; ``torch.npu.memory`` has them all.
 """
 
+import warnings
 from collections import OrderedDict
 from typing import Any
+
+from typing_extensions import deprecated
 
 from npu_runtime import _C
 from npu_runtime.errors import InputError
 from npu_runtime.npu.device import DeviceLike, device_index
+from npu_runtime.npu.memory_history import (
+    _dump_snapshot as _dump_snapshot,
+)
+from npu_runtime.npu.memory_history import (
+    _record_memory_history as _record_memory_history,
+)
+from npu_runtime.npu.memory_history import (
+    _snapshot as _snapshot,
+)
+from npu_runtime.npu.memory_history import (
+    memory_snapshot,
+    record_memory_history,
+)
+from npu_runtime.npu.memory_pools import (
+    MemPool,
+    caching_allocator_alloc,
+    caching_allocator_delete,
+    caching_allocator_disabled,
+    caching_allocator_enable,
+    get_allocator_backend,
+    use_mem_pool,
+)
 
 __all__ = [
+    "MemPool",
+    "caching_allocator_alloc",
+    "caching_allocator_delete",
+    "caching_allocator_disabled",
+    "caching_allocator_enable",
     "empty_cache",
+    "get_allocator_backend",
+    "get_per_process_memory_fraction",
+    "host_memory_stats",
+    "host_memory_stats_as_nested_dict",
     "max_memory_allocated",
+    "max_memory_cached",
     "max_memory_reserved",
     "mem_get_info",
     "memory_allocated",
+    "memory_cached",
     "memory_reserved",
     "memory_snapshot",
     "memory_stats",
     "memory_stats_as_nested_dict",
     "memory_summary",
     "record_memory_history",
+    "reset_accumulated_host_memory_stats",
     "reset_accumulated_memory_stats",
+    "reset_max_memory_allocated",
+    "reset_max_memory_cached",
+    "reset_peak_host_memory_stats",
     "reset_peak_memory_stats",
     "set_per_process_memory_fraction",
+    "use_mem_pool",
 ]
+
+# The share of each device's memory that the pool may have, where it was limited.
+_fractions: dict[int, float] = {}
 
 
 def memory_stats(device: DeviceLike = None) -> "OrderedDict[str, int]":
@@ -33,17 +78,7 @@ def memory_stats(device: DeviceLike = None) -> "OrderedDict[str, int]":
 
     For example ``allocated_bytes.all.peak``. Counts are blocks or segments, sizes are bytes.
     """
-    flat: list[tuple[str, int]] = []
-
-    def flatten(prefix: str, value: Any) -> None:
-        if isinstance(value, dict):
-            for key, inner in value.items():
-                flatten(f"{prefix}.{key}" if prefix else key, inner)
-        else:
-            flat.append((prefix, value))
-
-    flatten("", memory_stats_as_nested_dict(device))
-    return OrderedDict(sorted(flat))
+    return _flat(memory_stats_as_nested_dict(device))
 
 
 def memory_stats_as_nested_dict(device: DeviceLike = None) -> dict[str, Any]:
@@ -81,8 +116,64 @@ def reset_accumulated_memory_stats(device: DeviceLike = None) -> None:
     _C.reset_accumulated_memory_stats(device_index(device))
 
 
+def host_memory_stats() -> "OrderedDict[str, int]":
+    """Counters of pinned memory, under the names of ``torch.cuda.host_memory_stats``.
+
+    ``allocations`` and ``allocated_bytes`` count blocks in use and kept, ``active_requests`` and
+    ``active_bytes`` those in use; each has ``current``, ``peak``, ``allocated`` and ``freed``.
+    Sizes are bytes, rounded up to a power of two; times are microseconds.
+    """
+    return _flat(host_memory_stats_as_nested_dict())
+
+
+def host_memory_stats_as_nested_dict() -> dict[str, Any]:
+    """The counters of :func:`host_memory_stats`, by name and kind."""
+    return _C.host_memory_stats()
+
+
+def reset_accumulated_host_memory_stats() -> None:
+    """Starts the counters of all that was ever pinned and freed again from 0."""
+    _C.reset_accumulated_host_memory_stats()
+
+
+def reset_peak_host_memory_stats() -> None:
+    """Starts the peaks of pinned memory again from what is in use now."""
+    _C.reset_peak_host_memory_stats()
+
+
+@deprecated(
+    "`torch.npu.memory_cached` is the old name of `torch.npu.memory_reserved`",
+    category=FutureWarning,
+)
+def memory_cached(device: DeviceLike = None) -> int:
+    """Deprecated: see :func:`memory_reserved`."""
+    return memory_reserved(device)
+
+
+@deprecated(
+    "`torch.npu.max_memory_cached` is the old name of `torch.npu.max_memory_reserved`",
+    category=FutureWarning,
+)
+def max_memory_cached(device: DeviceLike = None) -> int:
+    """Deprecated: see :func:`max_memory_reserved`."""
+    return max_memory_reserved(device)
+
+
+def reset_max_memory_allocated(device: DeviceLike = None) -> None:
+    """Deprecated: resets all peaks, as :func:`reset_peak_memory_stats` does, and warns of it."""
+    _reset_all_peaks("reset_max_memory_allocated", device)
+
+
+def reset_max_memory_cached(device: DeviceLike = None) -> None:
+    """Deprecated: resets all peaks, as :func:`reset_peak_memory_stats` does, and warns of it."""
+    _reset_all_peaks("reset_max_memory_cached", device)
+
+
 def empty_cache() -> None:
-    """Gives the memory of freed tensors back to the system; the next allocations are slower."""
+    """Gives the memory of freed tensors back to the system; the next allocations are slower.
+
+    Pinned memory is given back by ``torch.accelerator.empty_host_cache``.
+    """
     _C.empty_cache()
 
 
@@ -91,22 +182,28 @@ def mem_get_info(device: DeviceLike = None) -> tuple[int, int]:
     return _C.memory_info(device_index(device))
 
 
-def memory_summary(device: DeviceLike = None) -> str:
-    """A table of current and peak use for people."""
+def memory_summary(device: DeviceLike = None, abbreviated: bool = False) -> str:
+    """A table of current and peak use for people.
+
+    Args:
+        device: The device; the current one by default.
+        abbreviated: Leave out the counts of blocks, segments and failures.
+    """
     stats = memory_stats(device)
     rows = [
         ("allocated by tensors", "allocated_bytes", 2**20, "MiB"),
         ("asked for by tensors", "requested_bytes", 2**20, "MiB"),
         ("reserved by the pool", "reserved_bytes", 2**20, "MiB"),
-        ("blocks in use", "allocation", 1, ""),
-        ("segments", "segment", 1, ""),
     ]
+    if not abbreviated:
+        rows += [("blocks in use", "allocation", 1, ""), ("segments", "segment", 1, "")]
     lines = [f"memory of npu:{device_index(device)}", f"{'':24}{'current':>14}{'peak':>14}"]
     for label, key, unit, suffix in rows:
         current, peak = stats[f"{key}.all.current"] / unit, stats[f"{key}.all.peak"] / unit
         digits = 1 if suffix else 0
         lines.append(f"{label:24}{current:>14,.{digits}f}{peak:>14,.{digits}f} {suffix}".rstrip())
-    lines.append(f"{'out of memory, times':24}{stats['num_ooms']:>14}")
+    if not abbreviated:
+        lines.append(f"{'out of memory, times':24}{stats['num_ooms']:>14}")
     return "\n".join(lines)
 
 
@@ -126,25 +223,35 @@ def set_per_process_memory_fraction(fraction: float, device: DeviceLike = None) 
         )
     index = device_index(device)
     _C.set_memory_limit(index, int(fraction * mem_get_info(index)[1]))
+    _fractions[index] = float(fraction)
 
 
-def record_memory_history(enabled: bool = True) -> None:
-    """Starts or stops recording the Python stacks of allocations, for :func:`memory_snapshot`."""
-    _C.set_memory_recording(enabled)
-
-
-def memory_snapshot(device: DeviceLike = None) -> list[dict[str, Any]]:
-    """The pool's segments with their blocks, by address.
-
-    Each segment has ``device``, ``address``, ``total_size``, ``allocated_size``, ``active_size``,
-    ``requested_size``, ``segment_type`` and ``blocks``; each block ``address``, ``size``,
-    ``requested_size``, ``state`` (``active_allocated`` or ``inactive``) and ``frames``, the stack
-    that allocated it where :func:`record_memory_history` was on. Sizes are bytes.
-    """
+def get_per_process_memory_fraction(device: DeviceLike = None) -> float:
+    """The share that :func:`set_per_process_memory_fraction` set; 1.0 where nothing is limited."""
     index = device_index(device)
-    frames = {block["address"]: block["frames"] for block in _C.memory_live_blocks()}
-    segments = _C.memory_segments(index)
-    for segment in segments:
-        for block in segment["blocks"]:
-            block["frames"] = frames.get(block["address"], [])
-    return segments
+    _C.memory_info(index)  # refuses a device that does not exist
+    return _fractions.get(index, 1.0)
+
+
+def _flat(nested: dict[str, Any]) -> "OrderedDict[str, int]":
+    """Sorted, with the keys of each level joined by points."""
+    flat: list[tuple[str, int]] = []
+
+    def flatten(prefix: str, value: Any) -> None:
+        if isinstance(value, dict):
+            for key, inner in value.items():
+                flatten(f"{prefix}.{key}" if prefix else key, inner)
+        else:
+            flat.append((prefix, value))
+
+    flatten("", nested)
+    return OrderedDict(sorted(flat))
+
+
+def _reset_all_peaks(name: str, device: DeviceLike) -> None:
+    warnings.warn(
+        f"torch.npu.{name} resets all peaks of memory; torch.npu.reset_peak_memory_stats says so.",
+        FutureWarning,
+        stacklevel=3,
+    )
+    reset_peak_memory_stats(device)

@@ -1,21 +1,27 @@
-"""Streams and events of ``torch.npu``: in-order queues of programs, and points in their order.
+"""Streams and events of ``torch.npu``, and the mode that finds host code which waits for them.
 
-The classes are torch's own, which reach the device through its guard (csrc/device/guard.cpp).
-Host kernels run on the calling thread and wait for what they touch.
+A stream is an in-order queue of programs, an event a point in its order. The classes are torch's
+own, which reach the device through its guard (csrc/device/guard.cpp). Host kernels run on the
+calling thread and wait for what they touch.
 """
 
 import torch
 
 from npu_runtime import _C
+from npu_runtime.errors import InputError
 from npu_runtime.npu.device import DeviceLike, device_index
 
 __all__ = [
     "Event",
+    "ExternalStream",
     "Stream",
     "StreamContext",
     "current_stream",
     "default_stream",
+    "get_stream_from_external",
+    "get_sync_debug_mode",
     "set_stream",
+    "set_sync_debug_mode",
     "stream",
 ]
 
@@ -48,9 +54,69 @@ def set_stream(stream: torch.Stream) -> None:
     torch.accelerator.set_stream(stream)
 
 
-def _check(stream: torch.Stream) -> None:
-    if stream.device.type != "npu":
-        device_index(stream.device)  # raises, and says what it takes
+def get_stream_from_external(data_ptr: int, device: DeviceLike = None) -> torch.Stream:
+    """The stream whose ``native_handle`` a library outside torch was given.
+
+    Args:
+        data_ptr: The handle.
+        device: The device that the stream is of; the current one by default.
+
+    Raises:
+        InputError: The runtime made no such stream (code ``stream-external``). It cannot wait for
+            any other, since a driver's streams are opaque.
+    """
+    return _C.find_stream(device_index(device), data_ptr)
+
+
+class ExternalStream(torch.Stream):
+    """The stream of a native handle, as :func:`get_stream_from_external` finds it.
+
+    Args:
+        stream_ptr: The handle.
+        device: The device that the stream is of; the current one by default.
+    """
+
+    def __new__(cls, stream_ptr: int, device: DeviceLike = None) -> "ExternalStream":
+        """Finds the stream; the handle is not kept."""
+        found = get_stream_from_external(stream_ptr, device)
+        return super().__new__(
+            cls,
+            stream_id=found.stream_id,
+            device_index=found.device_index,
+            device_type=found.device_type,
+        )
+
+
+_SYNC_DEBUG_MODES = {"default": 0, "warn": 1, "error": 2}
+
+
+def set_sync_debug_mode(debug_mode: int | str) -> None:
+    """Reports host code that waits for the device.
+
+    That is: reading a number (``.item()``), a copy between cpu and npu that is not
+    ``non_blocking``, a host kernel whose input is pending, ``Stream.synchronize``. Waiting for a
+    device or an event is never reported.
+
+    Args:
+        debug_mode: ``"default"`` or 0 reports nothing, ``"warn"`` or 1 warns, ``"error"`` or 2
+            raises ``RuntimeError`` (code ``sync-debug``).
+
+    Raises:
+        InputError: It is none of these (code ``sync-debug``).
+    """
+    mode = _SYNC_DEBUG_MODES.get(debug_mode, -1) if isinstance(debug_mode, str) else debug_mode
+    if mode not in _SYNC_DEBUG_MODES.values():
+        raise InputError(
+            'torch.npu.set_sync_debug_mode: the mode must be "default", "warn" or "error", or 0, 1 '
+            f'or 2; got {debug_mode!r}. Pass "warn" to be told.',
+            "sync-debug",
+        )
+    _C.set_sync_debug_mode(mode)
+
+
+def get_sync_debug_mode() -> int:
+    """What :func:`set_sync_debug_mode` set: 0, 1 or 2."""
+    return _C.sync_debug_mode()
 
 
 class StreamContext:
@@ -83,3 +149,8 @@ class StreamContext:
 def stream(stream: torch.Stream | None) -> StreamContext:
     """Runs the body of ``with`` on a stream; None changes nothing."""
     return StreamContext(stream)
+
+
+def _check(stream: torch.Stream) -> None:
+    if stream.device.type != "npu":
+        device_index(stream.device)  # raises, and says what it takes
