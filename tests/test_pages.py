@@ -8,6 +8,7 @@ PAGES = (
     "README.md",
     "docs/index.md",
     "docs/guides/dataloader-and-processes.md",
+    "docs/guides/device.md",
     "docs/guides/memory.md",
     "docs/guides/mixed-precision.md",
     "docs/guides/moving-from-cuda.md",

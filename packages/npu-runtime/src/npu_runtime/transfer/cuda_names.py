@@ -21,7 +21,7 @@ __all__ = ["patch_cuda"]
 # Programs ask for 8.0 to know about bfloat16, and for 8.9 or 9.0 to know about FP8, which is not
 # here.
 _CAPABILITY = (8, 0)
-_SUBMODULES = ("amp", "memory", "nvtx", "random", "streams")
+_SUBMODULES = ("amp", "graphs", "memory", "nvtx", "random", "streams")
 
 
 @dataclass(frozen=True)
@@ -48,12 +48,16 @@ def patch_cuda(patches: Patches) -> None:
         "_is_in_bad_fork": npu._is_in_bad_fork,
         "_lazy_call": lambda function, **kwargs: function(),
     }
-    if hasattr(npu, "NPUGraph"):
-        renamed["CUDAGraph"] = npu.NPUGraph
-    _patch_module(patches, torch.cuda, npu, renamed)
+    _patch_module(patches, torch.cuda, npu, renamed | {"CUDAGraph": npu.NPUGraph})
+    # Not public there either, and in every recipe about memory.
+    recorders = ("_dump_snapshot", "_record_memory_history", "_snapshot")
+    below: dict[str, dict[str, Any]] = {
+        "graphs": {"CUDAGraph": npu.NPUGraph},
+        "memory": {name: _reading_devices(getattr(npu.memory, name)) for name in recorders},
+    }
     for name in _SUBMODULES:
         theirs = importlib.import_module(f"torch.cuda.{name}")
-        _patch_module(patches, theirs, getattr(npu, name), {})
+        _patch_module(patches, theirs, getattr(npu, name), below.get(name, {}))
 
 
 def _patch_module(
