@@ -57,7 +57,7 @@ def test_a_listener_gets_a_span_per_call_and_changes_no_result():
     assert "aten::cumsum" in [span.name for span in spans]
     assert all(span.kind == "span" and span.duration_ns > 0 for span in spans)
     copies = [(event.name, event.args) for event in events if event.category == "copy"]
-    assert ("npu to cpu", {"bytes": 16}) in copies
+    assert ("npu to cpu", {"bytes": 16, "device_index": 0}) in copies
 
 
 def test_nothing_is_recorded_when_nobody_listens():

@@ -1,10 +1,13 @@
-"""Small OpenVINO models that the program tests run, and fresh Python processes."""
+"""Small OpenVINO models that the program tests run, fresh Python processes, traces of torch."""
 
+import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import openvino as ov
@@ -82,3 +85,43 @@ def run_python() -> Callable[..., subprocess.CompletedProcess[str]]:
         )
 
     return run
+
+
+@dataclass
+class Trace:
+    """An exported chrome trace, by what its events are."""
+
+    rows: dict[tuple[int, int], str] = field(default_factory=dict)
+    processes: dict[int, str] = field(default_factory=dict)
+    spans: list[dict[str, Any]] = field(default_factory=list)
+    flow_starts: dict[int, dict[str, Any]] = field(default_factory=dict)
+    flow_ends: dict[int, dict[str, Any]] = field(default_factory=dict)
+
+    def of(self, category: str) -> list[dict[str, Any]]:
+        return [span for span in self.spans if span["cat"] == category]
+
+    def row(self, span: dict[str, Any]) -> str:
+        return self.rows[span["pid"], span["tid"]]
+
+
+@pytest.fixture(scope="session")
+def read_trace() -> Callable[[str], Trace]:
+    """Reads the text of a trace that torch's profiler exported."""
+    return _read_trace
+
+
+def _read_trace(text: str) -> Trace:
+    trace = Trace()
+    for event in json.loads(text)["traceEvents"]:
+        match event["ph"], event["name"]:
+            case "M", "thread_name":
+                trace.rows[event["pid"], event["tid"]] = event["args"]["name"]
+            case "M", "process_name":
+                trace.processes[event["pid"]] = event["args"]["name"]
+            case "X", _:
+                trace.spans.append(event)
+            case "s", "ac2g":
+                trace.flow_starts[event["id"]] = event
+            case "f", "ac2g":
+                trace.flow_ends[event["id"]] = event
+    return trace
