@@ -236,7 +236,6 @@ void bind_memory(py::module_& module) {
   module.def("set_memory_recording", &memory::trace::set_recording);
   module.def("set_memory_history", &memory::trace::set_history);
   module.def("memory_history", &history);
-  module.def("is_memory_recording", &memory::trace::is_recording);
   module.def("new_memory_pool_id", [] { return memory::new_region_id(/*is_graphs=*/false); });
   module.def("retain_memory_pool",
              [](c10::DeviceIndex index, c10::MempoolId_t id, bool use_on_oom) {

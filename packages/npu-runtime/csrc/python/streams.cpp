@@ -7,7 +7,6 @@
 #include "npu/device.h"
 #include "npu/stream.h"
 #include "npu/sync_debug.h"
-#include "stream/launch_blocking.h"
 #include "stream/sanitizer.h"
 #include "stream/stream_state.h"
 
@@ -34,7 +33,6 @@ void bind_streams(py::module_& module) {
           stream::drain_device(i);
       },
       Release());
-  module.def("set_launch_blocking", &set_launch_blocking);
   module.def("set_sanitizer", &sanitizer::set_enabled);
   module.def("set_sync_debug_mode",
              [](int mode) { detail::sync_debug_mode.store(static_cast<SyncDebugMode>(mode)); });

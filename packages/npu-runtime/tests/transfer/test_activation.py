@@ -209,3 +209,22 @@ def test_switching_on_twice_and_inside_is_harmless():
         pass
     assert transfer.is_active()
     assert torch.ones(1, device="cuda").device == NPU
+
+
+def test_recipes_for_memory_and_graphs_work(tmp_path):
+    torch.cuda.memory._record_memory_history(max_entries=100)
+    kept = torch.ones(10, device="cuda")
+    path = tmp_path / "snapshot.pickle"
+    torch.cuda.memory._dump_snapshot(str(path))
+    torch.cuda.memory._record_memory_history(None)
+    snapshot = pickle.loads(path.read_bytes())
+    assert kept.sum().item() == 10
+    assert any(entry["action"] == "alloc" for entry in snapshot["device_traces"][0])
+    assert torch.cuda.graphs.CUDAGraph is torch.cuda.CUDAGraph is torch.npu.NPUGraph
+    with torch.cuda.graph(torch.cuda.CUDAGraph(), pool=torch.cuda.graph_pool_handle()):
+        assert torch.cuda.is_current_stream_capturing()
+    pool = torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(pool, device="cuda:0"):
+        torch.ones(10, device="cuda")
+    assert pool.snapshot()
+    assert torch.cuda.host_memory_stats()["num_host_alloc"] >= 0
