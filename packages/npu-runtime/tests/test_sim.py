@@ -126,3 +126,16 @@ def test_two_simulated_devices_keep_their_tensors_apart(run_python):
         NPU_DEVICE="SIM2",
     )
     assert done.stdout.split() == ["2", "npu:1", "npu:1", "raised", "npu:0"], done.stderr
+
+
+def test_more_blocks_than_the_system_maps_ranges_is_out_of_memory(run_python):
+    done = run_python(
+        "import torch\n"
+        "kept = []\n"
+        "try:\n"
+        "    while len(kept) < 200_000: kept.append(torch.empty(64, device='npu'))\n"
+        "except torch.OutOfMemoryError:\n    print('raised')\n"
+        "kept.clear(); print(torch.ones(3, device='npu').sum().item())",
+        NPU_DRIVER="sim",
+    )
+    assert done.stdout.split() == ["raised", "3.0"], done.stderr

@@ -158,8 +158,10 @@ npu_status host_access_begin(std::int32_t, void* address, std::size_t size_bytes
   Memory& all = memory();
   const std::lock_guard lock(all.mutex);
   if (all.windows[address]++ > 0) return NPU_OK;
-  return mprotect(address, size_bytes, PROT_READ | PROT_WRITE) == 0 ? NPU_OK
-                                                                    : fail_system("mprotect");
+  if (mprotect(address, size_bytes, PROT_READ | PROT_WRITE) == 0) return NPU_OK;
+  // The system maps only so many ranges; the next who asks must not find a window that is not open.
+  all.windows.erase(address);
+  return fail_system("mprotect");
 }
 
 npu_status host_access_end(std::int32_t, void* address, std::size_t size_bytes) {
