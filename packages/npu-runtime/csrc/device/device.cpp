@@ -28,9 +28,9 @@ void check_device(c10::DeviceIndex device_index) {
 }
 
 c10::DeviceIndex device_count() noexcept {
-  static const c10::DeviceIndex count = [] {
+  const npu_driver* driver = driver::table_or_null();  // outside the static: it may run Python code
+  static const c10::DeviceIndex count = [driver] {
     std::int32_t found = 0;
-    const npu_driver* driver = driver::table_or_null();
     if (driver == nullptr || driver->device_count(&found) != NPU_OK) return c10::DeviceIndex{0};
     return static_cast<c10::DeviceIndex>(found);
   }();

@@ -21,6 +21,7 @@ struct Choice {
   Settings settings;
   const npu_driver* table = nullptr;
   std::string error;
+  std::atomic<bool> is_decided{false};
   std::atomic<bool> is_open{false};
 };
 
@@ -52,12 +53,12 @@ const npu_driver* load_vendor(const VendorDriver& vendor, std::string& error) {
 }
 
 // Opens a driver; an empty text when it serves, else why it does not.
-std::string open_table(const npu_driver& candidate, const Settings& settings) {
+std::string open_table(const npu_driver& candidate, const char* library, const char* device) {
   if (candidate.abi_version != NPU_DRIVER_ABI_VERSION) {
     return std::string("driver ABI ") + std::to_string(candidate.abi_version) +
            ", this runtime needs " + std::to_string(NPU_DRIVER_ABI_VERSION);
   }
-  if (candidate.open(or_null(settings.openvino_library), or_null(settings.device)) != NPU_OK) {
+  if (candidate.open(library, device) != NPU_OK) {
     return candidate.last_error();
   }
   const auto [begin, size_bytes] = memory::arena_range();
@@ -68,7 +69,13 @@ std::string open_table(const npu_driver& candidate, const Settings& settings) {
 
 void try_open(Choice& state, const std::string& name, const npu_driver* candidate,
               std::string problem) {
-  if (candidate != nullptr) problem = open_table(*candidate, state.settings);
+  if (candidate != nullptr) {
+    // A vendor's driver finds its own software; the built-in ones compute with OpenVINO.
+    const bool is_built_in = built_in_table(name) == candidate;
+    problem =
+        open_table(*candidate, is_built_in ? or_null(state.settings.openvino_library) : nullptr,
+                   or_null(state.settings.device));
+  }
   if (problem.empty()) {
     state.table = candidate;
   } else {
@@ -77,7 +84,18 @@ void try_open(Choice& state, const std::string& name, const npu_driver* candidat
   }
 }
 
-void open(Choice& state) {
+// The installed vendors' drivers; none where one of the built-in ones was asked for.
+std::vector<VendorDriver> find_vendors(const Settings& settings) {
+  // A vendor's module that uses the device while it is looked for meets the built-in drivers.
+  static thread_local bool is_looking = false;
+  if (is_looking || !settings.find_vendors || built_in_table(settings.driver) != nullptr) return {};
+  is_looking = true;
+  std::vector<VendorDriver> found = settings.find_vendors();
+  is_looking = false;
+  return found;
+}
+
+void open(Choice& state, const std::vector<VendorDriver>& vendors) {
   const std::string& wanted = state.settings.driver;
   bool is_known = false;
   const auto is_wanted = [&](const std::string& name, bool by_default) {
@@ -85,18 +103,20 @@ void open(Choice& state) {
     is_known |= name == wanted;
     return wanted.empty() ? by_default : name == wanted;
   };
-  for (const VendorDriver& vendor : state.settings.vendors) {
+  for (const VendorDriver& vendor : vendors) {
     if (!is_wanted(vendor.name, true)) continue;
-    std::string problem;
-    const npu_driver* candidate = load_vendor(vendor, problem);
+    std::string problem = vendor.problem;
+    const npu_driver* candidate = problem.empty() ? load_vendor(vendor, problem) : nullptr;
     try_open(state, vendor.name, candidate, problem);
   }
-  if (is_wanted("openvino", true)) try_open(state, "openvino", openvino::driver_table(), {});
-  if (is_wanted("sim", false)) try_open(state, "sim", sim::driver_table(), {});
+  for (const char* name : {"openvino", "sim"}) {
+    if (is_wanted(name, name == std::string_view("openvino")))
+      try_open(state, name, built_in_table(name), {});
+  }
   if (state.table == nullptr && !wanted.empty() && !is_known) {
     state.error =
         "NPU_DRIVER=" + wanted + " was asked for, and these drivers are installed: openvino, sim";
-    for (const VendorDriver& vendor : state.settings.vendors)
+    for (const VendorDriver& vendor : vendors)
       state.error += ", " + vendor.name;
   }
   if (state.table != nullptr && state.table->host_access_begin != nullptr) {
@@ -111,19 +131,28 @@ void configure(Settings settings) {
   choice().settings = std::move(settings);
 }
 
+const npu_driver* built_in_table(std::string_view name) noexcept {
+  if (name == "openvino") return openvino::driver_table();
+  if (name == "sim") return sim::driver_table();
+  return nullptr;
+}
+
 const npu_driver* table_or_null() noexcept {
   Choice& state = choice();
-  std::call_once(state.once, [&state] { open(state); });
+  if (!state.is_decided.load(std::memory_order_acquire)) {
+    // Not under the flag: looking runs Python code, and a thread that holds Python's lock may be
+    // waiting for the flag.
+    const std::vector<VendorDriver> vendors = find_vendors(state.settings);
+    std::call_once(state.once, [&] {
+      open(state, vendors);
+      state.is_decided.store(true, std::memory_order_release);
+    });
+  }
   return state.table;
 }
 
 bool is_open() noexcept {
   return choice().is_open.load();
-}
-
-std::string open_error() {
-  table_or_null();
-  return choice().error;
 }
 
 const npu_driver& table() {

@@ -1,7 +1,9 @@
 // Which driver serves the npu devices of this process.
 #pragma once
 
+#include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "npu/driver.h"
@@ -9,17 +11,21 @@
 
 namespace npu::driver {
 
-// A driver in a vendor's wheel: a shared library that exports npu_driver_table.
+// A driver in a vendor's wheel: a shared library that exports npu_driver_table, or why its wheel
+// could not say where that is.
 struct VendorDriver {
   std::string name;
   std::string library;
+  std::string problem;
 };
 
 struct Settings {
   std::string driver;            // the one asked for; empty: vendors' in turn, then openvino
   std::string device;            // passed to the driver; empty: its choice
   std::string openvino_library;  // empty when openvino is not installed
-  std::vector<VendorDriver> vendors;
+  // Looks for the installed vendors' drivers. Called when a device is opened, and not at all when a
+  // built-in driver was asked for: each search reads what is installed, and takes milliseconds.
+  std::function<std::vector<VendorDriver>()> find_vendors;
 };
 
 // What the first use of a device will open. Called once by the Python side, which reads the
@@ -33,8 +39,10 @@ NPU_API const npu_driver& table();
 // Whether the driver was opened, without opening it.
 NPU_API bool is_open() noexcept;
 
-// The same without the exception: nullptr when there is none, and open_error() says why.
+// The same without the exception: nullptr when there is none.
 NPU_API const npu_driver* table_or_null() noexcept;
-NPU_API std::string open_error();
+
+// The table of a driver in this wheel by its name, not opened; nullptr where there is none.
+NPU_API const npu_driver* built_in_table(std::string_view name) noexcept;
 
 }  // namespace npu::driver

@@ -4,6 +4,8 @@
 
 #include <chrono>
 
+#include "driver/host_device.h"
+
 namespace {
 
 std::int64_t now_ns() {
@@ -39,46 +41,51 @@ std::shared_ptr<npu_event::Point> npu_event::point() {
 }
 
 namespace npu::driver {
+namespace {
 
 // A worker thread cannot be preferred by priority without privileges, so both priorities are served
 // alike.
-npu_status host_stream_create(std::int32_t device, std::int32_t, npu_stream** stream) {
+npu_status stream_create(std::int32_t device, std::int32_t, npu_stream** stream) {
+  if (const auto status = check_device_index("stream_create", device); status != NPU_OK)
+    return status;
   *stream = new npu_stream;
   (*stream)->device = device;
   return NPU_OK;
 }
 
-void host_stream_destroy(npu_stream* stream) {
+void stream_destroy(npu_stream* stream) {
   delete stream;
 }
 
-npu_status host_stream_query(npu_stream* stream, std::int32_t* is_idle) {
+npu_status stream_query(npu_stream* stream, std::int32_t* is_idle) {
   *is_idle = stream->queue.is_idle() ? 1 : 0;
   return NPU_OK;
 }
 
-npu_status host_stream_synchronize(npu_stream* stream) {
+npu_status stream_synchronize(npu_stream* stream) {
   stream->queue.wait();
   return NPU_OK;
 }
 
-npu_status host_stream_wait_event(npu_stream* stream, npu_event* event) {
+npu_status stream_wait_event(npu_stream* stream, npu_event* event) {
   const auto point = event->point();
   // An event that was never recorded holds nobody up.
   if (point != nullptr && !point->done()) stream->queue.push([point] { point->wait(); });
   return NPU_OK;
 }
 
-npu_status host_event_create(std::int32_t, npu_event** event) {
+npu_status event_create(std::int32_t device, npu_event** event) {
+  if (const auto status = check_device_index("event_create", device); status != NPU_OK)
+    return status;
   *event = new npu_event;
   return NPU_OK;
 }
 
-void host_event_destroy(npu_event* event) {
+void event_destroy(npu_event* event) {
   delete event;
 }
 
-npu_status host_event_record(npu_event* event, npu_stream* stream) {
+npu_status event_record(npu_event* event, npu_stream* stream) {
   const auto point = std::make_shared<npu_event::Point>();
   {
     const std::lock_guard lock(event->mutex);
@@ -92,22 +99,40 @@ npu_status host_event_record(npu_event* event, npu_stream* stream) {
   return NPU_OK;
 }
 
-npu_status host_event_query(npu_event* event, std::int32_t* is_done) {
+npu_status event_query(npu_event* event, std::int32_t* is_done) {
   const auto point = event->point();
   *is_done = point == nullptr || point->done() ? 1 : 0;
   return NPU_OK;
 }
 
-npu_status host_event_synchronize(npu_event* event) {
+npu_status event_synchronize(npu_event* event) {
   if (const auto point = event->point()) point->wait();
   return NPU_OK;
 }
 
-npu_status host_event_time_ns(npu_event* event, std::int64_t* time_ns) {
+npu_status event_time_ns(npu_event* event, std::int64_t* time_ns) {
   const auto point = event->point();
-  if (point == nullptr || !point->done()) return NPU_ERROR_ARGUMENT;
+  if (point == nullptr || !point->done()) {
+    return fail(NPU_ERROR_ARGUMENT, "event_time_ns: the event is not done");
+  }
   *time_ns = point->time_ns;
   return NPU_OK;
+}
+
+}  // namespace
+
+void fill_host_streams(npu_driver& table) noexcept {
+  table.stream_create = stream_create;
+  table.stream_destroy = stream_destroy;
+  table.stream_query = stream_query;
+  table.stream_synchronize = stream_synchronize;
+  table.stream_wait_event = stream_wait_event;
+  table.event_create = event_create;
+  table.event_destroy = event_destroy;
+  table.event_record = event_record;
+  table.event_query = event_query;
+  table.event_synchronize = event_synchronize;
+  table.event_time_ns = event_time_ns;
 }
 
 }  // namespace npu::driver

@@ -37,17 +37,7 @@ struct npu_event {
 
 namespace npu::driver {
 
-// The stream and event functions of the table, ready to put into one.
-npu_status host_stream_create(std::int32_t device, std::int32_t priority, npu_stream** stream);
-void host_stream_destroy(npu_stream* stream);
-npu_status host_stream_query(npu_stream* stream, std::int32_t* is_idle);
-npu_status host_stream_synchronize(npu_stream* stream);
-npu_status host_stream_wait_event(npu_stream* stream, npu_event* event);
-npu_status host_event_create(std::int32_t device, npu_event** event);
-void host_event_destroy(npu_event* event);
-npu_status host_event_record(npu_event* event, npu_stream* stream);
-npu_status host_event_query(npu_event* event, std::int32_t* is_done);
-npu_status host_event_synchronize(npu_event* event);
-npu_status host_event_time_ns(npu_event* event, std::int64_t* time_ns);
+// Puts the stream and event functions into a table.
+void fill_host_streams(npu_driver& table) noexcept;
 
 }  // namespace npu::driver

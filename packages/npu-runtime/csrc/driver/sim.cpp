@@ -1,95 +1,38 @@
 // The simulated device's memory (one file mapped twice: the device's view is always open, the
-// host's only inside windows), its faults and delays, and its table, which hands programs on to the
-// OpenVINO driver.
+// host's only inside windows), and its table: the OpenVINO driver's, with work on the stream's own
+// thread and with failures where tests plant them (sim_faults.cpp).
 #include "driver/sim.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <cstring>
 #include <map>
 #include <mutex>
-#include <optional>
-#include <random>
 #include <string>
-#include <thread>
-#include <unordered_map>
 #include <utility>
 
+#include "driver/host_device.h"
+#include "driver/host_memory.h"
 #include "driver/host_streams.h"
 #include "driver/openvino.h"
+#include "driver/sim_faults.h"
 
 namespace npu::sim {
 namespace {
 
-thread_local std::string last_error_text;
+using driver::fail;
 
-npu_status fail(npu_status status, std::string text) {
-  last_error_text = std::move(text);
-  return status;
+const npu_driver& base() {
+  return *openvino::driver_table();
 }
 
 npu_status fail_system(const char* call) {
   return fail(errno == ENOMEM ? NPU_ERROR_MEMORY : NPU_ERROR,
               std::string(call) + ": " + std::strerror(errno));
-}
-
-// --- faults and delays
-
-struct Fault {
-  npu_status status;
-  std::int64_t skip;
-  std::int64_t times;
-};
-
-struct Faults {
-  std::mutex mutex;
-  std::unordered_map<std::string, Fault> by_call;
-  std::int64_t least_us = 0;
-  std::int64_t most_us = 0;
-  std::mt19937_64 random;
-};
-
-Faults& faults() {
-  static auto* instance = new Faults;
-  return *instance;
-}
-
-// The planted failure of a call, if its turn has come.
-std::optional<npu_status> planted(const char* call) {
-  Faults& all = faults();
-  const std::lock_guard lock(all.mutex);
-  const auto found = all.by_call.find(call);
-  if (found == all.by_call.end()) return std::nullopt;
-  Fault& fault = found->second;
-  if (fault.skip > 0) {
-    --fault.skip;
-    return std::nullopt;
-  }
-  const npu_status status = fault.status;
-  if (--fault.times <= 0) all.by_call.erase(found);
-  last_error_text = std::string(call) + " failed because a test planted it";
-  return status;
-}
-
-#define NPU_SIM_FAULT(call)                                     \
-  do {                                                          \
-    if (const auto planted_ = planted(#call)) return *planted_; \
-  } while (false)
-
-void delay() {
-  Faults& all = faults();
-  std::int64_t wait_us = 0;
-  {
-    const std::lock_guard lock(all.mutex);
-    if (all.most_us > 0) {
-      wait_us = std::uniform_int_distribution<std::int64_t>(all.least_us, all.most_us)(all.random);
-    }
-  }
-  if (wait_us > 0) std::this_thread::sleep_for(std::chrono::microseconds(wait_us));
 }
 
 // --- memory
@@ -118,6 +61,8 @@ void* device_view(const void* address) {
 
 npu_status memory_attach(void* begin, std::size_t size_bytes) {
   NPU_SIM_FAULT(memory_attach);
+  if (const auto status = driver::host_memory_attach(begin, size_bytes); status != NPU_OK)
+    return status;
   Memory& all = memory();
   all.file = memfd_create("npu-sim", MFD_CLOEXEC);
   if (all.file < 0) return fail_system("memfd_create");
@@ -135,15 +80,25 @@ off_t offset_of(const void* address) {
   return static_cast<const char*>(address) - memory().host_begin;
 }
 
-npu_status memory_commit(std::int32_t, void* address, std::size_t size_bytes) {
+npu_status memory_commit(std::int32_t device, void* address, std::size_t size_bytes) {
   NPU_SIM_FAULT(memory_commit);
+  if (const auto status = driver::check_device_index("memory_commit", device); status != NPU_OK)
+    return status;
+  if (const auto status = driver::check_range("memory_commit", address, size_bytes);
+      status != NPU_OK)
+    return status;
   void* mapped = mmap(address, size_bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, memory().file,
                       offset_of(address));
   return mapped == MAP_FAILED ? fail_system("mmap") : NPU_OK;
 }
 
-npu_status memory_decommit(std::int32_t, void* address, std::size_t size_bytes) {
+npu_status memory_decommit(std::int32_t device, void* address, std::size_t size_bytes) {
   NPU_SIM_FAULT(memory_decommit);
+  if (const auto status = driver::check_device_index("memory_decommit", device); status != NPU_OK)
+    return status;
+  if (const auto status = driver::check_range("memory_decommit", address, size_bytes);
+      status != NPU_OK)
+    return status;
   if (fallocate(memory().file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, offset_of(address),
                 static_cast<off_t>(size_bytes)) != 0) {
     return fail_system("fallocate");
@@ -153,8 +108,10 @@ npu_status memory_decommit(std::int32_t, void* address, std::size_t size_bytes) 
   return mapped == MAP_FAILED ? fail_system("mmap") : NPU_OK;
 }
 
-npu_status host_access_begin(std::int32_t, void* address, std::size_t size_bytes) {
+npu_status host_access_begin(std::int32_t device, void* address, std::size_t size_bytes) {
   NPU_SIM_FAULT(host_access_begin);
+  if (const auto status = driver::check_device_index("host_access_begin", device); status != NPU_OK)
+    return status;
   Memory& all = memory();
   const std::lock_guard lock(all.mutex);
   if (all.windows[address]++ > 0) return NPU_OK;
@@ -164,22 +121,20 @@ npu_status host_access_begin(std::int32_t, void* address, std::size_t size_bytes
   return fail_system("mprotect");
 }
 
-npu_status host_access_end(std::int32_t, void* address, std::size_t size_bytes) {
+npu_status host_access_end(std::int32_t device, void* address, std::size_t size_bytes) {
+  if (const auto status = driver::check_device_index("host_access_end", device); status != NPU_OK)
+    return status;
   Memory& all = memory();
   const std::lock_guard lock(all.mutex);
   const auto found = all.windows.find(address);
   if (found == all.windows.end())
-    return fail(NPU_ERROR_ARGUMENT, "host_access_end without a window");
+    return fail(NPU_ERROR_ARGUMENT, "host_access_end: no window is open on this block");
   if (--found->second > 0) return NPU_OK;
   all.windows.erase(found);
   return mprotect(address, size_bytes, PROT_NONE) == 0 ? NPU_OK : fail_system("mprotect");
 }
 
 // --- work
-
-const npu_driver& programs() {
-  return *openvino::driver_table();
-}
 
 // Puts `body` on the stream; with no `done` it waits, and still runs on the stream's thread.
 template <typename Body>
@@ -188,7 +143,7 @@ npu_status work(npu_stream* stream, npu_done done, void* context, Body body) {
     stream->queue.push([body, done, context] {
       delay();
       const npu_status status = body();
-      done(context, status, last_error_text.c_str());
+      done(context, status, status == NPU_OK ? "" : driver::last_error());
     });
     return NPU_OK;
   }
@@ -196,7 +151,7 @@ npu_status work(npu_stream* stream, npu_done done, void* context, Body body) {
   stream->queue.push([body, &outcome] {
     delay();
     outcome.first = body();
-    outcome.second = last_error_text;
+    if (outcome.first != NPU_OK) outcome.second = driver::last_error();
   });
   stream->queue.wait();
   return outcome.first == NPU_OK ? NPU_OK : fail(outcome.first, outcome.second);
@@ -216,219 +171,105 @@ npu_status request_run(npu_request* request, npu_stream* stream, npu_done done, 
     NPU_SIM_FAULT(request_run);
     // On the stream's own thread OpenVINO needs no stream; it finds this one empty of other work.
     static thread_local npu_stream inner;
-    const npu_status status = programs().request_run(request, &inner, nullptr, nullptr);
-    if (status != NPU_OK) last_error_text = programs().last_error();
-    return status;
+    return base().request_run(request, &inner, nullptr, nullptr);
   });
-}
-
-// --- the table
-
-const char* last_error() {
-  return last_error_text.c_str();
-}
-const char* choice_reason() {
-  return "NPU_DRIVER=sim asks for it";
-}
-
-std::int32_t devices = 1;
-
-npu_status open_driver(const char* vendor_library, const char* requested_device) {
-  if (requested_device != nullptr && std::strncmp(requested_device, "SIM", 3) != 0) {
-    return fail(NPU_ERROR_ABSENT, std::string("NPU_DEVICE=") + requested_device +
-                                      " was asked for, and the sim driver has only: SIM, SIM2");
-  }
-  if (requested_device != nullptr && std::strcmp(requested_device, "SIM2") == 0) devices = 2;
-  const npu_status status = programs().open(vendor_library, "CPU");
-  return status == NPU_OK ? NPU_OK : fail(status, programs().last_error());
-}
-
-npu_status device_count(std::int32_t* count) {
-  *count = devices;
-  return NPU_OK;
-}
-
-npu_status device_properties(std::int32_t device, npu_device_properties* properties) {
-  NPU_SIM_FAULT(device_properties);
-  const npu_status status = programs().device_properties(0, properties);
-  if (status != NPU_OK) return fail(status, programs().last_error());
-  std::strcpy(properties->name, "SIM");
-  std::strcpy(properties->full_name, "simulated device");
-  properties->inline_below_ns = 0;  // everything is enqueued, so that everything is tested
-  static_cast<void>(device);
-  return NPU_OK;
-}
-
-// Hands a call on to OpenVINO with its message.
-template <typename... Arguments>
-npu_status pass_on(npu_status (*call)(Arguments...), Arguments... arguments) {
-  const npu_status status = call(arguments...);
-  return status == NPU_OK ? NPU_OK : fail(status, programs().last_error());
-}
-
-npu_status stream_create(std::int32_t device, std::int32_t priority, npu_stream** stream) {
-  NPU_SIM_FAULT(stream_create);
-  return driver::host_stream_create(device, priority, stream);
-}
-
-npu_status stream_query(npu_stream* stream, std::int32_t* is_idle) {
-  NPU_SIM_FAULT(stream_query);
-  return driver::host_stream_query(stream, is_idle);
-}
-
-npu_status stream_synchronize(npu_stream* stream) {
-  NPU_SIM_FAULT(stream_synchronize);
-  return driver::host_stream_synchronize(stream);
-}
-
-npu_status stream_wait_event(npu_stream* stream, npu_event* event) {
-  NPU_SIM_FAULT(stream_wait_event);
-  return driver::host_stream_wait_event(stream, event);
-}
-
-npu_status event_create(std::int32_t device, npu_event** event) {
-  NPU_SIM_FAULT(event_create);
-  return driver::host_event_create(device, event);
-}
-
-npu_status event_record(npu_event* event, npu_stream* stream) {
-  NPU_SIM_FAULT(event_record);
-  return driver::host_event_record(event, stream);
-}
-
-npu_status event_query(npu_event* event, std::int32_t* is_done) {
-  NPU_SIM_FAULT(event_query);
-  return driver::host_event_query(event, is_done);
-}
-
-npu_status event_synchronize(npu_event* event) {
-  NPU_SIM_FAULT(event_synchronize);
-  return driver::host_event_synchronize(event);
-}
-
-npu_status event_time_ns(npu_event* event, std::int64_t* time_ns) {
-  NPU_SIM_FAULT(event_time_ns);
-  return driver::host_event_time_ns(event, time_ns);
-}
-
-npu_status program_load(std::int32_t, const npu_program_source* source, npu_program** program) {
-  NPU_SIM_FAULT(program_load);
-  return pass_on(programs().program_load, std::int32_t{0}, source, program);
-}
-
-void program_unload(npu_program* program) {
-  programs().program_unload(program);
-}
-
-npu_status program_port_count(const npu_program* program, npu_direction direction,
-                              std::size_t* count) {
-  NPU_SIM_FAULT(program_port_count);
-  return pass_on(programs().program_port_count, program, direction, count);
-}
-
-npu_status program_port(const npu_program* program, npu_direction direction, std::size_t index,
-                        npu_port* port) {
-  NPU_SIM_FAULT(program_port);
-  return pass_on(programs().program_port, program, direction, index, port);
-}
-
-npu_status program_property(const npu_program* program, const char* key, char* value,
-                            std::size_t value_bytes) {
-  NPU_SIM_FAULT(program_property);
-  return pass_on(programs().program_property, program, key, value, value_bytes);
-}
-
-npu_status request_create(npu_program* program, npu_request** request) {
-  NPU_SIM_FAULT(request_create);
-  return pass_on(programs().request_create, program, request);
-}
-
-void request_destroy(npu_request* request) {
-  programs().request_destroy(request);
 }
 
 npu_status request_bind(npu_request* request, npu_direction direction, std::size_t index,
                         npu_dtype dtype, std::int32_t rank, const std::int64_t* dims, void* data) {
   NPU_SIM_FAULT(request_bind);
-  return pass_on(programs().request_bind, request, direction, index, dtype, rank, dims,
-                 device_view(data));
+  return base().request_bind(request, direction, index, dtype, rank, dims, device_view(data));
 }
 
-npu_status request_output(npu_request* request, std::size_t index, npu_port* port,
-                          const void** data) {
-  NPU_SIM_FAULT(request_output);
-  return pass_on(programs().request_output, request, index, port, data);
+// --- the device
+
+const char* choice_reason() {
+  return "NPU_DRIVER=sim asks for it";
 }
 
-npu_status request_layers(npu_request* request, npu_layer_record* records, std::size_t capacity,
-                          std::size_t* count) {
-  NPU_SIM_FAULT(request_layers);
-  return pass_on(programs().request_layers, request, records, capacity, count);
+npu_status open_driver(const char* vendor_library, const char* requested_device) {
+  const std::string requested = requested_device == nullptr ? "SIM" : requested_device;
+  if (requested != "SIM" && requested != "SIM2") {
+    return fail(NPU_ERROR_ABSENT, "NPU_DEVICE=" + requested +
+                                      " was asked for, and the sim driver has only: SIM, SIM2");
+  }
+  const npu_status status = base().open(vendor_library, "CPU");
+  if (status == NPU_OK) driver::set_host_device_count(requested == "SIM2" ? 2 : 1);
+  return status;
 }
 
-constexpr npu_driver kTable{
-    .abi_version = NPU_DRIVER_ABI_VERSION,
-    .name = "sim",
-    .last_error = last_error,
-    .open = open_driver,
-    .choice_reason = choice_reason,
-    .device_count = device_count,
-    .device_properties = device_properties,
-    .memory_attach = memory_attach,
-    .memory_commit = memory_commit,
-    .memory_decommit = memory_decommit,
-    .host_access_begin = host_access_begin,
-    .host_access_end = host_access_end,
-    .memory_copy = memory_copy,
-    .stream_create = stream_create,
-    .stream_destroy = driver::host_stream_destroy,
-    .stream_query = stream_query,
-    .stream_synchronize = stream_synchronize,
-    .stream_wait_event = stream_wait_event,
-    .event_create = event_create,
-    .event_destroy = driver::host_event_destroy,
-    .event_record = event_record,
-    .event_query = event_query,
-    .event_synchronize = event_synchronize,
-    .event_time_ns = event_time_ns,
-    .program_load = program_load,
-    .program_unload = program_unload,
-    .program_port_count = program_port_count,
-    .program_port = program_port,
-    .program_property = program_property,
-    .request_create = request_create,
-    .request_destroy = request_destroy,
-    .request_bind = request_bind,
-    .request_run = request_run,
-    .request_output = request_output,
-    .request_layers = request_layers,
+npu_status device_properties(std::int32_t device, npu_device_properties* properties) {
+  NPU_SIM_FAULT(device_properties);
+  const npu_status status = base().device_properties(device, properties);
+  if (status != NPU_OK) return status;
+  driver::copy_text(properties->name, sizeof(properties->name), "SIM");
+  driver::copy_text(properties->full_name, sizeof(properties->full_name), "simulated device");
+  properties->inline_below_ns = 0;  // everything is enqueued, so that everything is tested
+  return NPU_OK;
+}
+
+// --- the table
+
+// The name of a function of the table, as a template's argument.
+template <std::size_t N>
+struct Name {
+  char text[N];
+  constexpr Name(const char (&given)[N]) { std::copy_n(given, N, text); }
 };
+
+// A function of OpenVINO's table that first fails where a test planted it.
+template <Name kCall, auto kFunction, typename Signature>
+struct Faulty;
+
+template <Name kCall, auto kFunction, typename... Arguments>
+struct Faulty<kCall, kFunction, npu_status (*npu_driver::*)(Arguments...)> {
+  static npu_status call(Arguments... arguments) {
+    if (const auto status = planted(kCall.text)) return *status;
+    return (base().*kFunction)(arguments...);
+  }
+};
+
+npu_driver make_table() {
+  npu_driver table = base();
+  table.name = "sim";
+#define NPU_SIM_FAULTY(name) \
+  table.name = Faulty<#name, &npu_driver::name, decltype(&npu_driver::name)>::call
+  NPU_SIM_FAULTY(stream_create);
+  NPU_SIM_FAULTY(stream_query);
+  NPU_SIM_FAULTY(stream_synchronize);
+  NPU_SIM_FAULTY(stream_wait_event);
+  NPU_SIM_FAULTY(event_create);
+  NPU_SIM_FAULTY(event_record);
+  NPU_SIM_FAULTY(event_query);
+  NPU_SIM_FAULTY(event_synchronize);
+  NPU_SIM_FAULTY(event_time_ns);
+  NPU_SIM_FAULTY(program_load);
+  NPU_SIM_FAULTY(program_port_count);
+  NPU_SIM_FAULTY(program_port);
+  NPU_SIM_FAULTY(program_property);
+  NPU_SIM_FAULTY(request_create);
+  NPU_SIM_FAULTY(request_output);
+  NPU_SIM_FAULTY(request_layers);
+#undef NPU_SIM_FAULTY
+  table.open = open_driver;
+  table.choice_reason = choice_reason;
+  table.device_properties = device_properties;
+  table.memory_attach = memory_attach;
+  table.memory_commit = memory_commit;
+  table.memory_decommit = memory_decommit;
+  table.host_access_begin = host_access_begin;
+  table.host_access_end = host_access_end;
+  table.memory_copy = memory_copy;
+  table.request_bind = request_bind;
+  table.request_run = request_run;
+  return table;
+}
 
 }  // namespace
 
 const npu_driver* driver_table() noexcept {
-  return &kTable;
-}
-
-void set_delay(std::int64_t least_us, std::int64_t most_us, std::uint64_t seed) {
-  Faults& all = faults();
-  const std::lock_guard lock(all.mutex);
-  all.least_us = least_us;
-  all.most_us = most_us;
-  all.random.seed(seed);
-}
-
-void inject_failure(std::string call, npu_status status, std::int64_t skip, std::int64_t times) {
-  Faults& all = faults();
-  const std::lock_guard lock(all.mutex);
-  all.by_call[std::move(call)] = {status, skip, times};
-}
-
-void clear() {
-  Faults& all = faults();
-  const std::lock_guard lock(all.mutex);
-  all.by_call.clear();
-  all.least_us = all.most_us = 0;
+  static const npu_driver table = make_table();
+  return &table;
 }
 
 }  // namespace npu::sim

@@ -339,10 +339,10 @@ Pool& pool_in(Pools& pools, c10::DeviceIndex device_index) {
   return *pools[static_cast<std::size_t>(device_index)];
 }
 
-// Never destroyed: tensors that live in static objects are freed after they would be.
+// Never destroyed: tensors that live in static objects are freed after they would be. The callers
+// have opened the driver before, outside their static's lock: opening may run Python code.
 Pools* make_pools(PoolKind kind) {
   auto* made = new Pools;
-  driver::table();  // says why when there is no device
   mark_device_used();
   for (c10::DeviceIndex i = 0; i < device_count(); ++i)
     made->push_back(std::make_unique<Pool>(i, kind));
@@ -353,12 +353,14 @@ Pools* make_pools(PoolKind kind) {
 
 Pool& pool(c10::DeviceIndex device_index) {
   check_process();
+  driver::table();  // says why when there is no device
   static Pools* pools = make_pools(PoolKind::kDevice);
   return pool_in(*pools, device_index);
 }
 
 Pool& pinned_pool(c10::DeviceIndex device_index) {
   check_process();
+  driver::table();  // says why when there is no device
   static Pools* pools = make_pools(PoolKind::kPinned);
   return pool_in(*pools, device_index);
 }

@@ -63,14 +63,34 @@ py::dict device_properties(c10::DeviceIndex device_index) {
   return result;
 }
 
+// Asks Python for the vendors' drivers; with none found where that fails.
+std::vector<driver::VendorDriver> find_vendors(PyObject* finder) {
+  const py::gil_scoped_acquire gil;
+  std::vector<driver::VendorDriver> found;
+  try {
+    for (const py::handle item : py::handle(finder)()) {
+      auto [name, library, problem] =
+          item.cast<std::tuple<std::string, std::string, std::string>>();
+      found.push_back({std::move(name), std::move(library), std::move(problem)});
+    }
+  } catch (py::error_already_set& error) {  // an interrupt: it has no caller here to go to
+    error.discard_as_unraisable("npu: looking for installed drivers");
+  }
+  return found;
+}
+
 void configure(std::string driver, std::string device, std::string openvino_library,
-               const std::vector<std::pair<std::string, std::string>>& vendors,
-               bool launch_blocking) {
-  driver::Settings settings{std::move(driver), std::move(device), std::move(openvino_library), {}};
-  for (const auto& [name, library] : vendors)
-    settings.vendors.push_back({name, library});
-  driver::configure(std::move(settings));
+               py::function vendors, bool launch_blocking) {
+  // Kept for ever, like the settings: the last thread may end without Python's lock.
+  PyObject* finder = vendors.release().ptr();
+  driver::configure({std::move(driver), std::move(device), std::move(openvino_library),
+                     [finder] { return find_vendors(finder); }});
   set_launch_blocking(launch_blocking);
+}
+
+// Address of a built-in driver's table, for the conformance test; 0 where there is none.
+std::uintptr_t driver_table(std::string_view name) {
+  return reinterpret_cast<std::uintptr_t>(driver::built_in_table(name));
 }
 
 at::Generator generator(c10::DeviceIndex device_index) {
@@ -103,7 +123,7 @@ void bind_device(py::module_& module) {
   module.def("use_device", &use_device);
   module.def("check_process", &check_process);
   module.def("is_in_bad_fork", &is_in_bad_fork);
-  module.def("open_error", &driver::open_error);
+  module.def("driver_table", &driver_table);
   module.def("device_count", &device_count);
   module.def("current_device", &current_device);
   module.def("set_device", &set_device_checked);

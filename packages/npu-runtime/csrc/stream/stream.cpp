@@ -174,6 +174,7 @@ struct DeviceStreams {
 
 // Never destroyed: queues may hold work at exit, and threads must not be ended under it.
 std::vector<DeviceStreams>& all_streams() {
+  driver::table_or_null();  // outside the static: it may run Python code
   static auto* all = [] {
     auto* made = new std::vector<DeviceStreams>(static_cast<std::size_t>(device_count()));
     for (std::size_t device = 0; device < made->size(); ++device) {

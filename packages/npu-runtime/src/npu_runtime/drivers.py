@@ -10,27 +10,53 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-__all__ = ["ENTRY_POINT_GROUP", "openvino_library", "vendor_drivers"]
+from npu_runtime.config import config
+
+__all__ = [
+    "BUILT_IN",
+    "ENTRY_POINT_GROUP",
+    "find_vendor_drivers",
+    "library_of",
+    "openvino_library",
+    "vendor_entry_points",
+]
 
 ENTRY_POINT_GROUP = "npu_runtime.drivers"
+BUILT_IN = ("openvino", "sim")
 
 _logger = logging.getLogger(__name__)
 
 
-def vendor_drivers() -> list[tuple[str, str]]:
-    """Names and library paths of the installed vendors' drivers, by name.
+def vendor_entry_points() -> list[importlib.metadata.EntryPoint]:
+    """The entry points of the installed vendors' drivers, by name; reads what is installed."""
+    return sorted(importlib.metadata.entry_points(group=ENTRY_POINT_GROUP))
 
-    An entry point ``name = "package.module:function"`` of the group names a function without
-    arguments that gives the path of the library. One that fails is logged and left out.
+
+def library_of(entry: importlib.metadata.EntryPoint) -> str:
+    """Path of the library that an entry point ``name = "package.module:function"`` names.
+
+    Raises:
+        Exception: Whatever the vendor's module or function raises.
+    """
+    locate: Callable[[], str | os.PathLike[str]] = entry.load()
+    return os.fspath(locate())
+
+
+def find_vendor_drivers() -> list[tuple[str, str, str]]:
+    """Name, library and problem of each installed vendor's driver, by name.
+
+    Called when the device is opened. Where the wheel cannot say where its library is, ``library``
+    is empty and ``problem`` says why; a wheel that nobody asked for by name is logged as well.
     """
     found = []
-    for entry in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP):
+    for entry in vendor_entry_points():
         try:
-            locate: Callable[[], str | os.PathLike[str]] = entry.load()
-            found.append((entry.name, os.fspath(locate())))
-        except Exception:  # a broken vendor's wheel must not break torch's import
-            _logger.warning("the driver %s could not be located", entry.name, exc_info=True)
-    return sorted(found)
+            found.append((entry.name, library_of(entry), ""))
+        except Exception as error:  # a broken vendor's wheel must not keep others from serving
+            if config.driver != entry.name:
+                _logger.warning("the driver %s could not be located", entry.name, exc_info=True)
+            found.append((entry.name, "", f"{type(error).__name__}: {error}"))
+    return found
 
 
 def openvino_library() -> str:

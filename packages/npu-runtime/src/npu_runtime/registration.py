@@ -14,7 +14,7 @@ import torch.utils.backend_registration as backend_registration
 from npu_runtime import _C, distributed, npu
 from npu_runtime.config import config
 from npu_runtime.dlpack import register_dlpack_device
-from npu_runtime.drivers import openvino_library, vendor_drivers
+from npu_runtime.drivers import find_vendor_drivers, openvino_library
 from npu_runtime.late_import import when_imported
 from npu_runtime.memory_check import install_memory_check, install_oom_snapshot
 from npu_runtime.processes import register_reducers
@@ -36,7 +36,11 @@ def _register_with_dynamo() -> None:
 
 def _register() -> None:
     _C.configure(
-        config.driver, config.device, openvino_library(), vendor_drivers(), config.launch_blocking
+        config.driver,
+        config.device,
+        openvino_library(),
+        find_vendor_drivers,
+        config.launch_blocking,
     )
     if config.sanitizer:
         _C.set_sanitizer(True)

@@ -1,0 +1,88 @@
+// What the parts of the OpenVINO driver share: the loaded library, the open device, translation of
+// OpenVINO's errors and element types, and the functions that each part puts into the table.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "driver/host_device.h"
+#include "driver/openvino_api.h"
+#include "npu/driver.h"
+
+struct npu_program {
+  ov_compiled_model_t* compiled = nullptr;
+  std::vector<npu_port> ports[2];  // by npu_direction
+};
+
+namespace npu::openvino {
+
+using driver::copy_text;
+using driver::fail;
+
+struct OpenDevice {
+  Api api;
+  ov_core_t* core = nullptr;
+  std::string name;    // OpenVINO's, for example "CPU" or "NPU"
+  std::string reason;  // why it serves
+};
+
+// The one device of this process; filled by open_driver.
+extern OpenDevice device;
+
+// Passes OpenVINO's own message on, with the call that gave it.
+npu_status fail_call(const char* call, ov_status_e status);
+
+#define NPU_OV(name, ...)                                                          \
+  do {                                                                             \
+    if (const ov_status_e status_ = device.api.name(__VA_ARGS__); status_ != OK) { \
+      return fail_call(#name, status_);                                            \
+    }                                                                              \
+  } while (false)
+
+#define NPU_TRY(call)                                                         \
+  do {                                                                        \
+    if (const npu_status status_ = (call); status_ != NPU_OK) return status_; \
+  } while (false)
+
+template <typename T>
+using Owned = std::unique_ptr<T, void (*)(T*)>;
+
+std::optional<ov_element_type_e> to_openvino(npu_dtype dtype);
+npu_dtype from_openvino(ov_element_type_e type);
+
+// NPU_OK, or the refusal of a port that the program does not have, on behalf of `call`.
+npu_status check_port(const char* call, const npu_program* program, npu_direction direction,
+                      std::size_t index);
+
+// openvino_devices.cpp
+npu_status open_driver(const char* vendor_library, const char* requested_device);
+const char* choice_reason();
+npu_status device_properties(std::int32_t index, npu_device_properties* properties);
+
+// openvino_programs.cpp
+npu_status program_load(std::int32_t index, const npu_program_source* source,
+                        npu_program** program);
+void program_unload(npu_program* program);
+npu_status program_port_count(const npu_program* program, npu_direction direction,
+                              std::size_t* count);
+npu_status program_port(const npu_program* program, npu_direction direction, std::size_t index,
+                        npu_port* port);
+npu_status program_property(const npu_program* program, const char* key, char* value,
+                            std::size_t bytes);
+
+// openvino_requests.cpp
+npu_status request_create(npu_program* program, npu_request** request);
+void request_destroy(npu_request* request);
+npu_status request_bind(npu_request* request, npu_direction direction, std::size_t index,
+                        npu_dtype dtype, std::int32_t rank, const std::int64_t* dims, void* data);
+npu_status request_run(npu_request* request, npu_stream* stream, npu_done done, void* context);
+npu_status request_output(npu_request* request, std::size_t index, npu_port* port,
+                          const void** data);
+npu_status request_layers(npu_request* request, npu_layer_record* records, std::size_t capacity,
+                          std::size_t* count);
+
+}  // namespace npu::openvino

@@ -1,0 +1,164 @@
+// Programs of the OpenVINO driver: compiled models, their ports and properties.
+#include <string>
+#include <vector>
+
+#include "driver/openvino_parts.h"
+
+namespace npu::openvino {
+namespace {
+
+npu_status compile(const npu_program_source* source, const std::vector<ov_property_t>& properties,
+                   ov_compiled_model_t** compiled) {
+  if (source->path != nullptr) {
+    NPU_OV(ov_core_compile_model_from_file_props, device.core, source->path, device.name.c_str(),
+           properties.size(), properties.data(), compiled);
+    return NPU_OK;
+  }
+  Owned<ov_tensor_t> weights{nullptr, device.api.ov_tensor_free};
+  if (source->weights != nullptr && source->weights_bytes != 0) {
+    std::int64_t size = static_cast<std::int64_t>(source->weights_bytes);
+    ov_tensor_t* tensor = nullptr;
+    NPU_OV(ov_tensor_create_from_host_ptr, U8, ov_shape_t{1, &size},
+           const_cast<void*>(source->weights), &tensor);
+    weights.reset(tensor);
+  }
+  ov_model_t* model = nullptr;
+  NPU_OV(ov_core_read_model_from_memory_buffer, device.core, source->model, source->model_bytes,
+         weights.get(), &model);
+  const Owned<ov_model_t> owned{model, device.api.ov_model_free};
+  NPU_OV(ov_core_compile_model_props, device.core, model, device.name.c_str(), properties.size(),
+         properties.data(), compiled);
+  return NPU_OK;
+}
+
+npu_status fill_dims(const ov_output_const_port_t* handle, npu_port* port) {
+  ov_partial_shape_t shape{};
+  NPU_OV(ov_port_get_partial_shape, handle, &shape);
+  const bool is_static_rank = shape.rank.min == shape.rank.max;
+  port->rank = is_static_rank ? static_cast<std::int32_t>(shape.rank.min) : -1;
+  const bool fits = port->rank <= NPU_MAX_RANK;
+  for (std::int32_t i = 0; fits && i < port->rank; ++i) {
+    const auto& dim = shape.dims[i];
+    port->dims[i] = dim.min == dim.max ? dim.min : NPU_DIM_DYNAMIC;
+  }
+  device.api.ov_partial_shape_free(&shape);
+  if (!fits) {
+    return fail(NPU_ERROR_UNSUPPORTED, "program_load: a port has rank " +
+                                           std::to_string(port->rank) + ", the limit is " +
+                                           std::to_string(NPU_MAX_RANK));
+  }
+  return NPU_OK;
+}
+
+npu_status read_port(const ov_compiled_model_t* compiled, npu_direction direction,
+                     std::size_t index, npu_port* port) {
+  *port = {};
+  ov_output_const_port_t* handle = nullptr;
+  if (direction == NPU_INPUT) {
+    NPU_OV(ov_compiled_model_input_by_index, compiled, index, &handle);
+  } else {
+    NPU_OV(ov_compiled_model_output_by_index, compiled, index, &handle);
+  }
+  const Owned<ov_output_const_port_t> owned{handle, device.api.ov_output_const_port_free};
+  char* name = nullptr;
+  // A port without a name is legal; it keeps the empty one.
+  if (device.api.ov_port_get_any_name(handle, &name) == OK) {
+    copy_text(port->name, sizeof(port->name), name);
+    device.api.ov_free(name);
+  }
+  ov_element_type_e type = DYNAMIC;
+  NPU_OV(ov_port_get_element_type, handle, &type);
+  port->dtype = from_openvino(type);
+  if (port->dtype == NPU_DTYPE_INVALID) {
+    return fail(NPU_ERROR_UNSUPPORTED, "program_load: port " + std::string(port->name) +
+                                           " has OpenVINO element type " +
+                                           std::to_string(static_cast<unsigned>(type)) +
+                                           ", which torch tensors do not have");
+  }
+  return fill_dims(handle, port);
+}
+
+npu_status read_ports(npu_program& program) {
+  for (const npu_direction direction : {NPU_INPUT, NPU_OUTPUT}) {
+    std::size_t count = 0;
+    if (direction == NPU_INPUT) {
+      NPU_OV(ov_compiled_model_inputs_size, program.compiled, &count);
+    } else {
+      NPU_OV(ov_compiled_model_outputs_size, program.compiled, &count);
+    }
+    program.ports[direction].resize(count);
+    for (std::size_t i = 0; i < count; ++i) {
+      NPU_TRY(read_port(program.compiled, direction, i, &program.ports[direction][i]));
+    }
+  }
+  return NPU_OK;
+}
+
+}  // namespace
+
+npu_status check_port(const char* call, const npu_program* program, npu_direction direction,
+                      std::size_t index) {
+  if (direction != NPU_INPUT && direction != NPU_OUTPUT) {
+    return fail(NPU_ERROR_ARGUMENT, std::string(call) + ": a port is an input or an output");
+  }
+  const std::size_t count = program->ports[direction].size();
+  if (index < count) return NPU_OK;
+  return fail(NPU_ERROR_ARGUMENT,
+              std::string(call) + ": " + (direction == NPU_INPUT ? "input " : "output ") +
+                  std::to_string(index) + " does not exist, there are " + std::to_string(count));
+}
+
+npu_status program_load(std::int32_t index, const npu_program_source* source,
+                        npu_program** program) {
+  NPU_TRY(driver::check_device_index("program_load", index));
+  if ((source->path == nullptr) == (source->model == nullptr)) {
+    return fail(NPU_ERROR_ARGUMENT, "program_load: exactly one of path and model must be set");
+  }
+  std::vector<ov_property_t> properties(source->option_count);
+  for (std::size_t i = 0; i < source->option_count; ++i) {
+    properties[i] = {source->options[i].key, source->options[i].value};
+  }
+  auto loaded = std::make_unique<npu_program>();
+  NPU_TRY(compile(source, properties, &loaded->compiled));
+  if (const npu_status status = read_ports(*loaded); status != NPU_OK) {
+    program_unload(loaded.release());
+    return status;
+  }
+  *program = loaded.release();
+  return NPU_OK;
+}
+
+void program_unload(npu_program* program) {
+  device.api.ov_compiled_model_free(program->compiled);
+  delete program;
+}
+
+npu_status program_port_count(const npu_program* program, npu_direction direction,
+                              std::size_t* count) {
+  if (direction != NPU_INPUT && direction != NPU_OUTPUT) {
+    return fail(NPU_ERROR_ARGUMENT, "program_port_count: a port is an input or an output");
+  }
+  *count = program->ports[direction].size();
+  return NPU_OK;
+}
+
+npu_status program_port(const npu_program* program, npu_direction direction, std::size_t index,
+                        npu_port* port) {
+  NPU_TRY(check_port("program_port", program, direction, index));
+  *port = program->ports[direction][index];
+  return NPU_OK;
+}
+
+npu_status program_property(const npu_program* program, const char* key, char* value,
+                            std::size_t bytes) {
+  char* text = nullptr;
+  if (device.api.ov_compiled_model_get_property(program->compiled, key, &text) != OK) {
+    return fail(NPU_ERROR_UNSUPPORTED,
+                "ov_compiled_model_get_property: the program has no property " + std::string(key));
+  }
+  copy_text(value, bytes, text);
+  device.api.ov_free(text);
+  return NPU_OK;
+}
+
+}  // namespace npu::openvino

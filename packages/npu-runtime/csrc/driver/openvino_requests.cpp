@@ -1,0 +1,178 @@
+// Requests of the OpenVINO driver: binding memory, running, outputs and layer times.
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "driver/host_streams.h"
+#include "driver/openvino_parts.h"
+
+namespace npu::openvino {
+
+// What a port of a request is bound to, so that binding the same memory again costs nothing.
+struct Binding {
+  void* data = nullptr;
+  std::vector<std::int64_t> dims;
+};
+
+}  // namespace npu::openvino
+
+struct npu_request {
+  const npu_program* program = nullptr;
+  ov_infer_request_t* infer = nullptr;
+  std::vector<npu::openvino::Binding> bindings[2];  // by npu_direction
+};
+
+namespace npu::openvino {
+
+namespace {
+
+std::string shape_text(std::int32_t rank, const std::int64_t* dims) {
+  std::string text = "(";
+  for (std::int32_t i = 0; i < rank; ++i)
+    text += (i == 0 ? "" : ", ") + (dims[i] < 0 ? std::string("?") : std::to_string(dims[i]));
+  return text + ")";
+}
+
+bool fits(const npu_port& port, npu_dtype dtype, std::int32_t rank, const std::int64_t* dims) {
+  if (dtype != port.dtype) return false;
+  for (std::int32_t i = 0; i < rank; ++i) {
+    if (dims[i] < 0) return false;
+    if (port.rank >= 0 && port.dims[i] != NPU_DIM_DYNAMIC && port.dims[i] != dims[i]) return false;
+  }
+  return true;
+}
+
+// Refuses here what OpenVINO would refuse with a message that names none of the values.
+npu_status check_binding(const npu_port& port, npu_dtype dtype, std::int32_t rank,
+                         const std::int64_t* dims, const void* data) {
+  if (rank < 0 || rank > NPU_MAX_RANK || (port.rank >= 0 && rank != port.rank)) {
+    return fail(NPU_ERROR_ARGUMENT, "request_bind: rank " + std::to_string(rank) +
+                                        " is not the rank of port " + std::string(port.name) +
+                                        ", " + std::to_string(port.rank));
+  }
+  const bool is_empty = std::find(dims, dims + rank, 0) != dims + rank;
+  if (data == nullptr && !is_empty) {
+    return fail(NPU_ERROR_ARGUMENT,
+                "request_bind: port " + std::string(port.name) + " needs memory, got NULL");
+  }
+  if (fits(port, dtype, rank, dims)) return NPU_OK;
+  return fail(NPU_ERROR_ARGUMENT, "request_bind: port " + std::string(port.name) +
+                                      " takes npu_dtype " + std::to_string(port.dtype) + " " +
+                                      shape_text(port.rank, port.dims) + ", got " +
+                                      std::to_string(dtype) + " " + shape_text(rank, dims));
+}
+
+npu_status infer(npu_request* request) {
+  NPU_OV(ov_infer_request_infer, request->infer);
+  return NPU_OK;
+}
+
+}  // namespace
+
+npu_status request_create(npu_program* program, npu_request** request) {
+  ov_infer_request_t* infer = nullptr;
+  NPU_OV(ov_compiled_model_create_infer_request, program->compiled, &infer);
+  auto created = std::make_unique<npu_request>();
+  created->program = program;
+  created->infer = infer;
+  for (const npu_direction direction : {NPU_INPUT, NPU_OUTPUT})
+    created->bindings[direction].resize(program->ports[direction].size());
+  *request = created.release();
+  return NPU_OK;
+}
+
+void request_destroy(npu_request* request) {
+  device.api.ov_infer_request_free(request->infer);
+  delete request;
+}
+
+npu_status request_bind(npu_request* request, npu_direction direction, std::size_t index,
+                        npu_dtype dtype, std::int32_t rank, const std::int64_t* dims, void* data) {
+  NPU_TRY(check_port("request_bind", request->program, direction, index));
+  NPU_TRY(check_binding(request->program->ports[direction][index], dtype, rank, dims, data));
+  Binding& bound = request->bindings[direction][index];
+  const std::size_t dim_count = static_cast<std::size_t>(rank);
+  if (bound.data == data && data != nullptr && bound.dims.size() == dim_count &&
+      std::equal(dims, dims + rank, bound.dims.begin())) {
+    return NPU_OK;
+  }
+  // Never empty: the port's own dtype came from OpenVINO.
+  const auto type = to_openvino(dtype);
+  std::vector<std::int64_t> shape(dims, dims + rank);
+  // An empty tensor may have no address, and OpenVINO refuses a null one.
+  static std::int64_t nothing[2] = {0, 0};
+  ov_tensor_t* tensor = nullptr;
+  NPU_OV(ov_tensor_create_from_host_ptr, *type, ov_shape_t{rank, shape.data()},
+         data != nullptr ? data : nothing, &tensor);
+  const Owned<ov_tensor_t> owned{tensor, device.api.ov_tensor_free};
+  bound = {};  // a refused bind leaves OpenVINO's side unknown
+  if (direction == NPU_INPUT) {
+    NPU_OV(ov_infer_request_set_input_tensor_by_index, request->infer, index, tensor);
+  } else {
+    NPU_OV(ov_infer_request_set_output_tensor_by_index, request->infer, index, tensor);
+  }
+  bound = {data, std::move(shape)};
+  return NPU_OK;
+}
+
+npu_status request_run(npu_request* request, npu_stream* stream, npu_done done, void* context) {
+  if (done == nullptr) {
+    stream->queue.wait();
+    return infer(request);
+  }
+  stream->queue.push([request, done, context] {
+    const npu_status status = infer(request);
+    done(context, status, status == NPU_OK ? "" : driver::last_error());
+  });
+  return NPU_OK;
+}
+
+npu_status request_layers(npu_request* request, npu_layer_record* records, std::size_t capacity,
+                          std::size_t* count) {
+  ov_profiling_info_list_t list{};
+  if (device.api.ov_infer_request_get_profiling_info(request->infer, &list) != OK) {
+    return fail(NPU_ERROR_UNSUPPORTED,
+                "ov_infer_request_get_profiling_info: the program was loaded without profiling, or "
+                "has not run yet");
+  }
+  *count = list.size;
+  for (std::size_t i = 0; i < std::min(capacity, list.size); ++i) {
+    const ov_profiling_info_t& info = list.profiling_infos[i];
+    npu_layer_record& record = records[i];
+    record = {};
+    copy_text(record.name, sizeof(record.name), info.node_name);
+    copy_text(record.type, sizeof(record.type), info.node_type);
+    copy_text(record.implementation, sizeof(record.implementation), info.exec_type);
+    record.duration_us = info.status == ov_profiling_info_t::EXECUTED ? info.real_time : 0;
+  }
+  device.api.ov_profiling_info_list_free(&list);
+  return NPU_OK;
+}
+
+npu_status request_output(npu_request* request, std::size_t index, npu_port* port,
+                          const void** data) {
+  NPU_TRY(check_port("request_output", request->program, NPU_OUTPUT, index));
+  *port = {};
+  ov_tensor_t* tensor = nullptr;
+  NPU_OV(ov_infer_request_get_output_tensor_by_index, request->infer, index, &tensor);
+  const Owned<ov_tensor_t> owned{tensor, device.api.ov_tensor_free};
+  ov_element_type_e type = DYNAMIC;
+  NPU_OV(ov_tensor_get_element_type, tensor, &type);
+  port->dtype = from_openvino(type);
+  ov_shape_t shape{};
+  NPU_OV(ov_tensor_get_shape, tensor, &shape);
+  port->rank = static_cast<std::int32_t>(shape.rank);
+  const bool fits = shape.rank <= NPU_MAX_RANK;
+  if (fits) std::copy(shape.dims, shape.dims + shape.rank, port->dims);
+  device.api.ov_shape_free(&shape);
+  if (!fits) return fail(NPU_ERROR_UNSUPPORTED, "request_output: the rank is above the limit");
+  void* address = nullptr;
+  std::size_t bytes = 0;
+  NPU_OV(ov_tensor_get_byte_size, tensor, &bytes);
+  if (bytes != 0) NPU_OV(ov_tensor_data, tensor, &address);
+  *data = address;
+  return NPU_OK;
+}
+
+}  // namespace npu::openvino
