@@ -1,5 +1,6 @@
 // Programs of the OpenVINO driver: compiled models, their ports and properties.
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "driver/openvino_parts.h"
@@ -123,6 +124,12 @@ npu_status program_load(std::int32_t index, const npu_program_source* source,
   if (const npu_status status = read_ports(*loaded); status != NPU_OK) {
     program_unload(loaded.release());
     return status;
+  }
+  // Without profiling OpenVINO still lists layers, with no times. A device that does not know the
+  // property is asked for its layers all the same.
+  char profiling[8] = {};
+  if (program_property(loaded.get(), "PERF_COUNT", profiling, sizeof(profiling)) == NPU_OK) {
+    loaded->has_layers = std::string_view(profiling) == "YES";
   }
   *program = loaded.release();
   return NPU_OK;

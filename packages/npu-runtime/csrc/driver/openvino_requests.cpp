@@ -131,10 +131,12 @@ npu_status request_run(npu_request* request, npu_stream* stream, npu_done done, 
 npu_status request_layers(npu_request* request, npu_layer_record* records, std::size_t capacity,
                           std::size_t* count) {
   ov_profiling_info_list_t list{};
+  if (!request->program->has_layers) {
+    return fail(NPU_ERROR_UNSUPPORTED, "request_layers: the program was loaded without profiling");
+  }
   if (device.api.ov_infer_request_get_profiling_info(request->infer, &list) != OK) {
     return fail(NPU_ERROR_UNSUPPORTED,
-                "ov_infer_request_get_profiling_info: the program was loaded without profiling, or "
-                "has not run yet");
+                "ov_infer_request_get_profiling_info: the request has not run yet");
   }
   *count = list.size;
   for (std::size_t i = 0; i < std::min(capacity, list.size); ++i) {

@@ -6,8 +6,12 @@
  *
  * reads `abi_version` first, and refuses a table of another version. Every function that can fail
  * returns an npu_status, and after any status but NPU_OK `last_error` gives the calling thread one
- * sentence that names the vendor call which failed. No function may throw or end the process. All
- * are called from any thread, without Python's lock; one request is used by one thread at a time.
+ * sentence, "call: what went wrong", where call is the vendor's function that failed or the
+ * function of this table that refused. A device, a port, a shape or an address that does not exist
+ * is refused with NPU_ERROR_ARGUMENT. No function may throw or end the process. All are called from
+ * any thread, without Python's lock; one request is used by one thread at a time.
+ *
+ * `python -m npu_runtime.conformance --driver NAME` checks a driver against every sentence below.
  *
  * Memory is unified: the runtime reserves a range of addresses once, and a driver makes parts of it
  * device memory with `memory_commit`. Host code reads and writes the same addresses.
@@ -93,7 +97,9 @@ typedef struct npu_stream npu_stream;   /* an in-order queue of one device */
 typedef struct npu_event npu_event;     /* a point in a stream's order */
 
 /* Tells that enqueued work has ended. `message` is one sentence when `status` is not NPU_OK, valid
- * during the call. Called once for each piece of work, on any thread, in the stream's order. */
+ * during the call. Called once for each piece of work whose function returned NPU_OK, and never for
+ * one that was refused; on any thread, in the stream's order, before the stream counts as idle. It
+ * may destroy the request that ran. */
 typedef void (*npu_done)(void* context, npu_status status, const char* message);
 
 /* One layer of a program's latest run, as the vendor measured it. */
@@ -106,15 +112,17 @@ typedef struct npu_layer_record {
 
 typedef struct npu_driver {
   uint32_t abi_version; /* NPU_DRIVER_ABI_VERSION */
-  const char* name;
+  const char* name;     /* what NPU_DRIVER and the entry point call it */
 
   /* One sentence about the calling thread's latest failure. Never NULL. */
   const char* (*last_error)(void);
 
-  /* Makes the driver ready and picks the devices it serves. `vendor_library` is the path of the
-   * vendor's library (NULL when the driver needs none), `requested_device` what the user asked for
-   * (NULL: the driver's choice). NPU_ERROR_ABSENT when the requested device is not there: a driver
-   * never puts another in its place. Called once. */
+  /* Makes the driver ready and picks the devices it serves. `vendor_library` is the path of
+   * OpenVINO's C library for the drivers of this wheel, and NULL for all others: they find their
+   * vendor's software themselves. `requested_device` is what the user asked for (NULL: the driver's
+   * choice); the name that device_properties gives can be asked for. NPU_ERROR_ABSENT when the
+   * requested device is not there, with a sentence for people: a driver never puts another in its
+   * place. Called once. */
   npu_status (*open)(const char* vendor_library, const char* requested_device);
 
   /* Why this device serves, as one sentence for people. Valid after open. */
@@ -129,15 +137,15 @@ typedef struct npu_driver {
   /* Makes [address, address + size_bytes) device memory, readable and writable by the host. Both
    * are multiples of the page size, and inside the range that the runtime reserved. */
   npu_status (*memory_commit)(int32_t device, void* address, size_t size_bytes);
-  /* Gives the pages back to the system; the addresses stay reserved. */
+  /* Gives the pages back to the system; the addresses stay reserved and can be committed again. */
   npu_status (*memory_decommit)(int32_t device, void* address, size_t size_bytes);
   /* Opens and closes a window in which host code may use [address, address + size_bytes), a whole
    * block as the runtime allocated it. Windows of one block nest. The runtime has waited for the
-   * device's work on it. NULL where the host may always use device memory. */
+   * device's work on it. Both are NULL where the host may always use device memory. */
   npu_status (*host_access_begin)(int32_t device, void* address, size_t size_bytes);
   npu_status (*host_access_end)(int32_t device, void* address, size_t size_bytes);
   /* Copies between addresses of device memory, in the stream's order; NULL `done` waits for the
-   * end. */
+   * end. The ranges do not overlap; 0 bytes are a copy too. */
   npu_status (*memory_copy)(npu_stream* stream, void* to, const void* from, size_t size_bytes,
                             npu_done done, void* context);
 
@@ -148,7 +156,9 @@ typedef struct npu_driver {
   /* Sets `is_idle` to 1 when nothing is enqueued or running, else to 0. */
   npu_status (*stream_query)(npu_stream* stream, int32_t* is_idle);
   npu_status (*stream_synchronize)(npu_stream* stream);
-  /* Later work of the stream starts only after the event's latest record is done. */
+  /* Later work of the stream starts only after the event's latest record is done. An event that was
+   * never recorded holds nobody up; one that is destroyed or recorded again still holds up those
+   * who wait. */
   npu_status (*stream_wait_event)(npu_stream* stream, npu_event* event);
 
   npu_status (*event_create)(int32_t device, npu_event** event);
@@ -156,12 +166,15 @@ typedef struct npu_driver {
   /* The event is done when all earlier work of the stream is. Recording again replaces the point.
    */
   npu_status (*event_record)(npu_event* event, npu_stream* stream);
+  /* An event that was never recorded is done. */
   npu_status (*event_query)(npu_event* event, int32_t* is_done);
   npu_status (*event_synchronize)(npu_event* event);
-  /* When the event was done, in nanoseconds of one clock of the device. The event must be done. */
+  /* When the event was done, in nanoseconds of one clock of the device. NPU_ERROR_ARGUMENT while it
+   * is not done, or was never recorded. */
   npu_status (*event_time_ns)(npu_event* event, int64_t* time_ns);
 
-  /* Compiles or imports a program. */
+  /* Compiles or imports a program. All requests of a program are destroyed before it is unloaded.
+   */
   npu_status (*program_load)(int32_t device, const npu_program_source* source,
                              npu_program** program);
   void (*program_unload)(npu_program* program);
@@ -169,8 +182,9 @@ typedef struct npu_driver {
                                    size_t* count);
   npu_status (*program_port)(const npu_program* program, npu_direction direction, size_t index,
                              npu_port* port);
-  /* Reads a property of the program as text, cut at `value_bytes`; NPU_ERROR_UNSUPPORTED for an
-   * unknown key. "LOADED_FROM_CACHE" is answered by every driver, with "YES" or "NO". */
+  /* Reads a property of the program as text, cut at `value_bytes` with its closing zero;
+   * NPU_ERROR_UNSUPPORTED for an unknown key. "LOADED_FROM_CACHE" is answered by every driver, with
+   * "YES" or "NO". */
   npu_status (*program_property)(const npu_program* program, const char* key, char* value,
                                  size_t value_bytes);
 
@@ -178,11 +192,12 @@ typedef struct npu_driver {
   npu_status (*request_create)(npu_program* program, npu_request** request);
   void (*request_destroy)(npu_request* request);
   /* Points a port at memory, which must stay valid until the port's next bind or the request's end.
-   * An output whose shape is known only after the run is never bound: request_output finds it. */
+   * An output whose shape is known only after the run is never bound: request_output finds it.
+   * After a refusal the request still runs once the port is bound right. */
   npu_status (*request_bind)(npu_request* request, npu_direction direction, size_t index,
                              npu_dtype dtype, int32_t rank, const int64_t* dims, void* data);
   /* Runs, in the stream's order. With `done` it may return before the run ends; with NULL it waits.
-   */
+   * After a run that failed, the request is destroyed or run again. */
   npu_status (*request_run)(npu_request* request, npu_stream* stream, npu_done done, void* context);
   /* Where an output is after a run, in memory that the request owns until its next run. */
   npu_status (*request_output)(npu_request* request, size_t index, npu_port* port,

@@ -1,0 +1,138 @@
+"""Checks of the table's head, of open, and of the sentences about failures."""
+
+import threading
+from ctypes import byref, c_int64, c_void_p
+
+from npu_runtime.conformance.bench import Bench, expect
+from npu_runtime.conformance.driver_table import ABI_VERSION, DeviceProperties, Status
+from npu_runtime.conformance.isolation import LastCall, run_isolated
+from npu_runtime.conformance.registry import CheckFailure, check
+
+__all__: list[str] = []
+
+
+@check("abi_version", is_open=False)
+def is_the_one_of_this_runtime(bench: Bench) -> None:
+    """The runtime refuses any other."""
+    expect(
+        bench.table.abi_version == ABI_VERSION,
+        f"is {bench.table.abi_version}; this runtime has {ABI_VERSION}",
+    )
+
+
+@check("name", is_open=False)
+def is_what_the_driver_is_asked_for_by(bench: Bench) -> None:
+    """What ``npu-runtime info`` shows is what NPU_DRIVER takes."""
+    name = (bench.table.name or b"").decode(errors="replace")
+    expect(
+        name == bench.driver.name, f"is {name!r}; the driver is installed as {bench.driver.name!r}"
+    )
+
+
+@check("last_error", is_open=False)
+def is_text_before_any_failure(bench: Bench) -> None:
+    """Never NULL."""
+    bench.last_error()
+
+
+@check("last_error")
+def names_the_call_that_failed(bench: Bench) -> None:
+    """One line, "call: what went wrong"."""
+    bench.call("device_properties", -1, byref(DeviceProperties()))
+    bench.expect_sentence()
+
+
+@check("last_error")
+def tells_of_the_latest_failure(bench: Bench) -> None:
+    """A second failure replaces the sentence about the first."""
+    bench.call("device_properties", -1, byref(DeviceProperties()))
+    first = bench.last_error()
+    event = bench.event()
+    bench.call("event_time_ns", event, byref(c_int64()))
+    expect(bench.last_error() != first, f"says {first!r} after two different failures")
+
+
+@check("last_error")
+def belongs_to_the_calling_thread(bench: Bench) -> None:
+    """A failure on another thread leaves this thread's sentence as it was."""
+    bench.call("device_properties", -1, byref(DeviceProperties()))
+    before = bench.last_error()
+    event = bench.event()
+    told: list[str] = []
+
+    def fail() -> None:
+        bench.call("event_time_ns", event, byref(c_int64()))
+        told.append(bench.last_error())
+
+    thread = threading.Thread(target=fail)
+    thread.start()
+    thread.join()
+    expect(told != [before], "says the same on a thread that failed in another call")
+    expect(bench.last_error() == before, "changed when another thread's call failed")
+
+
+@check("open", is_open=False)
+def opens_a_device(bench: Bench) -> None:
+    """The requested device, or with none the driver's choice."""
+    bench.open()
+    expect(bench.device_count() > 0, "gave NPU_OK and no device")
+
+
+@check("open", is_open=False)
+def refuses_an_absent_device(bench: Bench) -> None:
+    """NPU_ERROR_ABSENT with a sentence, never another device."""
+    library = bench.driver.vendor_library
+    status = bench.call("open", library and library.encode(), b"NO_SUCH_DEVICE")
+    expect(
+        status == Status.ERROR_ABSENT,
+        f"gave npu_status {status} for a device that is not there; the rule is NPU_ERROR_ABSENT",
+    )
+    expect("NO_SUCH_DEVICE" in bench.last_error(), "the sentence does not name what was asked for")
+
+
+@check("open", is_open=False)
+def opens_each_device_by_its_own_name(bench: Bench) -> None:
+    """What ``device_properties`` calls a device can be asked for."""
+
+    def first_name(_: LastCall) -> str:
+        bench.open()
+        return _name(bench)
+
+    child = run_isolated(first_name, timeout_s=60)
+    if child.problem:
+        raise CheckFailure(child.problem)
+    library = bench.driver.vendor_library
+    bench.must("open", library and library.encode(), str(child.value).encode())
+    expect(_name(bench) == child.value, f"{child.value!r} was asked for, {_name(bench)!r} serves")
+
+
+def _name(bench: Bench) -> str:
+    properties = DeviceProperties()
+    bench.must("device_properties", 0, byref(properties))
+    return bytes(properties.name).decode(errors="replace")
+
+
+@check("choice_reason")
+def is_one_line(bench: Bench) -> None:
+    """People read it in ``npu-runtime info``."""
+    reason = bench.call("choice_reason")
+    expect(bool(reason), "gave no text")
+    expect(b"\n" not in reason, "gave several lines")
+
+
+@check("memory_attach", is_open=False)
+def takes_a_range_as_large_as_the_runtimes(bench: Bench) -> None:
+    """A range of 1 TiB, whose last page is then committed."""
+    library, device = bench.driver.vendor_library, bench.driver.device
+    bench.must("open", library and library.encode(), device and device.encode())
+    size_bytes = 1 << 40
+    begin = bench.reserve(size_bytes)
+    bench.must("memory_attach", c_void_p(begin), size_bytes)
+    page = 4096
+    last = begin + size_bytes - page
+    status = bench.call("memory_commit", 0, last, page)
+    expect(status == Status.OK, f"the range's last page cannot be committed: {bench.last_error()}")
+    if bench.has("host_access_begin"):
+        bench.must("host_access_begin", 0, last, page)
+    c_int64.from_address(last).value = 42
+    expect(c_int64.from_address(last).value == 42, "the range's last page does not hold a value")

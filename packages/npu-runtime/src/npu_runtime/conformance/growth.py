@@ -1,0 +1,46 @@
+"""Whether doing something over and over holds more and more memory.
+
+Used by the checks of the functions that destroy.
+"""
+
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+
+from npu_runtime.conformance.registry import CheckFailure
+
+__all__ = ["expect_no_growth"]
+
+_BATCHES = 4
+_LEAST_BYTES = 32  # what one lost object takes at least, with what malloc adds
+
+
+def expect_no_growth(repeat: Callable[[], None], *, times: int, what: str) -> None:
+    """Repeats something that makes and destroys; fails where each batch leaves memory behind.
+
+    Args:
+        repeat: Makes one thing and destroys it.
+        times: How often in each batch: so often that the smallest object would show.
+        what: What is made, for the report.
+    """
+    for _ in range(times):
+        repeat()  # caches and pools fill up
+    held = [_resident_bytes()]
+    for _ in range(_BATCHES):
+        for _ in range(times):
+            repeat()
+        held.append(_resident_bytes())
+    grown = held[-1] - held[0]
+    always = all(after > before for before, after in pairwise(held))
+    if always and grown > _BATCHES * times * _LEAST_BYTES:
+        raise CheckFailure(
+            f"{_BATCHES * times} times making and destroying {what} left {grown:,} bytes behind"
+        )
+
+
+def _resident_bytes() -> int:
+    """Exact, which the count in /proc/self/statm is not."""
+    for line in Path("/proc/self/smaps_rollup").read_text().splitlines():
+        if line.startswith("Rss:"):
+            return int(line.split()[1]) * 1024
+    raise OSError("/proc/self/smaps_rollup has no line Rss")

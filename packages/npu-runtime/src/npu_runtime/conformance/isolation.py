@@ -1,0 +1,117 @@
+"""Runs one function in a forked child, so that a driver that crashes or hangs ends the child alone.
+
+What runs there is in run.py and the package checks.
+"""
+
+import faulthandler
+import json
+import mmap
+import os
+import select
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["Ended", "LastCall", "run_isolated"]
+
+_NAME_BYTES = 64
+
+
+class LastCall:
+    """The name of the driver function that a child called last, readable after its death."""
+
+    def __init__(self) -> None:
+        self._shared = mmap.mmap(-1, _NAME_BYTES)
+
+    def set(self, function: str) -> None:
+        """Notes a call that is about to be made."""
+        self._shared[:_NAME_BYTES] = function.encode()[:_NAME_BYTES].ljust(_NAME_BYTES, b"\0")
+
+    def get(self) -> str:
+        """The latest note; empty before the first."""
+        return self._shared[:_NAME_BYTES].rstrip(b"\0").decode()
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a child ended.
+
+    Attributes:
+        value: What its function gave, where it came to its end; else None.
+        problem: Why it did not; empty where it did.
+        last_call: The driver function that it called last.
+    """
+
+    value: Any
+    problem: str
+    last_call: str
+
+
+def run_isolated(function: Callable[[LastCall], Any], *, timeout_s: float) -> Ended:
+    """Runs ``function(last_call)`` in a forked child.
+
+    Args:
+        function: Gives something that JSON can hold.
+        timeout_s: A child that has not answered by then is killed.
+    """
+    last_call = LastCall()
+    reading, writing = os.pipe()
+    with tempfile.TemporaryFile() as printed:
+        child = os.fork()
+        if child == 0:
+            os.close(reading)
+            _run_in_child(function, last_call, writing, printed.fileno())
+        os.close(writing)
+        answer = _read_answer(reading, time.monotonic() + timeout_s)
+        os.close(reading)
+        if answer is None:
+            os.kill(child, signal.SIGKILL)
+        _, status = os.waitpid(child, 0)
+        printed.seek(0)
+        said = printed.read().decode(errors="replace").strip().splitlines()
+    name = last_call.get()
+    where = f" in {name}" if name else ""
+    if answer is None:
+        return Ended(None, f"did not return within {timeout_s:g} s{where}", name)
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        last_line = f"; it printed: {said[-1]}" if said else ""
+        shown = f"{number} ({signal.Signals(number).name})"
+        return Ended(None, f"ended by signal {shown}{where}{last_line}", name)
+    if not answer:
+        return Ended(None, f"ended with exit code {os.WEXITSTATUS(status)}{where}", name)
+    return Ended(json.loads(answer), "", name)
+
+
+def _run_in_child(
+    function: Callable[[LastCall], Any], last_call: LastCall, writing: int, printed: int
+) -> None:
+    """Never returns: what the parent has open or pending must not be closed or run twice."""
+    faulthandler.disable()  # the parent tells of a crash, in one line
+    sys.stdout.flush()
+    os.dup2(printed, 1)
+    os.dup2(printed, 2)
+    try:
+        answer = json.dumps(function(last_call)).encode()
+        with os.fdopen(writing, "wb") as pipe:
+            pipe.write(answer)
+    except BaseException:  # noqa: BLE001  # an empty answer: the parent sees that there is none
+        os._exit(1)
+    os._exit(0)
+
+
+def _read_answer(pipe: int, deadline: float) -> bytes | None:
+    """Everything that comes until the child closes the pipe; None where that is too late."""
+    answer = b""
+    while True:
+        ready, _, _ = select.select([pipe], [], [], max(0.0, deadline - time.monotonic()))
+        if not ready:
+            return None
+        part = os.read(pipe, 1 << 16)
+        if not part:
+            return answer
+        answer += part

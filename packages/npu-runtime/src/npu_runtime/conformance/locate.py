@@ -1,0 +1,91 @@
+"""Finds the driver under test by name: its table, its library and its programs.
+
+Which driver serves a process is decided in csrc/driver/choice.cpp, not here.
+"""
+
+import ctypes
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from npu_runtime import _C
+from npu_runtime.conformance.openvino_programs import openvino_programs
+from npu_runtime.conformance.program_set import ProgramSet
+from npu_runtime.drivers import BUILT_IN, library_of, openvino_library, vendor_entry_points
+from npu_runtime.errors import DriverError, InputError
+
+__all__ = ["DriverUnderTest", "find_driver"]
+
+
+@dataclass(frozen=True)
+class DriverUnderTest:
+    """What the test needs of a driver.
+
+    Attributes:
+        name: What ``NPU_DRIVER`` calls it.
+        table_address: Gives the address of its ``npu_driver``; loads the library, so it is called
+            in a child process.
+        vendor_library: What ``open`` gets as ``vendor_library``.
+        device: What ``open`` gets as ``requested_device``.
+        programs: What the checks of programs and requests run; None where there is none.
+        no_programs: Why there is none.
+    """
+
+    name: str
+    table_address: Callable[[], int]
+    vendor_library: str | None = None
+    device: str | None = None
+    programs: ProgramSet | None = None
+    no_programs: str = ""
+
+
+def find_driver(name: str, *, device: str | None = None) -> DriverUnderTest:
+    """Finds a built-in or an installed driver.
+
+    Raises:
+        InputError: No driver has this name (code ``driver-unknown``).
+        DriverError: The vendor's wheel cannot say where its library is (code ``driver-locate``).
+    """
+    if name in BUILT_IN:
+        return DriverUnderTest(
+            name=name,
+            table_address=lambda: _C.driver_table(name),
+            vendor_library=openvino_library() or None,
+            device=device,
+            programs=openvino_programs(),
+        )
+    entries = {entry.name: entry for entry in vendor_entry_points()}
+    if name not in entries:
+        known = ", ".join([*BUILT_IN, *entries])
+        raise InputError(
+            f"conformance: no driver is called {name!r}; these are installed: {known}. "
+            "Install the wheel that holds it, or check the name of its entry point.",
+            "driver-unknown",
+        )
+    try:
+        library = library_of(entries[name])
+        module = importlib.import_module(entries[name].module)
+        give_programs = getattr(module, "conformance_programs", None)
+        programs = None if give_programs is None else give_programs()
+    except Exception as error:
+        raise DriverError(
+            f"conformance: the wheel of driver {name} fails while it is looked at: "
+            f"{type(error).__name__}: {error}. The entry point {entries[name].value} must give the "
+            "path of the library.",
+            "driver-locate",
+        ) from error
+    return DriverUnderTest(
+        name=name,
+        table_address=lambda: table_of_library(library),
+        device=device,
+        programs=programs,
+        no_programs=f"{entries[name].module} has no function conformance_programs()",
+    )
+
+
+def table_of_library(library: str) -> int:
+    """The address that a library's ``npu_driver_table()`` returns."""
+    function = ctypes.CDLL(library).npu_driver_table
+    function.restype = ctypes.c_void_p
+    function.argtypes = []
+    return int(function() or 0)

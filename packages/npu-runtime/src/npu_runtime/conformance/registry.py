@@ -1,0 +1,87 @@
+"""The list of checks: each belongs to one field of the table, and its docstring is what it checks.
+
+The checks themselves are in the package checks; running them is in run.py.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from npu_runtime.conformance.driver_table import FIELDS
+
+if TYPE_CHECKING:
+    from npu_runtime.conformance.bench import Bench
+
+__all__ = ["Check", "CheckFailure", "Unsupported", "all_checks", "check"]
+
+
+class CheckFailure(Exception):
+    """The driver broke a rule.
+
+    Args:
+        reason: What was seen, and what the rule is.
+        function: The field of the table that broke it, where that is not the one under test.
+    """
+
+    def __init__(self, reason: str, *, function: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.function = function
+
+
+class Unsupported(Exception):
+    """The interface lets the driver leave this out, and it does; the text says why."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One rule about one field of the table.
+
+    Attributes:
+        field: The field.
+        name: What is checked, as a name.
+        body: Raises CheckFailure or Unsupported.
+        is_open: Whether ``body`` gets a driver that was opened and has memory.
+    """
+
+    field: str
+    name: str
+    body: Callable[["Bench"], None]
+    is_open: bool
+
+    @property
+    def label(self) -> str:
+        """``field.name``, which ``-k`` selects by."""
+        return f"{self.field}.{self.name}"
+
+
+_checks: dict[str, Check] = {}
+
+
+def check(
+    field: str, *, is_open: bool = True
+) -> Callable[[Callable[["Bench"], None]], Callable[["Bench"], None]]:
+    """Registers a function as a check of ``field``; its name says what is checked."""
+
+    def register(body: Callable[["Bench"], None]) -> Callable[["Bench"], None]:
+        made = Check(field, body.__name__, body, is_open)
+        if field not in FIELDS:
+            raise ValueError(f"{made.label}: npu_driver has no field {field}.")
+        if made.label in _checks:
+            first = _checks[made.label].body.__code__
+            second = body.__code__
+            raise ValueError(
+                f"{made.label} is registered twice: {first.co_filename}:{first.co_firstlineno} "
+                f"and {second.co_filename}:{second.co_firstlineno}."
+            )
+        _checks[made.label] = made
+        return body
+
+    return register
+
+
+def all_checks() -> list[Check]:
+    """Every check, in the order of the table's fields and then by name."""
+    import npu_runtime.conformance.checks  # noqa: F401  # registers them
+
+    return sorted(_checks.values(), key=lambda item: (FIELDS.index(item.field), item.name))

@@ -1,0 +1,104 @@
+"""Runs the checks, each in a child process of its own, and gathers their results.
+
+Printing them is in report.py.
+"""
+
+import fnmatch
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from npu_runtime.conformance.bench import Bench
+from npu_runtime.conformance.isolation import LastCall, run_isolated
+from npu_runtime.conformance.locate import DriverUnderTest
+from npu_runtime.conformance.registry import Check, CheckFailure, Unsupported, all_checks
+
+__all__ = ["BLOCKED", "FAIL", "PASS", "UNSUPPORTED", "Result", "run_checks", "select_checks"]
+
+PASS = "pass"
+FAIL = "fail"
+BLOCKED = "blocked"  # another function failed before the one under test was reached
+UNSUPPORTED = "unsupported"
+
+
+@dataclass(frozen=True)
+class Result:
+    """How one check ended.
+
+    Attributes:
+        field: The field of the table that was checked.
+        check: What was checked.
+        outcome: ``pass``, ``fail``, ``blocked`` or ``unsupported``.
+        reason: Why, where it did not pass.
+    """
+
+    field: str
+    check: str
+    outcome: str
+    reason: str
+
+
+def select_checks(pattern: str | None = None) -> list[Check]:
+    """The checks whose ``field.name`` contains the pattern, or matches it where it has a ``*``."""
+    checks = all_checks()
+    if not pattern:
+        return checks
+    wild = pattern if "*" in pattern else f"*{pattern}*"
+    return [item for item in checks if fnmatch.fnmatchcase(item.label, wild)]
+
+
+def run_checks(
+    driver: DriverUnderTest,
+    checks: Sequence[Check],
+    *,
+    timeout_s: float = 60,
+    on_result: Callable[[Result], None] = lambda _: None,
+) -> list[Result]:
+    """Runs the checks on a driver.
+
+    Args:
+        driver: Which.
+        checks: What ``select_checks`` gave.
+        timeout_s: How long one check may take; one that takes longer has failed.
+        on_result: Is told of each result as it comes.
+    """
+    results = []
+    for item in checks:
+        result = _run_one(driver, item, timeout_s)
+        on_result(result)
+        results.append(result)
+    return results
+
+
+def _run_one(driver: DriverUnderTest, item: Check, timeout_s: float) -> Result:
+    def body(last_call: LastCall) -> list[str]:
+        return _outcome(driver, item, last_call)
+
+    ended = run_isolated(body, timeout_s=timeout_s)
+    if ended.problem:
+        return Result(item.field, item.name, FAIL, ended.problem)
+    outcome, reason = _pair(ended.value)
+    return Result(item.field, item.name, outcome, reason)
+
+
+def _outcome(driver: DriverUnderTest, item: Check, last_call: LastCall) -> list[str]:
+    """Runs in the child."""
+    try:
+        bench = Bench(driver, last_call)
+        if item.is_open:
+            bench.open()
+        item.body(bench)
+    except Unsupported as reason:
+        return [UNSUPPORTED, str(reason)]
+    except CheckFailure as failure:
+        if failure.function in ("", item.field):
+            return [FAIL, failure.reason]
+        return [BLOCKED, f"{failure.function} {failure.reason}"]
+    except OSError as error:
+        return [FAIL, f"{type(error).__name__}: {error}"]
+    return [PASS, ""]
+
+
+def _pair(value: Any) -> tuple[str, str]:
+    outcome, reason = value
+    return str(outcome), str(reason)
