@@ -39,6 +39,7 @@ NO_DONE = DONE()  # a NULL function: the call waits
 Floats = npt.NDArray[np.float32]
 
 _SENTENCE = re.compile(r"[A-Za-z_][\w:.]*: \S")
+_HOST_CODE = "host code after "
 _ARENA_BYTES = 1 << 36
 _BUSY_BYTES = 32 << 20
 _BUSY_COPIES = 8
@@ -195,15 +196,22 @@ class Bench:
     def write(self, block: Block, data: bytes, *, offset: int = 0) -> None:
         """Host code writes into a block, inside a window."""
         self.begin_access(block)
+        self.note_host_access()
         ctypes.memmove(block.address + offset, data, len(data))
         self.end_access(block)
 
     def read(self, block: Block, size_bytes: int, *, offset: int = 0) -> bytes:
         """Host code reads a block, inside a window."""
         self.begin_access(block)
+        self.note_host_access()
         data = ctypes.string_at(block.address + offset, size_bytes)
         self.end_access(block)
         return data
+
+    def note_host_access(self) -> None:
+        """For the report of a crash: what follows is host code that touches device memory."""
+        function = self._last_call.get().removeprefix(_HOST_CODE)
+        self._last_call.set(_HOST_CODE + function)
 
     def begin_access(self, block: Block) -> None:
         """Opens a window where the driver has windows."""

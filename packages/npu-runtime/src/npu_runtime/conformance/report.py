@@ -38,7 +38,8 @@ def closing_line(driver: str, results: Sequence[Result]) -> str:
         for outcome in (PASS, FAIL, BLOCKED, UNSUPPORTED)
         if counts[outcome]
     )
-    return f"driver {driver}: {len(results)} checks of {fields} fields of npu_driver: {told}"
+    of = f"{fields} field" + ("" if fields == 1 else "s")
+    return f"driver {driver}: {len(results)} checks of {of} of npu_driver: {told}"
 
 
 def as_json(driver: str, results: Sequence[Result]) -> dict[str, object]:

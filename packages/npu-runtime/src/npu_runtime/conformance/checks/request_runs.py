@@ -77,7 +77,7 @@ def keeps_its_place_between_copies(bench: Bench) -> None:
                     "memory_copy", stream, to.address, source.address, 256, done.callback, context
                 )
     bench.must("stream_synchronize", stream)
-    got = bench.read_floats(value, 64)[0]
+    got = float(bench.read_floats(value, 64)[0])
     expect(got == 20, f"twenty times x + 1, each on the former's result, gave {got}")
 
 
@@ -95,7 +95,7 @@ def counts_in_its_own_request(bench: Bench) -> None:
     for number in range(10):
         bench.must("request_run", requests[number % 2], stream, done.callback, number)
     bench.must("stream_synchronize", stream)
-    got = [bench.read_floats(y, 2)[0] for y in outputs]
+    got = [float(bench.read_floats(y, 2)[0]) for y in outputs]
     expect(got == [5, 50], f"five runs that add 1 and five that add 10 gave {got}")
 
 

@@ -34,7 +34,7 @@ def makes_contexts_apart(bench: Bench) -> None:
         bench.bind(request, Direction.OUTPUT, 0, y, [64])
     for request in requests:
         bench.run(request, stream)
-    got = [bench.read_floats(y, 64)[0] for _, y in blocks]
+    got = [float(bench.read_floats(y, 64)[0]) for _, y in blocks]
     expect(got == [2, 11], f"two requests with inputs 1 and 10 gave {got}; the rule is 2 and 11")
 
 
@@ -85,7 +85,7 @@ def binds_each_port_by_its_index(bench: Bench) -> None:
         bench.bind(request, Direction.INPUT, index, blocks[index], [2, 3])
         bench.bind(request, Direction.OUTPUT, index, blocks[2 + index], [2, 3])
     bench.run(request, stream)
-    got = [bench.read_floats(block, 6)[0] for block in blocks[2:]]
+    got = [float(bench.read_floats(block, 6)[0]) for block in blocks[2:]]
     expect(got == [11, 40], f"x + 1 and 2 * y for x = 10, y = 20 gave {got}")
 
 

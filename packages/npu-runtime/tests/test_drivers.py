@@ -1,0 +1,83 @@
+"""Drivers in other wheels: when they are looked for, and what a broken one does."""
+
+from pathlib import Path
+
+import pytest
+
+SCANS = """
+import importlib.metadata
+real, groups = importlib.metadata.entry_points, []
+def counted(**arguments):
+    groups.append(arguments.get("group"))
+    return real(**arguments)
+importlib.metadata.entry_points = counted
+import torch
+print(groups.count("npu_runtime.drivers"))
+print(torch.ones(3, device="npu").sum().item())
+print(groups.count("npu_runtime.drivers"))
+"""
+
+
+@pytest.fixture
+def vendor(tmp_path: Path) -> Path:
+    """A wheel, unpacked, whose entry point for a driver raises."""
+    (tmp_path / "lost_vendor.py").write_text("def library():\n    raise OSError('no chip here')\n")
+    info = tmp_path / "lost_vendor-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: lost-vendor\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[npu_runtime.drivers]\nlost = lost_vendor:library\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "driver, at_first_use", [("", "1"), ("openvino", "0"), ("sim", "0")], ids=["any", "ov", "sim"]
+)
+def test_drivers_are_looked_for_when_a_device_is_opened(run_python, driver, at_first_use):
+    done = run_python(SCANS, NPU_DRIVER=driver)
+    assert done.stdout.split() == ["0", "3.0", at_first_use], done.stderr
+
+
+def test_a_wheel_that_fails_is_logged_and_another_driver_serves(run_python, vendor):
+    done = run_python(
+        "import torch, npu_runtime; print(npu_runtime.device_info().driver)",
+        PYTHONPATH=str(vendor),
+        NPU_DRIVER="",
+    )
+    assert done.stdout.strip() == "openvino", done.stderr
+    assert "the driver lost could not be located" in done.stderr
+    assert "OSError: no chip here" in done.stderr
+
+
+def test_a_wheel_that_fails_and_was_asked_for_says_why(run_python, vendor):
+    done = run_python(
+        "import torch, npu_runtime\n"
+        "try:\n    npu_runtime.device_info()\n"
+        "except npu_runtime.DeviceError as error:\n    print(error)",
+        PYTHONPATH=str(vendor),
+        NPU_DRIVER="lost",
+    )
+    assert "lost: OSError: no chip here" in done.stdout, done.stderr
+    assert "[device-absent]" in done.stdout
+    assert done.stderr == ""
+
+
+def test_the_conformance_test_says_why_such_a_wheel_cannot_be_tested(run_python, vendor):
+    done = run_python(
+        "import sys; from npu_runtime.conformance.__main__ import main\n"
+        "sys.exit(main(['--driver', 'lost']))",
+        PYTHONPATH=str(vendor),
+    )
+    assert done.returncode == 2
+    assert "OSError: no chip here" in done.stderr
+    assert done.stderr.strip().endswith("[driver-locate]")
+
+
+def test_an_unknown_driver_is_told_with_the_installed_ones(run_python, vendor):
+    done = run_python(
+        "import torch, npu_runtime\n"
+        "try:\n    npu_runtime.device_info()\n"
+        "except npu_runtime.DeviceError as error:\n    print(error)",
+        PYTHONPATH=str(vendor),
+        NPU_DRIVER="nope",
+    )
+    assert "these drivers are installed: openvino, sim, lost" in done.stdout, done.stderr
