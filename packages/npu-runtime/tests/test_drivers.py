@@ -37,15 +37,14 @@ def test_drivers_are_looked_for_when_a_device_is_opened(run_python, driver, at_f
     assert done.stdout.split() == ["0", "3.0", at_first_use], done.stderr
 
 
-def test_a_wheel_that_fails_is_logged_and_another_driver_serves(run_python, vendor):
+def test_a_wheel_that_fails_is_warned_of_and_another_driver_serves(run_python, vendor):
     done = run_python(
         "import torch, npu_runtime; print(npu_runtime.device_info().driver)",
         PYTHONPATH=str(vendor),
         NPU_DRIVER="",
     )
     assert done.stdout.strip() == "openvino", done.stderr
-    assert "the driver lost could not be located" in done.stderr
-    assert "OSError: no chip here" in done.stderr
+    assert "lost: OSError: no chip here; the driver openvino serves instead" in done.stderr
 
 
 def test_a_wheel_that_fails_and_was_asked_for_says_why(run_python, vendor):

@@ -7,6 +7,8 @@
 #include <mutex>
 #include <utility>
 
+#include <c10/util/Exception.h>
+
 #include "driver/openvino.h"
 #include "driver/sim.h"
 #include "memory/arena.h"
@@ -118,6 +120,9 @@ void open(Choice& state, const std::vector<VendorDriver>& vendors) {
         "NPU_DRIVER=" + wanted + " was asked for, and these drivers are installed: openvino, sim";
     for (const VendorDriver& vendor : vendors)
       state.error += ", " + vendor.name;
+  }
+  if (state.table != nullptr && !state.error.empty()) {
+    TORCH_WARN("npu: ", state.error, "; the driver ", state.table->name, " serves instead.");
   }
   if (state.table != nullptr && state.table->host_access_begin != nullptr) {
     npu::detail::host_access_level.fetch_add(1);  // never free: every access needs its window

@@ -5,12 +5,9 @@ Which one serves is decided in csrc/driver/choice.cpp; the interface is include/
 
 import importlib.metadata
 import importlib.util
-import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
-
-from npu_runtime.config import config
 
 __all__ = [
     "BUILT_IN",
@@ -23,8 +20,6 @@ __all__ = [
 
 ENTRY_POINT_GROUP = "npu_runtime.drivers"
 BUILT_IN = ("openvino", "sim")
-
-_logger = logging.getLogger(__name__)
 
 
 def vendor_entry_points() -> list[importlib.metadata.EntryPoint]:
@@ -46,15 +41,13 @@ def find_vendor_drivers() -> list[tuple[str, str, str]]:
     """Name, library and problem of each installed vendor's driver, by name.
 
     Called when the device is opened. Where the wheel cannot say where its library is, ``library``
-    is empty and ``problem`` says why; a wheel that nobody asked for by name is logged as well.
+    is empty and ``problem`` says why.
     """
     found = []
     for entry in vendor_entry_points():
         try:
             found.append((entry.name, library_of(entry), ""))
-        except Exception as error:  # a broken vendor's wheel must not keep others from serving
-            if config.driver != entry.name:
-                _logger.warning("the driver %s could not be located", entry.name, exc_info=True)
+        except Exception as error:  # noqa: BLE001  # choice.cpp tells of it: an error or a warning
             found.append((entry.name, "", f"{type(error).__name__}: {error}"))
     return found
 
