@@ -1,11 +1,10 @@
-"""The bench: one opened driver under test, with memory, and calls that watch what comes back.
+"""The bench: one driver under test, opened, with memory, streams, events and programs.
 
-What is checked with it is in the package checks.
+What is checked with it is in the package checks; single calls are in driver_calls.py.
 """
 
 import ctypes
 import mmap
-import re
 import tempfile
 from collections.abc import Mapping, Sequence
 from ctypes import byref, c_int, c_int32, c_int64, c_long, c_size_t, c_void_p
@@ -16,15 +15,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from npu_runtime.conformance.driver_calls import DriverCalls, expect
 from npu_runtime.conformance.driver_table import (
     DONE,
     Direction,
-    DriverTable,
     Dtype,
     Option,
     Port,
     ProgramSource,
-    Status,
 )
 from npu_runtime.conformance.isolation import LastCall
 from npu_runtime.conformance.locate import DriverUnderTest
@@ -38,17 +36,10 @@ NO_DONE = DONE()  # a NULL function: the call waits
 
 Floats = npt.NDArray[np.float32]
 
-_SENTENCE = re.compile(r"[A-Za-z_][\w:.]*: \S")
 _HOST_CODE = "host code after "
 _ARENA_BYTES = 1 << 36
 _BUSY_BYTES = 32 << 20
 _BUSY_COPIES = 8
-
-
-def expect(holds: bool, reason: str) -> None:
-    """Fails the check with ``reason`` unless ``holds``."""
-    if not holds:
-        raise CheckFailure(reason)
 
 
 @dataclass(frozen=True)
@@ -77,8 +68,8 @@ class Done:
         return [context for context, _, _ in self.calls]
 
 
-class Bench:
-    """One driver in this process.
+class Bench(DriverCalls):
+    """One opened driver in this process.
 
     Args:
         driver: Which.
@@ -86,76 +77,10 @@ class Bench:
     """
 
     def __init__(self, driver: DriverUnderTest, last_call: LastCall) -> None:
-        self.driver = driver
-        self._last_call = last_call
-        last_call.set("npu_driver_table")
-        address = driver.table_address()
-        if not address:
-            raise CheckFailure("npu_driver_table gave NULL", function="npu_driver_table")
-        self.table = DriverTable.from_address(address)
+        super().__init__(driver, last_call)
         self._next = self._end = 0
         self._busy_blocks: list[Block] = []
         self._kept: list[object] = []  # what the driver may still hold a pointer to
-
-    # --- calls
-
-    def has(self, function: str) -> bool:
-        """Whether the table has this function, or NULL."""
-        return bool(getattr(self.table, function))
-
-    def call(self, function: str, *arguments: Any) -> Any:
-        """Calls a function of the table; gives what it gives."""
-        if not self.has(function):
-            raise CheckFailure("the function is NULL", function=function)
-        self._last_call.set(function)
-        return getattr(self.table, function)(*arguments)
-
-    def must(self, function: str, *arguments: Any) -> None:
-        """Calls a function whose arguments are right; the check fails unless it gives NPU_OK."""
-        status = self.call(function, *arguments)
-        if status != Status.OK:
-            raise CheckFailure(
-                f"gave {status_name(status)}: {self.last_error()}", function=function
-            )
-
-    def refuses(
-        self, function: str, *arguments: Any, what: str, status: Status = Status.ERROR_ARGUMENT
-    ) -> None:
-        """Calls a function with something wrong; it must say so.
-
-        Args:
-            function: Which.
-            *arguments: What it gets.
-            what: What is wrong about them, for the report.
-            status: What it must give.
-        """
-        got = self.call(function, *arguments)
-        expect(
-            got == status,
-            f"gave {status_name(got)} for {what}; the rule is {status_name(status)}",
-        )
-        self.expect_sentence()
-
-    def fails(self, function: str, *arguments: Any, what: str) -> None:
-        """Like ``refuses``, where the driver chooses the status."""
-        got = self.call(function, *arguments)
-        expect(got != Status.OK, f"gave NPU_OK for {what}")
-        self.expect_sentence()
-
-    def last_error(self) -> str:
-        """The calling thread's sentence."""
-        text = self.call("last_error")
-        if text is None:
-            raise CheckFailure("gave NULL", function="last_error")
-        return bytes(text).decode(errors="replace")
-
-    def expect_sentence(self) -> None:
-        """The latest failure must have left a sentence that names the call."""
-        text = self.last_error()
-        if not _SENTENCE.match(text) or "\n" in text:
-            raise CheckFailure(
-                f'after a failure it says {text!r}; the rule is one line, "call: what went wrong"'
-            )
 
     # --- opening and memory
 
@@ -403,9 +328,3 @@ class Bench:
         if flag.value not in (0, 1):
             raise CheckFailure(f"gave {flag.value}; the rule is 0 or 1", function=function)
         return flag.value == 1
-
-
-def status_name(status: int) -> str:
-    """The status as the header writes it."""
-    known = {int(item): f"NPU_{item.name}" for item in Status}
-    return known.get(status, f"npu_status {status}")
