@@ -86,18 +86,18 @@ def test_an_installed_driver_comes_before_openvino(run, toy):
     assert done.stdout.split() == ["openvino", "CPU"]
 
 
-def test_its_programs_run_enqueued_in_order_and_tell_their_layers(run, toy):
+def test_its_programs_run_enqueued_and_in_order(run, toy):
     code = (
         "import torch, npu_runtime\n"
         "text = b'input x 4\\nvariable sum 4\\nt = add sum x\\nstore sum t\\noutput t\\n'\n"
         "options = {'INFERENCE_PRECISION_HINT': 'f32'}\n"
-        "p = npu_runtime.load_program(text, name='sum', options=options, profiling=True)\n"
+        "p = npu_runtime.load_program(text, name='sum', options=options)\n"
         "s = p.session(); x = torch.ones(4, device='npu')\n"
         "for _ in range(100): (y,) = s.run([x])\n"
-        "print(y.cpu().tolist(), [layer.type for layer in s.layers()])"
+        "print(y.cpu().tolist())"
     )
     done = run("python", "-c", code, NPU_DRIVER="toy", **toy)
-    assert done.stdout.strip() == "[100.0, 100.0, 100.0, 100.0] ['add']", done.stderr
+    assert done.stdout.strip() == "[100.0, 100.0, 100.0, 100.0]", done.stderr
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def console_blocks(text: str) -> list[tuple[str, list[str]]]:
 def test_the_guide_shows_what_its_commands_print(run, root, toy):
     """`...` on the page stands for lines that are left out."""
     shown = console_blocks((root / GUIDE).read_text())
-    assert len(shown) >= 4
+    assert len(shown) == 3
     for command, lines in shown:
         words = shlex.split(command)
         variables = dict(word.split("=", 1) for word in words if re.match(r"NPU_\w+=", word))
