@@ -57,18 +57,29 @@ bool is_block(const c10::DataPtr& memory) noexcept {
 // The time in which host code may use a block: begins by waiting for the device's work on it.
 class Window {
  public:
-  explicit Window(const c10::StorageImpl& storage)
-      : data_(is_host_access_free()
-                  ? nullptr
-                  : begin_host_access(const_cast<void*>(storage.data_ptr().get()))) {}
-  ~Window() {
-    if (C10_UNLIKELY(data_ != nullptr)) end_host_access(data_);
-  }
+  explicit Window(const c10::StorageImpl& storage) : opened_(open(storage)) {}
+  ~Window() { close(); }
   Window(const Window&) = delete;
   Window& operator=(const Window&) = delete;
 
+  // For memory that has moved.
+  void reopen(const c10::StorageImpl& storage) {
+    close();
+    opened_ = nullptr;
+    opened_ = open(storage);
+  }
+
  private:
-  void* data_;
+  static void* open(const c10::StorageImpl& storage) {
+    if (C10_LIKELY(is_host_access_free())) return nullptr;
+    return begin_host_access(const_cast<void*>(storage.data_ptr().get()));
+  }
+
+  void close() noexcept {
+    if (C10_UNLIKELY(opened_ != nullptr)) end_host_access(opened_);
+  }
+
+  void* opened_;
 };
 
 // Both kinds of alias live as long as host code uses the bytes, and so does their window.
@@ -79,6 +90,11 @@ class AliasImpl final : public c10::TensorImpl {
         window_(*source.unsafe_storage().unsafeGetStorageImpl()) {
     copy_generic_tensor_metadata(&source, this);
     device_opt_ = kHost;
+  }
+
+  void move_to(c10::Storage&& alias, const c10::StorageImpl& source) {
+    set_storage_keep_dtype(std::move(alias));
+    window_.reopen(source);
   }
 
  private:
@@ -112,6 +128,7 @@ struct AliasSlot final : BlockAttachment {
     if (block_data == nullptr) return;  // moved to its npu storage by a resize
     c10::DataPtr kept;
     try {
+      const HostAccess window(block_data);
       kept = c10::GetCPUAllocator()->allocate(storage->nbytes());
       std::memcpy(kept.get(), block_data, storage->nbytes());
     } catch (const std::exception&) {
@@ -237,7 +254,12 @@ const c10::StorageImpl* prepare_for_write(const at::Tensor& alias, const at::Ten
   c10::TensorImpl& impl = *alias.unsafeGetTensorImpl();
   c10::StorageImpl& storage = *original.storage().unsafeGetStorageImpl();
   if (C10_UNLIKELY(!is_block(storage.data_ptr()))) {
-    impl.set_storage_keep_dtype(alias_storage(storage, Access::kWrite));
+    c10::Storage writable = alias_storage(storage, Access::kWrite);
+    if (auto* plain = dynamic_cast<AliasImpl*>(&impl)) {
+      plain->move_to(std::move(writable), storage);
+    } else {  // quantized memory is never copy-on-write, and so has not moved
+      impl.set_storage_keep_dtype(std::move(writable));
+    }
   }
   return impl.unsafe_storage().unsafeGetStorageImpl();
 }

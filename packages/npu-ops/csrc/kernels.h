@@ -28,6 +28,10 @@ at::Scalar local_scalar_dense(const at::Tensor& self);
 
 // storage.cpp
 at::Tensor& set_to_nothing(at::Tensor& self);
+at::Tensor& set_storage(at::Tensor& self, at::Storage source, std::int64_t offset,
+                        at::IntArrayRef size, at::IntArrayRef stride);
+const at::Tensor& resize_(const at::Tensor& self, at::IntArrayRef size,
+                          std::optional<at::MemoryFormat> memory_format);
 void record_stream(at::Tensor& self, at::Stream stream);
 bool has_compatible_shallow_copy_type(const at::Tensor& self, const at::Tensor& from);
 

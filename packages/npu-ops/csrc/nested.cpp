@@ -66,6 +66,7 @@ class NestedCall {
   struct Pair {
     at::Tensor original;
     at::Tensor alias;
+    at::Tensor bytes;  // of a nested tensor: the alias of its buffer, whose life is the window's
   };
 
   void replace(const ArgumentPlan& argument, IValue& value) {
@@ -92,13 +93,14 @@ class NestedCall {
     device_index_ = tensor.device().index();
     const Access access = argument.is_written ? Access::kWrite : Access::kRead;
     at::Tensor alias;
+    at::Tensor bytes;
     if (is_nested(tensor)) {
-      const at::Tensor bytes = alias_of(nested_impl(tensor).get_unsafe_storage_as_tensor(), access);
+      bytes = alias_of(nested_impl(tensor).get_unsafe_storage_as_tensor(), access);
       alias = nested_over(bytes.storage(), tensor, BackendComponent::CPUBit);
     } else {
       alias = alias_of(tensor, access);
     }
-    pairs_.push_back({tensor, alias});
+    pairs_.push_back({tensor, alias, bytes});
     return alias;
   }
 

@@ -23,7 +23,6 @@
 #include <ATen/ops/dense_dim_native.h>
 #include <ATen/ops/indices_native.h>
 #include <ATen/ops/is_coalesced_native.h>
-#include <ATen/ops/resize_native.h>
 #include <ATen/ops/row_indices_native.h>
 #include <ATen/ops/set_native.h>
 #include <ATen/ops/sparse_dim_native.h>
@@ -111,11 +110,11 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   impl("_reshape_alias", TORCH_FN(at::native::_reshape_alias));
   impl("unfold", TORCH_FN(at::native::unfold));
   impl("_nested_view_from_buffer", TORCH_FN(at::native::_nested_view_from_buffer));
-  impl("resize_", TORCH_FN(at::native::resize_));
+  impl("resize_", TORCH_FN(resize_));
   impl("set_.source_Tensor", TORCH_FN(at::native::set_tensor_));
   impl("set_.source_Storage",
        static_cast<at::Tensor& (*)(at::Tensor&, at::Storage)>(at::native::set_));
-  impl("set_.source_Storage_storage_offset", TORCH_FN(at::native::set_storage_cpu_));
+  impl("set_.source_Storage_storage_offset", TORCH_FN(set_storage));
 
   // torch composes these per backend, and for npu the composition would end in "overrideable".
   impl.on_host("_convolution");

@@ -21,6 +21,8 @@ at::Tensor read(const at::Tensor& tensor) {
   return is_npu(tensor) ? alias_of(tensor, Access::kRead) : tensor;
 }
 
+// Chunks of an alias are views of its storage alone, and the host may use the memory only while the
+// alias itself lives: whoever chunks one keeps it.
 at::Tensor with_bias(const at::Tensor& gates, const std::optional<at::Tensor>& bias) {
   return bias && bias->defined() ? gates + read(*bias) : gates;
 }
@@ -65,7 +67,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> fused_lstm_cell_backward(
   at::Tensor grad_gates, grad_cx, grad_bias;
   {
     const HostScope scope(device);
-    const auto parts = read(workspace).chunk(4, 1);
+    const at::Tensor saved = read(workspace);
+    const auto parts = saved.chunk(4, 1);
     const at::Tensor &in = parts[0], &forget = parts[1], &cell = parts[2], &out = parts[3];
     const at::Tensor host_cx = read(cx);
     const at::Tensor tanh_cy = read(cy).tanh();
@@ -94,8 +97,10 @@ std::tuple<at::Tensor, at::Tensor> fused_gru_cell(const at::Tensor& input_gates,
   at::Tensor hy, workspace;
   {
     const HostScope scope(device);
-    const auto from_input = with_bias(read(input_gates), input_bias).chunk(3, 1);
-    const auto from_hidden = with_bias(read(hidden_gates), hidden_bias).chunk(3, 1);
+    const at::Tensor input_sum = with_bias(read(input_gates), input_bias);
+    const at::Tensor hidden_sum = with_bias(read(hidden_gates), hidden_bias);
+    const auto from_input = input_sum.chunk(3, 1);
+    const auto from_hidden = hidden_sum.chunk(3, 1);
     const at::Tensor host_hx = read(hx);
     const at::Tensor reset = (from_input[0] + from_hidden[0]).sigmoid_();
     const at::Tensor update = (from_input[1] + from_hidden[1]).sigmoid_();
@@ -113,7 +118,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> fused_gru
   {
     const HostScope scope(device);
     const at::Tensor grad = read(grad_hy);
-    const auto parts = read(workspace).chunk(5, 1);
+    const at::Tensor saved = read(workspace);
+    const auto parts = saved.chunk(5, 1);
     const at::Tensor &reset = parts[0], &update = parts[1], &candidate = parts[2], &hx = parts[3];
     const at::Tensor& hidden_new = parts[4];
     grad_hx = grad * update;

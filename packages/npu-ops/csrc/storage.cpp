@@ -1,8 +1,16 @@
-// What changes a tensor's storage or identity without computing anything. Views proper (view,
+// What changes a tensor's storage, size or identity without computing anything. Views proper (view,
 // as_strided, unfold) are torch's own device-independent bodies, registered in registrations.cpp.
 
 #include "kernels.h"
 
+#include <algorithm>
+
+#include <ATen/Context.h>
+#include <ATen/detail/PrivateUse1HooksInterface.h>
+#include <ATen/EmptyTensor.h>
+#include <ATen/native/ResizeCommon.h>
+#include <ATen/ops/resize_native.h>
+#include <ATen/ops/set_native.h>
 #include <c10/core/Storage.h>
 
 #include "npu/allocator.h"
@@ -16,7 +24,48 @@ bool is_strided_on_cpu_or_npu(c10::DispatchKeySet keys) {
           keys.has_backend(c10::BackendComponent::PrivateUse1Bit));
 }
 
+// torch's own growing copies bytes as if nothing were pending on them, and on the current device.
+// Done here, it waits, and torch's body finds the storage long enough.
+void grow(c10::StorageImpl& storage, std::size_t bytes) {
+  if (bytes <= storage.nbytes()) return;
+  const c10::Storage held(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(&storage));
+  at::detail::getPrivateUse1Hooks().resizePrivateUse1Bytes(held, bytes);
+}
+
+bool is_shape(at::IntArrayRef size) {
+  return std::none_of(size.begin(), size.end(), [](std::int64_t dim) { return dim < 0; });
+}
+
 }  // namespace
+
+const at::Tensor& resize_(const at::Tensor& self, at::IntArrayRef size,
+                          std::optional<at::MemoryFormat> memory_format) {
+  c10::TensorImpl& impl = *self.unsafeGetTensorImpl();
+  c10::StorageImpl* storage = impl.unsafe_storage().unsafeGetStorageImpl();
+  const bool grows = storage != nullptr && is_shape(size) && self.sizes() != size;
+  const auto former_bytes = grows ? static_cast<std::int64_t>(storage->nbytes()) : 0;
+  if (grows && c10::multiply_integers(size) != 0) {
+    grow(*storage, at::detail::computeStorageNbytesContiguous(
+                       size, self.itemsize(), static_cast<std::size_t>(self.storage_offset())));
+  }
+  at::native::resize_(self, size, memory_format);
+  if (grows && at::globalContext().deterministicAlgorithms() &&
+      at::globalContext().deterministicFillUninitializedMemory()) {
+    at::native::fill_resize_deterministic_(self, former_bytes);
+  }
+  return self;
+}
+
+at::Tensor& set_storage(at::Tensor& self, at::Storage source, std::int64_t offset,
+                        at::IntArrayRef size, at::IntArrayRef stride) {
+  if (is_shape(size) && offset >= 0 && size.size() == stride.size() &&
+      source.device_type() == c10::DeviceType::PrivateUse1 && source.resizable()) {
+    grow(*source.unsafeGetStorageImpl(),
+         at::detail::computeStorageNbytes(size, stride, self.itemsize(),
+                                          static_cast<std::size_t>(offset)));
+  }
+  return at::native::set_storage_cpu_(self, std::move(source), offset, size, stride);
+}
 
 at::Tensor& set_to_nothing(at::Tensor& self) {
   c10::Allocator* allocator = device_allocator();

@@ -58,7 +58,15 @@ struct Hooks final : at::PrivateUse1HooksInterface {
     c10::StorageImpl* impl = storage.unsafeGetStorageImpl();
     TORCH_CHECK(impl->resizable(),
                 "npu: this storage cannot be resized; it does not own its memory.");
-    c10::DataPtr moved = device_allocator()->allocate(new_bytes);
+    const c10::DeviceIndex previous = exchange_device(impl->device().index());
+    c10::DataPtr moved;
+    try {
+      moved = device_allocator()->allocate(new_bytes);
+    } catch (...) {
+      exchange_device(previous);
+      throw;
+    }
+    exchange_device(previous);
     const std::size_t kept = std::min(new_bytes, impl->nbytes());
     if (kept != 0) device_allocator()->copy_data(moved.get(), impl->data(), kept);
     impl->set_data_ptr_noswap(std::move(moved));

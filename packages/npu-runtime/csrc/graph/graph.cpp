@@ -9,6 +9,7 @@
 #include "npu/device.h"
 #include "npu/error.h"
 #include "npu/process.h"
+#include "npu/stream.h"
 #include "program/run_lease.h"
 #include "stream/stream_state.h"
 
@@ -17,6 +18,16 @@ namespace npu {
 namespace {
 
 thread_local Graph* current = nullptr;
+
+// Later work of one stream starts after what another has now.
+void order(c10::Stream before, c10::Stream after) {
+  struct Event {
+    npu_event* native = nullptr;
+    ~Event() { destroy_event(native); }
+  } event;
+  record_event(&event.native, before);
+  wait_event(event.native, after);
+}
 
 [[noreturn]] void raise_state(const char* rule) {
   throw Error(ErrorKind::kInput, "capture-state", std::string("npu.NPUGraph: ") + rule);
@@ -36,7 +47,13 @@ Graph::~Graph() {
   if (is_in_bad_fork()) return;
   if (current == this) stop_capture();
   // A node's request may still be in use; errors of its run stay with the stream.
-  if (device_index_ >= 0) stream::drain_device(device_index_);
+  try {
+    if (device_index_ >= 0) stream::drain_device(device_index_);
+  } catch (const Error&) {
+    // Whether the requests are done is not known then, and one in use must not go.
+    for (Node& node : nodes_)
+      static_cast<void>(node.request.release());
+  }
   release_pool();
 }
 
@@ -95,8 +112,13 @@ void Graph::replay() {
   if (!is_captured_)
     raise_state("nothing was captured; run the step inside torch.npu.graph(g) first.");
   if (current != nullptr) raise_state("a graph cannot be replayed during a capture.");
-  for (Node& node : nodes_)
+  if (nodes_.empty()) return;
+  const c10::Stream here = current_stream(device_index_);
+  for (Node& node : nodes_) {
+    if (node.stream != here) order(node.stream, here);
+    node.stream = here;
     node.program->run_bound(node.request.get(), node.inputs, node.outputs, {});
+  }
 }
 
 void Graph::reset() {
@@ -116,7 +138,11 @@ std::vector<at::Tensor> Graph::add(Program& program, const std::vector<at::Tenso
                     "Compile the "
                     "step with static shapes.");
   }
-  Node node{program.shared_from_this(), program.make_request(), inputs, {}};
+  Node node{program.shared_from_this(),
+            program.make_request(),
+            inputs,
+            {},
+            current_stream(program.device_index_)};
   // The node keeps what a run needs, and a graph waits before it goes.
   node.outputs = program.run_on(node.request.get(), inputs, outputs, output_device, {});
   nodes_.push_back(std::move(node));

@@ -9,6 +9,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/CachingDeviceAllocator.h>
+#include <c10/core/Stream.h>
 
 #include "npu/capture.h"
 #include "npu/export.h"
@@ -57,6 +58,7 @@ class NPU_API Graph {
     program::Request request;
     std::vector<at::Tensor> inputs;
     std::vector<at::Tensor> outputs;
+    c10::Stream stream;  // of its latest run, which its next one must not meet
   };
 
   void stop_capture();

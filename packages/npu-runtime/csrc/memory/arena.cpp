@@ -8,6 +8,8 @@
 #include <map>
 #include <mutex>
 
+#include "memory/page_owners.h"
+
 namespace npu::memory {
 
 namespace detail {
@@ -34,6 +36,10 @@ Ranges& ranges() {
       void* base =
           mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
       if (base == MAP_FAILED) continue;
+      if (!reserve_page_owners(reinterpret_cast<std::uintptr_t>(base), bytes)) {
+        munmap(base, bytes);
+        continue;
+      }
       detail::arena_begin = reinterpret_cast<std::uintptr_t>(base);
       detail::arena_end = detail::arena_begin + bytes;
       made->free.emplace(detail::arena_begin, bytes);

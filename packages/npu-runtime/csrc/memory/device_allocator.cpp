@@ -7,7 +7,9 @@
 #include "driver/choice.h"
 #include "memory/arena.h"
 #include "memory/free_block.h"
+#include "memory/page_owners.h"
 #include "memory/pool.h"
+#include "memory/region.h"
 #include "memory/trace.h"
 #include "npu/allocator.h"
 #include "npu/device.h"
@@ -205,15 +207,18 @@ bool owns(const void* ptr) noexcept {
 
 Block* block_of(const void* data) noexcept {
   if (!memory::arena_contains(data)) return nullptr;
-  Block* block = static_cast<Block*>(const_cast<void*>(data)) - 1;
-  return block->magic == kAllocatedMagic ? block : nullptr;
+  const memory::PageOwner owner = memory::page_owner(data);
+  if (owner.slab != nullptr) return memory::Region::find_small(owner.slab, data);
+  if (owner.block == nullptr || data < owner.block->data()) return nullptr;
+  return owner.block->magic == kAllocatedMagic ? owner.block : nullptr;
 }
 
 bool adopt_as_npu(c10::DataPtr& pointer, c10::DeviceIndex device_index) noexcept {
   if (pointer.get() != pointer.get_context()) return false;
   if (pointer.get() != nullptr && !owns(pointer.get())) return false;
   void* data = pointer.release_context();
-  if (Block* block = block_of(data)) memory::end_host_ownership(block);
+  // Its own context is its start, so the header is in front of it.
+  if (data != nullptr) memory::end_host_ownership(static_cast<Block*>(data) - 1);
   pointer = c10::DataPtr(data, data, &memory::free_block,
                          c10::Device(c10::DeviceType::PrivateUse1, device_index));
   return true;

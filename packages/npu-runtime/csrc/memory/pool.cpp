@@ -7,11 +7,14 @@
 #include <cstdio>
 #include <limits>
 #include <sstream>
+#include <string>
+#include <utility>
 
 #include <c10/core/Allocator.h>
 #include <c10/util/Exception.h>
 
 #include "driver/choice.h"
+#include "memory/page_owners.h"
 #include "memory/trace.h"
 #include "npu/device.h"
 #include "npu/error.h"
@@ -97,8 +100,9 @@ Block* Pool::allocate(std::size_t bytes) {
       count_allocated(*block, is_small(size));
       return block;
     }
-    ++stats_.num_ooms;
+    if (driver_error_.empty()) ++stats_.num_ooms;
   }
+  raise_driver_error();
   raise_out_of_memory(bytes);
 }
 
@@ -106,6 +110,7 @@ Block* Pool::find_block(SizeClass size) {
   Region& region = current_region();
   if (Block* block = region.take_free(size)) return block;
   if (Block* block = region.make(size)) return block;
+  if (!driver_error_.empty()) return nullptr;
   release_unused();
   region.release_free();
   ++stats_.num_alloc_retries;
@@ -150,12 +155,15 @@ void Pool::free(Block* block) noexcept {
 }
 
 void Pool::empty_cache(c10::MempoolId_t id) {
-  const std::lock_guard lock(mutex_);
-  if (id == kOwnRegion) {
-    release_unused();
-  } else if (const auto found = private_.find(id); found != private_.end()) {
-    found->second->release_free();
+  {
+    const std::lock_guard lock(mutex_);
+    if (id == kOwnRegion) {
+      release_unused();
+    } else if (const auto found = private_.find(id); found != private_.end()) {
+      found->second->release_free();
+    }
   }
+  raise_driver_error();
 }
 
 // Private regions that somebody may still allocate in keep theirs, as torch's pools do.
@@ -230,7 +238,9 @@ void* Pool::commit(std::size_t bytes, std::size_t alignment, bool is_small) {
   if (bytes >= kCheckedBytes && bytes > machine_memory().free_bytes) return nullptr;
   void* address = arena_take(bytes, alignment);
   if (address == nullptr) return nullptr;
-  if (driver::table().memory_commit(device_index_, address, bytes) != NPU_OK) {
+  const npu_status status = driver::table().memory_commit(device_index_, address, bytes);
+  if (status != NPU_OK) {
+    if (status != NPU_ERROR_MEMORY) note_driver_error("memory_commit");
     arena_return(address, bytes);
     return nullptr;
   }
@@ -244,9 +254,13 @@ void* Pool::commit(std::size_t bytes, std::size_t alignment, bool is_small) {
 }
 
 void Pool::decommit(void* address, std::size_t bytes, bool is_small) noexcept {
-  // Addresses whose pages could not be given back are not handed out again.
-  if (driver::table().memory_decommit(device_index_, address, bytes) == NPU_OK)
+  clear_pages(address, bytes);
+  if (driver::table().memory_decommit(device_index_, address, bytes) == NPU_OK) {
     arena_return(address, bytes);
+  } else {
+    // Addresses whose pages could not be given back are not handed out again.
+    note_driver_error("memory_decommit");
+  }
   reserved_now_ -= bytes;
   decrease(stats_.segment, is_small, 1);
   decrease(stats_.reserved_bytes, is_small, bytes);
@@ -282,6 +296,21 @@ std::vector<c10::CachingDeviceAllocator::SegmentInfo> Pool::snapshot(c10::Mempoo
   std::sort(segments.begin(), segments.end(),
             [](const SegmentInfo& a, const SegmentInfo& b) { return a.address < b.address; });
   return segments;
+}
+
+void Pool::note_driver_error(const char* call) {
+  if (!driver_error_.empty()) return;
+  driver_error_ =
+      std::string("npu: the driver's ") + call + " failed: " + driver::table().last_error() + ".";
+}
+
+void Pool::raise_driver_error() {
+  std::string text;
+  {
+    const std::lock_guard lock(mutex_);
+    text.swap(driver_error_);
+  }
+  if (!text.empty()) throw Error(ErrorKind::kDriver, "driver-call", std::move(text));
 }
 
 void Pool::raise_out_of_memory(std::size_t bytes) {

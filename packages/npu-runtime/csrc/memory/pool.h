@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include <c10/core/CachingDeviceAllocator.h>
@@ -41,7 +42,7 @@ class NPU_API Pool {
   void free(Block* block) noexcept;
 
   // Gives the pages of free blocks back to the system: those of one private region, or with {0, 0}
-  // all of the pool's own.
+  // all of the pool's own. Throws Error [driver-call] when the driver could not take some of them.
   void empty_cache(c10::MempoolId_t id = {0, 0});
 
   // Never has more than this reserved; allocations beyond it are out of memory.
@@ -80,6 +81,8 @@ class NPU_API Pool {
   void* commit(std::size_t bytes, std::size_t alignment, bool is_small);
   void decommit(void* address, std::size_t bytes, bool is_small) noexcept;
   void count_allocated(const Block& block, bool is_small) noexcept;
+  void note_driver_error(const char* call);
+  void raise_driver_error();
   [[noreturn]] void raise_out_of_memory(std::size_t bytes);
 
   const c10::DeviceIndex device_index_;
@@ -91,6 +94,7 @@ class NPU_API Pool {
   std::size_t limit_bytes_;
   std::size_t allocated_now_ = 0;
   std::size_t reserved_now_ = 0;
+  std::string driver_error_;  // of a call that failed for another reason than too little memory
   c10::CachingDeviceAllocator::DeviceStats stats_;
 };
 

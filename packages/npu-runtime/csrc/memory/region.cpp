@@ -4,6 +4,7 @@
 #include <new>
 
 #include "driver/choice.h"
+#include "memory/page_owners.h"
 #include "memory/pool.h"
 
 namespace npu::memory {
@@ -61,6 +62,7 @@ Block* Region::carve_small(SizeClass size) {
     void* memory = pool_.commit(kSlabBytes, kSlabBytes, true);
     if (memory == nullptr) return nullptr;
     slabs_.push_back(new (memory) Slab{sizeof(Slab), 0});
+    set_slab_pages(memory, kSlabBytes);
   }
   Slab* slab = slabs_.back();
   void* place = reinterpret_cast<char*>(slab) + slab->used_bytes;
@@ -75,11 +77,13 @@ Block* Region::map_large(SizeClass size) {
   // The header's page is the runtime's own, for as long as the block is mapped.
   if (pool_.is_protected() &&
       driver::table().host_access_begin(pool_.device_index(), memory, kPage) != NPU_OK) {
+    pool_.note_driver_error("host_access_begin");
     pool_.decommit(memory, size.bytes + kPage, false);
     return nullptr;
   }
   Block* block = make_block(static_cast<char*>(memory) + kPage - sizeof(Block), size);
   large_.insert(block);
+  set_block_pages(memory, size.bytes + kPage, block);
   return block;
 }
 
@@ -116,6 +120,25 @@ void Region::release_slabs() {
     pool_.decommit(slab, kSlabBytes, true);
     return true;
   });
+}
+
+Block* Region::find_small(const void* slab, const void* address) noexcept {
+  const auto begin = reinterpret_cast<std::uintptr_t>(slab);
+  const auto target = reinterpret_cast<std::uintptr_t>(address);
+  // The usual address is the first of a block, with the header before it.
+  if (target % alignof(Block) == 0 && target - begin > sizeof(Block)) {
+    Block* block = static_cast<Block*>(const_cast<void*>(address)) - 1;
+    if (block->magic == kAllocatedMagic) return block;
+  }
+  // Blocks lie one behind the other, and those before an allocated one stay as they are.
+  for (std::uintptr_t place = begin + sizeof(Slab);
+       place + sizeof(Block) <= target && place + sizeof(Block) <= begin + kSlabBytes;) {
+    auto* block = reinterpret_cast<Block*>(place);
+    if (block->size_bytes == 0) return nullptr;
+    place += sizeof(Block) + block->size_bytes;
+    if (target < place) return block->magic == kAllocatedMagic ? block : nullptr;
+  }
+  return nullptr;
 }
 
 void Region::append_snapshot(

@@ -32,6 +32,9 @@ class Region {
   // Gives the pages of free blocks back to the system.
   void release_free();
 
+  // The allocated block that holds an address inside a slab; nullptr when none does.
+  static Block* find_small(const void* slab, const void* address) noexcept;
+
   void append_snapshot(std::vector<c10::CachingDeviceAllocator::SegmentInfo>& segments) const;
 
   bool is_empty() const noexcept { return slabs_.empty() && large_.empty(); }

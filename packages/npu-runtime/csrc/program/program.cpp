@@ -57,8 +57,8 @@ Program::Program(std::string name, c10::DeviceIndex device_index, ProgramSource 
         "Cannot compile program " + name_ + " for " + device_name_);
   const std::int64_t end_ns = observe::now_ns();
   load_duration_ns_ = end_ns - start_ns;
-  loaded_from_cache_ = property("LOADED_FROM_CACHE") == "YES";
   try {
+    loaded_from_cache_ = property("LOADED_FROM_CACHE") == "YES";
     inputs_ = program::read_ports(program_, NPU_INPUT, name_);
     outputs_ = program::read_ports(program_, NPU_OUTPUT, name_);
   } catch (...) {
@@ -82,8 +82,10 @@ Program::~Program() {
 
 std::string Program::property(const std::string& key) const {
   std::array<char, 1024> value{};
-  if (driver::table().program_property(program_, key.c_str(), value.data(), value.size()) != NPU_OK)
-    return {};
+  const npu_status status =
+      driver::table().program_property(program_, key.c_str(), value.data(), value.size());
+  if (status == NPU_ERROR_UNSUPPORTED) return {};
+  check(status, ErrorKind::kDriver, "driver-call", "program " + name_ + ", property " + key);
   return value.data();
 }
 

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "npu/allocator.h"
+#include "npu/host_access.h"
 #include "npu/observe.h"
 #include "npu/process.h"
 #include "npu/program.h"
@@ -237,7 +238,10 @@ at::Tensor Program::fetch_output(npu_request* request, std::size_t index, const 
   } else if (const std::string problem = mismatch(port, result); !problem.empty()) {
     raise_input(name_, "output", index, port, problem);
   }
-  if (result.numel() != 0) std::memcpy(result.mutable_data_ptr(), data, result.nbytes());
+  if (result.numel() != 0) {
+    const HostAccess window(result.storage().data());
+    std::memcpy(result.mutable_data_ptr(), data, result.nbytes());
+  }
   return result;
 }
 

@@ -201,6 +201,13 @@ void on_event_synchronize(const npu_event* event) {
     merge(host, found->second);
 }
 
+void on_event_destroy(const npu_event* event) {
+  if (!is_enabled()) return;
+  State& all = state();
+  const std::lock_guard lock(all.mutex);
+  all.events.erase(event);
+}
+
 void on_stream_synchronize(const stream::StreamState& stream) {
   if (!is_enabled()) return;
   State& all = state();

@@ -43,6 +43,7 @@ void on_program(const stream::StreamState& stream, const std::string& name,
 void on_event_record(const npu_event* event, const stream::StreamState& stream);
 void on_event_wait(const npu_event* event, const stream::StreamState& stream);
 void on_event_synchronize(const npu_event* event);
+void on_event_destroy(const npu_event* event);
 void on_stream_synchronize(const stream::StreamState& stream);
 
 // Host code has waited for the work on a block.

@@ -148,7 +148,9 @@ void synchronize_event(npu_event* event) {
 }
 
 void destroy_event(npu_event* event) noexcept {
-  if (event != nullptr && !is_in_bad_fork()) driver::table().event_destroy(event);
+  if (event == nullptr || is_in_bad_fork()) return;
+  sanitizer::on_event_destroy(event);
+  driver::table().event_destroy(event);
 }
 
 double elapsed_ms(npu_event* start, npu_event* end) {

@@ -156,11 +156,11 @@ void* begin_host_access(void* data) {
     stream::state_of(block->device_index, std::countr_zero(rest)).raise_error();
   }
   sanitizer::on_host_access(*block);
-  return memory::open_window(block) ? data : nullptr;
+  return memory::open_window(block) ? block : nullptr;
 }
 
-void end_host_access(void* data) noexcept {
-  memory::close_window(static_cast<Block*>(data) - 1);
+void end_host_access(void* window) noexcept {
+  memory::close_window(static_cast<Block*>(window));
 }
 
 }  // namespace npu

@@ -57,8 +57,8 @@ NPU_API c10::DeviceAllocator* device_allocator() noexcept;
 // True when `ptr` lies in the arena (device memory of any npu device).
 NPU_API bool owns(const void* ptr) noexcept;
 
-// Header of the block whose data starts at `data`; nullptr when `data` is outside the arena, or
-// inside a block (a storage that somebody made over a part of one).
+// Header of the allocated block that holds the address `data`, be it the block's first or one
+// inside (a storage that somebody made over a part of it); nullptr when there is none.
 NPU_API Block* block_of(const void* data) noexcept;
 
 // While one is alive on a thread, torch's CPU allocator takes this thread's memory from the npu

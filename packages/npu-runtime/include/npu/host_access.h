@@ -22,9 +22,9 @@ inline bool is_host_access_free() noexcept {
 
 // Waits until no device work on the block at `data` is pending, throws what went wrong in it, and
 // opens a window. `data` is the start of a storage's memory; memory from elsewhere needs nothing.
-// Returns `data` when the window must be closed by end_host_access, else nullptr.
+// Returns what end_host_access takes when the window must be closed, else nullptr.
 NPU_API void* begin_host_access(void* data);
-NPU_API void end_host_access(void* data) noexcept;
+NPU_API void end_host_access(void* window) noexcept;
 
 // A window for a scope.
 class HostAccess {
