@@ -6,6 +6,7 @@ device at all is native (csrc/device/process.cpp).
 
 from collections.abc import Callable
 from multiprocessing import reduction
+from multiprocessing.context import get_spawning_popen
 from typing import Any, NoReturn
 
 import torch
@@ -39,6 +40,7 @@ def _reduce_tensor(tensor: torch.Tensor) -> Reduced:
     torch.utils.hooks.warn_if_has_hooks(tensor)
     if tensor.is_nested or tensor.layout is not torch.strided or tensor.is_quantized:
         host = tensor.detach().cpu()
+        _keep_until_launched(host)
         return _rebuild_from_host, (
             type(tensor),
             reductions.reduce_tensor(host),  # type: ignore[no-untyped-call]
@@ -71,10 +73,22 @@ def _reduce_storage(storage: torch.UntypedStorage) -> Reduced:
         return _refuse(_forked())
     host = torch.UntypedStorage._new_shared(storage.nbytes())  # type: ignore[no-untyped-call]
     host.copy_(storage)
+    _keep_until_launched(host)
     return _rebuild_storage, (
         reductions.reduce_storage(host),  # type: ignore[no-untyped-call]
         str(storage.device),
     )
+
+
+def _keep_until_launched(host: torch.Tensor | torch.UntypedStorage) -> None:
+    """Keeps what goes to a process that is being started, as one of its arguments.
+
+    A queue or a pipe duplicates the file descriptor at once. A launch notes its number alone, and
+    closing it with the storage would leave the new process without it.
+    """
+    launch = get_spawning_popen()
+    if launch is not None:
+        vars(launch).setdefault("_npu_sent", []).append(host)
 
 
 def _problem(tensor: torch.Tensor) -> Exception | None:
