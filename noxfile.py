@@ -28,6 +28,10 @@ SETTINGS = nox.project.load_toml(ROOT / "pyproject.toml")
 # In the order in which they are built: npu-ops compiles against the npu-runtime of this tree.
 PACKAGES = ("npu-runtime", "npu-ops", "npu-compiler", "npu-llm", "npu-profiler")
 NATIVE = ("npu-runtime", "npu-ops")
+SIMULATED = "-sim"
+# Suites that run a second time with two devices of the driver that protects its memory.
+SUITES = [*PACKAGES, *(package + SIMULATED for package in NATIVE), "integration"]
+SIMULATOR = {"NPU_DRIVER": "sim", "NPU_DEVICE": "SIM2"}
 INTERFACE = ("CMakeLists.txt", "cmake", "include")  # of npu-runtime: all that npu-ops compiles with
 # Always asked for by name: a plain `torch`, or a range, takes the registry's newest build instead.
 TORCH = "torch==2.13.*"
@@ -49,13 +53,17 @@ def demo(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none")
-@nox.parametrize("suite", [*PACKAGES, "integration"], ids=[*PACKAGES, "integration"])
+@nox.parametrize("suite", SUITES, ids=SUITES)
 def tests(session: nox.Session, suite: str) -> None:
-    """Test the installed wheels: each package, then all of them together."""
+    """Test the installed wheels: each package, two of them on the simulated device, then all."""
     python = shared_environment(session, "platform")
     install_platform(session, python, extra=group("test"))
-    where = ROOT / "tests" if suite == "integration" else ROOT / "packages" / suite / "tests"
-    run_in(session, python, "-m", "pytest", where.relative_to(ROOT), *session.posargs)
+    package = suite.removesuffix(SIMULATED)
+    where = ROOT / "tests" if suite == "integration" else ROOT / "packages" / package / "tests"
+    environment = SIMULATOR if suite != package else {}
+    run_in(
+        session, python, "-m", "pytest", where.relative_to(ROOT), *session.posargs, env=environment
+    )
 
 
 @nox.session
@@ -211,10 +219,13 @@ def shared_environment(session: nox.Session, name: str) -> Path:
     return python
 
 
-def run_in(session: nox.Session, python: Path, *arguments: str | Path) -> None:
+def run_in(
+    session: nox.Session, python: Path, *arguments: str | Path, env: dict[str, str] | None = None
+) -> None:
     """Run an environment's interpreter, with that environment's programs first on PATH."""
     path = os.pathsep.join([str(python.parent), os.environ.get("PATH", os.defpath)])
-    session.run(str(python), *map(str, arguments), env={"PATH": path}, external=True)
+    variables = {"PATH": path} | (env or {})
+    session.run(str(python), *map(str, arguments), env=variables, external=True)
 
 
 def install_once(

@@ -1,4 +1,4 @@
-"""Small OpenVINO models that the program tests run, fresh Python processes, traces of torch."""
+"""Small OpenVINO models, fresh Python processes, traces of torch, and tests of one driver."""
 
 import json
 import os
@@ -15,6 +15,41 @@ import pytest
 from openvino import opset13 as ops
 
 from npu_runtime import sim
+from npu_runtime.config import config as settings
+
+# The driver that serves this run, as NPU_DRIVER names it.
+DRIVER = settings.driver or "openvino"
+# And how many devices it has: NPU_DEVICE=SIM2 is two of the simulated ones.
+DEVICES = 2 if settings.device == "SIM2" else 1
+
+deselected_by_reason: dict[str, int] = {}
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves out tests that hold for another driver alone, and counts them by reason."""
+    kept, deselected = [], []
+    for item in items:
+        marker = item.get_closest_marker("driver")
+        if marker is None or marker.args[0] == DRIVER:
+            kept.append(item)
+            continue
+        deselected.append(item)
+        text = "for the driver {}: {}".format(*marker.args)
+        deselected_by_reason[text] = deselected_by_reason.get(text, 0) + 1
+    if deselected:
+        config.hook.pytest_deselected(items=deselected)
+        items[:] = kept
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    for text, count in sorted(deselected_by_reason.items()):
+        terminalreporter.write_line(f"DESELECTED [{count}] {text}")
+
+
+@pytest.fixture
+def device_count() -> int:
+    """How many devices the environment of this run asks for."""
+    return DEVICES
 
 
 @pytest.fixture

@@ -1,13 +1,13 @@
-def test_importing_torch_is_enough(run_python):
+def test_importing_torch_is_enough(run_python, device_count):
     done = run_python("import torch; print(torch.device('npu'), torch.npu.device_count())")
-    assert done.stdout.split() == ["npu", "1"], done.stderr
+    assert done.stdout.split() == ["npu", str(device_count)], done.stderr
 
 
-def test_importing_npu_runtime_first_is_enough(run_python):
+def test_importing_npu_runtime_first_is_enough(run_python, device_count):
     done = run_python(
         "import npu_runtime, torch; print(torch.device('npu'), torch.npu.device_count())"
     )
-    assert done.stdout.split() == ["npu", "1"], done.stderr
+    assert done.stdout.split() == ["npu", str(device_count)], done.stderr
     assert done.stderr == ""
 
 
@@ -17,13 +17,13 @@ def test_importing_the_kernels_first_is_enough(run_python):
     assert done.stderr == ""
 
 
-def test_autoload_can_be_switched_off_and_done_by_hand(run_python):
+def test_autoload_can_be_switched_off_and_done_by_hand(run_python, device_count):
     done = run_python(
         "import torch; print(hasattr(torch, 'npu'))\n"
         "import npu_runtime; print(torch.npu.device_count())",
         TORCH_DEVICE_BACKEND_AUTOLOAD="0",
     )
-    assert done.stdout.split() == ["False", "1"], done.stderr
+    assert done.stdout.split() == ["False", str(device_count)], done.stderr
 
 
 def test_a_broken_runtime_warns_and_torch_still_imports(run_python):

@@ -5,9 +5,9 @@ import npu_runtime
 from npu_runtime import DeviceError, InputError
 
 
-def test_there_is_one_device_and_it_is_the_accelerator():
+def test_the_device_is_the_accelerator(device_count):
     assert torch.npu.is_available()
-    assert torch.npu.device_count() == 1
+    assert torch.npu.device_count() == device_count
     assert torch.accelerator.current_accelerator() == torch.device("npu")
 
 
@@ -19,7 +19,7 @@ def test_the_current_device_is_the_first():
         assert torch.npu.current_device() == 0
 
 
-@pytest.mark.parametrize("index", [1, 7, "npu:3"])
+@pytest.mark.parametrize("index", [2, 7, "npu:3"])
 def test_an_index_that_does_not_exist_is_refused(index):
     with pytest.raises(DeviceError, match="does not exist") as caught:
         torch.npu.set_device(index)
@@ -33,6 +33,7 @@ def test_a_device_of_another_type_is_refused():
     assert caught.value.code == "device-type"
 
 
+@pytest.mark.driver("openvino", "names this driver")
 def test_properties_name_the_product_and_its_driver():
     properties = torch.npu.get_device_properties()
     assert properties.name == torch.npu.get_device_name() == npu_runtime.device_info().full_name
@@ -41,10 +42,12 @@ def test_properties_name_the_product_and_its_driver():
     assert "FP32" in torch.npu.get_device_capability()
 
 
+@pytest.mark.driver("openvino", "tells why OpenVINO's CPU serves")
 def test_the_choice_has_a_reason():
     assert "CPU plugin" in npu_runtime.device_info().reason
 
 
+@pytest.mark.driver("openvino", "sim has no device CPU")
 def test_asking_for_the_cpu_says_so(run_python):
     done = run_python(
         "import npu_runtime; i = npu_runtime.device_info(); print(i.device, '|', i.reason)",

@@ -65,6 +65,18 @@ def test_views_are_allowed_in_a_capture(add_one):
     assert torch.equal(result.cpu(), torch.full((64,), 5.0))
 
 
+def test_a_replay_on_another_stream_waits_for_the_run_before(add_one, delayed):
+    x = torch.zeros(64, device="npu")
+    graph = torch.npu.NPUGraph()
+    streams = [torch.npu.Stream() for _ in range(3)]
+    with torch.npu.graph(graph, stream=streams[0]):
+        add_one.run([x], outputs=[x])
+    for turn in range(12):
+        with torch.npu.stream(streams[turn % 3]):
+            graph.replay()
+    assert torch.equal(x.cpu(), torch.full((64,), 13.0))
+
+
 def test_states_that_make_no_sense_are_refused(add_one):
     x = torch.zeros(64, device="npu")
     graph = torch.npu.NPUGraph()

@@ -94,7 +94,7 @@ class TestRandom(TestCase):
         torch.manual_seed(1)
         expected = torch.rand(4, device=device)
         torch.manual_seed(1)
-        with torch.random.fork_rng(device_type="npu"):
+        with torch.random.fork_rng(devices=range(torch.npu.device_count()), device_type="npu"):
             torch.rand(1000, device=device)
             torch.rand(1000)
         self.assertEqual(torch.rand(4, device=device), expected)

@@ -211,3 +211,29 @@ def test_threads_on_streams_of_their_own_do_not_disturb_each_other(add_one, dela
     for thread in threads:
         thread.join()
     assert wrong == []
+
+
+def test_a_part_that_came_over_dlpack_waits_as_the_whole_does(add_one, delayed):
+    for value in range(10):
+        x = run(add_one, torch.full((64,), float(value), device="npu"))
+        part = torch.from_dlpack(x[32:])  # a storage that begins inside the block
+        assert torch.equal(part.cpu(), torch.full((32,), value + 1.0))
+
+
+def test_a_part_that_came_over_dlpack_keeps_the_whole_for_a_pending_program(
+    save_model, add_one_model, delayed
+):
+    add_one = load_program(save_model(add_one_model), name="add_one", options=F32)
+    for value in range(10):
+        part = torch.from_dlpack(torch.full((128,), float(value), device="npu")[64:])
+        result = run(add_one, part)
+        del part
+        torch.full((128,), -1.0, device="npu")  # would take the block, were it free
+        assert torch.equal(result.cpu(), torch.full((64,), value + 1.0))
+
+
+def test_growing_a_tensor_waits_for_the_program_that_writes_it(add_one, delayed):
+    for value in range(10):
+        x = run(add_one, torch.full((64,), float(value), device="npu"))
+        x.resize_(5000)
+        assert torch.equal(x[:64].cpu(), torch.full((64,), value + 1.0))

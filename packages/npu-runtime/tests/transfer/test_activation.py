@@ -99,7 +99,7 @@ def test_seeds_and_states():
     torch.cuda.manual_seed_all(4)
     state = torch.cuda.get_rng_state("cuda:0")
     first = torch.rand(3, device="cuda")
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         torch.cuda.random.manual_seed(9)
     torch.cuda.set_rng_state(state)
     assert torch.equal(torch.rand(3, device="cuda"), first)
