@@ -66,6 +66,24 @@ def tests(session: nox.Session, suite: str) -> None:
     )
 
 
+@nox.session(venv_backend="none")
+def soak(session: nox.Session) -> None:
+    """Run a mixed load for half an hour on each driver (`-- --minutes 5`, `-- --address`).
+
+    With --address the native code is compiled with AddressSanitizer, beside the ordinary wheels.
+    """
+    python = shared_environment(session, "platform")
+    install_platform(session, python, extra=group("test"))
+    load = Path("packages/npu-runtime/tests/load")
+    flags = [argument for argument in session.posargs if argument != "--address"]
+    variables = address_sanitizer(session) if "--address" in session.posargs else {}
+    if not variables:  # what decides the results, first: ten thousand operations per stream
+        where = "packages/npu-runtime/tests/test_load.py"
+        run_in(session, python, "-m", "pytest", where, "-m", "long", "-o", "addopts=-ra")
+    for driver in ("sim", "openvino"):
+        run_in(session, python, load / "soak.py", *flags, env=variables | {"NPU_DRIVER": driver})
+
+
 @nox.session
 def lint(session: nox.Session) -> None:
     """Run every fast check of .pre-commit-config.yaml on all files."""
@@ -290,6 +308,42 @@ def build_wheels(session: nox.Session, *flags: str, rebuild: bool = False) -> li
             record.write_text(json.dumps(known, indent=2))
         built[package] = wheel
     return list(built.values())
+
+
+def address_sanitizer(session: nox.Session) -> dict[str, str]:
+    """Build the native packages with AddressSanitizer; return the variables that put them first.
+
+    Leaks are not looked for at exit: Python, torch and OpenVINO keep what they have until then. The
+    load itself watches that nothing grows.
+    """
+    python = shared_environment(session, "build")
+    place = BUILD / "address-sanitizer"
+    options = "-fsanitize=address -fno-omit-frame-pointer -O1"
+    for package in NATIVE:
+        record, digest = place / f"{package}.digest", digest_sources(package)
+        if record.exists() and record.read_text() == digest:
+            continue
+        settings = {
+            "build-dir": place / f"build-{package}",
+            "cmake.build-type": "RelWithDebInfo",
+            "cmake.define.CMAKE_CXX_FLAGS": options,
+        }
+        flags = [f"--config-settings={key}={value}" for key, value in settings.items()]
+        wheel_place = place / f"wheel-{package}"
+        shutil.rmtree(wheel_place, ignore_errors=True)
+        arguments = ["--no-deps", "--no-build-isolation", *flags, "-w", wheel_place]
+        run_in(session, python, "-m", "pip", "wheel", *arguments, f"./packages/{package}")
+        (wheel,) = wheel_place.glob("*.whl")
+        target = ["--no-deps", "--upgrade", "--target", place / "site"]
+        run_in(session, python, "-m", "pip", "install", *target, wheel)
+        record.write_text(digest)
+    library = session.run("gcc", "-print-file-name=libasan.so", external=True, silent=True)
+    return {
+        "PYTHONPATH": str(place / "site"),
+        "LD_PRELOAD": str(library).strip(),
+        "ASAN_OPTIONS": "detect_leaks=0:protect_shadow_gap=0:handle_segv=0",
+        "PYTHONMALLOC": "malloc",
+    }
 
 
 def build_wheel(session: nox.Session, package: str, built: dict[str, Path], *flags: str) -> Path:

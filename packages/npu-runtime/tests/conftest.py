@@ -26,19 +26,27 @@ deselected_by_reason: dict[str, int] = {}
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out tests that hold for another driver alone, and counts them by reason."""
+    """Leaves out tests of another driver, and long ones, and counts them by reason."""
     kept, deselected = [], []
     for item in items:
-        marker = item.get_closest_marker("driver")
-        if marker is None or marker.args[0] == DRIVER:
+        text = reason_to_leave_out(item, asked=config.option.markexpr)
+        if text is None:
             kept.append(item)
             continue
         deselected.append(item)
-        text = "for the driver {}: {}".format(*marker.args)
         deselected_by_reason[text] = deselected_by_reason.get(text, 0) + 1
     if deselected:
         config.hook.pytest_deselected(items=deselected)
         items[:] = kept
+
+
+def reason_to_leave_out(item: pytest.Item, *, asked: str) -> str | None:
+    marker = item.get_closest_marker("driver")
+    if marker is not None and marker.args[0] != DRIVER:
+        return "for the driver {}: {}".format(*marker.args)
+    if item.get_closest_marker("long") is not None and "long" not in asked:
+        return "takes many minutes: nox -s soak"
+    return None
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

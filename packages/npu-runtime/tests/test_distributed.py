@@ -18,6 +18,9 @@ from npu_runtime.errors import InputError
 
 RANKS = Path(__file__).parent / "ranks"
 
+# Its processes are given their driver, and so cover sim in every run.
+pytestmark = pytest.mark.driver("openvino", "its processes use both drivers already")
+
 
 def cases(script: str) -> list[str]:
     """Names of the functions that a script marks as cases."""

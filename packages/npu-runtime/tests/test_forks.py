@@ -15,6 +15,9 @@ import openvino as ov
 import pytest
 from openvino import opset13 as ops
 
+# Its processes are given their driver, and so cover sim in every run.
+pytestmark = pytest.mark.driver("openvino", "its processes use both drivers already")
+
 HEADER = """
 import os, sys, threading, time, torch
 import npu_runtime, npu_runtime.sim
