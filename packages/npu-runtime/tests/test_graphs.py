@@ -190,3 +190,23 @@ def test_torchs_graph_of_any_accelerator_captures_and_replays(add_one):
     graph.reset()
     with pytest.raises(RuntimeError, match="nothing was captured"):
         graph.replay()
+
+
+def test_a_graph_waits_for_the_device_of_its_programs(run_python, save_model, add_one_model):
+    path = save_model(add_one_model)
+    done = run_python(
+        "import torch, npu_runtime, npu_runtime.sim\n"
+        f"p = npu_runtime.load_program({str(path)!r}, name='p', options={F32!r}, device_index=1)\n"
+        "x = torch.zeros(64, device='npu:1')\n"
+        "graph = torch.npu.NPUGraph()\n"
+        "with torch.npu.graph(graph):\n"  # the current device is npu:0
+        "    result = p.run([x])[0]\n"
+        "with npu_runtime.sim.delay(20_000, 20_000):\n"
+        "    graph.replay()\n"
+        "    del graph\n"
+        "    stream = torch.npu.current_stream('npu:1')\n"
+        "    print(stream.query(), result.sum().item())",
+        NPU_DRIVER="sim",
+        NPU_DEVICE="SIM2",
+    )
+    assert done.stdout.split() == ["True", "64.0"], done.stderr

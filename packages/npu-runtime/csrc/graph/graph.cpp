@@ -61,9 +61,9 @@ void Graph::capture_begin(c10::MempoolId_t pool) {
   if (current != nullptr)
     raise_state("this thread captures a graph already; end that capture first.");
   if (is_captured_) raise_state("this graph holds a capture; call reset() before capturing again.");
-  device_index_ = current_device();
+  pool_device_ = current_device();
   pool_ = pool == c10::MempoolId_t{0, 0} ? memory::new_region_id(/*is_graphs=*/true) : pool;
-  memory::Pool& memory = memory::pool(device_index_);
+  memory::Pool& memory = memory::pool(pool_device_);
   memory.retain_region(pool_);  // for as long as the graph holds the capture
   memory.begin_region(pool_);
   current = this;
@@ -77,12 +77,12 @@ void Graph::capture_end() {
 
 void Graph::stop_capture() {
   current = nullptr;
-  memory::pool(device_index_).end_region(pool_);
+  memory::pool(pool_device_).end_region(pool_);
 }
 
 void Graph::release_pool() noexcept {
   if (pool_ == c10::MempoolId_t{0, 0}) return;
-  memory::pool(device_index_).release_region(std::exchange(pool_, {0, 0}));
+  memory::pool(pool_device_).release_region(std::exchange(pool_, {0, 0}));
 }
 
 c10::MempoolId_t Graph::pool() const {
@@ -146,6 +146,7 @@ std::vector<at::Tensor> Graph::add(Program& program, const std::vector<at::Tenso
   // The node keeps what a run needs, and a graph waits before it goes.
   node.outputs = program.run_on(node.request.get(), inputs, outputs, output_device, {});
   nodes_.push_back(std::move(node));
+  device_index_ = program.device_index_;
   return nodes_.back().outputs;
 }
 

@@ -65,7 +65,8 @@ class NPU_API Graph {
   void release_pool() noexcept;
 
   bool is_captured_ = false;
-  c10::DeviceIndex device_index_ = -1;
+  c10::DeviceIndex device_index_ = -1;  // of the programs
+  c10::DeviceIndex pool_device_ = -1;
   c10::MempoolId_t pool_{0, 0};
   std::vector<Node> nodes_;
 };
