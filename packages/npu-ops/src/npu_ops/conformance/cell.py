@@ -1,0 +1,69 @@
+"""The unit of the verdict: one subject, one dtype, one check, over all samples."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+__all__ = ["Cell", "Outcome", "Sample", "cell_of"]
+
+# Compares one sample on the device with the same on the CPU: None when equal, else what differs.
+Sample = Callable[[], str | None]
+_DETAIL = 400  # characters
+
+
+class Outcome(enum.StrEnum):
+    """How a cell ended."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    EMPTY = "empty"  # the database has no sample for it
+    SIGNAL = "signal"  # the process ended
+    TIMEOUT = "timeout"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One row of the table.
+
+    Attributes:
+        subject: Name in torch's database, for example ``"addmm_decomposed"``.
+        dtype: For example ``"float32"``.
+        check: What was compared, for example ``"forward"``.
+        outcome: How it ended.
+        samples: How many samples were compared.
+        failures: How many of them differed.
+        detail: The first difference.
+    """
+
+    subject: str
+    dtype: str
+    check: str
+    outcome: Outcome
+    samples: int = 0
+    failures: int = 0
+    detail: str = ""
+
+
+def cell_of(subject: str, dtype: str, check: str, samples: Iterable[Sample]) -> Cell:
+    """Runs the samples of one cell; one that differs, or cannot be compared, does not end it."""
+    details = []
+    count = 0
+    try:
+        for count, sample in enumerate(samples, start=1):
+            difference = _compare(sample)
+            if difference is not None:
+                details.append(f"sample {count}: {difference}")
+    except Exception as error:  # noqa: BLE001  # of the database, while it makes a sample
+        details.append(f"sample {count + 1} cannot be made: {type(error).__name__}: {error}")
+    outcome = Outcome.FAILED if details else Outcome.PASSED if count else Outcome.EMPTY
+    detail = " ".join(details[0].split())[:_DETAIL] if details else ""
+    return Cell(subject, dtype, check, outcome, count, len(details), detail)
+
+
+def _compare(sample: Sample) -> str | None:
+    try:
+        return sample()
+    except Exception as error:  # noqa: BLE001  # of copying or comparing, not of the op
+        return f"cannot be compared: {type(error).__name__}: {error}"

@@ -1,0 +1,56 @@
+"""The verdict for people and for programs: a table by check and dtype, and a CSV of all cells."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from .cell import Cell, Outcome
+from .exceptions import EXPECTED
+
+__all__ = ["failed_cells", "summary", "write_csv"]
+
+
+def failed_cells(cells: Iterable[Cell]) -> list[Cell]:
+    """Cells that differ, or ended the process, and are not in the list of exceptions."""
+    good = (Outcome.PASSED, Outcome.EMPTY)
+    return [
+        cell
+        for cell in cells
+        if cell.outcome not in good and (cell.subject, cell.check) not in EXPECTED
+    ]
+
+
+def summary(cells: Sequence[Cell]) -> str:
+    """Cells right and in all, by check and dtype, as lines of text."""
+    total: Counter[tuple[str, str]] = Counter()
+    right: Counter[tuple[str, str]] = Counter()
+    for cell in cells:
+        if cell.outcome is Outcome.EMPTY:
+            continue
+        total[cell.check, cell.dtype] += 1
+        right[cell.check, cell.dtype] += cell.outcome is Outcome.PASSED
+    rows = [
+        f"{check:16}{dtype:12}{right[check, dtype]:>7,} of {count:>7,}"
+        f"{right[check, dtype] / count:>10.2%}"
+        for (check, dtype), count in total.items()
+    ]
+    count = sum(total.values())
+    if count:
+        passed = sum(right.values())
+        samples = sum(cell.samples for cell in cells)
+        rows.append(
+            f"{'all':28}{passed:>7,} of {count:>7,}{passed / count:>10.2%}  ({samples:,} samples)"
+        )
+    return "\n".join(rows)
+
+
+def write_csv(cells: Iterable[Cell], path: Path) -> None:
+    """Writes one line for each cell, with a heading."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(field.name for field in dataclasses.fields(Cell))
+        writer.writerows(dataclasses.astuple(cell) for cell in cells)
