@@ -163,6 +163,15 @@ def bench(session: nox.Session) -> None:
             run_in(session, python, script.relative_to(ROOT), *flags)
 
 
+@nox.session(venv_backend="none")
+def conformance(session: nox.Session) -> None:
+    """Compare every op, module and optimizer of torch's databases on npu with the CPU; long."""
+    python = shared_environment(session, "platform")
+    install_platform(session, python, extra=group("test"))
+    arguments = session.posargs or ["--csv", "conformance.csv"]
+    run_in(session, python, "-m", "npu_ops.conformance", *arguments)
+
+
 @nox.session
 def docs(session: nox.Session) -> None:
     """Build the documentation strictly into site/; arguments go to mkdocs (`-- serve`)."""

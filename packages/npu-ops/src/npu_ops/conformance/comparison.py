@@ -9,12 +9,11 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
 __all__ = [
-    "copied",
+    "copy_to",
     "difference",
     "gradients",
     "is_on_npu",
     "on_cpu",
-    "on_npu",
     "outcome",
     "placement",
 ]
@@ -22,29 +21,37 @@ __all__ = [
 _SEED = 7
 
 
-def on_npu(value: Any) -> Any:
-    """A pytree's copy on npu, with the strides of the originals; "cpu" becomes "npu"."""
+def copy_to(value: Any, device: str) -> Any:
+    """A pytree's copy on ``device``, as leaves of autograd; "cpu" in it becomes ``device``.
 
-    def move(leaf: Any) -> Any:
+    Whole storages are copied, each once, so that tensors share, overlap and are strided as the
+    originals are.
+    """
+    storages: dict[int, torch.UntypedStorage] = {}
+
+    def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage:
+        original = tensor.untyped_storage()
+        if original.data_ptr() not in storages or original.nbytes() == 0:
+            copy = torch.UntypedStorage(original.nbytes(), device=device)  # type: ignore[no-untyped-call]
+            storages[original.data_ptr()] = copy.copy_(original)
+        return storages[original.data_ptr()]
+
+    def copy_tensor(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_nested:
+            return tensor.detach().clone().to(device)
+        there = torch.empty(0, dtype=tensor.dtype, device=device).set_(
+            storage_of(tensor), tensor.storage_offset(), tensor.shape, tensor.stride()
+        )
+        if tensor.is_conj():
+            there = there.conj()
+        return torch._neg_view(there) if tensor.is_neg() else there
+
+    def copy(leaf: Any) -> Any:
         if isinstance(leaf, torch.Tensor):
-            there = leaf.detach().to("npu")
-            if leaf.layout is torch.strided and there.stride() != leaf.stride():
-                there = torch.empty_strided(
-                    leaf.shape, leaf.stride(), dtype=leaf.dtype, device="npu"
-                ).copy_(leaf.detach())
-            return there.requires_grad_(leaf.requires_grad)
-        return "npu" if leaf in ("cpu", torch.device("cpu")) else leaf
+            return copy_tensor(leaf).requires_grad_(leaf.requires_grad)
+        return device if leaf in ("cpu", torch.device("cpu")) else leaf
 
-    return tree_map(move, value)
-
-
-def copied(value: Any) -> Any:
-    """A pytree's copy where it is; tensors are leaves of autograd."""
-    return tree_map_only(
-        torch.Tensor,
-        lambda tensor: tensor.detach().clone().requires_grad_(tensor.requires_grad),
-        value,
-    )
+    return tree_map(copy, value)
 
 
 def on_cpu(value: Any) -> Any:
@@ -87,9 +94,9 @@ def gradients(arguments: Any, results: Any) -> Any:
 
 def difference(got: Any, expected: Any) -> str | None:
     """None when two outcomes are the same, up to the device and dtype's usual tolerance."""
+    if got is expected:
+        return None
     if isinstance(expected, type) or isinstance(got, type):
-        if got is expected:
-            return None
         return f"expected {_named(expected)}, got {_named(got)}"
     try:
         torch.testing.assert_close(on_cpu(got), on_cpu(expected), equal_nan=True)

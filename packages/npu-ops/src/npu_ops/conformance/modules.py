@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from .cell import Cell, Sample, cell_of
-from .comparison import copied, difference, gradients, on_npu, outcome, placement
+from .comparison import copy_to, difference, gradients, outcome, placement
 
 __all__ = ["module_cells"]
 
@@ -45,7 +45,7 @@ def _compare(info: Any, given: Any, dtype: torch.dtype, *, training: bool) -> st
     here = info.module_cls(*build.args, **build.kwargs).to(dtype).train(training)
     there = copy.deepcopy(here).to("npu")
     call = (None, given.forward_input.args, given.forward_input.kwargs)
-    host, device = copied(call), on_npu(call)
+    host, device = copy_to(call, "cpu"), copy_to(call, "npu")
     expected = outcome(lambda _, *args, **kwargs: here(*args, **kwargs), host)
     got = outcome(lambda _, *args, **kwargs: there(*args, **kwargs), device)
     wrong = difference(got, expected)

@@ -11,7 +11,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from .cell import Cell, Sample, cell_of
-from .comparison import copied, difference, gradients, on_npu, outcome, placement
+from .comparison import copy_to, difference, gradients, outcome, placement
 from .exceptions import is_undefined
 
 __all__ = ["CHECKS", "DTYPES", "operator_cells"]
@@ -69,7 +69,7 @@ def _tensors(sample: Any) -> list[torch.Tensor]:
 
 
 def _forward_of(op: Any, sample: Any) -> str | None:
-    there, here = on_npu(_arguments(sample)), copied(_arguments(sample))
+    there, here = (copy_to(_arguments(sample), device) for device in ("npu", "cpu"))
     expected, got = outcome(op, here), outcome(op, there)
     if isinstance(expected, type) or isinstance(got, type):
         return difference(got, expected)
@@ -91,7 +91,7 @@ def _noncontiguous(op: Any, dtype: torch.dtype) -> Iterator[Sample]:
 
 
 def _backward_of(op: Any, sample: Any) -> str | None:
-    there, here = on_npu(_arguments(sample)), copied(_arguments(sample))
+    there, here = (copy_to(_arguments(sample), device) for device in ("npu", "cpu"))
     expected, got = outcome(op, here), outcome(op, there)
     if isinstance(expected, type) or isinstance(got, type):
         return difference(got, expected)
@@ -106,7 +106,7 @@ def _backward(op: Any, dtype: torch.dtype) -> Iterator[Sample]:
 
 
 def _inplace_of(variant: Callable[..., Any], sample: Any) -> str | None:
-    there, here = on_npu(_arguments(sample)), copied(_arguments(sample))
+    there, here = (copy_to(_arguments(sample), device) for device in ("npu", "cpu"))
     expected, got = outcome(variant, here), outcome(variant, there)
     wrong = difference(got, expected)
     if wrong is None and not isinstance(expected, type):
@@ -125,7 +125,7 @@ def _inplace(op: Any, dtype: torch.dtype) -> Iterator[Sample]:
 
 
 def _out_of(op: Any, sample: Any, *, resized: bool) -> str | None:
-    there, here = on_npu(_arguments(sample)), copied(_arguments(sample))
+    there, here = (copy_to(_arguments(sample), device) for device in ("npu", "cpu"))
     result = outcome(op, here)
     results = result if isinstance(result, tuple) else (result,)
     if not all(isinstance(each, torch.Tensor) for each in results):
