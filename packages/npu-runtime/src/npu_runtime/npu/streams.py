@@ -71,9 +71,7 @@ def get_stream_from_external(data_ptr: int, device: DeviceLike = None) -> torch.
 class ExternalStream(torch.Stream):
     """The stream of a native handle, as :func:`get_stream_from_external` finds it.
 
-    Args:
-        stream_ptr: The handle.
-        device: The device that the stream is of; the current one by default.
+    ``ExternalStream(stream_ptr, device=None)`` takes the same arguments.
     """
 
     def __new__(cls, stream_ptr: int, device: DeviceLike = None) -> "ExternalStream":
