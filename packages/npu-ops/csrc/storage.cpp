@@ -6,8 +6,8 @@
 #include <algorithm>
 
 #include <ATen/Context.h>
-#include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <ATen/EmptyTensor.h>
+#include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <ATen/native/ResizeCommon.h>
 #include <ATen/ops/resize_native.h>
 #include <ATen/ops/set_native.h>
