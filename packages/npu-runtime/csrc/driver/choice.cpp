@@ -65,7 +65,9 @@ std::string open_table(const npu_driver& candidate, const char* library, const c
   }
   const auto [begin, size_bytes] = memory::arena_range();
   if (begin == nullptr) return "no range of addresses could be reserved for device memory";
-  if (candidate.memory_attach(begin, size_bytes) != NPU_OK) return candidate.last_error();
+  if (candidate.memory_attach(begin, size_bytes) != NPU_OK) {
+    return std::string("memory_attach failed: ") + candidate.last_error();
+  }
   return {};
 }
 

@@ -75,11 +75,14 @@ Block* Region::map_large(SizeClass size) {
   void* memory = pool_.commit(size.bytes + kPage, kPage, false);
   if (memory == nullptr) return nullptr;
   // The header's page is the runtime's own, for as long as the block is mapped.
-  if (pool_.is_protected() &&
-      driver::table().host_access_begin(pool_.device_index(), memory, kPage) != NPU_OK) {
-    pool_.note_driver_error("host_access_begin");
-    pool_.decommit(memory, size.bytes + kPage, false);
-    return nullptr;
+  if (pool_.is_protected()) {
+    const npu_status status =
+        driver::table().host_access_begin(pool_.device_index(), memory, kPage);
+    if (status != NPU_OK) {
+      if (status != NPU_ERROR_MEMORY) pool_.note_driver_error("host_access_begin");
+      pool_.decommit(memory, size.bytes + kPage, false);
+      return nullptr;
+    }
   }
   Block* block = make_block(static_cast<char*>(memory) + kPage - sizeof(Block), size);
   large_.insert(block);

@@ -22,6 +22,7 @@ Session::~Session() {
 }
 
 void Session::wait_for_run() {
+  check_process();  // a forked child would wait for its parent's threads for ever
   while (is_running_->load(std::memory_order_acquire)) {
     try {
       for (c10::StreamId id = 0; id < kStreams; ++id)
