@@ -118,9 +118,12 @@ def run_python() -> Callable[..., subprocess.CompletedProcess[str]]:
     """Runs code in a new Python process, with environment variables as keywords."""
 
     def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        inherited = dict(os.environ)
+        if "NPU_DRIVER" in environment:
+            inherited.pop("NPU_DEVICE", None)  # it names a device of this run's driver
         return subprocess.run(
             [sys.executable, "-c", code],
-            env=os.environ | environment,
+            env=inherited | environment,
             capture_output=True,
             text=True,
             check=False,
