@@ -79,7 +79,7 @@ def soak(session: nox.Session) -> None:
     variables = address_sanitizer(session) if "--address" in session.posargs else {}
     if variables:
         flags.append("--ignore=rss_mib")
-    if not variables:  # what decides the results, first: ten thousand operations per stream
+    else:  # what decides the results, first: ten thousand operations per stream
         where = "packages/npu-runtime/tests/test_load.py"
         run_in(session, python, "-m", "pytest", where, "-m", "long")
     for driver in ("sim", "openvino"):

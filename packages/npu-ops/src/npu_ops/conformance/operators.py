@@ -68,9 +68,15 @@ def _tensors(sample: Any) -> list[torch.Tensor]:
     return [leaf for leaf in tree_leaves(_arguments(sample)) if isinstance(leaf, torch.Tensor)]
 
 
-def _forward_of(op: Any, sample: Any) -> str | None:
+def _on_both(call: Callable[..., Any], sample: Any) -> tuple[Any, Any, Any, Any]:
+    """The sample's arguments on npu and on the CPU, and what the call gives for each."""
     there, here = (copy_to(_arguments(sample), device) for device in ("npu", "cpu"))
-    expected, got = outcome(op, here), outcome(op, there)
+    expected = outcome(call, here)
+    return there, here, outcome(call, there), expected
+
+
+def _forward_of(op: Any, sample: Any) -> str | None:
+    there, _, got, expected = _on_both(op, sample)
     if isinstance(expected, type) or isinstance(got, type):
         return difference(got, expected)
     wrong_place = placement(there, got)
@@ -91,8 +97,7 @@ def _noncontiguous(op: Any, dtype: torch.dtype) -> Iterator[Sample]:
 
 
 def _backward_of(op: Any, sample: Any) -> str | None:
-    there, here = (copy_to(_arguments(sample), device) for device in ("npu", "cpu"))
-    expected, got = outcome(op, here), outcome(op, there)
+    there, here, got, expected = _on_both(op, sample)
     if isinstance(expected, type) or isinstance(got, type):
         return difference(got, expected)
     return difference(gradients(there, got), gradients(here, expected))
@@ -106,8 +111,7 @@ def _backward(op: Any, dtype: torch.dtype) -> Iterator[Sample]:
 
 
 def _inplace_of(variant: Callable[..., Any], sample: Any) -> str | None:
-    there, here = (copy_to(_arguments(sample), device) for device in ("npu", "cpu"))
-    expected, got = outcome(variant, here), outcome(variant, there)
+    there, here, got, expected = _on_both(variant, sample)
     wrong = difference(got, expected)
     if wrong is None and not isinstance(expected, type):
         wrong = difference(there[0], here[0])
