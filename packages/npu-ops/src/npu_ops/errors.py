@@ -1,0 +1,17 @@
+"""The errors of this package, all under npu_runtime's NpuError.
+
+The codes are explained in docs/reference/errors.md. Errors of native kernels are torch's own
+classes with a code at the end.
+"""
+
+from npu_runtime.errors import NpuError
+
+__all__ = ["OperatorInputError", "OpsError"]
+
+
+class OpsError(NpuError):
+    """Something about operators that cannot be done, with a stable code."""
+
+
+class OperatorInputError(OpsError, ValueError):
+    """An argument breaks a rule that the message states."""
