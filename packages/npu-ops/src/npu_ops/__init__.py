@@ -4,6 +4,8 @@ The device, its memory and its random numbers are in `npu_runtime`; compiled gra
 `npu_compiler`.
 """
 
+from typing import TYPE_CHECKING, Any
+
 import torch  # noqa: F401  (libtorch must be loaded before _C)
 
 import npu_runtime  # noqa: F401  (renames the device and loads libnpu_runtime.so)
@@ -11,4 +13,28 @@ import npu_runtime  # noqa: F401  (renames the device and loads libnpu_runtime.s
 from . import _C  # noqa: F401  (registers the kernels)
 from .report import fallback_report, reset_fallback_report
 
-__all__ = ["fallback_report", "reset_fallback_report"]
+if TYPE_CHECKING:
+    from .verification import VerificationReport, verify_correctness
+
+__all__ = [
+    "VerificationReport",
+    "fallback_report",
+    "reset_fallback_report",
+    "verify_correctness",
+]
+
+# Name -> module, for what `import torch` does not need.
+_HOMES = {
+    "VerificationReport": "verification",
+    "verify_correctness": "verification",
+}
+
+
+def __getattr__(name: str) -> Any:
+    # Late, because this package is imported with torch, and the parts import torch.testing, numpy
+    # and openvino.
+    import importlib
+
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

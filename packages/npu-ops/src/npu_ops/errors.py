@@ -6,7 +6,7 @@ classes with a code at the end.
 
 from npu_runtime.errors import NpuError
 
-__all__ = ["OperatorInputError", "OpsError"]
+__all__ = ["OperatorInputError", "OpsError", "VerificationError"]
 
 
 class OpsError(NpuError):
@@ -15,3 +15,7 @@ class OpsError(NpuError):
 
 class OperatorInputError(OpsError, ValueError):
     """An argument breaks a rule that the message states."""
+
+
+class VerificationError(OpsError, AssertionError):
+    """A result is not the expected one; the text is the report."""

@@ -1,0 +1,270 @@
+"""How far one tensor is from another: errors, outliers with their places, ULP distance.
+
+Structures of tensors, and the report on all of them, are in verification.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch.testing._comparison import default_tolerances
+
+__all__ = ["Comparison", "Outlier", "compare_tensors", "mismatch"]
+
+Number = bool | int | float | complex
+
+_WORST = 5
+# The integer of the same width, in which neighbouring floats are neighbours.
+_BITS = {
+    torch.float16: torch.int16,
+    torch.bfloat16: torch.int16,
+    torch.float32: torch.int32,
+    torch.float64: torch.int64,
+}
+_EXACT = 2.0**62
+
+
+@dataclass(frozen=True)
+class Outlier:
+    """One element beyond the tolerance.
+
+    Attributes:
+        index: Its place, one number for each dimension.
+        actual: What is there.
+        expected: What should be.
+        absolute_error: `|actual - expected|`; NaN where one of them is NaN.
+    """
+
+    index: tuple[int, ...]
+    actual: Number
+    expected: Number
+    absolute_error: float
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One tensor against the expected one.
+
+    Errors and ULP distances are taken over pairs of finite values; a relative error where the
+    expected value is not 0.
+
+    Attributes:
+        path: Where it stands in the structure, such as `[0]['logits']`; empty for a lone tensor.
+        passed: Whether structure, shape, dtype and all values are as expected.
+        problem: What is wrong besides values, such as a shape; None otherwise.
+        shape: The expected shape; None where the structure differs.
+        dtype: The expected dtype; None where the structure differs.
+        rtol: The relative tolerance used.
+        atol: The absolute tolerance used.
+        element_count: Elements compared.
+        outlier_count: Elements beyond the tolerance, NaN and infinity in the wrong place included.
+        max_absolute_error: The largest `|actual - expected|`.
+        mean_absolute_error: Its mean.
+        max_relative_error: The largest `|actual - expected| / |expected|`.
+        mean_relative_error: Its mean.
+        max_ulp: The largest distance in units in the last place; None where the two are not of one
+            float or complex dtype.
+        mean_ulp: Its mean.
+        nan_mismatches: Elements where exactly one is NaN; with `equal_nan=False` where any is.
+        inf_mismatches: Elements where one is infinite and the other is not the same infinity.
+        worst: The worst outliers, the worst first.
+    """
+
+    path: str
+    passed: bool
+    problem: str | None = None
+    shape: tuple[int, ...] | None = None
+    dtype: torch.dtype | None = None
+    rtol: float = 0.0
+    atol: float = 0.0
+    element_count: int = 0
+    outlier_count: int = 0
+    max_absolute_error: float = 0.0
+    mean_absolute_error: float = 0.0
+    max_relative_error: float = 0.0
+    mean_relative_error: float = 0.0
+    max_ulp: float | None = None
+    mean_ulp: float | None = None
+    nan_mismatches: int = 0
+    inf_mismatches: int = 0
+    worst: tuple[Outlier, ...] = ()
+
+    @property
+    def outlier_share(self) -> float:
+        """Share of elements beyond the tolerance, from 0 to 1."""
+        return self.outlier_count / self.element_count if self.element_count else 0.0
+
+    def __str__(self) -> str:
+        lines = [f"{self.path or 'result'}: {self._verdict()}"]
+        if self.element_count:
+            lines.append(
+                f"  absolute error  max {self.max_absolute_error:.3g}, "
+                f"mean {self.mean_absolute_error:.3g} (atol {self.atol:.3g})"
+            )
+            lines.append(
+                f"  relative error  max {self.max_relative_error:.3g}, "
+                f"mean {self.mean_relative_error:.3g} (rtol {self.rtol:.3g})"
+            )
+        if self.max_ulp is not None and self.mean_ulp is not None:
+            lines.append(f"  ULP             max {self.max_ulp:.6g}, mean {self.mean_ulp:.3g}")
+        if self.outlier_count:
+            lines.append(
+                f"  outliers        {self.outlier_count} of {self.element_count} "
+                f"({self.outlier_share:.3%}); NaN {self.nan_mismatches}, "
+                f"infinity {self.inf_mismatches}"
+            )
+        lines += [
+            f"    {list(outlier.index)}: {outlier.actual} instead of {outlier.expected}"
+            for outlier in self.worst
+        ]
+        return "\n".join(lines)
+
+    def _verdict(self) -> str:
+        kind = f" ({str(self.dtype).removeprefix('torch.')}{list(self.shape or ())})"
+        verdict = "as expected" if self.passed else self.problem or "values differ"
+        return verdict + (kind if self.dtype is not None else "")
+
+
+def mismatch(path: str, problem: str) -> Comparison:
+    """A part that has nothing to be compared with."""
+    return Comparison(path, passed=False, problem=problem)
+
+
+def compare_tensors(
+    path: str,
+    actual: torch.Tensor,
+    expected: torch.Tensor,
+    *,
+    tolerances: tuple[float | None, float | None],
+    check_dtype: bool,
+    equal_nan: bool,
+) -> Comparison:
+    """Compares two dense tensors on the CPU.
+
+    Args:
+        path: Where they stand, for the report.
+        actual: Any shape and dtype.
+        expected: Any shape and dtype.
+        tolerances: rtol and atol; None for the dtypes' own.
+        check_dtype: Whether another dtype is a failure.
+        equal_nan: Whether NaN in the same place is right.
+    """
+    shape, dtype = tuple(expected.shape), expected.dtype
+    problem: str | None = None
+    if actual.shape != expected.shape:
+        problem = f"expected shape {shape}, got {tuple(actual.shape)}"
+        return Comparison(path, passed=False, problem=problem, shape=shape, dtype=dtype)
+    if check_dtype and actual.dtype is not dtype:
+        problem = f"expected {dtype}, got {actual.dtype}"
+    usual = default_tolerances(actual.dtype, dtype)
+    rtol, atol = (
+        default if given is None else given
+        for given, default in zip(tolerances, usual, strict=True)
+    )
+    got, wanted = actual.flatten(), expected.flatten()
+    absolute, size = _absolute_error(got, wanted)
+    nan, inf, pairs = _special(got, wanted, equal_nan=equal_nan)
+    outliers = nan | inf | (pairs & (absolute > atol + rtol * size))
+    relative = absolute[pairs & (size > 0)] / size[pairs & (size > 0)]
+    ulp = _ulp_distance(got, wanted)
+    count = int(outliers.sum())
+    return Comparison(
+        path,
+        passed=problem is None and count == 0,
+        problem=problem,
+        shape=shape,
+        dtype=dtype,
+        rtol=rtol,
+        atol=atol,
+        element_count=got.numel(),
+        outlier_count=count,
+        max_absolute_error=_max(absolute[pairs]),
+        mean_absolute_error=_mean(absolute[pairs]),
+        max_relative_error=_max(relative),
+        mean_relative_error=_mean(relative),
+        max_ulp=None if ulp is None else _max(ulp[pairs]),
+        mean_ulp=None if ulp is None else _mean(ulp[pairs]),
+        nan_mismatches=int(nan.sum()),
+        inf_mismatches=int(inf.sum()),
+        worst=_worst(got, wanted, absolute - atol - rtol * size, outliers, shape),
+    )
+
+
+def _absolute_error(got: torch.Tensor, wanted: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """`|got - wanted|` and `|wanted|` in float64, exact for integers that are near each other."""
+    if got.is_complex() or wanted.is_complex():
+        a, b = got.to(torch.complex128), wanted.to(torch.complex128)
+    else:
+        a, b = got.to(torch.float64), wanted.to(torch.float64)
+    error = (a - b).abs()
+    if not any(t.is_floating_point() or t.is_complex() for t in (got, wanted)):
+        # Two's complement subtraction is exact where the distance fits, also of 64-bit numbers.
+        exact = (got.to(torch.int64) - wanted.to(torch.int64)).to(torch.float64).abs()
+        error = torch.where(error < _EXACT, exact, error)
+    return error, b.abs()
+
+
+def _special(
+    got: torch.Tensor, wanted: torch.Tensor, *, equal_nan: bool
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Where NaN is wrong, where infinity is wrong, and where both are finite."""
+    nan = got.isnan() ^ wanted.isnan() if equal_nan else got.isnan() | wanted.isnan()
+    either = got.isinf() | wanted.isinf()
+    # A number counts as infinite in a dtype of either; a NaN beside it is told of as NaN.
+    inf = either & ~(got.isnan() | wanted.isnan()) & (got != wanted)
+    finite = got.isfinite() & wanted.isfinite()
+    return nan, inf, finite
+
+
+def _ulp_distance(got: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor | None:
+    """How many steps from float to float lie between the two; of a complex pair the larger."""
+    if got.dtype is not wanted.dtype:
+        return None
+    if got.is_complex():
+        if got.dtype is torch.complex32 or got.numel() == 0:
+            return None
+        parts = _ulp_distance(torch.view_as_real(got), torch.view_as_real(wanted))
+        return None if parts is None else parts.amax(-1)
+    bits = _BITS.get(got.dtype)
+    if bits is None:
+        return None
+    a, b = (_ordered(tensor, bits) for tensor in (got, wanted))
+    far = (a.to(torch.float64) - b.to(torch.float64)).abs()
+    return torch.where(far < _EXACT, (a - b).to(torch.float64).abs(), far)
+
+
+def _ordered(tensor: torch.Tensor, bits: torch.dtype) -> torch.Tensor:
+    """Integers in the order of the floats: -0.0 and 0.0 are one, neighbours differ by one."""
+    pattern = tensor.contiguous().view(bits).to(torch.int64)
+    return torch.where(pattern < 0, torch.iinfo(bits).min - pattern, pattern)
+
+
+def _worst(
+    got: torch.Tensor,
+    wanted: torch.Tensor,
+    excess: torch.Tensor,
+    outliers: torch.Tensor,
+    shape: tuple[int, ...],
+) -> tuple[Outlier, ...]:
+    places = outliers.nonzero().flatten()
+    # NaN and infinity in the wrong place are worse than any number.
+    order = excess[places].nan_to_num(torch.inf).argsort(descending=True, stable=True)[:_WORST]
+    found = []
+    for place in places[order].tolist():
+        index = torch.unravel_index(torch.tensor(place), shape) if shape else ()
+        a, b = got[place].item(), wanted[place].item()
+        found.append(Outlier(tuple(int(axis) for axis in index), a, b, _distance(a, b)))
+    return tuple(found)
+
+
+def _distance(a: Number, b: Number) -> float:
+    return float(abs(a - b))
+
+
+def _max(values: torch.Tensor) -> float:
+    return float(values.max()) if values.numel() else 0.0
+
+
+def _mean(values: torch.Tensor) -> float:
+    return float(values.mean()) if values.numel() else 0.0
