@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from npu_compiler.errors import CompilerError, LoweringError, OptionError, RegistryError
     from npu_compiler.explanation import Explanation, explain
+    from npu_compiler.lowering import register_fx_node_converter
     from npu_compiler.options import CompilerConfig
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "OptionError",
     "RegistryError",
     "explain",
+    "register_fx_node_converter",
 ]
 
 _HOMES = {
@@ -30,6 +32,7 @@ _HOMES = {
     "OptionError": "errors",
     "RegistryError": "errors",
     "explain": "explanation",
+    "register_fx_node_converter": "lowering",
 }
 
 

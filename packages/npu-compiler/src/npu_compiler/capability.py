@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from npu_compiler.lowering import find_converter, near_matches, op_name
+from npu_compiler.lowering import find_converter, missing_converter, op_name
 from npu_compiler.lowering.arguments import bind_arguments
 from npu_compiler.lowering.dtypes import is_float, refusal_for_dtype
 from npu_compiler.options import CompilerConfig
@@ -53,8 +53,7 @@ def refusal(node: fx.Node, config: CompilerConfig) -> str | None:
     if row is None:
         if is_effectful(node):
             return "draws random numbers or has another effect"
-        close = near_matches(node.target)
-        return "no converter registered" + (f" (similar: {', '.join(close)})" if close else "")
+        return missing_converter(node.target)
     for meta in _tensors(node):
         if (reason := _tensor_refusal(meta)) is not None:
             return reason

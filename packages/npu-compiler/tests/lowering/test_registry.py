@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from npu_compiler import register_fx_node_converter
 from npu_compiler.errors import RegistryError
-from npu_compiler.lowering import converter, find_converter, near_matches, registered_ops
+from npu_compiler.lowering import find_converter, near_matches, registered_ops
 
 
 def test_duplicate_registration_names_both_places():
@@ -14,7 +15,7 @@ def test_duplicate_registration_names_both_places():
     first = find_converter(key)
     with pytest.raises(RegistryError) as error:
 
-        @converter(key)
+        @register_fx_node_converter(key)
         def again(ctx, **arguments): ...
 
     assert error.value.code == "duplicate-converter"
@@ -25,7 +26,21 @@ def test_duplicate_registration_names_both_places():
 
 def test_packet_is_no_key():
     with pytest.raises(RegistryError, match="one overload") as error:
-        converter(torch.ops.aten.add)(lambda ctx: None)
+        register_fx_node_converter(torch.ops.aten.add)(lambda ctx: None)
+    assert error.value.code == "bad-converter"
+
+
+def test_a_second_key_that_is_taken_registers_none():
+    free = torch.ops.aten.special_airy_ai.default
+    assert find_converter(free) is None
+    with pytest.raises(RegistryError):
+        register_fx_node_converter(free, torch.ops.aten.add.Tensor)(lambda ctx, **_: None)
+    assert find_converter(free) is None
+
+
+def test_what_is_no_function_is_refused():
+    with pytest.raises(RegistryError, match="decorates a function; got 7") as error:
+        register_fx_node_converter(torch.ops.aten.special_airy_ai.default)(7)
     assert error.value.code == "bad-converter"
 
 

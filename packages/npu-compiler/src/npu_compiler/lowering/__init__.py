@@ -7,23 +7,25 @@ from npu_compiler.lowering.context import Context, Refused
 from npu_compiler.lowering.lower import LoweredModel, lower, source_line
 from npu_compiler.lowering.registry import (
     Converter,
-    converter,
     find_converter,
+    missing_converter,
     near_matches,
     op_name,
     registered_ops,
 )
+from npu_compiler.lowering.registry import converter as register_fx_node_converter
 
 __all__ = [
     "Context",
     "Converter",
     "LoweredModel",
     "Refused",
-    "converter",
     "find_converter",
     "lower",
+    "missing_converter",
     "near_matches",
     "op_name",
+    "register_fx_node_converter",
     "registered_ops",
     "source_line",
 ]

@@ -21,7 +21,7 @@ from npu_compiler.errors import LoweringError
 from npu_compiler.lowering.arguments import bind_arguments
 from npu_compiler.lowering.context import Context, Refused, static_shape
 from npu_compiler.lowering.dtypes import ov_type
-from npu_compiler.lowering.registry import find_converter, near_matches, op_name
+from npu_compiler.lowering.registry import find_converter, missing_converter, op_name
 
 __all__ = ["LoweredModel", "live_nodes", "lower", "source_line"]
 
@@ -186,9 +186,7 @@ class _Lowering:
     def _call(self, node: fx.Node) -> None:
         row = find_converter(node.target)
         if row is None:
-            close = near_matches(node.target)
-            hint = f"; registered ops with a similar name: {', '.join(close)}" if close else ""
-            raise _error(node, f"no converter registered{hint}", "no-converter")
+            raise _error(node, missing_converter(node.target), "no-converter")
         self._ctx.node = node
         try:
             arguments = bind_arguments(node)

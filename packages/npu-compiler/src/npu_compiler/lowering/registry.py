@@ -1,6 +1,7 @@
 """The table of converters: which function turns a call of which op into OpenVINO nodes.
 
-The converters themselves live in npu_compiler.lowering.converters, one file per family.
+The converters themselves live in npu_compiler.lowering.converters, one file per family; those of
+other wheels are found by npu_compiler.lowering.plugins.
 """
 
 from __future__ import annotations
@@ -14,12 +15,14 @@ from typing import Any
 import torch
 
 from npu_compiler.errors import RegistryError
+from npu_compiler.lowering.plugins import broken_plugins, load_plugins
 
 __all__ = [
     "Converter",
     "OpKey",
     "converter",
     "find_converter",
+    "missing_converter",
     "near_matches",
     "op_name",
     "registered_ops",
@@ -59,32 +62,35 @@ def converter(
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Registers the decorated function as the converter of one or more ops.
 
+    The function is called as `function(ctx, **arguments)`. The arguments are the call's under their
+    schema names, defaults filled in: a tensor is an FX node, a number itself; a name that Python
+    has itself carries an underscore (`input_`, `min_`). It returns an OpenVINO output, or a tuple
+    of them where the op has several results. `ctx` is a [Context][npu_compiler.lowering.Context]:
+    `ctx.get(x)` is the OpenVINO output of an argument, `ctx.number(2, dtype)` a constant,
+    `ctx.dtype(x)`, `ctx.rank(x)` and `ctx.sizes(x)` are facts, `ctx.out_dtype()` is the dtype that
+    the result must have, `ctx.convert(output, dtype)` casts, and `ctx.refuse(reason)` leaves the
+    call to the eager device. Nodes are made with `openvino.opset15`.
+
+    In a wheel of its own the module with the decorated functions is named by an entry point of the
+    group `npu_compiler.converters`, and is imported when a graph is first lowered.
+
     Args:
         keys: overloads such as `torch.ops.aten.add.Tensor`, or functions such as `operator.add`.
-        rule: capability rule; see Converter.rule.
-        compute: see Converter.compute.
+        rule: capability rule, called as `rule(node, **arguments)` before anything is built;
+            returns why this call cannot be lowered, or None.
+        compute: whether the op does work worth a program; views, casts and creation do not.
 
     Raises:
         RegistryError: [duplicate-converter] when a key has a converter already, naming both places;
-            [bad-converter] when a key is an overload packet or not callable.
+            [bad-converter] when a key is an overload packet or not callable, or when no function
+            is decorated.
     """
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         place = _place_of(function)
         for key in keys:
-            if isinstance(key, torch._ops.OpOverloadPacket) or not callable(key):
-                raise RegistryError(
-                    f"converter at {place}: the key must be one overload or a function; "
-                    f"got {key!r}. Name the overload, as in torch.ops.aten.add.Tensor.",
-                    code="bad-converter",
-                )
-            present = _TABLE.get(key)
-            if present is not None:
-                raise RegistryError(
-                    f"{op_name(key)}: an op has one converter; got a second at {place}, "
-                    f"the first is at {present.place}. Remove one of them.",
-                    code="duplicate-converter",
-                )
+            _check_key(key, place)
+        for key in keys:
             _TABLE[key] = Converter(key, function, rule, compute, place)
         return function
 
@@ -92,12 +98,23 @@ def converter(
 
 
 def find_converter(key: OpKey) -> Converter | None:
-    """Returns the converter of an op, or None."""
+    """Returns the converter of an op, or None; the first call loads those of other wheels."""
+    load_plugins(_snapshot)
     return _TABLE.get(key)
+
+
+def missing_converter(key: OpKey) -> str:
+    """Returns why an op has no converter: none of that name, or its wheel could not be loaded."""
+    name = op_name(key)
+    notes = [] if name.startswith("aten.") else list(broken_plugins())
+    if close := near_matches(key):
+        notes.append(f"similar: {', '.join(close)}")
+    return "no converter registered" + (f" ({'; '.join(notes)})" if notes else "")
 
 
 def registered_ops() -> tuple[str, ...]:
     """Returns the names of all ops that have a converter, sorted."""
+    load_plugins(_snapshot)
     return tuple(sorted(op_name(key) for key in _TABLE))
 
 
@@ -115,6 +132,39 @@ def op_name(key: OpKey) -> str:
     return f"{module.lstrip('_')}.{name}" if module else name
 
 
+def _snapshot() -> Callable[[], None]:
+    """Remembers which rows there are; what it returns takes the later ones out."""
+    present = set(_TABLE)
+
+    def take_back() -> None:
+        for key in set(_TABLE) - present:
+            del _TABLE[key]
+
+    return take_back
+
+
+def _check_key(key: OpKey, place: str) -> None:
+    if isinstance(key, torch._ops.OpOverloadPacket) or not callable(key):
+        raise RegistryError(
+            f"converter at {place}: the key must be one overload or a function; "
+            f"got {key!r}. Name the overload, as in torch.ops.aten.add.Tensor.",
+            code="bad-converter",
+        )
+    present = _TABLE.get(key)
+    if present is not None:
+        raise RegistryError(
+            f"{op_name(key)}: an op has one converter; got a second at {place}, "
+            f"the first is at {present.place}. Remove one of them.",
+            code="duplicate-converter",
+        )
+
+
 def _place_of(function: Callable[..., Any]) -> str:
-    code = inspect.unwrap(function).__code__
-    return f"{code.co_filename}:{code.co_firstlineno}"
+    plain = inspect.unwrap(function) if callable(function) else function
+    if not inspect.isfunction(plain):
+        raise RegistryError(
+            f"register_fx_node_converter decorates a function; got {function!r}. "
+            "Decorate `def convert(ctx, ...)`.",
+            code="bad-converter",
+        )
+    return f"{plain.__code__.co_filename}:{plain.__code__.co_firstlineno}"
