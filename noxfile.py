@@ -174,6 +174,18 @@ def conformance(session: nox.Session) -> None:
     run_in(session, python, "-m", "npu_ops.conformance", *arguments)
 
 
+@nox.session(reuse_venv=False)
+def custom_op(session: nox.Session) -> None:
+    """Build examples/custom_op and a fresh `npu-ops new` in a new environment; run their tests."""
+    install_platform(session, python_of(session), extra=group("test"))
+    fresh = Path(session.create_tmp()) / "my_op"
+    shutil.rmtree(fresh, ignore_errors=True)
+    session.run("npu-ops", "new", "my_op", "--directory", str(fresh))
+    for project in (ROOT / "examples" / "custom_op", fresh):
+        session.install("--no-build-isolation", "--check-build-dependencies", str(project))
+        session.run("python", "-m", "pytest", str(project), *session.posargs)
+
+
 @nox.session
 def docs(session: nox.Session) -> None:
     """Build the documentation strictly into site/; arguments go to mkdocs (`-- serve`)."""

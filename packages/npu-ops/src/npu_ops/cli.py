@@ -14,6 +14,7 @@ __all__ = ["main"]
 # Subcommand -> module with `main(arguments) -> exit code`, and what it does.
 _COMMANDS = {
     "conformance": ("npu_ops.conformance.__main__", "compare npu with the CPU over torch's ops"),
+    "new": ("npu_ops.scaffold.command", "write a wheel with an op of your own"),
 }
 
 
