@@ -7,9 +7,11 @@
 #include <c10/util/Exception.h>
 
 #include "alias.h"
+#include "hot/bytes.h"
 #include "npu/capture.h"
 #include "npu/device.h"
 #include "npu/observe.h"
+#include "npu/process.h"
 #include "npu/sync_debug.h"
 
 namespace npu::ops {
@@ -29,7 +31,8 @@ void copy_bytes(const at::Tensor& source, const at::Tensor& destination, bool no
     note_sync("a copy between cpu and npu");
   const bool is_observed = observe::is_enabled();
   const std::int64_t start_ns = is_observed ? observe::now_ns() : 0;
-  {
+  check_process();
+  if (!hot::copy_plainly(source, destination)) {
     const at::Tensor from = host_view(source, Access::kRead);
     at::Tensor to = host_view(destination, Access::kWrite);
     const HostScope scope(current_device());
@@ -71,6 +74,8 @@ at::Tensor copy_from_and_resize(const at::Tensor& self, const at::Tensor& destin
 at::Scalar local_scalar_dense(const at::Tensor& self) {
   if (C10_UNLIKELY(is_capturing())) refuse_capture("reading a number");
   note_sync("reading a number");
+  check_process();
+  if (const std::optional<at::Scalar> number = hot::plain_number(self)) return *number;
   const at::Tensor alias = alias_of(self, Access::kRead);
   const HostScope scope(current_device());
   return at::_local_scalar_dense(alias);

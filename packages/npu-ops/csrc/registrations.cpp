@@ -32,6 +32,7 @@
 #include <torch/library.h>
 
 #include "fallback.h"
+#include "hot/kernels.h"
 #include "kernels.h"
 
 namespace npu::ops {
@@ -50,6 +51,13 @@ class OwnKernels {
   void operator()(const char* name, Kernel&& kernel) {
     names_.insert(name);
     library_.impl(name, std::forward<Kernel>(kernel));
+  }
+
+  // Kernels that save an op the aliases, where it has none so far.
+  void hot(const std::vector<hot::HotKernel>& kernels) {
+    for (const hot::HotKernel& kernel : kernels) {
+      if (names_.insert(kernel.name).second) library_.impl(kernel.name, kernel.make());
+    }
   }
 
   // The CPU kernel on aliases for every other aten op that has one under `cpu_key`.
@@ -123,6 +131,9 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   impl.on_host("mode", "values");  // checks a list of devices by name
   impl.on_host("addr_");           // its kernel compares C++ references, which boxing would lose
 
+  hot::register_stubs();
+  impl.hot(hot::pointwise_kernels());
+  impl.hot(hot::byte_kernels());
   impl.rest_on_host(c10::DispatchKey::CPU);
 }
 

@@ -72,6 +72,12 @@ def test_program_of_a_decode_step_is_led_to_by_the_step():
     assert [item.category for item in found.slices] == ["decode", "program"]
 
 
+def test_a_host_kernel_is_not_drawn_beside_its_op():
+    found = build(events=[span("kernel", "aten::add", 10, 1010)])
+    assert found.slices == ()
+    assert found.instants == ()
+
+
 def test_fallback_is_a_mark_on_its_thread():
     found = build(events=[span("fallback", "aten::roll", 10, 1010, reason="no kernel")])
     (mark,) = found.instants

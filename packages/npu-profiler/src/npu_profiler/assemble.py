@@ -34,7 +34,8 @@ _OWN_CALL = re.compile(r"(^|/)npu_profiler/\w+\.py\(|^torch/(autograd|profiler)/
 
 # Calls of the runtime, with their verb: they stand on the row of the thread that made them.
 _CALLS = {"launch": "launch", "sync": "synchronize"}
-_PLACED = {*_CALLS, "program", "copy", "fallback"}
+# "kernel" is an op of npu's own on the host: its row has torch's record of the op already.
+_PLACED = {*_CALLS, "program", "copy", "fallback", "kernel"}
 
 
 @dataclass(frozen=True, slots=True)

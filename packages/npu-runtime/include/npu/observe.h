@@ -57,7 +57,7 @@ struct Arg {
 constexpr std::size_t kMostArgs = 3;
 
 // A finished span. Categories in use: "program" (a run), "launch" (handing a run over to a stream),
-// "compile", "copy", "fallback", "sync".
+// "compile", "copy", "kernel" (an op's own kernel on the host), "fallback", "sync".
 struct Span {
   std::string_view category;
   std::string_view name;

@@ -43,8 +43,8 @@ class Event(NamedTuple):
 
     Attributes:
         kind: ``span`` (it lasted), ``instant`` (a mark) or ``counter`` (a value).
-        category: What kind of work: ``program``, ``launch``, ``compile``, ``fallback``, ``copy``,
-            ``sync``, ``memory``, ``prefill``, ...
+        category: What kind of work: ``program``, ``launch``, ``compile``, ``kernel``, ``fallback``,
+            ``copy``, ``sync``, ``memory``, ``prefill``, ...
         name: Which program, op, stage or counter.
         start_ns: Nanoseconds since the Unix epoch, the clock of ``time.time_ns``.
         duration_ns: Nanoseconds; 0 unless a span.

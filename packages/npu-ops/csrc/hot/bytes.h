@@ -1,0 +1,19 @@
+// Short ways for small copies and single numbers. What they do not serve is copies.cpp's.
+#pragma once
+
+#include <optional>
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Scalar.h>
+
+namespace npu::ops::hot {
+
+// Copies a small contiguous tensor to another of its shape and dtype, between npu and cpu in either
+// direction or within one of them. False when the pair needs more than that; nothing is copied
+// then.
+bool copy_plainly(const at::Tensor& source, const at::Tensor& destination);
+
+// The element of a common tensor that has one.
+std::optional<at::Scalar> plain_number(const at::Tensor& tensor);
+
+}  // namespace npu::ops::hot

@@ -1,0 +1,75 @@
+// Numbers beside tensors.
+
+#include "hot/operands.h"
+
+#include <array>
+
+#include <ATen/EmptyTensor.h>
+#include <ATen/ScalarOps.h>
+
+namespace npu::ops::hot {
+namespace {
+
+// The dtypes in which a number is the same to a kernel before and after rounding. Kernels for the
+// reduced ones compute with the number as it was given.
+enum Room : std::size_t { kFloat, kDouble, kLong, kRooms };
+
+std::optional<Room> room_of(c10::ScalarType dtype) {
+  switch (dtype) {
+    case c10::ScalarType::Float:
+      return kFloat;
+    case c10::ScalarType::Double:
+      return kDouble;
+    case c10::ScalarType::Long:
+      return kLong;
+    default:
+      return std::nullopt;
+  }
+}
+
+// The room is kept for the next call; one that needs a second room meanwhile gets a fresh one.
+template <typename Value>
+at::Tensor number_in(Room place, c10::ScalarType dtype, Value value) {
+  static thread_local std::array<at::Tensor, kRooms> kept;
+  at::Tensor& room = kept[place];
+  if (!room.defined() || room.use_count() > 1) room = at::detail::empty_cpu({}, dtype);
+  void* data = room.mutable_data_ptr();
+  switch (place) {
+    case kFloat:
+      *static_cast<float*>(data) = static_cast<float>(value);
+      break;
+    case kDouble:
+      *static_cast<double*>(data) = static_cast<double>(value);
+      break;
+    default:
+      *static_cast<std::int64_t*>(data) = static_cast<std::int64_t>(value);
+  }
+  return room;
+}
+
+}  // namespace
+
+at::Tensor number_as(const at::Scalar& number, c10::ScalarType dtype) {
+  const std::optional<Room> room = room_of(dtype);
+  if (room && number.isFloatingPoint() && *room != kLong) {
+    return number_in(*room, dtype, number.toDouble());
+  }
+  if (room && number.isIntegral(/*includeBool=*/false)) {
+    return number_in(*room, dtype, number.toLong());
+  }
+  return at::native::wrapped_scalar_tensor(number);
+}
+
+at::Tensor number_as(const at::Tensor& tensor, c10::ScalarType dtype) {
+  if (is_npu(tensor) || tensor.scalar_type() == dtype) return tensor;
+  const std::optional<Room> room = room_of(dtype);
+  if (room && tensor.scalar_type() == c10::ScalarType::Double && *room != kLong) {
+    return number_in(*room, dtype, *tensor.const_data_ptr<double>());
+  }
+  if (room && tensor.scalar_type() == c10::ScalarType::Long) {
+    return number_in(*room, dtype, *tensor.const_data_ptr<std::int64_t>());
+  }
+  return tensor;
+}
+
+}  // namespace npu::ops::hot
