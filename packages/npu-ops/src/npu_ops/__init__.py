@@ -14,9 +14,27 @@ from . import _C  # noqa: F401  (registers the kernels)
 from .report import fallback_report, reset_fallback_report
 
 if TYPE_CHECKING:
+    from .arrays import (
+        MLP,
+        SDPA,
+        Convolution,
+        Linear,
+        MatMul,
+        QLinear,
+        QMatMul,
+        SimpleSDPA,
+    )
     from .verification import VerificationReport, verify_correctness
 
 __all__ = [
+    "MLP",
+    "SDPA",
+    "Convolution",
+    "Linear",
+    "MatMul",
+    "QLinear",
+    "QMatMul",
+    "SimpleSDPA",
     "VerificationReport",
     "fallback_report",
     "reset_fallback_report",
@@ -25,6 +43,14 @@ __all__ = [
 
 # Name -> module, for what `import torch` does not need.
 _HOMES = {
+    "MLP": "arrays",
+    "SDPA": "arrays",
+    "Convolution": "arrays",
+    "Linear": "arrays",
+    "MatMul": "arrays",
+    "QLinear": "arrays",
+    "QMatMul": "arrays",
+    "SimpleSDPA": "arrays",
     "VerificationReport": "verification",
     "verify_correctness": "verification",
 }

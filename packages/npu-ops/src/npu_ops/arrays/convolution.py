@@ -1,0 +1,137 @@
+"""Convolutions over one, two or three axes on numpy arrays.
+
+Weights that are kept are in weights.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import openvino as ov
+import openvino.opset15 as ops
+
+from npu_ops.errors import OperatorInputError
+
+from .arguments import Array, per_axis, shape_of, size_of
+from .weights import Slot, WeightedOperator
+
+__all__ = ["Convolution"]
+
+
+class Convolution(WeightedOperator):
+    """A convolution as deep learning has it (cross-correlation), torch's conv1d to conv3d."""
+
+    def __init__(
+        self,
+        input_shape: Sequence[int],
+        weights_shape: Sequence[int],
+        bias: bool = False,
+        strides: int | Sequence[int] = 1,
+        padding: int | Sequence[int] = 0,
+        dilation: int | Sequence[int] = 1,
+        groups: int = 1,
+        profile: bool = False,
+        device: Any = None,
+    ) -> None:
+        """Says the shapes.
+
+        Args:
+            input_shape: Of X: (batch, channels, and one to three sizes).
+            weights_shape: Of W: (filters, channels / groups, and as many sizes).
+            bias: Whether there is one.
+            strides: Of the filter, for all axes or each.
+            padding: Zeros at both ends, for all axes or each.
+            dilation: Distance of the filter's elements, for all axes or each.
+            groups: Parts into which channels and filters are divided.
+            profile: Whether `layers` has times.
+            device: "npu", "npu:0", or the vendor's name of the device that serves.
+
+        Raises:
+            OperatorInputError: The shapes do not go together (code ``operator-input``); another
+                device serves (code ``operator-device``).
+        """
+        subject = "npu_ops.Convolution"
+        shape = shape_of(subject, "input_shape", input_shape, ranks=(3, 4, 5))
+        weights = shape_of(subject, "weights_shape", weights_shape, ranks=(len(shape),))
+        axes = len(shape) - 2
+        self._strides = per_axis(subject, "strides", strides, axes, least=1)
+        self._padding = per_axis(subject, "padding", padding, axes, least=0)
+        self._dilation = per_axis(subject, "dilation", dilation, axes, least=1)
+        self._groups = size_of(subject, "groups", groups)
+        if weights[0] % self._groups or shape[1] != weights[1] * self._groups:
+            raise OperatorInputError(
+                f"{subject}: weights_shape must be (filters, channels / groups, ...), and groups "
+                f"must divide the filters; got {weights} for input_shape {shape}, groups {groups}.",
+                "operator-input",
+            )
+        spans = (1 + d * (size - 1) for d, size in zip(self._dilation, weights[2:], strict=True))
+        for axis, span in enumerate(spans):
+            padded = shape[2 + axis] + 2 * self._padding[axis]
+            if span > padded:
+                raise OperatorInputError(
+                    f"{subject}: the filter must fit into the padded input; it spans {span} of "
+                    f"{padded} elements of axis {2 + axis}.",
+                    "operator-input",
+                )
+        slots = [Slot("W", weights)]
+        if bias:
+            slots.append(Slot("bias", (weights[0],)))
+        self._has_bias = bool(bias)
+        super().__init__(shape, slots, profile=profile, device=device)
+
+    def set_weights(self, W: Array, bias: Array | None = None) -> None:
+        """Makes weights constants of the program; later changes of the arrays are not seen.
+
+        Args:
+            W: Of weights_shape, float16 or float32.
+            bias: (filters,) or (1, filters, 1, ...), of W's dtype, where the operator has one.
+
+        Raises:
+            OperatorInputError: A shape or dtype is another (code ``operator-input``).
+        """
+        self._set(None, self._given(W, bias))
+
+    def run(self, X: Array, W: Array | None = None, bias: Array | None = None) -> Array:
+        """Convolves.
+
+        Args:
+            X: Of input_shape, of the weights' dtype.
+            W: Of weights_shape, float16 or float32; without it the weights that were set are used.
+            bias: As in `set_weights`.
+
+        Returns:
+            (batch, filters, ...), of X's dtype, computed in float32.
+
+        Raises:
+            OperatorInputError: A shape or dtype is another (code ``operator-input``), or there are
+                no weights (code ``operator-weights``).
+        """
+        return self._run(X, self._given(W, bias))
+
+    def _given(self, w: Any, bias: Any) -> tuple[Any, ...]:
+        if not self._has_bias and bias is None:
+            return (w,)
+        filters = self._slots[0].shape[0]
+        spread = (1, filters) + (1,) * (len(self._input_shape) - 2)
+        if isinstance(bias, np.ndarray) and bias.shape == spread:
+            bias = bias.reshape(filters)
+        return (w, bias)
+
+    def _compute(self, x: ov.Output, *weights: ov.Output) -> ov.Output:
+        w, *rest = weights
+        pads = list(self._padding)
+        arguments = (list(self._strides), pads, pads, list(self._dilation))
+        filters, channels, *sizes = self._slots[0].shape
+        result: Any
+        if self._groups == 1:
+            result = ops.convolution(x, w, *arguments)
+        else:
+            grouped = [self._groups, filters // self._groups, channels, *sizes]
+            w = ops.reshape(w, ops.constant(grouped), False).output(0)
+            result = ops.group_convolution(x, w, *arguments)
+        if rest:
+            spread = ops.constant([1, filters, *(1 for _ in sizes)])
+            result = ops.add(result, ops.reshape(rest[0], spread, False))
+        return result.output(0)
