@@ -312,6 +312,13 @@ at::Tensor copy_to_npu(const at::Tensor& host, c10::DeviceIndex device_index) {
 at::Tensor view_from_alias(const at::Tensor& base, const at::Tensor& host_view) {
   const c10::TensorImpl& shape = *host_view.unsafeGetTensorImpl();
   const DispatchKeySet keys = (base.key_set() - kViewBits) | (shape.key_set() & kViewBits);
+  if (C10_UNLIKELY(shape.key_set().has(DispatchKey::Quantized))) {
+    auto impl = c10::make_intrusive<at::QTensorImpl>(
+        c10::TensorImpl::VIEW, c10::Storage(base.storage()), keys, shape.dtype(),
+        static_cast<at::QTensorImpl*>(host_view.unsafeGetTensorImpl())->quantizer());
+    impl->set_sizes_and_strides(shape.sizes(), shape.strides(), shape.storage_offset());
+    return at::Tensor(std::move(impl));
+  }
   auto impl = c10::make_intrusive<c10::TensorImpl>(
       c10::TensorImpl::VIEW, c10::Storage(base.storage()), keys, shape.dtype());
   impl->set_sizes_and_strides(shape.sizes(), shape.strides(), shape.storage_offset());

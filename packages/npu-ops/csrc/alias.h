@@ -50,10 +50,11 @@ at::Tensor copy_to_npu(const at::Tensor& host, c10::DeviceIndex device_index);
 // that a kernel made over the alias of `base`.
 at::Tensor view_from_alias(const at::Tensor& base, const at::Tensor& host_view);
 
-// True for memory of the pool that is the CPU's for now, as a kernel's fresh result is under
-// HostScope.
+// True for no memory at all, and for memory of the pool that is the CPU's for now, as a kernel's
+// fresh result is under HostScope.
 inline bool is_adoptable(const c10::DataPtr& memory) noexcept {
-  return memory.get() == memory.get_context() && owns(memory.get()) && memory.device().is_cpu();
+  return memory.device().is_cpu() &&
+         (memory.get() == nullptr || (memory.get() == memory.get_context() && owns(memory.get())));
 }
 
 // Host code runs once, and a captured graph would not run it again.

@@ -4,6 +4,8 @@
 #include "kernels.h"
 
 #include <ATen/ops/_local_scalar_dense.h>
+#include <ATen/quantized/QTensorImpl.h>
+#include <ATen/quantized/Quantizer.h>
 #include <c10/util/Exception.h>
 
 #include "alias.h"
@@ -37,6 +39,10 @@ void copy_bytes(const at::Tensor& source, const at::Tensor& destination, bool no
     at::Tensor to = host_view(destination, Access::kWrite);
     const HostScope scope(current_device());
     to.copy_(from);
+    // Among quantized tensors the scale goes over with the values.
+    if (C10_UNLIKELY(to.is_quantized() && is_npu(destination))) {
+      at::get_qtensorimpl(destination)->set_quantizer_(at::get_qtensorimpl(to)->quantizer());
+    }
   }
   if (C10_UNLIKELY(is_observed)) {
     const char* name = !is_npu(source)       ? "cpu to npu"

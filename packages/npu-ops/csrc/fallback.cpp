@@ -335,9 +335,9 @@ class HostCall {
     if (C10_LIKELY(storage.use_count() == 1)) return false;
     std::size_t held_by_results = 0;
     const auto count = [&](const at::Tensor& result) {
-      if (result.defined() && result.unsafeGetTensorImpl()->unsafe_storage().is_alias_of(storage)) {
-        ++held_by_results;
-      }
+      if (!result.defined()) return;
+      const c10::Storage& held = result.unsafeGetTensorImpl()->unsafe_storage();
+      if (held && held.is_alias_of(storage)) ++held_by_results;  // sparse results have none
     };
     for (std::size_t i = stack_.size() - plan_.return_count; i < stack_.size(); ++i) {
       if (stack_[i].isTensor()) {

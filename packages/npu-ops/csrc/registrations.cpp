@@ -128,6 +128,9 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   impl.on_host("_convolution");
   impl.on_host("convolution");
   impl.on_host("convolution_backward");
+  // Composed as well, of a kernel that torch looks up by device and has for its own alone.
+  for (const char* overload : {"", "periodic", "beta"})
+    impl.on_host("kaiser_window", overload);
   impl.on_host("mode", "values");  // checks a list of devices by name
   impl.on_host("addr_");           // its kernel compares C++ references, which boxing would lose
 
@@ -171,7 +174,12 @@ TORCH_LIBRARY_IMPL(aten, SparseCsrPrivateUse1, m) {
 }
 
 TORCH_LIBRARY_IMPL(aten, QuantizedPrivateUse1, m) {
-  OwnKernels(m).rest_on_host(c10::DispatchKey::QuantizedCPU);
+  OwnKernels impl(m);
+  impl("copy_", TORCH_FN(copy_));
+  impl("_copy_from", TORCH_FN(copy_from));
+  impl("_copy_from_and_resize", TORCH_FN(copy_from_and_resize));
+
+  impl.rest_on_host(c10::DispatchKey::QuantizedCPU);
 }
 
 TORCH_LIBRARY_IMPL(_, PrivateUse1, m) {

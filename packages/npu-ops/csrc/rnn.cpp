@@ -6,11 +6,14 @@
 
 #include "kernels.h"
 
+#include <vector>
+
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/sigmoid.h>
 #include <ATen/ops/tanh.h>
 #include <ATen/ops/zeros_like.h>
+#include <c10/util/Exception.h>
 
 #include "alias.h"
 
@@ -25,6 +28,27 @@ at::Tensor read(const at::Tensor& tensor) {
 // alias itself lives: whoever chunks one keeps it.
 at::Tensor with_bias(const at::Tensor& gates, const std::optional<at::Tensor>& bias) {
   return bias && bias->defined() ? gates + read(*bias) : gates;
+}
+
+// The gates of a cell, side by side in a matrix. A chunk too few would be read beyond the last.
+std::vector<at::Tensor> gates_of(const at::Tensor& matrix, std::int64_t count) {
+  TORCH_CHECK(matrix.dim() == 2 && matrix.size(1) % count == 0,
+              "npu: the gates of a fused cell must be a matrix (batch, ", count,
+              " * hidden); got shape ", matrix.sizes(), ". Pass as many columns. [cell-shape]");
+  const std::int64_t width = matrix.size(1) / count;
+  std::vector<at::Tensor> gates;
+  for (std::int64_t gate = 0; gate < count; ++gate)
+    gates.push_back(matrix.narrow(1, gate * width, width));
+  return gates;
+}
+
+// Where the cell runs. Gates on the CPU come with another tensor on npu.
+c10::DeviceIndex cell_device(const at::Tensor& gates) {
+  TORCH_CHECK(is_npu(gates),
+              "Expected all tensors to be on the same device, but found the gates of a fused cell "
+              "on ",
+              gates.device(), ". Move them with .to(\"npu\"). [device-mix]");
+  return gates.device().index();
 }
 
 at::Tensor adopted(at::Tensor fresh, c10::DeviceIndex device_index) {
@@ -42,13 +66,13 @@ at::Tensor or_zeros(const std::optional<at::Tensor>& gradient, const at::Tensor&
 std::tuple<at::Tensor, at::Tensor, at::Tensor> fused_lstm_cell(
     const at::Tensor& input_gates, const at::Tensor& hidden_gates, const at::Tensor& cx,
     const std::optional<at::Tensor>& input_bias, const std::optional<at::Tensor>& hidden_bias) {
-  const c10::DeviceIndex device = input_gates.device().index();
+  const c10::DeviceIndex device = cell_device(input_gates);
   at::Tensor hy, cy, workspace;
   {
     const HostScope scope(device);
     const at::Tensor gates =
         with_bias(read(input_gates), input_bias) + with_bias(read(hidden_gates), hidden_bias);
-    const auto parts = gates.chunk(4, 1);
+    const auto parts = gates_of(gates, 4);
     const at::Tensor in = parts[0].sigmoid(), forget = parts[1].sigmoid();
     const at::Tensor cell = parts[2].tanh(), out = parts[3].sigmoid();
     cy = (forget * read(cx)).add_(in * cell);
@@ -63,12 +87,12 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> fused_lstm_cell_backward(
     const at::Tensor& cx, const at::Tensor& cy, const at::Tensor& workspace, bool has_bias) {
   const bool has_gradient = (grad_hy && grad_hy->defined()) || (grad_cy && grad_cy->defined());
   if (!has_gradient) return {};
-  const c10::DeviceIndex device = workspace.device().index();
+  const c10::DeviceIndex device = cell_device(workspace);
   at::Tensor grad_gates, grad_cx, grad_bias;
   {
     const HostScope scope(device);
     const at::Tensor saved = read(workspace);
-    const auto parts = saved.chunk(4, 1);
+    const auto parts = gates_of(saved, 4);
     const at::Tensor &in = parts[0], &forget = parts[1], &cell = parts[2], &out = parts[3];
     const at::Tensor host_cx = read(cx);
     const at::Tensor tanh_cy = read(cy).tanh();
@@ -93,14 +117,14 @@ std::tuple<at::Tensor, at::Tensor> fused_gru_cell(const at::Tensor& input_gates,
                                                   const at::Tensor& hx,
                                                   const std::optional<at::Tensor>& input_bias,
                                                   const std::optional<at::Tensor>& hidden_bias) {
-  const c10::DeviceIndex device = input_gates.device().index();
+  const c10::DeviceIndex device = cell_device(input_gates);
   at::Tensor hy, workspace;
   {
     const HostScope scope(device);
     const at::Tensor input_sum = with_bias(read(input_gates), input_bias);
     const at::Tensor hidden_sum = with_bias(read(hidden_gates), hidden_bias);
-    const auto from_input = input_sum.chunk(3, 1);
-    const auto from_hidden = hidden_sum.chunk(3, 1);
+    const auto from_input = gates_of(input_sum, 3);
+    const auto from_hidden = gates_of(hidden_sum, 3);
     const at::Tensor host_hx = read(hx);
     const at::Tensor reset = (from_input[0] + from_hidden[0]).sigmoid_();
     const at::Tensor update = (from_input[1] + from_hidden[1]).sigmoid_();
@@ -113,13 +137,13 @@ std::tuple<at::Tensor, at::Tensor> fused_gru_cell(const at::Tensor& input_gates,
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> fused_gru_cell_backward(
     const at::Tensor& grad_hy, const at::Tensor& workspace, bool has_bias) {
-  const c10::DeviceIndex device = workspace.device().index();
+  const c10::DeviceIndex device = cell_device(workspace);
   at::Tensor grad_input, grad_hidden, grad_hx, grad_input_bias, grad_hidden_bias;
   {
     const HostScope scope(device);
     const at::Tensor grad = read(grad_hy);
     const at::Tensor saved = read(workspace);
-    const auto parts = saved.chunk(5, 1);
+    const auto parts = gates_of(saved, 5);
     const at::Tensor &reset = parts[0], &update = parts[1], &candidate = parts[2], &hx = parts[3];
     const at::Tensor& hidden_new = parts[4];
     grad_hx = grad * update;

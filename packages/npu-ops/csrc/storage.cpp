@@ -58,7 +58,8 @@ const at::Tensor& resize_(const at::Tensor& self, at::IntArrayRef size,
 
 at::Tensor& set_storage(at::Tensor& self, at::Storage source, std::int64_t offset,
                         at::IntArrayRef size, at::IntArrayRef stride) {
-  if (is_shape(size) && offset >= 0 && size.size() == stride.size() &&
+  const bool is_new = self.sizes() != size || self.strides() != stride;  // else torch grows nothing
+  if (is_new && is_shape(size) && offset >= 0 && size.size() == stride.size() &&
       source.device_type() == c10::DeviceType::PrivateUse1 && source.resizable()) {
     grow(*source.unsafeGetStorageImpl(),
          at::detail::computeStorageNbytes(size, stride, self.itemsize(),

@@ -22,3 +22,40 @@ def test_dynamically_quantized_layer_equals_the_cpu():
     got = layer(x.to("npu"))
     assert got.device.type == "npu"
     assert torch.equal(got.cpu(), layer(x))
+
+
+def quantized(values, dtype=torch.qint8):
+    return torch.quantize_per_tensor(torch.tensor(values), 0.1, 3, dtype)
+
+
+@pytest.mark.parametrize("values", [[0.5, -1.0], [[0.5], [1.0]], [], 0.5])
+def test_a_quantized_tensor_moves_both_ways(values):
+    there = quantized(values).to("npu")
+    assert (there.device.type, there.is_quantized) == ("npu", True)
+    assert torch.equal(there.cpu().int_repr(), quantized(values).int_repr())
+
+
+def test_a_copy_between_quantized_tensors_takes_the_scale_along():
+    there = torch.quantize_per_tensor(torch.zeros(2), 1.0, 0, torch.qint8).to("npu")
+    there.copy_(quantized([0.5, -1.0]))
+    assert (there.q_scale(), there.q_zero_point()) == (0.1, 3)
+    torch.testing.assert_close(there.dequantize().cpu(), torch.tensor([0.5, -1.0]))
+
+
+def test_a_view_of_a_quantized_tensor_is_quantized():
+    there = quantized([[0.5, -1.0], [2.0, 3.0]]).to("npu")
+    for view in (there.view(4), there[1], there.t(), torch.ops.aten.view_copy(there, [4])):
+        assert view.q_scale() == 0.1
+        assert view.device.type == "npu"
+    assert there.t().dequantize().cpu().tolist()[0] == pytest.approx([0.5, 2.0])
+
+
+def test_per_channel_quantization_equals_the_cpu():
+    def run(device):
+        scales = torch.tensor([0.1, 0.5], device=device)
+        zeros = torch.zeros(2, dtype=torch.int64, device=device)
+        x = torch.tensor([[0.5, -1.0], [2.0, 3.0]], device=device)
+        return torch.quantize_per_channel(x, scales, zeros, 0, torch.qint8)
+
+    assert torch.equal(run("npu").int_repr().cpu(), run("cpu").int_repr())
+    torch.testing.assert_close(run("npu").dequantize().cpu(), run("cpu").dequantize())

@@ -72,3 +72,11 @@ def test_packed_sequences():
     padded, lengths = nn.utils.rnn.pad_packed_sequence(got, batch_first=True)
     assert padded.device.type == "npu"
     assert lengths.tolist() == [6, 4, 2]
+
+
+def test_gates_that_no_cell_has_are_refused():
+    gates, state = torch.ones(2, 4, device="npu"), torch.ones(2, 2, device="npu")
+    with pytest.raises(RuntimeError, match=r"3 \* hidden.*\[cell-shape\]"):
+        torch.ops.aten._thnn_fused_gru_cell(gates, gates, state)
+    with pytest.raises(RuntimeError, match=r"on cpu.*\[device-mix\]"):
+        torch.ops.aten._thnn_fused_gru_cell(gates.cpu(), gates, state)

@@ -106,3 +106,8 @@ def test_a_place_is_asked_for_by_a_tensor_or_by_name():
     assert placement(["npu"], torch.ones(1)) == "a result is on cpu"
     assert placement([torch.ones(1)], torch.ones(1)) is None
     assert placement([torch.ones(1, device="npu")], types.SimpleNamespace()) is None
+
+
+def test_tensors_without_values_are_compared_by_shape():
+    assert difference(torch.ones(2, device="meta"), torch.ones(2, device="meta")) is None
+    assert difference(torch.ones(2, device="meta"), torch.ones(3, device="meta")) is not None

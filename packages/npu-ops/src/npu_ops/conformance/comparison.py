@@ -55,8 +55,15 @@ def copy_to(value: Any, device: str) -> Any:
 
 
 def on_cpu(value: Any) -> Any:
-    """A pytree with detached tensors, on the CPU."""
-    return tree_map_only(torch.Tensor, lambda tensor: tensor.detach().cpu(), value)
+    """A pytree with detached tensors, on the CPU; a meta tensor stays, a nested one is a list."""
+
+    def bring(tensor: torch.Tensor) -> Any:
+        if tensor.is_meta:
+            return tensor.detach()
+        host = tensor.detach().cpu()
+        return list(host.unbind()) if host.is_nested else host
+
+    return tree_map_only(torch.Tensor, bring, value)
 
 
 def is_on_npu(leaf: Any) -> bool:

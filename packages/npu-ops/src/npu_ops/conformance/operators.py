@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 
 from .cell import Cell, Sample, cell_of
 from .comparison import copy_to, difference, gradients, outcome, placement
-from .exceptions import is_undefined
+from .exceptions import is_undefined, stays_on_cpu
 
 __all__ = ["CHECKS", "DTYPES", "operator_cells"]
 
@@ -70,9 +70,17 @@ def _tensors(sample: Any) -> list[torch.Tensor]:
 
 def _on_both(call: Callable[..., Any], sample: Any) -> tuple[Any, Any, Any, Any]:
     """The sample's arguments on npu and on the CPU, and what the call gives for each."""
-    there, here = (copy_to(_arguments(sample), device) for device in ("npu", "cpu"))
+    there, here = (_placed(call, sample, device) for device in ("npu", "cpu"))
     expected = outcome(call, here)
     return there, here, outcome(call, there), expected
+
+
+def _placed(call: Callable[..., Any], sample: Any, device: str) -> Any:
+    """The sample's arguments on a device, but for those that torch takes on the CPU alone."""
+    values, arguments, keywords = copy_to(_arguments(sample), device)
+    if stays_on_cpu(call):
+        arguments, keywords = copy_to((sample.args, sample.kwargs), "cpu")
+    return values, arguments, keywords
 
 
 def _forward_of(op: Any, sample: Any) -> str | None:

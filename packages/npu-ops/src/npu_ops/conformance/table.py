@@ -20,7 +20,7 @@ def failed_cells(cells: Iterable[Cell]) -> list[Cell]:
     return [
         cell
         for cell in cells
-        if cell.outcome not in good and (cell.subject, cell.check) not in EXPECTED
+        if cell.outcome not in good and (cell.subject, cell.dtype, cell.check) not in EXPECTED
     ]
 
 
