@@ -84,6 +84,9 @@ def test_what_cannot_be_is_an_exception():
         assert error.value.code == "operator-input"
     with pytest.raises(OperatorInputError, match="relu takes no numbers of its own"):
         npu_ops.MLP((BATCH, HIDDEN), MIDDLE, "relu", alpha=1.0)
+    for least, most in ((1.0, 0.0), (math.nan, 1.0)):
+        with pytest.raises(OperatorInputError, match="min of clamp must not be above max"):
+            npu_ops.MLP((BATCH, HIDDEN), MIDDLE, "clamp", min=least, max=most)
 
 
 def test_a_missing_weight_is_an_exception():

@@ -175,7 +175,9 @@ def test_a_wrong_scale_is_an_exception():
         npu_ops.QMatMul(4, 2, 1).run(draw(1, 4), draw(2, 4), scale)
 
 
-@pytest.mark.parametrize("sizes", [(0, 1, 1), (1, -1, 1), (1, 1, 1.5), (True, 1, 1), ("4", 1, 1)])
+@pytest.mark.parametrize(
+    "sizes", [(0, 1, 1), (1, -1, 1), (1, 1, 1.5), (True, 1, 1), ("4", 1, 1), (1, 1, 1 << 40)]
+)
 def test_a_size_that_cannot_be_is_an_exception(sizes):
     with pytest.raises(OperatorInputError, match="must be an integer of at least 1") as error:
         npu_ops.MatMul(*sizes)

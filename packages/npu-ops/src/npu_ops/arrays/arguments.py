@@ -22,6 +22,7 @@ Array = np.ndarray[Any, Any]
 
 FLOATS = (np.dtype(np.float16), np.dtype(np.float32))
 _CODE = "operator-input"
+_LARGEST = 2**31 - 1
 
 
 def size_of(subject: str, name: str, value: Any, *, least: int = 1) -> int:
@@ -30,9 +31,11 @@ def size_of(subject: str, name: str, value: Any, *, least: int = 1) -> int:
         size = operator.index(value)
     except TypeError:
         size = least - 1
-    if size < least or isinstance(value, bool):
+    if not least <= size <= _LARGEST or isinstance(value, bool):
         raise OperatorInputError(
-            f"{subject}: {name} must be an integer of at least {least}; got {value!r}.", _CODE
+            f"{subject}: {name} must be an integer of at least {least} and below 2**31; "
+            f"got {value!r}.",
+            _CODE,
         )
     return size
 

@@ -154,5 +154,10 @@ def _activation(subject: str, name: str, numbers: dict[str, float]) -> Callable[
             f"got {numbers or 'none'}.",
             "operator-input",
         )
-    values = list(merged.values())
+    values: list[Any] = list(merged.values())
+    if name == "clamp" and not values[0] <= values[1]:
+        raise OperatorInputError(
+            f"{subject}: min of clamp must not be above max; got {values[0]} and {values[1]}.",
+            "operator-input",
+        )
     return lambda x: function(x, *values)
