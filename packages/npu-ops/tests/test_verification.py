@@ -72,7 +72,11 @@ def test_integers_have_no_ulp_and_must_be_equal():
     assert far.max_absolute_error == 2.0**64
 
 
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.bool, torch.uint64, torch.complex64])
+@pytest.mark.parametrize(
+    "dtype",
+    [torch.uint8, torch.bool, torch.uint64, torch.complex64, torch.float8_e4m3fn, torch.complex32],
+)
+@pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
 def test_other_dtypes(dtype):
     ones, zeros = torch.ones(4).to(dtype), torch.zeros(4).to(dtype)
     assert verify(ones, ones).passed
@@ -116,6 +120,10 @@ def test_numpy_arrays_and_numbers():
     expected = np.arange(6.0).reshape(2, 3)
     assert verify(expected.copy(), expected).passed
     assert verify(torch.from_numpy(expected.T.copy()).T, expected).passed
+    assert verify(expected[::-1], expected[::-1].copy()).passed
+    assert verify(
+        np.frombuffer(b"npu", dtype=np.uint8), torch.tensor([110, 112, 117]).byte()
+    ).passed
     assert verify(1.5, 1.5).passed
     assert not verify(np.float32(1), np.float32(2)).passed
 
@@ -143,6 +151,12 @@ def test_sparse_and_jagged_tensors():
     report = verify(*jagged)
     assert report.passed
     assert len(report.comparisons) == 2
+
+
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")
+def test_quantized_tensors_are_compared_by_value():
+    quantized = torch.quantize_per_tensor(torch.tensor([0.5, 1.0]), 0.1, 0, torch.qint8)
+    assert verify(quantized, torch.tensor([0.5, 1.0])).passed
 
 
 def test_an_empty_tensor_is_right():

@@ -163,8 +163,9 @@ def compare_tensors(
         for given, default in zip(tolerances, usual, strict=True)
     )
     got, wanted = actual.flatten(), expected.flatten()
-    absolute, size = _absolute_error(got, wanted)
-    nan, inf, pairs = _special(got, wanted, equal_nan=equal_nan)
+    a, b = _wide(got), _wide(wanted)
+    absolute, size = _absolute_error(got, wanted, (a - b).abs()), b.abs()
+    nan, inf, pairs = _special(a, b, equal_nan=equal_nan)
     outliers = nan | inf | (pairs & (absolute > atol + rtol * size))
     relative = absolute[pairs & (size > 0)] / size[pairs & (size > 0)]
     ulp = _ulp_distance(got, wanted)
@@ -191,18 +192,18 @@ def compare_tensors(
     )
 
 
-def _absolute_error(got: torch.Tensor, wanted: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """`|got - wanted|` and `|wanted|` in float64, exact for integers that are near each other."""
-    if got.is_complex() or wanted.is_complex():
-        a, b = got.to(torch.complex128), wanted.to(torch.complex128)
-    else:
-        a, b = got.to(torch.float64), wanted.to(torch.float64)
-    error = (a - b).abs()
-    if not any(t.is_floating_point() or t.is_complex() for t in (got, wanted)):
-        # Two's complement subtraction is exact where the distance fits, also of 64-bit numbers.
-        exact = (got.to(torch.int64) - wanted.to(torch.int64)).to(torch.float64).abs()
-        error = torch.where(error < _EXACT, exact, error)
-    return error, b.abs()
+def _wide(tensor: torch.Tensor) -> torch.Tensor:
+    """The values as float64 or complex128, which have all operators; large integers are rounded."""
+    return tensor.to(torch.complex128 if tensor.is_complex() else torch.float64)
+
+
+def _absolute_error(got: torch.Tensor, wanted: torch.Tensor, rounded: torch.Tensor) -> torch.Tensor:
+    """The error as computed in float64; exact for integers that are near each other."""
+    if any(tensor.is_floating_point() or tensor.is_complex() for tensor in (got, wanted)):
+        return rounded
+    # Two's complement subtraction is exact where the distance fits, also of 64-bit numbers.
+    exact = (got.to(torch.int64) - wanted.to(torch.int64)).to(torch.float64).abs()
+    return torch.where(rounded < _EXACT, exact, rounded)
 
 
 def _special(
@@ -211,7 +212,7 @@ def _special(
     """Where NaN is wrong, where infinity is wrong, and where both are finite."""
     nan = got.isnan() ^ wanted.isnan() if equal_nan else got.isnan() | wanted.isnan()
     either = got.isinf() | wanted.isinf()
-    # A number counts as infinite in a dtype of either; a NaN beside it is told of as NaN.
+    # A NaN beside an infinity is told of as NaN.
     inf = either & ~(got.isnan() | wanted.isnan()) & (got != wanted)
     finite = got.isfinite() & wanted.isfinite()
     return nan, inf, finite

@@ -190,7 +190,8 @@ def _tensor(path: str, value: Any) -> torch.Tensor:
     if isinstance(value, torch.Tensor):
         return value.detach()
     try:
-        return torch.as_tensor(np.ascontiguousarray(value).reshape(np.shape(value)))
+        # A copy: torch takes no array with negative strides, and warns of one it may not write.
+        return torch.from_numpy(np.array(value, order="C"))
     except (TypeError, ValueError) as failure:
         raise OperatorInputError(
             f"verify_correctness: each part is a tensor, a numpy array or a number; got "
