@@ -16,6 +16,7 @@ PAGES = (
     "docs/guides/profiling.md",
     "docs/guides/saving-and-loading.md",
     "docs/guides/streams.md",
+    "docs/guides/where-ops-run.md",
     "docs/reference/errors.md",
 )
 

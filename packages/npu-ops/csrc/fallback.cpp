@@ -9,6 +9,7 @@
 #include <c10/util/Exception.h>
 #include <c10/util/SmallVector.h>
 
+#include "host_use.h"
 #include "npu/capture.h"
 #include "npu/device.h"
 #include "npu/generator.h"
@@ -396,6 +397,9 @@ class HostCall {
 };
 
 void run(OpPlan& plan, DispatchKeySet keys, torch::jit::Stack* stack) {
+  if (C10_UNLIKELY(plan.host_use.load(std::memory_order_relaxed) != HostUse::kAllowed)) {
+    check_host_use(plan);
+  }
   plan.call_count.fetch_add(1, std::memory_order_relaxed);
   HostCall(plan, keys, *stack).run();
 }

@@ -162,4 +162,19 @@ void reset_fallback_counts() {
     plan.call_count.store(0, std::memory_order_relaxed);
 }
 
+bool has_host_kernel(const std::string& name) {
+  PlanTable& plans = table();
+  const std::shared_lock lock(plans.mutex);
+  return std::any_of(plans.plans.begin(), plans.plans.end(), [&](const OpPlan& plan) {
+    return plan.name == name && plan.has_host_kernel;
+  });
+}
+
+void reset_host_use() {
+  PlanTable& plans = table();
+  const std::shared_lock lock(plans.mutex);
+  for (OpPlan& plan : plans.plans)
+    plan.host_use.store(HostUse::kUnseen, std::memory_order_relaxed);
+}
+
 }  // namespace npu::ops

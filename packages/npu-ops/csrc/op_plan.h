@@ -30,6 +30,10 @@ struct ArgumentPlan {
   bool may_be_on_cpu;  // even when it is not zero-dim, as on CUDA (index lists, lengths)
 };
 
+// Whether the host kernel may serve an op. Unseen ones are asked about at their first call
+// (host_use.h).
+enum class HostUse : std::uint8_t { kUnseen, kAllowed };
+
 struct OpPlan {
   explicit OpPlan(const c10::OperatorHandle& op);
 
@@ -39,15 +43,23 @@ struct OpPlan {
   std::size_t argument_count;
   std::size_t return_count;
   GradFlag grad;
+  bool has_host_kernel = false;  // is registered for npu with its CPU kernel on aliases
   bool is_view;  // gives a view of an argument and computes nothing
   std::atomic<std::uint64_t> call_count{0};
+  std::atomic<HostUse> host_use{HostUse::kUnseen};
 };
 
 // The plan of an op; made at the first request and kept until the process ends.
 OpPlan& plan_of(const c10::OperatorHandle& op);
 
+// Whether an op of torch's is served by its CPU kernel on aliases, always or where no program is.
+bool has_host_kernel(const std::string& name);
+
 // Calls per op since the last reset, for ops that were called at all, most frequent first.
 std::vector<std::pair<std::string, std::uint64_t>> fallback_counts();
 void reset_fallback_counts();
+
+// Every op is unseen again: what may run on the host has changed.
+void reset_host_use();
 
 }  // namespace npu::ops

@@ -1,7 +1,8 @@
 // Which kernel serves which op on npu: every registration of this library stands here.
 //
-// In order: bodies of our own, torch's device-independent bodies, CPU kernels on aliases for every
-// op that has one, and the catch-all for ops that other wheels bring.
+// In order: bodies of our own, torch's device-independent bodies, ops that may run as programs, CPU
+// kernels on aliases for every other op that has one, and the catch-all for ops that other wheels
+// bring.
 
 #include <string>
 #include <unordered_set>
@@ -34,6 +35,7 @@
 #include "fallback.h"
 #include "hot/kernels.h"
 #include "kernels.h"
+#include "variants/variant_kernel.h"
 
 namespace npu::ops {
 namespace {
@@ -74,15 +76,79 @@ class OwnKernels {
     on_host(c10::Dispatcher::singleton().findSchemaOrThrow((kNamespace + name).c_str(), overload));
   }
 
+  // A program of its own where that is faster, else the CPU kernel on aliases.
+  void with_program(const char* name, const char* overload = "") {
+    const c10::OperatorHandle op =
+        c10::Dispatcher::singleton().findSchemaOrThrow((kNamespace + name).c_str(), overload);
+    OpPlan& plan = plan_of(op);
+    const std::string short_name = plan.name.substr(kNamespace.size());
+    names_.insert(short_name);
+    plan.has_host_kernel = true;
+    library_.impl(short_name.c_str(), torch::CppFunction::makeFromBoxedFunctor(
+                                          std::make_unique<variants::VariantKernel>(plan)));
+  }
+
  private:
   void on_host(const c10::OperatorHandle& op) {
-    const std::string name = plan_of(op).name.substr(kNamespace.size());
-    if (names_.insert(name).second) library_.impl(name.c_str(), host_kernel(op));
+    OpPlan& plan = plan_of(op);
+    const std::string name = plan.name.substr(kNamespace.size());
+    if (!names_.insert(name).second) return;
+    plan.has_host_kernel = true;
+    library_.impl(name.c_str(), host_kernel(op));
   }
 
   inline static const std::string kNamespace = "aten::";
   torch::Library& library_;
   std::unordered_set<std::string> names_;
+};
+
+// Ops that do enough work to deserve a program of their own: products, convolutions, attention,
+// norms, softmax, activations, lookups, pooling and interpolation, with their gradients.
+constexpr const char* kProgramOps[] = {
+    "mm",
+    "bmm",
+    "addmm",
+    "baddbmm",
+    "convolution",
+    "convolution_backward",
+    "_scaled_dot_product_flash_attention_for_cpu",
+    "_scaled_dot_product_flash_attention_for_cpu_backward",
+    "native_layer_norm",
+    "native_layer_norm_backward",
+    "native_group_norm",
+    "native_group_norm_backward",
+    "_fused_rms_norm",
+    "_fused_rms_norm_backward",
+    "native_batch_norm",
+    "_softmax",
+    "_softmax_backward_data",
+    "_log_softmax",
+    "_log_softmax_backward_data",
+    "relu",
+    "gelu",
+    "gelu_backward",
+    "silu",
+    "silu_backward",
+    "sigmoid",
+    "sigmoid_backward",
+    "tanh",
+    "tanh_backward",
+    "elu",
+    "hardsigmoid",
+    "hardswish",
+    "leaky_relu",
+    "mish",
+    "softplus",
+    "threshold_backward",
+    "embedding",
+    "embedding_dense_backward",
+    "max_pool2d_with_indices",
+    "avg_pool2d",
+    "avg_pool3d",
+    "_adaptive_avg_pool2d",
+    "upsample_nearest1d",
+    "upsample_nearest2d",
+    "upsample_bilinear2d",
 };
 
 // The choice between flash and plain attention is the CPU's, made on the aliases.
@@ -124,10 +190,10 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
        static_cast<at::Tensor& (*)(at::Tensor&, at::Storage)>(at::native::set_));
   impl("set_.source_Storage_storage_offset", TORCH_FN(set_storage));
 
+  for (const char* name : kProgramOps)
+    impl.with_program(name);
   // torch composes these per backend, and for npu the composition would end in "overrideable".
   impl.on_host("_convolution");
-  impl.on_host("convolution");
-  impl.on_host("convolution_backward");
   // Composed as well, of a kernel that torch looks up by device and has for its own alone.
   for (const char* overload : {"", "periodic", "beta"})
     impl.on_host("kaiser_window", overload);

@@ -10,8 +10,11 @@ import torch  # noqa: F401  (libtorch must be loaded before _C)
 
 import npu_runtime  # noqa: F401  (renames the device and loads libnpu_runtime.so)
 
-from . import _C  # noqa: F401  (registers the kernels)
-from .report import fallback_report, reset_fallback_report
+from . import (
+    _C,  # noqa: F401  (registers the kernels)
+    variants,
+)
+from .fallback import fallback_report, reset_fallback_report, set_fallback_policy
 
 if TYPE_CHECKING:
     from .arrays import (
@@ -38,6 +41,8 @@ __all__ = [
     "VerificationReport",
     "fallback_report",
     "reset_fallback_report",
+    "set_fallback_policy",
+    "variants",
     "verify_correctness",
 ]
 

@@ -14,7 +14,9 @@ __all__ = ["main"]
 # Subcommand -> module with `main(arguments) -> exit code`, and what it does.
 _COMMANDS = {
     "conformance": ("npu_ops.conformance.__main__", "compare npu with the CPU over torch's ops"),
+    "explain": ("npu_ops.variants.explain", "which kernel serves a call, and why"),
     "new": ("npu_ops.scaffold.command", "write a wheel with an op of your own"),
+    "tune": ("npu_ops.variants.tune", "measure program and host kernel for calls, and record it"),
 }
 
 

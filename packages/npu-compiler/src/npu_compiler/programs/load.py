@@ -60,19 +60,24 @@ def load_model(
         )
 
 
-def load_tolerant(model: ov.Model, *, name: str, options: Mapping[str, str]) -> npu_runtime.Program:
+def load_tolerant(
+    model: ov.Model, *, name: str, options: Mapping[str, str], device_index: int | None = None
+) -> npu_runtime.Program:
     """Compiles a model; if the CPU plugin's generator of kernels fails on it, without that.
+
+    Arguments are those of load_model.
 
     Raises:
         npu_runtime.ProgramError: the device refuses the model both times.
     """
     try:
-        return load_model(model, name=name, options=options)
+        return load_model(model, name=name, options=options, device_index=device_index)
     except npu_runtime.ProgramError as failure:
         if "snippets" not in str(failure):
             raise
         _logger.info("%s: compiling without snippets, which fail on it: %s", name, failure)
-    return load_model(model, name=name, options={**options, **_WITHOUT_SNIPPETS})
+    plain = {**options, **_WITHOUT_SNIPPETS}
+    return load_model(model, name=name, options=plain, device_index=device_index)
 
 
 def write_model(model: ov.Model, path: Path, *, half: bool = False) -> None:

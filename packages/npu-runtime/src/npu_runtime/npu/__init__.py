@@ -38,6 +38,11 @@ from npu_runtime.npu.device import (
 from npu_runtime.npu.device import (
     _lazy_init as _lazy_init,
 )
+from npu_runtime.npu.fallback import (
+    fallback_report,
+    reset_fallback_report,
+    set_fallback_policy,
+)
 from npu_runtime.npu.graphs import (
     NPUGraph,
     graph,
@@ -151,6 +156,7 @@ __all__ = [
     "device_count",
     "device_of",
     "empty_cache",
+    "fallback_report",
     "get_allocator_backend",
     "get_amp_supported_dtype",
     "get_autocast_dtype",
@@ -197,6 +203,7 @@ __all__ = [
     "record_memory_history",
     "reset_accumulated_host_memory_stats",
     "reset_accumulated_memory_stats",
+    "reset_fallback_report",
     "reset_max_memory_allocated",
     "reset_max_memory_cached",
     "reset_peak_host_memory_stats",
@@ -206,6 +213,7 @@ __all__ = [
     "set_autocast_dtype",
     "set_autocast_enabled",
     "set_device",
+    "set_fallback_policy",
     "set_per_process_memory_fraction",
     "set_rng_state",
     "set_rng_state_all",

@@ -33,17 +33,22 @@ def _rule_no_dropout(node: fx.Node, dropout_p: float = 0.0, **_: Any) -> str | N
 def _additive(ctx: Context, mask: fx.Node, dtype: torch.dtype) -> ov.Output:
     value = ctx.get(mask)
     if ctx.dtype(mask) is not torch.bool:
-        return ctx.convert(value, dtype)
+        # torch itself makes -inf of a mask of flags before it calls a kernel.
+        is_seen = ops.greater(value, ctx.number(-math.inf, ctx.dtype(mask)))
+        hidden = ctx.number(MASKED, dtype)
+        return ops.select(is_seen, ctx.convert(value, dtype), hidden).output(0)
     return ops.select(value, ctx.number(0.0, dtype), ctx.number(MASKED, dtype)).output(0)
 
 
-def _zero_dead_rows(ctx: Context, output: ov.Output, mask: Any) -> ov.Output:
+def _zero_dead_rows(ctx: Context, output: ov.Output, mask: Any, dtype: torch.dtype) -> ov.Output:
     """A query that may see nothing gives 0 in torch, and the mean of all values with MASKED."""
-    if mask is None or ctx.dtype(mask) is not torch.bool:
+    if mask is None:
         return output
-    is_live = ops.reduce_logical_or(ctx.get(mask), ctx.integers([ctx.rank(mask) - 1]), True)
-    zero = ctx.number(0.0, ctx.out_dtype(0))
-    return ops.select(is_live, output, zero).output(0)
+    seen = ctx.get(mask)
+    if ctx.dtype(mask) is not torch.bool:
+        seen = ops.greater(seen, ctx.number(-math.inf, ctx.dtype(mask))).output(0)
+    is_live = ops.reduce_logical_or(seen, ctx.integers([ctx.rank(mask) - 1]), True)
+    return ops.select(is_live, output, ctx.number(0.0, dtype)).output(0)
 
 
 def _heads_alike(ctx: Context, query: fx.Node, other: fx.Node) -> ov.Output:
@@ -86,7 +91,7 @@ def _whole(
     node = ops.scaled_dot_product_attention(
         parts[0], parts[1], parts[2], parts[3], parts[4], causal=bool(causal)
     )
-    return _zero_dead_rows(ctx, node.output(0), mask)
+    return _zero_dead_rows(ctx, node.output(0), mask, ctx.out_dtype(0))
 
 
 @converter(
@@ -125,7 +130,8 @@ def _scores(
 ) -> ov.Output:
     """Query times key, scaled and masked, in float32."""
     work = torch.float32
-    product = ops.matmul(ctx.get(query, work), ctx.get(key, work), False, True)
+    alike = ctx.convert(_heads_alike(ctx, query, key), work)
+    product = ops.matmul(ctx.get(query, work), alike, False, True)
     scores = ops.multiply(product, _scale(ctx, query, scale, work)).output(0)
     if mask is not None:
         scores = ops.add(scores, _additive(ctx, mask, work)).output(0)
@@ -185,11 +191,15 @@ def convert_flash_for_cpu_backward(
     **_: Any,
 ) -> Any:
     """The gradient of attention (Dao et al., FlashAttention, 2022, appendix B.2)."""
+    if ctx.sizes(query)[-3] != ctx.sizes(key)[-3]:
+        ctx.refuse("the gradient of grouped heads")
     work = torch.float32
     axis = ctx.integers([ctx.rank(query) - 1])
     statistic = ops.unsqueeze(ctx.get(logsumexp, work), axis)
     scores = _scores(ctx, query, key, attn_mask, is_causal, scale)
-    weights = ops.exp(ops.subtract(scores, statistic))
+    weights = _zero_dead_rows(
+        ctx, ops.exp(ops.subtract(scores, statistic)).output(0), attn_mask, work
+    )
     grad = ctx.get(grad_out, work)
     grad_value = ops.matmul(weights, grad, True, False)
     grad_weights = ops.matmul(grad, ctx.get(value, work), False, True)

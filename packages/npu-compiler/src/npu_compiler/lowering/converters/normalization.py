@@ -145,9 +145,28 @@ def convert_fused_rms_norm(
 def convert_native_group_norm(
     ctx: Context, input_: fx.Node, weight: Any, bias: Any, group: int, eps: float, **_: Any
 ) -> Any:
-    if ctx.is_read(1) or ctx.is_read(2):
-        ctx.refuse("the statistics of a group norm are read")
-    return _group_norm(ctx, input_, group, weight, bias, eps), None, None
+    output = _group_norm(ctx, input_, group, weight, bias, eps)
+    if not ctx.is_read(1) and not ctx.is_read(2):
+        return output, None, None
+    return output, *_group_statistics(ctx, input_, group, eps)
+
+
+def _group_statistics(
+    ctx: Context, input_: fx.Node, groups: int, eps: float
+) -> tuple[ov.Output, ov.Output]:
+    """Mean, and one by the root of the variance, of each group: (batch, groups)."""
+    work = torch.float32
+    rows = ops.reshape(ctx.get(input_, work), ctx.integers([0, groups, -1]), True)
+    axis = ctx.integers([2])
+    mean = ops.reduce_mean(rows, axis, True)
+    centred = ops.subtract(rows, mean)
+    variance = ops.reduce_mean(ops.multiply(centred, centred), axis, False)
+    spread = ops.sqrt(ops.add(variance, ctx.number(eps, work)))
+    reciprocal = ops.divide(ctx.number(1.0, work), spread)
+    return (
+        ctx.convert(ops.squeeze(mean, axis).output(0), ctx.out_dtype(1)),
+        ctx.convert(reciprocal.output(0), ctx.out_dtype(2)),
+    )
 
 
 @converter(aten.group_norm.default)

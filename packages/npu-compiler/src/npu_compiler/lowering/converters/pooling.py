@@ -43,9 +43,8 @@ def convert_max_pool_with_indices(
     dilation: Any,
     ceil_mode: bool,
 ) -> Any:
-    if ctx.is_read(1):
-        ctx.refuse("the positions of the maxima are read")
-    return _max_pool(ctx, self, kernel_size, stride, padding, dilation, ceil_mode), None
+    pooled = _max_pool(ctx, self, kernel_size, stride, padding, dilation, ceil_mode)
+    return pooled.output(0), pooled.output(1) if ctx.is_read(1) else None
 
 
 @converter(aten.max_pool2d.default, aten.max_pool1d.default)
@@ -58,7 +57,7 @@ def convert_max_pool(
     dilation: Any,
     ceil_mode: bool,
 ) -> Any:
-    return _max_pool(ctx, self, kernel_size, stride, padding, dilation, ceil_mode)
+    return _max_pool(ctx, self, kernel_size, stride, padding, dilation, ceil_mode).output(0)
 
 
 def _max_pool(
@@ -70,13 +69,14 @@ def _max_pool(
     dilation: Any,
     ceil_mode: bool,
 ) -> Any:
+    """The node: maxima, and their positions as torch counts them, within a channel."""
     spatial = _spatial(ctx)
     if ctx.rank(self) != spatial + 2:
         ctx.refuse("an input without a batch")
     kernel = _spread(kernel_size, spatial)
     strides = _spread(stride, spatial) if stride else kernel
     pads = _spread(padding, spatial)
-    pooled = ops.max_pool(
+    return ops.max_pool(
         ctx.get(self),
         strides,
         _spread(dilation, spatial),
@@ -84,8 +84,9 @@ def _max_pool(
         pads,
         kernel,
         _rounding(ceil_mode),
+        index_element_type="i64",
+        axis=2,
     )
-    return pooled.output(0)
 
 
 @converter(aten.avg_pool2d.default, aten.avg_pool1d.default, aten.avg_pool3d.default)

@@ -1,0 +1,221 @@
+"""One op as a program: what npu_ops calls when an eager op deserves one.
+
+npu_ops decides which op and signature (npu_ops.variants) and finds this through the entry point
+group `npu_ops.program_builders`; graphs of many ops are npu_compiler.compilation's work.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+
+import npu_runtime
+from npu_compiler.capability import refusal
+from npu_compiler.capture import decompositions
+from npu_compiler.convolution_gradient import convolution_backward
+from npu_compiler.errors import LoweringError
+from npu_compiler.layout import axis_order, inverse_order, is_dense
+from npu_compiler.lowering import find_converter, lower, op_name
+from npu_compiler.lowering.dtypes import is_float
+from npu_compiler.options import CompilerConfig
+from npu_compiler.programs import ProgramCache, compile_options, content_key, load_tolerant
+from npu_ops.variants import OpCall, OpProgram, TensorSpec
+
+__all__ = ["build_op_program"]
+
+_PLAIN = CompilerConfig()
+
+# Results that only a gradient reads, and that cost as much as the op itself.
+_UNREAD = {"aten::_scaled_dot_product_flash_attention_for_cpu": (1,)}
+
+
+def build_op_program(call: OpCall, *, device_index: int = 0) -> OpProgram:
+    """Compiles one call of an op into a program for an npu device.
+
+    Args:
+        call: the op, with a TensorSpec for each tensor argument.
+        device_index: of the npu device.
+
+    Raises:
+        npu_ops.OperatorInputError: [op-arguments] when torch refuses the arguments.
+        LoweringError: [no-converter] or [cannot-lower] when no program can compute the call.
+        npu_runtime.ProgramError: the device refuses the model.
+    """
+    call.results()
+    graph_module, positions, empty = _trace(call)
+    results = graph_module.graph.output_node().args[0]
+    flat = list(results) if isinstance(results, (tuple, list)) else [results]
+    _check(graph_module, flat)
+    orders = {
+        index: order
+        for index, node in enumerate(flat)
+        if isinstance(node, fx.Node) and (order := axis_order(node.meta["val"])) is not None
+    }
+    placeholders = [node.name for node in graph_module.graph.nodes if node.op == "placeholder"]
+    specs = dict(zip(placeholders, (call.arguments[p] for p in positions), strict=True))
+    lowered = lower(
+        graph_module,
+        input_orders={name: spec.order for name, spec in specs.items() if spec.order},
+        output_orders=orders,
+        name=call.op,
+    )
+    program = _load(call, lowered.model, _precision(specs), device_index)
+    by_name = dict(zip(placeholders, positions, strict=True))
+    output_orders: list[tuple[int, ...]] = [() for _ in lowered.output_names]
+    for index, order in orders.items():
+        output = lowered.outputs[index]
+        if output is not None:
+            output_orders[output] = inverse_order(order)
+    return OpProgram(
+        program=program._native,
+        inputs=tuple(by_name[name] for name in lowered.input_names),
+        results=tuple(
+            (OpProgram.EMPTY if index in empty else OpProgram.UNDEFINED)
+            if output is None
+            else output
+            for index, output in enumerate(lowered.outputs)
+        ),
+        output_orders=tuple(output_orders),
+    )
+
+
+@functools.cache
+def _decompositions() -> Mapping[Any, Callable[..., Any]]:
+    return {**decompositions(), torch.ops.aten.convolution_backward.default: convolution_backward}
+
+
+def _trace(call: OpCall) -> tuple[fx.GraphModule, list[int], set[int]]:
+    """The call as a graph, the argument positions of its placeholders, and its empty results.
+
+    An op with a converter stays whole; another is taken apart by torch's decompositions.
+    """
+    positions = [i for i, value in enumerate(call.arguments) if isinstance(value, TensorSpec)]
+    with FakeTensorMode():
+        fakes = [
+            torch.empty_strided(spec.shape, spec.strides, dtype=spec.dtype)
+            for spec in (call.arguments[position] for position in positions)
+        ]
+        try:
+            if find_converter(call.overload()) is not None:
+                module, empty = _whole(call, positions, fakes)
+                return module, positions, empty
+
+            def run(*tensors: torch.Tensor) -> Any:
+                return call.invoke(_filled(call, positions, tensors))
+
+            graph_module = make_fx(run, decomposition_table=_decompositions())(*fakes)
+        except (NotImplementedError, RuntimeError) as failure:
+            # torch cannot fake the op, or takes it apart into something that depends on values.
+            reason = str(failure).splitlines()[0]
+            raise LoweringError(
+                f"Cannot lower {call.op}: {reason}. Let it run on the host.",
+                "cannot-lower",
+                reason=reason,
+            ) from failure
+    graph_module.graph.eliminate_dead_code()
+    return graph_module, positions, set()
+
+
+def _filled(call: OpCall, positions: Sequence[int], values: Sequence[Any]) -> list[Any]:
+    """The arguments of a call with these values in place of the tensors."""
+    arguments = list(call.arguments)
+    for position, value in zip(positions, values, strict=True):
+        arguments[position] = value
+    return arguments
+
+
+def _whole(
+    call: OpCall, positions: Sequence[int], fakes: Sequence[torch.Tensor]
+) -> tuple[fx.GraphModule, set[int]]:
+    """A graph of this one call, and which of its results are empty tensors."""
+    graph = fx.Graph()
+    sources = []
+    for index, fake in enumerate(fakes):
+        node = graph.placeholder(f"arg{index}")
+        node.meta["val"] = fake
+        sources.append(node)
+    positional, named = call.split(_filled(call, positions, sources))
+    result = graph.call_function(call.overload(), tuple(positional), named)
+    result.meta["val"] = call.invoke(_filled(call, positions, fakes))
+    graph.output(_picked(graph, call, result))
+    values = result.meta["val"]
+    parts = [values] if isinstance(values, torch.Tensor) else list(values)
+    empty = {
+        index
+        for index, value in enumerate(parts)
+        if isinstance(value, torch.Tensor) and value.numel() == 0
+    }
+    return fx.GraphModule({}, graph), empty
+
+
+def _picked(graph: fx.Graph, call: OpCall, result: fx.Node) -> Any:
+    """The results of a call one by one, None for those that no program needs to give."""
+    values = result.meta["val"]
+    if isinstance(values, torch.Tensor):
+        return result
+    unread = _UNREAD.get(call.op, ()) if not call.needs_grad else ()
+    picked: list[Any] = []
+    for index, value in enumerate(values):
+        if not isinstance(value, torch.Tensor) or value.numel() == 0 or index in unread:
+            picked.append(None)
+            continue
+        pick = graph.call_function(operator.getitem, (result, index))
+        pick.meta["val"] = value
+        picked.append(pick)
+    return tuple(picked)
+
+
+def _check(graph_module: fx.GraphModule, results: Sequence[Any]) -> None:
+    """Refuses calls that a program would compute differently from torch."""
+    for node in graph_module.graph.nodes:
+        if node.op != "call_function":
+            continue
+        reason = refusal(node, _PLAIN)
+        if reason is not None:
+            code = "no-converter" if reason.startswith("no converter") else "cannot-lower"
+            raise LoweringError(
+                f"Cannot lower {op_name(node.target)}: {reason}. Let it run on the host.",
+                code,
+                node.name,
+                reason,
+            )
+    for node in results:
+        if not isinstance(node, fx.Node):
+            continue
+        if node.op == "placeholder" or not is_dense(node.meta["val"]):
+            reason = "a result that shares memory or has gaps"
+            raise LoweringError(
+                f"Cannot lower {node.name}: {reason}. Let it run on the host.",
+                "cannot-lower",
+                node.name,
+                reason,
+            )
+
+
+def _precision(specs: Mapping[str, Any]) -> torch.dtype:
+    """The widest floating dtype of the tensors: what the program computes in."""
+    found = {spec.dtype for spec in specs.values() if is_float(spec.dtype)}
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        if dtype in found:
+            return dtype
+    reason = "no floating point tensor among the arguments"
+    raise LoweringError(f"Cannot lower: {reason}.", "cannot-lower", reason=reason)
+
+
+def _load(call: OpCall, model: Any, dtype: torch.dtype, device_index: int) -> npu_runtime.Program:
+    device = npu_runtime.device_info(device_index).device
+    options = compile_options(dtype, device=device)
+    if device.startswith("CPU"):
+        # Compiling takes the CPU plugin no longer than reading a blob.
+        return load_tolerant(model, name=str(call), options=options, device_index=device_index)
+    key = content_key({"call": str(call), "options": options}, device=device)
+    return ProgramCache().load(
+        key, lambda: model, name=str(call), options=options, device_index=device_index
+    )

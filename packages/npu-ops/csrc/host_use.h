@@ -1,0 +1,25 @@
+// Whether an op may run on the host at all: asked at its first call, then remembered in its plan.
+//
+// The rules (NPU_STRICT, NPU_FALLBACK_OPS, the log) are npu_ops.fallback's.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "op_plan.h"
+
+namespace npu::ops {
+
+struct HostUseAnswer {
+  bool is_final;                       // holds for later calls, too
+  std::optional<std::string> refusal;  // why not
+};
+
+// Called without any lock held.
+using HostUseRule = HostUseAnswer (*)(const OpPlan& plan);
+void set_host_use_rule(HostUseRule rule);
+
+// Throws c10::NotImplementedError when the rule refuses the op. Without a rule every op may.
+void check_host_use(OpPlan& plan);
+
+}  // namespace npu::ops

@@ -1,0 +1,7 @@
+// The Python module npu_ops._C. Loading it registers the kernels (registrations.cpp).
+#include "python/module.h"
+
+PYBIND11_MODULE(_C, m) {
+  npu::ops::python::bind_host_use(m);
+  npu::ops::python::bind_variants(m);
+}

@@ -1,0 +1,33 @@
+// What a program for a call depends on: the device, dtypes, shapes and axis orders of the tensors,
+// and all other arguments by value. Two calls with one signature can share a program.
+//
+// Programs themselves are in program_cache.h.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
+#include <c10/util/SmallVector.h>
+
+namespace npu::ops::variants {
+
+struct Signature {
+  c10::SmallVector<std::int64_t, 40> words;
+  std::size_t hash = 0;
+
+  bool operator==(const Signature& other) const { return words == other.words; }
+};
+
+// Order of the axes in which the bytes of a tensor lie, outermost first: `permute(order)` is
+// contiguous. Empty when the tensor is contiguous as it is, or when no order makes it so (it has
+// gaps, or elements in common); such a tensor is copied for a program.
+std::vector<std::int64_t> axis_order(const at::Tensor& tensor);
+
+// Nothing for a call that no program can serve: tensors that are empty, without strides,
+// or not all on one npu device; lists of tensors, generators and complex numbers.
+std::optional<Signature> signature_of(at::ArrayRef<c10::IValue> arguments, bool needs_grad);
+
+}  // namespace npu::ops::variants

@@ -1,0 +1,178 @@
+// The order of a call: is the op active, what is remembered, run.
+#include "variants/variant_kernel.h"
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+#include <string_view>
+#include <utility>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/aminmax.h>
+#include <ATen/ops/empty.h>
+#include <c10/util/Exception.h>
+
+#include "alias.h"
+#include "npu/device.h"
+
+namespace npu::ops::variants {
+namespace {
+
+struct Table {
+  std::mutex mutex;
+  std::map<std::string, std::atomic<Activity>> activities;
+};
+
+Table& table() {
+  static auto* instance = new Table;
+  return *instance;
+}
+
+std::atomic<Activity>& activity_of(const std::string& op_name) {
+  Table& ops = table();
+  const std::lock_guard lock(ops.mutex);
+  return ops.activities[op_name];
+}
+
+std::atomic<const Deciders*> deciders{nullptr};
+
+// Building a program calls ops itself; these take the host kernel.
+thread_local bool is_choosing = false;
+
+class ChoosingScope {
+ public:
+  ChoosingScope() : previous_(exchange_choosing(true)) {}
+  ~ChoosingScope() { exchange_choosing(previous_); }
+  ChoosingScope(const ChoosingScope&) = delete;
+  ChoosingScope& operator=(const ChoosingScope&) = delete;
+
+ private:
+  bool previous_;
+};
+
+// A device does not report an index outside of the table; torch's kernel raises IndexError.
+struct IndexArgument {
+  std::string_view op;
+  std::size_t indices;
+  std::size_t rows;
+};
+constexpr IndexArgument kIndexArguments[] = {{"aten::embedding", 1, 0}};
+
+bool has_wrong_index(const std::string& op_name, at::ArrayRef<c10::IValue> arguments) {
+  for (const IndexArgument& row : kIndexArguments) {
+    if (row.op != op_name) continue;
+    const auto [least, most] = at::aminmax(arguments[row.indices].toTensor());
+    return least.item().toLong() < 0 ||
+           most.item().toLong() >= arguments[row.rows].toTensor().size(0);
+  }
+  return false;
+}
+
+bool will_need_grad(at::ArrayRef<c10::IValue> arguments) {
+  if (!at::GradMode::is_enabled()) return false;
+  return std::any_of(arguments.begin(), arguments.end(), [](const c10::IValue& value) {
+    return value.isTensor() && value.toTensor().defined() && value.toTensor().requires_grad();
+  });
+}
+
+at::Tensor bound_input(const at::Tensor& tensor) {
+  const std::vector<std::int64_t> order = axis_order(tensor);
+  return order.empty() ? tensor.contiguous() : tensor.permute(order).contiguous();
+}
+
+void run_program(const Choice& choice, std::size_t argument_count, torch::jit::Stack& stack) {
+  std::vector<at::Tensor> inputs;
+  inputs.reserve(choice.inputs.size());
+  const std::size_t base = stack.size() - argument_count;
+  for (const std::uint32_t position : choice.inputs)
+    inputs.push_back(bound_input(stack[base + position].toTensor()));
+  const c10::Device device = inputs.front().device();
+  const std::vector<at::Tensor> outputs = choice.program->run(inputs, {}, device);
+  stack.resize(base);
+  for (const std::int32_t output : choice.results) {
+    if (output < 0) {
+      stack.emplace_back(output == Choice::kEmpty ? at::empty({0}, inputs.front().options())
+                                                  : at::Tensor());
+      continue;
+    }
+    const auto& order = choice.output_orders[output];
+    stack.emplace_back(order.empty() ? outputs[output] : outputs[output].permute(order));
+  }
+}
+
+ProgramCache::Found decide(const OpPlan& plan, at::ArrayRef<c10::IValue> arguments,
+                           const Signature& signature, bool needs_grad) {
+  const Deciders* given = deciders.load(std::memory_order_acquire);
+  const ChoosingScope scope;
+  return program_cache().insert(&plan, signature, given->choose(plan, arguments, needs_grad));
+}
+
+}  // namespace
+
+VariantKernel::VariantKernel(OpPlan& plan)
+    : plan_(plan),
+      host_(plan),
+      activity_(activity_of(plan.name)),
+      gives_statistics_(plan.name == "aten::_scaled_dot_product_flash_attention_for_cpu") {}
+
+void VariantKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                               torch::jit::Stack* stack) {
+  Activity activity = activity_.load(std::memory_order_relaxed);
+  if (C10_UNLIKELY(activity == Activity::kUnresolved && !is_choosing)) {
+    if (const Deciders* given = deciders.load(std::memory_order_acquire)) {
+      const ChoosingScope scope;
+      given->resolve();
+      activity = activity_.load(std::memory_order_relaxed);
+    }
+  }
+  if (C10_LIKELY(activity != Activity::kOn) || is_choosing) return host_(op, keys, stack);
+
+  const at::ArrayRef<c10::IValue> arguments = torch::jit::last(*stack, plan_.argument_count);
+  const bool needs_grad = gives_statistics_ && will_need_grad(arguments);
+  const std::optional<Signature> signature = signature_of(arguments, needs_grad);
+  if (!signature) return host_(op, keys, stack);
+  ProgramCache::Found choice = program_cache().find(&plan_, *signature);
+  if (choice == nullptr) choice = decide(plan_, arguments, *signature, needs_grad);
+  if (choice->program == nullptr || has_wrong_index(plan_.name, arguments)) {
+    return host_(op, keys, stack);
+  }
+  run_program(*choice, plan_.argument_count, *stack);
+}
+
+void set_deciders(Deciders given) {
+  deciders.store(new Deciders(given));
+}
+
+bool exchange_choosing(bool value) noexcept {
+  return std::exchange(is_choosing, value);
+}
+
+std::vector<std::string> variant_ops() {
+  Table& ops = table();
+  const std::lock_guard lock(ops.mutex);
+  std::vector<std::string> names;
+  for (const auto& [name, activity] : ops.activities)
+    names.push_back(name);
+  return names;
+}
+
+bool set_active(const std::string& op_name, bool is_active) {
+  Table& ops = table();
+  const std::lock_guard lock(ops.mutex);
+  const auto found = ops.activities.find(op_name);
+  if (found == ops.activities.end()) return false;
+  found->second.store(is_active ? Activity::kOn : Activity::kOff, std::memory_order_relaxed);
+  return true;
+}
+
+void reset_choices() {
+  {
+    Table& ops = table();
+    const std::lock_guard lock(ops.mutex);
+    for (auto& [name, activity] : ops.activities)
+      activity.store(Activity::kUnresolved, std::memory_order_relaxed);
+  }
+  program_cache().clear();
+}
+
+}  // namespace npu::ops::variants

@@ -1,0 +1,125 @@
+"""What may run on the host: counts, the log at first use, and the rules that force or forbid it.
+
+How a call on the host is carried out is in csrc/fallback.cpp. Which ops run as programs instead is
+decided in the package variants.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from . import _C
+from .config import Settings, read_settings
+from .names import dotted_name, first_match
+
+__all__ = [
+    "fallback_report",
+    "host_pattern",
+    "reset_fallback_report",
+    "set_fallback_policy",
+]
+
+_logger = logging.getLogger(__name__)
+_TORCH = str(Path(torch.__file__).parent)
+_PLATFORM = str(Path(__file__).parent)
+_PRINTING = str(Path(torch.__file__).parent / "_tensor_str.py")
+
+
+class _Policy:
+    """The rules in force. The environment is read at the first question."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._settings: Settings | None = None
+
+    def get(self) -> Settings:
+        with self._lock:
+            if self._settings is None:
+                self._settings = read_settings()
+            return self._settings
+
+    def change(self, **changes: object) -> None:
+        settings = self.get()
+        with self._lock:
+            self._settings = replace(settings, **changes)  # type: ignore[arg-type]
+
+
+_policy = _Policy()
+
+
+def fallback_report() -> dict[str, int]:
+    """Returns calls per op since the last reset, for example `{"aten::mm": 12}`.
+
+    Ops that were not called are left out. The most frequent op comes first; equal counts are in
+    alphabetical order. Ops with a kernel of their own on npu (factories, copies, views, programs)
+    are no fallback and are not counted.
+    """
+    return _C.fallback_counts()
+
+
+def reset_fallback_report() -> None:
+    """Sets all counts back to zero."""
+    _C.reset_fallback_counts()
+
+
+def set_fallback_policy(
+    *, strict: bool | None = None, host_ops: tuple[str, ...] | list[str] | None = None
+) -> None:
+    """Changes the rules for host kernels from now on, for the whole process.
+
+    Args:
+        strict: whether an op without a kernel of its own is an error (`NPU_STRICT`); None leaves
+            it as it is.
+        host_ops: patterns of ops that run on the host in any case, strict or not
+            (`NPU_FALLBACK_OPS`): `aten.mm`, `mm`, `aten.*norm*`. None leaves them.
+    """
+    if strict is not None:
+        _policy.change(strict=bool(strict))
+    if host_ops is not None:
+        _policy.change(host_ops=tuple(host_ops))
+    _C.reset_host_use()
+    _C.reset_choices()
+
+
+def host_pattern(name: str) -> str | None:
+    """Returns the pattern by which an op was sent to the host, or None."""
+    return first_match(name, _policy.get().host_ops)
+
+
+def _rule(name: str) -> tuple[bool, str | None]:
+    """Answers the library at an op's first call on the host: does it hold, and why not."""
+    settings = _policy.get()
+    if settings.strict and first_match(name, settings.host_ops) is None:
+        place, is_printing = _caller()
+        if is_printing:
+            return False, None
+        return True, (
+            f"{dotted_name(name)}: NPU_STRICT forbids host kernels, and this op has no kernel of "
+            f"its own for these arguments; called at {place}. Allow it with "
+            f"NPU_FALLBACK_OPS={dotted_name(name)}, or unset NPU_STRICT. [fallback-forbidden]"
+        )
+    if _logger.isEnabledFor(logging.INFO):
+        _logger.info("%s runs on the host; first called at %s", dotted_name(name), _caller()[0])
+    return True, None
+
+
+def _caller() -> tuple[str, bool]:
+    """The Python line that called the op, and whether it is torch printing a tensor."""
+    frame = sys._getframe(1)
+    is_printing = False
+    while frame is not None:
+        file = frame.f_code.co_filename
+        is_printing = is_printing or file == _PRINTING
+        if not file.startswith((_TORCH, _PLATFORM, "<")):
+            return f"{file}:{frame.f_lineno}", is_printing
+        frame = frame.f_back  # type: ignore[assignment]
+    return "no line of Python (a backward pass, or another thread)", is_printing
+
+
+_C.set_host_use_rule(_rule)

@@ -1,0 +1,17 @@
+"""Which body serves an op: a program for the device, or the host kernel, decided per signature.
+
+The call itself is native (csrc/variants); building a program is npu_compiler.single_op's work.
+"""
+
+from .call import OpCall, OpProgram, TensorSpec
+from .choice import Choice, choices, host_kernels, set_variant_policy
+
+__all__ = [
+    "Choice",
+    "OpCall",
+    "OpProgram",
+    "TensorSpec",
+    "choices",
+    "host_kernels",
+    "set_variant_policy",
+]

@@ -1,0 +1,170 @@
+"""``npu-ops explain OP TENSOR ...``: which kernel serves a call on this machine, and why.
+
+The decision is policy.py's; measuring is ``npu-ops tune`` (tune.py).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+import npu_runtime
+from npu_ops import _C
+
+from .call import OpCall, TensorSpec, parse_call
+from .choice import Chooser, build, chooser, device_key
+from .policy import Decision
+from .records import Measurement
+
+__all__ = ["Explanation", "explain", "main"]
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What serves a call, and what is known about it.
+
+    Attributes:
+        call: op, tensors and other arguments.
+        device: name, processor and driver of the device.
+        variant: `program`, `host`, or `native` for an op that has a kernel of its own alone.
+        reason: why.
+        program: `possible`, or why no program can compute the call.
+        size_bytes: of the tensor arguments.
+        flops: of the call, where torch counts them.
+        measurement: both bodies' times, or None.
+    """
+
+    call: str
+    device: str
+    variant: str
+    reason: str
+    program: str
+    size_bytes: int
+    flops: int | None
+    measurement: Measurement | None
+
+    def __str__(self) -> str:
+        rows = [
+            ("call", self.call),
+            ("device", self.device),
+            ("served by", f"{_BODIES[self.variant]}: {self.reason}"),
+            ("a program", self.program),
+            ("arguments", f"{self.size_bytes:,} bytes"),
+        ]
+        if self.flops is not None:
+            rows.append(("work", f"{self.flops:,} FLOPs"))
+        if self.measurement is not None:
+            rows.append(("measured", describe(self.measurement)))
+        elif self.program == "possible":
+            rows.append(("measured", f"not yet; npu-ops tune {self.call}"))
+        return "\n".join(f"{name:10}  {value}" for name, value in rows)
+
+
+_BODIES = {
+    "program": "a program",
+    "host": "the host kernel",
+    "native": "a kernel of its own",
+}
+
+
+def describe(measured: Measurement) -> str:
+    """One phrase with both times, their ratio and the largest difference."""
+    return (
+        f"program {measured.program_us:.1f} us, host kernel {measured.host_us:.1f} us "
+        f"({measured.host_us / measured.program_us:.2f}x), "
+        f"largest difference {measured.largest_error:.1e}"
+        f"{'' if measured.is_equal else ', which is not rounding'}"
+    )
+
+
+def explain(call: OpCall, *, device_index: int = 0, using: Chooser | None = None) -> Explanation:
+    """Says which kernel serves a call now, without running it.
+
+    Args:
+        call: from parse_call, or made by hand.
+        device_index: of the npu device.
+        using: whose settings and records count; the process's own by default.
+
+    Raises:
+        OperatorInputError: [op-arguments] when torch refuses the arguments.
+    """
+    deciding = using or chooser()
+    key = device_key(device_index)
+    results = call.results()
+    if call.op not in _C.variant_ops():
+        decision, program = _without_program(call), "not offered for this op"
+    else:
+        decision = deciding.decide(call, device_index)
+        try:
+            build(call, device_index=device_index)
+            program = "possible"
+        except npu_runtime.NpuError as refusal:
+            program = " ".join(str(refusal).split())
+            if decision.variant == "program":
+                decision = Decision("host", "no program can compute the call")
+    return Explanation(
+        call=str(call),
+        device=key,
+        variant=decision.variant,
+        reason=decision.reason,
+        program=program,
+        size_bytes=sum(spec.size_bytes for spec in call.tensors),
+        flops=_flops(call, results),
+        measurement=deciding.records.find(key, str(call)),
+    )
+
+
+def _without_program(call: OpCall) -> Decision:
+    if torch._C._dispatch_has_kernel_for_dispatch_key(call.op, "PrivateUse1"):
+        if _C.has_host_kernel(call.op):
+            return Decision("host", "the op never runs as a program")
+        return Decision("native", "the op never runs as a program or on the host")
+    if torch._C._dispatch_has_kernel_for_dispatch_key(call.op, "CompositeImplicitAutograd"):
+        return Decision("host", "torch composes it of other ops; ask about those")
+    return Decision("host", "an op of another library, or one that torch has for no CPU")
+
+
+def _flops(call: OpCall, results: Any) -> int | None:
+    from torch.utils.flop_counter import flop_registry
+
+    count = flop_registry.get(call.overload().overloadpacket)
+    if count is None:
+        return None
+    positional, named = call.split(
+        [
+            torch.empty(value.shape, device="meta") if isinstance(value, TensorSpec) else value
+            for value in call.arguments
+        ]
+    )
+    return int(count(*positional, **named, out_val=results))
+
+
+def read_call(description: str, prog: str, arguments: Sequence[str]) -> tuple[OpCall, Any]:
+    """Reads the command line that `explain` and `tune` share."""
+    parser = argparse.ArgumentParser(prog=prog, description=description)
+    parser.add_argument("op", help="for example aten.mm")
+    parser.add_argument(
+        "arguments",
+        nargs="*",
+        metavar="ARGUMENT",
+        help="tensors like 512x512xf32 (one stands for all), others like stride=[1,1]",
+    )
+    parser.add_argument("--device", type=int, default=0, metavar="N", help="index of the device")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    options = parser.parse_args(arguments)
+    return parse_call(options.op, options.arguments), options
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command; returns its exit code."""
+    call, options = read_call(
+        "Which kernel serves a call on this machine, and why.", "npu-ops explain", arguments or []
+    )
+    result = explain(call, device_index=options.device)
+    print(json.dumps(asdict(result), indent=2) if options.json else result)
+    return 0

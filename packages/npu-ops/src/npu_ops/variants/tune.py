@@ -1,0 +1,50 @@
+"""``npu-ops tune OP TENSOR ...``: measures both kernels of a call, and records which is faster.
+
+How it is measured is measure.py's matter; the record counts from the next process on.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from npu_ops import _C
+from npu_ops.errors import OperatorInputError
+from npu_ops.names import dotted_name
+
+from .choice import chooser, device_key
+from .explain import describe, read_call
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command; returns its exit code.
+
+    Raises:
+        npu_runtime.NpuError: no program can compute the call.
+        OperatorInputError: [no-program] for an op that never runs as a program.
+    """
+    call, options = read_call(
+        "Measure a call's program and its host kernel on this machine, and record the result.",
+        "npu-ops tune",
+        arguments or [],
+    )
+    if call.op not in _C.variant_ops():
+        names = ", ".join(dotted_name(name) for name in _C.variant_ops())
+        raise OperatorInputError(
+            f"{dotted_name(call.op)}: this op never runs as a program. Those that may: {names}.",
+            "no-program",
+        )
+    deciding = chooser()
+    measured = deciding.tune(call, device_index=options.device, budget_s=1.0)
+    decision = deciding.decide(call, options.device)
+    if options.json:
+        print(json.dumps({"call": str(call), **asdict(measured), **asdict(decision)}, indent=2))
+        return 0
+    print(f"{call}\non {device_key(options.device)}\n{describe(measured)}")
+    print(
+        f"from now on: {decision.variant} ({decision.reason}); recorded in {deciding.records.path}"
+    )
+    return 0

@@ -1,0 +1,37 @@
+from pathlib import Path
+
+import pytest
+
+from npu_ops.config import read_settings
+from npu_ops.errors import OperatorInputError
+
+
+def test_without_variables_nothing_is_forced_or_forbidden() -> None:
+    settings = read_settings({"XDG_CACHE_HOME": "/cache"})
+    assert (settings.strict, settings.host_ops, settings.variants) == (False, (), "measured")
+    assert settings.tune is None
+    assert settings.records == Path("/cache/npu/op-records.json")
+
+
+def test_variables_are_read() -> None:
+    settings = read_settings(
+        {
+            "NPU_STRICT": "1",
+            "NPU_FALLBACK_OPS": "aten.mm, aten.*norm*,",
+            "NPU_OPS_VARIANT": "program",
+            "NPU_OPS_TUNE": "0",
+            "NPU_OPS_RECORDS": "/records.json",
+            "NPU_OPS_PROGRAMS": "7",
+        }
+    )
+    assert settings.strict
+    assert settings.host_ops == ("aten.mm", "aten.*norm*")
+    assert (settings.variants, settings.tune, settings.programs) == ("program", False, 7)
+    assert settings.records == Path("/records.json")
+
+
+@pytest.mark.parametrize("name, value", [("NPU_OPS_VARIANT", "fast"), ("NPU_OPS_PROGRAMS", "0")])
+def test_a_value_that_a_setting_does_not_have_is_an_error(name: str, value: str) -> None:
+    with pytest.raises(OperatorInputError, match=f"{name}: .*got '{value}'") as caught:
+        read_settings({name: value})
+    assert caught.value.code == "bad-setting"

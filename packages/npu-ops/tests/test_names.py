@@ -1,0 +1,24 @@
+import pytest
+
+from npu_ops.names import dotted_name, first_match
+
+
+def test_both_spellings_name_the_same_op() -> None:
+    assert dotted_name("aten::add.Tensor") == dotted_name("aten.add.Tensor") == "aten.add.Tensor"
+
+
+@pytest.mark.parametrize(
+    "pattern", ["aten::add.Tensor", "aten.add", "add", "add.Tensor", "aten.a*", "*.Tensor"]
+)
+def test_a_pattern_fits_by_name_or_glob(pattern: str) -> None:
+    assert first_match("aten::add.Tensor", ["sub", pattern]) == pattern
+
+
+@pytest.mark.parametrize("pattern", ["ad", "add.Scalar", "npu.add", "aten.add_"])
+def test_a_pattern_fits_whole_names_only(pattern: str) -> None:
+    assert first_match("aten::add.Tensor", [pattern]) is None
+
+
+def test_a_name_without_a_namespace_means_aten() -> None:
+    assert first_match("npu::rms_norm", ["rms_norm"]) is None
+    assert first_match("npu::rms_norm", ["npu.rms_norm"]) == "npu.rms_norm"

@@ -1,0 +1,152 @@
+"""How choices are made, with builders of the test's own; real programs are npu-compiler's tests."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import npu_ops
+from npu_ops import _C
+from npu_ops.config import read_settings
+from npu_ops.errors import OperatorInputError, OpsError
+from npu_ops.variants import OpCall, OpProgram, TensorSpec, choice
+from npu_ops.variants.records import Measurement
+
+MM = OpCall("aten::mm", (TensorSpec(torch.float32, (2, 3)), TensorSpec(torch.float32, (3, 4))))
+KEY = str(MM)
+
+
+@pytest.fixture
+def chooser(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[choice.Chooser]:
+    """A chooser with an empty record file, which the process uses meanwhile."""
+    settings = read_settings({"NPU_OPS_RECORDS": str(tmp_path / "records.json")})
+    made = choice.Chooser(settings)
+    monkeypatch.setattr(choice, "_chooser", made)
+    _C.reset_choices()
+    yield made
+    monkeypatch.undo()
+    _C.reset_choices()
+
+
+def refuse(call: OpCall, *, device_index: int) -> OpProgram:
+    raise OpsError("no such program", "no-program")
+
+
+def product() -> torch.Tensor:
+    return torch.ones(2, 3, device="npu") @ torch.ones(3, 4, device="npu")
+
+
+def test_without_records_nothing_is_asked(chooser: choice.Chooser) -> None:
+    product()
+    assert npu_ops.variants.choices() == ()
+
+
+def test_a_program_that_cannot_be_built_leaves_the_host_kernel(
+    chooser: choice.Chooser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(choice, "_builder", lambda: refuse)
+    npu_ops.variants.set_variant_policy(mode="program")
+    assert product().sum().item() == 24.0
+    (made,) = (made for made in npu_ops.variants.choices() if made.call.startswith("aten.mm"))
+    assert made == choice.Choice(KEY, "host", "no such program [no-program]")
+
+
+def test_a_signature_is_asked_about_once(
+    chooser: choice.Chooser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def builder(call: OpCall, *, device_index: int) -> OpProgram:
+        asked.append(str(call))
+        return refuse(call, device_index=device_index)
+
+    monkeypatch.setattr(choice, "_builder", lambda: builder)
+    npu_ops.variants.set_variant_policy(mode="program")
+    for _ in range(3):
+        product()
+    torch.ones(2, 3, device="npu") @ torch.ones(4, 3, device="npu").t()
+    assert asked == [KEY, "aten.mm 2x3xf32 3x4xf32@1.0"]
+
+
+def test_without_a_builder_the_reason_says_what_to_install(
+    chooser: choice.Chooser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(choice.importlib.metadata, "entry_points", lambda **_: ())
+    npu_ops.variants.set_variant_policy(mode="program")
+    product()
+    reasons = {made.reason for made in npu_ops.variants.choices()}
+    assert any("pip install npu-compiler" in reason for reason in reasons)
+
+
+def test_a_record_makes_its_op_ask(
+    chooser: choice.Chooser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = Measurement(program_us=9, host_us=1, is_equal=True, largest_error=0)
+    chooser.records.add(choice.device_key(0), KEY, slow)
+    _C.reset_choices()
+    product()
+    torch.relu(torch.ones(2, device="npu"))
+    assert [made.call for made in npu_ops.variants.choices()] == [KEY]
+    assert "host kernel 1.0 us" in npu_ops.variants.choices()[0].reason
+
+
+def test_forced_ops_are_never_asked_about(
+    chooser: choice.Chooser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(choice, "_builder", lambda: refuse)
+    npu_ops.set_fallback_policy(host_ops=["aten.mm"])
+    try:
+        npu_ops.variants.set_variant_policy(mode="program")
+        product()
+        assert not [m for m in npu_ops.variants.choices() if m.call.startswith("aten.mm")]
+    finally:
+        npu_ops.set_fallback_policy(host_ops=())
+
+
+def test_choices_are_bounded(chooser: choice.Chooser, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choice, "_builder", lambda: refuse)
+    npu_ops.variants.set_variant_policy(mode="program")
+    product()
+    _C.set_program_capacity(3)
+    for size in range(1, 9):
+        torch.ones(size, 2, device="npu") @ torch.ones(2, 2, device="npu")
+    assert _C.remembered_choices() == 3
+    _C.set_program_capacity(chooser.settings.programs)
+
+
+def test_an_unexpected_failure_of_a_builder_is_an_exception_of_the_call(
+    chooser: choice.Chooser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(call: OpCall, *, device_index: int) -> Any:
+        raise ZeroDivisionError("a defect")
+
+    monkeypatch.setattr(choice, "_builder", lambda: broken)
+    npu_ops.variants.set_variant_policy(mode="program")
+    with pytest.raises(RuntimeError, match="choosing a kernel failed: ZeroDivisionError: a defect"):
+        product()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: torch.empty(0, 3, device="npu") @ torch.ones(3, 4, device="npu"),
+        lambda: (
+            torch.ones(2, 3, device="npu", dtype=torch.complex64).conj()
+            @ torch.ones(3, 4, device="npu", dtype=torch.complex64)
+        ),
+    ],
+    ids=["empty", "complex"],
+)
+def test_calls_that_no_program_serves_go_to_the_host(
+    chooser: choice.Chooser, monkeypatch: pytest.MonkeyPatch, make: Any
+) -> None:
+    monkeypatch.setattr(choice, "_builder", lambda: refuse)
+    npu_ops.variants.set_variant_policy(mode="program")
+    assert make().shape[1] == 4
+
+
+def test_an_unknown_mode_is_an_error(chooser: choice.Chooser) -> None:
+    with pytest.raises(OperatorInputError, match="got 'fast'"):
+        npu_ops.variants.set_variant_policy(mode="fast")

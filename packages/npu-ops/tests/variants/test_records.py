@@ -1,0 +1,70 @@
+import logging
+import multiprocessing
+from pathlib import Path
+
+import pytest
+
+from npu_ops.variants.records import Measurement, Records
+
+ONE = Measurement(program_us=1.5, host_us=3.0, is_equal=True, largest_error=1e-7)
+
+
+def test_a_second_process_reads_what_one_wrote(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "records.json"
+    Records(path).add("NPU", "aten.mm 4x4xf32 4x4xf32", ONE)
+    again = Records(path)
+    assert again.find("NPU", "aten.mm 4x4xf32 4x4xf32") == ONE
+    assert again.find("CPU", "aten.mm 4x4xf32 4x4xf32") is None
+    assert again.calls("NPU") == {"aten.mm 4x4xf32 4x4xf32": ONE}
+
+
+def _add(path: Path, name: str) -> None:
+    records = Records(path)
+    for index in range(10):
+        records.add("NPU", f"{name} {index}", ONE)
+
+
+def test_processes_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "records.json"
+    context = multiprocessing.get_context("spawn")
+    writers = [context.Process(target=_add, args=(path, name)) for name in ("a", "b")]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join(60)
+    assert [writer.exitcode for writer in writers] == [0, 0]
+    assert len(Records(path).calls("NPU")) == 20
+
+
+@pytest.mark.parametrize("content", ["", "{", '{"format": 99}', '{"format": 1, "devices": 3}'])
+def test_a_damaged_file_is_a_warning_and_is_replaced(
+    tmp_path: Path, content: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "records.json"
+    path.write_text(content)
+    with caplog.at_level(logging.WARNING):
+        assert Records(path).find("NPU", "x") is None
+    assert str(path) in caplog.text
+    Records(path).add("NPU", "x", ONE)
+    assert Records(path).find("NPU", "x") == ONE
+
+
+def test_a_file_that_cannot_be_written_costs_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    blocker = tmp_path / "file"
+    blocker.write_text("")
+    records = Records(blocker / "records.json")
+    with caplog.at_level(logging.WARNING):
+        records.add("NPU", "x", ONE)
+    assert "cannot write" in caplog.text
+    assert records.find("NPU", "x") == ONE
+
+
+def test_a_device_can_be_forgotten(tmp_path: Path) -> None:
+    records = Records(tmp_path / "records.json")
+    records.add("NPU", "x", ONE)
+    records.add("CPU", "x", ONE)
+    assert records.forget("NPU") == 1
+    assert records.find("NPU", "x") is None
+    assert Records(records.path).find("CPU", "x") == ONE
