@@ -165,9 +165,32 @@ void reset_fallback_counts() {
 bool has_host_kernel(const std::string& name) {
   PlanTable& plans = table();
   const std::shared_lock lock(plans.mutex);
-  return std::any_of(plans.plans.begin(), plans.plans.end(), [&](const OpPlan& plan) {
-    return plan.name == name && plan.has_host_kernel;
-  });
+  return std::any_of(plans.plans.begin(), plans.plans.end(),
+                     [&](const OpPlan& plan) { return plan.name == name && plan.has_host_kernel; });
+}
+
+std::vector<std::string> known_ops() {
+  PlanTable& plans = table();
+  const std::shared_lock lock(plans.mutex);
+  std::vector<std::string> names;
+  for (const OpPlan& plan : plans.plans)
+    names.push_back(plan.name);
+  return names;
+}
+
+bool force_host(const std::string& name, bool is_forced) {
+  PlanTable& plans = table();
+  const std::shared_lock lock(plans.mutex);
+  for (OpPlan& plan : plans.plans) {
+    if (plan.name != name) continue;
+    if (is_forced) {
+      plan.boxed_road.fetch_or(kForced, std::memory_order_relaxed);
+    } else {
+      plan.boxed_road.fetch_and(static_cast<std::uint8_t>(~kForced), std::memory_order_relaxed);
+    }
+    return true;
+  }
+  return false;
 }
 
 void reset_host_use() {

@@ -34,6 +34,8 @@ struct ArgumentPlan {
 // (host_use.h).
 enum class HostUse : std::uint8_t { kUnseen, kAllowed };
 
+enum BoxedRoad : std::uint8_t { kForced = 1, kAsksForChoice = 2 };
+
 struct OpPlan {
   explicit OpPlan(const c10::OperatorHandle& op);
 
@@ -44,9 +46,12 @@ struct OpPlan {
   std::size_t return_count;
   GradFlag grad;
   bool has_host_kernel = false;  // is registered for npu with its CPU kernel on aliases
-  bool is_view;  // gives a view of an argument and computes nothing
+  bool is_view;                  // gives a view of an argument and computes nothing
   std::atomic<std::uint64_t> call_count{0};
   std::atomic<HostUse> host_use{HostUse::kUnseen};
+  // Why an unboxed kernel of the op (hot/kernels.h) must leave a call to the boxed road: bits of
+  // BoxedRoad.
+  std::atomic<std::uint8_t> boxed_road{0};
 };
 
 // The plan of an op; made at the first request and kept until the process ends.
@@ -58,6 +63,13 @@ bool has_host_kernel(const std::string& name);
 // Calls per op since the last reset, for ops that were called at all, most frequent first.
 std::vector<std::pair<std::string, std::uint64_t>> fallback_counts();
 void reset_fallback_counts();
+
+// Names of all ops that have a plan: those of torch with a CPU kernel, and those that were called.
+std::vector<std::string> known_ops();
+
+// Sends an op's calls to its CPU kernel on aliases, or lets its unboxed kernel serve again. False
+// when torch has no such op.
+bool force_host(const std::string& name, bool is_forced);
 
 // Every op is unseen again: what may run on the host has changed.
 void reset_host_use();

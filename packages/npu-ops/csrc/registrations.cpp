@@ -4,7 +4,9 @@
 // kernels on aliases for every other op that has one, and the catch-all for ops that other wheels
 // bring.
 
+#include <algorithm>
 #include <string>
+#include <string_view>
 #include <unordered_set>
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -58,7 +60,13 @@ class OwnKernels {
   // Kernels that save an op the aliases, where it has none so far.
   void hot(const std::vector<hot::HotKernel>& kernels) {
     for (const hot::HotKernel& kernel : kernels) {
-      if (names_.insert(kernel.name).second) library_.impl(kernel.name, kernel.make());
+      if (!names_.insert(kernel.name).second) continue;
+      library_.impl(kernel.name, kernel.make());
+      const std::string_view name = kernel.name;
+      const std::size_t dot = std::min(name.find('.'), name.size());
+      plan_of(c10::Dispatcher::singleton().findSchemaOrThrow(
+          (kNamespace + std::string(name.substr(0, dot))).c_str(),
+          std::string(name.substr(std::min(dot + 1, name.size()))).c_str()));
     }
   }
 
@@ -82,8 +90,11 @@ class OwnKernels {
         c10::Dispatcher::singleton().findSchemaOrThrow((kNamespace + name).c_str(), overload);
     OpPlan& plan = plan_of(op);
     const std::string short_name = plan.name.substr(kNamespace.size());
-    names_.insert(short_name);
     plan.has_host_kernel = true;
+    if (!names_.insert(short_name).second) {  // a hot kernel, whose boxed road finds the program
+      variants::declare(plan);
+      return;
+    }
     library_.impl(short_name.c_str(), torch::CppFunction::makeFromBoxedFunctor(
                                           std::make_unique<variants::VariantKernel>(plan)));
   }
@@ -190,8 +201,6 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
        static_cast<at::Tensor& (*)(at::Tensor&, at::Storage)>(at::native::set_));
   impl("set_.source_Storage_storage_offset", TORCH_FN(set_storage));
 
-  for (const char* name : kProgramOps)
-    impl.with_program(name);
   // torch composes these per backend, and for npu the composition would end in "overrideable".
   impl.on_host("_convolution");
   // Composed as well, of a kernel that torch looks up by device and has for its own alone.
@@ -203,6 +212,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   hot::register_stubs();
   impl.hot(hot::pointwise_kernels());
   impl.hot(hot::byte_kernels());
+  for (const char* name : kProgramOps)
+    impl.with_program(name);
   impl.rest_on_host(c10::DispatchKey::CPU);
 }
 

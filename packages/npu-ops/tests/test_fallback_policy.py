@@ -115,3 +115,35 @@ def test_torch_npu_offers_the_report_and_the_rules(changed_policy: None) -> None
     torch.npu.set_fallback_policy(strict=True)
     with pytest.raises(NotImplementedError, match="fallback-forbidden"):
         torch.cumsum(torch.empty(4, device="npu"), 0)
+
+
+def test_a_forced_op_leaves_its_unboxed_kernel(changed_policy: None) -> None:
+    x = torch.ones(4, device="npu")
+    torch.npu.reset_fallback_report()
+    x + x
+    assert torch.npu.fallback_report() == {}
+    torch.npu.set_fallback_policy(host_ops=["aten.add.*"])
+    assert (x + x).sum().item() == 8.0
+    assert torch.npu.fallback_report()["aten::add.Tensor"] == 1
+    torch.npu.set_fallback_policy(host_ops=[])
+    torch.npu.reset_fallback_report()
+    x + x
+    assert "aten::add.Tensor" not in torch.npu.fallback_report()
+
+
+def test_the_environment_forces_ops_from_the_start() -> None:
+    script = (
+        "import torch\n"
+        "x = torch.ones(3).to('npu')\n"
+        "x + x, x * x\n"
+        "print(torch.npu.fallback_report())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, "NPU_FALLBACK_OPS": "add"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert done.stdout == "{'aten::add.Tensor': 1}\n"

@@ -36,14 +36,16 @@ bool is_plain(const Tensor& tensor) {
 }
 
 Tensor& fill(c10::DispatchKeySet keys, Tensor& self, const at::Scalar& value) {
-  if (C10_UNLIKELY(!is_common(self))) return Boxed<aten::fill__Scalar>::call(keys, self, value);
+  if (C10_UNLIKELY(!is_common(self) || is_boxed<aten::fill__Scalar>()))
+    return Boxed<aten::fill__Scalar>::call(keys, self, value);
   check_call("aten::fill_.Scalar");
   run_in_windows("aten::fill_.Scalar", [&] { at::native::fill_(self, value); }, self);
   return self;
 }
 
 Tensor& zero(c10::DispatchKeySet keys, Tensor& self) {
-  if (C10_UNLIKELY(!is_common(self))) return Boxed<aten::zero_>::call(keys, self);
+  if (C10_UNLIKELY(!is_common(self) || is_boxed<aten::zero_>()))
+    return Boxed<aten::zero_>::call(keys, self);
   check_call("aten::zero_");
   const auto set_to_zero = [&] {
     if (self.nbytes() <= kSmallBytes && self.is_non_overlapping_and_dense()) {

@@ -1,4 +1,4 @@
-// Numbers beside tensors.
+// Numbers beside tensors, and the boxed road's kernels.
 
 #include "hot/operands.h"
 
@@ -6,6 +6,8 @@
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/ScalarOps.h>
+
+#include "variants/variant_kernel.h"
 
 namespace npu::ops::hot {
 namespace {
@@ -48,6 +50,14 @@ at::Tensor number_in(Room place, c10::ScalarType dtype, Value value) {
 }
 
 }  // namespace
+
+c10::KernelFunction boxed_kernel(OpPlan& plan) {
+  if (variants::is_declared(plan.name)) {
+    return c10::KernelFunction::makeFromBoxedFunctor(
+        std::make_unique<variants::VariantKernel>(plan));
+  }
+  return c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<HostKernel>(plan));
+}
 
 at::Tensor number_as(const at::Scalar& number, c10::ScalarType dtype) {
   const std::optional<Room> room = room_of(dtype);

@@ -145,6 +145,23 @@ const char* name_of() {
   return name.c_str();
 }
 
+template <typename Op>
+OpPlan& plan_of() {
+  static OpPlan& plan =
+      ops::plan_of(c10::Dispatcher::singleton().findSchemaOrThrow(Op::name, Op::overload_name));
+  return plan;
+}
+
+// Whether settings send the op's calls to the boxed road: a program may serve them, or the host
+// kernel must.
+template <typename Op>
+bool is_boxed() {
+  return plan_of<Op>().boxed_road.load(std::memory_order_relaxed) != 0;
+}
+
+// The kernel of the boxed road: one with a choice where the op may run as a program.
+c10::KernelFunction boxed_kernel(OpPlan& plan);
+
 // The boxed road of an op of at::_ops.
 template <typename Op, typename Schema = typename Op::schema>
 struct Boxed;
@@ -152,11 +169,8 @@ struct Boxed;
 template <typename Op, typename Return, typename... Arguments>
 struct Boxed<Op, Return(Arguments...)> {
   static Return call(c10::DispatchKeySet keys, Arguments... arguments) {
-    static OpPlan& plan =
-        plan_of(c10::Dispatcher::singleton().findSchemaOrThrow(Op::name, Op::overload_name));
-    static const c10::KernelFunction kernel =
-        c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<HostKernel>(plan));
-    return kernel.call<Return, Arguments...>(plan.op, keys, arguments...);
+    static const c10::KernelFunction kernel = boxed_kernel(plan_of<Op>());
+    return kernel.call<Return, Arguments...>(plan_of<Op>().op, keys, arguments...);
   }
 };
 

@@ -113,7 +113,8 @@ Tensor where(c10::DispatchKeySet keys, const Tensor& condition, const Tensor& se
   inspection.see(condition);
   inspection.see(self);
   inspection.see(other);
-  if (C10_UNLIKELY(!inspection.is_fit() || condition.scalar_type() != c10::ScalarType::Bool)) {
+  if (C10_UNLIKELY(!inspection.is_fit() || condition.scalar_type() != c10::ScalarType::Bool ||
+                   is_boxed<aten::where_self>())) {
     return Boxed<aten::where_self>::call(keys, condition, self, other);
   }
   const Tensor left = number_as(self, inspection.dtype());

@@ -114,7 +114,8 @@ struct Kernel<Op, Structured, numbers, at::Tensor(Arguments...)> {
   static at::Tensor call(c10::DispatchKeySet keys, Arguments... arguments) {
     Inspection inspection(numbers == Numbers::kYes);
     (inspection.see(arguments), ...);
-    if (C10_UNLIKELY(!inspection.is_fit())) return Boxed<Op>::call(keys, arguments...);
+    if (C10_UNLIKELY(!inspection.is_fit() || is_boxed<Op>()))
+      return Boxed<Op>::call(keys, arguments...);
     check_call(name_of<Op>());
     const c10::OptionalDeviceGuard guard(to_switch_to(inspection.device_index()));
     Fresh<Structured> op;
@@ -139,7 +140,8 @@ struct Kernel<Op, Structured, numbers, at::Tensor&(Arguments...)> {
   static at::Tensor& call(c10::DispatchKeySet keys, Arguments... arguments) {
     Inspection inspection(numbers == Numbers::kYes);
     (inspection.see(arguments), ...);
-    if (C10_UNLIKELY(!inspection.is_fit())) return Boxed<Op>::call(keys, arguments...);
+    if (C10_UNLIKELY(!inspection.is_fit() || is_boxed<Op>()))
+      return Boxed<Op>::call(keys, arguments...);
     check_call(name_of<Op>());
     bool is_done = false;
     try {

@@ -44,6 +44,8 @@ void bind_host_use(py::module_& m) {
   });
   m.def("reset_host_use", &reset_host_use);
   m.def("has_host_kernel", &has_host_kernel);
+  m.def("force_host", &force_host);
+  m.def("known_ops", &known_ops);
 }
 
 }  // namespace npu::ops::python

@@ -18,9 +18,24 @@
 namespace npu::ops::variants {
 namespace {
 
+struct Op {
+  std::atomic<Activity> activity{Activity::kUnresolved};
+  OpPlan* plan = nullptr;
+
+  void set(Activity value) {
+    activity.store(value, std::memory_order_relaxed);
+    if (value == Activity::kOff) {
+      plan->boxed_road.fetch_and(static_cast<std::uint8_t>(~kAsksForChoice),
+                                 std::memory_order_relaxed);
+    } else {
+      plan->boxed_road.fetch_or(kAsksForChoice, std::memory_order_relaxed);
+    }
+  }
+};
+
 struct Table {
   std::mutex mutex;
-  std::map<std::string, std::atomic<Activity>> activities;
+  std::map<std::string, Op> ops;
 };
 
 Table& table() {
@@ -28,10 +43,15 @@ Table& table() {
   return *instance;
 }
 
-std::atomic<Activity>& activity_of(const std::string& op_name) {
-  Table& ops = table();
-  const std::lock_guard lock(ops.mutex);
-  return ops.activities[op_name];
+std::atomic<Activity>& activity_of(OpPlan& plan) {
+  Table& known = table();
+  const std::lock_guard lock(known.mutex);
+  Op& op = known.ops[plan.name];
+  if (op.plan == nullptr) {
+    op.plan = &plan;
+    op.set(Activity::kUnresolved);
+  }
+  return op.activity;
 }
 
 std::atomic<const Deciders*> deciders{nullptr};
@@ -112,7 +132,7 @@ ProgramCache::Found decide(const OpPlan& plan, at::ArrayRef<c10::IValue> argumen
 VariantKernel::VariantKernel(OpPlan& plan)
     : plan_(plan),
       host_(plan),
-      activity_(activity_of(plan.name)),
+      activity_(activity_of(plan)),
       gives_statistics_(plan.name == "aten::_scaled_dot_product_flash_attention_for_cpu") {}
 
 void VariantKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
@@ -147,30 +167,40 @@ bool exchange_choosing(bool value) noexcept {
   return std::exchange(is_choosing, value);
 }
 
+void declare(OpPlan& plan) {
+  activity_of(plan);
+}
+
+bool is_declared(const std::string& op_name) {
+  Table& known = table();
+  const std::lock_guard lock(known.mutex);
+  return known.ops.contains(op_name);
+}
+
 std::vector<std::string> variant_ops() {
-  Table& ops = table();
-  const std::lock_guard lock(ops.mutex);
+  Table& known = table();
+  const std::lock_guard lock(known.mutex);
   std::vector<std::string> names;
-  for (const auto& [name, activity] : ops.activities)
+  for (const auto& [name, op] : known.ops)
     names.push_back(name);
   return names;
 }
 
 bool set_active(const std::string& op_name, bool is_active) {
-  Table& ops = table();
-  const std::lock_guard lock(ops.mutex);
-  const auto found = ops.activities.find(op_name);
-  if (found == ops.activities.end()) return false;
-  found->second.store(is_active ? Activity::kOn : Activity::kOff, std::memory_order_relaxed);
+  Table& known = table();
+  const std::lock_guard lock(known.mutex);
+  const auto found = known.ops.find(op_name);
+  if (found == known.ops.end()) return false;
+  found->second.set(is_active ? Activity::kOn : Activity::kOff);
   return true;
 }
 
 void reset_choices() {
   {
-    Table& ops = table();
-    const std::lock_guard lock(ops.mutex);
-    for (auto& [name, activity] : ops.activities)
-      activity.store(Activity::kUnresolved, std::memory_order_relaxed);
+    Table& known = table();
+    const std::lock_guard lock(known.mutex);
+    for (auto& [name, op] : known.ops)
+      op.set(Activity::kUnresolved);
   }
   program_cache().clear();
 }

@@ -45,6 +45,10 @@ struct Deciders {
 };
 void set_deciders(Deciders deciders);
 
+// Says that an op has two bodies, though another kernel stands in front of them; is_declared tells.
+void declare(OpPlan& plan);
+bool is_declared(const std::string& op_name);
+
 // Names of the ops with two bodies ("aten::mm"), sorted.
 std::vector<std::string> variant_ops();
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from .errors import OperatorInputError
 
-__all__ = ["VARIANT_MODES", "Settings", "read_settings"]
+__all__ = ["VARIANT_MODES", "Settings", "read_host_ops", "read_settings"]
 
 VARIANT_MODES = ("measured", "program", "host")
 
@@ -67,15 +67,21 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
     base = values.get("XDG_CACHE_HOME") or "~/.cache"
     given = values.get("NPU_OPS_RECORDS", "").strip()
     tune = values.get("NPU_OPS_TUNE", "").strip().lower()
-    patterns = values.get("NPU_FALLBACK_OPS", "").split(",")
     return Settings(
         strict=_is_on(values.get("NPU_STRICT", "")),
-        host_ops=tuple(pattern.strip() for pattern in patterns if pattern.strip()),
+        host_ops=read_host_ops(values),
         variants=variants,
         tune=_is_on(tune) if tune else None,
         records=Path(given) if given else Path(base).expanduser() / "npu" / "op-records.json",
         programs=int(programs),
     )
+
+
+def read_host_ops(environment: Mapping[str, str] | None = None) -> tuple[str, ...]:
+    """Reads `NPU_FALLBACK_OPS` alone: no text makes it wrong, so that an import can ask."""
+    values = os.environ if environment is None else environment
+    patterns = values.get("NPU_FALLBACK_OPS", "").split(",")
+    return tuple(pattern.strip() for pattern in patterns if pattern.strip())
 
 
 def _is_on(text: str) -> bool:

@@ -9,13 +9,14 @@ from __future__ import annotations
 import logging
 import sys
 import threading
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from . import _C
-from .config import Settings, read_settings
+from .config import Settings, read_host_ops, read_settings
 from .names import dotted_name, first_match
 
 __all__ = [
@@ -83,6 +84,7 @@ def set_fallback_policy(
         _policy.change(strict=bool(strict))
     if host_ops is not None:
         _policy.change(host_ops=tuple(host_ops))
+    _force(_policy.get().host_ops)
     _C.reset_host_use()
     _C.reset_choices()
 
@@ -90,6 +92,12 @@ def set_fallback_policy(
 def host_pattern(name: str) -> str | None:
     """Returns the pattern by which an op was sent to the host, or None."""
     return first_match(name, _policy.get().host_ops)
+
+
+def _force(patterns: Sequence[str]) -> None:
+    """Takes ops with an unboxed kernel off it, where a pattern names them."""
+    for name in _C.known_ops():
+        _C.force_host(name, first_match(name, patterns) is not None)
 
 
 def _rule(name: str) -> tuple[bool, str | None]:
@@ -122,4 +130,6 @@ def _caller() -> tuple[str, bool]:
     return "no line of Python (a backward pass, or another thread)", is_printing
 
 
+if _forced := read_host_ops():
+    _force(_forced)
 _C.set_host_use_rule(_rule)
