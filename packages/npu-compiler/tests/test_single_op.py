@@ -301,6 +301,8 @@ def test_explain_and_tune_say_what_serves(
     assert str(programs.records.path) in tuned
     assert main(["explain", "aten.mm", "64x64xf32"]) == 0
     assert "measured: program" in capsys.readouterr().out
+    assert main(["tune", "--list"]) == 0
+    assert "1 calls measured" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,11 @@ import torch  # noqa: F401  (libtorch must be loaded before _C)
 
 import npu_runtime  # noqa: F401  (renames the device and loads libnpu_runtime.so)
 
-from . import (
-    _C,  # noqa: F401  (registers the kernels)
-    variants,
-)
+from . import _C  # registers the kernels
 from .fallback import fallback_report, reset_fallback_report, set_fallback_policy
 
 if TYPE_CHECKING:
+    from . import variants
     from .arrays import (
         MLP,
         SDPA,
@@ -66,6 +64,23 @@ def __getattr__(name: str) -> Any:
     # and openvino.
     import importlib
 
+    if name == "variants":
+        return importlib.import_module(f"{__name__}.variants")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def _resolve() -> None:
+    from .variants.choice import chooser
+
+    chooser().resolve()
+
+
+def _choose(*call: Any) -> Any:
+    from .variants.choice import chooser
+
+    return chooser().choose(*call)
+
+
+_C.set_deciders(_resolve, _choose)

@@ -258,5 +258,3 @@ _DTYPES = {
 
 _chooser: Chooser | None = None
 _making = threading.Lock()
-
-_C.set_deciders(lambda: chooser().resolve(), lambda *call: chooser().choose(*call))

@@ -1,5 +1,7 @@
 """``npu-ops tune OP TENSOR ...``: measures both kernels of a call, and records which is faster.
 
+``npu-ops tune --list`` lists what is recorded.
+
 How it is measured is measure.py's matter; the record counts from the next process on.
 """
 
@@ -20,12 +22,15 @@ __all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command; returns its exit code.
+    """Runs the command; returns its exit code. Without an op it lists what is recorded.
 
     Raises:
         npu_runtime.NpuError: no program can compute the call.
         OperatorInputError: [no-program] for an op that never runs as a program.
     """
+    if not arguments or list(arguments) == ["--list"]:
+        _print_records()
+        return 0
     call, options = read_call(
         "Measure a call's program and its host kernel on this machine, and record the result.",
         "npu-ops tune",
@@ -48,3 +53,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         f"from now on: {decision.variant} ({decision.reason}); recorded in {deciding.records.path}"
     )
     return 0
+
+
+def _print_records() -> None:
+    key = device_key(0)
+    records = chooser().records
+    calls = records.calls(key)
+    print(f"{len(calls)} calls measured on {key}, in {records.path}")
+    for call, measured in calls.items():
+        print(f"  {call}\n    {describe(measured)}")
