@@ -150,3 +150,22 @@ def test_calls_that_no_program_serves_go_to_the_host(
 def test_an_unknown_mode_is_an_error(chooser: choice.Chooser) -> None:
     with pytest.raises(OperatorInputError, match="got 'fast'"):
         npu_ops.variants.set_variant_policy(mode="fast")
+
+
+def test_a_device_of_its_own_measures_what_it_sees_first(
+    chooser: choice.Chooser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(choice, "is_host_device", lambda _: False)
+    monkeypatch.setattr(choice, "_builder", lambda: refuse)
+    tuned: list[str] = []
+    fast = Measurement(program_us=1, host_us=9, is_equal=True, largest_error=0)
+
+    def tune(call: OpCall, *, device_index: int) -> None:
+        tuned.append(str(call))
+        chooser.records.add(choice.device_key(device_index), str(call), fast)
+
+    monkeypatch.setattr(chooser, "tune", tune)
+    _C.reset_choices()
+    product()
+    product()
+    assert tuned == [KEY]

@@ -204,8 +204,9 @@ def device_key(device_index: int) -> str:
 
 
 def is_host_device(device_index: int) -> bool:
-    """Whether the device computes on the host's own processor."""
-    return npu_runtime.device_info(device_index).device.startswith("CPU")
+    """Whether the device computes on the host's own processor, as the simulated one does."""
+    info = npu_runtime.device_info(device_index)
+    return info.device.startswith("CPU") or info.driver == "sim"
 
 
 def chooser() -> Chooser:
