@@ -14,6 +14,7 @@
 #include <c10/core/TensorImpl.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
+#include "backward.h"
 #include "npu/allocator.h"
 #include "npu/process.h"
 
@@ -72,6 +73,7 @@ class HostScope {
   explicit HostScope(c10::DeviceIndex device_index)
       : pool_(device_index), below_autograd_(c10::autograd_dispatch_keyset_with_ADInplaceOrView) {
     check_process();
+    keep_backward_here();
   }
 
  private:

@@ -1,10 +1,11 @@
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 
 
-def test_backward_runs_on_its_own_thread_and_stays_on_the_device():
+def test_backward_in_a_thread_of_the_device_stays_on_the_device():
     seen = []
 
     class Watch(torch.autograd.Function):
@@ -18,7 +19,9 @@ def test_backward_runs_on_its_own_thread_and_stays_on_the_device():
             return gradient * 2
 
     x = torch.ones(3, device="npu", requires_grad=True)
-    Watch.apply(x).sum().backward()
+    y = Watch.apply(x).sum()
+    with torch.autograd.set_multithreading_enabled(True):
+        y.backward()
     assert x.grad.tolist() == [2.0] * 3
     assert seen[0][0] != threading.get_ident()
     assert seen[0][1] == "npu"
@@ -105,3 +108,18 @@ def test_hooks_and_retained_gradients():
     middle.sum().backward()
     assert middle.grad.tolist() == [1.0, 1.0]
     assert x.grad.tolist() == [30.0, 30.0]
+
+
+def hook_threads():
+    """Threads that ran the hook of a gradient in a backward of the calling thread."""
+    threads = []
+    y = torch.ones(2, device="npu", requires_grad=True) * 2
+    y.register_hook(lambda grad: threads.append(threading.get_native_id()))
+    y.sum().backward()
+    return threads
+
+
+def test_backward_runs_in_the_thread_that_calls_it():
+    assert hook_threads() == [threading.get_native_id()]
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(hook_threads).result() == [pool.submit(threading.get_native_id).result()]

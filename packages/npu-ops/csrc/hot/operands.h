@@ -133,6 +133,7 @@ inline std::optional<c10::Device> to_switch_to(c10::DeviceIndex index) {
 // captured.
 inline void check_call(const char* name) {
   check_process();
+  keep_backward_here();
   if (C10_UNLIKELY(is_capturing())) refuse_capture(name);
 }
 
