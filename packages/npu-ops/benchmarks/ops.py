@@ -1,6 +1,6 @@
 """Eager ops on npu against the same ops on the CPU, in one run: ratios npu : cpu.
 
-    python packages/npu-ops/benchmarks/ops.py [--only TEXT] [--threads 2] [--json]
+    python packages/npu-ops/benchmarks/ops.py [--only TEXT] [--threads 2] [--clock wall] [--json]
 
 Below 1.0 npu is faster. Groups: small tensors, large ones, dense ops forward and backward, and what
 a small call consists of. How a pair is measured stands in _timing.py; training steps are in
@@ -9,15 +9,17 @@ training.py.
 
 import argparse
 import dataclasses
+import functools
 import json
 import os
 from collections.abc import Callable, Iterator
 
 import torch
-from _timing import compare
+from _timing import CLOCKS, Ratio, compare
 from torch.nn import functional
 
-Calls = dict[str, Callable[[], object]]
+Call = Callable[[], object]
+Calls = dict[str, Call]
 
 SIZES = {"8": 8, "4k": 4096, "1M": 1 << 20, "16M": 1 << 24}
 
@@ -97,7 +99,7 @@ def dense(dtype: torch.dtype, device: str) -> Calls:
         "gelu": lambda: functional.gelu(tokens),
     }
 
-    def with_backward(call: Callable[[], object]) -> Callable[[], object]:
+    def with_backward(call: Call) -> Call:
         leaves = [a, b, tokens, weight, bias, image, filters, query, key, value]
         leaves += [scale, shift, channel]
 
@@ -126,7 +128,7 @@ def groups() -> Iterator[tuple[str, Callable[[str], Calls]]]:
         yield name, lambda device, dtype=dtype: dense(dtype, device)
 
 
-def anatomy() -> dict[str, float]:
+def anatomy(measure: Callable[[Call, Call], Ratio]) -> dict[str, float]:
     """Nanoseconds of what a call on 8 elements consists of, from calls that differ in one part.
 
     ``is_set_to`` compares two storages: all it costs is the call. On npu it takes the boxed road,
@@ -134,10 +136,10 @@ def anatomy() -> dict[str, float]:
     """
     x, y = torch.ones(8, device="npu"), torch.ones(8, device="npu")
     host, other = torch.ones(8), torch.ones(8)
-    one = compare(lambda: host.is_set_to(host), lambda: x.is_set_to(x))
-    two = compare(lambda: host.is_set_to(other), lambda: x.is_set_to(y))
-    in_place = compare(lambda: other.add_(host), lambda: y.add_(x))
-    boxed = compare(lambda: host.cumsum(0), lambda: x.cumsum(0))
+    one = measure(lambda: host.is_set_to(host), lambda: x.is_set_to(x))
+    two = measure(lambda: host.is_set_to(other), lambda: x.is_set_to(y))
+    in_place = measure(lambda: other.add_(host), lambda: y.add_(x))
+    boxed = measure(lambda: host.cumsum(0), lambda: x.cumsum(0))
     parts = {
         "call and dispatch, on the CPU": one.cpu_us,
         "add_ of 8 floats, on the CPU": in_place.cpu_us - one.cpu_us,
@@ -154,12 +156,16 @@ def main() -> None:
     parser.add_argument("--only", default="", metavar="TEXT", help="rows that contain TEXT")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument(
+        "--clock", choices=CLOCKS, default="wall", help="cpu: for one thread on a busy machine"
+    )
     parser.add_argument("--json", action="store_true", help="one object on standard output")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
+    measure = functools.partial(compare, repeats=args.repeats, clock=CLOCKS[args.clock])
     load = os.getloadavg()[0]
     show = (lambda text: None) if args.json else print
-    show(f"torch {torch.__version__}, {args.threads} threads, load {load:.1f}")
+    show(f"torch {torch.__version__}, {args.threads} threads, {args.clock} time, load {load:.1f}")
     rows = {}
     show(f"{'call':<40}{'cpu us':>12}{'npu us':>12}{'npu:cpu':>9}   quartiles")
     for group, make in groups():
@@ -168,13 +174,13 @@ def main() -> None:
             label = f"{group}: {name}"
             if args.only not in label:
                 continue
-            found = compare(on_cpu[name], on_npu[name], repeats=args.repeats)
+            found = measure(on_cpu[name], on_npu[name])
             rows[label] = dataclasses.asdict(found)
             show(
                 f"{label:<40}{found.cpu_us:>12.2f}{found.npu_us:>12.2f}{found.ratio:>9.2f}"
                 f"   {found.low:.2f}..{found.high:.2f}"
             )
-    parts = anatomy()
+    parts = anatomy(measure)
     show("\nwhat a call on 8 elements consists of, ns")
     for name, nanoseconds in parts.items():
         show(f"{name:<40}{nanoseconds:>12.0f}")
