@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -28,12 +29,31 @@ from npu_compiler.options import CompilerConfig
 from npu_compiler.programs import ProgramCache, compile_options, content_key, load_tolerant
 from npu_ops.variants import OpCall, OpProgram, TensorSpec
 
-__all__ = ["build_op_program"]
+__all__ = ["LoweredOp", "build_op_program", "lower_op"]
 
 _PLAIN = CompilerConfig()
 
 # Results that only a gradient reads, and that cost as much as the op itself.
 _UNREAD = {"aten::_scaled_dot_product_flash_attention_for_cpu": (1,)}
+
+
+@dataclass(frozen=True)
+class LoweredOp:
+    """One call as a model, and how its ports answer to the op's arguments and results.
+
+    Attributes:
+        model: the OpenVINO model.
+        dtype: what it computes in, the widest floating dtype of the tensors.
+        inputs: see OpProgram; so are results and output_orders.
+        keep_alive: tensors whose memory the model's constants read; hold them until it is compiled.
+    """
+
+    model: Any
+    dtype: torch.dtype
+    inputs: tuple[int, ...]
+    results: tuple[int, ...]
+    output_orders: tuple[tuple[int, ...], ...]
+    keep_alive: tuple[torch.Tensor, ...]
 
 
 def build_op_program(call: OpCall, *, device_index: int = 0) -> OpProgram:
@@ -48,6 +68,17 @@ def build_op_program(call: OpCall, *, device_index: int = 0) -> OpProgram:
         LoweringError: [no-converter] or [cannot-lower] when no program can compute the call.
         npu_runtime.ProgramError: the device refuses the model.
     """
+    lowered = lower_op(call)
+    return OpProgram(
+        program=_load(call, lowered, device_index)._native,
+        inputs=lowered.inputs,
+        results=lowered.results,
+        output_orders=lowered.output_orders,
+    )
+
+
+def lower_op(call: OpCall) -> LoweredOp:
+    """Writes one call of an op as a model; raises as build_op_program does."""
     call.results()
     graph_module, positions, empty = _trace(call)
     results = graph_module.graph.output_node().args[0]
@@ -59,30 +90,31 @@ def build_op_program(call: OpCall, *, device_index: int = 0) -> OpProgram:
         if isinstance(node, fx.Node) and (order := axis_order(node.meta["val"])) is not None
     }
     placeholders = [node.name for node in graph_module.graph.nodes if node.op == "placeholder"]
-    specs = dict(zip(placeholders, (call.arguments[p] for p in positions), strict=True))
+    by_name = dict(zip(placeholders, positions, strict=True))
+    specs = {name: call.arguments[position] for name, position in by_name.items()}
+    dtype = _precision(call)
     lowered = lower(
         graph_module,
         input_orders={name: spec.order for name, spec in specs.items() if spec.order},
         output_orders=orders,
         name=call.op,
     )
-    program = _load(call, lowered.model, _precision(specs), device_index)
-    by_name = dict(zip(placeholders, positions, strict=True))
     output_orders: list[tuple[int, ...]] = [() for _ in lowered.output_names]
     for index, order in orders.items():
         output = lowered.outputs[index]
         if output is not None:
             output_orders[output] = inverse_order(order)
-    return OpProgram(
-        program=program._native,
+    absent = dict.fromkeys(empty, OpProgram.EMPTY)
+    return LoweredOp(
+        model=lowered.model,
+        dtype=dtype,
         inputs=tuple(by_name[name] for name in lowered.input_names),
         results=tuple(
-            (OpProgram.EMPTY if index in empty else OpProgram.UNDEFINED)
-            if output is None
-            else output
+            absent.get(index, OpProgram.UNDEFINED) if output is None else output
             for index, output in enumerate(lowered.outputs)
         ),
         output_orders=tuple(output_orders),
+        keep_alive=lowered.keep_alive,
     )
 
 
@@ -199,23 +231,24 @@ def _check(graph_module: fx.GraphModule, results: Sequence[Any]) -> None:
             )
 
 
-def _precision(specs: Mapping[str, Any]) -> torch.dtype:
+def _precision(call: OpCall) -> torch.dtype:
     """The widest floating dtype of the tensors: what the program computes in."""
-    found = {spec.dtype for spec in specs.values() if is_float(spec.dtype)}
+    found = {spec.dtype for spec in call.tensors if is_float(spec.dtype)}
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
         if dtype in found:
             return dtype
     reason = "no floating point tensor among the arguments"
-    raise LoweringError(f"Cannot lower: {reason}.", "cannot-lower", reason=reason)
+    raise LoweringError(f"Cannot lower {call}: {reason}.", "cannot-lower", reason=reason)
 
 
-def _load(call: OpCall, model: Any, dtype: torch.dtype, device_index: int) -> npu_runtime.Program:
+def _load(call: OpCall, lowered: LoweredOp, device_index: int) -> npu_runtime.Program:
     device = npu_runtime.device_info(device_index).device
-    options = compile_options(dtype, device=device)
+    options = compile_options(lowered.dtype, device=device)
+    name = str(call)
     if device.startswith("CPU"):
         # Compiling takes the CPU plugin no longer than reading a blob.
-        return load_tolerant(model, name=str(call), options=options, device_index=device_index)
-    key = content_key({"call": str(call), "options": options}, device=device)
+        return load_tolerant(lowered.model, name=name, options=options, device_index=device_index)
+    key = content_key({"call": name, "options": options}, device=device)
     return ProgramCache().load(
-        key, lambda: model, name=str(call), options=options, device_index=device_index
+        key, lambda: lowered.model, name=name, options=options, device_index=device_index
     )
