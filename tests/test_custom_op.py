@@ -77,7 +77,7 @@ def test_a_new_op_can_be_installed_editable(fresh, tmp_path, run):
     folders = [path for path in sys.path if path.endswith("site-packages")]
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
     (packages,) = environment.glob("lib/python*/site-packages")
-    lines = [f"import site; site.addsitedir({folder!r})" for folder in reversed(folders)]
+    lines = [f"import site; site.addsitedir({folder!r})" for folder in folders]
     (packages / "tests_environment.pth").write_text("\n".join(lines) + "\n")
     python = str(environment / "bin" / "python")
     flags = ("--no-deps", "--no-build-isolation", "--quiet")
