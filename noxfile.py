@@ -186,6 +186,14 @@ def custom_op(session: nox.Session) -> None:
         session.run("python", "-m", "pytest", str(project), *session.posargs)
 
 
+@nox.session(venv_backend="none")
+def fuzz(session: nox.Session) -> None:
+    """Call aten's ops at random on npu and on the CPU, 20,000 times (`-- --calls 300 --seed 7`)."""
+    python = shared_environment(session, "platform")
+    install_platform(session, python, extra=group("test"))
+    run_in(session, python, "-m", "npu_ops.conformance.fuzz", *session.posargs)
+
+
 @nox.session
 def docs(session: nox.Session) -> None:
     """Build the documentation strictly into site/; arguments go to mkdocs (`-- serve`)."""

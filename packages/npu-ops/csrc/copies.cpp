@@ -38,7 +38,11 @@ void copy_bytes(const at::Tensor& source, const at::Tensor& destination, bool no
     const at::Tensor from = host_view(source, Access::kRead);
     at::Tensor to = host_view(destination, Access::kWrite);
     const HostScope scope(current_device());
-    to.copy_(from);
+    if (C10_UNLIKELY(source._is_zerotensor())) {  // has no memory to read
+      to.zero_();
+    } else {
+      to.copy_(from);
+    }
     // Among quantized tensors the scale goes over with the values.
     if (C10_UNLIKELY(to.is_quantized() && is_npu(destination))) {
       at::get_qtensorimpl(destination)->set_quantizer_(at::get_qtensorimpl(to)->quantizer());

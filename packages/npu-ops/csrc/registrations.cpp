@@ -255,6 +255,9 @@ TORCH_LIBRARY_IMPL(aten, QuantizedPrivateUse1, m) {
   impl("copy_", TORCH_FN(copy_));
   impl("_copy_from", TORCH_FN(copy_from));
   impl("_copy_from_and_resize", TORCH_FN(copy_from_and_resize));
+  impl("set_.source_Storage",
+       static_cast<at::Tensor& (*)(at::Tensor&, at::Storage)>(at::native::set_));
+  impl("set_.source_Storage_storage_offset", TORCH_FN(at::native::set_storage_quantized_));
 
   impl.rest_on_host(c10::DispatchKey::QuantizedCPU);
 }

@@ -11,7 +11,7 @@ from pathlib import Path
 from .cell import Cell, Outcome
 from .exceptions import EXPECTED
 
-__all__ = ["failed_cells", "summary", "write_csv"]
+__all__ = ["failed_cells", "read_csv", "summary", "write_csv"]
 
 
 def failed_cells(cells: Iterable[Cell]) -> list[Cell]:
@@ -46,6 +46,23 @@ def summary(cells: Sequence[Cell]) -> str:
             f"{'all':28}{passed:>7,} of {count:>7,}{passed / count:>10.2%}  ({samples:,} samples)"
         )
     return "\n".join(rows)
+
+
+def read_csv(path: Path) -> list[Cell]:
+    """The cells that `write_csv` wrote."""
+    with path.open(newline="", encoding="utf-8") as file:
+        return [
+            Cell(
+                row["subject"],
+                row["dtype"],
+                row["check"],
+                Outcome(row["outcome"]),
+                int(row["samples"]),
+                int(row["failures"]),
+                row["detail"],
+            )
+            for row in csv.DictReader(file)
+        ]
 
 
 def write_csv(cells: Iterable[Cell], path: Path) -> None:

@@ -1,0 +1,255 @@
+"""Runs the fuzzer's tasks in child processes, and makes a finding of a signal instead of an end.
+
+A call that ended its child is made once more, alone, in each place: what the CPU does as well is
+torch's, what npu does alone is ours. What a child does is in worker.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from .call import Call
+
+__all__ = ["Child", "Finding", "Kind", "Tally", "make_alone", "run_tasks"]
+
+_CHILD = "npu_ops.conformance.fuzz.worker"
+
+
+class Kind(enum.StrEnum):
+    """What a call showed."""
+
+    SIGNAL = "signal"  # npu ends the process, the CPU does not
+    SIGNAL_ON_BOTH = "signal-on-both"
+    SIGNAL_ON_CPU = "signal-on-cpu"  # npu does not
+    DIFFERENCE = "difference"
+    TIMEOUT = "timeout"  # npu takes longer than allowed, the CPU does not
+    UNREPEATED = "unrepeated"  # a signal that neither the call nor its op's calls bring again
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One call and what it showed; `call` goes back into ``--replay``."""
+
+    kind: Kind
+    op: str
+    detail: str
+    call: str
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether npu is worse than the CPU."""
+        return self.kind in (Kind.SIGNAL, Kind.DIFFERENCE, Kind.TIMEOUT)
+
+
+@dataclass
+class Tally:
+    """Counts over a run, by how the calls ended on the CPU."""
+
+    calls: int = 0
+    ends: Counter[str] = field(default_factory=Counter)
+    findings: list[Finding] = field(default_factory=list)
+
+
+def run_tasks(
+    tasks: Iterable[dict[str, Any]],
+    *,
+    jobs: int,
+    timeout_s: float,
+    on_finding: Callable[[Finding], object],
+) -> Tally:
+    """Runs the tasks, each the calls of one op, on ``jobs`` children.
+
+    Args:
+        tasks: What `worker` takes: ``op``, ``calls``, ``seed`` and ``skip``.
+        jobs: Children at a time.
+        timeout_s: Seconds that one step of a call may take.
+        on_finding: Called by one thread at a time.
+    """
+    waiting: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+    for task in tasks:
+        waiting.put(task)
+    tally = Tally()
+    lock = threading.Lock()
+
+    def found(finding: Finding) -> None:
+        with lock:
+            tally.findings.append(finding)
+            on_finding(finding)
+
+    def work() -> None:
+        child = Child(timeout_s)
+        while True:
+            try:
+                task = waiting.get_nowait()
+            except queue.Empty:
+                child.stop()
+                return
+            _run_task(child, task, tally, lock, found)
+
+    threads = [threading.Thread(target=work) for _ in range(jobs)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return tally
+
+
+def _run_task(
+    child: Child,
+    task: dict[str, Any],
+    tally: Tally,
+    lock: threading.Lock,
+    found: Callable[[Finding], None],
+) -> None:
+    """One op's calls; after a call that ended the child, the rest of them in another child."""
+    skip, call = 0, ""
+    while True:
+        last: dict[str, Any] = {}
+        for step in child.steps(task | {"skip": skip}):
+            last = step
+            call = step.get("call", call)
+            if step["at"] not in ("end", "drawn"):
+                continue
+            skip += 1
+            with lock:
+                tally.calls += 1
+                tally.ends[step.get("ends", {}).get("cpu", "not built")] += 1
+            if step.get("difference"):
+                found(Finding(Kind.DIFFERENCE, task["op"], step["difference"], call))
+        if last.get("at") == "done":
+            return
+        end = child.end
+        if not last:
+            found(Finding(Kind.TIMEOUT, task["op"], f"no call was drawn: {end}", ""))
+            return
+        skip += 1
+        with lock:
+            tally.calls += 1
+            tally.ends[end] += 1
+        finding = _judged(child, call, end)
+        if finding is not None and finding.kind is Kind.UNREPEATED:
+            finding = _repeated(child, task, finding)
+        if finding is not None:
+            found(finding)
+
+
+def _judged(child: Child, call: str, end: str) -> Finding | None:
+    """What a call is, that ended its child; None for one that only takes long on both."""
+    op = Call.from_json(call).op
+    cpu, npu = make_alone(child, call, "cpu"), make_alone(child, call, "npu")
+    detail = f"cpu: {cpu}; npu: {npu}"
+    is_ended = {where: _is_end(said) for where, said in (("cpu", cpu), ("npu", npu))}
+    if not any(is_ended.values()):
+        return Finding(Kind.UNREPEATED, op, f"{end}; alone, {detail}", call)
+    if npu == _LATE:
+        return None if cpu == _LATE else Finding(Kind.TIMEOUT, op, detail, call)
+    if cpu == _LATE and not is_ended["npu"]:
+        return None
+    if is_ended["npu"]:
+        return Finding(Kind.SIGNAL_ON_BOTH if is_ended["cpu"] else Kind.SIGNAL, op, detail, call)
+    return Finding(Kind.SIGNAL_ON_CPU, op, detail, call)
+
+
+def _repeated(child: Child, task: dict[str, Any], finding: Finding) -> Finding:
+    """All calls of the op in a fresh process: a signal there is the op's, not an earlier op's."""
+    child.stop()
+    call = ""
+    for step in child.steps(task):
+        call = step.get("call", call)
+        if step["at"] == "done":
+            return finding
+    return Finding(Kind.SIGNAL, finding.op, f"{child.end} after calls of the same op", call)
+
+
+def make_alone(child: Child, call: str, *places: str) -> str:
+    """Makes one call in a fresh process; how that went, in words."""
+    child.stop()
+    said = ""
+    for step in child.steps({"call": call, "places": places}):
+        if step["at"] == "end":
+            said = step.get("difference") or "; ".join(step["ends"].values())
+        if step["at"] == "drawn":
+            said = step["note"]
+        if step["at"] == "done":
+            child.stop()
+            return said
+    return child.end
+
+
+_LATE = "it took too long"
+
+
+def _is_end(said: str) -> bool:
+    return said == _LATE or said.startswith("the process ended")
+
+
+class Child:
+    """A worker process, started again after it ended."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self._process: subprocess.Popen[str] | None = None
+        self.end = ""
+
+    def steps(self, task: dict[str, Any]) -> Iterable[dict[str, Any]]:
+        """What the child says of a task; ends without "done" when the process ended."""
+        process = self._process or self._start()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.write(json.dumps(task) + "\n")
+            process.stdin.flush()
+        while True:
+            timer = threading.Timer(self._timeout_s, process.kill)
+            timer.start()
+            line = process.stdout.readline()
+            is_late = not timer.is_alive()
+            timer.cancel()
+            if not line:
+                self.end = _LATE if is_late else _end_of(self.stop())
+                self.stop()
+                return
+            step = json.loads(line)
+            yield step
+            if step["at"] == "done":
+                return
+
+    def stop(self) -> int:
+        """Lets the process end, if there is one, and returns its status."""
+        process, self._process = self._process, None
+        if process is None:
+            return 0
+        with contextlib.suppress(BrokenPipeError):
+            process.communicate()
+        return process.returncode
+
+    def _start(self) -> subprocess.Popen[str]:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", _CHILD],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env=os.environ | {"TORCH_DEVICE_BACKEND_AUTOLOAD": "1"},
+        )
+        assert self._process.stdout is not None
+        self._process.stdout.readline()  # "ready": imports have no time limit
+        return self._process
+
+
+def _end_of(status: int) -> str:
+    if status < 0:
+        return f"the process ended with {signal.Signals(-status).name}"
+    return f"the process ended with status {status}"

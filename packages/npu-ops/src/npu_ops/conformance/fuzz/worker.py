@@ -1,0 +1,167 @@
+"""The child process: draws calls of one op, makes each on the CPU and on npu, and reports.
+
+Before each step it says where it is, so that the parent knows which call ended it
+(supervision.py). How calls are drawn is in strategies.py.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import resource
+import sys
+import warnings
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from npu_ops.conformance.comparison import difference, on_cpu, outcome, placement
+
+from .call import Call, place
+from .exclusions import is_comparable, is_undefined
+
+__all__ = ["main"]
+
+_MEMORY = 3 << 30  # bytes for a call, on the CPU and on npu: what asks for more raises
+
+
+def main() -> None:
+    """Answers the tasks on standard input, one JSON object for each step on standard output."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what an op prints is no answer
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    torch.ones(1, device="npu").add(1)  # starts the device before memory is bounded
+    all_memory = torch.npu.get_device_properties(0).total_memory  # type: ignore[attr-defined]
+    torch.npu.set_per_process_memory_fraction(min(1.0, _MEMORY / all_memory))  # type: ignore[attr-defined]
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+    def say(**what: Any) -> None:
+        answers.write(json.dumps(what) + "\n")
+        answers.flush()
+
+    say(at="ready")
+    for line in sys.stdin:
+        task = json.loads(line)
+        if "call" in task:
+            _bound_memory()
+            _make(Call.from_json(task["call"]), task["places"], say)
+        else:
+            _draw(task, say)
+        say(at="done")
+
+
+@functools.cache
+def _bound_memory() -> None:
+    """Once, after all libraries are loaded."""
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    _, most = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (used + _MEMORY, most))
+
+
+def _draw(task: dict[str, Any], say: Callable[..., None]) -> None:
+    """Makes the calls of a task; the first ``skip`` of them are drawn again and not made."""
+    import hypothesis
+
+    from .strategies import calls
+
+    _bound_memory()
+    op: str = task["op"]
+    made = 0
+
+    def one(call: Call) -> None:
+        nonlocal made
+        made += 1
+        if made > task["skip"]:
+            _make(call, ["cpu", "npu"], say)
+
+    settings = hypothesis.settings(
+        max_examples=task["calls"],
+        phases=[hypothesis.Phase.generate],
+        database=None,
+        deadline=None,
+        suppress_health_check=list(hypothesis.HealthCheck),
+    )
+    seed = zlib.crc32(f"{task['seed']} {op}".encode())
+    given = hypothesis.given(calls(op, Call(op).function._schema))
+    hypothesis.seed(seed)(settings(given(one)))()
+
+
+def _make(call: Call, places: list[str], say: Callable[..., None]) -> None:
+    """One call in each place, and the comparison where both were asked for."""
+    text = call.to_json()
+    try:
+        place(call.build(), "cpu")
+    except (RuntimeError, ValueError, TypeError) as error:
+        say(at="drawn", call=text, note=f"cannot be built: {type(error).__name__}: {error}")
+        return
+    ends = {}
+    for where in places:
+        say(at=where, call=text)
+        arguments, keywords = place(call.build(), where)
+        ends[where] = (_end(call, arguments, keywords), (arguments, keywords))
+    said = {where: _named(end) for where, (end, _) in ends.items()}
+    wrong = None
+    if len(ends) == 2 and is_comparable(call):
+        say(at="comparison", call=text)
+        wrong = _difference(call, *ends["npu"], ends["cpu"])
+        wrong = wrong and " ".join(wrong.split())
+    say(at="end", ends=said, difference=wrong)
+
+
+def _end(call: Call, arguments: list[Any], keywords: dict[str, Any]) -> Any:
+    function = call.function
+    return outcome(
+        lambda _, *given, **named: function(*given, **named), (None, tuple(arguments), keywords)
+    )
+
+
+def _is_readable(value: Any) -> bool:
+    """Whether torch can compare it with itself; an op may give a tensor that nothing can read."""
+    try:
+        difference(on_cpu(value), value)
+    except Exception:  # noqa: BLE001  # whatever the tensor brings
+        return False
+    return True
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+
+
+def _named(end: Any) -> str:
+    return end.__name__ if isinstance(end, type) else "result"
+
+
+def _is_refusal(call: Call, *ends: Any) -> bool:
+    """Whether both refuse a layout; the class tells which layer of torch asked first."""
+    layouts = ("sparse", "nested", "qint", "quint")
+    return all(
+        any(end is each for each in (RuntimeError, NotImplementedError)) for end in ends
+    ) and any(f'"{layout}' in call.to_json() for layout in layouts)
+
+
+def _difference(call: Call, got: Any, given: Any, cpu: tuple[Any, Any]) -> str | None:
+    expected, cpu_given = cpu
+    if expected is RuntimeError and got is torch.OutOfMemoryError:
+        return None  # as on CUDA: the CPU's allocator has no class of its own
+    if isinstance(expected, type) or isinstance(got, type):
+        return None if _is_refusal(call, got, expected) else difference(got, expected)
+    wrong = placement(given, got)
+    if wrong is not None or is_undefined(call):
+        return wrong
+    try:
+        return difference(got, expected) or difference(_tensors(given), _tensors(cpu_given))
+    except Exception as error:  # noqa: BLE001  # of the comparison, which is reported
+        if not _is_readable(expected):
+            return None
+        return f"cannot be compared: {type(error).__name__}: {error}"
+
+
+if __name__ == "__main__":
+    main()
