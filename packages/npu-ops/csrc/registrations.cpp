@@ -18,6 +18,7 @@
 #include <ATen/ops/_nested_view_from_buffer_native.h>
 #include <ATen/ops/_nnz_native.h>
 #include <ATen/ops/_reshape_alias_native.h>
+#include <ATen/ops/_to_copy_native.h>
 #include <ATen/ops/_values_native.h>
 #include <ATen/ops/as_strided_native.h>
 #include <ATen/ops/ccol_indices_native.h>
@@ -170,6 +171,15 @@ std::int64_t choose_attention(const at::Tensor& query, const at::Tensor& key,
   return at::_fused_sdp_choice(query, key, value, mask, dropout_p, is_causal, scale, enable_gqa);
 }
 
+// torch's own body makes the copy of a quantized tensor with gaps on the device it comes from.
+at::Tensor to_copy_quantized(const at::Tensor& self, std::optional<at::ScalarType> dtype,
+                             std::optional<at::Layout> layout, std::optional<at::Device> device,
+                             std::optional<bool> pin_memory, bool non_blocking,
+                             std::optional<at::MemoryFormat> memory_format) {
+  return at::native::_to_copy(self.is_non_overlapping_and_dense() ? self : self.contiguous(), dtype,
+                              layout, device, pin_memory, non_blocking, memory_format);
+}
+
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   OwnKernels impl(m);
   impl("empty.memory_format", TORCH_FN(empty));
@@ -206,6 +216,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   // Composed as well, of a kernel that torch looks up by device and has for its own alone.
   for (const char* overload : {"", "periodic", "beta"})
     impl.on_host("kaiser_window", overload);
+  impl.on_host("conj_physical_");
   impl.on_host("mode", "values");  // checks a list of devices by name
   impl.on_host("addr_");           // its kernel compares C++ references, which boxing would lose
 
@@ -258,6 +269,7 @@ TORCH_LIBRARY_IMPL(aten, QuantizedPrivateUse1, m) {
   impl("set_.source_Storage",
        static_cast<at::Tensor& (*)(at::Tensor&, at::Storage)>(at::native::set_));
   impl("set_.source_Storage_storage_offset", TORCH_FN(at::native::set_storage_quantized_));
+  impl("_to_copy", TORCH_FN(to_copy_quantized));
 
   impl.rest_on_host(c10::DispatchKey::QuantizedCPU);
 }

@@ -86,3 +86,12 @@ def test_shapes_that_do_not_fit_are_an_error():
 def test_copy_from_meta_is_an_error():
     with pytest.raises((RuntimeError, NotImplementedError)):
         torch.zeros(2, device="npu").copy_(torch.zeros(2, device="meta"))
+
+
+def test_zeros_without_memory_are_copied():
+    zeros = torch._efficientzerotensor(2, 3, device="npu")
+    for target in (torch.ones(2, 3, device="npu"), torch.ones(2, 3)):
+        assert target.copy_(zeros).sum() == 0
+    out = torch.ones(2, 3, device="npu")
+    torch.ops.aten._efficientzerotensor.out([2, 3], out=out)
+    assert out.sum() == 0

@@ -50,6 +50,18 @@ def test_a_view_of_a_quantized_tensor_is_quantized():
     assert there.t().dequantize().cpu().tolist()[0] == pytest.approx([0.5, 2.0])
 
 
+def test_a_part_of_a_quantized_tensor_moves_to_the_cpu():
+    part = quantized([[0.5, -1.0], [2.0, 3.0]]).to("npu").narrow(1, 1, 1)
+    assert part.cpu().device.type == "cpu"
+    torch.testing.assert_close(part.cpu().dequantize(), torch.tensor([[-1.0], [3.0]]))
+
+
+def test_a_quantized_tensor_takes_another_storage():
+    there = quantized([0.5, -1.0]).to("npu")
+    there.set_(quantized([2.0, 3.0]).to("npu").untyped_storage(), 0, (2,), (1,))
+    torch.testing.assert_close(there.dequantize().cpu(), torch.tensor([2.0, 3.0]))
+
+
 def test_per_channel_quantization_equals_the_cpu():
     def run(device):
         scales = torch.tensor([0.1, 0.5], device=device)

@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from npu_ops.config import VARIANT_MODES
+
 from .cell import Cell
 from .operators import CHECKS, DTYPES
 from .supervision import run_tasks
@@ -39,6 +41,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--samples", type=int, metavar="N", help="of each cell (default: all)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), metavar="N", help="processes")
     parser.add_argument("--timeout", type=float, default=300, metavar="S", help="seconds per task")
+    parser.add_argument(
+        "--variants", choices=VARIANT_MODES, help="of ops that have a program (NPU_OPS_VARIANT)"
+    )
     parser.add_argument("--csv", type=Path, metavar="FILE", help="where to write all cells")
     return parser
 
@@ -105,7 +110,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         tasks,
         jobs=max(1, arguments.jobs),
         timeout_s=arguments.timeout,
-        environment={"TORCH_DEVICE_BACKEND_AUTOLOAD": "1"},
+        environment={"TORCH_DEVICE_BACKEND_AUTOLOAD": "1"}
+        | ({"NPU_OPS_VARIANT": arguments.variants} if arguments.variants else {}),
         on_cells=collect,
     )
     if sys.stderr.isatty():

@@ -47,6 +47,8 @@ def copy_to(value: Any, device: str) -> Any:
         return torch._neg_view(there) if tensor.is_neg() else there
 
     def copy(leaf: Any) -> Any:
+        if isinstance(leaf, torch.Tensor) and leaf.is_meta:
+            return leaf  # on no device, whichever the others are on
         if isinstance(leaf, torch.Tensor):
             return copy_tensor(leaf).requires_grad_(leaf.requires_grad)
         return device if leaf in ("cpu", torch.device("cpu")) else leaf

@@ -12,6 +12,8 @@ from npu_ops.conformance.fuzz.call import Call, Mark, TensorSpec, place
 from npu_ops.conformance.fuzz.strategies import calls
 from npu_ops.conformance.fuzz.supervision import Child, Finding, Kind, make_alone, run_tasks
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*(Sparse|quantize)", "ignore:.*deprecated")
+
 ADD = "aten::add.Tensor"
 SCHEMA = torch.ops.aten.add.Tensor._schema
 

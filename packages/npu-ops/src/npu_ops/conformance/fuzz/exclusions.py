@@ -31,6 +31,10 @@ INCOMPARABLE: dict[str, str] = {
     "aten::_shape_as_tensor": "gives a tensor on the CPU by design",
     "aten::mean.dtype_out": "torch gives another tensor than `out` where the input is quantized",
     "aten::max_pool1d": "torch has a kernel for the CPU alone, of fewer dtypes than its other way",
+    "aten::histc": "npu counts integers too, as CUDA does",
+    "aten::native_dropout": "npu draws a mask where the CPU checks the probability first",
+    "aten::_nested_tensor_from": "npu takes what the CPU has no kernel for",
+    "aten::to_mkldnn": "for the CPU alone",
     "aten::_to_cpu": "gives a tensor on the CPU by design",
     "aten::block_diag.out": "without a tensor torch makes the result on the CPU",
     "aten::_weight_norm_interface": "leaves norms unwritten where g has more elements than needed",
@@ -38,7 +42,7 @@ INCOMPARABLE: dict[str, str] = {
 }
 
 # Parts of names of ops whose result shows memory that nothing has written.
-_UNDEFINED = ("empty", "resize")
+_UNDEFINED = ("empty", "resize", "aten::set")
 # A factory asked for one of these leaves its indices unwritten.
 _COMPRESSED = ("sparse_csr", "sparse_csc", "sparse_bsr", "sparse_bsc")
 

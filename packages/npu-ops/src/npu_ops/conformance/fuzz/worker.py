@@ -11,6 +11,7 @@ import json
 import os
 import resource
 import sys
+import tempfile
 import warnings
 import zlib
 from collections.abc import Callable
@@ -67,9 +68,11 @@ def _bound_memory() -> None:
 def _draw(task: dict[str, Any], say: Callable[..., None]) -> None:
     """Makes the calls of a task; the first ``skip`` of them are drawn again and not made."""
     import hypothesis
+    from hypothesis.configuration import set_hypothesis_home_dir
 
     from .strategies import calls
 
+    set_hypothesis_home_dir(tempfile.gettempdir())  # nothing is kept, and nothing is left here
     _bound_memory()
     op: str = task["op"]
     made = 0
