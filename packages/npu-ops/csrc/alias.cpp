@@ -203,7 +203,10 @@ void check_memory(const c10::TensorImpl& source) {
 }
 
 at::Tensor alias_of_quantized(const at::Tensor& tensor, Access access, DispatchKeySet keys) {
-  auto* source = static_cast<at::QTensorImpl*>(tensor.unsafeGetTensorImpl());
+  // torch's view as another dtype keeps the key of a quantized tensor, and drops its quantizer.
+  auto* source = dynamic_cast<at::QTensorImpl*>(tensor.unsafeGetTensorImpl());
+  TORCH_CHECK(source != nullptr, "npu: a quantized tensor seen as ", tensor.scalar_type(),
+              " has no scale. Take int_repr() first. [alias-layout]");
   return at::Tensor(c10::make_intrusive<QuantizedAliasImpl>(
       alias_storage(*source->unsafe_storage().unsafeGetStorageImpl(), access), keys, *source));
 }

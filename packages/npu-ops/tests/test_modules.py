@@ -148,3 +148,11 @@ def test_load_from_cpu_file_onto_npu():
 def test_mixed_precision_module():
     model = nn.Linear(4, 4).to("npu", torch.bfloat16)
     assert model(torch.ones(2, 4, dtype=torch.bfloat16, device="npu")).dtype == torch.bfloat16
+
+
+def test_normalization_with_statistics_that_stay():
+    def run(device):
+        x, one = torch.arange(6.0, device=device).reshape(3, 2), torch.ones(2, device=device)
+        return torch.ops.aten._batch_norm_no_update(x, one, one, one, one, 0.1, 1e-5)[0]
+
+    torch.testing.assert_close(run("npu").cpu(), run("cpu"))

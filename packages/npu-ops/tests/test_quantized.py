@@ -71,3 +71,8 @@ def test_per_channel_quantization_equals_the_cpu():
 
     assert torch.equal(run("npu").int_repr().cpu(), run("cpu").int_repr())
     torch.testing.assert_close(run("npu").dequantize().cpu(), run("cpu").dequantize())
+
+
+def test_a_quantized_tensor_seen_as_another_dtype_is_refused():
+    with pytest.raises(RuntimeError, match=r"no scale.*\[alias-layout\]"):
+        quantized([0.5, -1.0]).to("npu").view(torch.bool).clone()
