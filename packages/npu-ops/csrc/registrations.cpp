@@ -172,7 +172,6 @@ std::int64_t choose_attention(const at::Tensor& query, const at::Tensor& key,
   return at::_fused_sdp_choice(query, key, value, mask, dropout_p, is_causal, scale, enable_gqa);
 }
 
-<<<<<<< HEAD
 // torch's own body makes the copy of a quantized tensor with gaps on the device it comes from.
 at::Tensor to_copy_quantized(const at::Tensor& self, std::optional<at::ScalarType> dtype,
                              std::optional<at::Layout> layout, std::optional<at::Device> device,
@@ -180,11 +179,11 @@ at::Tensor to_copy_quantized(const at::Tensor& self, std::optional<at::ScalarTyp
                              std::optional<at::MemoryFormat> memory_format) {
   return at::native::_to_copy(self.is_non_overlapping_and_dense() ? self : self.contiguous(), dtype,
                               layout, device, pin_memory, non_blocking, memory_format);
-=======
+}
+
 // The host kernel behind the fused op on npu, which torch lacks for the CPU.
 TORCH_LIBRARY_IMPL(aten, CPU, m) {
   m.impl("_fused_rms_norm_backward", TORCH_FN(rms_norm_backward));
->>>>>>> 3b26f9d (npu-ops: rms_norm has a backward on the host)
 }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
