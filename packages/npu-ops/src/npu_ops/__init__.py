@@ -10,7 +10,10 @@ import torch  # noqa: F401  (libtorch must be loaded before _C)
 
 import npu_runtime  # noqa: F401  (renames the device and loads libnpu_runtime.so)
 
-from . import _C  # registers the kernels
+from . import (
+    _C,  # registers the kernels
+    fused,
+)
 from .fallback import fallback_report, reset_fallback_report, set_fallback_policy
 
 if TYPE_CHECKING:
@@ -38,6 +41,7 @@ __all__ = [
     "SimpleSDPA",
     "VerificationReport",
     "fallback_report",
+    "fused",
     "reset_fallback_report",
     "set_fallback_policy",
     "variants",

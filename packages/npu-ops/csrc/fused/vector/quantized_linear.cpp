@@ -1,0 +1,169 @@
+// Integer weights times float rows: read once, widened in registers.
+
+#include "kernels.h"
+#include "lanes.h"
+#include "table.h"
+
+namespace npu::ops::fused {
+inline namespace CPU_CAPABILITY {
+namespace {
+
+using V = at::vec::Vectorized<float>;
+using I = at::vec::Vectorized<std::int32_t>;
+constexpr std::int64_t kLanes = V::size();
+// Rows of x that share one pass over a row of the weight.
+constexpr std::int64_t kRows = 4;
+
+template <typename Byte>
+I integers_at(const Byte* from) {
+#if defined(CPU_CAPABILITY_AVX2) || defined(CPU_CAPABILITY_AVX512)
+  return at::vec::convert_to_int32<Byte>(from);
+#else
+  std::int32_t wide[I::size()];
+  std::copy(from, from + I::size(), wide);
+  return I::loadu(wide);
+#endif
+}
+
+V widened(const I& integers) {
+  return at::vec::convert_to_fp_of_same_size<float>(integers);
+}
+
+float sum_of(const V& v) {
+  return at::vec::vec_reduce_all<float>([](V p, V q) { return p + q; }, v, V::size());
+}
+
+// dot[r] = sum_k x[r, k] * w[k] over one group of bytes.
+template <typename Byte, std::int64_t R>
+void dot_bytes(const float* x, std::int64_t x_stride, const Byte* w, std::int64_t count,
+               float* dot) {
+  V sum[R];
+  for (std::int64_t r = 0; r < R; ++r)
+    sum[r] = V(0.f);
+  std::int64_t k = 0;
+  for (; k + kLanes <= count; k += kLanes) {
+    const V wide = widened(integers_at(w + k));
+    for (std::int64_t r = 0; r < R; ++r)
+      sum[r] = at::vec::fmadd(V::loadu(x + r * x_stride + k), wide, sum[r]);
+  }
+  for (std::int64_t r = 0; r < R; ++r) {
+    dot[r] = sum_of(sum[r]);
+    for (std::int64_t j = k; j < count; ++j)
+      dot[r] += x[r * x_stride + j] * static_cast<float>(w[j]);
+  }
+}
+
+// The same over one group of nibbles; x has the even elements of the group, then the odd ones.
+template <std::int64_t R>
+void dot_nibbles(const float* x, std::int64_t x_stride, const std::uint8_t* w, std::int64_t count,
+                 float* dot) {
+  const std::int64_t half = count / 2;
+  V sum[R];
+  for (std::int64_t r = 0; r < R; ++r)
+    sum[r] = V(0.f);
+  const I mask(15);
+  std::int64_t k = 0;
+  for (; k + kLanes <= half; k += kLanes) {
+    const I both = integers_at(w + k);
+    const V low = widened(both & mask), high = widened(both >> I(4));
+    for (std::int64_t r = 0; r < R; ++r) {
+      sum[r] = at::vec::fmadd(V::loadu(x + r * x_stride + k), low, sum[r]);
+      sum[r] = at::vec::fmadd(V::loadu(x + r * x_stride + half + k), high, sum[r]);
+    }
+  }
+  for (std::int64_t r = 0; r < R; ++r) {
+    dot[r] = sum_of(sum[r]);
+    for (std::int64_t j = k; j < half; ++j) {
+      dot[r] += x[r * x_stride + j] * static_cast<float>(w[j] & 15);
+      dot[r] += x[r * x_stride + half + j] * static_cast<float>(w[j] >> 4);
+    }
+  }
+}
+
+template <std::int64_t R>
+void dot_group(const QuantizedLinearArguments& given, const float* x, std::int64_t first,
+               std::int64_t size, float* dot) {
+  switch (given.kind) {
+    case WeightKind::kInt8:
+      dot_bytes<std::int8_t, R>(x, given.inputs,
+                                static_cast<const std::int8_t*>(given.weight) + first, size, dot);
+      return;
+    case WeightKind::kUint8:
+      dot_bytes<std::uint8_t, R>(x, given.inputs,
+                                 static_cast<const std::uint8_t*>(given.weight) + first, size, dot);
+      return;
+    case WeightKind::kUint4:
+      dot_nibbles<R>(x, given.inputs, static_cast<const std::uint8_t*>(given.weight) + first / 2,
+                     size, dot);
+  }
+}
+
+template <std::int64_t R>
+void rows_times_output(const QuantizedLinearArguments& given, std::int64_t row, std::int64_t n) {
+  const std::int64_t size = given.inputs / given.groups;
+  float total[R] = {};
+  float dot[R];
+  for (std::int64_t g = 0; g < given.groups; ++g) {
+    const float* x = given.x + row * given.inputs + g * size;
+    dot_group<R>(given, x, n * given.inputs + g * size, size, dot);
+    const float scale = given.scale[n * given.groups + g];
+    const float zero = given.zero_point[n * given.groups + g];
+    for (std::int64_t r = 0; r < R; ++r) {
+      total[r] += scale * (dot[r] - zero * given.group_sums[(row + r) * given.groups + g]);
+    }
+  }
+  const float shift = given.bias == nullptr ? 0.f : given.bias[n];
+  for (std::int64_t r = 0; r < R; ++r)
+    given.y[(row + r) * given.outputs + n] = total[r] + shift;
+}
+
+template <typename T>
+void dequantize_output(const DequantizeArguments& given, std::int64_t n) {
+  const std::int64_t size = given.inputs / given.groups;
+  T* to = static_cast<T*>(given.w) + n * given.inputs;
+  for (std::int64_t g = 0; g < given.groups; ++g) {
+    const float scale = given.scale[n * given.groups + g];
+    const float zero = given.zero_point[n * given.groups + g];
+    for (std::int64_t k = g * size; k < (g + 1) * size; ++k) {
+      const std::int64_t at = n * given.inputs + k;
+      float value = 0;
+      if (given.kind == WeightKind::kInt8) {
+        value = static_cast<float>(static_cast<const std::int8_t*>(given.weight)[at]);
+      } else if (given.kind == WeightKind::kUint8) {
+        value = static_cast<float>(static_cast<const std::uint8_t*>(given.weight)[at]);
+      } else {
+        const std::uint8_t byte = static_cast<const std::uint8_t*>(given.weight)[at / 2];
+        value = static_cast<float>(at % 2 == 0 ? byte & 15 : byte >> 4);
+      }
+      to[k] = static_cast<T>((value - zero) * scale);
+    }
+  }
+}
+
+}  // namespace
+
+void quantized_linear_rows(const QuantizedLinearArguments& given) {
+  at::parallel_for(0, given.outputs, rows_per_thread(given.inputs),
+                   [&](std::int64_t begin, std::int64_t end) {
+                     for (std::int64_t n = begin; n < end; ++n) {
+                       std::int64_t row = 0;
+                       for (; row + kRows <= given.rows; row += kRows)
+                         rows_times_output<kRows>(given, row, n);
+                       for (; row < given.rows; ++row)
+                         rows_times_output<1>(given, row, n);
+                     }
+                   });
+}
+
+void dequantize_rows(const DequantizeArguments& given, at::ScalarType type) {
+  NPU_FOR_FLOAT_TYPES(type, "npu_quantized_linear", [&] {
+    at::parallel_for(0, given.outputs, rows_per_thread(given.inputs),
+                     [&](std::int64_t begin, std::int64_t end) {
+                       for (std::int64_t n = begin; n < end; ++n)
+                         dequantize_output<scalar_t>(given, n);
+                     });
+  });
+}
+
+}  // namespace CPU_CAPABILITY
+}  // namespace npu::ops::fused

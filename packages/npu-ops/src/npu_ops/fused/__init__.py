@@ -1,0 +1,32 @@
+"""Ops of our own: `torch.ops.npu.rms_norm` and others, one module each.
+
+A module has the op's schema, its formula with the source, what it takes and raises, `reference`
+(the same in plain torch) and the gradient. Kernels and fakes are in csrc/fused, the converters for
+torch.compile in npu_compiler.lowering.converters.fused.
+"""
+
+from . import (
+    addmm_relu,
+    conv_bn_relu,
+    dynamic_quantize,
+    fused_attention,
+    linear_gelu,
+    linear_relu,
+    quantized_linear,
+    rms_norm,
+    rotary_embedding,
+    swiglu,
+)
+
+__all__ = [
+    "addmm_relu",
+    "conv_bn_relu",
+    "dynamic_quantize",
+    "fused_attention",
+    "linear_gelu",
+    "linear_relu",
+    "quantized_linear",
+    "rms_norm",
+    "rotary_embedding",
+    "swiglu",
+]
