@@ -36,6 +36,11 @@ _HEAVY = {
     torch.ops.aten.convolution.default,
     torch.ops.aten.linear.default,
     torch.ops.aten.matmul.default,
+    torch.ops.npu.linear_relu.default,
+    torch.ops.npu.linear_gelu.default,
+    torch.ops.npu.addmm_relu.default,
+    torch.ops.npu.conv_bn_relu.default,
+    torch.ops.npu.quantized_linear.default,
 }
 
 

@@ -55,7 +55,7 @@ def refusal(node: fx.Node, config: CompilerConfig) -> str | None:
             return "draws random numbers or has another effect"
         return missing_converter(node.target)
     for meta in _tensors(node):
-        if (reason := _tensor_refusal(meta)) is not None:
+        if (reason := _tensor_refusal(meta, is_quantized=row.quantized)) is not None:
             return reason
     if row.rule is not None:
         return row.rule(node, **bind_arguments(node))
@@ -113,7 +113,7 @@ def _tensors(node: fx.Node) -> Iterator[torch.Tensor]:
                 yield part
 
 
-def _tensor_refusal(meta: torch.Tensor) -> str | None:
+def _tensor_refusal(meta: torch.Tensor, *, is_quantized: bool) -> str | None:
     if meta.layout is not torch.strided:
         return f"layout {meta.layout}"
     sizes: tuple[Any, ...] = tuple(meta.shape)
@@ -121,6 +121,8 @@ def _tensor_refusal(meta: torch.Tensor) -> str | None:
         return "a tensor without elements"
     if any(isinstance(size, torch.SymInt) and _is_unbacked(size) for size in sizes):
         return "a size that depends on data"
+    if is_quantized and meta.dtype in (torch.int8, torch.uint8):
+        return None
     return refusal_for_dtype(meta.dtype)
 
 

@@ -44,6 +44,8 @@ class Converter:
             an Output, or a tuple of them (None for one that nobody may read).
         rule: called as `rule(node, **arguments)`; returns why this call cannot be lowered, or None.
         compute: whether the op does work worth a program; views, casts and creation do not.
+        quantized: whether int8 and uint8 tensors stand for stored values here and not for torch's
+            arithmetic, which a program does not share.
         place: file and line of the function, for messages.
     """
 
@@ -51,6 +53,7 @@ class Converter:
     function: Callable[..., Any]
     rule: Rule | None
     compute: bool
+    quantized: bool
     place: str
 
 
@@ -58,7 +61,7 @@ _TABLE: dict[OpKey, Converter] = {}
 
 
 def converter(
-    *keys: OpKey, rule: Rule | None = None, compute: bool = True
+    *keys: OpKey, rule: Rule | None = None, compute: bool = True, quantized: bool = False
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Registers the decorated function as the converter of one or more ops.
 
@@ -79,6 +82,7 @@ def converter(
         rule: capability rule, called as `rule(node, **arguments)` before anything is built;
             returns why this call cannot be lowered, or None.
         compute: whether the op does work worth a program; views, casts and creation do not.
+        quantized: whether the op takes or gives int8 and uint8 tensors as stored values.
 
     Raises:
         RegistryError: [duplicate-converter] when a key has a converter already, naming both places;
@@ -91,7 +95,7 @@ def converter(
         for key in keys:
             _check_key(key, place)
         for key in keys:
-            _TABLE[key] = Converter(key, function, rule, compute, place)
+            _TABLE[key] = Converter(key, function, rule, compute, quantized, place)
         return function
 
     return register

@@ -9,6 +9,7 @@ from npu_compiler.lowering.converters import (  # noqa: F401
     convolution,
     creation,
     elementwise,
+    fused,
     indexing,
     matmul,
     normalization,

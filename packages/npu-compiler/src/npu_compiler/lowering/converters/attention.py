@@ -14,10 +14,10 @@ import torch
 from torch import fx
 
 from npu_compiler import capture  # noqa: F401  (defines npu_compiler::attention)
-from npu_compiler.lowering.context import Context
+from npu_compiler.lowering.context import Context, same_size
 from npu_compiler.lowering.registry import converter
 
-__all__ = ["MASKED"]
+__all__ = ["MASKED", "attend"]
 
 aten = torch.ops.aten
 
@@ -54,9 +54,9 @@ def _zero_dead_rows(ctx: Context, output: ov.Output, mask: Any, dtype: torch.dty
 def _heads_alike(ctx: Context, query: fx.Node, other: fx.Node) -> ov.Output:
     """Repeats the heads of a key or value which several heads of the query share."""
     value = ctx.get(other)
-    heads, shared = ctx.sizes(query)[-3], ctx.sizes(other)[-3]
-    if heads == shared:
+    if same_size(ctx.meta(query).shape[-3], ctx.meta(other).shape[-3]):
         return value
+    heads, shared = ctx.sizes(query)[-3], ctx.sizes(other)[-3]
     width = ctx.sizes(other)[-1]
     if heads is None or shared is None or width is None or ctx.rank(other) != 4:
         ctx.refuse("grouped heads need rank 4, and a static number and size of heads")
@@ -80,18 +80,44 @@ def _scale(ctx: Context, query: fx.Node, scale: Any, dtype: torch.dtype) -> ov.O
 def _whole(
     ctx: Context, query: fx.Node, key: fx.Node, value: fx.Node, mask: Any, causal: Any, scale: Any
 ) -> ov.Output:
+    bias = None if mask is None else _additive(ctx, mask, ctx.dtype(query))
+    output = attend(ctx, query, key, value, bias=bias, causal=bool(causal), scale=scale)
+    return _zero_dead_rows(ctx, output, mask, ctx.out_dtype(0))
+
+
+def attend(
+    ctx: Context,
+    query: fx.Node,
+    key: fx.Node,
+    value: fx.Node,
+    *,
+    bias: ov.Output | None,
+    causal: bool,
+    scale: Any,
+) -> ov.Output:
+    """Lowers attention as one node.
+
+    Args:
+        ctx: of the lowering.
+        query: (batch, heads, length, head size).
+        key: (batch, key heads, keys, head size); heads of the query may share one.
+        value: like key.
+        bias: what is added to the scores, in the dtype of query; MASKED stands for "not seen".
+        causal: whether query i sees keys 0 to i.
+        scale: factor of the scores, None for one by the root of the head size.
+    """
     dtype = ctx.dtype(query)
-    parts = [ctx.get(query), _heads_alike(ctx, query, key), _heads_alike(ctx, query, value)]
-    if mask is None:
-        # Without a mask input the scale has no place to stand: an empty mask is a scalar 0.
-        parts.append(ctx.number(0.0, dtype))
-    else:
-        parts.append(_additive(ctx, mask, dtype))
-    parts.append(_scale(ctx, query, scale, dtype))
+    # Without a mask input the scale has no place to stand: an empty mask is a scalar 0.
+    mask = ctx.number(0.0, dtype) if bias is None else bias
     node = ops.scaled_dot_product_attention(
-        parts[0], parts[1], parts[2], parts[3], parts[4], causal=bool(causal)
+        ctx.get(query),
+        _heads_alike(ctx, query, key),
+        _heads_alike(ctx, query, value),
+        mask,
+        _scale(ctx, query, scale, dtype),
+        causal=causal,
     )
-    return _zero_dead_rows(ctx, node.output(0), mask, ctx.out_dtype(0))
+    return node.output(0)
 
 
 @converter(

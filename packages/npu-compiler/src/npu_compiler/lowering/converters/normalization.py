@@ -15,7 +15,7 @@ from torch import fx
 from npu_compiler.lowering.context import Context
 from npu_compiler.lowering.registry import converter
 
-__all__: list[str] = []
+__all__ = ["rms"]
 
 aten = torch.ops.aten
 
@@ -110,7 +110,8 @@ def convert_layer_norm_backward(
     return grad_input, grad_weight, grad_bias
 
 
-def _rms(ctx: Context, input_: fx.Node, normalized_shape: Any, weight: Any, eps: Any) -> Any:
+def rms(ctx: Context, input_: fx.Node, normalized_shape: Any, weight: Any, eps: Any) -> Any:
+    """Lowers an RMS norm, in float32; returns it and the inverse root."""
     dtype = ctx.dtype(input_)
     work = torch.float32
     if eps is None:
@@ -131,14 +132,14 @@ def _rms(ctx: Context, input_: fx.Node, normalized_shape: Any, weight: Any, eps:
 def convert_rms_norm(
     ctx: Context, input_: fx.Node, normalized_shape: Any, weight: Any, eps: Any
 ) -> Any:
-    return _rms(ctx, input_, normalized_shape, weight, eps)[0]
+    return rms(ctx, input_, normalized_shape, weight, eps)[0]
 
 
 @converter(aten._fused_rms_norm.default)
 def convert_fused_rms_norm(
     ctx: Context, input_: fx.Node, normalized_shape: Any, weight: Any, eps: Any
 ) -> Any:
-    return _rms(ctx, input_, normalized_shape, weight, eps)
+    return rms(ctx, input_, normalized_shape, weight, eps)
 
 
 @converter(aten.native_group_norm.default)
