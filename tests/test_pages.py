@@ -9,6 +9,7 @@ PAGES = (
     "docs/index.md",
     "docs/guides/dataloader-and-processes.md",
     "docs/guides/device.md",
+    "docs/guides/fused-operators.md",
     "docs/guides/memory.md",
     "docs/guides/mixed-precision.md",
     "docs/guides/moving-from-cuda.md",

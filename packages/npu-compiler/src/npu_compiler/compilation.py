@@ -15,7 +15,7 @@ import torch
 from torch import fx
 
 from npu_compiler.assembly import Assembled, RefusedNode, assemble, count_calls
-from npu_compiler.capability import HOST_DUTIES, is_mutation
+from npu_compiler.capability import HOST_DUTIES
 from npu_compiler.errors import LoweringError
 from npu_compiler.execution import FrozenWeights
 from npu_compiler.lowering import op_name, source_line
@@ -23,6 +23,7 @@ from npu_compiler.normalize import drop_empty_parts, separate_output_views
 from npu_compiler.options import CompilerConfig
 from npu_compiler.partition import Plan, make_plan
 from npu_compiler.records import EagerNode, GraphRecord, publish
+from npu_compiler.write_in_place import write_in_place, written_inputs
 from npu_runtime import observe
 
 __all__ = ["CompiledGraph"]
@@ -59,6 +60,7 @@ class CompiledGraph:
         self._boxed_call = True
         graph_module.graph.eliminate_dead_code()
         drop_empty_parts(graph_module.graph)
+        write_in_place(graph_module.graph)
         separate_output_views(graph_module.graph)
         self._module = graph_module
         self._placeholders = [n for n in graph_module.graph.nodes if n.op == "placeholder"]
@@ -83,9 +85,7 @@ class CompiledGraph:
         return run(*arguments)
 
     def _freezable_positions(self, static_positions: Sequence[int]) -> list[int]:
-        written = {
-            node.args[0] for node in self._module.graph.nodes if is_mutation(node) and node.args
-        }
+        written = {found for node in self._module.graph.nodes for found in written_inputs(node)}
         return [
             position
             for position in static_positions
