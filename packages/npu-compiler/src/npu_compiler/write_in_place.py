@@ -58,7 +58,9 @@ def _replace(graph: fx.Graph, node: fx.Node) -> None:
     if plans is None:
         return
     with graph.inserting_before(node):
-        kwargs = {name: _view(graph, bases[index], view) for name, (index, view) in plans.items()}
+        kwargs: dict[str, Any] = {
+            name: _view(graph, bases[index], view) for name, (index, view) in plans.items()
+        }
         for argument in op._schema.arguments:
             if argument.name not in kwargs:
                 kwargs[argument.name] = node.kwargs[argument.name]
