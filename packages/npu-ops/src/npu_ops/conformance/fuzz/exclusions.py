@@ -10,6 +10,7 @@ __all__ = ["EXCLUDED", "INCOMPARABLE", "is_comparable", "is_excluded", "is_undef
 EXCLUDED: dict[str, str] = {
     "aten::quantized_gru": "takes an object of torch.classes that no call can write down",
     "aten::quantized_lstm": "takes an object of torch.classes that no call can write down",
+    "aten::_logcumsumexp": "writes beyond an `out` of a smaller dtype, on the CPU as well",
     "aten::_reshape_alias": "takes sizes and strides without a check, by design",
     "aten::_make_dep_token": "gives memory that nothing has written",
     "aten::_test_": "torch's own tests' op, whose results are on the CPU by design",
@@ -35,6 +36,10 @@ INCOMPARABLE: dict[str, str] = {
     "aten::native_dropout": "npu draws a mask where the CPU checks the probability first",
     "aten::_nested_tensor_from": "npu takes what the CPU has no kernel for",
     "aten::to_mkldnn": "for the CPU alone",
+    "aten::_autocast_to_reduced_precision": "looks whether the tensor is on the CPU or on CUDA",
+    "aten::choose_qparams_optimized": "gives its two numbers on the CPU by design",
+    "aten::_pdist_backward": "leaves rows unwritten where the gradient has fewer elements",
+    "aten::_cdist_backward": "leaves rows unwritten where the shapes do not match",
     "aten::_to_cpu": "gives a tensor on the CPU by design",
     "aten::block_diag.out": "without a tensor torch makes the result on the CPU",
     "aten::_weight_norm_interface": "leaves norms unwritten where g has more elements than needed",
