@@ -33,88 +33,97 @@ float sum_of(const V& v) {
   return at::vec::vec_reduce_all<float>([](V p, V q) { return p + q; }, v, V::size());
 }
 
-// dot[r] = sum_k x[r, k] * w[k] over one group of bytes.
+// What rows of x times one row of the weight add up to: in lanes, since adding up the lanes costs
+// as much as a group of 64, and what does not fill a vector.
+template <std::int64_t R>
+struct Sums {
+  V lanes[R];
+  float rest[R] = {};
+
+  Sums() {
+    for (V& lane : lanes)
+      lane = V(0.f);
+  }
+};
+
+// sums[r] += sum_k x[r, k] * w[k] over one group of bytes.
 template <typename Byte, std::int64_t R>
-void dot_bytes(const float* x, std::int64_t x_stride, const Byte* w, std::int64_t count,
-               float* dot) {
-  V sum[R];
-  for (std::int64_t r = 0; r < R; ++r)
-    sum[r] = V(0.f);
+void add_bytes(const float* x, std::int64_t x_stride, const Byte* w, std::int64_t count,
+               Sums<R>& sums) {
   std::int64_t k = 0;
   for (; k + kLanes <= count; k += kLanes) {
     const V wide = widened(integers_at(w + k));
     for (std::int64_t r = 0; r < R; ++r)
-      sum[r] = at::vec::fmadd(V::loadu(x + r * x_stride + k), wide, sum[r]);
+      sums.lanes[r] = at::vec::fmadd(V::loadu(x + r * x_stride + k), wide, sums.lanes[r]);
   }
   for (std::int64_t r = 0; r < R; ++r) {
-    dot[r] = sum_of(sum[r]);
     for (std::int64_t j = k; j < count; ++j)
-      dot[r] += x[r * x_stride + j] * static_cast<float>(w[j]);
+      sums.rest[r] += x[r * x_stride + j] * static_cast<float>(w[j]);
   }
 }
 
 // The same over one group of nibbles; x has the even elements of the group, then the odd ones.
 template <std::int64_t R>
-void dot_nibbles(const float* x, std::int64_t x_stride, const std::uint8_t* w, std::int64_t count,
-                 float* dot) {
+void add_nibbles(const float* x, std::int64_t x_stride, const std::uint8_t* w, std::int64_t count,
+                 Sums<R>& sums) {
   const std::int64_t half = count / 2;
-  V sum[R];
-  for (std::int64_t r = 0; r < R; ++r)
-    sum[r] = V(0.f);
-  const I mask(15);
+  const I mask(15), shift(4);
   std::int64_t k = 0;
   for (; k + kLanes <= half; k += kLanes) {
     const I both = integers_at(w + k);
-    const V low = widened(both & mask), high = widened(both >> I(4));
+    const V low = widened(both & mask), high = widened(both >> shift);
     for (std::int64_t r = 0; r < R; ++r) {
-      sum[r] = at::vec::fmadd(V::loadu(x + r * x_stride + k), low, sum[r]);
-      sum[r] = at::vec::fmadd(V::loadu(x + r * x_stride + half + k), high, sum[r]);
+      const float* row = x + r * x_stride + k;
+      sums.lanes[r] = at::vec::fmadd(V::loadu(row), low, sums.lanes[r]);
+      sums.lanes[r] = at::vec::fmadd(V::loadu(row + half), high, sums.lanes[r]);
     }
   }
   for (std::int64_t r = 0; r < R; ++r) {
-    dot[r] = sum_of(sum[r]);
     for (std::int64_t j = k; j < half; ++j) {
-      dot[r] += x[r * x_stride + j] * static_cast<float>(w[j] & 15);
-      dot[r] += x[r * x_stride + half + j] * static_cast<float>(w[j] >> 4);
+      sums.rest[r] += x[r * x_stride + j] * static_cast<float>(w[j] & 15);
+      sums.rest[r] += x[r * x_stride + half + j] * static_cast<float>(w[j] >> 4);
     }
   }
 }
 
 template <std::int64_t R>
-void dot_group(const QuantizedLinearArguments& given, const float* x, std::int64_t first,
-               std::int64_t size, float* dot) {
+void add_group(const QuantizedLinearArguments& given, const float* x, std::int64_t first,
+               std::int64_t size, Sums<R>& sums) {
   switch (given.kind) {
     case WeightKind::kInt8:
-      dot_bytes<std::int8_t, R>(x, given.inputs,
-                                static_cast<const std::int8_t*>(given.weight) + first, size, dot);
+      add_bytes<std::int8_t, R>(x, given.inputs,
+                                static_cast<const std::int8_t*>(given.weight) + first, size, sums);
       return;
     case WeightKind::kUint8:
-      dot_bytes<std::uint8_t, R>(x, given.inputs,
-                                 static_cast<const std::uint8_t*>(given.weight) + first, size, dot);
+      add_bytes<std::uint8_t, R>(
+          x, given.inputs, static_cast<const std::uint8_t*>(given.weight) + first, size, sums);
       return;
     case WeightKind::kUint4:
-      dot_nibbles<R>(x, given.inputs, static_cast<const std::uint8_t*>(given.weight) + first / 2,
-                     size, dot);
+      add_nibbles<R>(x, given.inputs, static_cast<const std::uint8_t*>(given.weight) + first / 2,
+                     size, sums);
   }
 }
 
 template <std::int64_t R>
 void rows_times_output(const QuantizedLinearArguments& given, std::int64_t row, std::int64_t n) {
   const std::int64_t size = given.inputs / given.groups;
-  float total[R] = {};
-  float dot[R];
+  Sums<R> total;
   for (std::int64_t g = 0; g < given.groups; ++g) {
+    Sums<R> group;
     const float* x = given.x + row * given.inputs + g * size;
-    dot_group<R>(given, x, n * given.inputs + g * size, size, dot);
+    add_group<R>(given, x, n * given.inputs + g * size, size, group);
     const float scale = given.scale[n * given.groups + g];
     const float zero = given.zero_point[n * given.groups + g];
+    const V factor(scale);
     for (std::int64_t r = 0; r < R; ++r) {
-      total[r] += scale * (dot[r] - zero * given.group_sums[(row + r) * given.groups + g]);
+      const float shift = zero * given.group_sums[(row + r) * given.groups + g];
+      total.lanes[r] = at::vec::fmadd(group.lanes[r], factor, total.lanes[r]);
+      total.rest[r] += scale * (group.rest[r] - shift);
     }
   }
-  const float shift = given.bias == nullptr ? 0.f : given.bias[n];
+  const float bias = given.bias == nullptr ? 0.f : given.bias[n];
   for (std::int64_t r = 0; r < R; ++r)
-    given.y[(row + r) * given.outputs + n] = total[r] + shift;
+    given.y[(row + r) * given.outputs + n] = sum_of(total.lanes[r]) + total.rest[r] + bias;
 }
 
 template <typename T>
