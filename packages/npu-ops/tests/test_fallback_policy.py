@@ -106,6 +106,7 @@ def test_the_environment_sets_the_rules() -> None:
         check=True,
     )
     assert done.stdout.startswith("[1.0, 2.0, 3.0]\naten.cumprod: NPU_STRICT forbids")
+    assert "called at <string>:4." in done.stdout
 
 
 def test_torch_npu_offers_the_report_and_the_rules(changed_policy: None) -> None:

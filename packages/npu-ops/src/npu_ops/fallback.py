@@ -124,7 +124,7 @@ def _caller() -> tuple[str, bool]:
     while frame is not None:
         file = frame.f_code.co_filename
         is_printing = is_printing or file == _PRINTING
-        if not file.startswith((_TORCH, _PLATFORM, "<")):
+        if not file.startswith((_TORCH, _PLATFORM, "<frozen")):
             return f"{file}:{frame.f_lineno}", is_printing
         frame = frame.f_back  # type: ignore[assignment]
     return "no line of Python (a backward pass, or another thread)", is_printing

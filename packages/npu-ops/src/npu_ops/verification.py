@@ -1,6 +1,6 @@
 """Whether a result is the one expected, and how far it is off: errors, outliers, ULP distance.
 
-How one part is measured is in measurement.py; running an op on both devices is
+How one part is measured is in difference.py; running an op on both devices is
 npu_ops.conformance's work.
 """
 
@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from .difference import Comparison, compare_tensors, mismatch
 from .errors import OperatorInputError, VerificationError
-from .measurement import Comparison, compare_tensors, mismatch
 
 __all__ = ["VerificationReport", "verify_correctness"]
 
