@@ -50,7 +50,7 @@ def run(tmp_path: Path, request):
             capture_output=True,
             text=True,
             check=False,
-            timeout=60,
+            timeout=240,  # two dozen children end one after the other
         )
         assert done.returncode == 0, done.stderr
         return done.stdout.splitlines()
