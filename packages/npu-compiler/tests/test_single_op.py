@@ -104,6 +104,12 @@ CONVOLUTIONS = {
         lambda x, w, b: F.conv_transpose2d(x, w, b, stride=2, padding=1, output_padding=1),
         ((2, 4, 5, 5), (4, 3, 3, 3), (3,)),
     ),
+    "transposed with room for more windows": (
+        lambda x, w: F.conv_transpose2d(
+            x, w, stride=(3, 2), padding=(1, 2), output_padding=(2, 3), groups=2, dilation=4
+        ),
+        ((2, 2, 4, 4), (2, 2, 4, 5)),
+    ),
     "transposed grouped": (
         lambda x, w: F.conv_transpose2d(x, w, stride=2, groups=2),
         ((1, 4, 4, 4), (4, 3, 2, 2)),
@@ -236,6 +242,19 @@ SPATIAL = {
 def test_pooling_and_interpolation(op: str) -> None:
     check(SPATIAL[op], (2, 3, 7, 9))
     assert served(op) == ["program"]
+
+
+UNLIKE = {
+    "aten.upsample_nearest1d": lambda x: F.interpolate(x.flatten(2), scale_factor=1.7),
+    "aten.upsample_bilinear2d": lambda x: F.interpolate(x, scale_factor=1.7, mode="bilinear"),
+    "aten.avg_pool2d": lambda x: F.avg_pool2d(x, 6, 3, 2, ceil_mode=True),
+}
+
+
+@pytest.mark.parametrize("op", UNLIKE)
+def test_what_openvino_counts_in_another_way_stays_on_the_host(op: str) -> None:
+    check(UNLIKE[op], (2, 3, 7, 9))
+    assert served(op) == ["host"]
 
 
 def test_positions_of_maxima_are_torchs() -> None:

@@ -224,6 +224,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
     impl.on_host("kaiser_window", overload);
   impl.on_host("conj_physical_");
   impl.on_host("_batch_norm_no_update");
+  impl.on_host("range", "out_");   // calls the CPU's body by name
   impl.on_host("mode", "values");  // checks a list of devices by name
   impl.on_host("addr_");           // its kernel compares C++ references, which boxing would lose
 

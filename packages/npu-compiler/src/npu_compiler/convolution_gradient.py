@@ -58,6 +58,10 @@ def convolution_backward(
         grad_input = torch.ops.aten.convolution.default(
             grad_output, weight, None, strides, pads, dilations, False, none, groups
         )
+        # A large output padding makes room for windows that no input has.
+        for axis, size in enumerate(input_.shape[2:], start=2):
+            grad_input = grad_input.narrow(axis, 0, size)
+        grad_input = grad_input.contiguous()
     elif output_mask[0]:
         rests = [
             size - ((out - 1) * step - 2 * pad + gap * (window - 1) + 1)

@@ -28,7 +28,8 @@ def test_a_sample_of_calls_ends_as_on_the_cpu():
 @settings(max_examples=30, database=None, deadline=None)
 @given(calls(ADD, SCHEMA))
 def test_a_call_comes_back_from_its_line(call):
-    assert Call.from_json(call.to_json()) == call
+    line = call.to_json()  # not the calls: NaN differs from itself
+    assert Call.from_json(line).to_json() == line
 
 
 def test_tensors_share_overlap_and_start_as_the_call_says():

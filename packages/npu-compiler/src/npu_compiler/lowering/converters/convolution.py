@@ -106,31 +106,35 @@ def _with_bias(ctx: Context, value: ov.Output, bias: Any, spatial: int) -> Any:
 
 
 @converter(aten.upsample_nearest2d.vec, aten.upsample_nearest1d.vec, aten.upsample_nearest3d.vec)
-def convert_nearest_vec(ctx: Context, input_: fx.Node, **_: Any) -> Any:
-    return _interpolate(ctx, input_, "nearest", align_corners=False)
+def convert_nearest_vec(ctx: Context, input_: fx.Node, **given: Any) -> Any:
+    return _interpolate(ctx, input_, "nearest", given, align_corners=False)
 
 
 @converter(aten.upsample_nearest2d.default, aten.upsample_nearest1d.default)
-def convert_nearest(ctx: Context, self: fx.Node, **_: Any) -> Any:
-    return _interpolate(ctx, self, "nearest", align_corners=False)
+def convert_nearest(ctx: Context, self: fx.Node, **given: Any) -> Any:
+    return _interpolate(ctx, self, "nearest", given, align_corners=False)
 
 
 @converter(aten.upsample_bilinear2d.vec)
-def convert_bilinear_vec(ctx: Context, input_: fx.Node, align_corners: bool, **_: Any) -> Any:
-    return _interpolate(ctx, input_, "linear_onnx", align_corners=align_corners)
+def convert_bilinear_vec(ctx: Context, input_: fx.Node, align_corners: bool, **given: Any) -> Any:
+    return _interpolate(ctx, input_, "linear_onnx", given, align_corners=align_corners)
 
 
 @converter(aten.upsample_bilinear2d.default)
-def convert_bilinear(ctx: Context, self: fx.Node, align_corners: bool, **_: Any) -> Any:
-    return _interpolate(ctx, self, "linear_onnx", align_corners=align_corners)
+def convert_bilinear(ctx: Context, self: fx.Node, align_corners: bool, **given: Any) -> Any:
+    return _interpolate(ctx, self, "linear_onnx", given, align_corners=align_corners)
 
 
-def _interpolate(ctx: Context, input_: fx.Node, mode: str, *, align_corners: bool) -> Any:
+def _interpolate(
+    ctx: Context, input_: fx.Node, mode: str, given: dict[str, Any], *, align_corners: bool
+) -> Any:
     spatial = ctx.rank(input_) - 2
     before = ctx.sizes(input_)[2:]
     sizes: Sequence[int | None] = ctx.sizes(ctx.node)[2:]
     if any(size is None for size in (*before, *sizes)):
         ctx.refuse("interpolation to a symbolic size")
+    if not align_corners and not _are_exact(_scales(given), before, sizes):
+        ctx.refuse("a scale that is not the ratio of the sizes, by which torch finds the pixels")
     if mode == "nearest":
         corners = "asymmetric"
     else:
@@ -143,4 +147,24 @@ def _interpolate(ctx: Context, input_: fx.Node, mode: str, *, align_corners: boo
         coordinate_transformation_mode=corners,
         nearest_mode="floor",
         axes=ctx.integers(list(range(2, 2 + spatial))),
+    )
+
+
+def _scales(given: dict[str, Any]) -> list[float | None]:
+    """The scales of a call, one for each axis; empty when it names a size alone."""
+    if given.get("scale_factors") is not None:
+        return list(given["scale_factors"])
+    names = ("scales_d", "scales_h", "scales_w", "scales")
+    return [given[name] for name in names if name in given]
+
+
+def _are_exact(
+    scales: Sequence[float | None], before: Sequence[int | None], after: Sequence[int | None]
+) -> bool:
+    """Whether each scale that is given is the ratio of the sizes; for then either may be used."""
+    if not any(scale is not None for scale in scales):
+        return True
+    return all(
+        scale is None or (old is not None and new is not None and scale * old == new)
+        for scale, old, new in zip(scales, before, after, strict=True)
     )
