@@ -8,7 +8,10 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
+from npu_ops.config import read_settings
+
 __all__ = [
+    "PROGRAM_TOLERANCES",
     "copy_to",
     "difference",
     "gradients",
@@ -19,6 +22,11 @@ __all__ = [
 ]
 
 _SEED = 7
+
+# How far a forced program may be from the host kernel, relative to the largest value of a result:
+# it adds up in another order, and in low precision it rounds partial results that torch's kernel
+# keeps in float32. The host kernels themselves have torch's usual tolerances.
+PROGRAM_TOLERANCES = {torch.float32: 3e-5, torch.bfloat16: 3e-2, torch.float16: 5e-3}
 
 
 def copy_to(value: Any, device: str) -> Any:
@@ -102,7 +110,10 @@ def gradients(arguments: Any, results: Any) -> Any:
 
 
 def difference(got: Any, expected: Any) -> str | None:
-    """None when two outcomes are the same, up to the device and dtype's usual tolerance."""
+    """None when two outcomes are the same, up to the device and dtype's usual tolerance.
+
+    Where programs are forced (`NPU_OPS_VARIANT=program`), up to PROGRAM_TOLERANCES.
+    """
     if got is expected:
         return None
     if isinstance(expected, type) or isinstance(got, type):
@@ -110,8 +121,35 @@ def difference(got: Any, expected: Any) -> str | None:
     try:
         torch.testing.assert_close(on_cpu(got), on_cpu(expected), equal_nan=True)
     except (AssertionError, TypeError) as error:
+        if read_settings().variants == "program" and _is_rounding(on_cpu(got), on_cpu(expected)):
+            return None
         return str(error)
     return None
+
+
+def _is_rounding(got: Any, expected: Any) -> bool:
+    """Whether results of one structure differ by no more than programs may."""
+    pairs = list(zip(tree_leaves(got), tree_leaves(expected), strict=False))
+    return len(tree_leaves(got)) == len(tree_leaves(expected)) and all(
+        _is_near(left, right)
+        if isinstance(left, torch.Tensor) and isinstance(right, torch.Tensor)
+        else left == right
+        for left, right in pairs
+    )
+
+
+def _is_near(got: torch.Tensor, expected: torch.Tensor) -> bool:
+    tolerance = PROGRAM_TOLERANCES.get(expected.dtype, 0.0)
+    if got.dtype != expected.dtype or got.shape != expected.shape:
+        return False
+    if expected.numel() == 0:
+        return True
+    known = expected.isfinite()
+    if not torch.equal(got[~known].nan_to_num(), expected[~known].nan_to_num()):
+        return False
+    scale = max(1.0, float(expected[known].double().abs().max())) if known.any() else 1.0
+    apart = (got[known].double() - expected[known].double()).abs()
+    return bool((apart <= tolerance * scale).all())
 
 
 def placement(arguments: Any, results: Any) -> str | None:
