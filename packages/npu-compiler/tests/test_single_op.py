@@ -161,6 +161,19 @@ def test_attention_with_every_form_of_mask(name: str, gradient: bool) -> None:
     assert served("aten._scaled_dot_product_flash_attention_for_cpu") == ["program"]
 
 
+def test_attention_in_bfloat16_keeps_torchs_scores() -> None:
+    generator = torch.Generator().manual_seed(5)
+    parts = [torch.randn(2, 2, 7, 8, generator=generator).mul(8).bfloat16() for _ in range(3)]
+    got = F.scaled_dot_product_attention(*[part.to("npu") for part in parts])
+    assert torch.equal(got.cpu(), F.scaled_dot_product_attention(*parts))
+    assert served("aten._scaled_dot_product_flash_attention_for_cpu") == ["host"]
+
+
+def test_a_norm_over_one_element_stays_on_the_host() -> None:
+    check(lambda x: F.layer_norm(x, [1]), (4, 1))
+    assert set(served("aten.native_layer_norm")) == {"host"}
+
+
 def test_attention_with_grouped_heads() -> None:
     check(
         lambda q, k, v: F.scaled_dot_product_attention(q, k, v, enable_gqa=True),

@@ -41,9 +41,16 @@ def convert_native_layer_norm(
     output = _scale_and_shift(ctx, normal, weight, bias, ctx.out_dtype(0))
     if not (ctx.is_read(1) or ctx.is_read(2)):
         return output, None, None
+    _refuse_one_element(ctx, normalized_shape)
     work = ctx.get(input_, ctx.out_dtype(1))
     mean, rstd = _mean_and_rstd(ctx, work, axes, eps, ctx.out_dtype(1))
     return output, mean, rstd
+
+
+def _refuse_one_element(ctx: Context, normalized_shape: Any) -> None:
+    """Its mean must be the element to the bit: the root of eps divides the difference."""
+    if all(size == 1 for size in normalized_shape):
+        ctx.refuse("the statistics of a norm over one element")
 
 
 def _mean_and_rstd(
@@ -85,6 +92,7 @@ def convert_layer_norm_backward(
     output_mask: Any,
 ) -> Any:
     """Gradients of layer norm (Ba, Kiros, Hinton, 2016), in float32."""
+    _refuse_one_element(ctx, normalized_shape)
     work = torch.float32
     rank = ctx.rank(input_)
     split = rank - len(normalized_shape)
