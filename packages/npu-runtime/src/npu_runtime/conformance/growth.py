@@ -26,6 +26,7 @@ def expect_no_growth(repeat: Callable[[], None], *, times: int, what: str) -> No
     """
     for _ in range(times):
         repeat()  # caches and pools fill up
+    grown = 0
     for _ in range(_ATTEMPTS):
         grown = _growth(repeat, times)
         if grown <= _BATCHES * times * _LEAST_BYTES:
