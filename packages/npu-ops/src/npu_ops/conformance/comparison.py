@@ -129,12 +129,12 @@ def difference(got: Any, expected: Any) -> str | None:
 
 def _is_rounding(got: Any, expected: Any) -> bool:
     """Whether results of one structure differ by no more than programs may."""
-    pairs = list(zip(tree_leaves(got), tree_leaves(expected), strict=False))
-    return len(tree_leaves(got)) == len(tree_leaves(expected)) and all(
+    ours, theirs = tree_leaves(got), tree_leaves(expected)
+    return len(ours) == len(theirs) and all(
         _is_near(left, right)
         if isinstance(left, torch.Tensor) and isinstance(right, torch.Tensor)
         else left == right
-        for left, right in pairs
+        for left, right in zip(ours, theirs, strict=True)
     )
 
 

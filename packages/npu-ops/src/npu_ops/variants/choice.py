@@ -22,6 +22,7 @@ from npu_ops import _C
 from npu_ops.config import VARIANT_MODES, Settings, read_settings
 from npu_ops.errors import OperatorInputError, OpsError
 from npu_ops.fallback import host_pattern
+from npu_ops.names import dotted_name
 
 from .call import OpCall, OpProgram, TensorSpec
 from .policy import Decision, Facts, decide
@@ -59,19 +60,27 @@ class Chooser:
 
     def resolve(self) -> None:
         """Tells the native side which ops ask for choices: those that may run as programs."""
-        mode = self.settings.variants
-        for op in _C.variant_ops():
-            is_possible = mode != "host" and host_pattern(op) is None
-            _C.set_active(op, is_possible and (mode == "program" or self._has_cause(op)))
+        ops = _C.variant_ops()
+        asking: set[str] = set()
+        if self.settings.variants == "program":
+            asking = set(ops)
+        elif self.settings.variants == "measured":
+            asking = self._with_measurements(ops)
+        for op in ops:
+            _C.set_active(op, op in asking and host_pattern(op) is None)
         _C.set_program_capacity(self.settings.programs)
 
-    def _has_cause(self, op: str) -> bool:
-        """Whether measurements may speak for programs of an op."""
-        if any(self._measures_itself(index) for index in range(torch.accelerator.device_count())):
-            return True
-        prefix = f"{op.replace('::', '.')} "
-        names = {device_key(index) for index in range(torch.accelerator.device_count())}
-        return any(call.startswith(prefix) for name in names for call in self.records.calls(name))
+    def _with_measurements(self, ops: Sequence[str]) -> set[str]:
+        """The ops of which measurements may speak for programs."""
+        devices = range(torch.accelerator.device_count())
+        if any(self._measures_itself(index) for index in devices):
+            return set(ops)
+        measured = {
+            call.partition(" ")[0]
+            for name in {device_key(index) for index in devices}
+            for call in self.records.calls(name)
+        }
+        return {op for op in ops if dotted_name(op) in measured}
 
     def _measures_itself(self, device_index: int) -> bool:
         given = self.settings.tune
