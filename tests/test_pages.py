@@ -7,6 +7,7 @@ import pytest
 PAGES = (
     "README.md",
     "docs/index.md",
+    "docs/guides/compile.md",
     "docs/guides/dataloader-and-processes.md",
     "docs/guides/device.md",
     "docs/guides/fused-operators.md",

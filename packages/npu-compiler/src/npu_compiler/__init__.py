@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from npu_compiler.errors import CompilerError, LoweringError, OptionError, RegistryError
     from npu_compiler.explanation import Explanation, explain
+    from npu_compiler.in_place import compile  # noqa: A004  # the name its users know
     from npu_compiler.lowering import register_fx_node_converter
     from npu_compiler.options import CompilerConfig
 
@@ -20,6 +21,7 @@ __all__ = [
     "LoweringError",
     "OptionError",
     "RegistryError",
+    "compile",
     "explain",
     "register_fx_node_converter",
 ]
@@ -31,6 +33,7 @@ _HOMES = {
     "LoweringError": "errors",
     "OptionError": "errors",
     "RegistryError": "errors",
+    "compile": "in_place",
     "explain": "explanation",
     "register_fx_node_converter": "lowering",
 }

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import openvino as ov
 import torch
 from torch import fx
 
@@ -23,6 +24,7 @@ from npu_compiler.lowering import lower
 from npu_compiler.options import CompilerConfig
 from npu_compiler.partition import Plan, Segment
 from npu_compiler.programs import compile_options, load_tolerant
+from npu_compiler.quantize import CompressionReport, compress_weights
 from npu_compiler.records import ProgramRecord
 from npu_runtime import observe
 
@@ -276,7 +278,8 @@ def _make_program(
     for node in piece.outputs:
         if lowered.values[node.name].get_node().get_type_name() == "Parameter":
             raise RefusedNode([node], "its result is an input as it is")
-    precision = config.dtype or _own_precision(piece.module.graph)
+    precision = config.computed_in or _own_precision(piece.module.graph)
+    compressed = _compress(lowered.model, config)
     try:
         program = load_tolerant(lowered.model, name=name, options=compile_options(precision))
     except npu_runtime.ProgramError as error:
@@ -299,10 +302,22 @@ def _make_program(
         output_count=len(piece.outputs),
         constant_bytes=sum(tensor.nbytes for tensor in constants.values()),
         precision=precision,
+        compression=compressed,
         lower_time_s=lower_time_s,
         compile_time_s=program.compile_time_s,
     )
     return call, record
+
+
+def _compress(model: ov.Model, config: CompilerConfig) -> CompressionReport | None:
+    if config.compression is None:
+        return None
+    return compress_weights(
+        model,
+        mode=config.compression,
+        group_size=config.group_size,
+        symmetric=config.symmetric,
+    )
 
 
 def _brief(error: Exception) -> str:

@@ -16,7 +16,7 @@ from torch._functorch.partitioners import min_cut_rematerialization_partition
 
 from npu_compiler.capture import decompositions, keep_attention_whole
 from npu_compiler.compilation import CompiledGraph
-from npu_compiler.options import parse_options
+from npu_compiler.options import CompilerConfig, backend_options
 from npu_runtime import observe
 
 __all__ = ["npu"]
@@ -41,8 +41,17 @@ def npu(
         OptionError: an option is not known, or its value is not.
     """
     if mode is not None:
-        parse_options({"mode": mode})
-    config = parse_options(options)
+        backend_options({"mode": mode})
+    config = backend_options(options)
+    is_inference = config.training is False or config.compression is not None
+    if is_inference and torch.is_grad_enabled():
+        return _without_gradients(graph_module, example_inputs, config)
+    return _capture(graph_module, example_inputs, config)
+
+
+def _capture(
+    graph_module: fx.GraphModule, example_inputs: Sequence[Any], config: CompilerConfig
+) -> Callable[..., Any]:
     if not torch.is_grad_enabled():
         keep_attention_whole(graph_module)
 
@@ -63,6 +72,20 @@ def npu(
     )
     with observe.span("compile", "capture"):
         return capture(graph_module, example_inputs)
+
+
+def _without_gradients(
+    graph_module: fx.GraphModule, example_inputs: Sequence[Any], config: CompilerConfig
+) -> Callable[..., Any]:
+    """Captures an inference graph although the caller has gradients on."""
+    with torch.no_grad():
+        captured = _capture(graph_module, example_inputs, config)
+
+    def run(*args: Any) -> Any:
+        with torch.no_grad():
+            return captured(*args)
+
+    return run
 
 
 def _static_positions() -> tuple[int, ...]:

@@ -71,7 +71,7 @@ class CompiledGraph:
         self._run: Callable[..., Any] | None = None
         self._frozen: FrozenWeights | None = None
         self._rebuilds = 0
-        is_frozen_kind = kind == "inference" and config.freeze
+        is_frozen_kind = kind == "inference" and config.freeze and not config.training
         self._freezable = self._freezable_positions(static_positions) if is_frozen_kind else []
 
     def __call__(self, inputs: list[Any]) -> Any:

@@ -16,7 +16,8 @@ import torch
 from torch._dynamo.utils import counters
 
 from npu_compiler.backend import npu
-from npu_compiler.records import EagerNode, GraphRecord, collecting
+from npu_compiler.in_place import compiled_config, options_of, plain_call
+from npu_compiler.records import EagerNode, GraphRecord, ProgramRecord, collecting
 
 __all__ = ["Explanation", "explain"]
 
@@ -90,7 +91,8 @@ def explain(
     Args:
         model: module or function; also one that torch.compile returned.
         args: its arguments.
-        options: as for torch.compile(options=...).
+        options: as for torch.compile(options=...); of a module compiled in place, by default its
+            own.
         kwargs: its keyword arguments.
 
     Raises:
@@ -98,6 +100,10 @@ def explain(
         LoweringError: with options={"strict": True}, a call cannot be lowered.
     """
     original = getattr(model, "_orig_mod", model)
+    if isinstance(original, torch.nn.Module) and (config := compiled_config(original)):
+        original = plain_call(original)
+        if options is None:
+            options = options_of(config)
 
     # A backend of its own, so that dynamo does not take what was compiled before.
     def explained(graph_module: torch.fx.GraphModule, inputs: Any) -> Callable[..., Any]:
@@ -133,7 +139,7 @@ def _lines(explanation: Explanation) -> Iterator[str]:
             str(program.node_count),
             f"{program.input_count}/{program.output_count}",
             f"{program.constant_bytes / 1e6:.1f}",
-            program.precision,
+            _precision(program),
             f"{program.lower_time_s:.3f}",
             f"{program.compile_time_s:.3f}",
         )
@@ -164,6 +170,13 @@ def _lines(explanation: Explanation) -> Iterator[str]:
     for reason, count in explanation.graph_breaks.items():
         yield ""
         yield f"graph break ({count}x): {reason}"
+
+
+def _precision(program: ProgramRecord) -> str:
+    if program.compression is None or not program.compression.weights:
+        return program.precision
+    modes = sorted({weight.mode for weight in program.compression.weights})
+    return f"{program.precision}, weights {'/'.join(modes)}"
 
 
 def _table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Iterator[str]:

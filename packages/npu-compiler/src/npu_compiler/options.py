@@ -6,42 +6,133 @@ Settings of the process are npu_compiler.config's.
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from npu_compiler.errors import OptionError
 from npu_compiler.programs.precision import PRECISIONS, precision_name
+from npu_compiler.quantize import GROUP_SIZES, MODES
 
-__all__ = ["CompilerConfig", "parse_options"]
+__all__ = ["CompilerConfig", "backend_options", "parse_options"]
+
+# What a caller of torch.compile says by its own arguments, or by moving the module.
+_NOT_FOR_BACKENDS = {
+    "dynamic": "torch.compile takes it as an argument of its own. Write torch.compile(dynamic=...)",
+    "use_to": "a backend sees no module to move. Call module.to('npu') before torch.compile",
+}
+_SWITCHES = ("strict", "freeze", "use_to")
+_THREE_WAY = ("training", "dynamic")
 
 
 @dataclass(frozen=True)
 class CompilerConfig:
-    """How to compile.
+    """How to compile: of npu_compiler.compile, and of torch.compile(options={...}).
 
     Attributes:
-        dtype: in which precision programs compute: "float32", "bfloat16" or "float16"; None follows
-            the graph's own dtype. Inputs and outputs keep their dtypes.
+        dtype: in which precision programs compute, "float32", "bfloat16" or "float16"; or to what
+            the weights of matrix products are compressed, "int8" or "int4". A torch dtype does as
+            well. None follows the graph's own dtype. Inputs, outputs and parameters keep theirs.
+        training: True for graphs with a backward graph, whose weights stay inputs of the program;
+            False for inference, whose results take no gradient. None: inference under
+            npu_compiler.compile, and as grad mode says under torch.compile.
         strict: a node that would run eagerly is an error instead.
+        dynamic: whether sizes may vary without a new compilation, as torch.compile's argument of
+            that name: False never, True at once, None after the first change.
+            torch.compile(options=...) does not take it.
+        precision: in which precision programs compute beside compressed weights.
         freeze: weights become constants of inference programs. Without it they stay inputs.
         fallback_ops: ops, as in "aten.gelu.default", that are to run eagerly.
+        group_size: inputs of an int4 weight that share a scale: 32, 64 or 128.
+        symmetric: compressed weights have no zero points: a little smaller, a little less exact.
+        cache_dir: where programs are kept; by default NPU_COMPILE_CACHE_DIR.
+        use_to: also move the module to the npu device, before it is compiled; torch.compile
+            (options=...) does not take it.
+
+    Raises:
+        OptionError: [option-value] for a value of the wrong type or outside its list,
+            [unknown-dtype], [option-conflict] for two options that contradict each other.
     """
 
-    dtype: str | None = None
+    dtype: str | torch.dtype | None = None
+    training: bool | None = None
     strict: bool = False
+    dynamic: bool | None = None
+    precision: str | torch.dtype | None = None
     freeze: bool = True
     fallback_ops: tuple[str, ...] = ()
+    group_size: int = 64
+    symmetric: bool = False
+    cache_dir: Path | str | None = None
+    use_to: bool = False
+
+    def __post_init__(self) -> None:
+        for name in _SWITCHES:
+            if not isinstance(getattr(self, name), bool):
+                raise _bad_value(name, "True or False", getattr(self, name))
+        for name in _THREE_WAY:
+            if getattr(self, name) is not None and not isinstance(getattr(self, name), bool):
+                raise _bad_value(name, "True, False or None", getattr(self, name))
+        if self.group_size not in GROUP_SIZES:
+            raise _bad_value("group_size", "one of 32, 64, 128", self.group_size)
+        if self.cache_dir is not None:
+            if not isinstance(self.cache_dir, (str, os.PathLike)):
+                raise _bad_value("cache_dir", "a path", self.cache_dir)
+            self._set("cache_dir", Path(self.cache_dir).expanduser())
+        self._set("fallback_ops", _op_names(self.fallback_ops))
+        if self.dtype is not None:
+            self._set("dtype", _precision_of("dtype", self.dtype))
+        if self.precision is not None:
+            self._set("precision", _float_precision(self.precision))
+        self._check_conflicts()
+
+    @property
+    def computed_in(self) -> str | None:
+        """In which precision programs compute; None for the graph's own."""
+        own = None if self.compression else self.dtype
+        found = self.precision or own
+        return None if found is None else str(found)
+
+    @property
+    def compression(self) -> str | None:
+        """To what the weights of matrix products are compressed: int8, int4 or not at all."""
+        return str(self.dtype) if self.dtype in MODES else None
+
+    def _set(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)
+
+    def _check_conflicts(self) -> None:
+        if self.compression is None:
+            if self.precision is not None and self.dtype not in (None, self.precision):
+                raise _conflict(
+                    "dtype and precision: both name the precision of computing",
+                    f"dtype {self.dtype!r}, precision {self.precision!r}",
+                    "Give one of them",
+                )
+            return
+        if self.training:
+            raise _conflict(
+                f"dtype {self.dtype!r}: compressed weights are constants and are not trained",
+                "training True",
+                "Train in a float dtype and compress afterwards",
+            )
+        if not self.freeze:
+            raise _conflict(
+                f"dtype {self.dtype!r}: only frozen weights are compressed",
+                "freeze False",
+                "Leave freeze on",
+            )
 
 
 def parse_options(options: Mapping[str, Any] | None) -> CompilerConfig:
-    """Makes a configuration of the mapping given to torch.compile(options=...).
+    """Makes a configuration of options given by name.
 
     Raises:
-        OptionError: [unknown-option] with names that are spelt alike, [option-value] for a value of
-            the wrong type, [unknown-dtype].
+        OptionError: [unknown-option] with names that are spelt alike, and as CompilerConfig.
     """
     known = [field.name for field in fields(CompilerConfig)]
     given = dict(options or {})
@@ -50,36 +141,50 @@ def parse_options(options: Mapping[str, Any] | None) -> CompilerConfig:
             close = difflib.get_close_matches(str(name), known, n=1)
             hint = f"Did you mean {close[0]!r}?" if close else f"Known: {', '.join(known)}."
             raise OptionError(
-                f'torch.compile(backend="npu"): options are {", ".join(known)}; got {name!r}. '
-                f"{hint}",
+                f"compiling for npu: options are {', '.join(known)}; got {name!r}. {hint}",
                 code="unknown-option",
             )
-    for name in ("strict", "freeze"):
-        if name in given and not isinstance(given[name], bool):
-            raise _bad_value(name, "True or False", given[name])
-    if given.get("dtype") is not None:
-        given["dtype"] = _float_precision(given["dtype"])
-    if "fallback_ops" in given:
-        given["fallback_ops"] = _op_names(given["fallback_ops"])
     return CompilerConfig(**given)
 
 
-def _float_precision(dtype: Any) -> str:
+def backend_options(options: Mapping[str, Any] | None) -> CompilerConfig:
+    """Makes a configuration of what torch.compile(options=...) was given.
+
+    Raises:
+        OptionError: as parse_options; [option-place] for one that torch.compile has other ways for.
+    """
+    config = parse_options(options)
+    for name, way in _NOT_FOR_BACKENDS.items():
+        if getattr(config, name):
+            raise OptionError(
+                f'torch.compile(backend="npu"): {name} is no option of a backend; got '
+                f"{getattr(config, name)!r}: {way}, or use npu_compiler.compile.",
+                code="option-place",
+            )
+    return config
+
+
+def _precision_of(name: str, dtype: Any) -> str:
     if not isinstance(dtype, (str, torch.dtype)):
-        raise _bad_value("dtype", "a torch dtype or its name", dtype)
-    name = precision_name(dtype)
-    if name.startswith("int"):
-        floats = ", ".join(name for name in PRECISIONS if not name.startswith("int"))
+        raise _bad_value(name, "a torch dtype or its name", dtype)
+    return precision_name(dtype)
+
+
+def _float_precision(dtype: Any) -> str:
+    name = _precision_of("precision", dtype)
+    if name in MODES:
+        floats = ", ".join(name for name in PRECISIONS if name not in MODES)
         raise OptionError(
-            f"dtype: torch.compile computes in one of {floats}; got {dtype!r}. Compress weights "
-            "with npu_compiler.quantize.",
+            f"precision: programs compute in one of {floats}; got {dtype!r}. Give it as dtype to "
+            "compress weights.",
             code="unknown-dtype",
         )
     return name
 
 
 def _op_names(value: Any) -> tuple[str, ...]:
-    if isinstance(value, str) or not all(isinstance(name, str) for name in value):
+    is_list = isinstance(value, (list, tuple, set, frozenset))
+    if not is_list or not all(isinstance(name, str) for name in value):
         raise _bad_value("fallback_ops", 'a list of names such as "aten.gelu.default"', value)
     return tuple(value)
 
@@ -89,3 +194,7 @@ def _bad_value(name: str, rule: str, received: Any) -> OptionError:
         f"option {name}: {rule}; got {received!r} ({type(received).__name__}). Pass such a value.",
         code="option-value",
     )
+
+
+def _conflict(rule: str, received: str, step: str) -> OptionError:
+    return OptionError(f"{rule}; got {received}. {step}.", code="option-conflict")

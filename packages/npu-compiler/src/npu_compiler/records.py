@@ -10,6 +10,8 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from npu_compiler.quantize import CompressionReport
+
 __all__ = ["EagerNode", "GraphRecord", "ProgramRecord", "collecting", "publish"]
 
 
@@ -39,8 +41,9 @@ class ProgramRecord:
         node_count: FX calls in it, without symbolic numbers and picks from tuples.
         input_count, output_count: ports.
         constant_bytes: frozen weights.
-        precision: float32, bfloat16 or float16.
+        precision: in which it computes: float32, bfloat16 or float16.
         lower_time_s, compile_time_s: ours, and the device's.
+        compression: which weights were compressed, with the error; None when none was to be.
     """
 
     name: str
@@ -51,6 +54,7 @@ class ProgramRecord:
     precision: str
     lower_time_s: float
     compile_time_s: float
+    compression: CompressionReport | None = None
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,17 @@ from npu_compiler.quantize.compress import (
     CompressionReport,
     compress_weights,
 )
-from npu_compiler.quantize.weights import QuantizedWeight, fitting_group, quantize_weight
+from npu_compiler.quantize.weights import (
+    GROUP_SIZES,
+    MODES,
+    QuantizedWeight,
+    fitting_group,
+    quantize_weight,
+)
 
 __all__ = [
+    "GROUP_SIZES",
+    "MODES",
     "CompressedWeight",
     "CompressionReport",
     "QuantizedWeight",
