@@ -4,6 +4,7 @@
 
 #include <torch/library.h>
 
+#include "autocast.h"
 #include "ops.h"
 
 namespace npu::ops::fused {
@@ -43,6 +44,14 @@ TORCH_LIBRARY_IMPL(npu, Autograd, m) {
 
 TORCH_LIBRARY_IMPL(npu, ADInplaceOrView, m) {
   m.impl("fused_attention.cache", TORCH_FN(fused_attention_cache_versions));
+}
+
+TORCH_LIBRARY_IMPL(npu, AutocastCPU, m) {
+  add_autocast_on_cpu(m);
+}
+
+TORCH_LIBRARY_IMPL(npu, AutocastPrivateUse1, m) {
+  add_autocast_on_npu(m);
 }
 
 }  // namespace
