@@ -9,7 +9,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import npu_ops
-from npu_ops import _C
 from npu_ops.cli import main
 from npu_ops.config import read_settings
 from npu_ops.variants import choice
@@ -21,17 +20,13 @@ TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 3e-2, torch.float16: 5e-3}
 
 
 @pytest.fixture(autouse=True)
-def programs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[choice.Chooser]:
+def programs(tmp_path: Path) -> Iterator[choice.Chooser]:
     """Every op that can runs as a program."""
     settings = read_settings(
         {"NPU_OPS_RECORDS": str(tmp_path / "records.json"), "NPU_OPS_VARIANT": "program"}
     )
-    made = choice.Chooser(settings)
-    monkeypatch.setattr(choice, "_chooser", made)
-    _C.reset_choices()
-    yield made
-    monkeypatch.undo()
-    _C.reset_choices()
+    with choice.own_chooser(settings) as made:
+        yield made
 
 
 def served(op: str) -> list[str]:

@@ -71,6 +71,8 @@ ProgramCache::Found choose(const OpPlan& plan, at::ArrayRef<c10::IValue> argumen
     if (answer.is_none()) return choice;
     choice->program = answer.attr("program").cast<std::shared_ptr<Program>>();
     choice->inputs = answer.attr("inputs").cast<std::vector<std::uint32_t>>();
+    for (const std::uint32_t position : choice->inputs)
+      choice->input_orders.push_back(variants::axis_order(arguments[position].toTensor()));
     choice->results = answer.attr("results").cast<std::vector<std::int32_t>>();
     choice->output_orders =
         answer.attr("output_orders").cast<std::vector<std::vector<std::int64_t>>>();

@@ -22,8 +22,10 @@ namespace npu::ops::variants {
 // results. Without a program the host kernel serves.
 struct Choice {
   std::shared_ptr<Program> program;
-  std::vector<std::uint32_t>
-      inputs;  // positions of arguments, in the order of the program's inputs
+  // Positions of arguments, in the order of the program's inputs; and the axis order of each, which
+  // is the same in all calls of one signature.
+  std::vector<std::uint32_t> inputs;
+  std::vector<std::vector<std::int64_t>> input_orders;
   // Per result of the op the program's output, kUndefined, or kEmpty: a tensor of no elements.
   static constexpr std::int32_t kUndefined = -1;
   static constexpr std::int32_t kEmpty = -2;

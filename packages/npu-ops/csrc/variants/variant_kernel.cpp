@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <map>
 #include <mutex>
-#include <string_view>
 #include <utility>
 
 #include <ATen/core/grad_mode.h>
@@ -70,22 +69,11 @@ class ChoosingScope {
   bool previous_;
 };
 
-// A device does not report an index outside of the table; torch's kernel raises IndexError.
-struct IndexArgument {
-  std::string_view op;
-  std::size_t indices;
-  std::size_t rows;
-};
-constexpr IndexArgument kIndexArguments[] = {{"aten::embedding", 1, 0}};
-
-bool has_wrong_index(const std::string& op_name, at::ArrayRef<c10::IValue> arguments) {
-  for (const IndexArgument& row : kIndexArguments) {
-    if (row.op != op_name) continue;
-    const auto [least, most] = at::aminmax(arguments[row.indices].toTensor());
-    return least.item().toLong() < 0 ||
-           most.item().toLong() >= arguments[row.rows].toTensor().size(0);
-  }
-  return false;
+// aten::embedding(weight, indices, ...). A device does not report an index outside of the table;
+// torch's kernel raises IndexError.
+bool has_wrong_index(at::ArrayRef<c10::IValue> arguments) {
+  const auto [least, most] = at::aminmax(arguments[1].toTensor());
+  return least.item().toLong() < 0 || most.item().toLong() >= arguments[0].toTensor().size(0);
 }
 
 bool will_need_grad(at::ArrayRef<c10::IValue> arguments) {
@@ -95,8 +83,7 @@ bool will_need_grad(at::ArrayRef<c10::IValue> arguments) {
   });
 }
 
-at::Tensor bound_input(const at::Tensor& tensor) {
-  const std::vector<std::int64_t> order = axis_order(tensor);
+at::Tensor bound_input(const at::Tensor& tensor, at::IntArrayRef order) {
   return order.empty() ? tensor.contiguous() : tensor.permute(order).contiguous();
 }
 
@@ -104,8 +91,9 @@ void run_program(const Choice& choice, std::size_t argument_count, torch::jit::S
   std::vector<at::Tensor> inputs;
   inputs.reserve(choice.inputs.size());
   const std::size_t base = stack.size() - argument_count;
-  for (const std::uint32_t position : choice.inputs)
-    inputs.push_back(bound_input(stack[base + position].toTensor()));
+  for (std::size_t index = 0; index < choice.inputs.size(); ++index)
+    inputs.push_back(
+        bound_input(stack[base + choice.inputs[index]].toTensor(), choice.input_orders[index]));
   const c10::Device device = inputs.front().device();
   const std::vector<at::Tensor> outputs = choice.program->run(inputs, {}, device);
   stack.resize(base);
@@ -133,7 +121,8 @@ VariantKernel::VariantKernel(OpPlan& plan)
     : plan_(plan),
       host_(plan),
       activity_(activity_of(plan)),
-      gives_statistics_(plan.name == "aten::_scaled_dot_product_flash_attention_for_cpu") {}
+      gives_statistics_(plan.name == "aten::_scaled_dot_product_flash_attention_for_cpu"),
+      takes_indices_(plan.name == "aten::embedding") {}
 
 void VariantKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                                torch::jit::Stack* stack) {
@@ -153,7 +142,7 @@ void VariantKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySe
   if (!signature) return host_(op, keys, stack);
   ProgramCache::Found choice = program_cache().find(&plan_, *signature);
   if (choice == nullptr) choice = decide(plan_, arguments, *signature, needs_grad);
-  if (choice->program == nullptr || has_wrong_index(plan_.name, arguments)) {
+  if (choice->program == nullptr || (takes_indices_ && has_wrong_index(arguments))) {
     return host_(op, keys, stack);
   }
   run_program(*choice, plan_.argument_count, *stack);

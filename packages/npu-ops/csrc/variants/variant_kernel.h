@@ -32,6 +32,7 @@ class VariantKernel final : public c10::OperatorKernel {
   HostKernel host_;
   std::atomic<Activity>& activity_;
   const bool gives_statistics_;  // has a result that only its gradient reads
+  const bool takes_indices_;     // that its program would not check
 };
 
 // What Python gives. Both are called without any lock held.

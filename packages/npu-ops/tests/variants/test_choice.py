@@ -19,15 +19,11 @@ KEY = str(MM)
 
 
 @pytest.fixture
-def chooser(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[choice.Chooser]:
+def chooser(tmp_path: Path) -> Iterator[choice.Chooser]:
     """A chooser with an empty record file, which the process uses meanwhile."""
     settings = read_settings({"NPU_OPS_RECORDS": str(tmp_path / "records.json")})
-    made = choice.Chooser(settings)
-    monkeypatch.setattr(choice, "_chooser", made)
-    _C.reset_choices()
-    yield made
-    monkeypatch.undo()
-    _C.reset_choices()
+    with choice.own_chooser(settings) as made:
+        yield made
 
 
 def refuse(call: OpCall, *, device_index: int) -> OpProgram:
@@ -152,17 +148,52 @@ def test_an_unknown_mode_is_an_error(chooser: choice.Chooser) -> None:
         npu_ops.variants.set_variant_policy(mode="fast")
 
 
-def test_a_device_of_its_own_measures_what_it_sees_first(
-    chooser: choice.Chooser, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def fast(monkeypatch: pytest.MonkeyPatch) -> Measurement:
+    """On a device of its own every program measures like this."""
+    found = Measurement(program_us=1, host_us=9, is_equal=True, largest_error=0)
     monkeypatch.setattr(choice, "is_host_device", lambda _: False)
+    monkeypatch.setattr("npu_ops.variants.measure.measure", lambda *_, **__: found)
+    return found
+
+
+def stand_in(call: OpCall) -> Any:
+    return OpProgram(program=None, inputs=(0, 1), results=(0,), output_orders=((),))
+
+
+def test_what_is_measured_at_first_sight_is_built_once(
+    chooser: choice.Chooser, monkeypatch: pytest.MonkeyPatch, fast: Measurement
+) -> None:
+    built: list[OpProgram] = []
+
+    def builder(call: OpCall, *, device_index: int) -> OpProgram:
+        built.append(stand_in(call))
+        return built[-1]
+
+    monkeypatch.setattr(choice, "_builder", lambda: builder)
+    assert chooser.choose(MM.op, MM.arguments, 0, needs_grad=False) is built[0]
+    assert len(built) == 1
+    assert chooser.records.find(choice.device_key(0), KEY) == fast
+
+
+def test_a_program_that_measures_slower_is_not_returned(
+    chooser: choice.Chooser, monkeypatch: pytest.MonkeyPatch, fast: Measurement
+) -> None:
+    slow = Measurement(program_us=9, host_us=1, is_equal=True, largest_error=0)
+    monkeypatch.setattr("npu_ops.variants.measure.measure", lambda *_, **__: slow)
+    monkeypatch.setattr(choice, "_builder", lambda: lambda call, **_: stand_in(call))
+    assert chooser.choose(MM.op, MM.arguments, 0, needs_grad=False) is None
+
+
+def test_a_device_of_its_own_measures_what_it_sees_first(
+    chooser: choice.Chooser, monkeypatch: pytest.MonkeyPatch, fast: Measurement
+) -> None:
     monkeypatch.setattr(choice, "_builder", lambda: refuse)
     tuned: list[str] = []
-    fast = Measurement(program_us=1, host_us=9, is_equal=True, largest_error=0)
 
     def tune(call: OpCall, *, device_index: int) -> None:
         tuned.append(str(call))
-        chooser.records.add(choice.device_key(device_index), str(call), fast)
+        raise OpsError("no such program", "no-program")
 
     monkeypatch.setattr(chooser, "tune", tune)
     _C.reset_choices()

@@ -95,12 +95,14 @@ class Chooser:
         decision = self.decide(call, device_index)
         if decision.variant == "host" and self._wants_measurement(call, device_index):
             try:
-                self.tune(call, device_index=device_index)
+                _, program = self.tune(call, device_index=device_index)
             except npu_runtime.NpuError as refusal:
                 decision = Decision("host", _brief(refusal))
             else:
                 decision = self.decide(call, device_index)
-        if decision.variant == "program":
+        if decision.variant == "host":
+            program = None
+        elif program is None:
             try:
                 program = build(call, device_index=device_index)
             except npu_runtime.NpuError as refusal:
@@ -127,8 +129,13 @@ class Chooser:
             and self.records.find(device_key(device_index), str(call)) is None
         )
 
-    def tune(self, call: OpCall, *, device_index: int = 0, budget_s: float = 0.2) -> Measurement:
+    def tune(
+        self, call: OpCall, *, device_index: int = 0, budget_s: float = 0.2
+    ) -> tuple[Measurement, OpProgram]:
         """Measures both bodies of a call, and records the result.
+
+        Returns:
+            The measurement, and the program that was measured.
 
         Raises:
             npu_runtime.NpuError: no program can compute the call.
@@ -139,7 +146,7 @@ class Chooser:
         with host_kernels():
             measured = measure(call, program, device_index=device_index, budget_s=budget_s)
         self.records.add(device_key(device_index), str(call), measured)
-        return measured
+        return measured, program
 
     def _note(self, call: str, device_index: int, decision: Decision) -> None:
         _logger.info("%s: %s (%s)", call, decision.variant, decision.reason)
@@ -225,6 +232,25 @@ def chooser() -> Chooser:
         if _chooser is None:
             _chooser = Chooser(read_settings())
         return _chooser
+
+
+@contextmanager
+def own_chooser(settings: Settings) -> Iterator[Chooser]:
+    """While it is open, the process decides by these settings and has decided nothing yet.
+
+    What stood before comes back at the end; tests use it.
+    """
+    global _chooser
+    made = Chooser(settings)
+    with _making:
+        previous, _chooser = _chooser, made
+    _C.reset_choices()
+    try:
+        yield made
+    finally:
+        with _making:
+            _chooser = previous
+        _C.reset_choices()
 
 
 def _builder() -> Callable[..., OpProgram]:

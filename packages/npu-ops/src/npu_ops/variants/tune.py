@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "no-program",
         )
     deciding = chooser()
-    measured = deciding.tune(call, device_index=options.device, budget_s=1.0)
+    measured, _ = deciding.tune(call, device_index=options.device, budget_s=1.0)
     decision = deciding.decide(call, options.device)
     if options.json:
         print(json.dumps({"call": str(call), **asdict(measured), **asdict(decision)}, indent=2))
