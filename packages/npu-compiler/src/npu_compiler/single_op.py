@@ -9,9 +9,10 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import openvino as ov
 import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -24,7 +25,7 @@ from npu_compiler.convolution_gradient import convolution_backward
 from npu_compiler.errors import LoweringError
 from npu_compiler.layout import axis_order, inverse_order, is_dense
 from npu_compiler.lowering import find_converter, lower, op_name
-from npu_compiler.lowering.dtypes import is_float
+from npu_compiler.lowering.dtypes import is_float, ov_type
 from npu_compiler.options import CompilerConfig
 from npu_compiler.programs import ProgramCache, compile_options, content_key, load_tolerant
 from npu_ops.variants import OpCall, OpProgram, TensorSpec
@@ -36,13 +37,15 @@ _PLAIN = CompilerConfig()
 # Results that only a gradient reads, and that cost as much as the op itself.
 _UNREAD = {"aten::_scaled_dot_product_flash_attention_for_cpu": (1,)}
 
-
-# torch's kernels keep scores in float32 whatever the tensors are; a program keeps them in bfloat16,
-# where a score of 200 is off by a half, and the weights with it (measured: 13 times the error).
-_TOO_COARSE = {
-    "aten::_scaled_dot_product_flash_attention_for_cpu": torch.bfloat16,
-    "aten::_scaled_dot_product_flash_attention_for_cpu_backward": torch.bfloat16,
-}
+# torch's kernels keep scores in float32 whatever the tensors are; a program would keep them in
+# bfloat16, where a score of 200 is off by a half, and the weights with it (measured: 0.2 of the
+# largest value, where torch's kernel is off by 0.002).
+_WIDE = frozenset(
+    {
+        "aten::_scaled_dot_product_flash_attention_for_cpu",
+        "aten::_scaled_dot_product_flash_attention_for_cpu_backward",
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -88,17 +91,10 @@ def build_op_program(call: OpCall, *, device_index: int = 0) -> OpProgram:
 def lower_op(call: OpCall) -> LoweredOp:
     """Writes one call of an op as a model; raises as build_op_program does."""
     call.results()
-    coarse = _TOO_COARSE.get(call.op)
-    if coarse is not None and any(spec.dtype is coarse for spec in call.tensors):
-        reason = f"its scores would be kept in {coarse}"
-        raise LoweringError(
-            f"Cannot lower {call.op}: {reason}. Let it run on the host.",
-            "cannot-lower",
-            reason=reason,
-        )
+    if call.op in _WIDE and any(spec.dtype is torch.bfloat16 for spec in call.tensors):
+        return _narrowed(call, lower_op(_widened(call)))
     graph_module, positions, empty = _trace(call)
-    results = graph_module.graph.output_node().args[0]
-    flat = list(results) if isinstance(results, (tuple, list)) else [results]
+    flat = _flat(graph_module.graph.output_node().args[0])
     _check(graph_module, flat)
     orders = {
         index: order
@@ -132,6 +128,34 @@ def lower_op(call: OpCall) -> LoweredOp:
         output_orders=tuple(output_orders),
         keep_alive=lowered.keep_alive,
     )
+
+
+def _flat(results: Any) -> list[Any]:
+    return list(results) if isinstance(results, (tuple, list)) else [results]
+
+
+def _widened(call: OpCall) -> OpCall:
+    """The call with float32 in place of bfloat16."""
+    return replace(
+        call,
+        arguments=tuple(
+            replace(value, dtype=torch.float32)
+            if isinstance(value, TensorSpec) and value.dtype is torch.bfloat16
+            else value
+            for value in call.arguments
+        ),
+    )
+
+
+def _narrowed(call: OpCall, wide: LoweredOp) -> LoweredOp:
+    """A widened call's model with the call's own dtypes at its ports."""
+    ports = ov.preprocess.PrePostProcessor(wide.model)
+    for index, position in enumerate(wide.inputs):
+        ports.input(index).tensor().set_element_type(ov_type(call.arguments[position].dtype))
+    for result, output in zip(_flat(call.results()), wide.results, strict=True):
+        if output >= 0:
+            ports.output(output).tensor().set_element_type(ov_type(result.dtype))
+    return replace(wide, model=ports.build())
 
 
 @functools.cache
