@@ -5,6 +5,7 @@ that compiles the graphs is npu-compiler's.
 """
 
 import contextlib
+import dataclasses
 from typing import Any
 
 import torch
@@ -13,7 +14,24 @@ from torch._dynamo.device_interface import DeviceInterface, register_interface_f
 from npu_runtime import _C, npu
 from npu_runtime.npu.device import DeviceProperties
 
-__all__ = ["NpuInterface"]
+__all__ = ["NpuInterface", "TracedProperties"]
+
+
+@dataclasses.dataclass(frozen=True)
+class TracedProperties(DeviceProperties):
+    """What is known of a device, and what Inductor wants to know.
+
+    Attributes:
+        multi_processor_count: Threads that run Inductor's loops, which are on the host.
+    """
+
+    multi_processor_count: int
+
+
+def _properties(device: Any) -> TracedProperties:
+    known = npu.get_device_properties(device)
+    fields = {field.name: getattr(known, field.name) for field in dataclasses.fields(known)}
+    return TracedProperties(**fields, multi_processor_count=torch.get_num_threads())
 
 
 class NpuInterface(DeviceInterface):
@@ -37,9 +55,14 @@ class NpuInterface(DeviceInterface):
             return npu.current_device()
 
         @staticmethod
-        def get_device_properties(device: Any = None) -> DeviceProperties:
+        def get_device_properties(device: Any = None) -> TracedProperties:
             """Properties of a device."""
-            return npu.get_device_properties(device)
+            return _properties(device)
+
+    @staticmethod
+    def get_device_properties(device: Any = None) -> TracedProperties:
+        """Properties of a device."""
+        return _properties(device)
 
     @staticmethod
     def current_device() -> int:

@@ -4,6 +4,7 @@ from typing import Any
 
 from torch import AcceleratorError, OutOfMemoryError
 
+from npu_runtime.inductor import INDUCTOR_NAMES, find_inductor_class
 from npu_runtime.npu import amp, graphs, memory, nvtx, random, streams
 from npu_runtime.npu.absent import ABSENT
 from npu_runtime.npu.amp import (
@@ -234,6 +235,8 @@ def __getattr__(name: str) -> Any:
         return random.default_generators()
     if name == "_initialized":  # torch.utils.checkpoint keeps random states of devices that are
         return is_initialized()
+    if name in INDUCTOR_NAMES and (found := find_inductor_class(name)) is not None:
+        return found
     if reason := ABSENT.get(name):
         raise AttributeError(f"torch.npu has no {name}: {reason}.", name=name, obj=None)
     raise AttributeError(f"module 'torch.npu' has no attribute {name!r}")
