@@ -209,3 +209,17 @@ def test_a_device_index_that_does_not_exist_is_refused(save_model, scale_model):
     with pytest.raises(npu_runtime.DeviceError, match="index 9") as caught:
         load_program(save_model(scale_model), name="scale", options=F32, device_index=9)
     assert caught.value.code == "device-index"
+
+
+def test_a_profiled_program_lists_the_layers_of_its_latest_run(save_model, scale_model):
+    program = load_program(save_model(scale_model), name="scale", options=F32, profiling=True)
+    assert program.layers() == ()
+    program.run([torch.randn(2, 3), torch.randn(2, 3)])
+    layers = program.layers()
+    assert {layer.name for layer in layers if layer.name and layer.type}
+    assert all(layer.duration_us >= 0 for layer in layers)
+
+
+def test_without_profiling_no_layers_are_listed(scale):
+    scale.run([torch.randn(2, 3), torch.randn(2, 3)])
+    assert scale.layers() == ()

@@ -63,7 +63,7 @@ TRIGGERS = {
     "program_property": "load()",
     "request_bind": "good.run([x])",
     "request_create": "good.session()",
-    "request_layers": "profiled._native.layers()",
+    "request_layers": "profiled.layers()",
     "request_output": "dynamic.run([x.view(16, 4)])",
     "request_run": "good.run([x])[0].cpu()",
     "stream_create": "good.run([x])",

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from npu_runtime import _C
-from npu_runtime._C import Port
+from npu_runtime._C import LayerRecord, Port
 from npu_runtime.errors import InputError
 
 __all__ = ["Program", "Session", "load_program"]
@@ -59,6 +59,18 @@ class _Runner:
                 )
         given = None if outputs is None else list(outputs)
         return self._native._run(list(inputs), given, device)
+
+    def layers(self) -> tuple[LayerRecord, ...]:
+        """What each layer of the latest run took, in the device's order.
+
+        Returns:
+            Name, kind, the device's kernel and microseconds per layer; nothing before the first
+            run, or for a program that was loaded without ``profiling=True``.
+
+        Raises:
+            DriverError: The driver failed to read them (code ``driver-call``).
+        """
+        return tuple(self._native.layers())
 
 
 class Program(_Runner):

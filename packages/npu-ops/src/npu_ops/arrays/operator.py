@@ -69,7 +69,7 @@ class ArrayOperator:
             return ()
         return tuple(
             Layer(layer.name, layer.type, layer.implementation, layer.duration_us)
-            for layer in self._latest._native.layers()
+            for layer in self._latest.layers()
         )
 
     def _program(self, key: Hashable, build: Callable[[], ov.Model]) -> npu_runtime.Program:

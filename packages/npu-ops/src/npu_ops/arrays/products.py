@@ -64,6 +64,36 @@ class _Product(WeightedOperator):
         return ops.add(result, rest[0]).output(0) if rest else result
 
 
+class _QuantizedProduct(_Product):
+    """`X * (W * scale)^T`, the weights one integer or two in a byte."""
+
+    def __init__(
+        self,
+        inC: int,
+        outC: int,
+        batch: int,
+        profile: bool = False,
+        device: Any = None,
+        dtype: DTypeLike = np.int8,
+    ) -> None:
+        """Says the sizes.
+
+        Args:
+            inC: Columns of X and W.
+            outC: Rows of W, columns of the result.
+            batch: Rows of X and of the result.
+            profile: Whether `layers` has times.
+            device: "npu", "npu:0", or the vendor's name of the device that serves.
+            dtype: Of W: int8, or uint8 for two 4-bit numbers in a byte.
+
+        Raises:
+            OperatorInputError: A size or dtype cannot be (code ``operator-input``); another device
+                serves (code ``operator-device``).
+        """
+        integers = _integers(f"npu_ops.{type(self).__name__}", dtype)
+        super().__init__((inC, outC, batch), integers=integers, profile=profile, device=device)
+
+
 class MatMul(_Product):
     """`X * W^T`, the weights given in each call."""
 
@@ -101,34 +131,8 @@ class MatMul(_Product):
         return self._run(X, (W,))
 
 
-class QMatMul(_Product):
+class QMatMul(_QuantizedProduct):
     """`X * (W * scale)^T` with quantized weights given in each call."""
-
-    def __init__(
-        self,
-        inC: int,
-        outC: int,
-        batch: int,
-        profile: bool = False,
-        device: Any = None,
-        dtype: DTypeLike = np.int8,
-    ) -> None:
-        """Says the sizes.
-
-        Args:
-            inC: Columns of X and W.
-            outC: Rows of W, columns of the result.
-            batch: Rows of X and of the result.
-            profile: Whether `layers` has times.
-            device: "npu", "npu:0", or the vendor's name of the device that serves.
-            dtype: Of W: int8, or uint8 for two 4-bit numbers in a byte.
-
-        Raises:
-            OperatorInputError: A size or dtype cannot be (code ``operator-input``); another device
-                serves (code ``operator-device``).
-        """
-        integers = _integers("npu_ops.QMatMul", dtype)
-        super().__init__((inC, outC, batch), integers=integers, profile=profile, device=device)
 
     def run(self, X: Array, W: Array, scale: Array) -> Array:
         """Multiplies.
@@ -161,20 +165,7 @@ class Linear(_Product):
         *,
         bias: bool = False,
     ) -> None:
-        """Says the sizes.
-
-        Args:
-            inC: Columns of X and W.
-            outC: Rows of W, columns of the result.
-            batch: Rows of X and of the result.
-            profile: Whether `layers` has times.
-            device: "npu", "npu:0", or the vendor's name of the device that serves.
-            bias: Whether there is one.
-
-        Raises:
-            OperatorInputError: A size is not positive (code ``operator-input``); another device
-                serves (code ``operator-device``).
-        """
+        """Says the sizes, as `MatMul` does, and whether there is a bias."""
         super().__init__((inC, outC, batch), bias=bias, profile=profile, device=device)
         self._has_bias = bool(bias)
 
@@ -220,34 +211,8 @@ class Linear(_Product):
         return (w, bias) if self._has_bias or bias is not None else (w,)
 
 
-class QLinear(_Product):
+class QLinear(_QuantizedProduct):
     """`X * (W * scale)^T` with quantized weights that are set once, or given in a call."""
-
-    def __init__(
-        self,
-        inC: int,
-        outC: int,
-        batch: int,
-        profile: bool = False,
-        device: Any = None,
-        dtype: DTypeLike = np.int8,
-    ) -> None:
-        """Says the sizes.
-
-        Args:
-            inC: Columns of X and W.
-            outC: Rows of W, columns of the result.
-            batch: Rows of X and of the result.
-            profile: Whether `layers` has times.
-            device: "npu", "npu:0", or the vendor's name of the device that serves.
-            dtype: Of W: int8, or uint8 for two 4-bit numbers in a byte.
-
-        Raises:
-            OperatorInputError: A size or dtype cannot be (code ``operator-input``); another device
-                serves (code ``operator-device``).
-        """
-        integers = _integers("npu_ops.QLinear", dtype)
-        super().__init__((inC, outC, batch), integers=integers, profile=profile, device=device)
 
     def set_weights(self, W: Array, scale: Array) -> None:
         """Makes weights constants of the program; later changes of the arrays are not seen.
