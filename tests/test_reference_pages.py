@@ -78,3 +78,13 @@ def test_every_environment_variable_is_explained(root):
         if file.name == "config.py":
             read |= set(re.findall(r"\"(NPU_[A-Z0-9_]+)\"", text))
     assert {name for name in read if f"`{name}`" not in page} == set()
+
+
+def test_the_tolerances_of_programs_are_on_their_page(root):
+    from npu_ops.conformance.tolerances import DEFAULT, NAMED
+
+    page = (root / "docs/guides/where-ops-run.md").read_text()
+    for tolerance in {DEFAULT, *NAMED.values()}:
+        shares = (tolerance.float32, tolerance.bfloat16, tolerance.float16)
+        shown = [f"{share:.2g}".replace("e-0", "e-") if share else "equal" for share in shares]
+        assert f"| {' | '.join(shown)} |" in page

@@ -7,10 +7,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.testing._internal.opinfo.core import OpInfo, SampleInput
 
 import npu_ops
 from npu_ops.cli import main
 from npu_ops.config import read_settings
+from npu_ops.conformance import Outcome, operator_cells
 from npu_ops.variants import choice
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
@@ -378,3 +380,16 @@ def test_a_measured_program_that_is_faster_serves_from_then_on(programs: choice.
     (made,) = (m for m in npu_ops.variants.choices() if m.call.startswith("aten.mm "))
     assert made.reason.startswith("measured: program")
     assert programs.records.find(choice.device_key(0), made.call) is not None
+
+
+def test_a_conformance_cell_says_what_programs_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NPU_OPS_VARIANT", "program")
+
+    def samples(*_: object, **__: object) -> Iterator[SampleInput]:
+        yield SampleInput(torch.linspace(-1, 1, 5))
+
+    entry = OpInfo(
+        "nn.functional.relu", op=F.relu, dtypes=(torch.float32,), sample_inputs_func=samples
+    )
+    (cell,) = operator_cells(entry, torch.float32, checks=("forward",))
+    assert (cell.outcome, cell.programs, cell.tolerance) == (Outcome.PASSED, 1, "0")

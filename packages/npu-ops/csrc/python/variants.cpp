@@ -86,6 +86,7 @@ void bind_variants(py::module_& m) {
   m.def("variant_ops", &variants::variant_ops);
   m.def("set_active", &variants::set_active);
   m.def("reset_choices", &variants::reset_choices, py::call_guard<py::gil_scoped_release>());
+  m.def("program_runs", &variants::program_runs);
   m.def("exchange_choosing", &variants::exchange_choosing);
   m.def("remembered_choices", [] { return variants::program_cache().size(); });
   m.def(

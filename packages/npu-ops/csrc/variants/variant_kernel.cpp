@@ -83,6 +83,8 @@ bool will_need_grad(at::ArrayRef<c10::IValue> arguments) {
   });
 }
 
+std::atomic<std::uint64_t> runs{0};
+
 at::Tensor bound_input(const at::Tensor& tensor, at::IntArrayRef order) {
   return order.empty() ? tensor.contiguous() : tensor.permute(order).contiguous();
 }
@@ -96,6 +98,7 @@ void run_program(const Choice& choice, std::size_t argument_count, torch::jit::S
         bound_input(stack[base + choice.inputs[index]].toTensor(), choice.input_orders[index]));
   const c10::Device device = inputs.front().device();
   const std::vector<at::Tensor> outputs = choice.program->run(inputs, {}, device);
+  runs.fetch_add(1, std::memory_order_relaxed);
   stack.resize(base);
   for (const std::int32_t output : choice.results) {
     if (output < 0) {
@@ -182,6 +185,10 @@ bool set_active(const std::string& op_name, bool is_active) {
   if (found == known.ops.end()) return false;
   found->second.set(is_active ? Activity::kOn : Activity::kOff);
   return true;
+}
+
+std::uint64_t program_runs() {
+  return runs.load(std::memory_order_relaxed);
 }
 
 void reset_choices() {

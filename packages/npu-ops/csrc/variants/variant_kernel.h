@@ -59,6 +59,9 @@ bool set_active(const std::string& op_name, bool is_active);
 // the previous value.
 bool exchange_choosing(bool is_choosing) noexcept;
 
+// How many calls programs have served in this process.
+std::uint64_t program_runs();
+
 // Forgets choices and activity: settings have changed.
 void reset_choices();
 

@@ -6,6 +6,12 @@ import enum
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+import torch
+
+from npu_ops import _C
+
+from .tolerances import tolerance_of
+
 __all__ = ["Cell", "Outcome", "Sample", "cell_of"]
 
 # Compares one sample on the device with the same on the CPU: None when equal, else what differs.
@@ -35,6 +41,9 @@ class Cell:
         samples: How many samples were compared.
         failures: How many of them differed.
         detail: The first difference.
+        programs: How many calls programs served.
+        tolerance: What the op may differ by where programs are forced and served, as a share of
+            the largest value of a result; nothing elsewhere.
     """
 
     subject: str
@@ -44,12 +53,15 @@ class Cell:
     samples: int = 0
     failures: int = 0
     detail: str = ""
+    programs: int = 0
+    tolerance: str = ""
 
 
 def cell_of(subject: str, dtype: str, check: str, samples: Iterable[Sample]) -> Cell:
     """Runs the samples of one cell; one that differs, or cannot be compared, does not end it."""
     details = []
     count = 0
+    served = _C.program_runs()
     try:
         for count, sample in enumerate(samples, start=1):
             difference = _compare(sample)
@@ -57,9 +69,19 @@ def cell_of(subject: str, dtype: str, check: str, samples: Iterable[Sample]) -> 
                 details.append(f"sample {count}: {difference}")
     except Exception as error:  # noqa: BLE001  # of the database, while it makes a sample
         details.append(f"sample {count + 1} cannot be made: {type(error).__name__}: {error}")
-    outcome = Outcome.FAILED if details else Outcome.PASSED if count else Outcome.EMPTY
-    detail = " ".join(details[0].split())[:_DETAIL] if details else ""
-    return Cell(subject, dtype, check, outcome, count, len(details), detail)
+    served = _C.program_runs() - served
+    allowed = tolerance_of(subject).of(getattr(torch, dtype)) if served else None
+    return Cell(
+        subject=subject,
+        dtype=dtype,
+        check=check,
+        outcome=Outcome.FAILED if details else Outcome.PASSED if count else Outcome.EMPTY,
+        samples=count,
+        failures=len(details),
+        detail=" ".join(details[0].split())[:_DETAIL] if details else "",
+        programs=served,
+        tolerance="" if allowed is None else f"{allowed:.2g}",
+    )
 
 
 def _compare(sample: Sample) -> str | None:

@@ -10,8 +10,9 @@ from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
 from npu_ops.config import read_settings
 
+from .tolerances import Tolerance, tolerance_of
+
 __all__ = [
-    "PROGRAM_TOLERANCES",
     "copy_to",
     "difference",
     "gradients",
@@ -22,11 +23,6 @@ __all__ = [
 ]
 
 _SEED = 7
-
-# How far a forced program may be from the host kernel, relative to the largest value of a result:
-# it adds up in another order, and in low precision it rounds partial results that torch's kernel
-# keeps in float32. The host kernels themselves have torch's usual tolerances.
-PROGRAM_TOLERANCES = {torch.float32: 3e-5, torch.bfloat16: 3e-2, torch.float16: 5e-3}
 
 
 def copy_to(value: Any, device: str) -> Any:
@@ -109,37 +105,43 @@ def gradients(arguments: Any, results: Any) -> Any:
         return type(error)
 
 
-def difference(got: Any, expected: Any) -> str | None:
+def difference(got: Any, expected: Any, subject: str = "") -> str | None:
     """None when two outcomes are the same, up to the device and dtype's usual tolerance.
 
-    Where programs are forced (`NPU_OPS_VARIANT=program`), up to PROGRAM_TOLERANCES.
+    Where programs are forced (`NPU_OPS_VARIANT=program`), up to the op's in tolerances.py.
+
+    Args:
+        got: On the device.
+        expected: On the CPU.
+        subject: The op's name in torch's database.
     """
     if got is expected:
         return None
     if isinstance(expected, type) or isinstance(got, type):
         return f"expected {_named(expected)}, got {_named(got)}"
+    ours, theirs = on_cpu(got), on_cpu(expected)
+    is_forced = bool(subject) and read_settings().variants == "program"
+    allowed = tolerance_of(subject)
+    most = 0.0 if is_forced and allowed.is_exact else None  # None for torch's usual
     try:
-        torch.testing.assert_close(on_cpu(got), on_cpu(expected), equal_nan=True)
+        torch.testing.assert_close(ours, theirs, rtol=most, atol=most, equal_nan=True)
     except (AssertionError, TypeError) as error:
-        if read_settings().variants == "program" and _is_rounding(on_cpu(got), on_cpu(expected)):
-            return None
-        return str(error)
+        return None if is_forced and _is_rounding(ours, theirs, allowed) else str(error)
     return None
 
 
-def _is_rounding(got: Any, expected: Any) -> bool:
-    """Whether results of one structure differ by no more than programs may."""
+def _is_rounding(got: Any, expected: Any, allowed: Tolerance) -> bool:
+    """Whether results of one structure differ by no more than an op's programs may."""
     ours, theirs = tree_leaves(got), tree_leaves(expected)
     return len(ours) == len(theirs) and all(
-        _is_near(left, right)
+        _is_near(left, right, allowed.of(right.dtype))
         if isinstance(left, torch.Tensor) and isinstance(right, torch.Tensor)
         else left == right
         for left, right in zip(ours, theirs, strict=True)
     )
 
 
-def _is_near(got: torch.Tensor, expected: torch.Tensor) -> bool:
-    tolerance = PROGRAM_TOLERANCES.get(expected.dtype, 0.0)
+def _is_near(got: torch.Tensor, expected: torch.Tensor, share: float) -> bool:
     if got.dtype != expected.dtype or got.shape != expected.shape:
         return False
     if expected.numel() == 0:
@@ -149,7 +151,7 @@ def _is_near(got: torch.Tensor, expected: torch.Tensor) -> bool:
         return False
     scale = max(1.0, float(expected[known].double().abs().max())) if known.any() else 1.0
     apart = (got[known].double() - expected[known].double()).abs()
-    return bool((apart <= tolerance * scale).all())
+    return bool((apart <= share * scale).all())
 
 
 def placement(arguments: Any, results: Any) -> str | None:

@@ -88,7 +88,9 @@ def _forward_of(op: Any, sample: Any) -> str | None:
     if isinstance(expected, type) or isinstance(got, type):
         return difference(got, expected)
     wrong_place = placement(there, got)
-    return wrong_place or (None if is_undefined(op) else difference(got, expected))
+    return wrong_place or (
+        None if is_undefined(op) else difference(got, expected, op.formatted_name)
+    )
 
 
 def _forward(op: Any, dtype: torch.dtype) -> Iterator[Sample]:
@@ -108,7 +110,7 @@ def _backward_of(op: Any, sample: Any) -> str | None:
     there, here, got, expected = _on_both(op, sample)
     if isinstance(expected, type) or isinstance(got, type):
         return difference(got, expected)
-    return difference(gradients(there, got), gradients(here, expected))
+    return difference(gradients(there, got), gradients(here, expected), op.formatted_name)
 
 
 def _backward(op: Any, dtype: torch.dtype) -> Iterator[Sample]:
@@ -118,11 +120,11 @@ def _backward(op: Any, dtype: torch.dtype) -> Iterator[Sample]:
         yield functools.partial(_backward_of, op, sample)
 
 
-def _inplace_of(variant: Callable[..., Any], sample: Any) -> str | None:
+def _inplace_of(op: Any, variant: Callable[..., Any], sample: Any) -> str | None:
     there, here, got, expected = _on_both(variant, sample)
-    wrong = difference(got, expected)
+    wrong = difference(got, expected, op.formatted_name)
     if wrong is None and not isinstance(expected, type):
-        wrong = difference(there[0], here[0])
+        wrong = difference(there[0], here[0], op.formatted_name)
         if wrong is None and isinstance(got, torch.Tensor) and got is not there[0]:
             wrong = "the result is not the tensor that was written"
     return wrong
@@ -133,7 +135,7 @@ def _inplace(op: Any, dtype: torch.dtype) -> Iterator[Sample]:
     if dtype is not torch.float32 or variant is None or is_undefined(op):
         return
     for sample in _samples(op, dtype):
-        yield functools.partial(_inplace_of, variant, sample)
+        yield functools.partial(_inplace_of, op, variant, sample)
 
 
 def _out_of(op: Any, sample: Any, *, resized: bool) -> str | None:
@@ -155,7 +157,7 @@ def _out_of(op: Any, sample: Any, *, resized: bool) -> str | None:
         return returned if isinstance(returned, type) else outs
 
     expected, got = write(here, "cpu"), write(there, "npu")
-    return difference(got, expected) or placement(["npu"], got)
+    return difference(got, expected, op.formatted_name) or placement(["npu"], got)
 
 
 def _out(op: Any, dtype: torch.dtype) -> Iterator[Sample]:

@@ -45,6 +45,13 @@ def summary(cells: Sequence[Cell]) -> str:
         rows.append(
             f"{'all':28}{passed:>7,} of {count:>7,}{passed / count:>10.2%}  ({samples:,} samples)"
         )
+    served = [cell for cell in cells if cell.programs]
+    if served:
+        calls = sum(cell.programs for cell in served)
+        samples = sum(cell.samples for cell in served)
+        rows.append(
+            f"programs served {calls:,} calls, in {len(served):,} cells of {samples:,} samples"
+        )
     return "\n".join(rows)
 
 
@@ -60,6 +67,8 @@ def read_csv(path: Path) -> list[Cell]:
                 int(row["samples"]),
                 int(row["failures"]),
                 row["detail"],
+                int(row["programs"]),
+                row["tolerance"],
             )
             for row in csv.DictReader(file)
         ]

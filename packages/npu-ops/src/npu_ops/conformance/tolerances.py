@@ -1,0 +1,84 @@
+"""How far an op whose programs are forced may be from its host kernel, by op and dtype.
+
+Host kernels have torch's usual tolerances, always. How two results are compared is comparison.py's
+matter.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+__all__ = ["DEFAULT", "NAMED", "Tolerance", "tolerance_of"]
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """The largest difference, as a share of the largest value of a result (at least 1).
+
+    Attributes:
+        float32: in that dtype; 0 asks for equal values.
+        bfloat16: in that dtype.
+        float16: in that dtype.
+        reason: why so much.
+    """
+
+    float32: float
+    bfloat16: float
+    float16: float
+    reason: str
+
+    def of(self, dtype: torch.dtype) -> float:
+        """Returns the share for a dtype; 0 for one that no program computes in."""
+        name = str(dtype).removeprefix("torch.")
+        return float(getattr(self, name)) if name in ("float32", "bfloat16", "float16") else 0.0
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether values are asked to be equal."""
+        return self.float32 == self.bfloat16 == self.float16 == 0
+
+
+DEFAULT = Tolerance(
+    5e-6,
+    3 * 2**-8,
+    2 * 2**-10,
+    "sums in another order; in 16 bits a partial result is rounded that torch keeps in float32",
+)
+_EXACT = Tolerance(0, 0, 0, "values are copied, compared or cut, never added")
+
+# Names as in torch's database.
+NAMED: dict[str, Tolerance] = {
+    **dict.fromkeys(
+        (
+            "max_pool2d_with_indices_backward",
+            "nn_functional_embedding",
+            "nn_functional_interpolate_nearest",
+            "nn_functional_max_pool1d",
+            "nn_functional_max_pool2d",
+            "nn_functional_relu",
+            "nn_functional_upsample_nearest",
+        ),
+        _EXACT,
+    ),
+    "nn_functional_multi_head_attention_forward": Tolerance(
+        5e-5,
+        0.35,
+        2 * 2**-10,
+        "a softmax between two products magnifies the rounding of scores in the hundreds; against "
+        "float64, npu is off by 2.3e-5 and the CPU by 0.8e-5 in float32, by 0.16 and 0.13 in "
+        "bfloat16",
+    ),
+    "nn_functional_scaled_dot_product_attention": Tolerance(
+        2e-5,
+        3 * 2**-8,
+        2 * 2**-10,
+        "its gradient is the difference of two sums that nearly cancel",
+    ),
+}
+
+
+def tolerance_of(subject: str) -> Tolerance:
+    """Returns the tolerance of an op by its name in torch's database."""
+    return NAMED.get(subject, DEFAULT)
