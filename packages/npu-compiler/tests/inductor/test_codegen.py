@@ -9,12 +9,19 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch._dynamo.testing import CompileCounterWithBackend
-from torch._inductor.utils import run_and_get_code
+from torch._inductor.utils import fresh_cache, run_and_get_code
 
 from npu_compiler.errors import CompilerError
 
 # Inductor imports parts of torch that warn of themselves, and pickles for its cache.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
+
+@pytest.fixture(autouse=True)
+def _fresh_cache():
+    """Inductor would take code that it wrote for the same graph before."""
+    with fresh_cache():
+        yield
 
 
 def pointwise(x, y):
@@ -133,6 +140,16 @@ def test_forward_and_backward_follow_cpu(dynamic, close):
     for left, right in zip(model.parameters(), plain.parameters(), strict=True):
         close(left.grad, right.grad, 1e-4)
     close(model[1].running_var, plain[1].running_var, 1e-5)
+
+
+def test_convolutions_that_inductor_lays_out_channels_last(close):
+    plain = nn.Sequential(nn.Conv2d(3, 16, 3, stride=2), nn.ReLU(), nn.Conv2d(16, 16, 3))
+    model = torch.compile(copy.deepcopy(plain).to("npu"))
+    x = torch.randn(2, 3, 16, 16)
+    with torch.no_grad():
+        close(model(x.to("npu")), plain(x), 1e-5)
+        last = x.to(memory_format=torch.channels_last)
+        close(model(last.to("npu")), plain(x), 1e-5)
 
 
 def test_dynamic_sizes_take_one_graph(close):

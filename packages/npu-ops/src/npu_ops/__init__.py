@@ -12,6 +12,7 @@ import npu_runtime  # noqa: F401  (renames the device and loads libnpu_runtime.s
 
 from . import (
     _C,  # registers the kernels
+    fake_convolution,
     fused,
 )
 from .fallback import fallback_report, reset_fallback_report, set_fallback_policy
@@ -88,3 +89,4 @@ def _choose(*call: Any) -> Any:
 
 
 _C.set_deciders(_resolve, _choose)
+fake_convolution.register()
