@@ -18,8 +18,12 @@ namespace {
 
 constexpr const char* kName = "quantized_linear";
 
-// From this many rows on the dequantized product wins (benchmarks/fused.py --rows).
-constexpr std::int64_t kManyRows = 12;
+// From this many rows on the dequantized product wins (benchmarks/fused.py --rows): early where the
+// processor multiplies the type itself, which is bfloat16.
+std::int64_t many_rows(at::ScalarType type, WeightKind kind) {
+  if (type != at::kBFloat16) return 14;
+  return kind == WeightKind::kUint4 ? 5 : 3;
+}
 
 void check_kind(const at::Tensor& weight, const OptionalTensor& zero_point, std::int64_t bits) {
   TORCH_CHECK_VALUE(bits == 8 || bits == 4, "npu.quantized_linear: bits must be 8 or 4; got ", bits,
@@ -153,7 +157,7 @@ at::Tensor quantized_linear(const at::Tensor& x, const at::Tensor& weight, const
   }
   const at::Tensor rows = x.reshape({-1, given.inputs});
   if (x.scalar_type() == at::kDouble) return of_doubles(rows, given, scale, bias).view(sizes);
-  const bool is_few = rows.size(0) < kManyRows;
+  const bool is_few = rows.size(0) < many_rows(x.scalar_type(), given.kind);
   const at::Tensor y = is_few ? of_few_rows(rows, given, bias) : of_many_rows(rows, given, bias);
   return y.view(sizes);
 }

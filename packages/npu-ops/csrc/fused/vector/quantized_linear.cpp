@@ -126,25 +126,39 @@ void rows_times_output(const QuantizedLinearArguments& given, std::int64_t row, 
     given.y[(row + r) * given.outputs + n] = sum_of(total.lanes[r]) + total.rest[r] + bias;
 }
 
+template <typename T, typename Q>
+void widen_bytes(const Q* from, std::int64_t size, float zero, float scale, T* to) {
+  for (std::int64_t k = 0; k < size; ++k)
+    to[k] = static_cast<T>((static_cast<float>(from[k]) - zero) * scale);
+}
+
+// Both halves of a byte in one turn: a branch per element would keep the loop out of registers.
+template <typename T>
+void widen_nibbles(const std::uint8_t* from, std::int64_t size, float zero, float scale, T* to) {
+  for (std::int64_t k = 0; k < size / 2; ++k) {
+    to[2 * k] = static_cast<T>((static_cast<float>(from[k] & 15) - zero) * scale);
+    to[2 * k + 1] = static_cast<T>((static_cast<float>(from[k] >> 4) - zero) * scale);
+  }
+}
+
 template <typename T>
 void dequantize_output(const DequantizeArguments& given, std::int64_t n) {
   const std::int64_t size = given.inputs / given.groups;
-  T* to = static_cast<T*>(given.w) + n * given.inputs;
   for (std::int64_t g = 0; g < given.groups; ++g) {
     const float scale = given.scale[n * given.groups + g];
     const float zero = given.zero_point[n * given.groups + g];
-    for (std::int64_t k = g * size; k < (g + 1) * size; ++k) {
-      const std::int64_t at = n * given.inputs + k;
-      float value = 0;
-      if (given.kind == WeightKind::kInt8) {
-        value = static_cast<float>(static_cast<const std::int8_t*>(given.weight)[at]);
-      } else if (given.kind == WeightKind::kUint8) {
-        value = static_cast<float>(static_cast<const std::uint8_t*>(given.weight)[at]);
-      } else {
-        const std::uint8_t byte = static_cast<const std::uint8_t*>(given.weight)[at / 2];
-        value = static_cast<float>(at % 2 == 0 ? byte & 15 : byte >> 4);
-      }
-      to[k] = static_cast<T>((value - zero) * scale);
+    const std::int64_t first = n * given.inputs + g * size;
+    T* to = static_cast<T*>(given.w) + first;
+    switch (given.kind) {
+      case WeightKind::kInt8:
+        widen_bytes(static_cast<const std::int8_t*>(given.weight) + first, size, zero, scale, to);
+        break;
+      case WeightKind::kUint8:
+        widen_bytes(static_cast<const std::uint8_t*>(given.weight) + first, size, zero, scale, to);
+        break;
+      case WeightKind::kUint4:
+        widen_nibbles(static_cast<const std::uint8_t*>(given.weight) + first / 2, size, zero, scale,
+                      to);
     }
   }
 }
