@@ -8,8 +8,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from npu_compiler.errors import CompilerError, LoweringError, OptionError, RegistryError
+    from npu_compiler.errors import (
+        CompilerError,
+        ExportError,
+        LoweringError,
+        OptionError,
+        RegistryError,
+    )
     from npu_compiler.explanation import Explanation, explain
+    from npu_compiler.exported.load import LoadedModel, load
+    from npu_compiler.exported.write import export
     from npu_compiler.in_place import compile  # noqa: A004  # the name its users know
     from npu_compiler.lowering import register_fx_node_converter
     from npu_compiler.options import CompilerConfig
@@ -18,23 +26,31 @@ __all__ = [
     "CompilerConfig",
     "CompilerError",
     "Explanation",
+    "ExportError",
+    "LoadedModel",
     "LoweringError",
     "OptionError",
     "RegistryError",
     "compile",
     "explain",
+    "export",
+    "load",
     "register_fx_node_converter",
 ]
 
 _HOMES = {
     "CompilerConfig": "options",
     "CompilerError": "errors",
+    "ExportError": "errors",
     "Explanation": "explanation",
+    "LoadedModel": "exported.load",
     "LoweringError": "errors",
     "OptionError": "errors",
     "RegistryError": "errors",
     "compile": "in_place",
     "explain": "explanation",
+    "export": "exported.write",
+    "load": "exported.load",
     "register_fx_node_converter": "lowering",
 }
 

@@ -28,7 +28,7 @@ from npu_compiler.quantize import CompressionReport, compress_weights
 from npu_compiler.records import ProgramRecord
 from npu_runtime import observe
 
-__all__ = ["Assembled", "RefusedNode", "assemble", "count_calls"]
+__all__ = ["Assembled", "RefusedNode", "assemble", "count_calls", "own_precision"]
 
 _HEAVY = {
     torch.ops.aten.mm.default,
@@ -278,7 +278,7 @@ def _make_program(
     for node in piece.outputs:
         if lowered.values[node.name].get_node().get_type_name() == "Parameter":
             raise RefusedNode([node], "its result is an input as it is")
-    precision = config.computed_in or _own_precision(piece.module.graph)
+    precision = config.computed_in or own_precision(piece.module.graph)
     compressed = _compress(lowered.model, config)
     try:
         program = load_tolerant(lowered.model, name=name, options=compile_options(precision))
@@ -326,8 +326,8 @@ def _brief(error: Exception) -> str:
     return text if len(text) <= 160 else f"{text[:157]}..."
 
 
-def _own_precision(graph: fx.Graph) -> str:
-    """The dtype of the products decides, and without any the widest of all."""
+def own_precision(graph: fx.Graph) -> str:
+    """Returns in which precision a graph computes: the dtype of its products, or the widest."""
     heavy = {node.meta["val"].dtype for node in graph.nodes if node.target in _HEAVY}
     values = (node.meta.get("val") for node in graph.nodes)
     every = {value.dtype for value in values if isinstance(value, torch.Tensor)}

@@ -25,11 +25,14 @@ class Settings:
         cache_size_bytes: bound of that directory (NPU_COMPILE_CACHE_SIZE_MB, default 20000).
         temporary_dir: where a model lies while the device reads it (NPU_COMPILE_TMPDIR; by default
             the system's).
+        device: which of OpenVINO's devices runs exported models in a process without torch
+            (NPU_DEVICE, as npu-runtime reads it; by default the NPU where there is one).
     """
 
     cache_dir: Path
     cache_size_bytes: int
     temporary_dir: Path | None
+    device: str | None = None
 
 
 def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
@@ -53,4 +56,5 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
         cache_dir=Path(given) if given else Path(base).expanduser() / "npu",
         cache_size_bytes=int(size) * 1_000_000,
         temporary_dir=Path(temporary) if temporary else None,
+        device=values.get("NPU_DEVICE") or None,
     )

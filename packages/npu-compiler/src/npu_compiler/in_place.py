@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from npu_compiler.errors import OptionError
-from npu_compiler.options import CompilerConfig, parse_options
+from npu_compiler.options import CompilerConfig, resolve_config
 
 __all__ = ["compile", "compiled_config", "options_of", "plain_call"]
 
@@ -56,7 +56,7 @@ def compile(  # noqa: A001  # the name its users know
             'Pass the module itself; for other callables use torch.compile(..., backend="npu").',
             code="compile-module",
         )
-    resolved = _resolve(config, options)
+    resolved = resolve_config("npu_compiler.compile", config, options)
     if resolved.use_to:
         model.to("npu")
     model.train(bool(resolved.training))
@@ -94,24 +94,6 @@ def options_of(config: CompilerConfig) -> dict[str, Any]:
         and (value := getattr(config, field.name)) != field.default
     }
     return {**given, "training": bool(config.training)}
-
-
-def _resolve(config: CompilerConfig | None, options: dict[str, Any]) -> CompilerConfig:
-    if config is None:
-        return parse_options(options)
-    if not isinstance(config, CompilerConfig):
-        raise OptionError(
-            f"npu_compiler.compile: config must be a CompilerConfig; got {type(config).__name__}. "
-            "Write CompilerConfig(...), or the options by name.",
-            code="option-value",
-        )
-    if options:
-        raise OptionError(
-            "npu_compiler.compile: options stand in config or by name; got both, by name "
-            f"{', '.join(options)}. Put them into the CompilerConfig.",
-            code="option-conflict",
-        )
-    return config
 
 
 def _compiled_call(module: nn.Module, config: CompilerConfig) -> Callable[..., Any]:

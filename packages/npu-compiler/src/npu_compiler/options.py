@@ -18,7 +18,7 @@ from npu_compiler.errors import OptionError
 from npu_compiler.programs.precision import PRECISIONS, precision_name
 from npu_compiler.quantize import GROUP_SIZES, MODES
 
-__all__ = ["CompilerConfig", "backend_options", "parse_options"]
+__all__ = ["CompilerConfig", "backend_options", "parse_options", "resolve_config"]
 
 # What a caller of torch.compile says by its own arguments, or by moving the module.
 _NOT_FOR_BACKENDS = {
@@ -145,6 +145,37 @@ def parse_options(options: Mapping[str, Any] | None) -> CompilerConfig:
                 code="unknown-option",
             )
     return CompilerConfig(**given)
+
+
+def resolve_config(
+    subject: str, config: CompilerConfig | None, options: Mapping[str, Any]
+) -> CompilerConfig:
+    """Returns the configuration that a function of ours was given, whole or by name.
+
+    Args:
+        subject: the function, for messages.
+        config: as an object.
+        options: by name.
+
+    Raises:
+        OptionError: [option-value] when config is none, [option-conflict] when both are given, and
+            as parse_options.
+    """
+    if config is None:
+        return parse_options(options)
+    if not isinstance(config, CompilerConfig):
+        raise OptionError(
+            f"{subject}: config must be a CompilerConfig; got {type(config).__name__}. "
+            "Write CompilerConfig(...), or the options by name.",
+            code="option-value",
+        )
+    if options:
+        raise OptionError(
+            f"{subject}: options stand in config or by name; got both, by name "
+            f"{', '.join(options)}. Put them into the CompilerConfig.",
+            code="option-conflict",
+        )
+    return config
 
 
 def backend_options(options: Mapping[str, Any] | None) -> CompilerConfig:

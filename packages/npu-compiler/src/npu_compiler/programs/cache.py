@@ -26,6 +26,7 @@ import torch
 
 import npu_runtime
 from npu_compiler.config import read_settings
+from npu_compiler.fingerprint import fingerprint
 from npu_compiler.programs.load import load_model, write_model
 from npu_runtime import observe
 
@@ -34,8 +35,6 @@ __all__ = ["CacheStatistics", "ProgramCache", "content_key"]
 _logger = logging.getLogger(__name__)
 
 _FORMAT = 1
-_SAMPLE_BYTES = 1 << 16
-_WHOLE_BYTES = 1 << 24
 _STALE_S = 3600.0
 
 
@@ -186,7 +185,7 @@ class ProgramCache:
                 except RuntimeError as failure:
                     # OpenVINO reports a full disk so.
                     raise OSError(str(failure).strip()) from failure
-                files = {path.name: _fingerprint(path) for path in sorted(place.iterdir())}
+                files = {path.name: fingerprint(path) for path in sorted(place.iterdir())}
                 record = {"format": _FORMAT, "created": time.time(), "files": files}
                 _write_json(place / "entry.json", record)
                 try:
@@ -242,28 +241,14 @@ def _damage(entry: Path) -> str | None:
         expected = record["files"]
         if record["format"] != _FORMAT or "model.xml" not in expected:
             return "another format"
-        for file_name, fingerprint in expected.items():
-            if _fingerprint(entry / file_name) != fingerprint:
+        for file_name, written in expected.items():
+            if fingerprint(entry / file_name) != written:
                 return f"{file_name} is not what was written"
     except FileNotFoundError as missing:
         return f"{Path(str(missing.filename)).name} is missing"
     except (OSError, ValueError, KeyError, TypeError) as failure:
         return f"entry.json cannot be read: {failure}"
     return None
-
-
-def _fingerprint(path: Path) -> dict[str, Any]:
-    """Size and checksum; of large files the checksum of samples, so that loading stays fast."""
-    size = path.stat().st_size
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        if size <= _WHOLE_BYTES:
-            digest.update(file.read())
-        else:
-            for index in range(64):
-                file.seek((size - _SAMPLE_BYTES) * index // 63)
-                digest.update(file.read(_SAMPLE_BYTES))
-    return {"size": size, "sha256": digest.hexdigest()}
 
 
 def _check_blobs(blobs: Path) -> None:
@@ -274,7 +259,7 @@ def _check_blobs(blobs: Path) -> None:
         return
     try:
         expected = json.loads(record.read_text())
-        is_whole = {path.name: _fingerprint(path) for path in found} == expected
+        is_whole = {path.name: fingerprint(path) for path in found} == expected
     except (OSError, ValueError):
         is_whole = False
     if not is_whole:
@@ -287,7 +272,7 @@ def _record_blobs(blobs: Path) -> None:
         record = blobs / "blobs.json"
         found = [path for path in blobs.glob("*") if path != record and path.suffix != ".tmp"]
         if found:
-            _write_json(record, {path.name: _fingerprint(path) for path in found})
+            _write_json(record, {path.name: fingerprint(path) for path in found})
     except OSError as failure:
         _logger.warning("program cache: cannot record blobs in %s (%s)", blobs, failure)
 

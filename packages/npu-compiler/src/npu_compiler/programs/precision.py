@@ -1,8 +1,7 @@
-"""Which OpenVINO properties a precision asks for, all set on purpose.
+"""Which OpenVINO properties a precision asks for on the device that serves.
 
-Devices differ in their defaults, and the CPU plugin's change results: bf16 where the processor has
-it, a u8 key/value cache, and activations quantized to 8 bits beside compressed weights even under
-the f32 hint. Compressing weights is npu_compiler.quantize's work.
+The properties themselves are npu_compiler.device_options', compressing weights is
+npu_compiler.quantize's work.
 """
 
 from __future__ import annotations
@@ -10,18 +9,10 @@ from __future__ import annotations
 import torch
 
 import npu_runtime
+from npu_compiler.device_options import PRECISIONS, device_options
 from npu_compiler.errors import OptionError
 
 __all__ = ["PRECISIONS", "compile_options", "precision_name"]
-
-# Name -> hint. int8 and int4 speak of the weights; what is computed with them stays float32.
-PRECISIONS = {
-    "float32": "f32",
-    "bfloat16": "bf16",
-    "float16": "f16",
-    "int8": "f32",
-    "int4": "f32",
-}
 
 
 def precision_name(dtype: torch.dtype | str) -> str:
@@ -61,22 +52,11 @@ def compile_options(
     Raises:
         OptionError: [unknown-dtype].
     """
-    hint = PRECISIONS[precision_name(dtype)]
     serving = npu_runtime.device_info()
-    kind = (device or serving.device).partition(".")[0]
-    if kind in ("CPU", "SIM") and hint == "f16" and "FP16" not in serving.capabilities:
-        # Without float16 arithmetic the CPU plugin computes in bfloat16 under this hint (measured
-        # on OpenVINO 2026.4.1: relative error 4e-3 in a product of 8 terms).
-        hint = "f32"
-    if kind == "NPU":
-        return {"INFERENCE_PRECISION_HINT": "f16", "PERFORMANCE_HINT": "LATENCY"}
-    options = {
-        "INFERENCE_PRECISION_HINT": hint,
-        "KV_CACHE_PRECISION": kv_cache or hint,
-        "DYNAMIC_QUANTIZATION_GROUP_SIZE": str(dynamic_quantization_group_size),
-        "PERFORMANCE_HINT": "LATENCY",
-    }
-    if kind == "CPU":
-        # One request at a time wants all cores, also on machines with two sockets.
-        options["NUM_STREAMS"] = "1"
-    return options
+    return device_options(
+        precision_name(dtype),
+        device=device or serving.device,
+        has_float16="FP16" in serving.capabilities,
+        dynamic_quantization_group_size=dynamic_quantization_group_size,
+        kv_cache=kv_cache,
+    )

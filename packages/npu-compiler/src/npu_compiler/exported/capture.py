@@ -1,0 +1,154 @@
+"""A module as one functional graph with its weights named, for a folder.
+
+What torch.compile captures is npu_compiler.backend's; here nothing may be left to Python, so
+torch.export captures and says what it cannot. Writing is npu_compiler.exported.write's work.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.export import Dim, ExportedProgram, default_decompositions
+from torch.utils import _pytree as pytree
+
+from npu_compiler.capture import decompositions
+from npu_compiler.errors import ExportError
+from npu_compiler.lowering import find_converter
+
+__all__ = ["Captured", "capture_module"]
+
+
+@dataclass(frozen=True)
+class Captured:
+    """A captured module.
+
+    Attributes:
+        program: torch's own form: graph, signature and structure of the result.
+        constants: placeholder name -> parameter, buffer or constant of the module.
+        inputs: placeholder names of the tensors that a call gives, in order.
+    """
+
+    program: ExportedProgram
+    constants: Mapping[str, torch.Tensor]
+    inputs: tuple[str, ...]
+
+
+def capture_module(
+    model: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    dynamic: Mapping[str, Iterable[int]],
+) -> Captured:
+    """Captures a module for inference.
+
+    Args:
+        model: any module; its training flags are as before afterwards.
+        args: example arguments.
+        kwargs: by name.
+        dynamic: name of a parameter of forward -> dims whose sizes may vary.
+
+    Raises:
+        ExportError: [export-dynamic] for a name or dim that is not there, or a size that the model
+            needs as it is; [export-capture] for what cannot be captured; [export-writes] for a
+            model that changes a buffer or an input.
+    """
+    shapes = _dynamic_shapes(model, args, kwargs, dynamic)
+    flags = {module: module.training for module in model.modules()}
+    try:
+        model.eval()
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            program = torch.export.export(
+                model, args, dict(kwargs), dynamic_shapes=shapes, strict=False
+            )
+            program = program.run_decompositions(_table())
+    except Exception as failure:  # torch.export has a dozen classes for what it cannot capture
+        raise _refusal(model, failure, bool(dynamic)) from failure
+    finally:
+        for module, training in flags.items():
+            module.training = training
+    signature = program.graph_signature
+    written = [*signature.buffers_to_mutate.values(), *signature.user_inputs_to_mutate.values()]
+    if written:
+        raise ExportError(
+            f"{type(model).__name__}: an exported model changes neither buffers nor inputs; got "
+            f"writes to {', '.join(map(str, written))}. Return the new values instead.",
+            code="export-writes",
+        )
+    inputs = tuple(name for name in signature.user_inputs if isinstance(name, str))
+    return Captured(program, _constants(program), inputs)
+
+
+@functools.cache
+def _table() -> dict[Any, Callable[..., Any]]:
+    """What torch takes apart: all that has no converter."""
+    every = dict(default_decompositions().items())  # type: ignore[no-untyped-call]
+    return {op: made for op, made in every.items() if find_converter(op) is None} | decompositions()
+
+
+def _constants(program: ExportedProgram) -> dict[str, torch.Tensor]:
+    signature = program.graph_signature
+    named = {
+        **signature.inputs_to_parameters,
+        **signature.inputs_to_buffers,
+        **signature.inputs_to_lifted_tensor_constants,
+    }
+    held = {**program.constants, **program.state_dict}
+    return {placeholder: held[target].detach() for placeholder, target in named.items()}
+
+
+def _dynamic_shapes(
+    model: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    dynamic: Mapping[str, Iterable[int]],
+) -> dict[str, Any] | None:
+    if not dynamic:
+        return None
+    bound = inspect.signature(model.forward).bind(*args, **kwargs).arguments
+    unknown = [name for name in dynamic if not isinstance(bound.get(name), torch.Tensor)]
+    if unknown:
+        tensors = [name for name, value in bound.items() if isinstance(value, torch.Tensor)]
+        raise ExportError(
+            f"{type(model).__name__}: dynamic names tensors among the arguments, which are "
+            f"{', '.join(tensors) or 'none'}; got {unknown[0]!r}. Name one of these.",
+            code="export-dynamic",
+        )
+    shapes: dict[str, Any] = {}
+    for name, value in bound.items():
+        if name not in dynamic:
+            shapes[name] = pytree.tree_map(lambda _: None, value)
+            continue
+        dims = tuple(dynamic[name])
+        wrong = [dim for dim in dims if not -value.dim() <= dim < value.dim()]
+        if wrong:
+            raise ExportError(
+                f"{type(model).__name__}: dynamic dims of {name!r} are below {value.dim()}; got "
+                f"{wrong[0]}. Give dims of its shape {tuple(value.shape)}.",
+                code="export-dynamic",
+            )
+        shapes[name] = {dim % value.dim(): Dim.DYNAMIC for dim in dims}
+    return shapes
+
+
+def _refusal(model: nn.Module, failure: Exception, is_dynamic: bool) -> ExportError:
+    lines: Sequence[str] = str(failure).strip().splitlines() or [type(failure).__name__]
+    text = " ".join(line.strip() for line in lines[:3])
+    if is_dynamic and ("specializ" in str(failure) or "Constraints violated" in str(failure)):
+        return ExportError(
+            f"{type(model).__name__}: a dynamic size must be free in the whole model; {text} Leave "
+            "that dim out of dynamic, or give examples with sizes above 1.",
+            code="export-dynamic",
+        )
+    return ExportError(
+        f"{type(model).__name__}: an exported model is one graph without Python that depends on "
+        f"values; {text} Use npu_compiler.compile, which takes such models apart.",
+        code="export-capture",
+    )

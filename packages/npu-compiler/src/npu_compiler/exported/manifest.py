@@ -1,0 +1,197 @@
+"""What an exported folder says of its model: a JSON file beside the IR, and its checks.
+
+Writing a folder is npu_compiler.exported.write's work, running it npu_compiler.exported.load's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from npu_compiler.device_options import PRECISIONS
+from npu_compiler.errors import ExportError
+from npu_compiler.fingerprint import fingerprint
+
+__all__ = ["FILE_NAME", "FORMAT", "Manifest", "PortSpec", "build", "read_manifest"]
+
+FORMAT = 1
+FILE_NAME = "manifest.json"
+
+
+@dataclass(frozen=True)
+class PortSpec:
+    """An input or an output.
+
+    Attributes:
+        name: of the parameter of the model's forward; outputs are numbered.
+        dtype: torch's name, as float32.
+        shape: a number per dimension, or the name of a size that may vary; equal names are equal
+            sizes. None stands for one that follows from others.
+        port: index among the inputs of the IR; None for an input that the model does not read.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int | str | None, ...]
+    port: int | None
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """All that is known of an exported model.
+
+    Attributes:
+        name: class of the module.
+        precision: in which the program computes.
+        compression: int8 or int4 where weights were compressed, else None.
+        inputs, outputs: in order.
+        structure: of the result: {"tensor": index of the output}, {"value": a plain value},
+            {"list": [...]}, {"tuple": [...]} or {"dict": {...}}.
+        sizes: name of a varying size -> least and greatest value, None for no bound.
+        versions: package -> version that wrote it.
+        files: file name -> size and checksum.
+        format: of this file.
+    """
+
+    name: str
+    precision: str
+    compression: str | None
+    inputs: tuple[PortSpec, ...]
+    outputs: tuple[PortSpec, ...]
+    structure: Mapping[str, Any]
+    sizes: Mapping[str, tuple[int, int | None]]
+    versions: Mapping[str, str]
+    files: Mapping[str, Mapping[str, Any]]
+    format: int = FORMAT
+
+    def write(self, folder: Path) -> None:
+        """Writes the manifest into a folder."""
+        (folder / FILE_NAME).write_text(json.dumps(dataclasses.asdict(self), indent=2) + "\n")
+
+    def check_call(self, inputs: Sequence[tuple[str, tuple[int, ...]]]) -> None:
+        """Checks dtypes and shapes of a call.
+
+        Args:
+            inputs: dtype and shape of each.
+
+        Raises:
+            ExportError: [export-input] naming the input, what it must be and what it was.
+        """
+        known: dict[str, int] = {}
+        for port, (dtype, shape) in zip(self.inputs, inputs, strict=True):
+            if dtype != port.dtype:
+                raise self._input_error(port, f"have dtype {port.dtype}", f"{dtype}", "Convert it")
+            if len(shape) != len(port.shape) or not all(
+                self._fits(size, wanted, known)
+                for size, wanted in zip(shape, port.shape, strict=True)
+            ):
+                raise self._input_error(
+                    port, f"have shape {self._shape_text(port, known)}", f"{shape}", "Reshape it"
+                )
+
+    def _fits(self, size: int, wanted: int | str | None, known: dict[str, int]) -> bool:
+        if wanted is None:
+            return True
+        if isinstance(wanted, int):
+            return size == wanted
+        least, greatest = self.sizes.get(wanted, (0, None))
+        in_range = size >= least and (greatest is None or size <= greatest)
+        return in_range and known.setdefault(wanted, size) == size
+
+    def _shape_text(self, port: PortSpec, known: Mapping[str, int]) -> str:
+        texts = []
+        for size in port.shape:
+            if not isinstance(size, str):
+                texts.append("any" if size is None else str(size))
+                continue
+            least, greatest = self.sizes.get(size, (0, None))
+            bounds = f">= {least}" if greatest is None else f"{least} to {greatest}"
+            found = f", here {known[size]}" if size in known else ""
+            texts.append(f"{size} ({bounds}{found})")
+        return f"({', '.join(texts)})"
+
+    def _input_error(self, port: PortSpec, rule: str, received: str, step: str) -> ExportError:
+        return ExportError(
+            f"{self.name}: input {port.name!r} must {rule}; got {received}. {step}.",
+            code="export-input",
+        )
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Reads a folder's manifest and checks it and its files.
+
+    Raises:
+        ExportError: [export-absent] when it is no exported folder, [export-format] for one of
+            another format, [export-corrupt] when a file is not what was written.
+    """
+    try:
+        raw = json.loads((folder / FILE_NAME).read_text())
+    except FileNotFoundError as missing:
+        raise ExportError(
+            f"npu_compiler.load: the path must be a folder that npu_compiler.export wrote; got "
+            f"{str(folder)!r} without {FILE_NAME}. Export the model again.",
+            code="export-absent",
+        ) from missing
+    except (OSError, ValueError) as failure:
+        raise _corrupt(folder, f"{FILE_NAME} cannot be read: {failure}") from failure
+    if not isinstance(raw, dict) or raw.get("format") != FORMAT:
+        found = raw.get("format") if isinstance(raw, dict) else raw
+        raise ExportError(
+            f"npu_compiler.load: {folder} must have format {FORMAT}; got {found!r}. Export the "
+            "model again with this version of npu-compiler.",
+            code="export-format",
+        )
+    try:
+        manifest = Manifest(
+            **{
+                **raw,
+                "inputs": tuple(_port(port) for port in raw["inputs"]),
+                "outputs": tuple(_port(port) for port in raw["outputs"]),
+                "sizes": {name: tuple(bounds) for name, bounds in raw["sizes"].items()},
+            }
+        )
+        _check_structure(manifest.structure, len(manifest.outputs))
+    except (LookupError, TypeError, ValueError, AttributeError) as failure:
+        raise _corrupt(folder, f"{FILE_NAME} is not as it was written: {failure}") from failure
+    if manifest.precision not in PRECISIONS:
+        raise _corrupt(folder, f"{FILE_NAME} names the precision {manifest.precision!r}")
+    for name, written in manifest.files.items():
+        path = folder / name
+        if not path.is_file():
+            raise _corrupt(folder, f"{name} is missing")
+        if fingerprint(path) != written:
+            raise _corrupt(folder, f"{name} is not what was written")
+    return manifest
+
+
+def _port(raw: Mapping[str, Any]) -> PortSpec:
+    return PortSpec(**{**raw, "shape": tuple(raw["shape"])})
+
+
+def _check_structure(structure: Mapping[str, Any], outputs: int) -> None:
+    build(structure, [None] * outputs)
+
+
+def build(structure: Mapping[str, Any], tensors: Sequence[Any]) -> Any:
+    """Makes a result of its structure and the outputs."""
+    ((kind, content),) = structure.items()
+    if kind == "tensor":
+        return tensors[content]
+    if kind == "value":
+        return content
+    if kind == "dict":
+        return {key: build(value, tensors) for key, value in content.items()}
+    parts = [build(part, tensors) for part in content]
+    return tuple(parts) if kind == "tuple" else parts
+
+
+def _corrupt(folder: Path, reason: str) -> ExportError:
+    return ExportError(
+        f"npu_compiler.load: {folder} must be as it was exported; {reason}. Export the model "
+        "again, or copy the folder again.",
+        code="export-corrupt",
+    )

@@ -1,0 +1,243 @@
+"""npu_compiler.export: a model as a folder with IR, weights and a manifest.
+
+Capturing is npu_compiler.exported.capture's work, reading npu_compiler.exported.load's.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import openvino as ov
+import torch
+from torch import fx, nn
+from torch.utils import _pytree as pytree
+
+from npu_compiler.assembly import own_precision
+from npu_compiler.capability import is_symbolic, refusal
+from npu_compiler.errors import ExportError, LoweringError
+from npu_compiler.exported.capture import Captured, capture_module
+from npu_compiler.exported.manifest import Manifest, PortSpec
+from npu_compiler.fingerprint import fingerprint
+from npu_compiler.lowering import LoweredModel, lower, op_name, source_line
+from npu_compiler.options import CompilerConfig, resolve_config
+from npu_compiler.programs.load import write_model
+from npu_compiler.quantize import compress_weights
+
+__all__ = ["export"]
+
+_NO_BOUND = 1 << 62
+
+
+def export(
+    model: nn.Module,
+    example_inputs: tuple[Any, ...],
+    path: str | os.PathLike[str],
+    *,
+    kwargs: Mapping[str, Any] | None = None,
+    dynamic: Mapping[str, Iterable[int]] | None = None,
+    config: CompilerConfig | None = None,
+    overwrite: bool = False,
+    **options: Any,
+) -> Path:
+    """Writes a model to a folder that npu_compiler.load runs without torch and without its class.
+
+    The whole model becomes one program for inference. Arguments that are no tensors are fixed as
+    they are in the example. Nothing in the folder is a pickle.
+
+    Args:
+        model: any module, on cpu or npu.
+        example_inputs: positional arguments of a call.
+        path: the folder to make.
+        kwargs: arguments by name.
+        dynamic: name of a tensor argument -> dims whose sizes may vary, as {"input_ids": (0, 1)}.
+        config: dtype, precision, group_size and symmetric are what counts here.
+        overwrite: replace what lies at the path.
+        options: the options by name, instead of config.
+
+    Returns:
+        The folder.
+
+    Raises:
+        ExportError: [export-capture], [export-writes] or [export-dynamic] for a model that cannot
+            be one program of varying sizes, [export-output] for a result that JSON cannot describe,
+            [export-exists] when something lies at the path.
+        LoweringError: [no-converter] or [cannot-lower] naming the call and its source line.
+        OptionError: as CompilerConfig.
+    """
+    folder = Path(path)
+    if folder.exists() and not overwrite:
+        raise ExportError(
+            f"npu_compiler.export: the path must be free; got {str(folder)!r}, which is there. "
+            "Choose another, or pass overwrite=True.",
+            code="export-exists",
+        )
+    chosen = resolve_config("npu_compiler.export", config, options)
+    captured = capture_module(model, tuple(example_inputs), kwargs or {}, dynamic or {})
+    module = captured.program.graph_module
+    for node in module.graph.nodes:
+        _check_call(node, chosen)
+    lowered = lower(module, constants=captured.constants, name=type(model).__name__)
+    compression = None
+    if chosen.compression is not None:
+        compress_weights(
+            lowered.model,
+            mode=chosen.compression,
+            group_size=chosen.group_size,
+            symmetric=chosen.symmetric,
+        )
+        compression = chosen.compression
+    precision = chosen.computed_in or own_precision(module.graph)
+    described = _describe(model, captured, lowered, precision, compression)
+    return _write(folder, lowered.model, described)
+
+
+def _check_call(node: fx.Node, config: CompilerConfig) -> None:
+    if node.op != "call_function" or is_symbolic(node):
+        return
+    reason = refusal(node, config)
+    if reason is None:
+        return
+    line = source_line(node)
+    where = f"node {node.name}, {line}" if line else f"node {node.name}"
+    code = "no-converter" if reason.startswith("no converter") else "cannot-lower"
+    raise LoweringError(
+        f"Cannot lower {op_name(node.target)} ({where}): {reason}, and an exported model is one "
+        "program. Register a converter, or use npu_compiler.compile, which runs the call eagerly.",
+        code,
+        node.name,
+        reason,
+    )
+
+
+def _describe(
+    model: nn.Module,
+    captured: Captured,
+    lowered: LoweredModel,
+    precision: str,
+    compression: str | None,
+) -> Manifest:
+    sizes = _Sizes(captured)
+    nodes = {node.name: node for node in captured.program.graph.nodes}
+    ports = {name: index for index, name in enumerate(lowered.input_names)}
+    inputs = tuple(
+        PortSpec(name, _dtype(meta), sizes.shape(name, meta), ports.get(name))
+        for name in captured.inputs
+        for meta in [nodes[name].meta["val"]]
+    )
+    outputs = tuple(
+        PortSpec(f"output_{index}", _dtype(meta), sizes.shape("", meta), index)
+        for index, name in enumerate(lowered.output_names)
+        for meta in [nodes[name].meta["val"]]
+    )
+    return Manifest(
+        name=type(model).__name__,
+        precision=precision,
+        compression=compression,
+        inputs=inputs,
+        outputs=outputs,
+        structure=_structure(model, captured, lowered),
+        sizes=sizes.bounds(),
+        versions={name: version(name) for name in ("torch", "openvino", "npu-compiler")},
+        files={},
+    )
+
+
+class _Sizes:
+    """Names for the sizes that vary: the input and dim where each stands first."""
+
+    def __init__(self, captured: Captured) -> None:
+        self._ranges = captured.program.range_constraints
+        self._names: dict[Any, str] = {}
+
+    def shape(self, name: str, meta: torch.Tensor) -> tuple[int | str | None, ...]:
+        """Returns a shape for the manifest; an input, which has a name, may name its sizes."""
+        shape: list[int | str | None] = []
+        for dim, size in enumerate(meta.shape):
+            if isinstance(size, int):
+                shape.append(size)
+                continue
+            symbol = size.node.expr
+            if name and symbol.is_symbol:
+                self._names.setdefault(symbol, f"{name}.{dim}")
+            shape.append(self._names.get(symbol))
+        return tuple(shape)
+
+    def bounds(self) -> dict[str, tuple[int, int | None]]:
+        """Returns least and greatest value of each size."""
+        found = {}
+        for symbol, name in self._names.items():
+            bounds = self._ranges.get(symbol)
+            # 2 is torch's way to say that it did not look at sizes 0 and 1. Programs broadcast by
+            # the sizes that they are given, and take no empty tensors.
+            lower = int(bounds.lower) if bounds is not None else 1
+            upper = bounds.upper if bounds is not None else None
+            most = int(upper) if upper is not None and upper.is_Integer else _NO_BOUND
+            found[name] = (1 if lower <= 2 else lower, most if most < _NO_BOUND else None)
+        return found
+
+
+def _dtype(meta: torch.Tensor) -> str:
+    return str(meta.dtype).removeprefix("torch.")
+
+
+def _structure(model: nn.Module, captured: Captured, lowered: LoweredModel) -> dict[str, Any]:
+    spec = captured.program.call_spec.out_spec
+    assert spec is not None
+    output = next(node for node in captured.program.graph.nodes if node.op == "output")
+    leaves = [
+        _Leaf({"tensor": index} if index is not None else {"value": value})
+        for value, index in zip(pytree.tree_leaves(output.args[0]), lowered.outputs, strict=True)
+    ]
+    return _as_json(type(model).__name__, pytree.tree_unflatten(leaves, spec))
+
+
+class _Leaf:
+    """A place in the result: an output, or a plain value."""
+
+    def __init__(self, content: dict[str, Any]) -> None:
+        self.content = content
+
+
+def _as_json(name: str, value: Any) -> dict[str, Any]:
+    if isinstance(value, _Leaf):
+        plain = value.content.get("value")
+        if plain is None or isinstance(plain, (bool, int, float, str)):
+            return value.content
+    elif isinstance(value, Mapping):
+        if all(isinstance(key, str) for key in value):
+            return {"dict": {key: _as_json(name, part) for key, part in value.items()}}
+    elif hasattr(value, "_asdict"):
+        return {"dict": {key: _as_json(name, part) for key, part in value._asdict().items()}}
+    elif isinstance(value, (list, tuple)):
+        kind = "list" if isinstance(value, list) else "tuple"
+        return {kind: [_as_json(name, part) for part in value]}
+    raise ExportError(
+        f"{name}: a result is made of tensors, numbers, lists, tuples and dicts with names; got "
+        f"{type(value).__name__}. Return one of these.",
+        code="export-output",
+    )
+
+
+def _write(folder: Path, model: ov.Model, manifest: Manifest) -> Path:
+    """Writes beside the folder and renames, so that nobody sees half of it."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    place = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    try:
+        place.chmod(0o755)
+        write_model(model, place / "model.xml")
+        files = {file.name: fingerprint(file) for file in sorted(place.iterdir())}
+        Manifest(**{**vars(manifest), "files": files}).write(place)
+        if folder.is_dir() and not folder.is_symlink():
+            shutil.rmtree(folder)
+        else:
+            folder.unlink(missing_ok=True)
+        place.rename(folder)
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+    return folder
