@@ -12,6 +12,7 @@ PAGES = (
     "docs/guides/device.md",
     "docs/guides/export.md",
     "docs/guides/fused-operators.md",
+    "docs/guides/graph-builder.md",
     "docs/guides/memory.md",
     "docs/guides/mixed-precision.md",
     "docs/guides/moving-from-cuda.md",

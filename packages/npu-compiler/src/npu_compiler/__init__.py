@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from npu_compiler.errors import (
         CompilerError,
         ExportError,
+        GraphError,
         LoweringError,
         OptionError,
         RegistryError,
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from npu_compiler.explanation import Explanation, explain
     from npu_compiler.exported.load import LoadedModel, load
     from npu_compiler.exported.write import export
+    from npu_compiler.graph_builder import GraphBuilder, GraphTensor
     from npu_compiler.in_place import compile  # noqa: A004  # the name its users know
     from npu_compiler.lowering import register_fx_node_converter
     from npu_compiler.options import CompilerConfig
@@ -27,6 +29,9 @@ __all__ = [
     "CompilerError",
     "Explanation",
     "ExportError",
+    "GraphBuilder",
+    "GraphError",
+    "GraphTensor",
     "LoadedModel",
     "LoweringError",
     "OptionError",
@@ -43,6 +48,9 @@ _HOMES = {
     "CompilerError": "errors",
     "ExportError": "errors",
     "Explanation": "explanation",
+    "GraphBuilder": "graph_builder",
+    "GraphError": "errors",
+    "GraphTensor": "graph_builder",
     "LoadedModel": "exported.load",
     "LoweringError": "errors",
     "OptionError": "errors",

@@ -11,7 +11,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-__all__ = ["CompilerError", "ExportError", "LoweringError", "OptionError", "RegistryError"]
+__all__ = [
+    "CompilerError",
+    "ExportError",
+    "GraphError",
+    "LoweringError",
+    "OptionError",
+    "RegistryError",
+]
 
 
 def _platform_errors() -> ModuleType:
@@ -69,3 +76,7 @@ class OptionError(CompilerError, ValueError):
 
 class ExportError(CompilerError, ValueError):
     """A model cannot be exported, an exported one cannot be loaded, or its inputs do not fit."""
+
+
+class GraphError(CompilerError, ValueError):
+    """A graph built by hand has a call, an input or an output that does not fit."""

@@ -17,12 +17,12 @@ UNARY = [
     aten.mish.default, aten.hardsigmoid.default, aten.hardswish.default, aten.elu.default,
     aten.leaky_relu.default, aten.softplus.default, aten.hardtanh.default, aten.relu6.default,
     aten.reciprocal.default, aten.exp2.default, aten.atan.default, aten.sinh.default,
-    aten.cosh.default,
+    aten.cosh.default, aten.asinh.default,
 ]  # fmt: skip
 POSITIVE = [
     aten.log.default, aten.sqrt.default, aten.rsqrt.default, aten.log2.default,
     aten.log10.default, aten.tan.default, aten.asin.default, aten.acos.default,
-    aten.logit.default,
+    aten.logit.default, aten.atanh.default,
 ]  # fmt: skip
 BINARY = [
     aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor, aten.maximum.default,
@@ -55,6 +55,10 @@ def test_unary_equals_eager(lowers, op, layout, dtype):
 @pytest.mark.parametrize("op", POSITIVE, ids=str)
 def test_unary_on_the_open_interval_equals_eager(lowers, op):
     lowers(lambda x: op(x), torch.rand(4, 6) * 0.8 + 0.1)
+
+
+def test_acosh_equals_eager_above_one(lowers):
+    lowers(torch.acosh, torch.rand(4, 6) + 1.05)
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)

@@ -1,0 +1,347 @@
+"""Calls of a graph by the names of intel-npu-acceleration-library's NNFactory.
+
+Each is a short way to calls of torch, which the tensors of a graph take themselves. Compiling and
+running is npu_compiler.graph_builder.builder's work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from npu_compiler.errors import GraphError
+from npu_compiler.graph_builder.recording import GraphTensor, Recording
+
+__all__ = ["NamedCalls", "torch_dtype_of"]
+
+Axes = int | Sequence[int] | None
+
+
+def torch_dtype_of(dtype: Any) -> torch.dtype:
+    """Returns torch's dtype for one of torch, of numpy, or a name.
+
+    Raises:
+        GraphError: [graph-parameter] for anything else.
+    """
+    if isinstance(dtype, torch.dtype):
+        return dtype
+    name = dtype.removeprefix("torch.") if isinstance(dtype, str) else None
+    if name is None:
+        try:
+            name = np.dtype(dtype).name
+        except TypeError:
+            name = ""
+    found = getattr(torch, name, None)
+    if not isinstance(found, torch.dtype):
+        raise GraphError(
+            f"GraphBuilder: a dtype is torch's, numpy's or its name; got {dtype!r}. Pass "
+            "torch.float32, for example.",
+            code="graph-parameter",
+        )
+    return found
+
+
+def _named(function: Callable[..., Any], text: str) -> Callable[..., GraphTensor]:
+    """A method that is one call of torch."""
+
+    def method(self: NamedCalls, *args: Any, **kwargs: Any) -> GraphTensor:
+        return self._call(function, args, kwargs)
+
+    method.__doc__ = text
+    return method
+
+
+def _swish(x: torch.Tensor, beta: float = 1.0) -> torch.Tensor:
+    return x * torch.sigmoid(beta * x)
+
+
+def _grn(x: torch.Tensor, bias: float = 1e-6) -> torch.Tensor:
+    return x / (x.square().sum(1, keepdim=True) + bias).sqrt()
+
+
+class NamedCalls:
+    """The inputs, constants and named calls of a GraphBuilder."""
+
+    _recording: Recording
+
+    def parameter(self, shape: Sequence[int], dtype: Any = torch.float32) -> GraphTensor:
+        """Adds an input.
+
+        Args:
+            shape: positive sizes.
+            dtype: a torch dtype, a numpy dtype or a name.
+
+        Raises:
+            GraphError: [graph-parameter] for another size or dtype.
+        """
+        if not all(isinstance(size, int) and size > 0 for size in shape):
+            raise GraphError(
+                f"GraphBuilder.parameter: sizes are positive whole numbers; got {tuple(shape)}. "
+                "Build a graph for each shape.",
+                code="graph-parameter",
+            )
+        return self._recording.add_parameter(shape, torch_dtype_of(dtype))
+
+    def constant(self, data: Any) -> GraphTensor:
+        """Adds a constant: a tensor, an array, a number or a list of numbers.
+
+        As in torch, numbers without a dtype of their own are float32 or int64.
+
+        Raises:
+            GraphError: [graph-parameter] for what is no number.
+        """
+        if isinstance(data, GraphTensor):
+            return data
+        if isinstance(data, torch.Tensor):
+            return self._recording.add_constant(data)
+        try:
+            return self._recording.add_constant(torch.as_tensor(data))
+        except (TypeError, ValueError, RuntimeError) as failure:
+            raise GraphError(
+                f"GraphBuilder.constant: data is a tensor, an array or numbers; got "
+                f"{type(data).__name__}: {failure}. Pass one of these.",
+                code="graph-parameter",
+            ) from failure
+
+    def to(self, x: GraphTensor, dtype: Any) -> GraphTensor:
+        """Casts."""
+        return self._call(torch.Tensor.to, (x, torch_dtype_of(dtype)))
+
+    def matmul(
+        self, x: GraphTensor, weights: GraphTensor, trA: bool = False, trB: bool = True
+    ) -> GraphTensor:
+        """Multiplies; trB stands for weights of shape (outputs, inputs), as torch keeps them."""
+        left = self._call(torch.Tensor.mT.__get__, (x,)) if trA else x  # type: ignore[attr-defined]
+        right = (
+            self._call(torch.Tensor.mT.__get__, (weights,))  # type: ignore[attr-defined]
+            if trB
+            else weights
+        )
+        return self._call(torch.matmul, (left, right))
+
+    def linear(
+        self,
+        x: GraphTensor,
+        output_channels: int,
+        input_channels: int,
+        bias: bool = False,
+        act_dtype: Any = None,
+        wt_dtype: Any = None,
+    ) -> GraphTensor:
+        """Adds a layer whose weight, and bias, are further parameters of the graph.
+
+        Args:
+            x: (..., input_channels).
+            output_channels: rows of the weight.
+            input_channels: columns of the weight.
+            bias: whether there is one, of shape (output_channels,).
+            act_dtype: to what x is cast; by default it is not.
+            wt_dtype: of the parameters; by default x's.
+        """
+        given = x if act_dtype is None else self.to(x, act_dtype)
+        dtype = given.dtype if wt_dtype is None else wt_dtype
+        weight = self.parameter((output_channels, input_channels), dtype)
+        offset = self.parameter((output_channels,), dtype) if bias else None
+        return self._call(F.linear, (given, weight, offset))
+
+    def convolution(
+        self,
+        x: GraphTensor,
+        weights: GraphTensor,
+        bias: GraphTensor | None = None,
+        strides: int | Sequence[int] = 1,
+        padding: int | Sequence[int] = 0,
+        dilation: int | Sequence[int] = 1,
+        groups: int = 1,
+    ) -> GraphTensor:
+        """Convolves x (batch, channels, ...) over its 1, 2 or 3 further dimensions."""
+        function = {3: F.conv1d, 5: F.conv3d}.get(x.dim(), F.conv2d)
+        return self._call(function, (x, weights, bias, strides, padding, dilation, groups))
+
+    def transpose(self, x: GraphTensor, input_order: Sequence[int]) -> GraphTensor:
+        """Permutes all axes."""
+        return self._call(torch.permute, (x, tuple(input_order)))
+
+    def unsqueeze(self, x: GraphTensor, axis: int | Sequence[int]) -> GraphTensor:
+        """Adds axes of size 1 at these places of the result."""
+        axes = [axis] if isinstance(axis, int) else axis
+        rank = x.dim() + len(axes)
+        for place in sorted(number % rank for number in axes):
+            x = self._call(torch.unsqueeze, (x, place))
+        return x
+
+    def slice(
+        self,
+        x: GraphTensor,
+        begin: Sequence[int],
+        end: Sequence[int],
+        stride: Sequence[int] | None = None,
+    ) -> GraphTensor:
+        """Takes x[begin:end:stride] of the leading axes.
+
+        Raises:
+            GraphError: [graph-op] when the lengths differ.
+        """
+        steps = [1] * len(begin) if stride is None else list(stride)
+        if not len(begin) == len(end) == len(steps):
+            raise GraphError(
+                f"GraphBuilder.slice: begin, end and stride have one length; got {len(begin)}, "
+                f"{len(end)} and {len(steps)}. Give a number per axis.",
+                code="graph-op",
+            )
+        parts = tuple(map(slice, begin, end, steps))
+        return self._call(torch.Tensor.__getitem__, (x, parts))
+
+    def concat(self, *tensors: GraphTensor, axis: int) -> GraphTensor:
+        """Joins tensors along an axis."""
+        return self._call(torch.cat, (list(tensors), axis))
+
+    def reduce_max(
+        self, x: GraphTensor, reduction_axes: Axes = None, keep_dims: bool = False
+    ) -> GraphTensor:
+        """Takes the largest over axes, by default all."""
+        return self._call(torch.amax, (x, _axes(x, reduction_axes), keep_dims))
+
+    def reduce_min(
+        self, x: GraphTensor, reduction_axes: Axes = None, keep_dims: bool = False
+    ) -> GraphTensor:
+        """Takes the smallest over axes, by default all."""
+        return self._call(torch.amin, (x, _axes(x, reduction_axes), keep_dims))
+
+    def reduce_mean(
+        self, x: GraphTensor, reduction_axes: Axes = None, keep_dims: bool = False
+    ) -> GraphTensor:
+        """Takes the mean over axes, by default all."""
+        return self._call(torch.mean, (x, _axes(x, reduction_axes), keep_dims))
+
+    def reduce_sum(
+        self, x: GraphTensor, reduction_axes: Axes = None, keep_dims: bool = False
+    ) -> GraphTensor:
+        """Adds up over axes, by default all."""
+        return self._call(torch.sum, (x, _axes(x, reduction_axes), keep_dims))
+
+    def reduce_prod(
+        self, x: GraphTensor, reduction_axes: Axes = None, keep_dims: bool = False
+    ) -> GraphTensor:
+        """Multiplies over axes, by default all."""
+        axes = sorted((axis % x.dim() for axis in _axes(x, reduction_axes)), reverse=True)
+        for axis in axes:
+            x = self._call(torch.prod, (x, axis, keep_dims))
+        return x
+
+    def normL2(self, x: GraphTensor, axis: int, eps: float = 1e-12) -> GraphTensor:
+        """Divides by the root of the sum of squares over an axis, plus eps under the root."""
+        total = self._call(torch.sum, (x * x, axis, True))
+        return self._call(torch.div, (x, self._call(torch.sqrt, (total + eps,))))
+
+    def avg_pooling(
+        self,
+        x: GraphTensor,
+        kernel_size: int | Sequence[int],
+        strides: int | Sequence[int] | None = None,
+        padding: int | Sequence[int] = 0,
+        ceil_mode: bool = False,
+        count_include_pad: bool = True,
+    ) -> GraphTensor:
+        """Averages windows of x (batch, channels, ...)."""
+        function = {3: F.avg_pool1d, 5: F.avg_pool3d}.get(x.dim(), F.avg_pool2d)
+        return self._call(
+            function, (x, kernel_size, strides, padding, ceil_mode, count_include_pad)
+        )
+
+    def max_pooling(
+        self,
+        x: GraphTensor,
+        kernel_size: int | Sequence[int],
+        strides: int | Sequence[int] | None = None,
+        padding: int | Sequence[int] = 0,
+        ceil_mode: bool = False,
+    ) -> GraphTensor:
+        """Takes the largest of windows of x (batch, channels, ...)."""
+        function = {3: F.max_pool1d, 5: F.max_pool3d}.get(x.dim(), F.max_pool2d)
+        return self._call(function, (x, kernel_size, strides, padding), {"ceil_mode": ceil_mode})
+
+    def gather(self, x: GraphTensor, indices: Any, axis: int = 0) -> GraphTensor:
+        """Takes the entries of an axis that indices name; the result has indices' shape there."""
+        places = self.constant(indices)
+        axis %= x.dim()
+        flat = self._call(torch.index_select, (x, axis, self._call(torch.flatten, (places,))))
+        shape = (*x.shape[:axis], *places.shape, *x.shape[axis + 1 :])
+        return self._call(torch.reshape, (flat, shape))
+
+    def scaled_dot_product_attention(
+        self,
+        query: GraphTensor,
+        key: GraphTensor,
+        value: GraphTensor,
+        attn_mask: GraphTensor | None = None,
+        is_causal: bool = False,
+    ) -> GraphTensor:
+        """Computes attention; a mask is bool, or added to the scores."""
+        function = F.scaled_dot_product_attention
+        return self._call(function, (query, key, value, attn_mask, 0.0, is_causal))
+
+    def convert_to_fp16(self, x: GraphTensor) -> GraphTensor:
+        """Casts to float16."""
+        return self.to(x, torch.float16)
+
+    reshape = _named(torch.reshape, "Gives x another shape, in which one size may be -1.")
+    squeeze = _named(torch.squeeze, "Removes axes of size 1, all or those that are named.")
+    softmax = _named(lambda x, axis=-1: torch.softmax(x, axis), "Softmax over an axis, -1.")
+    power = _named(torch.pow, "Raises x to a power, which is a tensor or a number.")
+    clamp = _named(torch.clamp, "Limits x to a least and a greatest value.")
+    elu = _named(F.elu, "ELU with alpha, by default 1.")
+    grn = _named(_grn, "Divides by the root of the sum of squares over channels, plus bias.")
+    eltwise_add = _named(torch.add, "Adds.")
+    eltwise_mul = _named(torch.mul, "Multiplies element by element.")
+    eltwise_div = _named(torch.div, "Divides element by element.")
+    abs = _named(torch.abs, "Absolute value.")
+    acos = _named(torch.acos, "Arc cosine.")
+    acosh = _named(torch.acosh, "Inverse hyperbolic cosine.")
+    asin = _named(torch.asin, "Arc sine.")
+    asinh = _named(torch.asinh, "Inverse hyperbolic sine.")
+    atan = _named(torch.atan, "Arc tangent.")
+    atanh = _named(torch.atanh, "Inverse hyperbolic tangent.")
+    ceiling = _named(torch.ceil, "Least whole number that is not less.")
+    cos = _named(torch.cos, "Cosine.")
+    cosh = _named(torch.cosh, "Hyperbolic cosine.")
+    erf = _named(torch.erf, "Error function.")
+    exp = _named(torch.exp, "Exponential.")
+    floor = _named(torch.floor, "Greatest whole number that is not greater.")
+    gelu = _named(F.gelu, "GELU, exact or approximate='tanh'.")
+    hsigmoid = _named(F.hardsigmoid, "Hard sigmoid.")
+    hswish = _named(F.hardswish, "Hard swish.")
+    log = _named(torch.log, "Natural logarithm.")
+    mish = _named(F.mish, "Mish.")
+    negative = _named(torch.neg, "Negation.")
+    relu = _named(torch.relu, "ReLU.")
+    round = _named(torch.round, "Nearest whole number, halves to even.")
+    sigmoid = _named(torch.sigmoid, "Sigmoid.")
+    sign = _named(torch.sign, "Sign.")
+    sin = _named(torch.sin, "Sine.")
+    sinh = _named(torch.sinh, "Hyperbolic sine.")
+    softplus = _named(F.softplus, "Softplus.")
+    softsign = _named(F.softsign, "x / (1 + |x|).")
+    sqrt = _named(torch.sqrt, "Square root.")
+    swish = _named(_swish, "x * sigmoid(beta * x), beta by default 1.")
+    tan = _named(torch.tan, "Tangent.")
+    tanh = _named(torch.tanh, "Hyperbolic tangent.")
+
+    def _call(
+        self,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any] | None = None,
+    ) -> GraphTensor:
+        result: GraphTensor = self._recording.call(function, args, kwargs or {})
+        return result
+
+
+def _axes(x: GraphTensor, axes: Axes) -> tuple[int, ...]:
+    if axes is None:
+        return tuple(range(x.dim()))
+    return (axes,) if isinstance(axes, int) else tuple(axes)

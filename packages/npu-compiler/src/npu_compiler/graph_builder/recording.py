@@ -1,0 +1,289 @@
+"""Tensors without values, and the list of torch calls that made them.
+
+The calls run once on fake tensors, which checks shapes and dtypes, and again when the graph is
+captured. Which calls a graph has by name is npu_compiler.graph_builder.builder's matter.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils import _pytree as pytree
+
+from npu_compiler.errors import GraphError
+
+__all__ = ["GraphTensor", "Recording", "Replay"]
+
+# Calls that give Python what a tensor holds, and what fake tensors raise for others of the kind.
+_GIVES_VALUES = {
+    "__array__",
+    "__dlpack__",
+    "data_ptr",
+    "item",
+    "numpy",
+    "storage",
+    "tolist",
+    "untyped_storage",
+}
+_VALUES_NEEDED = (
+    "DataDependentOutputException",
+    "DynamicOutputShapeException",
+    "GuardOnDataDependentSymNode",
+)
+
+# Calls that count although they return nothing.
+_WRITES = {"__setitem__"}
+
+# Says each refusal at length before it is raised.
+_FAKE_LOGGER = logging.getLogger("torch._subclasses.fake_tensor")
+
+
+class GraphTensor(torch.Tensor):
+    """A tensor of a graph: shape and dtype, and values only while the graph runs.
+
+    Operators, methods and torch functions on it add to the graph. Other tensors among their
+    arguments become constants.
+    """
+
+    _recording: Recording
+    _slot: int
+    _fake: torch.Tensor
+
+    @staticmethod
+    def wrap(recording: Recording, slot: int, fake: torch.Tensor) -> GraphTensor:
+        """Makes the tensor of a slot."""
+        made: GraphTensor = torch.Tensor._make_wrapper_subclass(
+            GraphTensor, fake.shape, strides=fake.stride(), dtype=fake.dtype, device=fake.device
+        )
+        made._recording, made._slot, made._fake = recording, slot, fake
+        return made
+
+    @classmethod
+    def __torch_function__(
+        cls,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Records a call of torch on tensors of a graph."""
+        found = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, cls)]
+        return found[0]._recording.call(func, args, dict(kwargs or {}))
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Nothing gets here but code that bypasses torch functions; there are no values."""
+        raise _needs_values(getattr(func, "__name__", str(func)))
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+        shape, dtype = tuple(self._fake.shape), str(self._fake.dtype).removeprefix("torch.")
+        return f"GraphTensor(shape={shape}, dtype={dtype})"
+
+
+@dataclass(frozen=True)
+class _Slot:
+    """Stands for a tensor of the graph among the arguments of a recorded call."""
+
+    index: int
+
+
+@dataclass(frozen=True)
+class _Step:
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    results: tuple[int, ...]
+
+
+class Recording:
+    """The calls of one graph."""
+
+    def __init__(self) -> None:
+        """Starts an empty graph."""
+        self._fake_mode = FakeTensorMode()
+        self._steps: list[_Step] = []
+        self._tensors: list[GraphTensor] = []
+        self._read: set[int] = set()
+        self._given: list[int] = []
+        self._constants: dict[int, torch.Tensor] = {}
+        # The originals are held, so that their ids stay theirs.
+        self._known: dict[int, tuple[torch.Tensor, GraphTensor]] = {}
+
+    @property
+    def length(self) -> int:
+        """Counts the tensors so far: a graph that grew is another graph."""
+        return len(self._tensors)
+
+    @property
+    def parameters(self) -> list[GraphTensor]:
+        """The inputs, in the order they were made."""
+        return [self._tensors[slot] for slot in self._given]
+
+    def add_parameter(self, shape: Sequence[int], dtype: torch.dtype) -> GraphTensor:
+        """Adds an input."""
+        with self._fake_mode:
+            made = self._add(torch.empty(tuple(shape), dtype=dtype, device="cpu"))
+        self._given.append(made._slot)
+        return made
+
+    def add_constant(self, tensor: torch.Tensor) -> GraphTensor:
+        """Adds a constant; the same tensor is added once."""
+        if (known := self._known.get(id(tensor))) is not None:
+            return known[1]
+        held = tensor.detach().cpu()
+        made = self._add(self._fake_mode.from_tensor(held))
+        self._constants[made._slot] = held
+        self._known[id(tensor)] = (tensor, made)
+        return made
+
+    def call(
+        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Records a call and returns its result, with tensors of the graph for tensors.
+
+        Raises:
+            GraphError: [graph-op] when torch refuses the arguments, [graph-value] when the call
+                needs values, [graph-mixed] for tensors of two graphs.
+        """
+        args, kwargs = pytree.tree_map_only(torch.Tensor, self._own, (args, kwargs))
+        used = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, GraphTensor)]
+        fakes = pytree.tree_map_only(GraphTensor, lambda tensor: tensor._fake, (args, kwargs))
+        name = getattr(function, "__name__", str(function))
+        if name in _GIVES_VALUES:
+            raise _needs_values(name)
+        try:
+            with _quiet(), self._fake_mode, torch.no_grad():
+                result = function(*fakes[0], **fakes[1])
+        except Exception as failure:  # torch's kernels raise of any class
+            raise _refusal(function, used, failure) from failure
+        slots: list[int] = []
+        # A call that writes returns the tensor that it was given.
+        own = {id(tensor._fake): tensor for tensor in used}
+
+        def kept(fake: torch.Tensor) -> GraphTensor:
+            made = own[id(fake)] if id(fake) in own else self._add(fake)
+            slots.append(made._slot)
+            return made
+
+        wrapped = pytree.tree_map_only(torch.Tensor, kept, result)
+        if slots or name in _WRITES:
+            places, named = pytree.tree_map_only(
+                GraphTensor, lambda tensor: _Slot(tensor._slot), (args, kwargs)
+            )
+            self._steps.append(_Step(function, places, named, tuple(slots)))
+            self._read.update(tensor._slot for tensor in used if tensor._slot not in slots)
+        return wrapped
+
+    def unread(self) -> list[GraphTensor]:
+        """Results that no call reads, in the order they were made."""
+        kept = {*self._given, *self._constants, *self._read}
+        return [tensor for tensor in self._tensors if tensor._slot not in kept]
+
+    def replay(self, outputs: Any) -> Replay:
+        """Returns the graph as a module from inputs to outputs.
+
+        Args:
+            outputs: tensors of the graph, nested as the result is to be.
+        """
+        places = pytree.tree_map_only(GraphTensor, lambda tensor: _Slot(tensor._slot), outputs)
+        return Replay(list(self._given), dict(self._constants), list(self._steps), places)
+
+    def _own(self, tensor: torch.Tensor) -> GraphTensor:
+        if not isinstance(tensor, GraphTensor):
+            return self.add_constant(tensor)
+        if tensor._recording is not self:
+            raise GraphError(
+                "GraphBuilder: tensors of one call belong to one graph; got two. Build both parts "
+                "with the same GraphBuilder.",
+                code="graph-mixed",
+            )
+        return tensor
+
+    def _add(self, fake: torch.Tensor) -> GraphTensor:
+        made = GraphTensor.wrap(self, len(self._tensors), fake)
+        self._tensors.append(made)
+        return made
+
+
+class Replay(nn.Module):
+    """Runs a recorded graph on tensors with values."""
+
+    def __init__(
+        self,
+        given: Sequence[int],
+        constants: Mapping[int, torch.Tensor],
+        steps: Sequence[_Step],
+        outputs: Any,
+    ) -> None:
+        """Takes a recording apart; see Recording.replay."""
+        super().__init__()
+        self._given, self._steps, self._outputs = given, steps, outputs
+        self._constant_slots = tuple(constants)
+        for slot, tensor in constants.items():
+            self.register_buffer(f"constant_{slot}", tensor)
+
+    def forward(self, *inputs: torch.Tensor) -> Any:
+        """Returns the outputs for the inputs, which are not written to."""
+        values: dict[int, torch.Tensor] = {}
+        for slot, tensor in zip(self._given, inputs, strict=True):
+            values[slot] = tensor.clone()
+        for slot in self._constant_slots:
+            values[slot] = getattr(self, f"constant_{slot}").clone()
+
+        def value(place: _Slot) -> torch.Tensor:
+            return values[place.index]
+
+        for step in self._steps:
+            args, kwargs = pytree.tree_map_only(_Slot, value, (step.args, step.kwargs))
+            result = step.function(*args, **kwargs)
+            tensors = [x for x in pytree.tree_leaves(result) if isinstance(x, torch.Tensor)]
+            values.update(zip(step.results, tensors, strict=True))
+        return pytree.tree_map_only(_Slot, value, self._outputs)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    was_disabled, _FAKE_LOGGER.disabled = _FAKE_LOGGER.disabled, True
+    try:
+        yield
+    finally:
+        _FAKE_LOGGER.disabled = was_disabled
+
+
+def _refusal(
+    function: Callable[..., Any], used: Sequence[GraphTensor], failure: Exception
+) -> GraphError:
+    name = getattr(function, "__name__", str(function))
+    if type(failure).__name__ in _VALUES_NEEDED:
+        return _needs_values(name)
+    shapes = ", ".join(
+        f"{tuple(t._fake.shape)} {str(t._fake.dtype).removeprefix('torch.')}" for t in used
+    )
+    lines = str(failure).strip().splitlines() or [type(failure).__name__]
+    says = lines[0].rstrip(".")
+    return GraphError(
+        f"GraphBuilder: {name} must take its arguments as in torch, which says: {says}; got "
+        f"tensors of {shapes}. Change their shapes or dtypes.",
+        code="graph-op",
+    )
+
+
+def _needs_values(name: str) -> GraphError:
+    return GraphError(
+        f"GraphBuilder: a tensor of a graph has values only while the graph runs; got {name}, "
+        "which needs them. Make it an output, and use what run() returns.",
+        code="graph-value",
+    )

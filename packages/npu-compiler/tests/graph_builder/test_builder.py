@@ -1,0 +1,263 @@
+"""Graphs built by hand: each named call, operators, torch functions, outputs, and errors."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import npu_compiler
+from npu_compiler import GraphBuilder
+from npu_compiler.errors import GraphError, LoweringError
+from npu_compiler.records import collecting
+
+X = (2, 3, 4)
+
+UNARY = {
+    "abs": torch.abs,
+    "acos": torch.acos,
+    "acosh": torch.acosh,
+    "asin": torch.asin,
+    "asinh": torch.asinh,
+    "atan": torch.atan,
+    "atanh": torch.atanh,
+    "ceiling": torch.ceil,
+    "cos": torch.cos,
+    "cosh": torch.cosh,
+    "elu": F.elu,
+    "erf": torch.erf,
+    "exp": torch.exp,
+    "floor": torch.floor,
+    "gelu": F.gelu,
+    "grn": lambda x: x / (x.pow(2).sum(1, keepdim=True) + 1e-6).sqrt(),
+    "hsigmoid": F.hardsigmoid,
+    "hswish": F.hardswish,
+    "log": torch.log,
+    "mish": F.mish,
+    "negative": torch.neg,
+    "relu": F.relu,
+    "round": torch.round,
+    "sigmoid": torch.sigmoid,
+    "sign": torch.sign,
+    "sin": torch.sin,
+    "sinh": torch.sinh,
+    "softmax": lambda x: x.softmax(-1),
+    "softplus": F.softplus,
+    "softsign": F.softsign,
+    "sqrt": torch.sqrt,
+    "squeeze": torch.squeeze,
+    "swish": F.silu,
+    "tan": torch.tan,
+    "tanh": torch.tanh,
+    "convert_to_fp16": lambda x: x.half(),
+}
+
+
+@pytest.mark.parametrize("name", UNARY)
+def test_call_with_one_input_equals_torch(name, close):
+    x = torch.rand(X) * 0.9 + (1.05 if name == "acosh" else 0.05)
+    graph = GraphBuilder()
+    getattr(graph, name)(graph.parameter(X))
+    close(graph.run(x), UNARY[name](x), 2e-3 if name == "convert_to_fp16" else 2e-5)
+
+
+IMAGE = (1, 2, 6, 6)
+
+CALLS = {
+    "matmul": (lambda g, x: g.matmul(x, x), lambda x: x @ x.mT),
+    "matmul-trA": (lambda g, x: g.matmul(x, x, trA=True, trB=False), lambda x: x.mT @ x),
+    "eltwise_add": (lambda g, x: g.eltwise_add(x, x), lambda x: x + x),
+    "eltwise_mul": (lambda g, x: g.eltwise_mul(x, x), lambda x: x * x),
+    "eltwise_div": (lambda g, x: g.eltwise_div(x, 2.0), lambda x: x / 2),
+    "power": (lambda g, x: g.power(x, 3), lambda x: x**3),
+    "clamp": (lambda g, x: g.clamp(x, -0.5, 0.5), lambda x: x.clamp(-0.5, 0.5)),
+    "to": (lambda g, x: g.to(x, np.int32), lambda x: x.int()),
+    "reshape": (lambda g, x: g.reshape(x, (4, -1)), lambda x: x.reshape(4, -1)),
+    "transpose": (lambda g, x: g.transpose(x, (2, 0, 1)), lambda x: x.permute(2, 0, 1)),
+    "unsqueeze": (lambda g, x: g.unsqueeze(x, (0, -1)), lambda x: x[None, ..., None]),
+    "slice": (lambda g, x: g.slice(x, (0, 1), (2, 3), (1, 2)), lambda x: x[0:2, 1:3:2]),
+    "concat": (lambda g, x: g.concat(x, x, axis=-1), lambda x: torch.cat([x, x], -1)),
+    "reduce_max": (lambda g, x: g.reduce_max(x), lambda x: x.amax()),
+    "reduce_min": (lambda g, x: g.reduce_min(x, 1, True), lambda x: x.amin(1, True)),
+    "reduce_mean": (lambda g, x: g.reduce_mean(x, (0, 2)), lambda x: x.mean((0, 2))),
+    "reduce_sum": (lambda g, x: g.reduce_sum(x, -1), lambda x: x.sum(-1)),
+    "reduce_prod": (lambda g, x: g.reduce_prod(x, (0, -1)), lambda x: x.prod(2).prod(0)),
+    "normL2": (lambda g, x: g.normL2(x, -1), lambda x: F.normalize(x, dim=-1)),
+    "gather": (lambda g, x: g.gather(x, [[2, 0]], 1), lambda x: x[:, [[2, 0]]]),
+    "attention": (
+        lambda g, x: g.scaled_dot_product_attention(x, x, x, is_causal=True),
+        lambda x: F.scaled_dot_product_attention(x, x, x, is_causal=True),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_call_equals_torch(name, close):
+    call, reference = CALLS[name]
+    x = torch.randn(X)
+    graph = GraphBuilder()
+    call(graph, graph.parameter(X))
+    close(graph.run(x), reference(x))
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_windows_slide_over_one_to_three_dimensions(rank, close):
+    x, weight = torch.randn(1, 2, *[6] * rank), torch.randn(4, 1, *[3] * rank)
+    bias = torch.randn(4)
+    convolve = [F.conv1d, F.conv2d, F.conv3d][rank - 1]
+    largest = [F.max_pool1d, F.max_pool2d, F.max_pool3d][rank - 1]
+    mean = [F.avg_pool1d, F.avg_pool2d, F.avg_pool3d][rank - 1]
+    graph = GraphBuilder()
+    given = graph.parameter(x.shape)
+    parameters = graph.constant(weight), graph.constant(bias)
+    graph.convolution(given, *parameters, strides=2, padding=1, groups=2)
+    graph.max_pooling(given, 2, strides=1)
+    graph.avg_pooling(given, 3, 2, padding=1, count_include_pad=False)
+    expected = (
+        convolve(x, weight, bias, 2, 1, 1, 2),
+        largest(x, 2, 1),
+        mean(x, 3, 2, 1, count_include_pad=False),
+    )
+    close(graph.run(x), expected)
+
+
+def test_linear_takes_its_weights_when_it_runs(close):
+    graph = GraphBuilder()
+    graph.linear(graph.parameter((2, 8)), 3, 8, bias=True)
+    x, weight, bias = torch.randn(2, 8), torch.randn(3, 8), torch.randn(3)
+    close(graph.run(x, weight, bias), F.linear(x, weight, bias))
+
+
+def test_operators_and_torch_functions_build_the_graph(close):
+    def function(x, y):
+        z = (x @ y.T + 1) / 2 - x.mean() ** 2
+        parts = torch.chunk(F.layer_norm(z, z.shape[-1:]), 2, dim=1)
+        table = torch.where(z > 0, z, -z)[:, 1:].abs()
+        return torch.cat([*parts, table], 1).masked_fill(torch.tensor([[True], [False]] * 2), 7)
+
+    x, y = torch.randn(4, 5), torch.randn(6, 5)
+    graph = GraphBuilder()
+    result = function(graph.parameter((4, 5)), graph.parameter((6, 5)))
+    assert (tuple(result.shape), result.dtype) == ((4, 11), torch.float32)
+    close(graph.run(x, y), function(x, y))
+
+
+def test_modules_and_writes_build_the_graph(close):
+    layer = nn.Sequential(nn.Linear(8, 8), nn.ReLU(inplace=True), nn.LayerNorm(8))
+
+    def function(x):
+        x[:, 0] = 3
+        return layer(x).add_(1)
+
+    x = torch.randn(2, 8)
+    expected = function(x.clone())
+    given = x.clone()
+    graph = GraphBuilder()
+    graph.compile(function(graph.parameter((2, 8))))
+    close(graph.run(given), expected)
+    assert torch.equal(given, x)
+
+
+def test_graph_is_one_program():
+    graph = GraphBuilder()
+    x = graph.parameter((2, 8))
+    with collecting() as records:
+        (F.gelu(x) * 2).sum()
+        graph.run(torch.randn(2, 8))
+    assert records == []
+    assert repr(graph) == "GraphBuilder(1 parameters, 4 tensors)"
+
+
+def test_outputs_come_in_the_order_returned(close):
+    x = torch.randn(2, 3)
+    graph = GraphBuilder()
+    given = graph.parameter((2, 3))
+    first, second = given + 1, given * 2
+    third = first.sum()
+    close(graph.run(x), (x * 2, (x + 1).sum()))
+    graph.compile(third, second, first)
+    close(graph.run(x), ((x + 1).sum(), x * 2, x + 1))
+
+
+def test_graph_that_grew_is_compiled_anew(close):
+    x = torch.randn(3)
+    graph = GraphBuilder()
+    result = graph.parameter((3,)) + 1
+    close(graph.run(x), x + 1)
+    graph.exp(result)
+    close(graph.run(x), (x + 1).exp())
+
+
+def test_arrays_give_arrays_and_tensors_stay_on_their_device():
+    graph = GraphBuilder()
+    graph.parameter((2,), np.float32) + graph.constant([1, 2])
+    array = graph.run(np.ones(2, np.float32))
+    assert isinstance(array, np.ndarray)
+    assert array.tolist() == [2, 3]
+    assert graph(torch.ones(2, device="npu")).device.type == "npu"
+
+
+@pytest.mark.parametrize("dtype, bound", [("bfloat16", 1e-2), ("int8", 1e-2), ("int4", 0.1)])
+def test_options_are_those_of_compile(dtype, bound):
+    x, weight = torch.randn(4, 128), torch.randn(96, 128)
+    graph = GraphBuilder(dtype=dtype)
+    graph.matmul(graph.parameter((4, 128)), graph.constant(weight))
+    expected = x @ weight.T
+    assert 1e-5 < float((graph.run(x) - expected).norm() / expected.norm()) < bound
+
+
+def test_graph_is_a_module_for_the_other_doors(tmp_path, close):
+    graph = GraphBuilder()
+    graph.parameter((2, 3)).softmax(-1) + graph.constant(np.ones(3, np.float32))
+    x = torch.randn(2, 3)
+    path = npu_compiler.export(graph.to_module(), (x,), tmp_path / "graph")
+    close(npu_compiler.load(path)(x), x.softmax(-1) + 1)
+
+
+def build(step):
+    graph = GraphBuilder()
+    return step(graph, graph.parameter((2, 3)))
+
+
+@pytest.mark.parametrize(
+    "step, code, text",
+    [
+        (lambda g, x: g.matmul(x, g.parameter((4, 5))), "graph-op", "(2, 3) float32, (5, 4)"),
+        (lambda g, x: x.reshape(5), "graph-op", "reshape"),
+        (lambda g, x: g.concat(x, x, axis=7), "graph-op", "cat"),
+        (lambda g, x: g.slice(x, (0,), (1, 2)), "graph-op", "got 1, 2 and 1"),
+        (lambda g, x: x[5], "graph-op", "__getitem__"),
+        (lambda g, x: float(x.sum()), "graph-value", "got __float__"),
+        (lambda g, x: 1 if x.sum() > 0 else 2, "graph-value", "got __bool__"),
+        (lambda g, x: x.numpy(), "graph-value", "got numpy"),
+        (lambda g, x: x.nonzero(), "graph-value", "got nonzero"),
+        (lambda g, x: x + GraphBuilder().parameter((2, 3)), "graph-mixed", "got two"),
+        (lambda g, x: g.parameter((2, -1)), "graph-parameter", "(2, -1)"),
+        (lambda g, x: g.parameter((2,), "float3"), "graph-parameter", "'float3'"),
+        (lambda g, x: g.constant("text"), "graph-parameter", "got str"),
+        (lambda g, x: g.compile(), "graph-output", "got none"),
+        (lambda g, x: g.compile(torch.ones(2)), "graph-output", "got Tensor"),
+        (lambda g, x: (x + 1) is None or g.run(), "graph-input", "which are 1; got 0"),
+    ],
+)
+def test_what_does_not_fit_is_an_error(step, code, text):
+    with pytest.raises(GraphError) as error:
+        build(step)
+    assert error.value.code == code
+    assert text in str(error.value)
+
+
+def test_input_of_another_shape_is_an_error():
+    graph = GraphBuilder()
+    graph.parameter((2, 3)) + 1
+    with pytest.raises(ValueError, match=r"\[program-input\]"):
+        graph.run(torch.ones(3, 2))
+
+
+def test_call_without_a_converter_is_named():
+    graph = GraphBuilder()
+    torch.linalg.qr(graph.parameter((3, 3)))
+    with pytest.raises(LoweringError, match="linalg_qr"):
+        graph.compile()
