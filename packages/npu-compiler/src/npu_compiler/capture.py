@@ -1,7 +1,7 @@
 """What is kept whole while torch traces a model, and what is taken apart.
 
 torch traces composite ops into their parts, and an op that a device runs as one kernel is then no
-longer seen. Rewrites of the traced graph are in npu_compiler.normalize.
+longer seen. Rewrites of the traced graph are in npu_compiler.passes.
 """
 
 from __future__ import annotations

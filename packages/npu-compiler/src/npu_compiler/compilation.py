@@ -19,11 +19,12 @@ from npu_compiler.capability import HOST_DUTIES
 from npu_compiler.errors import LoweringError
 from npu_compiler.execution import FrozenWeights
 from npu_compiler.lowering import op_name, source_line
-from npu_compiler.normalize import drop_empty_parts, separate_output_views
 from npu_compiler.options import CompilerConfig
 from npu_compiler.partition import Plan, make_plan
+from npu_compiler.passes.base import Facts, PassResult
+from npu_compiler.passes.write_in_place import written_inputs
+from npu_compiler.pipeline import run_passes
 from npu_compiler.records import EagerNode, GraphRecord, publish
-from npu_compiler.write_in_place import write_in_place, written_inputs
 from npu_runtime import observe
 
 __all__ = ["CompiledGraph"]
@@ -58,10 +59,6 @@ class CompiledGraph:
         # AOTAutograd's sign for the calling convention with one list. It stands on the object:
         # the wrapper around backward graphs copies that and not the class.
         self._boxed_call = True
-        graph_module.graph.eliminate_dead_code()
-        drop_empty_parts(graph_module.graph)
-        write_in_place(graph_module.graph)
-        separate_output_views(graph_module.graph)
         self._module = graph_module
         self._placeholders = [n for n in graph_module.graph.nodes if n.op == "placeholder"]
         self._kind = kind
@@ -73,6 +70,7 @@ class CompiledGraph:
         self._rebuilds = 0
         is_frozen_kind = kind == "inference" and config.freeze and not config.training
         self._freezable = self._freezable_positions(static_positions) if is_frozen_kind else []
+        self._passes = self._rewrite()
 
     def __call__(self, inputs: list[Any]) -> Any:
         """Runs the graph on a list of inputs, which is emptied."""
@@ -83,6 +81,21 @@ class CompiledGraph:
         arguments = tuple(inputs)
         inputs.clear()
         return run(*arguments)
+
+    def _rewrite(self) -> tuple[PassResult, ...]:
+        facts = Facts(
+            kind=self._kind,
+            constants=frozenset(self._placeholders[p].name for p in self._freezable),
+            kept_ops=frozenset(self._config.fallback_ops),
+        )
+        disabled = set(self._config.disabled_passes)
+        if self._config.compression is not None:
+            # Compression looks for one constant per weight.
+            disabled.add("merge_linears")
+        with observe.span("compile", "passes", graph=self._name):
+            results = run_passes(self._module.graph, facts, disabled=disabled)
+        self._module.recompile()
+        return results
 
     def _freezable_positions(self, static_positions: Sequence[int]) -> list[int]:
         written = {found for node in self._module.graph.nodes for found in written_inputs(node)}
@@ -199,6 +212,7 @@ class CompiledGraph:
             eager=eager,
             frozen_count=len(assembled.constant_inputs),
             rebuilds=self._rebuilds,
+            passes=tuple(result for result in self._passes if result.count),
         )
 
 

@@ -17,6 +17,7 @@ __all__ = [
     "GraphError",
     "LoweringError",
     "OptionError",
+    "PassError",
     "RegistryError",
 ]
 
@@ -80,3 +81,7 @@ class ExportError(CompilerError, ValueError):
 
 class GraphError(CompilerError, ValueError):
     """A graph built by hand has a call, an input or an output that does not fit."""
+
+
+class PassError(CompilerError):
+    """A pass over a graph left something that is not the graph it was given."""

@@ -47,6 +47,7 @@ class CompilerConfig:
         precision: in which precision programs compute beside compressed weights.
         freeze: weights become constants of inference programs. Without it they stay inputs.
         fallback_ops: ops, as in "aten.gelu.default", that are to run eagerly.
+        disabled_passes: passes, as in "fuse_linear", that are left out; see npu_compiler.pipeline.
         group_size: inputs of an int4 weight that share a scale: 32, 64 or 128.
         symmetric: compressed weights have no zero points: a little smaller, a little less exact.
         cache_dir: where programs are kept; by default NPU_COMPILE_CACHE_DIR.
@@ -65,6 +66,7 @@ class CompilerConfig:
     precision: str | torch.dtype | None = None
     freeze: bool = True
     fallback_ops: tuple[str, ...] = ()
+    disabled_passes: tuple[str, ...] = ()
     group_size: int = 64
     symmetric: bool = False
     cache_dir: Path | str | None = None
@@ -84,6 +86,7 @@ class CompilerConfig:
                 raise _bad_value("cache_dir", "a path", self.cache_dir)
             self._set("cache_dir", Path(self.cache_dir).expanduser())
         self._set("fallback_ops", _op_names(self.fallback_ops))
+        self._set("disabled_passes", _pass_names(self.disabled_passes))
         if self.dtype is not None:
             self._set("dtype", _precision_of("dtype", self.dtype))
         if self.precision is not None:
@@ -217,6 +220,21 @@ def _op_names(value: Any) -> tuple[str, ...]:
     is_list = isinstance(value, (list, tuple, set, frozenset))
     if not is_list or not all(isinstance(name, str) for name in value):
         raise _bad_value("fallback_ops", 'a list of names such as "aten.gelu.default"', value)
+    return tuple(value)
+
+
+def _pass_names(value: Any) -> tuple[str, ...]:
+    is_list = isinstance(value, (list, tuple, set, frozenset))
+    if not is_list:
+        raise _bad_value("disabled_passes", 'a list of names such as "fuse_linear"', value)
+    if not value:
+        return ()
+    from npu_compiler.pipeline import pass_names  # late: it imports the passes and their ops
+
+    for name in value:
+        if name not in pass_names():
+            rule = f"names of passes ({', '.join(pass_names())})"
+            raise _bad_value("disabled_passes", rule, name)
     return tuple(value)
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from npu_compiler.quantize import CompressionReport
+from npu_compiler.passes.base import PassResult
 
 __all__ = ["EagerNode", "GraphRecord", "ProgramRecord", "collecting", "publish"]
 
@@ -70,6 +71,7 @@ class GraphRecord:
         eager: calls that run between programs.
         frozen_count: inputs that became constants.
         rebuilds: how often it was compiled again because a frozen weight changed.
+        passes: those that rewrote something, in the order they ran.
     """
 
     name: str
@@ -79,6 +81,7 @@ class GraphRecord:
     eager: tuple[EagerNode, ...]
     frozen_count: int
     rebuilds: int
+    passes: tuple[PassResult, ...] = ()
 
     @property
     def lowered_count(self) -> int:

@@ -2,12 +2,12 @@
 
 AOTAutograd makes such a call functional: it runs on clones, and a copy at the graph's end carries
 the clones into the inputs. Where nobody needs the former content the call writes to the input.
-Other rewrites of a captured graph are in npu_compiler.normalize.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -15,22 +15,31 @@ from torch import fx
 from torch._higher_order_ops.auto_functionalize import auto_functionalized_v2
 
 from npu_compiler.partition import is_view
+from npu_compiler.passes.base import Facts, GraphPass
 
-__all__ = ["write_in_place", "written_inputs"]
+__all__ = ["WriteInPlace", "written_inputs"]
 
 _COPY = torch.ops.aten.copy_.default
 _AS_STRIDED = torch.ops.aten.as_strided.default
 
 
-def write_in_place(graph: fx.Graph) -> None:
+@dataclass(frozen=True)
+class WriteInPlace(GraphPass):
     """Replaces functional forms of writing calls by the calls, where that changes no result.
 
     It does for a call whose written memory is inputs of the graph that nobody reads in their former
     state after it. Any other keeps its clones.
     """
-    for node in list(graph.nodes):
-        if node.op == "call_function" and node.target is auto_functionalized_v2:
+
+    name = "write_in_place"
+    stage = "normalize"
+
+    def _rewrite(self, graph: fx.Graph, facts: Facts) -> int:
+        return sum(
             _replace(graph, node)
+            for node in list(graph.nodes)
+            if node.op == "call_function" and node.target is auto_functionalized_v2
+        )
 
 
 def written_inputs(node: fx.Node) -> Iterator[fx.Node]:
@@ -47,16 +56,16 @@ def written_inputs(node: fx.Node) -> Iterator[fx.Node]:
             yield given
 
 
-def _replace(graph: fx.Graph, node: fx.Node) -> None:
+def _replace(graph: fx.Graph, node: fx.Node) -> bool:
     op = cast(torch._ops.OpOverload, node.args[0])
     bases = list(cast(Any, node.kwargs["_all_bases"]))
     results = len(op._schema.returns)
     after = _nodes_after(graph, node)
     if not all(_is_free(base, node, after) for base in bases):
-        return
+        return False
     plans = _written_arguments(op, node)
     if plans is None:
-        return
+        return False
     with graph.inserting_before(node):
         kwargs: dict[str, Any] = {
             name: _view(graph, bases[index], view) for name, (index, view) in plans.items()
@@ -83,6 +92,7 @@ def _replace(graph: fx.Graph, node: fx.Node) -> None:
         for user in list(base.users):
             if user.target is _COPY and user.args[:2] == (base, base):
                 graph.erase_node(user)
+    return True
 
 
 def _nodes_after(graph: fx.Graph, node: fx.Node) -> set[fx.Node]:

@@ -1,0 +1,138 @@
+"""What a pass is: one declared rewrite of a captured graph, checked by its base class.
+
+Which passes run, and in which order, is npu_compiler.pipeline's list.
+"""
+
+from __future__ import annotations
+
+import abc
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import fx
+from torch.utils import _pytree as pytree
+
+from npu_compiler.errors import PassError
+
+__all__ = ["ALL_KINDS", "Facts", "GraphPass", "PassResult"]
+
+ALL_KINDS = frozenset({"inference", "forward", "backward"})
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What passes may know beside the graph.
+
+    Attributes:
+        kind: inference, forward or backward.
+        constants: placeholders that become constants of the program.
+        kept_ops: ops, as in "aten.gelu.default", that no pass may take into another.
+    """
+
+    kind: str = "inference"
+    constants: frozenset[str] = frozenset()
+    kept_ops: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class PassResult:
+    """What a pass did.
+
+    Attributes:
+        name: of the pass, such as fuse_linear.
+        stage: normalize, fuse or layout.
+        count: places that were rewritten.
+        time_s: with its check.
+    """
+
+    name: str
+    stage: str
+    count: int
+    time_s: float
+
+
+@dataclass(frozen=True)
+class GraphPass(abc.ABC):
+    """A rewrite of a functional aten graph whose nodes carry fake values in `meta["val"]`.
+
+    A subclass is a frozen dataclass: its fields are its options, `name`, `stage` and `kinds` its
+    declaration, `_rewrite` its work. `run` checks afterwards that the graph is well formed, that
+    every call has a value, and that inputs and outputs are what they were.
+    """
+
+    name: ClassVar[str]
+    stage: ClassVar[str]
+    kinds: ClassVar[frozenset[str]] = ALL_KINDS
+
+    @abc.abstractmethod
+    def _rewrite(self, graph: fx.Graph, facts: Facts) -> int:
+        """Rewrites the graph in place and returns in how many places; 0 leaves it untouched."""
+
+    def run(self, graph: fx.Graph, facts: Facts) -> PassResult:
+        """Runs the pass and checks its work.
+
+        Raises:
+            PassError: [pass-broke-graph] the pass left a graph that is not what it was given.
+        """
+        started = time.perf_counter()
+        count = 0
+        if facts.kind in self.kinds:
+            before = _interface(graph)
+            count = self._rewrite(graph, facts)
+            if count:
+                self._check(graph, before)
+        return PassResult(self.name, self.stage, count, time.perf_counter() - started)
+
+    def _check(self, graph: fx.Graph, before: list[str]) -> None:
+        try:
+            graph.lint()
+        except RuntimeError as failure:
+            raise self._broke(str(failure)) from failure
+        for node in graph.nodes:
+            if node.op == "call_function" and "val" not in node.meta and not _is_silent(node):
+                raise self._broke(f"{node.name} ({node.target}) has no value")
+        after = _interface(graph)
+        if before != after:
+            changed = next(
+                (pair for pair in zip(before, after, strict=False) if pair[0] != pair[1]),
+                (f"{len(before)} ports", f"{len(after)} ports"),
+            )
+            raise self._broke(f"{changed[0]} became {changed[1]}")
+
+    def _broke(self, what: str) -> PassError:
+        return PassError(
+            f"pass {self.name}: inputs and outputs of a graph stay as they are, and every call has "
+            f"a value; got {what}. Compile with disabled_passes=({self.name!r},), and please "
+            "report this.",
+            code="pass-broke-graph",
+        )
+
+
+def _is_silent(node: fx.Node) -> bool:
+    """Whether a call has no result, as asserts have."""
+    return isinstance(node.target, torch._ops.OpOverload) and not node.target._schema.returns
+
+
+def _interface(graph: fx.Graph) -> list[str]:
+    """Inputs and outputs of a graph, as text."""
+    return [*_described(graph)]
+
+
+def _described(graph: fx.Graph) -> Iterator[str]:
+    for node in graph.nodes:
+        if node.op == "placeholder":
+            yield f"input {node.name}: {_value(node.meta.get('val'))}"
+        elif node.op == "output":
+            for index, result in enumerate(pytree.tree_leaves(node.args)):
+                value = result.meta.get("val") if isinstance(result, fx.Node) else result
+                yield f"output {index}: {_value(value)}"
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        sizes = ", ".join(str(size) for size in tuple(value.shape))
+        return f"{str(value.dtype).removeprefix('torch.')} ({sizes}) on {value.device}"
+    return str(value)

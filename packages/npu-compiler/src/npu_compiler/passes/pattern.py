@@ -1,0 +1,196 @@
+"""Patterns of calls: what to look for in a graph, and what was found.
+
+A pattern is made of `call`, `anything`, `number` and `same`; `find` matches it at one node. What
+stands inside a match and is used outside of it makes the match void. Rewriting is the passes' work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import fx
+
+from npu_compiler.lowering import op_name
+from npu_compiler.passes.nodes import shares_memory
+
+__all__ = ["Match", "Pattern", "anything", "call", "either", "find", "number", "optional"]
+
+_Found = tuple[dict[str, Any], tuple[fx.Node, ...]]
+
+
+@dataclass(frozen=True)
+class Match:
+    """A place where a pattern stands.
+
+    Attributes:
+        root: the call whose result the whole pattern gives.
+        named: what the named parts of the pattern are: nodes and numbers.
+        nodes: the calls of the pattern, the root among them.
+    """
+
+    root: fx.Node
+    named: dict[str, Any]
+    nodes: tuple[fx.Node, ...]
+
+    def __getitem__(self, name: str) -> Any:
+        return self.named[name]
+
+
+class Pattern:
+    """One position of a pattern."""
+
+    def matches(self, value: Any, named: dict[str, Any]) -> Iterator[_Found]:
+        """Yields each way to match: the names bound by then, and the calls taken."""
+        raise NotImplementedError
+
+
+def _bind(named: dict[str, Any], name: str | None, value: Any) -> dict[str, Any] | None:
+    if name is None:
+        return named
+    if name in named:
+        return named if _is_same(named[name], value) else None
+    return {**named, name: value}
+
+
+def _is_same(left: Any, right: Any) -> bool:
+    if isinstance(left, fx.Node) or isinstance(right, fx.Node):
+        return left is right
+    return bool(left == right)
+
+
+@dataclass(frozen=True)
+class _Anything(Pattern):
+    name: str | None
+    check: Callable[[Any], bool] | None
+
+    def matches(self, value: Any, named: dict[str, Any]) -> Iterator[_Found]:
+        if self.check is not None and not self.check(value):
+            return
+        bound = _bind(named, self.name, value)
+        if bound is not None:
+            yield bound, ()
+
+
+@dataclass(frozen=True)
+class _Call(Pattern):
+    targets: tuple[Any, ...]
+    args: tuple[Any, ...]
+    commutes: bool
+    keywords: bool
+    name: str | None
+
+    def matches(self, value: Any, named: dict[str, Any]) -> Iterator[_Found]:
+        if not isinstance(value, fx.Node) or value.op != "call_function":
+            return
+        if value.target not in self.targets or not (self.keywords or _are_plain(value)):
+            return
+        bound = _bind(named, self.name, value)
+        if bound is None:
+            return
+        orders: list[Sequence[Any]] = [value.args]
+        if self.commutes and len(value.args) == 2:
+            orders.append(value.args[::-1])
+        for given in orders:
+            if len(given) < len(self.args):
+                return
+            for found, nodes in _match_all(self.args, given, bound):
+                yield found, (value, *nodes)
+
+
+def _are_plain(node: fx.Node) -> bool:
+    """Whether keyword arguments only repeat defaults."""
+    return all(given is None or given is False for given in node.kwargs.values())
+
+
+def _match_all(
+    patterns: Sequence[Any], given: Sequence[Any], named: dict[str, Any]
+) -> Iterator[_Found]:
+    if not patterns:
+        yield named, ()
+        return
+    for bound, nodes in _match_one(patterns[0], given[0], named):
+        for rest, more in _match_all(patterns[1:], given[1:], bound):
+            yield rest, (*nodes, *more)
+
+
+def _match_one(pattern: Any, value: Any, named: dict[str, Any]) -> Iterator[_Found]:
+    if isinstance(pattern, Pattern):
+        yield from pattern.matches(value, named)
+    elif isinstance(pattern, list):
+        if isinstance(value, (list, tuple)) and len(value) == len(pattern):
+            yield from _match_all(pattern, list(value), named)
+    elif not isinstance(value, fx.Node) and value == pattern:
+        yield named, ()
+
+
+@dataclass(frozen=True)
+class _Either(Pattern):
+    options: tuple[Pattern, ...] = field(default_factory=tuple)
+
+    def matches(self, value: Any, named: dict[str, Any]) -> Iterator[_Found]:
+        for option in self.options:
+            yield from option.matches(value, named)
+
+
+def anything(name: str | None = None, *, check: Callable[[Any], bool] | None = None) -> Pattern:
+    """Any value that passes the check; one name stands for one value in the whole pattern."""
+    return _Anything(name, check)
+
+
+def number(name: str | None = None) -> Pattern:
+    """A plain number."""
+    return _Anything(name, lambda value: isinstance(value, (int, float)))
+
+
+def call(
+    target: Any,
+    *args: Any,
+    commutes: bool = False,
+    keywords: bool = False,
+    name: str | None = None,
+) -> Pattern:
+    """A call of one op, or of one of several.
+
+    Args:
+        target: an overload, or a tuple of them.
+        args: patterns or plain values of the first arguments; others may be anything.
+        commutes: whether the two arguments may stand in either order.
+        keywords: whether keyword arguments may be given; the pass then looks at them.
+        name: of the call itself.
+    """
+    targets = target if isinstance(target, tuple) else (target,)
+    return _Call(targets, args, commutes, keywords, name)
+
+
+def either(*options: Pattern) -> Pattern:
+    """The first of several patterns that matches."""
+    return _Either(options)
+
+
+def optional(target: Any, inner: Pattern) -> Pattern:
+    """`inner`, with or without a call of `target` around it, which is a cast or a copy."""
+    return _Either((call(target, inner, keywords=True), inner))
+
+
+def find(
+    pattern: Pattern, node: fx.Node, *, kept_ops: frozenset[str] = frozenset()
+) -> Match | None:
+    """Returns the match of a pattern at a node, or None.
+
+    A match is void when a call inside it, other than the root, is used outside of it, or when one
+    of its calls is of an op that must be kept. Views cost nothing, so they may be used outside.
+    """
+    for named, nodes in pattern.matches(node, {}):
+        inside = set(nodes)
+        if any(not _stays_inside(part, inside) for part in inside - {node}):
+            continue
+        if any(op_name(part.target) in kept_ops for part in inside):
+            continue
+        return Match(node, named, tuple(dict.fromkeys(nodes)))
+    return None
+
+
+def _stays_inside(part: fx.Node, inside: set[fx.Node]) -> bool:
+    return shares_memory(part) or set(part.users) <= inside

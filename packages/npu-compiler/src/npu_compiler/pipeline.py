@@ -1,0 +1,122 @@
+"""The stages of a compilation, in order, and the passes of each: the one list.
+
+A pass is a file of npu_compiler.passes. Stages without passes say which module does their work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from torch import fx
+
+from npu_compiler.passes.base import Facts, GraphPass, PassResult
+from npu_compiler.passes.batch_matmuls import BatchMatmuls
+from npu_compiler.passes.drop_empty_parts import DropEmptyParts
+from npu_compiler.passes.fold_constants import FoldConstants
+from npu_compiler.passes.fuse_attention import FuseAttention
+from npu_compiler.passes.fuse_conv_bn_relu import FuseConvBnRelu
+from npu_compiler.passes.fuse_gelu import FuseGelu
+from npu_compiler.passes.fuse_linear import FuseLinear
+from npu_compiler.passes.fuse_linear_activation import FuseAddmmRelu, FuseLinearActivation
+from npu_compiler.passes.fuse_rms_norm import FuseRmsNorm
+from npu_compiler.passes.fuse_rotary_embedding import FuseRotaryEmbedding
+from npu_compiler.passes.fuse_swiglu import FuseSwiglu
+from npu_compiler.passes.merge_common_subexpressions import MergeCommonSubexpressions
+from npu_compiler.passes.merge_linears import MergeLinears
+from npu_compiler.passes.recognize_causal_mask import RecognizeCausalMask
+from npu_compiler.passes.remove_dead_code import RemoveDeadCode
+from npu_compiler.passes.separate_output_views import SeparateOutputViews
+from npu_compiler.passes.simplify_casts import SimplifyCasts
+from npu_compiler.passes.simplify_views import SimplifyViews
+from npu_compiler.passes.write_in_place import WriteInPlace
+
+__all__ = ["PASSES", "STAGES", "Stage", "pass_names", "run_passes"]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One step from a Python function to a program.
+
+    Attributes:
+        name: as in spans, dumps and reports.
+        what: it does, in one line.
+        home: module that does it.
+    """
+
+    name: str
+    what: str
+    home: str
+
+
+STAGES: tuple[Stage, ...] = (
+    Stage("capture", "dynamo traces the model into a graph of torch calls", "capture, backend"),
+    Stage("decompose", "AOTAutograd makes it functional aten calls", "capture, backend"),
+    Stage("normalize", "one form for what can be written in several", "passes"),
+    Stage("fuse", "several calls that are one operation become one", "passes"),
+    Stage("layout", "what shares memory, and in which order bytes lie", "passes, layout"),
+    Stage("partition", "which calls make a program together", "partition"),
+    Stage("lower", "each call becomes OpenVINO nodes", "lowering, assembly"),
+    Stage("tune", "the device's compiler, with options that were measured", "programs"),
+    Stage("run", "the program on the tensors' own memory", "execution"),
+)
+
+# The order is the order in which they run. Writes come first, since other passes keep away from
+# what is written; views of results come last, since they are for the caller and not for fusions.
+PASSES: tuple[GraphPass, ...] = (
+    RemoveDeadCode(),
+    DropEmptyParts(),
+    WriteInPlace(),
+    FoldConstants(),
+    MergeCommonSubexpressions(),
+    SimplifyCasts(),
+    FuseLinear(),
+    SimplifyViews(),
+    FuseRotaryEmbedding(),
+    FuseRmsNorm(),
+    FuseGelu(),
+    FuseSwiglu(),
+    FuseAttention(),
+    RecognizeCausalMask(),
+    FuseConvBnRelu(),
+    FuseLinearActivation(),
+    FuseAddmmRelu(),
+    MergeLinears(),
+    BatchMatmuls(),
+    SeparateOutputViews(),
+)
+
+
+def pass_names() -> tuple[str, ...]:
+    """Returns the names of all passes, in the order in which they run."""
+    return tuple(graph_pass.name for graph_pass in PASSES)
+
+
+def run_passes(
+    graph: fx.Graph,
+    facts: Facts,
+    *,
+    disabled: Iterable[str] = (),
+    watch: Callable[[GraphPass, PassResult], None] | None = None,
+) -> tuple[PassResult, ...]:
+    """Runs the passes on a captured graph, in place.
+
+    Args:
+        graph: functional aten calls with fake values in `meta["val"]`.
+        facts: what passes may know.
+        disabled: names of passes to leave out.
+        watch: called after each pass with the pass and what it did.
+
+    Raises:
+        PassError: [pass-broke-graph] a pass left a graph that is not what it was given.
+    """
+    without = set(disabled)
+    results = []
+    for graph_pass in PASSES:
+        if graph_pass.name in without:
+            continue
+        result = graph_pass.run(graph, facts)
+        results.append(result)
+        if watch is not None:
+            watch(graph_pass, result)
+    return tuple(results)
