@@ -14,8 +14,10 @@ from typing import Any
 import torch
 from torch import fx
 
-from npu_compiler.assembly import Assembled, RefusedNode, assemble, count_calls
+from npu_compiler.assembly import Assembled, assemble
+from npu_compiler.building import RefusedNode, count_calls
 from npu_compiler.capability import HOST_DUTIES
+from npu_compiler.debug import GraphDump
 from npu_compiler.errors import LoweringError
 from npu_compiler.execution import FrozenWeights
 from npu_compiler.lowering import op_name, source_line
@@ -64,6 +66,7 @@ class CompiledGraph:
         self._kind = kind
         self._config = config
         self._name = f"graph_{next(_numbers)}"
+        self._dump = GraphDump(self._name)
         self._lock = threading.Lock()
         self._run: Callable[..., Any] | None = None
         self._frozen: FrozenWeights | None = None
@@ -92,8 +95,13 @@ class CompiledGraph:
         if self._config.compression is not None:
             # Compression looks for one constant per weight.
             disabled.add("merge_linears")
+        graph = self._module.graph
+        self._dump.write_stage("capture", graph)
         with observe.span("compile", "passes", graph=self._name):
-            results = run_passes(self._module.graph, facts, disabled=disabled)
+            results = run_passes(
+                graph, facts, disabled=disabled, watch=lambda one, _: self._dump.watch(one, graph)
+            )
+        self._dump.finish_passes(graph)
         self._module.recompile()
         return results
 
@@ -134,7 +142,9 @@ class CompiledGraph:
         used = [p for p in frozen if self._placeholders[p].name in assembled.constant_inputs]
         self._frozen = FrozenWeights(used, [frozen[p] for p in used]) if used else None
         self._run = assembled.run
-        publish(self._record(plan, assembled))
+        record = self._record(plan, assembled)
+        self._dump.write_record(plan, record)
+        publish(record)
         return assembled.run
 
     def _assemble(self, constants: dict[str, torch.Tensor]) -> tuple[Plan, Assembled]:

@@ -22,7 +22,9 @@ class Settings:
     Attributes:
         cache_dir: where programs are kept (NPU_COMPILE_CACHE_DIR; by default `npu` under the XDG
             cache directory).
-        cache_size_bytes: bound of that directory (NPU_COMPILE_CACHE_SIZE_MB, default 20000).
+        cache_size_bytes: bound of that directory (NPU_COMPILE_CACHE_SIZE_MB, default 20000); with
+            0 compiled models are not kept.
+        debug_dir: where each compilation writes what it did (NPU_COMPILE_DEBUG); None for nowhere.
         temporary_dir: where a model lies while the device reads it (NPU_COMPILE_TMPDIR; by default
             the system's).
         device: which of OpenVINO's devices runs exported models in a process without torch
@@ -32,6 +34,7 @@ class Settings:
     cache_dir: Path
     cache_size_bytes: int
     temporary_dir: Path | None
+    debug_dir: Path | None
     device: str | None = None
 
 
@@ -39,22 +42,23 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
     """Reads the settings from the environment.
 
     Raises:
-        OptionError: [bad-setting] for a size that is no positive number.
+        OptionError: [bad-setting] for a size that is no whole number.
     """
     values = os.environ if environment is None else environment
     given = values.get("NPU_COMPILE_CACHE_DIR")
     base = values.get("XDG_CACHE_HOME") or "~/.cache"
     size = values.get("NPU_COMPILE_CACHE_SIZE_MB", "20000")
-    if not size.isdecimal() or int(size) == 0:
+    if not size.isdecimal():
         raise OptionError(
-            f"NPU_COMPILE_CACHE_SIZE_MB: a positive whole number of megabytes; got {size!r}. "
+            f"NPU_COMPILE_CACHE_SIZE_MB: a whole number of megabytes; got {size!r}. "
             "Set one, or unset the variable.",
             code="bad-setting",
         )
-    temporary = values.get("NPU_COMPILE_TMPDIR")
+    temporary, debug = values.get("NPU_COMPILE_TMPDIR"), values.get("NPU_COMPILE_DEBUG")
     return Settings(
         cache_dir=Path(given) if given else Path(base).expanduser() / "npu",
         cache_size_bytes=int(size) * 1_000_000,
         temporary_dir=Path(temporary) if temporary else None,
+        debug_dir=Path(debug).expanduser() if debug else None,
         device=values.get("NPU_DEVICE") or None,
     )

@@ -10,10 +10,18 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from npu_compiler.quantize import CompressionReport
 from npu_compiler.passes.base import PassResult
+from npu_compiler.quantize import CompressionReport
 
-__all__ = ["EagerNode", "GraphRecord", "ProgramRecord", "collecting", "publish"]
+__all__ = [
+    "CompileStatistics",
+    "EagerNode",
+    "GraphRecord",
+    "ProgramRecord",
+    "collecting",
+    "compile_statistics",
+    "publish",
+]
 
 
 @dataclass(frozen=True)
@@ -45,6 +53,7 @@ class ProgramRecord:
         precision: in which it computes: float32, bfloat16 or float16.
         lower_time_s, compile_time_s: ours, and the device's.
         compression: which weights were compressed, with the error; None when none was to be.
+        from_cache: whether it was neither lowered nor compiled, but read.
     """
 
     name: str
@@ -56,6 +65,7 @@ class ProgramRecord:
     lower_time_s: float
     compile_time_s: float
     compression: CompressionReport | None = None
+    from_cache: bool = False
 
 
 @dataclass(frozen=True)
@@ -89,6 +99,29 @@ class GraphRecord:
         return sum(program.node_count for program in self.programs)
 
 
+@dataclass(frozen=True)
+class CompileStatistics:
+    """What this process compiled so far.
+
+    Attributes:
+        graphs: captured graphs that were made ready, counted again for each time.
+        programs: their programs.
+        from_cache: of these, the ones that were neither lowered nor compiled.
+        compile_time_s: the device's compiler.
+    """
+
+    graphs: int = 0
+    programs: int = 0
+    from_cache: int = 0
+    compile_time_s: float = 0.0
+
+    @property
+    def compiled(self) -> int:
+        """Programs that the device compiled."""
+        return self.programs - self.from_cache
+
+
+_statistics = CompileStatistics()
 _collectors: list[list[GraphRecord]] = []
 _lock = threading.Lock()
 
@@ -108,8 +141,21 @@ def collecting() -> Iterator[list[GraphRecord]]:
             del _collectors[index]
 
 
+def compile_statistics() -> CompileStatistics:
+    """Returns what this process compiled so far; the difference of two tells about a part."""
+    return _statistics
+
+
 def publish(record: GraphRecord) -> None:
     """Hands a record to all who collect."""
+    global _statistics
     with _lock:
+        now, programs = _statistics, record.programs
+        _statistics = CompileStatistics(
+            graphs=now.graphs + 1,
+            programs=now.programs + len(programs),
+            from_cache=now.from_cache + sum(program.from_cache for program in programs),
+            compile_time_s=now.compile_time_s + sum(p.compile_time_s for p in programs),
+        )
         for records in _collectors:
             records.append(record)

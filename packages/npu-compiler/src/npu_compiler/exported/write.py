@@ -18,7 +18,7 @@ import torch
 from torch import fx, nn
 from torch.utils import _pytree as pytree
 
-from npu_compiler.assembly import own_precision
+from npu_compiler.building import own_precision
 from npu_compiler.capability import is_symbolic, refusal
 from npu_compiler.errors import ExportError, LoweringError
 from npu_compiler.exported.capture import Captured, capture_module

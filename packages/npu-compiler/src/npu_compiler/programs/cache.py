@@ -7,6 +7,7 @@ nothing. What the key is made of is the caller's knowledge; content_key adds ver
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import logging
@@ -27,15 +28,21 @@ import torch
 import npu_runtime
 from npu_compiler.config import read_settings
 from npu_compiler.fingerprint import fingerprint
-from npu_compiler.programs.load import load_model, write_model
+from npu_compiler.programs.load import (
+    WITHOUT_SNIPPETS,
+    is_snippets_failure,
+    load_tolerant,
+    write_model,
+)
 from npu_runtime import observe
 
 __all__ = ["CacheStatistics", "ProgramCache", "content_key"]
 
 _logger = logging.getLogger(__name__)
 
-_FORMAT = 1
+_FORMAT = 2
 _STALE_S = 3600.0
+_AMENDMENTS = "options.json"
 
 
 @dataclass(frozen=True)
@@ -62,12 +69,22 @@ def content_key(parts: Mapping[str, Any], *, device: str | None = None) -> str:
         "torch": torch.__version__,
         "openvino": ov.__version__,
         "npu-compiler": version("npu-compiler"),
+        "code": _own_code(),
         "device": device or serving.device,
         "hardware": serving.full_name,
         "driver": serving.driver_version,
     }
     text = json.dumps(facts, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:40]
+
+
+@functools.cache
+def _own_code() -> str:
+    """A hash of this package's sources: what lowers a graph may change without a new version."""
+    digest = hashlib.sha256()
+    for path in sorted(Path(__file__).parents[1].rglob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
 
 
 class ProgramCache:
@@ -117,6 +134,36 @@ class ProgramCache:
         Returns:
             The program; `program.loaded_from_cache` says whether the device compiled nothing.
         """
+        program, _ = self.load_with_facts(
+            key,
+            lambda: (build(), {}),
+            name=name,
+            options=options,
+            device_index=device_index,
+            profiling=profiling,
+        )
+        return program
+
+    def load_with_facts(
+        self,
+        key: str,
+        build: Callable[[], tuple[ov.Model, dict[str, Any]]],
+        *,
+        name: str,
+        options: Mapping[str, str],
+        device_index: int | None = None,
+        profiling: bool = False,
+    ) -> tuple[npu_runtime.Program, dict[str, Any]]:
+        """Returns the program of a key and what its builder said about it.
+
+        Args:
+            key: as for load.
+            build: makes the model, and JSON-like facts that are kept beside it.
+            name: as for load.
+            options: as for load.
+            device_index: as for load.
+            profiling: as for load.
+        """
         entry = self.directory / key
 
         def from_entry() -> npu_runtime.Program:
@@ -125,16 +172,16 @@ class ProgramCache:
         damage = _damage(entry)
         if damage is None:
             self._count(hits=1)
-            return from_entry()
+            return from_entry(), _facts(entry)
         if entry.exists():
             _logger.warning("program cache: entry %s is damaged (%s); rebuilding it", key, damage)
             shutil.rmtree(entry, ignore_errors=True)
             self._count(rebuilt=1)
         self._count(misses=1)
         with observe.span("compile", "build", program=name):
-            model = build()
+            model, facts = build()
         try:
-            self._store(entry, model)
+            self._store(entry, model, facts)
         except OSError as failure:
             _logger.warning(
                 "program cache: cannot store %s in %s (%s); running without it",
@@ -142,12 +189,13 @@ class ProgramCache:
                 self.directory,
                 failure,
             )
-            return load_model(
+            program = load_tolerant(
                 model, name=name, options=options, device_index=device_index, profiling=profiling
             )
+            return program, facts
         program = from_entry()
         self._evict(keep=key)
-        return program
+        return program, facts
 
     def _load_entry(
         self,
@@ -159,22 +207,32 @@ class ProgramCache:
     ) -> npu_runtime.Program:
         blobs = entry / "blob"
         _check_blobs(blobs)
-        settings = dict(options)
-        settings.setdefault("CACHE_MODE", "OPTIMIZE_SIZE")
-        program = npu_runtime.load_program(
-            entry / "model.xml",
-            name=name,
-            options=settings,
-            device_index=device_index,
-            cache_dir=blobs,
-            profiling=profiling,
-        )
+        settings = {"CACHE_MODE": "OPTIMIZE_SIZE", **options, **_amendments(entry)}
+
+        def load(settings: Mapping[str, str]) -> npu_runtime.Program:
+            return npu_runtime.load_program(
+                entry / "model.xml",
+                name=name,
+                options=dict(settings),
+                device_index=device_index,
+                cache_dir=blobs,
+                profiling=profiling,
+            )
+
+        try:
+            program = load(settings)
+        except npu_runtime.ProgramError as failure:
+            if not is_snippets_failure(failure):
+                raise
+            _logger.info("%s: compiling without snippets, which fail on it: %s", name, failure)
+            program = load({**settings, **WITHOUT_SNIPPETS})
+            _write_json(entry / _AMENDMENTS, WITHOUT_SNIPPETS)
         if not program.loaded_from_cache:
             _record_blobs(blobs)
         _touch(entry)
         return program
 
-    def _store(self, entry: Path, model: ov.Model) -> None:
+    def _store(self, entry: Path, model: ov.Model, facts: dict[str, Any]) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)
         self._sweep()
         with observe.span("compile", "store", key=entry.name):
@@ -186,7 +244,12 @@ class ProgramCache:
                     # OpenVINO reports a full disk so.
                     raise OSError(str(failure).strip()) from failure
                 files = {path.name: fingerprint(path) for path in sorted(place.iterdir())}
-                record = {"format": _FORMAT, "created": time.time(), "files": files}
+                record = {
+                    "format": _FORMAT,
+                    "created": time.time(),
+                    "files": files,
+                    "facts": facts,
+                }
                 _write_json(place / "entry.json", record)
                 try:
                     place.rename(entry)
@@ -234,12 +297,29 @@ class ProgramCache:
             self._statistics = replace(now, **sums)
 
 
+def _facts(entry: Path) -> dict[str, Any]:
+    facts = json.loads((entry / "entry.json").read_text())["facts"]
+    return dict(facts)
+
+
+def _amendments(entry: Path) -> dict[str, str]:
+    """Options without which the device's compiler failed on this program."""
+    try:
+        return dict(json.loads((entry / _AMENDMENTS).read_text()))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, TypeError) as failure:
+        _logger.warning("program cache: %s is damaged (%s)", entry / _AMENDMENTS, failure)
+        return {}
+
+
 def _damage(entry: Path) -> str | None:
     """Why an entry cannot be used; None when it can."""
     try:
         record = json.loads((entry / "entry.json").read_text())
         expected = record["files"]
-        if record["format"] != _FORMAT or "model.xml" not in expected:
+        is_complete = isinstance(record.get("facts"), dict) and "model.xml" in expected
+        if record["format"] != _FORMAT or not is_complete:
             return "another format"
         for file_name, written in expected.items():
             if fingerprint(entry / file_name) != written:

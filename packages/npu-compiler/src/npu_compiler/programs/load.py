@@ -16,14 +16,20 @@ import npu_runtime
 from npu_compiler.config import read_settings
 from npu_runtime import observe
 
-__all__ = ["load_model", "load_tolerant", "write_model"]
+__all__ = [
+    "WITHOUT_SNIPPETS",
+    "is_snippets_failure",
+    "load_model",
+    "load_tolerant",
+    "write_model",
+]
 
 _logger = logging.getLogger(__name__)
 
 # The CPU plugin's generator of fused elementwise kernels fails on some graphs (measured on OpenVINO
 # 2026.4.1: "All consumers of a Scalar expression are expected to have the same loop IDs", Phi-3 and
 # Mixtral); without it the same model compiles and is right.
-_WITHOUT_SNIPPETS = {"SNIPPETS_MODE": "DISABLE"}
+WITHOUT_SNIPPETS = {"SNIPPETS_MODE": "DISABLE"}
 
 
 def load_model(
@@ -60,8 +66,18 @@ def load_model(
         )
 
 
+def is_snippets_failure(failure: npu_runtime.ProgramError) -> bool:
+    """Whether a program was refused because of the CPU plugin's generator of kernels."""
+    return "snippets" in str(failure)
+
+
 def load_tolerant(
-    model: ov.Model, *, name: str, options: Mapping[str, str], device_index: int | None = None
+    model: ov.Model,
+    *,
+    name: str,
+    options: Mapping[str, str],
+    device_index: int | None = None,
+    profiling: bool = False,
 ) -> npu_runtime.Program:
     """Compiles a model; if the CPU plugin's generator of kernels fails on it, without that.
 
@@ -70,14 +86,19 @@ def load_tolerant(
     Raises:
         npu_runtime.ProgramError: the device refuses the model both times.
     """
+
+    def load(options: Mapping[str, str]) -> npu_runtime.Program:
+        return load_model(
+            model, name=name, options=options, device_index=device_index, profiling=profiling
+        )
+
     try:
-        return load_model(model, name=name, options=options, device_index=device_index)
+        return load(options)
     except npu_runtime.ProgramError as failure:
-        if "snippets" not in str(failure):
+        if not is_snippets_failure(failure):
             raise
         _logger.info("%s: compiling without snippets, which fail on it: %s", name, failure)
-    plain = {**options, **_WITHOUT_SNIPPETS}
-    return load_model(model, name=name, options=plain, device_index=device_index)
+    return load({**options, **WITHOUT_SNIPPETS})
 
 
 def write_model(model: ov.Model, path: Path, *, half: bool = False) -> None:

@@ -1,0 +1,288 @@
+"""One piece of a graph becomes a loaded program: taken from the cache, or lowered and compiled.
+
+Cutting a graph into pieces and stringing their programs together is npu_compiler.assembly's work.
+"""
+
+from __future__ import annotations
+
+import operator
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import openvino as ov
+import torch
+from torch import fx
+
+import npu_runtime
+from npu_compiler.capability import is_symbolic
+from npu_compiler.config import read_settings
+from npu_compiler.content import program_key
+from npu_compiler.debug import dump_program
+from npu_compiler.errors import LoweringError
+from npu_compiler.execution import ProgramCall
+from npu_compiler.layout import axis_order, inverse_order, is_dense
+from npu_compiler.lowering import LoweredModel, lower
+from npu_compiler.options import CompilerConfig
+from npu_compiler.programs import ProgramCache, compile_options, load_tolerant
+from npu_compiler.quantize import CompressedWeight, CompressionReport, compress_weights
+from npu_compiler.records import ProgramRecord
+from npu_runtime import observe
+
+__all__ = [
+    "Piece",
+    "RefusedNode",
+    "build_program",
+    "check_outputs",
+    "count_calls",
+    "own_precision",
+]
+
+_HEAVY = {
+    torch.ops.aten.mm.default,
+    torch.ops.aten.addmm.default,
+    torch.ops.aten.bmm.default,
+    torch.ops.aten.baddbmm.default,
+    torch.ops.aten.convolution.default,
+    torch.ops.aten.linear.default,
+    torch.ops.aten.matmul.default,
+    torch.ops.npu.linear_relu.default,
+    torch.ops.npu.linear_gelu.default,
+    torch.ops.npu.addmm_relu.default,
+    torch.ops.npu.conv_bn_relu.default,
+    torch.ops.npu.quantized_linear.default,
+}
+
+
+class RefusedNode(Exception):
+    """Nodes that turned out not to be lowerable while a plan was carried out."""
+
+    def __init__(self, nodes: Iterable[fx.Node], reason: str) -> None:
+        super().__init__(reason)
+        # A result of a call stands where its call stands, so the call is what is refused.
+        self.names = frozenset(_call_of(node).name for node in nodes)
+        self.reason = reason
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A segment as a graph of its own."""
+
+    module: fx.GraphModule
+    inputs: tuple[fx.Node, ...]
+    outputs: tuple[fx.Node, ...]
+
+
+def check_outputs(piece: Piece, *, home: str, exact_strides: bool) -> None:
+    """Raises RefusedNode for a result that a program cannot give."""
+    for node in piece.outputs:
+        meta = node.meta["val"]
+        if meta.device.type != home:
+            raise RefusedNode([node], f"its result lives on {meta.device}, not on {home}")
+        if exact_strides and not is_dense(meta):
+            raise RefusedNode([node], "its result leaves gaps in memory or overlaps itself")
+
+
+def build_program(
+    piece: Piece,
+    *,
+    constants: Mapping[str, torch.Tensor],
+    config: CompilerConfig,
+    home: str,
+    name: str,
+) -> tuple[ProgramCall, ProgramRecord]:
+    """Returns the program of a piece, ready to call, and what is to be told about it.
+
+    Args:
+        piece: of a graph.
+        constants: placeholder name -> weight that becomes a part of the program.
+        config: see CompilerConfig.
+        home: device type of the results.
+        name: of the program.
+
+    Raises:
+        RefusedNode: plan again without these nodes.
+    """
+    building = _Building(piece, constants, config, name)
+    program, is_cached = building.load()
+    inputs = tuple(building.facts["inputs"])
+    orders = building.output_orders
+    call = ProgramCall(
+        program,
+        input_orders=[building.input_orders.get(key) for key in inputs],
+        output_orders=[
+            inverse_order(orders[index]) if index in orders else None
+            for index in range(len(piece.outputs))
+        ],
+        home=home,
+    )
+    call.input_names = inputs
+    record = ProgramRecord(
+        name=name,
+        node_count=count_calls(piece.module.graph.nodes),
+        input_count=len(inputs),
+        output_count=len(piece.outputs),
+        constant_bytes=sum(tensor.nbytes for tensor in constants.values()),
+        precision=building.precision,
+        compression=building.compression,
+        lower_time_s=building.lower_time_s,
+        compile_time_s=program.compile_time_s,
+        from_cache=is_cached and program.loaded_from_cache,
+    )
+    return call, record
+
+
+class _Building:
+    """The way of one piece to its program."""
+
+    def __init__(
+        self,
+        piece: Piece,
+        constants: Mapping[str, torch.Tensor],
+        config: CompilerConfig,
+        name: str,
+    ) -> None:
+        self._piece = piece
+        self._constants = constants
+        self._config = config
+        self._name = name
+        self._lowered: LoweredModel | None = None  # holds what the model's constants read
+        self.input_orders = _input_orders(piece, constants)
+        self.output_orders = {
+            index: order
+            for index, node in enumerate(piece.outputs)
+            if (order := axis_order(node.meta["val"])) is not None
+        }
+        self.precision = config.computed_in or own_precision(piece.module.graph)
+        self.lower_time_s = 0.0
+        self.facts: dict[str, Any] = {}
+        self.compression: CompressionReport | None = None
+
+    def load(self) -> tuple[npu_runtime.Program, bool]:
+        """Returns the program, and whether it was in the cache."""
+        options = compile_options(self.precision)
+        key = self._key(options)
+        try:
+            if key is None:
+                model, self.facts = self._build()
+                return load_tolerant(model, name=self._name, options=options), False
+            cache = ProgramCache(self._config.cache_dir)
+            program, self.facts = cache.load_with_facts(
+                key, self._build, name=self._name, options=options
+            )
+        except npu_runtime.ProgramError as error:
+            calls = [n for n in self._piece.module.graph.nodes if n.op == "call_function"]
+            reason = f"the device refuses the program: {_brief(error)}"
+            raise RefusedNode(calls, reason) from error
+        self.compression = _report(self.facts["compression"])
+        return program, cache.statistics.hits > 0
+
+    def _key(self, options: Mapping[str, str]) -> str | None:
+        if read_settings().cache_size_bytes == 0:
+            return None
+        with observe.span("compile", "key", program=self._name):
+            return program_key(
+                self._piece.module,
+                constants=self._constants,
+                orders=[sorted(self.input_orders.items()), sorted(self.output_orders.items())],
+                options=options,
+                config=self._config,
+            )
+
+    def _build(self) -> tuple[ov.Model, dict[str, Any]]:
+        """Lowers the piece; the second part is what a later process needs without lowering."""
+        started = time.perf_counter()
+        with observe.span("compile", "lower", program=self._name):
+            self._lowered = lowered = self._lower()
+        self.lower_time_s = time.perf_counter() - started
+        for node in self._piece.outputs:
+            if lowered.values[node.name].get_node().get_type_name() == "Parameter":
+                raise RefusedNode([node], "its result is an input as it is")
+        self.compression = _compress(lowered.model, self._config)
+        dump_program(self._name, lowered.model)
+        facts = {
+            "inputs": list(lowered.input_names),
+            "compression": None if self.compression is None else asdict(self.compression),
+        }
+        return lowered.model, facts
+
+    def _lower(self) -> LoweredModel:
+        module = self._piece.module
+        try:
+            return lower(
+                module,
+                constants=self._constants,
+                input_orders=self.input_orders,
+                output_orders=self.output_orders,
+                name=self._name,
+            )
+        except LoweringError as error:
+            if not error.node_name:
+                raise
+            named = [node for node in module.graph.nodes if node.name == error.node_name]
+            raise RefusedNode(named, error.reason) from error
+
+
+def _input_orders(
+    piece: Piece, constants: Mapping[str, torch.Tensor]
+) -> dict[str, tuple[int, ...]]:
+    values = {node.name: node.meta["val"] for node in piece.inputs if node.name not in constants}
+    return {
+        name: order
+        for name, value in values.items()
+        if isinstance(value, torch.Tensor) and (order := axis_order(value)) is not None
+    }
+
+
+def _report(content: Mapping[str, Any] | None) -> CompressionReport | None:
+    if content is None:
+        return None
+    weights = tuple(
+        CompressedWeight(**{**weight, "shape": tuple(weight["shape"])})
+        for weight in content["weights"]
+    )
+    return CompressionReport(**{**content, "weights": weights})
+
+
+def _compress(model: ov.Model, config: CompilerConfig) -> CompressionReport | None:
+    if config.compression is None:
+        return None
+    return compress_weights(
+        model,
+        mode=config.compression,
+        group_size=config.group_size,
+        symmetric=config.symmetric,
+    )
+
+
+def _brief(error: Exception) -> str:
+    """A vendor's message on one line."""
+    text = " ".join(str(error).split())
+    return text if len(text) <= 160 else f"{text[:157]}..."
+
+
+def own_precision(graph: fx.Graph) -> str:
+    """Returns in which precision a graph computes: the dtype of its products, or the widest."""
+    heavy = {node.meta["val"].dtype for node in graph.nodes if node.target in _HEAVY}
+    values = (node.meta.get("val") for node in graph.nodes)
+    every = {value.dtype for value in values if isinstance(value, torch.Tensor)}
+    for dtypes in (heavy, every):
+        floats = {dtype for dtype in dtypes if dtype.is_floating_point}
+        if floats:
+            return str(next(iter(floats))).removeprefix("torch.") if len(floats) == 1 else "float32"
+    return "float32"
+
+
+def _call_of(node: fx.Node) -> fx.Node:
+    while node.target is operator.getitem and isinstance(node.args[0], fx.Node):
+        node = node.args[0]
+    return node
+
+
+def count_calls(nodes: Any) -> int:
+    """Counts calls as reports do: without symbolic numbers and picks from tuples."""
+    return sum(
+        node.op == "call_function" and node.target is not operator.getitem and not is_symbolic(node)
+        for node in nodes
+    )
