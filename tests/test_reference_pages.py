@@ -88,3 +88,11 @@ def test_the_tolerances_of_programs_are_on_their_page(root):
         shares = (tolerance.float32, tolerance.bfloat16, tolerance.float16)
         shown = [f"{share:.2g}".replace("e-0", "e-") if share else "equal" for share in shares]
         assert f"| {' | '.join(shown)} |" in page
+
+
+def test_every_pass_has_its_row(root):
+    from npu_compiler.pipeline import pass_names
+
+    page = (root / "docs" / "guides" / "compiler-stages.md").read_text()
+    rows = re.findall(r"^\| `([a-z_]+)` \|", page, re.M)
+    assert tuple(rows) == pass_names()

@@ -24,6 +24,14 @@ TOLERANCE = {
 }
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Programs of tests are kept for one run, and never beside the user's."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NPU_COMPILE_CACHE_DIR", str(tmp_path_factory.mktemp("programs")))
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _seeded() -> Iterator[None]:
     torch.manual_seed(0)

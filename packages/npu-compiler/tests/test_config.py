@@ -19,9 +19,14 @@ def test_cache_directory_can_be_given():
     assert read_settings({"NPU_COMPILE_CACHE_DIR": "/y"}).cache_dir == Path("/y")
 
 
-@pytest.mark.parametrize("value", ["", "0", "-3", "many"])
-def test_size_must_be_a_positive_number(value):
+@pytest.mark.parametrize("value", ["", "-3", "many"])
+def test_size_must_be_a_whole_number(value):
     with pytest.raises(OptionError) as error:
         read_settings({"NPU_COMPILE_CACHE_SIZE_MB": value})
     assert error.value.code == "bad-setting"
     assert repr(value) in str(error.value)
+
+
+def test_dumps_are_written_where_a_directory_is_named():
+    assert read_settings({"NPU_COMPILE_DEBUG": "/d"}).debug_dir == Path("/d")
+    assert read_settings({}).debug_dir is None

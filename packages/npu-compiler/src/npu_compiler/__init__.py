@@ -23,8 +23,10 @@ if TYPE_CHECKING:
     from npu_compiler.in_place import compile  # noqa: A004  # the name its users know
     from npu_compiler.lowering import register_fx_node_converter
     from npu_compiler.options import CompilerConfig
+    from npu_compiler.records import CompileStatistics, compile_statistics
 
 __all__ = [
+    "CompileStatistics",
     "CompilerConfig",
     "CompilerError",
     "Explanation",
@@ -37,6 +39,7 @@ __all__ = [
     "OptionError",
     "RegistryError",
     "compile",
+    "compile_statistics",
     "explain",
     "export",
     "load",
@@ -44,6 +47,8 @@ __all__ = [
 ]
 
 _HOMES = {
+    "CompileStatistics": "records",
+    "compile_statistics": "records",
     "CompilerConfig": "options",
     "CompilerError": "errors",
     "ExportError": "errors",

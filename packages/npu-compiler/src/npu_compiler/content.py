@@ -81,5 +81,6 @@ def _digest(tensor: torch.Tensor) -> str:
     head = f"{source.dtype} {tuple(source.shape)} "
     digest = hashlib.sha256(head.encode())
     if source.numel():
-        digest.update(memoryview(source.reshape(-1).view(torch.uint8).numpy()))
+        elements: Any = source.reshape(-1).view(torch.uint8).numpy()
+        digest.update(elements)
     return digest.hexdigest()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 __all__ = [
     "CompilerError",
+    "DumpError",
     "ExportError",
     "GraphError",
     "LoweringError",
@@ -85,3 +86,7 @@ class GraphError(CompilerError, ValueError):
 
 class PassError(CompilerError):
     """A pass over a graph left something that is not the graph it was given."""
+
+
+class DumpError(CompilerError, ValueError):
+    """What NPU_COMPILE_DEBUG wrote cannot be found or read, or its page cannot be written."""

@@ -19,7 +19,7 @@ from npu_compiler.backend import npu
 from npu_compiler.in_place import compiled_config, options_of, plain_call
 from npu_compiler.records import EagerNode, GraphRecord, ProgramRecord, collecting
 
-__all__ = ["Explanation", "explain"]
+__all__ = ["Explanation", "explain", "graph_breaks_since"]
 
 
 @dataclass(frozen=True)
@@ -114,12 +114,16 @@ def explain(
     with collecting() as records:
         torch.compile(original, backend=explained)(*args, **kwargs)
     total_time_s = time.perf_counter() - started
-    breaks = {
+    return Explanation(tuple(records), graph_breaks_since(before), total_time_s)
+
+
+def graph_breaks_since(before: Mapping[str, int]) -> dict[str, int]:
+    """Returns reason -> how often Python left a graph since dynamo's counters were as given."""
+    return {
         " ".join(str(reason).split()): count - before.get(reason, 0)
         for reason, count in counters["graph_break"].items()
         if count > before.get(reason, 0)
     }
-    return Explanation(tuple(records), breaks, total_time_s)
 
 
 def _lines(explanation: Explanation) -> Iterator[str]:
@@ -142,6 +146,7 @@ def _lines(explanation: Explanation) -> Iterator[str]:
             _precision(program),
             f"{program.lower_time_s:.3f}",
             f"{program.compile_time_s:.3f}",
+            "yes" if program.from_cache else "no",
         )
         for graph in explanation.graphs
         for program in graph.programs
@@ -156,9 +161,17 @@ def _lines(explanation: Explanation) -> Iterator[str]:
             "precision",
             "lower s",
             "compile s",
+            "from cache",
         )
         yield ""
         yield from _table(header, rows)
+    fired: dict[str, int] = {}
+    for graph in explanation.graphs:
+        for result in graph.passes:
+            fired[result.name] = fired.get(result.name, 0) + result.count
+    if fired:
+        yield ""
+        yield from _table(("pass", "places"), [(name, str(n)) for name, n in fired.items()])
     grouped: dict[tuple[str, str, str], int] = {}
     for node in explanation.eager:
         key = (node.op, node.reason, node.source or "")

@@ -27,7 +27,7 @@ def test_failing_snippets_are_turned_off(monkeypatch):
     seen = []
     original = load.load_model
 
-    def failing(model, *, name, options, device_index=None):
+    def failing(model, *, name, options, device_index=None, profiling=False):
         seen.append(options.get("SNIPPETS_MODE"))
         if len(seen) == 1:
             raise npu_runtime.ProgramError("snippets/src/x.cpp: no", "program-load")
@@ -40,7 +40,7 @@ def test_failing_snippets_are_turned_off(monkeypatch):
 
 
 def test_other_failures_are_the_callers(monkeypatch):
-    def failing(model, *, name, options, device_index=None):
+    def failing(model, *, name, options, device_index=None, profiling=False):
         raise npu_runtime.ProgramError("no memory", "program-load")
 
     monkeypatch.setattr(load, "load_model", failing)

@@ -36,7 +36,7 @@ from npu_compiler.programs.load import (
 )
 from npu_runtime import observe
 
-__all__ = ["CacheStatistics", "ProgramCache", "content_key"]
+__all__ = ["CacheEntry", "CacheStatistics", "ProgramCache", "content_key"]
 
 _logger = logging.getLogger(__name__)
 
@@ -53,6 +53,15 @@ class CacheStatistics:
     misses: int = 0
     rebuilt: int = 0
     evicted: int = 0
+
+
+@dataclass(frozen=True)
+class CacheEntry:
+    """A program that is kept: its key, its size, and when it was last used (seconds since 1970)."""
+
+    key: str
+    size_bytes: int
+    used: float
 
 
 def content_key(parts: Mapping[str, Any], *, device: str | None = None) -> str:
@@ -270,24 +279,33 @@ class ProgramCache:
             if is_old:
                 shutil.rmtree(path, ignore_errors=True)
 
-    def _evict(self, *, keep: str) -> None:
-        entries = []
-        for path in self.directory.iterdir():
+    def entries(self) -> tuple[CacheEntry, ...]:
+        """Returns the programs that are kept."""
+        found = []
+        for path in self.directory.iterdir() if self.directory.is_dir() else ():
             if path.name.startswith(".") or not path.is_dir():
                 continue
             try:
                 size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
                 used = (path / "entry.json").stat().st_mtime
             except OSError:
-                continue
-            entries.append((used, size, path))
-        total = sum(size for _, size, _ in entries)
-        for _, size, path in sorted(entries, key=lambda item: item[0]):
+                continue  # another process removes it, or writes it
+            found.append(CacheEntry(path.name, size, used))
+        return tuple(found)
+
+    def clear(self) -> None:
+        """Removes all programs; those that run keep what they have mapped."""
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def _evict(self, *, keep: str) -> None:
+        entries = self.entries()
+        total = sum(entry.size_bytes for entry in entries)
+        for entry in sorted(entries, key=lambda entry: entry.used):
             if total <= self.max_bytes:
                 return
-            if path.name != keep:
-                shutil.rmtree(path, ignore_errors=True)
-                total -= size
+            if entry.key != keep:
+                shutil.rmtree(self.directory / entry.key, ignore_errors=True)
+                total -= entry.size_bytes
                 self._count(evicted=1)
 
     def _count(self, **more: int) -> None:

@@ -1,0 +1,65 @@
+"""`npu-compiler explain SCRIPT`: runs a Python script and says what was compiled in it.
+
+What is said is npu_compiler.explanation's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import runpy
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from torch._dynamo.utils import counters
+
+from npu_compiler.errors import OptionError
+from npu_compiler.explanation import Explanation, graph_breaks_since
+from npu_compiler.records import collecting
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs the script; returns its exit code."""
+    parser = argparse.ArgumentParser(
+        prog="npu-compiler explain",
+        description="Run a script; say which graphs it compiled for npu, and what runs eagerly.",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    parser.add_argument("script", type=Path)
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="of the script")
+    given = parser.parse_args(arguments)
+    if not given.script.is_file():
+        raise OptionError(
+            f"npu-compiler explain: a Python script; got {given.script}, which is no file. Name "
+            "one that uses torch.compile(backend='npu').",
+            code="script-absent",
+        )
+    before = dict(counters["graph_break"])
+    started = time.perf_counter()
+    with collecting() as records:
+        code = _run(given.script, given.arguments)
+    explanation = Explanation(
+        tuple(records), graph_breaks_since(before), time.perf_counter() - started
+    )
+    print(explanation.to_json() if given.json else explanation)
+    return code
+
+
+def _run(script: Path, arguments: Sequence[str]) -> int:
+    """Runs a script as `python script` does; returns what it exits with."""
+    kept_arguments, kept_path = sys.argv, list(sys.path)
+    sys.argv = [str(script), *arguments]
+    sys.path.insert(0, str(script.resolve().parent))
+    try:
+        runpy.run_path(str(script), run_name="__main__")
+    except SystemExit as leaving:
+        if leaving.code is None or isinstance(leaving.code, int):
+            return leaving.code or 0
+        print(leaving.code, file=sys.stderr)
+        return 1
+    finally:
+        sys.argv, sys.path[:] = kept_arguments, kept_path
+    return 0
