@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 import npu_runtime
-from npu_compiler.assembly import own_precision
+from npu_compiler.building import own_precision
 from npu_compiler.errors import GraphError
 from npu_compiler.exported.capture import capture_module
 from npu_compiler.graph_builder.named_calls import NamedCalls
