@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from npu_compiler.in_place import compile  # noqa: A004  # the name its users know
     from npu_compiler.lowering import register_fx_node_converter
     from npu_compiler.options import CompilerConfig
+    from npu_compiler.readiness import Readiness, check
     from npu_compiler.records import CompileStatistics, compile_statistics
 
 __all__ = [
@@ -37,7 +38,9 @@ __all__ = [
     "LoadedModel",
     "LoweringError",
     "OptionError",
+    "Readiness",
     "RegistryError",
+    "check",
     "compile",
     "compile_statistics",
     "explain",
@@ -47,6 +50,8 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Readiness": "readiness",
+    "check": "readiness",
     "CompileStatistics": "records",
     "compile_statistics": "records",
     "CompilerConfig": "options",

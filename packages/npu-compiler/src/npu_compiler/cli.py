@@ -16,6 +16,7 @@ __all__ = ["main"]
 # Subcommand -> module with `main(arguments) -> exit code`, and what it does.
 _COMMANDS = {
     "cache": ("npu_compiler.cache_command", "list or remove the programs that are kept"),
+    "check": ("npu_compiler.readiness.rules", "say whether an exported model suits an NPU"),
     "explain": ("npu_compiler.explain_command", "run a script and say what was compiled"),
     "show": ("npu_compiler.show", "render the dumps of NPU_COMPILE_DEBUG as one HTML page"),
 }

@@ -1,0 +1,106 @@
+"""Whether an NPU accepts a model, found out without one."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+import npu_compiler
+from npu_compiler.cli import main
+from npu_compiler.readiness import rules as module
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(8, 16), torch.nn.Linear(16, 4)
+
+    def forward(self, x):
+        return self.second(torch.nn.functional.gelu(self.first(x)))
+
+
+def verdicts(readiness):
+    return {finding.rule: finding.verdict for finding in readiness.findings}
+
+
+def test_static_model_is_accepted_and_what_needs_an_npu_is_named():
+    found = npu_compiler.check(Net().eval(), (torch.randn(2, 8),))
+    assert found.is_ready
+    assert verdicts(found) == {
+        "one program": "accepted",
+        "static shapes": "accepted",
+        "element types": "accepted",
+        "no state": "accepted",
+        "the NPU plugin": "accepted",
+        "equal results": "accepted",
+        "the driver's compiler": "unknown",
+    }
+    assert "nothing stands against an NPU" in str(found)
+
+
+def test_model_that_is_no_single_program_is_refused():
+    class Broken(torch.nn.Module):
+        def forward(self, x):
+            return torch.linalg.qr(x)[0]
+
+    found = npu_compiler.check(Broken(), (torch.randn(3, 3),))
+    assert verdicts(found) == {"one program": "refused"}
+    assert "qr" in found.findings[0].detail
+
+
+def test_varying_sizes_are_refused(tmp_path, capsys):
+    npu_compiler.export(Net().eval(), (torch.randn(2, 8),), tmp_path / "m", dynamic={"x": (0,)})
+    assert main(["check", str(tmp_path / "m"), "--json"]) == 1
+    content = json.loads(capsys.readouterr().out)
+    assert content["is_ready"] is False
+    by_rule = {finding["rule"]: finding for finding in content["findings"]}
+    assert by_rule["static shapes"]["verdict"] == "refused"
+    assert by_rule["the NPU plugin"]["verdict"] == "unknown"
+
+
+def test_element_type_that_npus_lack_is_refused():
+    class Double(torch.nn.Module):
+        def forward(self, x):
+            return (x.double() * 2).sin()
+
+    found = npu_compiler.check(Double(), (torch.randn(3),))
+    if "element types" not in verdicts(found):  # float64 may be refused before there is a program
+        assert verdicts(found) == {"one program": "refused"}
+    else:
+        assert verdicts(found)["element types"] == "refused"
+    assert not found.is_ready
+
+
+def test_plugin_whose_process_dies_is_a_finding(monkeypatch):
+    import subprocess
+
+    def died(command, **_):
+        return subprocess.CompletedProcess(command, -11, "", "")
+
+    monkeypatch.setattr(module.subprocess, "run", died)
+    found = npu_compiler.check(Net().eval(), (torch.randn(2, 8),))
+    assert verdicts(found)["the NPU plugin"] == "refused"
+    assert "SIGSEGV" in str(found)
+
+
+def test_results_that_differ_are_refused(monkeypatch):
+    import subprocess
+
+    def differs(command, **_):
+        return subprocess.CompletedProcess(command, 0, '{"step": "done", "error": 0.5}', "")
+
+    monkeypatch.setattr(module.subprocess, "run", differs)
+    found = npu_compiler.check(Net().eval(), (torch.randn(2, 8),))
+    assert verdicts(found)["equal results"] == "refused"
+
+
+def test_folder_that_is_none_is_an_error(tmp_path, capsys):
+    assert main(["check", str(tmp_path)]) == 2
+    assert str(tmp_path) in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("names, text", [(["a"], "a"), (list("abcde"), "a, b, c and 2 more")])
+def test_long_lists_are_cut(names, text):
+    assert module._some(names) == text
