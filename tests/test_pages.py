@@ -16,6 +16,7 @@ PAGES = (
     "docs/guides/memory.md",
     "docs/guides/mixed-precision.md",
     "docs/guides/moving-from-cuda.md",
+    "docs/guides/moving-from-intel-npu-acceleration-library.md",
     "docs/guides/numpy-operators.md",
     "docs/guides/profiling.md",
     "docs/guides/saving-and-loading.md",

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from npu_compiler.in_place import compile  # noqa: A004  # the name its users know
     from npu_compiler.lowering import register_fx_node_converter
     from npu_compiler.options import CompilerConfig
+    from npu_compiler.quantize import compress_to_i4, quantize_tensor
+    from npu_compiler.quantize.module import quantize_model
     from npu_compiler.readiness import Readiness, check
     from npu_compiler.records import CompileStatistics, compile_statistics
 
@@ -43,9 +45,12 @@ __all__ = [
     "check",
     "compile",
     "compile_statistics",
+    "compress_to_i4",
     "explain",
     "export",
     "load",
+    "quantize_model",
+    "quantize_tensor",
     "register_fx_node_converter",
 ]
 
@@ -66,9 +71,12 @@ _HOMES = {
     "OptionError": "errors",
     "RegistryError": "errors",
     "compile": "in_place",
+    "compress_to_i4": "quantize",
     "explain": "explanation",
     "export": "exported.write",
     "load": "exported.load",
+    "quantize_model": "quantize.module",
+    "quantize_tensor": "quantize",
     "register_fx_node_converter": "lowering",
 }
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from torch import nn
 from npu_compiler.errors import OptionError
 from npu_compiler.options import CompilerConfig, resolve_config
 
-__all__ = ["compile", "compiled_config", "options_of", "plain_call"]
+__all__ = ["compile", "compile_following", "compiled_config", "options_of", "plain_call"]
 
 # Of nn.Module: what stands in for _call_impl when it is not None. Copies and pickles leave it out.
 _SLOT = "_compiled_call_impl"
@@ -60,8 +60,16 @@ def compile(  # noqa: A001  # the name its users know
     if resolved.use_to:
         model.to("npu")
     model.train(bool(resolved.training))
-    model.__dict__[_SLOT] = _compiled_call(model, resolved)
+    compile_following(model, replace(resolved, training=bool(resolved.training)))
     return model
+
+
+def compile_following(model: nn.Module, config: CompilerConfig) -> None:
+    """Compiles a module in place without a change of its mode.
+
+    Where training is None, grad mode decides at each call, as under torch.compile.
+    """
+    model.__dict__[_SLOT] = _compiled_call(model, config)
 
 
 def compiled_config(module: nn.Module) -> CompilerConfig | None:
@@ -87,13 +95,12 @@ def plain_call(module: nn.Module) -> Callable[..., Any]:
 
 def options_of(config: CompilerConfig) -> dict[str, Any]:
     """Returns a configuration as torch.compile(options=...) takes it."""
-    given = {
+    return {
         field.name: value
         for field in fields(config)
         if field.name not in ("dynamic", "use_to")
         and (value := getattr(config, field.name)) != field.default
     }
-    return {**given, "training": bool(config.training)}
 
 
 def _compiled_call(module: nn.Module, config: CompilerConfig) -> Callable[..., Any]:
@@ -103,7 +110,7 @@ def _compiled_call(module: nn.Module, config: CompilerConfig) -> Callable[..., A
 
     @functools.wraps(module.forward)
     def call(*args: Any, **kwargs: Any) -> Any:
-        if config.training:
+        if config.training is not False:
             return fast(*args, **kwargs)
         with torch.no_grad():
             return fast(*args, **kwargs)

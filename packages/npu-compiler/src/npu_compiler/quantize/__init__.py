@@ -8,6 +8,7 @@ from npu_compiler.quantize.compress import (
     CompressionReport,
     compress_weights,
 )
+from npu_compiler.quantize.tensors import compress_to_i4, quantize_tensor
 from npu_compiler.quantize.weights import (
     GROUP_SIZES,
     MODES,
@@ -22,7 +23,9 @@ __all__ = [
     "CompressedWeight",
     "CompressionReport",
     "QuantizedWeight",
+    "compress_to_i4",
     "compress_weights",
     "fitting_group",
+    "quantize_tensor",
     "quantize_weight",
 ]
