@@ -343,3 +343,34 @@ def test_folder_holds_no_pickle(tmp_path):
         "model.xml",
     ]
     assert ov.Core().read_model(path / "model.xml").inputs[0].get_shape() == [1, 4]
+
+
+class Gated(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gate, self.up = nn.Linear(64, 64, bias=False), nn.Linear(64, 64, bias=False)
+
+    def forward(self, x):
+        return F.silu(self.gate(x)) * self.up(x)
+
+
+def products_in(path) -> int:
+    operations = ov.Core().read_model(path / "model.xml").get_ops()
+    return [node.get_type_name() for node in operations].count("MatMul")
+
+
+def test_passes_run_on_exported_graphs(tmp_path, close):
+    model, x = Gated(), torch.randn(3, 64)
+    path = folder_of(tmp_path, model, x)
+    close(npu_compiler.load(path)(x), model(x))
+    assert products_in(path) == 1
+
+
+def test_passes_can_be_left_out(tmp_path):
+    path = folder_of(tmp_path, Gated(), torch.ones(3, 64), disabled_passes=["merge_linears"])
+    assert products_in(path) == 2
+
+
+def test_layers_of_one_input_are_compressed_each(tmp_path):
+    path = folder_of(tmp_path, Gated(), torch.ones(3, 64), dtype="int8")
+    assert (path / "model.bin").stat().st_size < 2 * 64 * 64 * 1.2

@@ -21,8 +21,14 @@ from torch.utils import _pytree as pytree
 from npu_compiler.capture import decompositions
 from npu_compiler.errors import ExportError
 from npu_compiler.lowering import find_converter
+from npu_compiler.options import CompilerConfig
+from npu_compiler.passes.base import Facts
+from npu_compiler.pipeline import run_passes
 
 __all__ = ["Captured", "capture_module"]
+
+# Passes that leave work to the host between programs; here there is one program and no host.
+_NOT_HERE = ("write_in_place", "separate_output_views")
 
 
 @dataclass(frozen=True)
@@ -45,6 +51,7 @@ def capture_module(
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
     dynamic: Mapping[str, Iterable[int]],
+    config: CompilerConfig,
 ) -> Captured:
     """Captures a module for inference.
 
@@ -53,6 +60,7 @@ def capture_module(
         args: example arguments.
         kwargs: by name.
         dynamic: name of a parameter of forward -> dims whose sizes may vary.
+        config: for the passes to leave out.
 
     Raises:
         ExportError: [export-dynamic] for a name or dim that is not there, or a size that the model
@@ -83,7 +91,13 @@ def capture_module(
             code="export-writes",
         )
     inputs = tuple(name for name in signature.user_inputs if isinstance(name, str))
-    return Captured(program, _constants(program), inputs)
+    constants = _constants(program)
+    facts = Facts(kind="inference", constants=frozenset(constants))
+    # Compression looks for one constant per weight.
+    merging = ("merge_linears",) if config.compression is not None else ()
+    disabled = (*config.disabled_passes, *_NOT_HERE, *merging)
+    run_passes(program.graph_module.graph, facts, disabled=disabled)
+    return Captured(program, constants, inputs)
 
 
 @functools.cache

@@ -78,7 +78,7 @@ def export(
             code="export-exists",
         )
     chosen = resolve_config("npu_compiler.export", config, options)
-    captured = capture_module(model, tuple(example_inputs), kwargs or {}, dynamic or {})
+    captured = capture_module(model, tuple(example_inputs), kwargs or {}, dynamic or {}, chosen)
     module = captured.program.graph_module
     for node in module.graph.nodes:
         _check_call(node, chosen)

@@ -82,7 +82,7 @@ class GraphBuilder(NamedCalls):
         module = self.to_module(*outputs)
         inputs = self._recording.parameters
         examples = tuple(torch.zeros(tuple(x._fake.shape), dtype=x._fake.dtype) for x in inputs)
-        captured = capture_module(module, examples, {}, {})
+        captured = capture_module(module, examples, {}, {}, self._config)
         graph_module = captured.program.graph_module
         lowered = lower(graph_module, constants=captured.constants, name="GraphBuilder")
         if self._config.compression is not None:
