@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from npu_compiler.exported.write import export
     from npu_compiler.graph_builder import GraphBuilder, GraphTensor
     from npu_compiler.in_place import compile  # noqa: A004  # the name its users know
-    from npu_compiler.lowering import register_fx_node_converter
+    from npu_compiler.lowering import custom_op, register_fx_node_converter
     from npu_compiler.options import CompilerConfig
     from npu_compiler.quantize import compress_to_i4, quantize_tensor
     from npu_compiler.quantize.module import quantize_model
@@ -46,6 +46,7 @@ __all__ = [
     "compile",
     "compile_statistics",
     "compress_to_i4",
+    "custom_op",
     "explain",
     "export",
     "load",
@@ -72,6 +73,7 @@ _HOMES = {
     "RegistryError": "errors",
     "compile": "in_place",
     "compress_to_i4": "quantize",
+    "custom_op": "lowering",
     "explain": "explanation",
     "export": "exported.write",
     "load": "exported.load",

@@ -4,6 +4,7 @@ Capture and partitioning live in npu_compiler, running in npu_runtime.
 """
 
 from npu_compiler.lowering.context import Context, Refused
+from npu_compiler.lowering.custom import custom_op
 from npu_compiler.lowering.lower import LoweredModel, lower, source_line
 from npu_compiler.lowering.registry import (
     Converter,
@@ -20,6 +21,7 @@ __all__ = [
     "Converter",
     "LoweredModel",
     "Refused",
+    "custom_op",
     "find_converter",
     "lower",
     "missing_converter",
