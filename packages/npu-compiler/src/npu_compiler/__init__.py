@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from npu_compiler.quantize.module import quantize_model
     from npu_compiler.readiness import Readiness, check
     from npu_compiler.records import CompileStatistics, compile_statistics
+    from npu_compiler.tuning import TuningReport, tune
 
 __all__ = [
     "CompileStatistics",
@@ -42,6 +43,7 @@ __all__ = [
     "OptionError",
     "Readiness",
     "RegistryError",
+    "TuningReport",
     "check",
     "compile",
     "compile_statistics",
@@ -53,6 +55,7 @@ __all__ = [
     "quantize_model",
     "quantize_tensor",
     "register_fx_node_converter",
+    "tune",
 ]
 
 _HOMES = {
@@ -80,6 +83,8 @@ _HOMES = {
     "quantize_model": "quantize.module",
     "quantize_tensor": "quantize",
     "register_fx_node_converter": "lowering",
+    "TuningReport": "tuning",
+    "tune": "tuning",
 }
 
 

@@ -1,7 +1,8 @@
 """The backend that `torch.compile(model, backend="npu")` names.
 
 It captures: dynamo hands a graph over, AOTAutograd makes it functional and, for training, splits it
-into forward and backward. Compiling these graphs is npu_compiler.compilation's work.
+into forward and backward. Compiling these graphs is npu_compiler.compilation's work, choosing how
+npu_compiler.tuning's.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 
 from npu_compiler.capture import decompositions, keep_attention_whole
-from npu_compiler.compilation import CompiledGraph
 from npu_compiler.options import CompilerConfig, backend_options
+from npu_compiler.tuning.session import make_graph
 from npu_runtime import observe
 
 __all__ = ["npu"]
@@ -55,10 +56,10 @@ def _capture(
     if not torch.is_grad_enabled():
         keep_attention_whole(graph_module)
 
-    def compiler(kind: str) -> Callable[[fx.GraphModule, Sequence[Any]], CompiledGraph]:
-        def compile_graph(graph: fx.GraphModule, inputs: Sequence[Any]) -> CompiledGraph:
+    def compiler(kind: str) -> Callable[[fx.GraphModule, Sequence[Any]], Any]:
+        def compile_graph(graph: fx.GraphModule, inputs: Sequence[Any]) -> Any:
             positions = _static_positions() if kind == "inference" else ()
-            return CompiledGraph(graph, kind=kind, static_positions=positions, config=config)
+            return make_graph(graph, kind=kind, static_positions=positions, config=config)
 
         return compile_graph
 

@@ -161,7 +161,7 @@ class _Building:
 
     def load(self) -> tuple[npu_runtime.Program, bool]:
         """Returns the program, and whether it was in the cache."""
-        options = compile_options(self.precision)
+        options = {**compile_options(self.precision), **dict(self._config.device_options)}
         key = self._key(options)
         try:
             if key is None:

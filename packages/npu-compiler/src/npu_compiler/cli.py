@@ -19,6 +19,7 @@ _COMMANDS = {
     "check": ("npu_compiler.readiness.rules", "say whether an exported model suits an NPU"),
     "explain": ("npu_compiler.explain_command", "run a script and say what was compiled"),
     "show": ("npu_compiler.show", "render the dumps of NPU_COMPILE_DEBUG as one HTML page"),
+    "tune": ("npu_compiler.tuning.command", "measure ways to compile a script's graphs"),
 }
 
 

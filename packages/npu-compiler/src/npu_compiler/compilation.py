@@ -48,6 +48,7 @@ class CompiledGraph:
         kind: str,
         static_positions: Sequence[int],
         config: CompilerConfig,
+        tuned: str | None = None,
     ) -> None:
         """Takes a graph; nothing is compiled before the first call.
 
@@ -57,6 +58,7 @@ class CompiledGraph:
             static_positions: inputs that are weights and buffers. Those that the graph does not
                 write to are frozen, in inference.
             config: see CompilerConfig.
+            tuned: name of the candidate that was measured as the fastest.
         """
         # AOTAutograd's sign for the calling convention with one list. It stands on the object:
         # the wrapper around backward graphs copies that and not the class.
@@ -66,6 +68,7 @@ class CompiledGraph:
         self._kind = kind
         self._config = config
         self._name = f"graph_{next(_numbers)}"
+        self._tuned = tuned
         self._dump = GraphDump(self._name)
         self._lock = threading.Lock()
         self._run: Callable[..., Any] | None = None
@@ -84,6 +87,11 @@ class CompiledGraph:
         arguments = tuple(inputs)
         inputs.clear()
         return run(*arguments)
+
+    @property
+    def name(self) -> str:
+        """Of the graph, as in reports and traces."""
+        return self._name
 
     def _rewrite(self) -> tuple[PassResult, ...]:
         facts = Facts(
@@ -223,6 +231,7 @@ class CompiledGraph:
             frozen_count=len(assembled.constant_inputs),
             rebuilds=self._rebuilds,
             passes=tuple(result for result in self._passes if result.count),
+            tuned=self._tuned,
         )
 
 

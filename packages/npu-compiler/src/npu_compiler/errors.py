@@ -20,6 +20,7 @@ __all__ = [
     "OptionError",
     "PassError",
     "RegistryError",
+    "TuningError",
 ]
 
 
@@ -90,3 +91,7 @@ class PassError(CompilerError):
 
 class DumpError(CompilerError, ValueError):
     """What NPU_COMPILE_DEBUG wrote cannot be found or read, or its page cannot be written."""
+
+
+class TuningError(CompilerError, ValueError):
+    """A file of tuning records cannot be read or written."""

@@ -18,7 +18,7 @@ from npu_compiler.errors import OptionError
 from npu_compiler.explanation import Explanation, graph_breaks_since
 from npu_compiler.records import collecting
 
-__all__ = ["main"]
+__all__ = ["main", "run_script"]
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -31,16 +31,10 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("script", type=Path)
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="of the script")
     given = parser.parse_args(arguments)
-    if not given.script.is_file():
-        raise OptionError(
-            f"npu-compiler explain: a Python script; got {given.script}, which is no file. Name "
-            "one that uses torch.compile(backend='npu').",
-            code="script-absent",
-        )
     before = dict(counters["graph_break"])
     started = time.perf_counter()
     with collecting() as records:
-        code = _run(given.script, given.arguments)
+        code = run_script(given.script, given.arguments)
     explanation = Explanation(
         tuple(records), graph_breaks_since(before), time.perf_counter() - started
     )
@@ -48,8 +42,18 @@ def main(arguments: Sequence[str]) -> int:
     return code
 
 
-def _run(script: Path, arguments: Sequence[str]) -> int:
-    """Runs a script as `python script` does; returns what it exits with."""
+def run_script(script: Path, arguments: Sequence[str]) -> int:
+    """Runs a script as `python script` does; returns what it exits with.
+
+    Raises:
+        OptionError: [script-absent] there is no such file.
+    """
+    if not script.is_file():
+        raise OptionError(
+            f"npu-compiler: a Python script; got {script}, which is no file. Name one that uses "
+            "torch.compile(backend='npu').",
+            code="script-absent",
+        )
     kept_arguments, kept_path = sys.argv, list(sys.path)
     sys.argv = [str(script), *arguments]
     sys.path.insert(0, str(script.resolve().parent))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,8 @@ class CompilerConfig:
         precision: in which precision programs compute beside compressed weights.
         freeze: weights become constants of inference programs. Without it they stay inputs.
         fallback_ops: ops, as in "aten.gelu.default", that are to run eagerly.
+        device_options: OpenVINO properties for the device's compiler, beside those that a precision
+            asks for, as {"SNIPPETS_MODE": "DISABLE"}.
         disabled_passes: passes, as in "fuse_linear", that are left out; see npu_compiler.pipeline.
         group_size: inputs of an int4 weight that share a scale: 32, 64 or 128.
         symmetric: compressed weights have no zero points: a little smaller, a little less exact.
@@ -66,6 +68,7 @@ class CompilerConfig:
     precision: str | torch.dtype | None = None
     freeze: bool = True
     fallback_ops: tuple[str, ...] = ()
+    device_options: Mapping[str, str] = field(default_factory=dict)
     disabled_passes: tuple[str, ...] = ()
     group_size: int = 64
     symmetric: bool = False
@@ -86,6 +89,7 @@ class CompilerConfig:
                 raise _bad_value("cache_dir", "a path", self.cache_dir)
             self._set("cache_dir", Path(self.cache_dir).expanduser())
         self._set("fallback_ops", _op_names(self.fallback_ops))
+        self._set("device_options", _properties(self.device_options))
         self._set("disabled_passes", _pass_names(self.disabled_passes))
         if self.dtype is not None:
             self._set("dtype", _precision_of("dtype", self.dtype))
@@ -221,6 +225,13 @@ def _op_names(value: Any) -> tuple[str, ...]:
     if not is_list or not all(isinstance(name, str) for name in value):
         raise _bad_value("fallback_ops", 'a list of names such as "aten.gelu.default"', value)
     return tuple(value)
+
+
+def _properties(value: Any) -> dict[str, str]:
+    is_map = isinstance(value, Mapping)
+    if not is_map or not all(isinstance(text, str) for pair in value.items() for text in pair):
+        raise _bad_value("device_options", 'a mapping such as {"SNIPPETS_MODE": "DISABLE"}', value)
+    return dict(value)
 
 
 def _pass_names(value: Any) -> tuple[str, ...]:

@@ -82,6 +82,7 @@ class GraphRecord:
         frozen_count: inputs that became constants.
         rebuilds: how often it was compiled again because a frozen weight changed.
         passes: those that rewrote something, in the order they ran.
+        tuned: the way of compiling that was measured as the fastest, None without a measurement.
     """
 
     name: str
@@ -92,6 +93,7 @@ class GraphRecord:
     frozen_count: int
     rebuilds: int
     passes: tuple[PassResult, ...] = ()
+    tuned: str | None = None
 
     @property
     def lowered_count(self) -> int:

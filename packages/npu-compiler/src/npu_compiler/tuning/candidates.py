@@ -1,0 +1,69 @@
+"""Ways to compile one graph, as changes of a configuration; measuring them is tuning.session's."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+from torch import fx
+
+from npu_compiler.lowering import op_name
+from npu_compiler.options import CompilerConfig
+
+__all__ = ["CANDIDATES", "Candidate", "find_candidate"]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A way to compile a graph.
+
+    Attributes:
+        name: in records and reports; it must not change its meaning.
+        disabled_passes: left out beside those of the configuration.
+        device_options: properties of the device's compiler.
+        precision: to compute in; tried only where the configuration leaves it open.
+        on_host: every op by its own kernel, no program.
+    """
+
+    name: str
+    disabled_passes: tuple[str, ...] = ()
+    device_options: tuple[tuple[str, str], ...] = ()
+    precision: str | None = None
+    on_host: bool = False
+
+    def fits(self, config: CompilerConfig) -> bool:
+        """Whether a configuration leaves open what the candidate decides."""
+        if self.precision is not None and (config.computed_in or config.compression):
+            return False
+        return not (self.on_host and (config.strict or config.compression))
+
+    def applied(self, config: CompilerConfig, graph: fx.Graph) -> CompilerConfig:
+        """Returns the configuration with the candidate's choices."""
+        fallback = config.fallback_ops
+        if self.on_host:
+            ops = {op_name(node.target) for node in graph.nodes if node.op == "call_function"}
+            fallback = tuple(sorted({*fallback, *ops}))
+        return dataclasses.replace(
+            config,
+            disabled_passes=(*config.disabled_passes, *self.disabled_passes),
+            device_options={**dict(config.device_options), **dict(self.device_options)},
+            precision=self.precision or config.precision,
+            fallback_ops=fallback,
+        )
+
+
+# The first is what an untuned graph gets: nothing slower than it is ever chosen.
+CANDIDATES: tuple[Candidate, ...] = (
+    Candidate("default"),
+    Candidate("separate linears", disabled_passes=("merge_linears",)),
+    Candidate("masks kept", disabled_passes=("recognize_causal_mask",)),
+    Candidate("no snippets", device_options=(("SNIPPETS_MODE", "DISABLE"),)),
+    Candidate("bfloat16", precision="bfloat16"),
+    Candidate("float16", precision="float16"),
+    Candidate("host kernels", on_host=True),
+)
+
+
+def find_candidate(name: str) -> Candidate | None:
+    """Returns the candidate of a name, or None for one that this version does not have."""
+    return next((candidate for candidate in CANDIDATES if candidate.name == name), None)

@@ -1,0 +1,174 @@
+"""Tuning records on disk: one JSON file each, which travel between machines as one file.
+
+What a record is made of is npu_compiler.tuning.session's work.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import logging
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import openvino as ov
+from torch import fx
+
+import npu_runtime
+from npu_compiler.config import read_settings
+from npu_compiler.errors import TuningError
+from npu_compiler.graph_text import graph_text
+from npu_compiler.options import CompilerConfig
+
+__all__ = ["TuningRecord", "TuningStore", "tuning_key"]
+
+_logger = logging.getLogger(__name__)
+
+_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class TuningRecord:
+    """What was measured for one graph on one device.
+
+    Attributes:
+        key: of the graph, its configuration and the device; see tuning_key.
+        chosen: name of the candidate that is used from now on.
+        times_us: candidate -> shortest time of a call in microseconds.
+        errors: candidate -> largest difference from the default's result by its largest value.
+        refused: candidate -> why it was not measured, or may not be chosen.
+        device: full name of the device.
+        openvino: its version.
+    """
+
+    key: str
+    chosen: str
+    times_us: dict[str, float]
+    errors: dict[str, float]
+    refused: dict[str, str]
+    device: str
+    openvino: str
+
+    @property
+    def speedup(self) -> float:
+        """Time of the default by the time of the chosen one: 1 or more."""
+        return self.times_us["default"] / self.times_us[self.chosen]
+
+
+def tuning_key(graph: fx.Graph, *, kind: str, config: CompilerConfig) -> str:
+    """Returns the key of a captured graph: weights count by shape alone, as they do for speed."""
+    serving = npu_runtime.device_info()
+    facts = {
+        "graph": graph_text(graph),
+        "kind": kind,
+        "config": [str(getattr(config, name)) for name in _CONFIG],
+        "device": serving.device,
+        "hardware": serving.full_name,
+        "openvino": ov.__version__,
+        "format": _FORMAT,
+    }
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:40]
+
+
+_CONFIG = (
+    "computed_in", "compression", "group_size", "symmetric", "strict", "freeze", "fallback_ops",
+    "disabled_passes", "device_options",
+)  # fmt: skip
+
+
+class TuningStore:
+    """The records in a directory; many processes may share it."""
+
+    def __init__(self, cache_dir: str | os.PathLike[str] | None = None) -> None:
+        """Names the directory: `tuning` in the one for caches (NPU_COMPILE_CACHE_DIR)."""
+        self.directory = Path(cache_dir or read_settings().cache_dir) / "tuning"
+
+    def read(self, key: str) -> TuningRecord | None:
+        """Returns the record of a key, or None; a damaged one counts as none, with a log line."""
+        path = self.directory / f"{key}.json"
+        try:
+            return _record(json.loads(path.read_text()))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError) as failure:
+            _logger.warning("tuning: record %s cannot be read (%s); ignoring it", path, failure)
+            return None
+
+    def write(self, record: TuningRecord) -> None:
+        """Keeps a record, in place of an older one of its key.
+
+        Raises:
+            OSError: the directory cannot be written.
+        """
+        self.directory.mkdir(parents=True, exist_ok=True)
+        _write_json(self.directory / f"{record.key}.json", dataclasses.asdict(record))
+
+    def records(self) -> tuple[TuningRecord, ...]:
+        """Returns all records that can be read, by key."""
+        keys = sorted(path.stem for path in self.directory.glob("*.json"))
+        return tuple(record for key in keys if (record := self.read(key)) is not None)
+
+    def export(self, path: str | os.PathLike[str]) -> int:
+        """Writes all records to one file and returns how many they are.
+
+        Raises:
+            TuningError: [tuning-file] the file cannot be written.
+        """
+        records = self.records()
+        content = {"format": _FORMAT, "records": [dataclasses.asdict(one) for one in records]}
+        try:
+            _write_json(Path(path), content)
+        except OSError as failure:
+            raise _file_error(path, "a file that can be written", failure.strerror) from failure
+        return len(records)
+
+    def import_(self, path: str | os.PathLike[str]) -> int:
+        """Takes the records of a file over and returns how many they are.
+
+        Records of other devices do no harm: their keys name the device.
+
+        Raises:
+            TuningError: [tuning-file] it is no such file, or of another format.
+        """
+        try:
+            content = json.loads(Path(path).read_text())
+            if content["format"] != _FORMAT:
+                raise ValueError(f"format {content['format']}, not {_FORMAT}")
+            records = [_record(one) for one in content["records"]]
+        except OSError as failure:
+            raise _file_error(path, "a file of records", failure.strerror) from failure
+        except (ValueError, KeyError, TypeError, AttributeError) as failure:
+            raise _file_error(path, "a file of records", repr(failure)) from failure
+        for record in records:
+            self.write(record)
+        return len(records)
+
+
+def _record(content: Mapping[str, Any]) -> TuningRecord:
+    record = TuningRecord(**content)
+    names = (record.key, record.chosen, record.device, record.openvino)
+    if not all(isinstance(name, str) for name in names) or not record.key.isalnum():
+        raise ValueError("a name is no text")
+    if record.chosen not in record.times_us or "default" not in record.times_us:
+        raise ValueError("the chosen way was not measured")
+    return record
+
+
+def _file_error(path: str | os.PathLike[str], rule: str, received: str | None) -> TuningError:
+    return TuningError(
+        f"tuning records {os.fspath(path)}: {rule}; got {received}. Write one with "
+        "npu-compiler tune --export.",
+        code="tuning-file",
+    )
+
+
+def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+    handle, place = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
+    with os.fdopen(handle, "w") as file:
+        json.dump(content, file, indent=1)
+    Path(place).replace(path)
