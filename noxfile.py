@@ -194,6 +194,23 @@ def fuzz(session: nox.Session) -> None:
     run_in(session, python, "-m", "npu_ops.conformance.fuzz", *session.posargs)
 
 
+@nox.session(venv_backend="none")
+def models(session: nox.Session) -> None:
+    """Compile the suite's architectures and compare with eager (`-- --family vision`); long."""
+    python = shared_environment(session, "platform")
+    install_platform(session, python, extra=group("test"))
+    arguments = session.posargs or ["--csv", "models.csv"]
+    run_in(session, python, "-m", "npu_compiler.suite", *arguments)
+
+
+@nox.session(venv_backend="none")
+def graphs(session: nox.Session) -> None:
+    """Compile random graphs and compare with eager, 5,000 of them (`-- --count 300 --seed 7`)."""
+    python = shared_environment(session, "platform")
+    install_platform(session, python, extra=group("test"))
+    run_in(session, python, "-m", "npu_compiler.suite.random_graphs", *session.posargs)
+
+
 @nox.session
 def docs(session: nox.Session) -> None:
     """Build the documentation strictly into site/; arguments go to mkdocs (`-- serve`)."""

@@ -20,6 +20,7 @@ __all__ = [
     "OptionError",
     "PassError",
     "RegistryError",
+    "SuiteError",
     "TuningError",
 ]
 
@@ -95,3 +96,7 @@ class DumpError(CompilerError, ValueError):
 
 class TuningError(CompilerError, ValueError):
     """A file of tuning records cannot be read or written."""
+
+
+class SuiteError(CompilerError, ValueError):
+    """The suite of architectures was asked for what it does not have, or lacks transformers."""

@@ -7,7 +7,7 @@ import torch
 
 from npu_compiler import register_fx_node_converter
 from npu_compiler.errors import RegistryError
-from npu_compiler.lowering import find_converter, near_matches, registered_ops
+from npu_compiler.lowering import find_converter, near_matches, registered_ops, registry
 
 
 def test_duplicate_registration_names_both_places():
@@ -61,3 +61,28 @@ def test_every_row_says_where_it_is():
     assert "matmul.py:" in row.place
     assert row.compute
     assert not find_converter(torch.ops.aten.view.default).compute
+
+
+def test_a_name_stands_for_an_op_that_its_library_defines_later():
+    name = "npu_compiler_test_later.double.default"
+
+    @register_fx_node_converter(name)
+    def convert(ctx, **_):
+        return None
+
+    library = torch.library.Library("npu_compiler_test_later", "DEF")
+    library.define("double(Tensor x) -> Tensor")
+    try:
+        found = find_converter(torch.ops.npu_compiler_test_later.double.default)
+        assert found is not None
+        assert found.function is convert
+        assert name in registered_ops()
+    finally:
+        library._destroy()
+        registry._TABLE.pop(name)
+
+
+def test_a_name_without_its_overload_is_no_key():
+    with pytest.raises(RegistryError, match="one overload") as error:
+        register_fx_node_converter("aten.add")(lambda ctx: None)
+    assert error.value.code == "bad-converter"

@@ -28,7 +28,8 @@ __all__ = [
     "registered_ops",
 ]
 
-# An aten (or custom) overload, or a Python function on symbolic integers such as operator.add.
+# An aten (or custom) overload, a Python function on symbolic integers such as operator.add, or the
+# name of an overload whose library may not have been imported yet.
 OpKey = Any
 Rule = Callable[..., str | None]
 
@@ -78,7 +79,9 @@ def converter(
     group `npu_compiler.converters`, and is imported when a graph is first lowered.
 
     Args:
-        keys: overloads such as `torch.ops.aten.add.Tensor`, or functions such as `operator.add`.
+        keys: overloads such as `torch.ops.aten.add.Tensor`, functions such as `operator.add`, or
+            names such as "transformers.grouped_mm_fallback.default" of overloads that exist only
+            when another library is imported.
         rule: capability rule, called as `rule(node, **arguments)` before anything is built;
             returns why this call cannot be lowered, or None.
         compute: whether the op does work worth a program; views, casts and creation do not.
@@ -104,7 +107,7 @@ def converter(
 def find_converter(key: OpKey) -> Converter | None:
     """Returns the converter of an op, or None; the first call loads those of other wheels."""
     load_plugins(_snapshot)
-    return _TABLE.get(key)
+    return _TABLE.get(key) or _TABLE.get(op_name(key))
 
 
 def missing_converter(key: OpKey) -> str:
@@ -129,7 +132,7 @@ def near_matches(key: OpKey, *, limit: int = 3) -> tuple[str, ...]:
 
 def op_name(key: OpKey) -> str:
     """Returns the name that messages, friendly names and reports use, such as aten.add.Tensor."""
-    if isinstance(key, torch._ops.OpOverload):
+    if isinstance(key, (str, torch._ops.OpOverload)):
         return str(key)
     name = getattr(key, "__name__", None) or type(key).__name__
     module = getattr(key, "__module__", "") or ""
@@ -148,7 +151,8 @@ def _snapshot() -> Callable[[], None]:
 
 
 def _check_key(key: OpKey, place: str) -> None:
-    if isinstance(key, torch._ops.OpOverloadPacket) or not callable(key):
+    is_name = isinstance(key, str) and key.count(".") == 2
+    if not is_name and (isinstance(key, torch._ops.OpOverloadPacket) or not callable(key)):
         raise RegistryError(
             f"converter at {place}: the key must be one overload or a function; "
             f"got {key!r}. Name the overload, as in torch.ops.aten.add.Tensor.",

@@ -72,3 +72,10 @@ def test_batch_norm_of_inference_equals_eager(lowers, dtype):
 
 def test_dropout_of_inference_is_the_identity(lowers):
     lowers(lambda x: F.dropout(x, 0.5, training=False) + 1, torch.randn(3, 4), whole=True)
+
+
+@pytest.mark.parametrize("dim", [0, 2])
+def test_weight_norm_equals_eager(lowers, dim):
+    v = torch.randn(3, 4, 5)
+    g = torch.rand([size if axis == dim else 1 for axis, size in enumerate(v.shape)])
+    lowers(lambda v, g: aten._weight_norm_interface(v, g, dim), v, g)

@@ -37,6 +37,10 @@ import torch.nn.functional as F
             lambda x: F.avg_pool2d(x, 3, stride=2, ceil_mode=True),
             id="avg_pool2d(x,3,stride=2,ceil_mode=True)",
         ),
+        pytest.param(
+            lambda x: F.avg_pool2d(x, 20, ceil_mode=True),
+            id="avg_pool2d(x,20,ceil_mode=True)",
+        ),
         pytest.param(lambda x: F.adaptive_avg_pool2d(x, 1), id="adaptive_avg_pool2d(x,1)"),
         pytest.param(lambda x: F.adaptive_avg_pool2d(x, (3, 2)), id="adaptive_avg_pool2d(x,(3,2))"),
     ],

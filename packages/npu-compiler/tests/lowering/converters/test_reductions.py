@@ -119,3 +119,27 @@ def test_dynamic_reductions_serve_other_sizes(lowers):
         dynamic=True,
         run_on=(torch.randn(5, 6, 7),),
     )
+
+
+def test_histogram_counts_as_eager(lowers):
+    # Both ends, values outside, and none in the third bin.
+    values = torch.tensor([0.0, 3, 1, 1, 4, -1, 3, 0])
+    assert torch.histc(values, 4, 0, 3).tolist() == [2, 2, 0, 2]
+    lowers(lambda x: torch.histc(x, 4, 0, 3), values)
+    lowers(lambda x: torch.histc(x, 7, -1.5, 5), torch.linspace(-3, 6, 50))
+
+
+def test_histogram_of_integers_on_npu_equals_that_of_floats(compiled):
+    # The CPU counts floats alone.
+    values = torch.tensor([0, 3, 1, 1, 4, -1, 3, 0], device="npu")
+    weights = torch.ones(4, device="npu")
+    fast = compiled(lambda x: torch.histc(x, 4, 0, 3) * weights)
+    assert fast(values).tolist() == [2, 2, 0, 2]
+    assert fast.eager_ops == []
+
+
+def test_histogram_between_ends_from_data_runs_eagerly(compiled, close):
+    x = torch.randn(5)
+    fast = compiled(lambda x: torch.histc(x, 4) + torch.tanh(x).sum())
+    close(fast(x), torch.histc(x, 4) + torch.tanh(x).sum())
+    assert fast.eager_ops == ["aten.histc.default"]

@@ -10,6 +10,7 @@ from npu_compiler.lowering.converters import (  # noqa: F401
     creation,
     elementwise,
     fused,
+    grouped_matmul,
     indexing,
     matmul,
     normalization,

@@ -278,3 +278,14 @@ def convert_batch_norm(
 )
 def convert_dropout(ctx: Context, input_: fx.Node, **_: Any) -> Any:
     return ctx.get(input_)
+
+
+@converter(aten._weight_norm_interface.default)
+def convert_weight_norm(ctx: Context, v: fx.Node, g: fx.Node, dim: int) -> Any:
+    """The direction of v with the length g, per slice along dim, and the lengths that v has."""
+    own = ctx.axis(v, dim)
+    others = [axis for axis in range(ctx.rank(v)) if axis != own]
+    value = ctx.get(v)
+    lengths = ops.reduce_l2(value, ctx.integers(others), True).output(0)
+    scaled = ops.multiply(value, ops.divide(ctx.get(g), lengths))
+    return scaled, ctx.convert(lengths, ctx.out_dtype(1)) if ctx.is_read(1) else None

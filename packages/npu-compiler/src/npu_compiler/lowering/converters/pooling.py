@@ -118,7 +118,11 @@ def convert_avg_pool(
         strides,
         pads,
         pads,
-        kernel,
+        # torch cuts a window that is larger than the padded input, which it takes with ceil_mode.
+        [
+            k if n is None else min(k, n + 2 * pad)
+            for n, k, pad in zip(ctx.sizes(self)[2:], kernel, pads, strict=True)
+        ],
         not (count_include_pad and is_padded),
         _rounding(ceil_mode),
     )

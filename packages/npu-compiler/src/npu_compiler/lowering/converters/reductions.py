@@ -292,3 +292,26 @@ def convert_log_softmax_backward(
     total = ops.reduce_sum(grad, ctx.integers([ctx.axis(output, dim)]), True)
     result = ops.subtract(grad, ops.multiply(ops.exp(ctx.get(output)), total))
     return ctx.convert(result.output(0), ctx.out_dtype())
+
+
+def _rule_histc(node: fx.Node, min_: float, max_: float, **_: Any) -> str | None:
+    dtype = node.args[0].meta["val"].dtype  # type: ignore[union-attr]
+    if dtype.is_floating_point and dtype is not torch.float32:
+        return "bins of a half type are counted in it"
+    return None if min_ < max_ else "the ends of the bins depend on data"
+
+
+@converter(aten.histc.default, rule=_rule_histc)
+def convert_histc(ctx: Context, self: fx.Node, bins: int, min_: float, max_: float) -> Any:
+    work = torch.float32
+    value = ctx.reshape(ctx.get(self, work), [-1, 1])
+    low, high = ctx.number(min_, work), ctx.number(max_, work)
+    scaled = ops.multiply(ops.subtract(value, low), ctx.number(bins, work))
+    place = ops.floor(ops.divide(scaled, ctx.number(max_ - min_, work)))
+    # The right end belongs to the last bin; what is outside, or no number, to none.
+    place = ops.minimum(place, ctx.number(bins - 1, work))
+    is_inside = ops.logical_and(ops.greater_equal(value, low), ops.less_equal(value, high))
+    zero, one = ctx.number(0, torch.int64), ctx.number(1, torch.int64)
+    every = ops.range(zero, ctx.number(bins, torch.int64), one, output_type="f32")
+    hits = ops.logical_and(ops.equal(place, ctx.unsqueeze(every.output(0), [0])), is_inside)
+    return ops.reduce_sum(ctx.convert(hits.output(0), ctx.out_dtype()), ctx.integers([0]), False)

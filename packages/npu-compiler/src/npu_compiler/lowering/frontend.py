@@ -1,0 +1,211 @@
+"""Calls without a converter of ours: OpenVINO's PyTorch frontend converts them one by one.
+
+Its conversion of an op counts for a call only after it gave eager's results on random inputs of the
+call's shapes and dtypes: some of its conversions give other numbers than torch. Our own converters
+come first, see registry.py; whether a call may try is npu_compiler.capability's question.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+import threading
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import openvino as ov
+import torch
+from torch import fx
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch.utils import _pytree as pytree
+
+import npu_runtime
+from npu_compiler.lowering.context import Context, static_shape
+from npu_compiler.lowering.dtypes import ov_type
+from npu_compiler.programs import compile_options, load_tolerant
+
+__all__ = ["convert_by_frontend", "frontend_refusal"]
+
+_PLAIN = (int, float, bool, str, type(None), torch.dtype)
+# Largest difference from eager, relative to the largest magnitude, for a conversion to count.
+_ROUNDING = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
+_NOT_SAME = "OpenVINO's frontend gives other results than torch"
+_lock = threading.Lock()
+_verdicts: dict[tuple[Any, ...], str | None] = {}
+
+
+def frontend_refusal(node: fx.Node) -> str | None:
+    """Returns why the frontend cannot convert a call, or None when it can.
+
+    The first time for an op, shapes, dtypes and arguments this converts, compiles and runs it.
+
+    Args:
+        node: a call of an overload without a converter; `meta["val"]` has fake values.
+    """
+    target = node.target
+    if not isinstance(target, torch._ops.OpOverload) or target.namespace not in ("aten", "prims"):
+        return "no operator of torch's own"
+    tensors = [source.meta.get("val") for source in node.all_input_nodes]
+    results = _results(node)
+    if not all(_is_plain(value) for value in (*tensors, *results)) or not results:
+        return "sizes that are not fixed, or values that are no tensors"
+    if not all(isinstance(leaf, (fx.Node, *_PLAIN)) for leaf in _leaves(node)):
+        return "arguments that are neither tensors nor plain values"
+    key = _key(node, tensors)
+    with _lock:
+        if key not in _verdicts:
+            with unset_fake_temporarily(), warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                _verdicts[key] = _try(node)
+        return _verdicts[key]
+
+
+def convert_by_frontend(ctx: Context, node: fx.Node) -> Any:
+    """Returns the outputs of a call for which frontend_refusal gave None.
+
+    Raises:
+        Refused: the frontend cannot convert it.
+    """
+    reason = frontend_refusal(node)
+    if reason is not None:
+        ctx.refuse(reason)
+    model = _converted(node)
+    values = [ctx.get(source) for source in node.all_input_nodes]
+    outputs = _spliced(model, values)
+    return outputs if isinstance(node.meta["val"], (tuple, list)) else outputs[0]
+
+
+def _spliced(model: ov.Model, values: Sequence[ov.Output]) -> tuple[ov.Output, ...]:
+    """Puts values in place of a model's inputs; returns what its results then are."""
+    pairs = list(zip(model.get_parameters(), values, strict=True))
+    for parameter, value in pairs:
+        for place in parameter.output(0).get_target_inputs():
+            place.replace_source_output(value)
+    return tuple(result.input_value(0) for result in model.get_results())
+
+
+def _results(node: fx.Node) -> list[Any]:
+    value = node.meta["val"]
+    return list(value) if isinstance(value, (tuple, list)) else [value]
+
+
+def _leaves(node: fx.Node) -> list[Any]:
+    leaves: list[Any] = pytree.tree_leaves((node.args, node.kwargs))
+    return leaves
+
+
+def _is_plain(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and None not in static_shape(value)
+
+
+def _key(node: fx.Node, tensors: Sequence[torch.Tensor]) -> tuple[Any, ...]:
+    order = {source: index for index, source in enumerate(node.all_input_nodes)}
+    arguments = pytree.tree_map_only(fx.Node, lambda source: f"%{order[source]}", node.args)
+    keywords = pytree.tree_map_only(fx.Node, lambda source: f"%{order[source]}", node.kwargs)
+    kinds = tuple((static_shape(tensor), tensor.dtype) for tensor in tensors)
+    return (node.target, repr((arguments, sorted(keywords.items()))), kinds)
+
+
+def _try(node: fx.Node) -> str | None:
+    """Converts a call alone, runs it on random inputs, and compares."""
+    try:
+        model = _converted(node)
+    except (RuntimeError, KeyError, TypeError, ValueError, IndexError, AttributeError):
+        return "OpenVINO's frontend does not convert it"
+    expected = [(str(ov_type(v.dtype)), list(static_shape(v))) for v in _results(node)]
+    found = [
+        (str(result.get_element_type()), [int(size) for size in result.shape])
+        for result in model.outputs
+        if not result.partial_shape.is_dynamic
+    ]
+    if found != expected:
+        return f"OpenVINO's frontend gives {found}, torch {expected}"
+    inputs = _sample(node)
+    if inputs is None:
+        return "torch takes no random values there"
+    precision = next((t.dtype for t in inputs if t.is_floating_point()), torch.float32)
+    try:
+        options = compile_options(precision)
+        program = load_tolerant(model, name=str(node.target), options=options)
+        results = program.run([tensor.contiguous() for tensor in inputs], output_device="cpu")
+    except (npu_runtime.ProgramError, RuntimeError):
+        return "the device refuses what OpenVINO's frontend makes of it"
+    reference = _eager(node, inputs)
+    same = all(_is_same(a, b) for a, b in zip(results, reference, strict=True))
+    return None if same else _NOT_SAME
+
+
+def _converted(node: fx.Node) -> ov.Model:
+    """The call as a model of its own, with one input per tensor in the order of the node's."""
+    from openvino.frontend.pytorch.fx_decoder import TorchFXPythonDecoder
+
+    graph = fx.Graph()
+    copies = {source: graph.placeholder(f"x{i}") for i, source in enumerate(node.all_input_nodes)}
+    for source, copy in copies.items():
+        copy.meta["val"] = source.meta["val"]
+    call = graph.node_copy(node, copies.__getitem__)
+    outputs: list[fx.Node] = [call]
+    if isinstance(node.meta["val"], (tuple, list)):
+        outputs = []
+        for index, value in enumerate(node.meta["val"]):
+            part = graph.call_function(operator.getitem, (call, index))
+            part.meta["val"] = value
+            outputs.append(part)
+    graph.output(tuple(outputs))
+    module = fx.GraphModule(torch.nn.Module(), graph)
+    values = [source.meta["val"] for source in copies]
+    decoder = TorchFXPythonDecoder(
+        module,
+        module,
+        input_shapes=[ov.PartialShape(list(static_shape(value))) for value in values],
+        input_types=[value.dtype for value in values],
+    )
+    frontend = _frontend()
+    return frontend.convert(frontend.load(decoder))
+
+
+@functools.cache
+def _frontend() -> Any:
+    from openvino.frontend import FrontEndManager
+
+    return FrontEndManager().load_by_framework("pytorch")
+
+
+def _sample(node: fx.Node) -> list[torch.Tensor] | None:
+    """Random inputs that torch takes: numbers between -0.9 and 0.9, indices 0 and 1, or only 0."""
+    for top in (2, 1):
+        generator = torch.Generator().manual_seed(0)
+        inputs = [_random(source.meta["val"], top, generator) for source in node.all_input_nodes]
+        try:
+            results = _eager(node, inputs)
+        except (RuntimeError, IndexError, ValueError, NotImplementedError):
+            continue
+        if all(bool(result.isfinite().any()) for result in results):
+            return inputs
+    return None
+
+
+def _random(meta: torch.Tensor, top: int, generator: torch.Generator) -> torch.Tensor:
+    shape = [size for size in static_shape(meta) if size is not None]
+    if meta.dtype.is_floating_point:
+        return (torch.rand(shape, generator=generator) * 1.8 - 0.9).to(meta.dtype)
+    return torch.randint(0, top, shape, generator=generator).to(meta.dtype)
+
+
+def _eager(node: fx.Node, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    given = dict(zip(node.all_input_nodes, inputs, strict=True))
+    args, kwargs = pytree.tree_map_only(fx.Node, given.__getitem__, (node.args, node.kwargs))
+    assert callable(node.target)
+    value = node.target(*args, **kwargs)
+    return list(value) if isinstance(value, (tuple, list)) else [value]
+
+
+def _is_same(result: torch.Tensor, reference: torch.Tensor) -> bool:
+    if (result.dtype, result.shape) != (reference.dtype, reference.shape):
+        return False
+    if not reference.is_floating_point():
+        return torch.equal(result, reference)
+    scale = float(reference.double().nan_to_num(0, 0, 0).abs().max())
+    room = _ROUNDING[reference.dtype] * max(scale, 1e-6)
+    return torch.allclose(result.double(), reference.double(), 0.0, room, equal_nan=True)

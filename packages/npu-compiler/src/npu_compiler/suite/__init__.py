@@ -1,0 +1,10 @@
+"""A suite of architectures, small and with random weights, and what becomes of each compiled.
+
+``python -m npu_compiler.suite`` runs it; it needs transformers, which npu-compiler itself does not.
+Random graphs of single ops are in npu_compiler.suite.random_graphs.
+"""
+
+from npu_compiler.suite.architecture import Architecture, make
+from npu_compiler.suite.table import ARCHITECTURES, FAMILIES, find, select
+
+__all__ = ["ARCHITECTURES", "FAMILIES", "Architecture", "find", "make", "select"]

@@ -1,0 +1,69 @@
+"""``python -m npu_compiler.suite``: compiles each architecture and prints what became of it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from npu_compiler.errors import SuiteError
+from npu_compiler.suite import report
+from npu_compiler.suite.measurement import Measurement
+from npu_compiler.suite.page import Facts, model_coverage_page
+from npu_compiler.suite.supervision import run_all
+from npu_compiler.suite.table import FAMILIES, select
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m npu_compiler.suite",
+        description="Compiles small models of many architectures with random weights and compares "
+        "them with eager fp32 on the CPU. Exit code 1 when one is wrong or does not finish.",
+    )
+    parser.add_argument("--only", nargs="+", default=(), metavar="NAME", help="these alone")
+    parser.add_argument("--family", metavar="F", help=f"one of {', '.join(FAMILIES)}")
+    parser.add_argument("--device", choices=("npu", "cpu"), default="npu", help="of the models")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of weights and inputs")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="processes at a time")
+    parser.add_argument("--timeout", type=float, default=300, metavar="S", help="seconds per model")
+    parser.add_argument("--csv", type=Path, metavar="FILE", help="where to write the rows")
+    parser.add_argument("--page", type=Path, metavar="FILE", help="where to write them as Markdown")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command and returns its exit code."""
+    parser = _parser()
+    given = list(sys.argv[1:] if argv is None else argv)
+    arguments = parser.parse_args(given)
+    try:
+        chosen = select(arguments.only, arguments.family)
+    except SuiteError as error:
+        parser.error(str(error))
+    if not chosen:
+        parser.error("no architecture is left; leave out --only or --family")
+
+    def show(row: Measurement) -> None:
+        print(report.row_line(report.cells(row)), flush=True)
+
+    print(report.row_line(report.HEADER))
+    rows = run_all(
+        chosen,
+        device=arguments.device,
+        seed=arguments.seed,
+        timeout_s=arguments.timeout,
+        jobs=max(1, min(arguments.jobs, os.cpu_count() or 1)),
+        on_row=show,
+    )
+    print(report.summary(rows))
+    if arguments.csv is not None:
+        report.write_csv(rows, arguments.csv)
+    if arguments.page is not None:
+        arguments.page.write_text(model_coverage_page(rows, Facts.of_this_machine(given)), "utf-8")
+    return 0 if all(row.is_right for row in rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

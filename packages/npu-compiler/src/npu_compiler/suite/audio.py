@@ -1,0 +1,109 @@
+"""Audio: encoders of waveforms and spectrograms, and recognition of speech.
+
+Translation and summaries of text are in encoder_decoders.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from npu_compiler.suite.architecture import VOCABULARY, Architecture, from_config, waveform
+
+__all__ = ["ARCHITECTURES"]
+
+_WAVES: dict[str, Any] = {
+    "vocab_size": 32, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "conv_dim": (32, 32, 32), "conv_stride": (5, 4, 2),
+    "conv_kernel": (10, 8, 4), "num_conv_pos_embeddings": 16, "num_conv_pos_embedding_groups": 4,
+}  # fmt: skip
+
+
+def _row(
+    name: str, model: str, config: str, inputs: Any = waveform, **settings: Any
+) -> Architecture:
+    return Architecture(name, "audio", from_config(model, config, **settings), inputs)
+
+
+def _spectrogram() -> dict[str, torch.Tensor]:
+    """(2, 64 frames, 32 bands) float32."""
+    return {"input_values": torch.randn(2, 64, 32)}
+
+
+def _recognition() -> dict[str, torch.Tensor]:
+    """(2, 32 bands, 64 frames) float32 and (2, 7) token ids."""
+    return {
+        "input_features": torch.randn(2, 32, 64),
+        "decoder_input_ids": torch.randint(3, VOCABULARY, (2, 7)),
+    }
+
+
+def _moonshine() -> dict[str, torch.Tensor]:
+    return {**waveform(), "decoder_input_ids": torch.randint(3, VOCABULARY, (2, 7))}
+
+
+ARCHITECTURES = (
+    _row("wav2vec2", "Wav2Vec2ForCTC", "Wav2Vec2Config", **_WAVES),
+    _row("wavlm", "WavLMForCTC", "WavLMConfig", num_buckets=16, max_bucket_distance=32, **_WAVES),
+    _row(
+        "data2vec_audio",
+        "Data2VecAudioForCTC",
+        "Data2VecAudioConfig",
+        **{**_WAVES, "num_conv_pos_embeddings": 3, "conv_pos_kernel_size": 7},
+    ),
+    _row(
+        "audio_spectrogram_transformer",
+        "ASTForAudioClassification",
+        "ASTConfig",
+        _spectrogram,
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_mel_bins=32,
+        max_length=64,
+    ),
+    _row(
+        "whisper",
+        "WhisperForConditionalGeneration",
+        "WhisperConfig",
+        _recognition,
+        vocab_size=VOCABULARY,
+        d_model=64,
+        encoder_layers=2,
+        decoder_layers=2,
+        encoder_attention_heads=4,
+        decoder_attention_heads=4,
+        encoder_ffn_dim=128,
+        decoder_ffn_dim=128,
+        num_mel_bins=32,
+        max_source_positions=32,
+        max_target_positions=32,
+        use_cache=False,
+        pad_token_id=0,
+        bos_token_id=1,
+        eos_token_id=2,
+        decoder_start_token_id=1,
+        suppress_tokens=None,
+        begin_suppress_tokens=None,
+    ),
+    _row(
+        "moonshine",
+        "MoonshineForConditionalGeneration",
+        "MoonshineConfig",
+        _moonshine,
+        vocab_size=VOCABULARY,
+        hidden_size=64,
+        intermediate_size=128,
+        encoder_num_hidden_layers=2,
+        decoder_num_hidden_layers=2,
+        encoder_num_attention_heads=4,
+        decoder_num_attention_heads=4,
+        use_cache=False,
+        pad_token_id=0,
+        bos_token_id=1,
+        eos_token_id=2,
+        decoder_start_token_id=1,
+    ),
+)

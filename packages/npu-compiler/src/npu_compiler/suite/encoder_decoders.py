@@ -1,0 +1,73 @@
+"""Encoder-decoders of text, and one that reads text from images.
+
+Recognition of speech is in audio.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from npu_compiler.suite.architecture import (
+    VOCABULARY,
+    Architecture,
+    from_config,
+    image,
+    translation,
+)
+from npu_compiler.suite.vision import PATCHES
+
+__all__ = ["ARCHITECTURES"]
+
+_TOKENS: dict[str, Any] = {
+    "vocab_size": VOCABULARY, "use_cache": False, "pad_token_id": 0, "bos_token_id": 1,
+    "eos_token_id": 2, "decoder_start_token_id": 1, "forced_eos_token_id": None,
+}  # fmt: skip
+_BOTH: dict[str, Any] = {
+    "d_model": 64, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4, "encoder_ffn_dim": 128, "decoder_ffn_dim": 128,
+    "max_position_embeddings": 64, **_TOKENS,
+}  # fmt: skip
+_T5: dict[str, Any] = {
+    "d_model": 64, "d_kv": 16, "d_ff": 128, "num_layers": 2, "num_heads": 4, **_TOKENS,
+}  # fmt: skip
+
+
+def _row(
+    name: str, model: str, config: str, inputs: Any = translation, **settings: Any
+) -> Architecture:
+    return Architecture(name, "encoder-decoder", from_config(model, config, **settings), inputs)
+
+
+def _reading() -> dict[str, torch.Tensor]:
+    """Two images and (2, 7) token ids."""
+    return {**image(), "decoder_input_ids": torch.randint(3, VOCABULARY, (2, 7))}
+
+
+ARCHITECTURES = (
+    _row("t5", "T5ForConditionalGeneration", "T5Config", **_T5),
+    _row("bart", "BartForConditionalGeneration", "BartConfig", **_BOTH),
+    _row("marian", "MarianMTModel", "MarianConfig", **_BOTH),
+    _row("pegasus", "PegasusForConditionalGeneration", "PegasusConfig", **_BOTH),
+    _row("m2m_100", "M2M100ForConditionalGeneration", "M2M100Config", **_BOTH),
+    _row(
+        "trocr",
+        "VisionEncoderDecoderModel",
+        "VisionEncoderDecoderConfig",
+        _reading,
+        encoder={"model_type": "vit", **PATCHES},
+        decoder={
+            "model_type": "trocr",
+            "is_decoder": True,
+            "add_cross_attention": True,
+            "cross_attention_hidden_size": 64,
+            "d_model": 64,
+            "decoder_layers": 2,
+            "decoder_attention_heads": 4,
+            "decoder_ffn_dim": 128,
+            "max_position_embeddings": 64,
+            **_TOKENS,
+        },
+    ),
+)

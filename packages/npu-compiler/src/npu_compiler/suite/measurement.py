@@ -1,0 +1,165 @@
+"""One architecture compiled and compared with eager: the measurement, and its row as data.
+
+How it is run in a process of its own is in supervision.py; the table and the file of rows are in
+report.py.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._dynamo.utils import counters
+from torch.utils import _pytree as pytree
+
+from npu_compiler.records import GraphRecord, collecting
+from npu_compiler.suite.architecture import Architecture, make
+
+__all__ = ["BOUND", "Measurement", "measure", "relative_error", "tensors_of"]
+
+# Largest relative error against eager fp32 with which a model counts as right. Sums in another
+# order give up to 1e-5 in these models; a wrong op gives 1e-2 and more.
+BOUND = 1e-4
+
+_SHOWN_REASONS = 3
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What became of one architecture.
+
+    Attributes:
+        name, family: of the architecture.
+        device: of the model, "npu" or "cpu".
+        graph_breaks: how often Python left the graph.
+        graphs: captured graphs.
+        programs: over all graphs.
+        nodes: calls over all graphs.
+        lowered: calls in programs.
+        error: see relative_error; infinite where a result is missing or of another dtype or shape.
+        compile_time_s: the first call, with capture, lowering and the device's compilation.
+        detail: why calls run eagerly, or how the run ended otherwise; empty when there is nothing.
+        finished: whether there are results to compare.
+    """
+
+    name: str
+    family: str
+    device: str = ""
+    graph_breaks: int = 0
+    graphs: int = 0
+    programs: int = 0
+    nodes: int = 0
+    lowered: int = 0
+    error: float = float("inf")
+    compile_time_s: float = 0.0
+    detail: str = ""
+    finished: bool = False
+
+    @property
+    def is_right(self) -> bool:
+        """Whether results equal eager's within BOUND."""
+        return self.finished and self.error <= BOUND
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is one program with every call in it, of one graph without breaks."""
+        return self.is_right and (
+            (self.programs, self.graphs, self.graph_breaks) == (1, 1, 0)
+            and self.lowered == self.nodes
+        )
+
+    def to_json(self) -> str:
+        """One line, from which `from_json` makes the same measurement."""
+        return json.dumps(dataclasses.asdict(self))
+
+    @classmethod
+    def from_json(cls, line: str) -> Measurement:
+        """The measurement that `to_json` wrote down."""
+        return cls(**json.loads(line))
+
+
+def measure(architecture: Architecture, *, device: str = "npu", seed: int = 0) -> Measurement:
+    """Builds, runs eagerly on the CPU, compiles for a device, runs twice, and compares both runs.
+
+    Raises:
+        SuiteError: [suite-transformers] transformers is missing, or lacks the architecture.
+    """
+    model, inputs = make(architecture, seed=seed)
+    before = sum(counters["graph_break"].values())
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        expected = tensors_of(model(**inputs))
+        model = model.to(device)
+        placed = {key: value.to(device) for key, value in inputs.items()}
+        compiled = torch.compile(model, backend="npu")
+        with collecting() as records:
+            started = time.perf_counter()
+            first = tensors_of(compiled(**placed))
+            compile_time_s = time.perf_counter() - started
+            second = tensors_of(compiled(**placed))
+    error = max(relative_error(results, expected) for results in (first, second))
+    return Measurement(
+        name=architecture.name,
+        family=architecture.family,
+        device=device,
+        graph_breaks=sum(counters["graph_break"].values()) - before,
+        graphs=len(records),
+        programs=sum(len(record.programs) for record in records),
+        nodes=sum(record.node_count for record in records),
+        lowered=sum(record.lowered_count for record in records),
+        error=error,
+        compile_time_s=compile_time_s,
+        detail=_reasons(records),
+        finished=True,
+    )
+
+
+def tensors_of(output: Any) -> list[torch.Tensor]:
+    """The tensors of a model's output, in order."""
+    leaves = pytree.tree_leaves(output)
+    return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+
+
+def relative_error(results: list[torch.Tensor], expected: list[torch.Tensor]) -> float:
+    """The largest difference of an element, over the largest magnitude of its reference tensor.
+
+    Infinite where number, dtype, shape, an integer, or the place of a NaN or an infinity differs.
+    """
+    if len(results) != len(expected):
+        return float("inf")
+    pairs = zip(results, expected, strict=True)
+    return max((_error(result.cpu(), reference) for result, reference in pairs), default=0.0)
+
+
+def _error(result: torch.Tensor, reference: torch.Tensor) -> float:
+    if result.dtype != reference.dtype or result.shape != reference.shape:
+        return float("inf")
+    if not reference.is_floating_point():
+        return 0.0 if torch.equal(result, reference) else float("inf")
+    left, right = result.double(), reference.double()
+    finite = right.isfinite()
+    # equal_nan: elements that are not finite must be the same.
+    if not torch.allclose(left[~finite], right[~finite], equal_nan=True):
+        return float("inf")
+    if not bool(finite.any()):
+        return 0.0
+    difference = float((left[finite] - right[finite]).abs().max())
+    if not difference < float("inf"):
+        return float("inf")
+    return difference / max(float(right[finite].abs().max()), torch.finfo(torch.float32).tiny)
+
+
+def _reasons(records: list[GraphRecord]) -> str:
+    """Why calls run eagerly, each op and reason once; and why Python left the graph."""
+    eager = dict.fromkeys(
+        f"{node.op}: {node.reason}" for record in records for node in record.eager
+    )
+    breaks = [" ".join(str(reason).split())[:160] for reason in counters["graph_break"]]
+    found = [*eager, *(f"graph break: {reason}" for reason in breaks)]
+    rest = f"; and {len(found) - _SHOWN_REASONS} more" if len(found) > _SHOWN_REASONS else ""
+    return "; ".join(found[:_SHOWN_REASONS]) + rest

@@ -1,0 +1,108 @@
+"""Text and images together: two towers that are compared, and language models that see.
+
+Models of images alone are in vision.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from npu_compiler.suite.architecture import Architecture, from_config, image, padded
+from npu_compiler.suite.encoders import ENCODER
+from npu_compiler.suite.text_decoders import DECODER
+from npu_compiler.suite.vision import PATCHES
+
+__all__ = ["ARCHITECTURES"]
+
+_IMAGE_TOKEN = 100
+_TEXT_TOWER: dict[str, Any] = {
+    **ENCODER,
+    "max_position_embeddings": 32,
+    "eos_token_id": 2,
+    "bos_token_id": 1,
+    "projection_dim": 32,
+}
+_VISION_TOWER: dict[str, Any] = {**PATCHES, "projection_dim": 32}
+
+
+def _row(name: str, model: str, config: str, inputs: Any, **settings: Any) -> Architecture:
+    return Architecture(name, "multimodal", from_config(model, config, **settings), inputs)
+
+
+def _pair() -> dict[str, torch.Tensor]:
+    """Texts and images, two of each."""
+    return {**padded(), **image()}
+
+
+def _two_towers() -> dict[str, torch.Tensor]:
+    """Texts of one row ending in the token that CLIP pools at, and images."""
+    inputs = _pair()
+    inputs["input_ids"][0, 11] = inputs["input_ids"][1, 15] = 2
+    return inputs
+
+
+def _caption() -> dict[str, torch.Tensor]:
+    """One text with a place for each of 16 patches, and one image."""
+    ids = torch.randint(3, 90, (1, 24))
+    ids[0, 2:18] = _IMAGE_TOKEN
+    return {
+        "input_ids": ids,
+        "attention_mask": torch.ones_like(ids),
+        "pixel_values": torch.randn(1, 3, 64, 64),
+    }
+
+
+ARCHITECTURES = (
+    _row(
+        "clip",
+        "CLIPModel",
+        "CLIPConfig",
+        _two_towers,
+        text_config=_TEXT_TOWER,
+        vision_config=_VISION_TOWER,
+        projection_dim=32,
+    ),
+    _row(
+        "siglip",
+        "SiglipModel",
+        "SiglipConfig",
+        _pair,
+        text_config={**_TEXT_TOWER, "projection_size": 64},
+        vision_config=PATCHES,
+    ),
+    _row(
+        "blip",
+        "BlipForConditionalGeneration",
+        "BlipConfig",
+        _pair,
+        text_config={
+            **_TEXT_TOWER,
+            "encoder_hidden_size": 64,
+            "use_cache": False,
+            "sep_token_id": 2,
+        },
+        vision_config=PATCHES,
+    ),
+    _row(
+        "llava",
+        "LlavaForConditionalGeneration",
+        "LlavaConfig",
+        _caption,
+        text_config={"model_type": "llama", **DECODER},
+        vision_config={"model_type": "clip_vision_model", **PATCHES},
+        image_token_id=_IMAGE_TOKEN,
+        vision_feature_layer=-1,
+        image_seq_length=16,
+    ),
+    _row(
+        "owlvit",
+        "OwlViTModel",
+        "OwlViTConfig",
+        _two_towers,
+        text_config=_TEXT_TOWER,
+        vision_config=_VISION_TOWER,
+        projection_dim=32,
+    ),
+)

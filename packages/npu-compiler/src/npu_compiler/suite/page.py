@@ -1,0 +1,112 @@
+"""The coverage page of the documentation, from the measurements of one run.
+
+The table for a terminal is in report.py.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+
+import torch
+
+from npu_compiler.suite.measurement import BOUND, Measurement
+
+__all__ = ["Facts", "model_coverage_page"]
+
+_VERSIONS = ("torch", "transformers", "openvino", "npu-compiler", "npu-runtime")
+_WHAT = (
+    "Each model is built from transformers' own configuration class with random weights, small "
+    'enough to run in seconds, and compiled by `torch.compile(model, backend="npu")` as it is. '
+    "*Error* is the largest difference of an element from eager float32 on the CPU, over the "
+    "largest magnitude in its tensor, over all tensors that the model returns and two calls. "
+    f"A model is right when that is at most {BOUND:.0e}: sums in another order stay below, and an "
+    "op that computes something else does not. *Compile* is the first call. Nothing here was shown "
+    "on an NPU: the driver ran OpenVINO's CPU plugin, see [Verification](../verification.md)."
+)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a page says of the run that it is made from.
+
+    Attributes:
+        date: of the run, as in ``2026-11-20``.
+        command: as it was typed.
+        versions: one line.
+        driver: that of the runtime, and its device.
+    """
+
+    date: str
+    command: str
+    versions: str
+    driver: str
+
+    @classmethod
+    def of_this_machine(cls, arguments: Sequence[str]) -> Facts:
+        """The facts of a run of now and here."""
+        device = torch.npu.get_device_properties(0)  # type: ignore[attr-defined]
+        return cls(
+            date=datetime.now(tz=UTC).date().isoformat(),
+            command=shlex.join(["python", "-m", "npu_compiler.suite", *arguments]),
+            versions=", ".join(f"{name} {version(name)}" for name in _VERSIONS),
+            driver=f"{device.driver}, {device.name}",
+        )
+
+
+def model_coverage_page(rows: Sequence[Measurement], facts: Facts) -> str:
+    """The page as Markdown; the same for the same arguments."""
+    right = sum(row.is_right for row in rows)
+    whole = sum(row.is_whole for row in rows)
+    families = dict.fromkeys(row.family for row in rows)
+    verdict = (
+        f"- {len(rows)} architectures: {right} right, {whole} of them whole: one program with "
+        "every node in it, without a graph break."
+    )
+    lines = [
+        "# Which models were compared",
+        "",
+        f"Made from a run of {facts.date}; the command below writes it.",
+        "",
+        f"- Command: `{facts.command}`",
+        f"- Versions: {facts.versions}",
+        f"- Driver: {facts.driver}",
+        verdict,
+        "",
+        _WHAT,
+        "",
+    ]
+    for family in families:
+        members = [row for row in rows if row.family == family]
+        lines += [f"## {family.capitalize()}", "", *_table(members), ""]
+    lines += ["## Not whole", "", *_exceptions(rows), ""]
+    return "\n".join(lines)
+
+
+def _table(rows: Sequence[Measurement]) -> Iterator[str]:
+    yield "| Model | Graph breaks | Graphs | Programs | Nodes lowered | Error | Compile |"
+    yield "|---|---|---|---|---|---|---|"
+    for row in rows:
+        if not row.finished:
+            yield f"| {row.name} | – | – | – | – | – | – |"
+            continue
+        share = f"{row.lowered} of {row.nodes} ({row.lowered / max(row.nodes, 1):.0%})"
+        yield (
+            f"| {row.name} | {row.graph_breaks} | {row.graphs} | {row.programs} | {share} | "
+            f"{row.error:.1e} | {row.compile_time_s:.1f} s |"
+        )
+
+
+def _exceptions(rows: Sequence[Measurement]) -> list[str]:
+    """Models that are wrong, did not finish, or are cut, with the reasons."""
+    found = []
+    for row in rows:
+        if row.is_whole:
+            continue
+        state = "right" if row.is_right else "wrong" if row.finished else "did not finish"
+        reason = row.detail or f"{row.graphs} graphs, {row.programs} programs"
+        found.append(f"- {row.name}, {state}: `{reason.replace('`', chr(39))}`")
+    return found or ["None."]

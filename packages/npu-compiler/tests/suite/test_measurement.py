@@ -1,0 +1,99 @@
+"""One architecture measured, and how errors are counted."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+
+from npu_compiler.suite import Architecture
+from npu_compiler.suite.measurement import Measurement, measure, relative_error, tensors_of
+
+
+class Net(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"logits": torch.relu(self.layer(x))}
+
+
+class Breaking(Net):
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        y = self.layer(x)
+        torch._dynamo.graph_break()
+        return {"logits": torch.relu(y)}
+
+
+def small(build: type[torch.nn.Module]) -> Architecture:
+    return Architecture("net", "vision", build, lambda: {"x": torch.randn(2, 8)})
+
+
+@pytest.mark.parametrize("device", ["npu", "cpu"])
+def test_a_model_of_known_ops_is_whole(device):
+    found = measure(small(Net), device=device)
+    assert found.is_whole
+    assert (found.programs, found.graphs, found.graph_breaks) == (1, 1, 0)
+    assert found.nodes == found.lowered > 0
+    assert 0 <= found.error < 1e-5
+    assert found.compile_time_s > 0
+
+
+def test_a_graph_break_is_counted_and_told():
+    found = measure(small(Breaking))
+    assert found.is_right
+    assert not found.is_whole
+    assert found.graph_breaks == 1
+    assert found.graphs == 2
+    assert "graph break" in found.detail
+
+
+def test_a_measurement_survives_its_line():
+    found = Measurement("a", "vision", programs=1, error=1e-7, finished=True, detail='a "b"')
+    assert Measurement.from_json(found.to_json()) == found
+
+
+def test_an_error_above_the_bound_is_wrong():
+    right = Measurement("a", "vision", error=9e-5, finished=True)
+    assert right.is_right
+    assert not dataclasses.replace(right, error=2e-4).is_right
+    assert not dataclasses.replace(right, error=float("nan")).is_right
+    assert not dataclasses.replace(right, finished=False).is_right
+
+
+def test_error_is_relative_to_the_largest_magnitude():
+    expected = [torch.tensor([1.0, -4.0]), torch.tensor([2])]
+    assert relative_error([torch.tensor([1.0, -4.4]), torch.tensor([2])], expected) == (
+        pytest.approx(0.1)
+    )
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        [],
+        [torch.tensor([1.0, float("nan")])],
+        [torch.tensor([1.0, 2.0], dtype=torch.float64)],
+        [torch.tensor([[1.0, 2.0]])],
+    ],
+    ids=["missing", "nan", "dtype", "shape"],
+)
+def test_error_is_infinite_where_results_cannot_be_compared(result):
+    assert relative_error(result, [torch.tensor([1.0, 2.0])]) == float("inf")
+
+
+def test_an_integer_that_differs_is_infinitely_wrong():
+    assert relative_error([torch.tensor([1, 2])], [torch.tensor([1, 3])]) == float("inf")
+
+
+def test_infinities_in_the_same_place_are_equal():
+    x = torch.tensor([1.0, float("-inf"), float("nan")])
+    assert relative_error([x.clone()], [x]) == 0
+    assert relative_error([torch.tensor([1.0, float("inf"), float("nan")])], [x]) == float("inf")
+
+
+def test_tensors_are_found_in_nested_outputs():
+    a, b = torch.ones(1), torch.ones(2)
+    assert tensors_of({"x": (a, None), "y": [b]}) == [a, b]

@@ -1,0 +1,79 @@
+"""The table of architectures, and what is asked of it."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+
+import pytest
+import torch
+
+from npu_compiler.errors import SuiteError
+from npu_compiler.suite import ARCHITECTURES, FAMILIES, find, make, select
+from npu_compiler.suite.architecture import from_config
+from npu_compiler.suite.measurement import tensors_of
+
+
+def test_there_are_architectures_of_every_kind():
+    counted = Counter(row.family for row in ARCHITECTURES)
+    assert len(ARCHITECTURES) >= 48
+    assert set(counted) == set(FAMILIES)
+    assert min(counted.values()) >= 4
+
+
+def test_names_stand_once():
+    names = [row.name for row in ARCHITECTURES]
+    assert len(names) == len(set(names))
+
+
+def test_unknown_name_lists_those_that_are_spelt_alike():
+    with pytest.raises(SuiteError, match=r"'lama'.*llama") as error:
+        find("lama")
+    assert error.value.code == "suite-name"
+
+
+def test_unknown_family_is_an_error():
+    with pytest.raises(SuiteError, match=r"'visions'.*vision") as error:
+        select(family="visions")
+    assert error.value.code == "suite-name"
+
+
+def test_names_and_a_family_are_both_asked_for():
+    assert [row.name for row in select(["vit", "bert"], "encoder")] == ["bert"]
+
+
+def test_a_missing_transformers_is_told_with_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(SuiteError, match=r"npu-compiler\[suite\]") as error:
+        make(find("bert"))
+    assert error.value.code == "suite-transformers"
+
+
+def test_a_class_that_transformers_lacks_is_told_with_its_version():
+    with pytest.raises(SuiteError, match="NoSuchModel") as error:
+        from_config("NoSuchModel", "BertConfig")()
+    assert error.value.code == "suite-transformers"
+
+
+def test_one_seed_gives_one_model():
+    first, inputs = make(find("opt"), seed=3)
+    second, again = make(find("opt"), seed=3)
+    assert all(
+        torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True)
+    )
+    assert all(torch.equal(inputs[key], again[key]) for key in inputs)
+
+
+def test_no_parameter_is_left_as_a_constant():
+    model, _ = make(find("bert"))
+    assert all(float(p.detach().std()) > 0 for p in model.parameters() if p.numel() > 1)
+
+
+@pytest.mark.parametrize("name", ["mobilevit", "bert", "resnet"])
+def test_results_depend_on_the_inputs(name):
+    row = find(name)
+    model, inputs = make(row)
+    with torch.no_grad():
+        first = tensors_of(model(**inputs))[0]
+        other = tensors_of(model(**row.inputs()))[0]
+    assert float((first - other).abs().max()) > 1e-2 * float(first.abs().max())
