@@ -216,6 +216,7 @@ class _Building:
                 input_orders=self.input_orders,
                 output_orders=self.output_orders,
                 name=self._name,
+                with_frontend=True,
             )
         except LoweringError as error:
             if not error.node_name:

@@ -16,6 +16,7 @@ from torch import fx
 from npu_compiler.lowering import find_converter, missing_converter, op_name
 from npu_compiler.lowering.arguments import bind_arguments
 from npu_compiler.lowering.dtypes import is_float, refusal_for_dtype
+from npu_compiler.lowering.frontend import frontend_refusal
 from npu_compiler.options import CompilerConfig
 
 __all__ = [
@@ -36,12 +37,13 @@ INPUT_WRITE = "writes a result into an input, which the host does"
 HOST_DUTIES = frozenset({OUTPUT_VIEW, INPUT_WRITE})
 
 
-def refusal(node: fx.Node, config: CompilerConfig) -> str | None:
+def refusal(node: fx.Node, config: CompilerConfig, *, with_frontend: bool = False) -> str | None:
     """Returns why a call cannot be lowered, or None when it can.
 
     Args:
         node: a call_function node with fake values in `meta["val"]`.
         config: for the ops that are to run eagerly.
+        with_frontend: whether OpenVINO's PyTorch frontend may take calls without a converter.
     """
     if op_name(node.target) in config.fallback_ops:
         return "listed in fallback_ops"
@@ -53,13 +55,23 @@ def refusal(node: fx.Node, config: CompilerConfig) -> str | None:
     if row is None:
         if is_effectful(node):
             return "draws random numbers or has another effect"
-        return missing_converter(node.target)
+        return _missing(node, with_frontend=with_frontend)
     for meta in _tensors(node):
         if (reason := _tensor_refusal(meta, is_quantized=row.quantized)) is not None:
             return reason
     if row.rule is not None:
         return row.rule(node, **bind_arguments(node))
     return None
+
+
+def _missing(node: fx.Node, *, with_frontend: bool) -> str | None:
+    """Why a call without a converter cannot be lowered; None when the frontend takes it."""
+    reason = missing_converter(node.target)
+    if not with_frontend:
+        return reason
+    refused = [_tensor_refusal(meta, is_quantized=False) for meta in _tensors(node)]
+    other = next(filter(None, refused), None) or frontend_refusal(node)
+    return None if other is None else f"{reason}; {other}"
 
 
 def _writes_input(node: fx.Node) -> bool:

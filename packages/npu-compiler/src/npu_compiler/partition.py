@@ -64,7 +64,7 @@ def make_plan(
     """
     reasons = dict(refused or {})
     static = {
-        node: refusal(node, config)
+        node: refusal(node, config, with_frontend=True)
         for node in graph.nodes
         if node.op == "call_function" and not is_symbolic(node)
     }

@@ -21,6 +21,7 @@ from npu_compiler.errors import LoweringError
 from npu_compiler.lowering.arguments import bind_arguments
 from npu_compiler.lowering.context import Context, Refused, static_shape
 from npu_compiler.lowering.dtypes import ov_type
+from npu_compiler.lowering.frontend import convert_by_frontend
 from npu_compiler.lowering.registry import find_converter, missing_converter, op_name
 
 __all__ = ["LoweredModel", "live_nodes", "lower", "source_line"]
@@ -60,6 +61,7 @@ def lower(
     input_orders: Mapping[str, Sequence[int]] | None = None,
     output_orders: Mapping[int, Sequence[int]] | None = None,
     name: str = "graph",
+    with_frontend: bool = False,
 ) -> LoweredModel:
     """Lowers a whole graph of aten calls to one OpenVINO model.
 
@@ -75,6 +77,7 @@ def lower(
         output_orders: index of a graph output -> axis order in which to produce its bytes: the
             model's output is `result.permute(order)`.
         name: friendly name of the model.
+        with_frontend: let OpenVINO's PyTorch frontend convert calls that the table does not know.
 
     Returns:
         The model, and how its inputs and outputs answer to the graph's.
@@ -85,6 +88,7 @@ def lower(
             that names no placeholder.
     """
     run = _Lowering(dict(constants or {}), dict(input_shapes or {}), dict(input_orders or {}), name)
+    run.with_frontend = with_frontend
     with unset_fake_temporarily():
         return run.lower(graph_module, dict(output_orders or {}))
 
@@ -101,6 +105,7 @@ class _Lowering:
         self._input_shapes = input_shapes
         self._input_orders = input_orders
         self._name = name
+        self.with_frontend = False
         self._ctx = Context()
         self._parameters: list[ov.op.Parameter] = []
         self._input_names: list[str] = []
@@ -185,15 +190,18 @@ class _Lowering:
 
     def _call(self, node: fx.Node) -> None:
         row = find_converter(node.target)
-        if row is None:
+        if row is None and not self.with_frontend:
             raise _error(node, missing_converter(node.target), "no-converter")
         self._ctx.node = node
         try:
-            arguments = bind_arguments(node)
-            reason = row.rule(node, **arguments) if row.rule else None
-            if reason is not None:
-                raise Refused(reason)
-            value = row.function(self._ctx, **arguments)
+            if row is None:
+                value = convert_by_frontend(self._ctx, node)
+            else:
+                arguments = bind_arguments(node)
+                reason = row.rule(node, **arguments) if row.rule else None
+                if reason is not None:
+                    raise Refused(reason)
+                value = row.function(self._ctx, **arguments)
         except Refused as refusal:
             raise _error(node, str(refusal), "cannot-lower") from refusal
         except RuntimeError as failure:

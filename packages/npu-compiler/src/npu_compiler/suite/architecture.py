@@ -33,7 +33,7 @@ VOCABULARY = 128
 IMAGE = 64
 _LENGTH = 16
 _NOISE = 0.1
-_GAIN = 2.0
+_GAIN = 1.4
 
 Inputs = Callable[[], dict[str, torch.Tensor]]
 
@@ -62,8 +62,8 @@ def make(
 
     Parameters that transformers starts as a constant (biases, scales of norms, layer scales) get
     normal noise: a wrong bias would not show where all of them are zero. Weights that it starts
-    smaller are scaled to a standard deviation of 2 / sqrt(fan-in): in small models the input would
-    fade on its way to the output, and nothing on that way would show.
+    smaller are scaled to a standard deviation of 1.4 / sqrt(fan-in): in small models the input
+    would fade on its way to the output, and nothing on that way would show.
 
     Raises:
         SuiteError: [suite-transformers] transformers is missing, or lacks the architecture.

@@ -117,6 +117,8 @@ class Child:
             stdout=subprocess.PIPE,
             stderr=self._errors,
             text=True,
+            # A program from a former run would hide what compiling takes.
+            env=os.environ | {"NPU_COMPILE_CACHE_SIZE_MB": "0"},
         )
         return self._process
 

@@ -6,6 +6,7 @@ What a child does is in worker.py.
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -137,6 +138,8 @@ class _Child:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
+            # Thousands of programs that nobody will ask for again are not kept on disk.
+            env=os.environ | {"NPU_COMPILE_CACHE_SIZE_MB": "0"},
         )
         assert process.stdin is not None
         assert process.stdout is not None
