@@ -210,14 +210,14 @@ def test_inputs_of_any_layout_are_taken(compiled, close, device):
 def test_op_without_converter_runs_eagerly_between_programs(compiled, close):
     def function(x):
         y = torch.sin(x) @ x.t()
-        return torch.erfinv(torch.tanh(y) * 0.9).relu() @ y
+        return torch.i0(torch.tanh(y) * 0.9).relu() @ y
 
     fast = compiled(function)
     x = torch.randn(4, 6)
     with torch.no_grad():
         close(fast(x), function(x), 1e-4)
     assert fast.programs == 2
-    assert fast.eager_ops == ["aten.erfinv.default"]
+    assert fast.eager_ops == ["aten.i0.default"]
 
 
 def test_random_ops_draw_from_torchs_generator(compiled, close):
@@ -276,12 +276,12 @@ def test_empty_tensors_run_eagerly(compiled):
 
 
 def test_strict_names_op_node_shapes_and_line(compiled):
-    fast = compiled(lambda x: torch.erfinv(x @ x.t()), options={"strict": True})
+    fast = compiled(lambda x: torch.i0(x @ x.t()), options={"strict": True})
     with torch.no_grad(), pytest.raises(LoweringError) as error:
         fast(torch.randn(4, 4))
     message = str(error.value)
     assert error.value.code == "no-converter"
-    assert "aten.erfinv.default" in message
+    assert "aten.i0.default" in message
     assert "test_compilation.py:" in message
     assert "[(4, 4)]" in message
 
@@ -336,7 +336,7 @@ def test_sizes_may_be_symbolic(compiled, close):
 def test_symbolic_size_reaches_eager_calls(compiled, close):
     def function(x):
         y = torch.tanh(x).view(x.shape[0] * 2, -1)
-        return torch.erfinv(torch.tanh(y @ y.t())).view(-1, x.shape[0]) * x.shape[1]
+        return torch.i0(torch.tanh(y @ y.t())).view(-1, x.shape[0]) * x.shape[1]
 
     fast = compiled(function, dynamic=True)
     with torch.no_grad():

@@ -64,7 +64,7 @@ def test_nothing_passes_a_write():
 
 def test_write_to_an_input_waits_for_its_readers_alone():
     def function(x, y):
-        a = torch.erfinv(y.sin())
+        a = torch.i0(y.sin())
         b = x.t() * a
         x.copy_(y.tanh())
         return b, y.exp()

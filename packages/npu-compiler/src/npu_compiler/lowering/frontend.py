@@ -62,7 +62,7 @@ def frontend_refusal(node: fx.Node) -> str | None:
     target = node.target
     if not isinstance(target, torch._ops.OpOverload) or target.namespace not in ("aten", "prims"):
         return "no operator of torch's own"
-    tensors = [source.meta.get("val") for source in node.all_input_nodes]
+    tensors: list[Any] = [source.meta.get("val") for source in node.all_input_nodes]
     results = _results(node)
     if not all(_is_plain(value) for value in (*tensors, *results)) or not results:
         return "sizes that are not fixed, or values that are no tensors"
