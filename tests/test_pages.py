@@ -10,6 +10,7 @@ PAGES = (
     "docs/guides/compile.md",
     "docs/guides/dataloader-and-processes.md",
     "docs/guides/device.md",
+    "docs/guides/dynamic-shapes.md",
     "docs/guides/export.md",
     "docs/guides/fused-operators.md",
     "docs/guides/graph-builder.md",

@@ -33,6 +33,8 @@ def test_dtype_is_taken_as_dtype_or_name():
         ({"fallback_ops": "aten.erf.default"}, "option-value", "list of names"),
         ({"training": 1}, "option-value", "True, False or None; got 1"),
         ({"dynamic": "yes"}, "option-value", "got 'yes'"),
+        ({"buckets": (0, 8)}, "option-value", "sizes above 0"),
+        ({"buckets": "powers"}, "option-value", "powers of two"),
         ({"group_size": 48}, "option-value", "got 48"),
         ({"cache_dir": 3}, "option-value", "a path; got 3"),
         ({"dtype": "int8", "training": True}, "option-conflict", "not trained"),

@@ -2,7 +2,7 @@
 
 It captures: dynamo hands a graph over, AOTAutograd makes it functional and, for training, splits it
 into forward and backward. Compiling these graphs is npu_compiler.compilation's work, choosing how
-npu_compiler.tuning's.
+npu_compiler.tuning's, and serving sizes that vary by static programs npu_compiler.buckets'.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from torch import fx
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 
+from npu_compiler.buckets import BucketedGraph, wants_static_programs
+from npu_compiler.buckets.sizes import Sizes
 from npu_compiler.capture import decompositions, keep_attention_whole
 from npu_compiler.options import CompilerConfig, backend_options
 from npu_compiler.tuning.session import make_graph
@@ -59,7 +61,21 @@ def _capture(
     def compiler(kind: str) -> Callable[[fx.GraphModule, Sequence[Any]], Any]:
         def compile_graph(graph: fx.GraphModule, inputs: Sequence[Any]) -> Any:
             positions = _static_positions() if kind == "inference" else ()
-            return make_graph(graph, kind=kind, static_positions=positions, config=config)
+
+            def compile_whole(module: fx.GraphModule) -> Any:
+                return make_graph(module, kind=kind, static_positions=positions, config=config)
+
+            sizes = Sizes(graph.graph)
+            if sizes.symbols and sizes.is_whole and wants_static_programs(config):
+                return BucketedGraph(
+                    graph,
+                    sizes,
+                    is_padding=kind == "inference",
+                    kept=positions,
+                    buckets=config.bucket_sizes,
+                    compile_static=compile_whole,
+                )
+            return compile_whole(graph)
 
         return compile_graph
 

@@ -29,6 +29,10 @@ _SWITCHES = ("strict", "freeze", "use_to")
 _THREE_WAY = ("training", "dynamic")
 
 
+# The option's name for buckets without a list.
+POWERS_OF_TWO = "powers of two"
+
+
 @dataclass(frozen=True)
 class CompilerConfig:
     """How to compile: of npu_compiler.compile, and of torch.compile(options={...}).
@@ -44,6 +48,9 @@ class CompilerConfig:
         dynamic: whether sizes may vary without a new compilation, as torch.compile's argument of
             that name: False never, True at once, None after the first change.
             torch.compile(options=...) does not take it.
+        buckets: sizes that vary are rounded up to these, and each bucket gets a static program:
+            a list of sizes, such as (32, 64, 128), or "powers of two". None: powers of two where
+            the device needs static sizes, and programs with dynamic sizes elsewhere.
         precision: in which precision programs compute beside compressed weights.
         freeze: weights become constants of inference programs. Without it they stay inputs.
         fallback_ops: ops, as in "aten.gelu.default", that are to run eagerly.
@@ -65,6 +72,7 @@ class CompilerConfig:
     training: bool | None = None
     strict: bool = False
     dynamic: bool | None = None
+    buckets: tuple[int, ...] | str | None = None
     precision: str | torch.dtype | None = None
     freeze: bool = True
     fallback_ops: tuple[str, ...] = ()
@@ -91,6 +99,7 @@ class CompilerConfig:
         self._set("fallback_ops", _op_names(self.fallback_ops))
         self._set("device_options", _properties(self.device_options))
         self._set("disabled_passes", _pass_names(self.disabled_passes))
+        self._set("buckets", _buckets(self.buckets))
         if self.dtype is not None:
             self._set("dtype", _precision_of("dtype", self.dtype))
         if self.precision is not None:
@@ -108,6 +117,11 @@ class CompilerConfig:
     def compression(self) -> str | None:
         """To what the weights of matrix products are compressed: int8, int4 or not at all."""
         return str(self.dtype) if self.dtype in MODES else None
+
+    @property
+    def bucket_sizes(self) -> tuple[int, ...] | None:
+        """The sizes of buckets, rising; None for powers of two."""
+        return self.buckets if isinstance(self.buckets, tuple) else None
 
     def _set(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)
@@ -247,6 +261,16 @@ def _pass_names(value: Any) -> tuple[str, ...]:
             rule = f"names of passes ({', '.join(pass_names())})"
             raise _bad_value("disabled_passes", rule, name)
     return tuple(value)
+
+
+def _buckets(value: Any) -> tuple[int, ...] | str | None:
+    if value is None or value == POWERS_OF_TWO:
+        return value  # type: ignore[no-any-return]
+    is_list = isinstance(value, (list, tuple))
+    are_sizes = is_list and all(type(size) is int and size > 0 for size in value)
+    if not are_sizes or not value:
+        raise _bad_value("buckets", f'sizes above 0, or "{POWERS_OF_TWO}"', value)
+    return tuple(sorted(set(value)))
 
 
 def _bad_value(name: str, rule: str, received: Any) -> OptionError:

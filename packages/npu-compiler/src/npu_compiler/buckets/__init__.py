@@ -1,0 +1,9 @@
+"""Graphs with sizes that vary, run by static programs: one per bucket of sizes.
+
+Programs with dynamic dimensions, for devices that take them, are npu_compiler.compilation's.
+"""
+
+from npu_compiler.buckets.graph import BucketedGraph
+from npu_compiler.buckets.sizes import wants_static_programs
+
+__all__ = ["BucketedGraph", "wants_static_programs"]

@@ -1,0 +1,170 @@
+"""A captured graph with sizes that vary, run by the static program of each call's bucket.
+
+Whether sizes may be padded is npu_compiler.buckets.specialize's question. A size that may not gets
+one program per value, up to a bound.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import sympy
+import torch
+from torch import fx
+from torch.utils import _pytree as pytree
+
+from npu_compiler.buckets.factors import Dims, product
+from npu_compiler.buckets.sizes import Sizes, evaluate
+from npu_compiler.buckets.specialize import StaticGraph, specialize
+from npu_compiler.buckets.trim import pad, trim
+from npu_compiler.buckets.writer import CannotPad
+
+__all__ = ["BucketedGraph"]
+
+_logger = logging.getLogger(__name__)
+
+# Programs for sizes that cannot be padded; calls with further sizes run eagerly.
+_EXACT_PROGRAMS = 16
+
+Compile = Callable[[fx.GraphModule], Callable[[list[Any]], Any]]
+
+
+class BucketedGraph:
+    """A graph as AOTAutograd calls it: with one list of inputs, returning a sequence of outputs."""
+
+    def __init__(
+        self,
+        graph_module: fx.GraphModule,
+        sizes: Sizes,
+        *,
+        is_padding: bool,
+        kept: Sequence[int],
+        buckets: Sequence[int] | None,
+        compile_static: Compile,
+    ) -> None:
+        """Takes a graph; nothing is compiled before the first call.
+
+        Args:
+            graph_module: functional, with fake values in `meta["val"]`.
+            sizes: those that vary in it.
+            is_padding: whether sizes may be rounded up; otherwise each size gets a program.
+            kept: positions of inputs that are passed on as they are, such as weights.
+            buckets: see npu_compiler.buckets.sizes.round_up.
+            compile_static: makes a compiled graph of a static one.
+        """
+        self._boxed_call = True
+        self._module = graph_module
+        self._sizes = sizes
+        self._buckets = buckets
+        self._compile = compile_static
+        self._lock = threading.Lock()
+        self._exact = sizes.symbols_of(kept) if is_padding else set(sizes.symbols)
+        self._programs: dict[tuple[int, ...], tuple[StaticGraph, Callable[..., Any]]] = {}
+        self._exact_values: set[tuple[int, ...]] = set()
+        self._is_warned = False
+        tensors = (node.meta.get("val") for node in graph_module.graph.nodes)
+        devices = {value.device for value in tensors if isinstance(value, torch.Tensor)}
+        self._device = next((d for d in devices if d.type == "npu"), torch.device("cpu"))
+
+    def __call__(self, inputs: list[Any]) -> Any:
+        """Runs the graph on a list of inputs, which is emptied."""
+        true = self._sizes.read(inputs)
+        found = self._programs.get(self._key(true)) or self._make(true)
+        given = list(inputs)
+        inputs.clear()
+        if found is None:
+            with torch.no_grad():
+                return self._module(*given)
+        static, run = found
+        return _call(static, run, given, true, self._device)
+
+    def _key(self, true: Mapping[sympy.Symbol, int]) -> tuple[int, ...]:
+        return tuple(
+            size if symbol in self._exact else self._sizes.bucket(symbol, size, self._buckets)
+            for symbol, size in true.items()
+        )
+
+    def _make(
+        self, true: Mapping[sympy.Symbol, int]
+    ) -> tuple[StaticGraph, Callable[..., Any]] | None:
+        with self._lock:
+            while True:
+                key = self._key(true)
+                if key in self._programs:
+                    return self._programs[key]
+                if not self._is_within_bound(true):
+                    return None
+                chosen = dict(zip(true, key, strict=True))
+                try:
+                    static = specialize(
+                        self._module,
+                        exact={s: size for s, size in chosen.items() if s in self._exact},
+                        padded={s: size for s, size in chosen.items() if s not in self._exact},
+                        device=self._device,
+                    )
+                except CannotPad as refusal:
+                    refused = (refusal.symbols or set(true)) & set(true)
+                    fresh = refused - self._exact or set(true) - self._exact
+                    if not fresh:
+                        raise
+                    self._exact |= fresh
+                    names = ", ".join(sorted(str(symbol) for symbol in fresh))
+                    _logger.info(
+                        "sizes %s get a program per value and are not padded: %s",
+                        names,
+                        refusal.reason,
+                    )
+                    continue
+                made = static, self._compile(static.module)
+                self._programs[key] = made
+                return made
+
+    def _is_within_bound(self, true: Mapping[sympy.Symbol, int]) -> bool:
+        values = tuple(size for symbol, size in true.items() if symbol in self._exact)
+        if values in self._exact_values or not values:
+            return True
+        if len(self._exact_values) < _EXACT_PROGRAMS:
+            self._exact_values.add(values)
+            return True
+        if not self._is_warned:
+            self._is_warned = True
+            _logger.warning(
+                "%d programs were compiled for sizes that cannot be padded; calls with others "
+                "run eagerly. The log at level INFO says which op is in the way.",
+                _EXACT_PROGRAMS,
+            )
+        return False
+
+
+def _call(
+    static: StaticGraph,
+    run: Callable[..., Any],
+    inputs: list[Any],
+    true: Mapping[sympy.Symbol, int],
+    device: torch.device,
+) -> Any:
+    arguments = list(inputs)
+    for position, dims in static.inputs.items():
+        arguments[position] = pad(inputs[position], [product(dim)[1] for dim in dims])
+    arguments += [
+        torch.tensor([evaluate(count, true)], dtype=torch.int64).to(device)
+        for count in static.counts
+    ]
+    leaves, spec = pytree.tree_flatten(run(arguments))
+    results = [
+        inputs[static.returned[index]]
+        if index in static.returned
+        else _true_result(leaf, static.outputs[index], true)
+        for index, leaf in enumerate(leaves)
+    ]
+    return pytree.tree_unflatten(results, spec)
+
+
+def _true_result(leaf: Any, dims: Any, true: Mapping[sympy.Symbol, int]) -> Any:
+    if isinstance(leaf, torch.Tensor):
+        found: Dims = dims
+        return trim(leaf, found, true)
+    return leaf if dims is None else evaluate(dims, true)

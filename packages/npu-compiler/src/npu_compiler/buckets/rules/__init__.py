@@ -1,0 +1,14 @@
+"""Where padding goes, op by op: the rule table, one file per family of ops."""
+
+from typing import Any
+
+from npu_compiler.buckets.call import Rule, find_rule
+from npu_compiler.buckets.rules import indexing, products, reductions, spatial, views
+from npu_compiler.buckets.rules.elementwise import POINTWISE
+
+__all__ = ["indexing", "products", "reductions", "rule_of", "spatial", "views"]
+
+
+def rule_of(target: Any) -> Rule | None:
+    """Returns the rule of an op, or None when it is not known where its padding goes."""
+    return find_rule(target, POINTWISE)

@@ -1,0 +1,136 @@
+"""The sizes of a graph that vary: where a call finds them, and to which bucket each is rounded.
+
+Which of them may be rounded at all is decided in npu_compiler.buckets.specialize.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import sympy
+import torch
+from torch import fx
+
+import npu_runtime
+from npu_compiler.options import CompilerConfig
+
+__all__ = ["Expr", "Sizes", "evaluate", "expression", "round_up", "wants_static_programs"]
+
+# A size: a number, or an expression in sizes that vary.
+Expr: TypeAlias = int | sympy.Expr
+
+# torch's bound of a size that has none, and what is beyond every tensor.
+_UNBOUNDED = 2**40
+
+
+def wants_static_programs(config: CompilerConfig) -> bool:
+    """Whether sizes that vary are to be served by static programs: as asked, or as needed."""
+    if config.buckets is not None:
+        return True
+    device = npu_runtime.device_info().device
+    return device.partition(".")[0] == "NPU"
+
+
+def expression(size: Any) -> Expr:
+    """Returns a size of a fake tensor as a number or as an expression."""
+    if isinstance(size, torch.SymInt):
+        size = size.node.expr
+    if isinstance(size, sympy.Expr) and not size.is_Integer:
+        return size
+    return int(size)
+
+
+def evaluate(expr: Expr, values: Mapping[sympy.Symbol, int]) -> Expr:
+    """Puts numbers in the place of symbols; what has no value stays."""
+    if isinstance(expr, int):
+        return expr
+    return expression(expr.xreplace({name: sympy.Integer(size) for name, size in values.items()}))
+
+
+def round_up(size: int, buckets: Sequence[int] | None, largest: int) -> int:
+    """Returns the bucket of a size.
+
+    Args:
+        size: true size.
+        buckets: rising sizes; above the last one, multiples of it. None: powers of two.
+        largest: more than this the graph does not take (a table of positions ends there).
+    """
+    if size < 1:
+        return size
+    if buckets is None:
+        bucket = 1 << (size - 1).bit_length()
+    else:
+        fitting = [bucket for bucket in buckets if bucket >= size]
+        bucket = fitting[0] if fitting else -(-size // buckets[-1]) * buckets[-1]
+    return max(size, min(bucket, largest))
+
+
+class Sizes:
+    """The symbols of a graph, and where in its inputs their values are.
+
+    Attributes:
+        symbols: in the order of the inputs.
+        is_whole: False for graphs that bucketing cannot serve: a size that no input tells, or
+            that depends on data.
+    """
+
+    def __init__(self, graph: fx.Graph) -> None:
+        """Looks through the inputs of a graph with fake values in `meta["val"]`."""
+        self._places: dict[sympy.Symbol, tuple[int, int | None]] = {}
+        self._largest: dict[sympy.Symbol, int] = {}
+        self._of_input: list[set[sympy.Symbol]] = []
+        placeholders = [node for node in graph.nodes if node.op == "placeholder"]
+        for position, node in enumerate(placeholders):
+            value = node.meta.get("val")
+            self._of_input.append(_symbols_in(value))
+            if isinstance(value, torch.SymInt):
+                self._note(value, position, None)
+            elif isinstance(value, torch.Tensor):
+                shape: tuple[Any, ...] = tuple(value.shape)
+                for dim, size in enumerate(shape):
+                    self._note(size, position, dim)
+        self.symbols = tuple(self._places)
+        self.is_whole = _free_symbols(graph) <= set(self._places)
+
+    def _note(self, size: Any, position: int, dim: int | None) -> None:
+        expr = expression(size)
+        if not isinstance(expr, sympy.Symbol) or expr in self._places:
+            return
+        self._places[expr] = (position, dim)
+        bounds = size.node.shape_env.var_to_range.get(expr)
+        upper = bounds.upper if bounds is not None else _UNBOUNDED
+        is_bounded = isinstance(upper, (int, sympy.Integer)) and upper < _UNBOUNDED
+        self._largest[expr] = int(upper) if is_bounded else _UNBOUNDED
+
+    def symbols_of(self, positions: Sequence[int]) -> set[sympy.Symbol]:
+        """Returns the symbols in the sizes of some inputs."""
+        known = (position for position in positions if position < len(self._of_input))
+        return {symbol for position in known for symbol in self._of_input[position]}
+
+    def read(self, inputs: Sequence[Any]) -> dict[sympy.Symbol, int]:
+        """Returns the true sizes of a call."""
+        return {
+            symbol: int(inputs[position] if dim is None else inputs[position].shape[dim])
+            for symbol, (position, dim) in self._places.items()
+        }
+
+    def bucket(self, symbol: sympy.Symbol, size: int, buckets: Sequence[int] | None) -> int:
+        """Returns the bucket of one size."""
+        return round_up(size, buckets, self._largest[symbol])
+
+
+def _free_symbols(graph: fx.Graph) -> set[Any]:
+    """All symbols of sizes in a graph, also those that depend on data."""
+    return {symbol for node in graph.nodes for symbol in _symbols_in(node.meta.get("val"))}
+
+
+def _symbols_in(value: Any) -> set[Any]:
+    if isinstance(value, (tuple, list)):
+        return {symbol for part in value for symbol in _symbols_in(part)}
+    if isinstance(value, (torch.SymInt, torch.SymBool)):
+        return set(value.node.expr.free_symbols)
+    if not isinstance(value, torch.Tensor):
+        return set()
+    shape: tuple[Any, ...] = tuple(value.shape)
+    return {symbol for size in shape for symbol in _symbols_in(size)}

@@ -1,0 +1,233 @@
+"""Models at sizes that vary: one program per bucket, results equal to eager."""
+
+from __future__ import annotations
+
+import logging
+import random
+import warnings
+
+import pytest
+import torch
+from torch import nn
+from transformers import (
+    BertConfig,
+    BertModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    ResNetConfig,
+    ResNetModel,
+)
+
+POWERS = {"buckets": "powers of two"}
+VOCABULARY = 99
+LONGEST = 80
+
+
+def bert():
+    return BertModel(
+        BertConfig(
+            hidden_size=32,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            intermediate_size=64,
+            vocab_size=VOCABULARY,
+            max_position_embeddings=LONGEST,
+        )
+    ).eval()
+
+
+def llama():
+    return LlamaForCausalLM(
+        LlamaConfig(
+            hidden_size=32,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            intermediate_size=64,
+            vocab_size=VOCABULARY,
+            max_position_embeddings=LONGEST,
+        )
+    ).eval()
+
+
+def lengths(count):
+    return random.Random(0).choices(range(2, LONGEST + 1), k=count)
+
+
+def buckets(sizes):
+    """Powers of two, up to the positions there are."""
+    return {min(1 << (size - 1).bit_length(), LONGEST) for size in sizes}
+
+
+def ids_of(length, rows=2):
+    ids = torch.randint(0, VOCABULARY, (rows, length))
+    torch._dynamo.maybe_mark_dynamic(ids, 1)
+    return ids
+
+
+def test_bert_of_fifty_lengths_compiles_once_per_bucket(compiled, close):
+    model = bert()
+    fast = compiled(model, options=POWERS)
+    sizes = lengths(50)
+    with torch.no_grad():
+        for length in sizes:
+            ids, mask = ids_of(length), torch.ones(2, length, dtype=torch.long)
+            mask[0, length // 2 :] = 0
+            torch._dynamo.maybe_mark_dynamic(mask, 1)
+            given = {"input_ids": ids, "attention_mask": mask}
+            close(tuple(fast(**given).values()), tuple(model(**given).values()))
+    assert fast.programs <= len(buckets(sizes))
+    assert fast.eager_ops == []
+
+
+def test_decoder_of_fifty_lengths_compiles_once_per_bucket(compiled, close):
+    model = llama()
+    fast = compiled(model, options=POWERS)
+    sizes = lengths(50)
+    with torch.no_grad():
+        for length in sizes:
+            ids = ids_of(length)
+            close(fast(ids, use_cache=False).logits, model(ids, use_cache=False).logits)
+    assert fast.programs <= len(buckets(sizes))
+    assert fast.eager_ops == []
+
+
+@pytest.mark.parametrize("device", ["cpu", "npu"])
+def test_resnet_of_five_batch_sizes_compiles_once_per_bucket(compiled, close, device):
+    model = ResNetModel(ResNetConfig(embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1]))
+    batches = {rows: torch.randn(rows, 3, 32, 32) for rows in (5, 2, 7, 8, 4)}
+    with torch.no_grad():
+        expected = {rows: model.eval()(x).pooler_output for rows, x in batches.items()}
+        fast = compiled(model.to(device), options=POWERS)
+        for rows, images in batches.items():
+            placed = images.to(device)
+            torch._dynamo.maybe_mark_dynamic(placed, 0)
+            result = fast(placed).pooler_output
+            assert result.device.type == device
+            close(result, expected[rows])
+    assert fast.programs <= 3
+    assert fast.eager_ops == []
+
+
+def test_length_of_the_first_call_is_static_without_a_mark(compiled, close):
+    model = bert()
+    fast = compiled(model, options=POWERS)
+    with torch.no_grad():
+        for length in (21, 33, 40, 64, 21):
+            ids = torch.randint(0, VOCABULARY, (2, length))
+            close(fast(ids)[0], model(ids)[0])
+    assert fast.programs == 3  # 21 alone, then 64, and 32 is not needed
+
+
+def test_listed_buckets_are_taken(compiled, close):
+    model = nn.Linear(4, 3).eval()
+    fast = compiled(model, dynamic=True, options={"buckets": [10, 20]})
+    with torch.no_grad():
+        for rows in (3, 9, 10, 15, 35):
+            x = torch.randn(rows, 4)
+            close(fast(x), model(x))
+    assert fast.programs == 3
+
+
+def test_changed_weights_reach_every_bucket(compiled, close):
+    model = nn.Linear(4, 3).eval()
+    fast = compiled(model, dynamic=True, options=POWERS)
+    with torch.no_grad():
+        for rows in (5, 9):
+            fast(torch.randn(rows, 4))
+        model.weight.add_(1)
+        for rows in (6, 10):
+            x = torch.randn(rows, 4)
+            close(fast(x), model(x))
+
+
+def test_results_may_be_sizes_and_inputs(compiled):
+    def function(x):
+        return x.shape[0] * 2, x, x * 2
+
+    fast = compiled(function, dynamic=True, options=POWERS)
+    with torch.no_grad():
+        for rows in (5, 7):
+            x = torch.randn(rows, 4)
+            number, same, doubled = fast(x)
+            assert number == rows * 2
+            assert same is x
+            assert torch.equal(doubled, x * 2)
+
+
+def test_memory_order_of_results_is_kept(compiled):
+    model = nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last).eval()
+    fast = compiled(model, dynamic=True, options=POWERS)
+    with torch.no_grad():
+        for rows in (5, 7):
+            x = torch.randn(rows, 3, 9, 9).to(memory_format=torch.channels_last)
+            assert fast(x).stride() == model(x).stride()
+
+
+def test_written_inputs_are_not_padded(compiled, close):
+    def function(x, total):
+        total.add_(x.sum(0))
+        return total * 2
+
+    fast = compiled(function, dynamic=True, options=POWERS)
+    ours, theirs = torch.zeros(4), torch.zeros(4)
+    with torch.no_grad():
+        for rows in (5, 7, 6):
+            x = torch.randn(rows, 4)
+            close(fast(x, ours), function(x, theirs))
+            close(ours, theirs)
+
+
+def test_sizes_beyond_the_bound_run_eagerly_and_say_so(compiled, close, caplog, monkeypatch):
+    monkeypatch.setattr("npu_compiler.buckets.graph._EXACT_PROGRAMS", 2)
+
+    def turned(x):
+        return (x * 2).flip(0)
+
+    fast = compiled(turned, dynamic=True, options=POWERS)
+    with torch.no_grad(), caplog.at_level(logging.WARNING, "npu_compiler"):
+        for rows in (5, 6, 7, 8, 5):
+            x = torch.randn(rows, 4)
+            close(fast(x), turned(x))
+    assert fast.programs == 2
+    assert [record.getMessage()[:25] for record in caplog.records] == ["2 programs were compiled "]
+
+
+def test_the_op_in_the_way_is_logged(compiled, caplog):
+    fast = compiled(lambda x: (x * 2).flip(0), dynamic=True, options=POWERS)
+    with torch.no_grad(), caplog.at_level(logging.INFO, "npu_compiler"):
+        fast(torch.randn(5, 4))
+    assert "aten.flip.default" in caplog.text
+
+
+def test_data_dependent_sizes_split_the_model(compiled, close):
+    first, second = nn.Linear(6, 6).eval(), nn.Linear(6, 2).eval()
+
+    def function(x):
+        hidden = torch.tanh(first(x))
+        picked = hidden[hidden[:, 0] > 0]
+        return torch.relu(second(picked))
+
+    fast = compiled(function, dynamic=True, options=POWERS)
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for rows in (11, 24, 13, 30):
+            x = torch.randn(rows, 6)
+            close(fast(x), function(x))
+    assert fast.programs >= 2
+    assert {record.kind for record in fast.records} == {"inference"}
+
+
+def test_training_follows_eager_with_a_program_per_size(compiled, close):
+    model = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 2))
+    fast = compiled(model, dynamic=True, options=POWERS)
+    for rows in (4, 7, 4):
+        x = torch.randn(rows, 6)
+        model.zero_grad()
+        model(x).square().sum().backward()
+        expected = [p.grad.clone() for p in model.parameters()]
+        model.zero_grad()
+        fast(x).square().sum().backward()
+        close([p.grad for p in model.parameters()], expected)
+    assert {record.kind for record in fast.records} == {"forward", "backward"}
+    assert len(fast.records) == 4
