@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import textwrap
+import warnings
 from collections import namedtuple
 
 import numpy as np
@@ -16,7 +17,13 @@ import torch.nn.functional as F
 from torch import nn
 
 import npu_compiler
+import npu_runtime
 from npu_compiler.errors import ExportError, LoweringError, OptionError
+from npu_compiler.fingerprint import fingerprint
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    import transformers
 
 Pair = namedtuple("Pair", ["mean", "rest"])
 
@@ -326,6 +333,36 @@ def test_device_that_is_not_there_is_an_error(tmp_path):
     path = folder_of(tmp_path, nn.Linear(4, 4), torch.ones(1, 4))
     with pytest.raises(ExportError, match=r"one of CPU.*got 'TPU'.*\[export-device\]"):
         npu_compiler.load(path, device="TPU")
+
+
+def test_model_that_openvino_cannot_read_is_an_error(tmp_path):
+    path = folder_of(tmp_path, nn.Linear(4, 4), torch.ones(1, 4))
+    (path / "model.xml").write_text("<net>")
+    change(path, files={"model.xml": fingerprint(path / "model.xml")})
+    with pytest.raises(ExportError, match=r"CPU must take the model.*\[export-load\]"):
+        npu_compiler.load(path, device="CPU")
+    with pytest.raises(npu_runtime.ProgramError, match=r"\[program-load\]"):
+        npu_compiler.load(path)
+
+
+def test_decoder_of_transformers_is_exported_with_sizes_that_vary(tmp_path, close):
+    config = transformers.LlamaConfig(
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=1,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        vocab_size=50,
+    )
+    model = transformers.LlamaForCausalLM(config).eval()
+    ids = torch.randint(0, 50, (2, 6))
+    arguments = {"input_ids": ids, "use_cache": False}
+    path = folder_of(tmp_path, model, kwargs=arguments, dynamic={"input_ids": (0, 1)})
+    loaded = npu_compiler.load(path)
+    for shape in [(2, 6), (1, 9)]:
+        ids = torch.randint(0, 50, shape)
+        with torch.no_grad():
+            close(loaded(ids)["logits"], model(ids, use_cache=False).logits, 1e-5)
 
 
 def test_tensor_for_a_device_of_choice_is_an_error(tmp_path):

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
+from torch import fx, nn
 from torch.export import Dim, ExportedProgram, default_decompositions
 from torch.utils import _pytree as pytree
 
@@ -92,12 +92,28 @@ def capture_module(
         )
     inputs = tuple(name for name in signature.user_inputs if isinstance(name, str))
     constants = _constants(program)
+    _drop_shape_checks(program.graph_module.graph)
     facts = Facts(kind="inference", constants=frozenset(constants))
     # Compression looks for one constant per weight.
     merging = ("merge_linears",) if config.compression is not None else ()
     disabled = (*config.disabled_passes, *_NOT_HERE, *merging)
     run_passes(program.graph_module.graph, facts, disabled=disabled)
     return Captured(program, constants, inputs)
+
+
+def _drop_shape_checks(graph: fx.Graph) -> None:
+    """Removes what torch.export adds about shapes and dtypes: each call is checked against them."""
+    aten = torch.ops.aten
+    checks = {
+        aten._assert_tensor_metadata.default,
+        aten._assert_scalar.default,
+        aten.sym_constrain_range.default,
+        aten.sym_constrain_range_for_size.default,
+    }
+    for node in reversed(graph.nodes):
+        if node.target in checks and not node.users:
+            graph.erase_node(node)
+    graph.eliminate_dead_code()
 
 
 @functools.cache

@@ -31,7 +31,8 @@ def load(path: str | os.PathLike[str], *, device: str | None = None) -> LoadedMo
 
     Raises:
         ExportError: [export-absent], [export-format] or [export-corrupt] for a folder that is not
-            as it was exported; [export-device] for a device that is not there.
+            as it was exported; [export-device] for a device that is not there, [export-load] for
+            one that cannot run the model. In a process with torch npu_runtime.ProgramError.
     """
     folder = Path(path)
     return LoadedModel(folder, read_manifest(folder), device)

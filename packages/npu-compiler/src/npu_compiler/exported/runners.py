@@ -44,17 +44,25 @@ class ArrayRunner:
             device: OpenVINO's name of it, or None for the default.
 
         Raises:
-            ExportError: [export-device] for a device that is not there.
+            ExportError: [export-device] for a device that is not there, [export-load] for a model
+                that OpenVINO cannot read or the device cannot run.
         """
         core = ov.Core()
         chosen = _choose_device(core, device or read_settings().device)
-        model = core.read_model(str(path))
-        model = _exchange_float32(model)
         capabilities = core.get_property(chosen, "OPTIMIZATION_CAPABILITIES")
         options = device_options(
             manifest.precision, device=chosen, has_float16="FP16" in capabilities
         )
-        self._compiled = core.compile_model(model, chosen, options)
+        try:
+            model = _exchange_float32(core.read_model(str(path)))
+            self._compiled = core.compile_model(model, chosen, options)
+        except RuntimeError as failure:
+            text = " ".join(str(failure).split())
+            raise ExportError(
+                f"npu_compiler.load: {chosen} must take the model; got {text[:300]}. Choose "
+                "another device, or export again with this version of OpenVINO.",
+                code="export-load",
+            ) from failure
         self._own = threading.local()
 
     def describe(self, port: PortSpec, value: Any) -> tuple[str, tuple[int, ...]]:
