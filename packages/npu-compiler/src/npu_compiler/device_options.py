@@ -7,7 +7,7 @@ the f32 hint. Which device serves is npu_compiler.programs.precision's question.
 
 from __future__ import annotations
 
-__all__ = ["PRECISIONS", "device_options"]
+__all__ = ["PRECISIONS", "WITHOUT_SNIPPETS", "device_options", "is_snippets_failure"]
 
 # Name -> hint. int8 and int4 speak of the weights; what is computed with them stays float32.
 PRECISIONS = {
@@ -17,6 +17,16 @@ PRECISIONS = {
     "int8": "f32",
     "int4": "f32",
 }
+
+# The CPU plugin's generator of fused elementwise kernels fails on some graphs (measured on OpenVINO
+# 2026.4.1: "All consumers of a Scalar expression are expected to have the same loop IDs", Phi-3 and
+# Mixtral); without it the same model compiles and is right.
+WITHOUT_SNIPPETS = {"SNIPPETS_MODE": "DISABLE"}
+
+
+def is_snippets_failure(failure: Exception) -> bool:
+    """Whether a model was refused because of the CPU plugin's generator of kernels."""
+    return "snippets" in str(failure)
 
 
 def device_options(

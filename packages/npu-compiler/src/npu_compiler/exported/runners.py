@@ -5,21 +5,25 @@ Checking a call and putting results together is npu_compiler.exported.load's wor
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import openvino as ov
 from openvino.preprocess import PrePostProcessor
 
 from npu_compiler.config import read_settings
-from npu_compiler.device_options import device_options
+from npu_compiler.device_options import WITHOUT_SNIPPETS, device_options, is_snippets_failure
 from npu_compiler.errors import ExportError
 from npu_compiler.exported.manifest import Manifest, PortSpec
 
 __all__ = ["ArrayRunner", "Runner", "tensor_runner"]
+
+_logger = logging.getLogger(__name__)
+_Loaded = TypeVar("_Loaded")
 
 
 class Runner(Protocol):
@@ -55,7 +59,9 @@ class ArrayRunner:
         )
         try:
             model = _exchange_float32(core.read_model(str(path)))
-            self._compiled = core.compile_model(model, chosen, options)
+            self._compiled = _tolerant(
+                lambda chosen_options: core.compile_model(model, chosen, chosen_options), options
+            )
         except RuntimeError as failure:
             text = " ".join(str(failure).split())
             raise ExportError(
@@ -92,8 +98,9 @@ def tensor_runner(path: Path, manifest: Manifest) -> Runner:
     import npu_runtime
     from npu_compiler.programs.precision import compile_options
 
-    program = npu_runtime.load_program(
-        path, name=manifest.name, options=compile_options(manifest.precision)
+    program = _tolerant(
+        lambda options: npu_runtime.load_program(path, name=manifest.name, options=options),
+        compile_options(manifest.precision),
     )
     used = [port for port in manifest.inputs if port.port is not None]
 
@@ -117,6 +124,17 @@ def tensor_runner(path: Path, manifest: Manifest) -> Runner:
             return [result.cpu().numpy() for result in floats]
 
     return TensorRunner()
+
+
+def _tolerant(load: Callable[[dict[str, str]], _Loaded], options: dict[str, str]) -> _Loaded:
+    """Compiles; if the CPU plugin's generator of kernels fails on the model, without that."""
+    try:
+        return load(options)
+    except RuntimeError as failure:
+        if not is_snippets_failure(failure):
+            raise
+        _logger.info("compiling without snippets, which fail on the model: %s", failure)
+    return load({**options, **WITHOUT_SNIPPETS})
 
 
 def _described(port: PortSpec, value: Any) -> tuple[str, tuple[int, ...]]:

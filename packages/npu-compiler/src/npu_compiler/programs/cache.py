@@ -27,10 +27,9 @@ import torch
 
 import npu_runtime
 from npu_compiler.config import read_settings
+from npu_compiler.device_options import WITHOUT_SNIPPETS, is_snippets_failure
 from npu_compiler.fingerprint import fingerprint
 from npu_compiler.programs.load import (
-    WITHOUT_SNIPPETS,
-    is_snippets_failure,
     load_tolerant,
     write_model,
 )

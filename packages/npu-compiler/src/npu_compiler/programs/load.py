@@ -14,22 +14,16 @@ import openvino as ov
 
 import npu_runtime
 from npu_compiler.config import read_settings
+from npu_compiler.device_options import WITHOUT_SNIPPETS, is_snippets_failure
 from npu_runtime import observe
 
 __all__ = [
-    "WITHOUT_SNIPPETS",
-    "is_snippets_failure",
     "load_model",
     "load_tolerant",
     "write_model",
 ]
 
 _logger = logging.getLogger(__name__)
-
-# The CPU plugin's generator of fused elementwise kernels fails on some graphs (measured on OpenVINO
-# 2026.4.1: "All consumers of a Scalar expression are expected to have the same loop IDs", Phi-3 and
-# Mixtral); without it the same model compiles and is right.
-WITHOUT_SNIPPETS = {"SNIPPETS_MODE": "DISABLE"}
 
 
 def load_model(
@@ -64,11 +58,6 @@ def load_model(
         return npu_runtime.load_program(
             path, name=name, options=options, device_index=device_index, profiling=profiling
         )
-
-
-def is_snippets_failure(failure: npu_runtime.ProgramError) -> bool:
-    """Whether a program was refused because of the CPU plugin's generator of kernels."""
-    return "snippets" in str(failure)
 
 
 def load_tolerant(
