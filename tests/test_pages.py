@@ -20,6 +20,7 @@ PAGES = (
     "docs/guides/moving-from-intel-npu-acceleration-library.md",
     "docs/guides/numpy-operators.md",
     "docs/guides/profiling.md",
+    "docs/guides/quantization.md",
     "docs/guides/saving-and-loading.md",
     "docs/guides/streams.md",
     "docs/guides/where-ops-run.md",

@@ -19,6 +19,7 @@ __all__ = [
     "LoweringError",
     "OptionError",
     "PassError",
+    "QualityError",
     "RegistryError",
     "SuiteError",
     "TuningError",
@@ -100,3 +101,7 @@ class TuningError(CompilerError, ValueError):
 
 class SuiteError(CompilerError, ValueError):
     """The suite of architectures was asked for what it does not have, or lacks transformers."""
+
+
+class QualityError(CompilerError, RuntimeError):
+    """A compressed model lost more than its limit allows."""

@@ -46,7 +46,7 @@ def compile(  # noqa: A001  # the name its users know
 
     Raises:
         OptionError: [compile-module] when model is no module, [option-conflict] when both config
-            and options are given, and as CompilerConfig.
+            and options are given, [option-place] for activations, and as CompilerConfig.
     """
     is_compiled = isinstance(model, torch._dynamo.OptimizedModule)
     if not isinstance(model, nn.Module) or is_compiled:
@@ -57,6 +57,13 @@ def compile(  # noqa: A001  # the name its users know
             code="compile-module",
         )
     resolved = resolve_config("npu_compiler.compile", config, options)
+    if resolved.activations is not None:
+        raise OptionError(
+            "npu_compiler.compile: activations are quantized by calibration data, which a module "
+            f"compiled in place has not; got {resolved.activations!r}. Use "
+            "npu_compiler.export(calibration=...) and npu_compiler.load.",
+            code="option-place",
+        )
     if resolved.use_to:
         model.to("npu")
     model.train(bool(resolved.training))

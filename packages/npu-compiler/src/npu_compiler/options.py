@@ -22,8 +22,11 @@ __all__ = ["CompilerConfig", "backend_options", "parse_options", "resolve_config
 
 # What a caller of torch.compile says by its own arguments, or by moving the module.
 _NOT_FOR_BACKENDS = {
-    "dynamic": "torch.compile takes it as an argument of its own. Write torch.compile(dynamic=...)",
-    "use_to": "a backend sees no module to move. Call module.to('npu') before torch.compile",
+    "dynamic": "torch.compile takes it as an argument of its own. Write "
+    "torch.compile(dynamic=...), or use npu_compiler.compile",
+    "activations": "it needs calibration data. Use npu_compiler.export(calibration=...)",
+    "use_to": "a backend sees no module to move. Call module.to('npu') before torch.compile, or "
+    "use npu_compiler.compile",
 }
 _SWITCHES = ("strict", "freeze", "use_to")
 _THREE_WAY = ("training", "dynamic")
@@ -58,6 +61,8 @@ class CompilerConfig:
             asks for, as {"SNIPPETS_MODE": "DISABLE"}.
         disabled_passes: passes, as in "fuse_linear", that are left out; see npu_compiler.pipeline.
         group_size: inputs of an int4 weight that share a scale: 32, 64 or 128.
+        activations: "int8" beside dtype "int8": convolutions and matrix products compute in int8.
+            Only npu_compiler.export, which takes calibration data, does this.
         symmetric: compressed weights have no zero points: a little smaller, a little less exact.
         cache_dir: where programs are kept; by default NPU_COMPILE_CACHE_DIR.
         use_to: also move the module to the npu device, before it is compiled; torch.compile
@@ -79,6 +84,7 @@ class CompilerConfig:
     device_options: Mapping[str, str] = field(default_factory=dict)
     disabled_passes: tuple[str, ...] = ()
     group_size: int = 64
+    activations: str | None = None
     symmetric: bool = False
     cache_dir: Path | str | None = None
     use_to: bool = False
@@ -92,6 +98,8 @@ class CompilerConfig:
                 raise _bad_value(name, "True, False or None", getattr(self, name))
         if self.group_size not in GROUP_SIZES:
             raise _bad_value("group_size", "one of 32, 64, 128", self.group_size)
+        if self.activations not in (None, "int8"):
+            raise _bad_value("activations", '"int8" or None', self.activations)
         if self.cache_dir is not None:
             if not isinstance(self.cache_dir, (str, os.PathLike)):
                 raise _bad_value("cache_dir", "a path", self.cache_dir)
@@ -127,6 +135,12 @@ class CompilerConfig:
         object.__setattr__(self, name, value)
 
     def _check_conflicts(self) -> None:
+        if self.activations is not None and self.dtype != self.activations:
+            raise _conflict(
+                f"activations {self.activations!r}: the weights must be so too",
+                f"dtype {self.dtype!r}",
+                f"Give dtype {self.activations!r}",
+            )
         if self.compression is None:
             if self.precision is not None and self.dtype not in (None, self.precision):
                 raise _conflict(
@@ -210,7 +224,7 @@ def backend_options(options: Mapping[str, Any] | None) -> CompilerConfig:
         if getattr(config, name):
             raise OptionError(
                 f'torch.compile(backend="npu"): {name} is no option of a backend; got '
-                f"{getattr(config, name)!r}: {way}, or use npu_compiler.compile.",
+                f"{getattr(config, name)!r}: {way}.",
                 code="option-place",
             )
     return config

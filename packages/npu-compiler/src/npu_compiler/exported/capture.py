@@ -39,11 +39,42 @@ class Captured:
         program: torch's own form: graph, signature and structure of the result.
         constants: placeholder name -> parameter, buffer or constant of the module.
         inputs: placeholder names of the tensors that a call gives, in order.
+        signature: of the module's forward.
+        order: names of forward's parameters in the order in which their values became inputs.
     """
 
     program: ExportedProgram
     constants: Mapping[str, torch.Tensor]
     inputs: tuple[str, ...]
+    signature: inspect.Signature
+    order: tuple[str, ...]
+
+    def tensors_of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
+        """Returns the values that a call with the example's structure gives for the inputs.
+
+        Raises:
+            ExportError: [export-input] for a call with other arguments than the example's.
+        """
+        try:
+            bound = self.signature.bind(*args, **kwargs)
+        except TypeError as failure:
+            raise self._other_call(str(failure)) from failure
+        values = {**bound.arguments, **bound.kwargs}
+        if missing := [name for name in self.order if name not in values]:
+            raise self._other_call(f"none for {missing[0]!r}")
+        leaves = pytree.tree_leaves([values[name] for name in self.order])
+        names = self.program.graph_signature.user_inputs
+        if len(leaves) != len(names):
+            raise self._other_call(f"{len(leaves)} values, not {len(names)}")
+        given = dict(zip(map(str, names), leaves, strict=True))
+        return [given[name] for name in self.inputs]
+
+    def _other_call(self, received: str) -> ExportError:
+        return ExportError(
+            f"calibration: each call must have the example's arguments, {', '.join(self.order)}; "
+            f"got {received}. Give them in order in a tuple, or by name in a dict.",
+            code="export-input",
+        )
 
 
 def capture_module(
@@ -98,7 +129,9 @@ def capture_module(
     merging = ("merge_linears",) if config.compression is not None else ()
     disabled = (*config.disabled_passes, *_NOT_HERE, *merging)
     run_passes(program.graph_module.graph, facts, disabled=disabled)
-    return Captured(program, constants, inputs)
+    called = inspect.signature(model.forward)
+    order = (*called.bind_partial(*args).arguments, *kwargs)
+    return Captured(program, constants, inputs, called, order)
 
 
 def _drop_shape_checks(graph: fx.Graph) -> None:

@@ -21,13 +21,13 @@ from torch.utils import _pytree as pytree
 from npu_compiler.building import own_precision
 from npu_compiler.capability import is_symbolic, refusal
 from npu_compiler.errors import ExportError, LoweringError
+from npu_compiler.exported.calibration import check_calibration, compressed
 from npu_compiler.exported.capture import Captured, capture_module
 from npu_compiler.exported.manifest import Manifest, PortSpec
 from npu_compiler.fingerprint import fingerprint
 from npu_compiler.lowering import LoweredModel, lower, op_name, source_line
 from npu_compiler.options import CompilerConfig, resolve_config
 from npu_compiler.programs.load import write_model
-from npu_compiler.quantize import compress_weights
 
 __all__ = ["export"]
 
@@ -42,6 +42,7 @@ def export(
     kwargs: Mapping[str, Any] | None = None,
     dynamic: Mapping[str, Iterable[int]] | None = None,
     config: CompilerConfig | None = None,
+    calibration: Iterable[Any] | None = None,
     overwrite: bool = False,
     **options: Any,
 ) -> Path:
@@ -56,7 +57,11 @@ def export(
         path: the folder to make.
         kwargs: arguments by name.
         dynamic: name of a tensor argument -> dims whose sizes may vary, as {"input_ids": (0, 1)}.
-        config: dtype, precision, group_size and symmetric are what counts here.
+        config: dtype, activations, precision, group_size and symmetric are what counts here.
+        calibration: example calls, each a tensor, a tuple of arguments or a dict of arguments by
+            name. With dtype "int4" they choose scales by AWQ and scale estimation instead of
+            rounding to nearest; with dtype "int8" and activations "int8" they say which values
+            activations take. Both need NNCF: pip install 'npu-compiler[quantization]'.
         overwrite: replace what lies at the path.
         options: the options by name, instead of config.
 
@@ -68,7 +73,8 @@ def export(
             be one program of varying sizes, [export-output] for a result that JSON cannot describe,
             [export-exists] when something lies at the path.
         LoweringError: [no-converter] or [cannot-lower] naming the call and its source line.
-        OptionError: as CompilerConfig.
+        OptionError: as CompilerConfig; [option-conflict] when calibration and the options do not go
+            together, [quantize-data] or [quantize-library] when it cannot be used.
     """
     folder = Path(path)
     if folder.exists() and not overwrite:
@@ -78,23 +84,18 @@ def export(
             code="export-exists",
         )
     chosen = resolve_config("npu_compiler.export", config, options)
+    check_calibration(chosen, is_given=calibration is not None)
     captured = capture_module(model, tuple(example_inputs), kwargs or {}, dynamic or {}, chosen)
     module = captured.program.graph_module
     for node in module.graph.nodes:
         _check_call(node, chosen)
     lowered = lower(module, constants=captured.constants, name=type(model).__name__)
-    compression = None
-    if chosen.compression is not None:
-        compress_weights(
-            lowered.model,
-            mode=chosen.compression,
-            group_size=chosen.group_size,
-            symmetric=chosen.symmetric,
-        )
-        compression = chosen.compression
     precision = chosen.computed_in or own_precision(module.graph)
-    described = _describe(model, captured, lowered, precision, compression)
-    return _write(folder, lowered.model, described)
+    described = _describe(model, captured, lowered, precision, chosen.compression)
+    program = compressed(
+        lowered.model, chosen, calibration=calibration, captured=captured, manifest=described
+    )
+    return _write(folder, program, described)
 
 
 def _check_call(node: fx.Node, config: CompilerConfig) -> None:

@@ -1,12 +1,20 @@
-"""Weight compression: integer weights with scales, in a form that plugins run without unpacking.
+"""Quantization: integer weights and activations in forms that plugins run, and what they cost.
 
 Choosing the precision in which activations are computed is npu_compiler.programs' work.
 """
 
+from npu_compiler.quantize.calibrated import compress_weights_by_data, quantize_activations
 from npu_compiler.quantize.compress import (
     CompressedWeight,
     CompressionReport,
     compress_weights,
+)
+from npu_compiler.quantize.quality import (
+    QualityReport,
+    call_arguments,
+    compare_outputs,
+    compare_perplexity,
+    perplexity,
 )
 from npu_compiler.quantize.tensors import compress_to_i4, quantize_tensor
 from npu_compiler.quantize.weights import (
@@ -22,10 +30,17 @@ __all__ = [
     "MODES",
     "CompressedWeight",
     "CompressionReport",
+    "QualityReport",
     "QuantizedWeight",
+    "call_arguments",
+    "compare_outputs",
+    "compare_perplexity",
     "compress_to_i4",
     "compress_weights",
+    "compress_weights_by_data",
     "fitting_group",
+    "perplexity",
+    "quantize_activations",
     "quantize_tensor",
     "quantize_weight",
 ]

@@ -1,0 +1,166 @@
+"""Quantization that looks at data: AWQ and scale estimation for int4, and full int8.
+
+NNCF, OpenVINO's library for it, does the arithmetic; it comes with the extra `quantization` of this
+package. Rounding to nearest, which needs neither data nor NNCF, is npu_compiler.quantize.compress'
+work, and reading calibration data npu_compiler.exported.calibration's.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import openvino as ov
+
+from npu_compiler.errors import OptionError
+from npu_compiler.quantize.weights import GROUP_SIZES
+
+__all__ = ["compress_weights_by_data", "quantize_activations"]
+
+_LIBRARY = "nncf"
+# Set while NNCF is imported, so that it reports nothing about its use to anybody.
+_NO_REPORTS = "NNCF_CI"
+
+
+def compress_weights_by_data(
+    model: ov.Model,
+    samples: Sequence[Sequence[Any]],
+    *,
+    group_size: int = 64,
+    symmetric: bool = False,
+) -> ov.Model:
+    """Compresses the weights of matrix products to int4 so that the products change least.
+
+    AWQ (Lin et al., 2023, arXiv:2306.00978) scales the channels whose inputs are large before they
+    are rounded, and folds the inverse into what comes before; scale estimation then fits each
+    group's scale to the products' results. Embeddings and the last product become int8, as do rows
+    that no group of 32 or more divides.
+
+    Args:
+        model: float32. It may be changed; use the returned one.
+        samples: one call each: arrays for the model's inputs, in order.
+        group_size: 32, 64 or 128.
+        symmetric: without zero points.
+
+    Returns:
+        The compressed model.
+
+    Raises:
+        OptionError: [quantize-group] for another size, [quantize-data] without samples or for a
+            model that is not float32, [quantize-library] when NNCF is not installed.
+    """
+    if group_size not in GROUP_SIZES:
+        raise OptionError(
+            f"compress_weights_by_data: group_size is one of 32, 64, 128; got {group_size!r}. "
+            "Choose one.",
+            code="quantize-group",
+        )
+    nncf = _load(model, samples)
+    modes = nncf.CompressWeightsMode
+    return nncf.compress_weights(
+        model,
+        mode=modes.INT4_SYM if symmetric else modes.INT4_ASYM,
+        group_size=group_size,
+        dataset=nncf.Dataset(list(samples)),
+        subset_size=len(samples),
+        awq=True,
+        scale_estimation=True,
+        advanced_parameters=nncf.AdvancedCompressionParameters(
+            group_size_fallback_mode=nncf.GroupSizeFallbackMode.ADJUST,
+            min_adjusted_group_size=min(GROUP_SIZES),
+        ),
+    )
+
+
+def quantize_activations(
+    model: ov.Model, samples: Sequence[Sequence[Any]], *, symmetric: bool = False
+) -> ov.Model:
+    """Has convolutions and matrix products compute in int8, weights and activations both.
+
+    Weights get a scale per output channel, activations one per tensor that covers what the samples
+    bring; a plugin then runs whole chains of such layers without going back to floats. Results of
+    models with attention stay float where they feed its softmax.
+
+    Args:
+        model: float32. It may be changed; use the returned one.
+        samples: one call each: arrays for the model's inputs, in order. Some hundred are usual.
+        symmetric: activations have no zero points; for models whose activations are ReLU's this
+            costs nothing.
+
+    Returns:
+        The quantized model.
+
+    Raises:
+        OptionError: [quantize-data] without samples or for a model that is not float32,
+            [quantize-library] when NNCF is not installed.
+    """
+    nncf = _load(model, samples)
+    kinds = {node.get_type_name() for node in model.get_ops()}
+    has_attention = not kinds.isdisjoint({"ScaledDotProductAttention", "Softmax"})
+    presets = nncf.QuantizationPreset
+    return nncf.quantize(
+        model,
+        nncf.Dataset(list(samples)),
+        preset=presets.PERFORMANCE if symmetric else presets.MIXED,
+        model_type=nncf.ModelType.TRANSFORMER if has_attention else None,
+        subset_size=len(samples),
+    )
+
+
+def _load(model: ov.Model, samples: Sequence[Sequence[Any]]) -> Any:
+    if not samples:
+        raise OptionError(
+            "calibration: quantizing by data needs at least one example call; got none. Pass "
+            "some, typical of what the model will meet.",
+            code="quantize-data",
+        )
+    others = {
+        kind
+        for node in model.get_ops()
+        if node.get_type_name() == "Constant"
+        and (kind := node.get_output_element_type(0).get_type_name()) in ("f16", "bf16")
+        and len(node.get_output_shape(0)) > 1
+    }
+    if others:
+        raise OptionError(
+            f"calibration: the model's weights must be float32; got {', '.join(sorted(others))}. "
+            "Call model.float() first, and choose with precision= what programs compute in.",
+            code="quantize-data",
+        )
+    _name_uniquely(model)
+    return _library()
+
+
+def _name_uniquely(model: ov.Model) -> None:
+    """NNCF finds nodes by their names, which OpenVINO does not keep apart."""
+    seen: set[str] = set()
+    for node in model.get_ordered_ops():
+        name = node.get_friendly_name()
+        count = 0
+        while name in seen:
+            count += 1
+            name = f"{node.get_friendly_name()}:{count}"
+        seen.add(name)
+        if count:
+            node.set_friendly_name(name)
+
+
+def _library() -> Any:
+    before = os.environ.get(_NO_REPORTS)
+    os.environ[_NO_REPORTS] = "1"
+    try:
+        return importlib.import_module(_LIBRARY)
+    except ImportError as missing:
+        raise OptionError(
+            "calibration: quantizing by data needs NNCF; got "
+            f"{missing}. Run pip install 'npu-compiler[quantization]', or leave calibration out: "
+            "weights are then rounded to nearest.",
+            code="quantize-library",
+        ) from missing
+    finally:
+        if before is None:
+            del os.environ[_NO_REPORTS]
+        else:
+            os.environ[_NO_REPORTS] = before
