@@ -9,6 +9,7 @@ from torch import nn
 
 import npu_compiler
 from npu_compiler.errors import ExportError, OptionError
+from npu_compiler.exported.capture import capture_module
 from npu_compiler.quantize import compare_outputs
 
 
@@ -58,24 +59,14 @@ def test_int4_by_data_loads_and_is_near(tmp_path):
     assert report.check().relative > 0
 
 
-def test_calls_in_order_and_by_name_with_plain_arguments_are_the_same(tmp_path):
-    model = Two().eval()
+@pytest.mark.parametrize("args, names", [((), "xys"), (("x",), "ys"), (("x", "s"), "y")])
+def test_calls_in_order_and_by_name_give_the_same_inputs(args, names):
     x, y = torch.randn(4, 64), torch.randn(4, 32)
-    given = {"kwargs": {"y": y}, "dtype": "int8", "activations": "int8"}
-    by_name = npu_compiler.export(
-        model, (x, 3.0), tmp_path / "1", calibration=[{"y": y, "scale": 3.0, "x": x}], **given
-    )
-    mixed = npu_compiler.export(
-        model,
-        (x,),
-        tmp_path / "2",
-        kwargs={"y": y, "scale": 3.0},
-        calibration=[{"x": x, "scale": 3.0, "y": y}],
-        dtype="int8",
-        activations="int8",
-    )
-    first, second = (npu_compiler.load(folder)(x, y)["z"] for folder in (by_name, mixed))
-    assert torch.equal(first, second)
+    values = {"x": x, "y": y, "s": 3.0}
+    captured = capture_module(Two(), (x,), {"y": y, "scale": 3.0}, {})
+    given = {{"s": "scale"}.get(name, name): values[name] for name in names}
+    tensors = captured.tensors_of(tuple(values[name] for name in args), given)
+    assert [tensor is wanted for tensor, wanted in zip(tensors, (x, y), strict=True)] == [True] * 2
 
 
 def test_convolutions_in_int8_load_and_are_near(tmp_path):
