@@ -63,7 +63,9 @@ def test_int4_by_data_loads_and_is_near(tmp_path):
 def test_calls_in_order_and_by_name_give_the_same_inputs(args, names):
     x, y = torch.randn(4, 64), torch.randn(4, 32)
     values = {"x": x, "y": y, "s": 3.0}
-    captured = capture_module(Two(), (x,), {"y": y, "scale": 3.0}, {})
+    captured = capture_module(
+        Two(), (x,), {"y": y, "scale": 3.0}, {}, npu_compiler.CompilerConfig()
+    )
     given = {{"s": "scale"}.get(name, name): values[name] for name in names}
     tensors = captured.tensors_of(tuple(values[name] for name in args), given)
     assert [tensor is wanted for tensor, wanted in zip(tensors, (x, y), strict=True)] == [True] * 2
