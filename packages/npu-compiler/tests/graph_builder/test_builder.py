@@ -208,6 +208,13 @@ def test_options_are_those_of_compile(dtype, bound):
     assert 1e-5 < float((graph.run(x) - expected).norm() / expected.norm()) < bound
 
 
+def test_properties_reach_the_device():
+    graph = GraphBuilder(device_options={"INFERENCE_NUM_THREADS": "1"})
+    graph.parameter((2, 3)).exp()
+    graph.compile()
+    assert graph._program.get_property("INFERENCE_NUM_THREADS") == "1"
+
+
 def test_graph_is_a_module_for_the_other_doors(tmp_path, close):
     graph = GraphBuilder()
     graph.parameter((2, 3)).softmax(-1) + graph.constant(np.ones(3, np.float32))

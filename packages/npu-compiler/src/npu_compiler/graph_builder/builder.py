@@ -37,7 +37,8 @@ class GraphBuilder(NamedCalls):
         """Starts an empty graph.
 
         Args:
-            config: dtype, precision, group_size and symmetric are what counts here.
+            config: dtype, precision, group_size, symmetric, disabled_passes and device_options are
+                what counts here.
             options: the options by name, instead of config.
 
         Raises:
@@ -93,9 +94,8 @@ class GraphBuilder(NamedCalls):
                 symmetric=self._config.symmetric,
             )
         precision = self._config.computed_in or own_precision(graph_module.graph)
-        self._program = load_tolerant(
-            lowered.model, name="GraphBuilder", options=compile_options(precision)
-        )
+        options = {**compile_options(precision), **self._config.device_options}
+        self._program = load_tolerant(lowered.model, name="GraphBuilder", options=options)
         self._input_places = tuple(captured.inputs.index(name) for name in lowered.input_names)
         self._output_places = tuple(index for index in lowered.outputs if index is not None)
         self._compiled_length = self._recording.length
