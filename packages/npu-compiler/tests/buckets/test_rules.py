@@ -77,6 +77,8 @@ CASES = {
     "mean": (lambda x: (x * 2).mean(1), batches),
     "mean of two sizes": (lambda x: (x * 2).mean((0, 1), keepdim=True), both),
     "greatest": (lambda x: (x - 9).amax(1), batches),
+    "greatest integer": (lambda x: (x - 30).amax(1) * 1.5, numbers),
+    "least integer": (lambda x: (x + 3).amin(1) * 1.5, numbers),
     "least": (lambda x: (x + 9).amin(1), batches),
     "any": (lambda x: ((x * 2) > 1.5).any(1), batches),
     "all": (lambda x: ((x * 2) > -1.5).all(1), batches),
@@ -146,6 +148,20 @@ REFUSED = {
     "norm over the size": (lambda x: F.group_norm(x.transpose(1, 2), 3), batches),
     "size as a number": (lambda x: x * x.shape[1], batches),
     "something behind": (lambda x: torch.cat([x * 2, x[:, :1]], 1), batches),
+    "place in joined sizes": (lambda x: (x * 2).view(-1, 6)[40], both),
+    "places in joined sizes": (
+        lambda x: (x * 2).view(-1, 6).index_select(0, torch.arange(30, 60)),
+        both,
+    ),
+    "triangle of joined sizes": (lambda x: (x * 2).view(-1, 6).tril(-20), both),
+    "convolution over joined sizes": (
+        lambda x: F.conv1d((x * 2).view(1, -1, 6).transpose(1, 2), KERNEL),
+        both,
+    ),
+    "causal attention over joined sizes": (
+        lambda x: causal((x * 2).view(1, 1, -1, 6).repeat(1, 1, 1, 4)),
+        both,
+    ),
     "cut in two": (lambda x: (x * 2).view(2, -1, 6).sum(1), lambda n: (torch.randn(2 * n, 6),)),
 }
 

@@ -97,6 +97,17 @@ class Call:
         if any(map(is_padded, dims)):
             raise self.refuse(reason, *dims)
 
+    def require_prefix(self, reason: str, *dims: Dim) -> None:
+        """Refuses where true values do not stand at the first positions, each at its own.
+
+        Of two joined dimensions that vary, the true position 3 need not be the padded position 3.
+
+        Raises:
+            CannotPad: in a dimension they do not.
+        """
+        if any(is_padded(dim) and len(dim) > 1 for dim in dims):
+            raise self.refuse(reason, *dims)
+
 
 @dataclass(frozen=True)
 class Rule:

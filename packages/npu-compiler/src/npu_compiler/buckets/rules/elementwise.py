@@ -108,11 +108,16 @@ def _same(call: Call) -> Any:
     aten.ones_like.default,
     aten.empty_like.default,
     aten.full_like.default,
-    aten.tril.default,
-    aten.triu.default,
 )
 def _same_shape(call: Call) -> Any:
     return call.dims("self")
+
+
+@rule(aten.tril.default, aten.triu.default)
+def _triangle(call: Call) -> Any:
+    dims = call.dims("self")
+    call.require_prefix("a triangle of joined dimensions", *dims[-2:])
+    return dims
 
 
 @rule(

@@ -30,7 +30,7 @@ def _from_start(call: Call, index: fx.Node, dim: Dim) -> fx.Node:
     writer = call.writer
     if not is_padded(dim) or writer.values.get(index, (-1, 0))[0] >= 0:
         return index
-    if len(dim) > 1 or not writer.dims[index]:
+    if not writer.dims[index]:
         raise call.refuse("an index may count from the end", dim)
     counted = writer.call(aten.add.Tensor, index, writer.count(dim[0].true))
     negative = writer.call(aten.lt.Scalar, index, 0)
@@ -42,6 +42,7 @@ def _from_start(call: Call, index: fx.Node, dim: Dim) -> fx.Node:
 @rule(aten.embedding.default)
 def _embedding(call: Call) -> Any:
     weight, indices = call.dims("weight"), call.dims("indices")
+    call.require_prefix("picks from joined dimensions", weight[0])
     size = call.writer.shape(call.get("weight"))[0]
     call.set("indices", _within(call, call.get("indices"), size))
     return (*indices, weight[1])
@@ -51,6 +52,7 @@ def _embedding(call: Call) -> Any:
 def _index_select(call: Call) -> Any:
     source, dims = call.get("self"), call.dims("self")
     axis = call.writer.axis(source, call.get("dim"))
+    call.require_prefix("picks from joined dimensions", dims[axis])
     size = call.writer.shape(source)[axis]
     call.set("index", _within(call, call.get("index"), size))
     return (*dims[:axis], *call.dims("index"), *dims[axis + 1 :])
@@ -61,6 +63,7 @@ def _gather(call: Call) -> Any:
     source, dims = call.get("self"), call.dims("self")
     axis = call.writer.axis(source, call.get("dim"))
     index = call.dims("index")
+    call.require_prefix("picks from joined dimensions", dims[axis])
     for place, (ours, theirs) in enumerate(zip(index, dims, strict=True)):
         # With true sizes the index is nowhere larger, so that prefixes meet; joined dims are none.
         if place != axis and ours != theirs and (len(ours) > 1 or len(theirs) > 1):
@@ -76,6 +79,7 @@ def _index(call: Call) -> Any:
     places = [place for place, index in enumerate(indices) if index is not None]
     if any(not _is_integer(indices[place]) for place in places):
         raise call.refuse("a mask picks elements", *dims)
+    call.require_prefix("picks from joined dimensions", *(dims[place] for place in places))
     for place in places:
         index = _from_start(call, indices[place], dims[place])
         if index is indices[place]:

@@ -99,6 +99,7 @@ def _hide_keys(call: Call, query: Dims, length: Dim) -> None:
     if call.get("is_causal"):
         if query[-2] != length:
             raise call.refuse("causal attention of sizes that vary apart", query[-2], length)
+        call.require_prefix("causal attention over joined dimensions", length)
         # A true query sees no key behind itself, and so none without a true value.
         return
     mask = call.get("attn_mask")

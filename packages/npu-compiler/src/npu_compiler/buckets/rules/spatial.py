@@ -20,6 +20,7 @@ def _convolution(call: Call) -> Any:
     call.require_whole("channels vary", dims[1])
     call.require_whole("weights vary", *call.dims("weight"))
     spatial = [axis for axis in range(2, len(dims)) if is_padded(dims[axis])]
+    call.require_prefix("windows run over joined dimensions", *dims[2:])
     if call.get("transposed"):
         call.require_whole("is spread over a size that varies", *dims[2:])
     # Zeros behind the true values are what the convolution's own padding is, so each window that

@@ -117,15 +117,15 @@ def _select(call: Call) -> Any:
     dims = call.dims("self")
     axis, index = writer.axis(source, call.get("dim")), call.get("index")
     rest = (*dims[:axis], *dims[axis + 1 :])
+    if index != 0:
+        call.require_prefix("counts along joined dimensions", dims[axis])
     from_end = is_padded(dims[axis]) and index < 0
     if not isinstance(index, PaddedSize) and not from_end:
         return _moved(call, rest)
     if isinstance(index, PaddedSize):
         place = writer.count(index.true)
-    elif len(dims[axis]) == 1:
-        place = writer.call(aten.add.Tensor, writer.count(dims[axis][0].true), int(index))
     else:
-        raise call.refuse("counts from the end of joined dimensions", dims[axis])
+        place = writer.call(aten.add.Tensor, writer.count(dims[axis][0].true), int(index))
     picked = writer.call(aten.index_select.default, source, axis, place)
     return Written(writer.call(aten.squeeze.dim, picked, axis), rest)
 
