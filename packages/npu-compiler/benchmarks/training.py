@@ -1,0 +1,151 @@
+"""Steps of training: losses of compiled steps beside eager's, and time per step as a ratio.
+
+Run from the root of the repository, on a machine that does nothing else:
+
+    python packages/npu-compiler/benchmarks/training.py --steps 20
+
+`--models mnist --steps 5` is a short run. Three models with random weights and random data: a
+convolutional net for images of MNIST's size, ResNet-50, and BERT with a classifier; SGD in float32.
+Both sides start from the same weights and see the same batches. "difference" is the largest of the
+losses, relative to eager's. Steps of both sides alternate, so that a change of the machine's speed
+meets both; the figure is the median, without the first step, which compiles.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import statistics
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+warnings.simplefilter("ignore")
+
+import transformers as tf  # noqa: E402
+
+Batch = dict[str, torch.Tensor]
+Model = tuple[nn.Module, Callable[[], Batch], float]
+
+
+class Net(nn.Module):
+    """Two convolutions and two linear layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.features = nn.Sequential(
+            nn.Conv2d(1, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2)
+        )
+        self.classifier = nn.Sequential(
+            nn.Flatten(), nn.Linear(64 * 12 * 12, 128), nn.ReLU(), nn.Linear(128, 10)
+        )
+
+    def forward(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """Returns the loss."""
+        return F.cross_entropy(self.classifier(self.features(images)), labels)
+
+
+class Classified(nn.Module):
+    """A model of transformers with labels; returns its loss."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, **batch: torch.Tensor) -> torch.Tensor:
+        """Returns the loss."""
+        loss: torch.Tensor = self.inner(**batch).loss
+        return loss
+
+
+def _mnist() -> Model:
+    def batch() -> Batch:
+        return {"images": torch.randn(64, 1, 28, 28), "labels": torch.randint(0, 10, (64,))}
+
+    return Net(), batch, 0.01
+
+
+def _resnet50() -> Model:
+    def batch() -> Batch:
+        return {"pixel_values": torch.randn(8, 3, 224, 224), "labels": torch.randint(0, 9, (8,))}
+
+    config = tf.ResNetConfig(num_labels=10)
+    return Classified(tf.ResNetForImageClassification(config)), batch, 0.001
+
+
+def _bert() -> Model:
+    def batch() -> Batch:
+        return {
+            "input_ids": torch.randint(5, 999, (8, 128)),
+            "attention_mask": torch.ones(8, 128, dtype=torch.long),
+            "labels": torch.randint(0, 2, (8,)),
+        }
+
+    config = tf.BertConfig(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    return Classified(tf.BertForSequenceClassification(config)), batch, 0.001
+
+
+MODELS: dict[str, Callable[[], Model]] = {"mnist": _mnist, "resnet50": _resnet50, "bert": _bert}
+
+
+class Side:
+    """A model in training, eager or compiled."""
+
+    def __init__(self, model: nn.Module, rate: float, *, is_compiled: bool) -> None:
+        self.losses: list[float] = []
+        self.times: list[float] = []
+        self._call: Any = torch.compile(model, backend="npu") if is_compiled else model
+        self._optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+
+    def step(self, batch: Batch) -> None:
+        """One step: forward, backward, update."""
+        started = time.perf_counter()
+        self._optimizer.zero_grad()
+        loss = self._call(**batch)
+        loss.backward()
+        self._optimizer.step()
+        self.losses.append(float(loss))
+        self.times.append(time.perf_counter() - started)
+
+
+def run(name: str, steps: int) -> Iterator[str]:
+    """Trains one model on both sides and says how they compare."""
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    model, batch, rate = MODELS[name]()
+    model.train()
+    eager = Side(copy.deepcopy(model), rate, is_compiled=False)
+    ours = Side(model, rate, is_compiled=True)
+    for _ in range(steps):
+        given = batch()
+        eager.step(given)
+        ours.step(given)
+    difference = max(
+        abs(a - b) / max(abs(b), 1e-12) for a, b in zip(ours.losses, eager.losses, strict=True)
+    )
+    theirs, mine = (statistics.median(side.times[1:]) for side in (eager, ours))
+    yield (
+        f"{name:10} {steps:5} {eager.losses[0]:9.4f} {eager.losses[-1]:9.4f} {difference:11.1e} "
+        f"{mine / theirs:12.2f} {ours.times[0] / theirs:12.1f}"
+    )
+
+
+def main() -> None:
+    """Prints one row per model."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--models", default=",".join(MODELS), help="of mnist, resnet50, bert")
+    parser.add_argument("--steps", type=int, default=20, help="at least 2; the first compiles")
+    arguments = parser.parse_args()
+    print("model      steps  first loss last loss  difference  step / eager  first / eager")
+    for name in arguments.models.split(","):
+        for row in run(name, max(arguments.steps, 2)):
+            print(row, flush=True)
+
+
+if __name__ == "__main__":
+    main()

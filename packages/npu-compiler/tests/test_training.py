@@ -1,0 +1,196 @@
+"""Every type of layer trains compiled: results and gradients are eager's, in float32 and autocast.
+
+Whole models, and losses over steps, are in test_models.py, test_in_place.py and
+benchmarks/training.py.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class Attention(nn.Module):
+    """Self attention, of which only the result is taken."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.MultiheadAttention(8, 2, batch_first=True)
+
+    def forward(self, x):
+        return self.inner(x, x, x, need_weights=False)[0]
+
+
+class First(nn.Module):
+    """The first result of a module with several."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x):
+        return self.inner(x)[0]
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A layer to be trained, and its input."""
+
+    make: Callable[[], nn.Module]
+    shape: tuple[int, ...]
+    integers: int = 0
+
+    def inputs(self):
+        if self.integers:
+            return torch.randint(0, self.integers, self.shape)
+        return torch.randn(*self.shape)
+
+
+LAYERS = {
+    "linear": Layer(lambda: nn.Linear(6, 5), (3, 6)),
+    "conv1d": Layer(lambda: nn.Conv1d(4, 6, 3, padding=1), (2, 4, 9)),
+    "conv2d": Layer(lambda: nn.Conv2d(4, 6, 3, stride=2), (2, 4, 9, 9)),
+    "grouped conv2d": Layer(lambda: nn.Conv2d(4, 8, 3, groups=2, dilation=2), (2, 4, 9, 9)),
+    "conv3d": Layer(lambda: nn.Conv3d(2, 3, 3), (2, 2, 5, 6, 7)),
+    "transposed conv1d": Layer(lambda: nn.ConvTranspose1d(4, 3, 3, stride=2), (2, 4, 6)),
+    "transposed conv2d": Layer(lambda: nn.ConvTranspose2d(4, 3, 3, stride=2), (2, 4, 5, 5)),
+    "batch norm 1d": Layer(lambda: nn.BatchNorm1d(5), (4, 5, 3)),
+    "batch norm 2d": Layer(lambda: nn.BatchNorm2d(5), (4, 5, 3, 3)),
+    "instance norm": Layer(lambda: nn.InstanceNorm2d(4, affine=True), (2, 4, 5, 5)),
+    "layer norm": Layer(lambda: nn.LayerNorm(7), (3, 4, 7)),
+    "group norm": Layer(lambda: nn.GroupNorm(2, 4), (3, 4, 5)),
+    "rms norm": Layer(lambda: nn.RMSNorm(7), (3, 4, 7)),
+    "embedding": Layer(lambda: nn.Embedding(11, 4), (3, 5), integers=11),
+    "padded embedding": Layer(lambda: nn.Embedding(11, 4, padding_idx=2), (3, 5), integers=11),
+    "attention": Layer(Attention, (2, 5, 8)),
+    "encoder layer": Layer(
+        lambda: nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True), (2, 5, 8)
+    ),
+    "lstm": Layer(lambda: First(nn.LSTM(4, 5, batch_first=True)), (2, 3, 4)),
+    "gru": Layer(lambda: First(nn.GRU(4, 5, batch_first=True)), (2, 3, 4)),
+    "prelu": Layer(lambda: nn.PReLU(), (3, 4)),
+}
+
+# Pooling and activations have no weights: a convolution in front of them has.
+AFTER_CONVOLUTION = {
+    "max pool": nn.MaxPool2d(2),
+    "overlapping max pool": nn.MaxPool2d(3, 2, padding=1),
+    "average pool": nn.AvgPool2d(2),
+    "adaptive average pool": nn.AdaptiveAvgPool2d(2),
+    "global pool": nn.AdaptiveAvgPool2d(1),
+    "nearest upsample": nn.Upsample(scale_factor=2),
+    "bilinear upsample": nn.Upsample(scale_factor=2, mode="bilinear"),
+    "relu": nn.ReLU(),
+    "leaky relu": nn.LeakyReLU(),
+    "elu": nn.ELU(),
+    "gelu": nn.GELU(),
+    "tanh gelu": nn.GELU("tanh"),
+    "silu": nn.SiLU(),
+    "mish": nn.Mish(),
+    "hardswish": nn.Hardswish(),
+    "hardsigmoid": nn.Hardsigmoid(),
+    "softplus": nn.Softplus(),
+    "sigmoid": nn.Sigmoid(),
+    "tanh": nn.Tanh(),
+    "softmax": nn.Softmax(1),
+    "log softmax": nn.LogSoftmax(1),
+}
+
+LOSSES = {
+    "cross entropy": lambda x: F.cross_entropy(x, torch.tensor([1, 0, 4])),
+    "smoothed cross entropy": lambda x: F.cross_entropy(
+        x, torch.tensor([1, 0, 4]), label_smoothing=0.1
+    ),
+    "ignored targets": lambda x: F.cross_entropy(x, torch.tensor([1, -100, 4])),
+    "nll": lambda x: F.nll_loss(F.log_softmax(x, 1), torch.tensor([1, 0, 4])),
+    "mse": lambda x: F.mse_loss(x, torch.ones(3, 5)),
+    "l1": lambda x: F.l1_loss(x, torch.ones(3, 5)),
+    "smooth l1": lambda x: F.smooth_l1_loss(x, torch.ones(3, 5)),
+    "huber": lambda x: F.huber_loss(x, torch.ones(3, 5)),
+    "binary with logits": lambda x: F.binary_cross_entropy_with_logits(x, torch.ones(3, 5)),
+    "binary": lambda x: F.binary_cross_entropy(x.sigmoid(), torch.ones(3, 5)),
+    "kl": lambda x: F.kl_div(F.log_softmax(x, 1), torch.full((3, 5), 0.2), reduction="batchmean"),
+    "cosine": lambda x: F.cosine_embedding_loss(x, x.detach() + 1, torch.ones(3)),
+}
+
+
+def step(model, x, loss):
+    """Gradients of a loss by parameter and input, with the output."""
+    model.zero_grad()
+    given = x.clone().requires_grad_(x.dtype.is_floating_point)
+    output = model(given)
+    loss(output.float()).backward()
+    found = [p.grad.clone() for p in model.parameters()]
+    return output.detach(), found + ([given.grad] if given.requires_grad else [])
+
+
+def weighted(output):
+    weights = torch.linspace(-1, 2, output.numel()).reshape(output.shape)
+    return (output * weights).sum()
+
+
+def differences(found, expected):
+    """Largest difference per tensor; some gradients are zero but for rounding."""
+    largest = max(float(x.abs().max()) for x in expected)
+    return [
+        float((a.float() - b.float()).abs().max()) / max(float(b.abs().max()), 1e-3 * largest)
+        for a, b in zip(found, expected, strict=True)
+    ]
+
+
+def check(compiled, model, x, loss=weighted, *, autocast=False):
+    model.train()
+    reference = copy.deepcopy(model)
+    fast = compiled(model)
+    expected_output, expected = step(reference, x, loss)
+    if not autocast:
+        output, found = step(fast.function, x, loss)
+        assert max(differences([output, *found], [expected_output, *expected])) <= 1e-4
+    else:
+        with torch.autocast("cpu", torch.bfloat16):
+            _, theirs = step(reference, x, loss)
+            output, found = step(fast.function, x, loss)
+            assert output.dtype == reference(x).dtype
+        bound = 2 * max(differences(theirs, expected)) + 2e-2
+        assert max(differences(found, expected)) <= bound
+    for ours, theirs in zip(model.buffers(), reference.buffers(), strict=True):
+        if not autocast:
+            torch.testing.assert_close(ours, theirs)
+    return fast
+
+
+@pytest.mark.parametrize("autocast", [False, True], ids=["float32", "autocast"])
+@pytest.mark.parametrize("name", LAYERS)
+def test_layer_trains(compiled, name, autocast):
+    layer = LAYERS[name]
+    fast = check(compiled, layer.make(), layer.inputs(), autocast=autocast)
+    kinds = {record.kind for record in fast.records}
+    # torch does not trace recurrent layers, which run eagerly.
+    assert kinds == (set() if name in ("lstm", "gru") else {"forward", "backward"})
+    assert bool(fast.programs) is bool(kinds)
+
+
+@pytest.mark.parametrize("autocast", [False, True], ids=["float32", "autocast"])
+@pytest.mark.parametrize("name", AFTER_CONVOLUTION)
+def test_layer_without_weights_trains(compiled, name, autocast):
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), AFTER_CONVOLUTION[name])
+    check(compiled, model, torch.randn(2, 3, 10, 10), autocast=autocast)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_loss_trains(compiled, name):
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(6, 5)
+
+        def forward(self, x):
+            return LOSSES[name](self.layer(x))
+
+    check(compiled, Model(), torch.randn(3, 6), lambda loss: loss)
