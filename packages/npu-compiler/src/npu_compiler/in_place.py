@@ -57,13 +57,6 @@ def compile(  # noqa: A001  # the name its users know
             code="compile-module",
         )
     resolved = resolve_config("npu_compiler.compile", config, options)
-    if resolved.activations is not None:
-        raise OptionError(
-            "npu_compiler.compile: activations are quantized by calibration data, which a module "
-            f"compiled in place has not; got {resolved.activations!r}. Use "
-            "npu_compiler.export(calibration=...) and npu_compiler.load.",
-            code="option-place",
-        )
     if resolved.use_to:
         model.to("npu")
     model.train(bool(resolved.training))

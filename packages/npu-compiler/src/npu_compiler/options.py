@@ -183,7 +183,11 @@ def parse_options(options: Mapping[str, Any] | None) -> CompilerConfig:
 
 
 def resolve_config(
-    subject: str, config: CompilerConfig | None, options: Mapping[str, Any]
+    subject: str,
+    config: CompilerConfig | None,
+    options: Mapping[str, Any],
+    *,
+    is_calibrated: bool = False,
 ) -> CompilerConfig:
     """Returns the configuration that a function of ours was given, whole or by name.
 
@@ -191,13 +195,14 @@ def resolve_config(
         subject: the function, for messages.
         config: as an object.
         options: by name.
+        is_calibrated: whether the function takes calibration data.
 
     Raises:
-        OptionError: [option-value] when config is none, [option-conflict] when both are given, and
-            as parse_options.
+        OptionError: [option-value] when config is none, [option-conflict] when both are given,
+            [option-place] for activations without calibration data, and as parse_options.
     """
     if config is None:
-        return parse_options(options)
+        config, options = parse_options(options), {}
     if not isinstance(config, CompilerConfig):
         raise OptionError(
             f"{subject}: config must be a CompilerConfig; got {type(config).__name__}. "
@@ -209,6 +214,13 @@ def resolve_config(
             f"{subject}: options stand in config or by name; got both, by name "
             f"{', '.join(options)}. Put them into the CompilerConfig.",
             code="option-conflict",
+        )
+    if config.activations is not None and not is_calibrated:
+        raise OptionError(
+            f"{subject}: activations are quantized by calibration data, which only an exported "
+            f"model has; got {config.activations!r}. Use npu_compiler.export(calibration=...) and "
+            "npu_compiler.load.",
+            code="option-place",
         )
     return config
 

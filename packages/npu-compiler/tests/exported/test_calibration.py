@@ -145,10 +145,18 @@ def test_no_calls_are_an_error(tmp_path):
     assert error.value.code == "quantize-data"
 
 
-def test_activations_are_for_export_alone():
+@pytest.mark.parametrize(
+    "door",
+    [lambda **options: npu_compiler.compile(nn.Linear(8, 8), **options), npu_compiler.GraphBuilder],
+    ids=["compile", "GraphBuilder"],
+)
+def test_activations_are_for_export_alone(door):
     with pytest.raises(OptionError, match=r"npu_compiler\.export\(calibration=") as error:
-        npu_compiler.compile(nn.Linear(8, 8), dtype="int8", activations="int8")
+        door(dtype="int8", activations="int8")
     assert error.value.code == "option-place"
+
+
+def test_activations_are_no_option_of_the_backend():
     compiled = torch.compile(
         nn.Linear(8, 8), backend="npu", options={"dtype": "int8", "activations": "int8"}
     )

@@ -83,7 +83,7 @@ def export(
             "Choose another, or pass overwrite=True.",
             code="export-exists",
         )
-    chosen = resolve_config("npu_compiler.export", config, options)
+    chosen = resolve_config("npu_compiler.export", config, options, is_calibrated=True)
     check_calibration(chosen, is_given=calibration is not None)
     captured = capture_module(model, tuple(example_inputs), kwargs or {}, dynamic or {}, chosen)
     module = captured.program.graph_module
