@@ -33,6 +33,16 @@ def test_half_precision_norm_reads_what_was_widened(rewrites):
     assert rewrites(llama, *inputs, passes=PASS).ops == ["npu.rms_norm.default"]
 
 
+def test_weight_may_be_wider_than_the_result(rewrites):
+    def gemma3(x, weight):
+        wide = x.float()
+        normal = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-6)
+        return (normal * (1.0 + weight.float())).to(x.dtype)
+
+    inputs = torch.randn(2, 8).bfloat16(), torch.ones(8).bfloat16()
+    assert "npu.rms_norm.default" in rewrites(gemma3, *inputs, passes=PASS).ops
+
+
 def test_mean_over_another_axis_stays(rewrites):
     function = lambda x, w: w * (x * torch.rsqrt(x.pow(2).mean(0, True) + 1e-5))  # noqa: E731
     assert rewrites(function, torch.randn(3, 8), torch.randn(8), passes=PASS).count == 0

@@ -55,17 +55,6 @@ class FuseRmsNorm(FusePattern):
         dtype = value_of(match.root).dtype
         narrow = wide.args[0] if wide.target is _CAST else wide
         x = next((part for part in (wide, narrow) if value_of(part).dtype is dtype), None)
-        weight = _in_dtype(weight, dtype)
-        if x is None or weight is None:
+        if x is None or not value_of(weight).dtype.is_floating_point:
             return None
         return Replacement(torch.ops.npu.rms_norm.default, (x, weight, match["eps"]))
-
-
-def _in_dtype(weight: torch.fx.Node, dtype: torch.dtype) -> torch.fx.Node | None:
-    """The weight in the result's dtype: as it is, or before it was widened."""
-    if value_of(weight).dtype is dtype:
-        return weight
-    if weight.target is _CAST and isinstance(weight.args[0], torch.fx.Node):
-        source = weight.args[0]
-        return source if value_of(source).dtype is dtype else None
-    return None
