@@ -113,7 +113,7 @@ def test_cache_lists_and_clears(compiled, monkeypatch, tmp_path, capsys):
 
 
 def test_unknown_command_lists_the_commands(capsys):
-    assert main(["shwo"]) == 2
+    assert main(["display"]) == 2
     assert "show" in capsys.readouterr().err
     assert main([]) == 2
     assert main(["--help"]) == 0
