@@ -21,6 +21,8 @@ __all__ = ["Finding", "Tally", "replay", "run"]
 _CHILD = "npu_compiler.suite.random_graphs.worker"
 # Graphs of one seed: then a fresh process, so that memory does not grow without end.
 _BATCH = 250
+# The imports of a child, on a busy machine: they come before its first graph.
+_START_S = 600
 
 
 @dataclass(frozen=True)
@@ -146,8 +148,10 @@ class _Child:
         process.stdin.write(self._text or "")
         process.stdin.close()
         is_late = False
+        limit_s = self._timeout_s + _START_S
         while True:
-            timer = threading.Timer(self._timeout_s, process.kill)
+            timer = threading.Timer(limit_s, process.kill)
+            limit_s = self._timeout_s
             timer.start()
             line = process.stdout.readline()
             is_late = not timer.is_alive()
