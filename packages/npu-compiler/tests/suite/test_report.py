@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from npu_compiler.suite.measurement import Measurement
 from npu_compiler.suite.page import Facts, model_coverage_page
 from npu_compiler.suite.report import cells, read_csv, row_line, summary, verdict, write_csv
+from npu_compiler.suite.table import LEFT_OUT
 
 WHOLE = Measurement(
     "bert", "encoder", "npu", graphs=1, programs=1, nodes=9, lowered=9, error=2e-7,
@@ -54,6 +57,12 @@ def test_page_shows_every_family_and_what_is_not_whole():
     assert "- fnet, right: `aten.fft: no converter, so 'eager'`" in page
     assert "- vit, wrong: `1 graphs, 1 programs`" in page
     assert "- swin, did not finish: `ended by SIGSEGV`" in page
+
+
+def test_page_names_what_was_left_out_and_the_runs_note():
+    page = model_coverage_page(ROWS, dataclasses.replace(FACTS, note="Compiled on a busy machine."))
+    assert "- Compiled on a busy machine." in page
+    assert all(f"- {name}: {reason}." in page for name, reason in LEFT_OUT.items())
 
 
 def test_page_is_the_same_for_the_same_rows():

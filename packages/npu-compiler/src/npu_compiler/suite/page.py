@@ -14,6 +14,7 @@ from importlib.metadata import version
 import torch
 
 from npu_compiler.suite.measurement import BOUND, Measurement
+from npu_compiler.suite.table import LEFT_OUT
 
 __all__ = ["Facts", "model_coverage_page"]
 
@@ -38,12 +39,14 @@ class Facts:
         command: as it was typed.
         versions: one line.
         driver: that of the runtime, and its device.
+        note: what a reader must know of this run beside the rest.
     """
 
     date: str
     command: str
     versions: str
     driver: str
+    note: str = ""
 
     @classmethod
     def of_this_machine(cls, arguments: Sequence[str]) -> Facts:
@@ -69,11 +72,12 @@ def model_coverage_page(rows: Sequence[Measurement], facts: Facts) -> str:
     lines = [
         "# Which models were compared",
         "",
-        f"Made from a run of {facts.date}; the command below writes it.",
+        f"Made from a run of {facts.date}, by `python -m npu_compiler.suite --page`.",
         "",
         f"- Command: `{facts.command}`",
         f"- Versions: {facts.versions}",
         f"- Driver: {facts.driver}",
+        *([f"- {facts.note}"] if facts.note else []),
         verdict,
         "",
         _WHAT,
@@ -83,6 +87,8 @@ def model_coverage_page(rows: Sequence[Measurement], facts: Facts) -> str:
         members = [row for row in rows if row.family == family]
         lines += [f"## {family.capitalize()}", "", *_table(members), ""]
     lines += ["## Not whole", "", *_exceptions(rows), ""]
+    left_out = [f"- {name}: {reason}." for name, reason in LEFT_OUT.items()]
+    lines += ["## Tried and left out of the suite", "", *left_out, ""]
     return "\n".join(lines)
 
 
