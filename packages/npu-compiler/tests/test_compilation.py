@@ -388,3 +388,21 @@ def test_programs_go_with_the_model(compiled):
     torch._dynamo.reset()
     gc.collect()
     assert watch() is None
+
+
+def test_call_that_stays_in_its_program_though_refused_is_an_error(compiled, monkeypatch):
+    from npu_compiler import building, compilation
+
+    def refuse(piece, **_):
+        calls = [node for node in piece.module.graph.nodes if node.op == "call_function"]
+        raise building.RefusedNode(calls, "no reason at all")
+
+    plan = compilation.make_plan
+    monkeypatch.setattr("npu_compiler.assembly.build_program", refuse)
+    # A planner that does not listen.
+    monkeypatch.setattr(
+        compilation, "make_plan", lambda graph, *, config, refused: plan(graph, config=config)
+    )
+    with torch.no_grad(), pytest.raises(LoweringError, match="no reason at all") as caught:
+        compiled(lambda x: x.sin())(torch.ones(3))
+    assert caught.value.code == "refused-again"

@@ -182,7 +182,7 @@ class CompiledGraph:
                         f"{self._name}: a refused call must leave its program; got "
                         f"{', '.join(sorted(refusal.names))} again: {refusal.reason}. List its op "
                         "in fallback_ops, and please report this.",
-                        "partition",
+                        "refused-again",
                     ) from refusal
                 refused.update(dict.fromkeys(refusal.names, refusal.reason))
                 continue
