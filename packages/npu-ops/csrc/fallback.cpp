@@ -218,6 +218,9 @@ class HostCall {
     const DispatchKeySet backend_keys =
         (keys_ & kKernelBits) | DispatchKeySet(BackendComponent::CPUBit);
     const HostScope scope(device_index_ < 0 ? current_index() : device_index_);
+    if (C10_UNLIKELY(plan_.check != nullptr)) {
+      plan_.check({plan_.name, torch::jit::last(stack_, plan_.argument_count)});
+    }
     const bool is_observed = observe::is_enabled();
     const std::int64_t start_ns = is_observed ? observe::now_ns() : 0;
     try {
@@ -409,6 +412,13 @@ void run(OpPlan& plan, DispatchKeySet keys, torch::jit::Stack* stack) {
 void HostKernel::operator()(const c10::OperatorHandle&, DispatchKeySet keys,
                             torch::jit::Stack* stack) {
   run(plan_, keys, stack);
+}
+
+void CheckedComposition::operator()(const c10::OperatorHandle& op, DispatchKeySet,
+                                    torch::jit::Stack* stack) {
+  plan_.check({plan_.name, torch::jit::last(*stack, plan_.argument_count)});
+  // The composition is one for all devices; what it calls finds the tensors' own.
+  op.redispatchBoxed(DispatchKeySet(c10::DispatchKey::CPU), stack);
 }
 
 void run_on_host(const c10::OperatorHandle& op, DispatchKeySet keys, torch::jit::Stack* stack) {

@@ -21,7 +21,20 @@ class HostKernel final : public c10::OperatorKernel {
   OpPlan& plan_;
 };
 
-// The same for ops that come later than this library (other wheels' ops with a CPU kernel).
+// The check of an op that torch composes of others, in front of the composition: it runs on the
+// npu tensors, under autograd as well as below it.
+class CheckedComposition final : public c10::OperatorKernel {
+ public:
+  explicit CheckedComposition(OpPlan& plan) : plan_(plan) {}
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                  torch::jit::Stack* stack);
+
+ private:
+  OpPlan& plan_;
+};
+
+// The same as HostKernel for ops that come later than this library (other wheels' ops with a CPU
+// kernel).
 void run_on_host(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
 
 }  // namespace npu::ops

@@ -32,6 +32,7 @@ at::Tensor& set_storage(at::Tensor& self, at::Storage source, std::int64_t offse
                         at::IntArrayRef size, at::IntArrayRef stride);
 const at::Tensor& resize_(const at::Tensor& self, at::IntArrayRef size,
                           std::optional<at::MemoryFormat> memory_format);
+at::Tensor reshape_alias(const at::Tensor& self, at::IntArrayRef size, at::IntArrayRef stride);
 void record_stream(at::Tensor& self, at::Stream stream);
 bool has_compatible_shallow_copy_type(const at::Tensor& self, const at::Tensor& from);
 

@@ -101,7 +101,7 @@ PlanTable& table() {
 }  // namespace
 
 OpPlan::OpPlan(const c10::OperatorHandle& handle)
-    : op(handle), name(full_name(handle.operator_name())) {
+    : op(handle), name(full_name(handle.operator_name())), check(checks::argument_check_of(name)) {
   const c10::FunctionSchema& schema = handle.schema();
   argument_count = schema.arguments().size();
   return_count = schema.returns().size();

@@ -12,6 +12,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 
 #include "alias.h"
+#include "checks/table.h"
 
 namespace npu::ops {
 
@@ -46,6 +47,7 @@ struct OpPlan {
   std::size_t return_count;
   GradFlag grad;
   bool has_host_kernel = false;  // is registered for npu with its CPU kernel on aliases
+  checks::ArgumentCheck check;   // what its CPU kernel takes on trust; null for nearly all
   bool is_view;                  // gives a view of an argument and computes nothing
   std::atomic<std::uint64_t> call_count{0};
   std::atomic<HostUse> host_use{HostUse::kUnseen};

@@ -17,7 +17,6 @@
 #include <ATen/ops/_indices_native.h>
 #include <ATen/ops/_nested_view_from_buffer_native.h>
 #include <ATen/ops/_nnz_native.h>
-#include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/_to_copy_native.h>
 #include <ATen/ops/_values_native.h>
 #include <ATen/ops/as_strided_native.h>
@@ -35,6 +34,7 @@
 #include <ATen/ops/view_native.h>
 #include <torch/library.h>
 
+#include "checks/table.h"
 #include "fallback.h"
 #include "hot/kernels.h"
 #include "kernels.h"
@@ -79,6 +79,16 @@ class OwnKernels {
       if (!name.name.starts_with(kNamespace)) continue;
       const auto op = dispatcher.findSchema(name);
       if (op) on_host(*op);
+    }
+  }
+
+  // The composition of an op that has no kernel of its own on any device, behind a check.
+  void checked_compositions() {
+    for (const char* name : checks::checked_compositions()) {
+      OpPlan& plan =
+          plan_of(c10::Dispatcher::singleton().findSchemaOrThrow((kNamespace + name).c_str(), ""));
+      library_.impl(name, torch::CppFunction::makeFromBoxedFunctor(
+                              std::make_unique<CheckedComposition>(plan)));
     }
   }
 
@@ -208,7 +218,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
 
   impl("view", TORCH_FN(at::native::view));
   impl("as_strided", TORCH_FN(at::native::as_strided_tensorimpl));
-  impl("_reshape_alias", TORCH_FN(at::native::_reshape_alias));
+  impl("_reshape_alias", TORCH_FN(reshape_alias));
   impl("unfold", TORCH_FN(at::native::unfold));
   impl("_nested_view_from_buffer", TORCH_FN(at::native::_nested_view_from_buffer));
   impl("resize_", TORCH_FN(resize_));
@@ -227,6 +237,12 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   impl.on_host("range", "out_");   // calls the CPU's body by name
   impl.on_host("mode", "values");  // checks a list of devices by name
   impl.on_host("addr_");           // its kernel compares C++ references, which boxing would lose
+
+  // Composed of what looks at the CPU's memory.
+  impl.on_host("_nnpack_spatial_convolution");
+  impl.on_host("_saturate_weight_to_fp16");
+  impl.on_host("_foreach_copy");
+  impl.checked_compositions();
 
   hot::register_stubs();
   impl.hot(hot::pointwise_kernels());
@@ -251,6 +267,7 @@ TORCH_LIBRARY_IMPL(aten, SparsePrivateUse1, m) {
   impl("indices", TORCH_FN(at::native::indices_sparse));
   impl("values", TORCH_FN(at::native::values_sparse));
 
+  impl.checked_compositions();
   impl.rest_on_host(c10::DispatchKey::SparseCPU);
 }
 
@@ -266,6 +283,8 @@ TORCH_LIBRARY_IMPL(aten, SparseCsrPrivateUse1, m) {
   impl("row_indices", TORCH_FN(at::native::row_indices_sparse_csr));
   impl("values", TORCH_FN(at::native::values_sparse_csr));
 
+  impl.on_host("copy");  // composed of what asks for the storage, which these have none of
+  impl.checked_compositions();
   impl.rest_on_host(c10::DispatchKey::SparseCsrCPU);
 }
 
@@ -279,7 +298,12 @@ TORCH_LIBRARY_IMPL(aten, QuantizedPrivateUse1, m) {
   impl("set_.source_Storage_storage_offset", TORCH_FN(at::native::set_storage_quantized_));
   impl("_to_copy", TORCH_FN(to_copy_quantized));
 
+  impl.checked_compositions();
   impl.rest_on_host(c10::DispatchKey::QuantizedCPU);
+}
+
+TORCH_LIBRARY_IMPL(aten, AutogradPrivateUse1, m) {
+  OwnKernels(m).checked_compositions();
 }
 
 TORCH_LIBRARY_IMPL(_, PrivateUse1, m) {

@@ -4,11 +4,13 @@
 #include "kernels.h"
 
 #include <algorithm>
+#include <limits>
 
 #include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <ATen/native/ResizeCommon.h>
+#include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/resize_native.h>
 #include <ATen/ops/set_native.h>
 #include <c10/core/Storage.h>
@@ -34,6 +36,18 @@ void grow(c10::StorageImpl& storage, std::size_t bytes) {
 
 bool is_shape(at::IntArrayRef size) {
   return std::none_of(size.begin(), size.end(), [](std::int64_t dim) { return dim < 0; });
+}
+
+// Elements from the first to the last of a view, that included; bounded, so that products of large
+// strides are none of another size.
+std::int64_t reaches(at::IntArrayRef size, at::IntArrayRef stride) {
+  __int128 last = 0;
+  for (std::size_t i = 0; i < size.size(); ++i) {
+    if (size[i] == 0) return 0;
+    last += static_cast<__int128>(size[i] - 1) * stride[i];
+  }
+  constexpr __int128 kMost = std::numeric_limits<std::int64_t>::max();
+  return static_cast<std::int64_t>(std::min(last + 1, kMost));
 }
 
 }  // namespace
@@ -66,6 +80,19 @@ at::Tensor& set_storage(at::Tensor& self, at::Storage source, std::int64_t offse
                                           static_cast<std::size_t>(offset)));
   }
   return at::native::set_storage_cpu_(self, std::move(source), offset, size, stride);
+}
+
+at::Tensor reshape_alias(const at::Tensor& self, at::IntArrayRef size, at::IntArrayRef stride) {
+  TORCH_CHECK(is_shape(size) && is_shape(stride) && size.size() == stride.size(),
+              "aten::_reshape_alias: size and stride must be of one length and not negative; got ",
+              size, ", ", stride, ". Call reshape, which finds them. [argument-contract]");
+  const auto elements =
+      static_cast<std::int64_t>(self.storage().nbytes() / self.dtype().itemsize());
+  TORCH_CHECK(reaches(size, stride) <= elements - self.storage_offset(),
+              "aten::_reshape_alias: size and stride must stay within the storage of ", elements,
+              " elements; got ", size, ", ", stride,
+              ". Call reshape, which finds them. [argument-contract]");
+  return at::native::_reshape_alias(self, size, stride);
 }
 
 at::Tensor& set_to_nothing(at::Tensor& self) {

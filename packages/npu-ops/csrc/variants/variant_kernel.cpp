@@ -143,6 +143,7 @@ void VariantKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySe
   const bool needs_grad = gives_statistics_ && will_need_grad(arguments);
   const std::optional<Signature> signature = signature_of(arguments, needs_grad);
   if (!signature) return host_(op, keys, stack);
+  if (C10_UNLIKELY(plan_.check != nullptr)) plan_.check({plan_.name, arguments});
   ProgramCache::Found choice = program_cache().find(&plan_, *signature);
   if (choice == nullptr) choice = decide(plan_, arguments, *signature, needs_grad);
   if (choice->program == nullptr || (takes_indices_ && has_wrong_index(arguments))) {

@@ -92,6 +92,13 @@ class Call:
         keys = ('["generator", ', '["device", ', '"place": ')
         return any(f'{key}"{name}"' in text for key in keys for name in ("cpu", "meta"))
 
+    @property
+    def names_device(self) -> bool:
+        """Whether an argument is on the device or names it; else no kernel of npu is asked."""
+        text = self.to_json()
+        keys = ('["generator", "device"', '["device", "device"', '["storage", ')
+        return any(key in text for key in (*keys, '"place": "device"'))
+
     def build(self) -> tuple[list[Any], dict[str, Any]]:
         """The arguments on the CPU; the same each time."""
         made: dict[TensorSpec, torch.Tensor] = {}

@@ -1,7 +1,7 @@
 """Runs the fuzzer's tasks in child processes, and makes a finding of a signal instead of an end.
 
-A call that ended its child is made once more, alone, in each place: what the CPU does as well is
-torch's, what npu does alone is ours. What a child does is in worker.py.
+A call that ended its child is made once more, alone, in each place: npu must answer or raise even
+where torch's CPU kernel ends the process. What a child does is in worker.py.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _CHILD = "npu_ops.conformance.fuzz.worker"
 class Kind(enum.StrEnum):
     """What a call showed."""
 
-    SIGNAL = "signal"  # npu ends the process, the CPU does not
-    SIGNAL_ON_BOTH = "signal-on-both"
-    SIGNAL_ON_CPU = "signal-on-cpu"  # npu does not
+    SIGNAL = "signal"  # npu ends the process, whatever the CPU does
+    SIGNAL_ON_CPU = "signal-on-cpu"  # npu raises or answers, or the call names no device
+    REFUSED = "refused"  # npu raises where torch's kernel takes arguments on trust
     DIFFERENCE = "difference"
     TIMEOUT = "timeout"  # npu takes longer than allowed, the CPU does not
     UNREPEATED = "unrepeated"  # a signal that neither the call nor its op's calls bring again
@@ -49,7 +49,7 @@ class Finding:
 
     @property
     def is_ours(self) -> bool:
-        """Whether npu is worse than the CPU."""
+        """Whether npu ends the process, or ends otherwise than the CPU."""
         return self.kind in (Kind.SIGNAL, Kind.DIFFERENCE, Kind.TIMEOUT)
 
 
@@ -128,6 +128,8 @@ def _run_task(
                 tally.ends[step.get("ends", {}).get("cpu", "not built")] += 1
             if step.get("difference"):
                 found(Finding(Kind.DIFFERENCE, task["op"], step["difference"], call))
+            if step.get("refusal"):
+                found(Finding(Kind.REFUSED, task["op"], step["refusal"], call))
         if last.get("at") == "done":
             return
         end = child.end
@@ -147,8 +149,12 @@ def _run_task(
 
 def _judged(child: Child, call: str, end: str) -> Finding | None:
     """What a call is, that ended its child; None for one that only takes long on both."""
-    op = Call.from_json(call).op
-    cpu, npu = make_alone(child, call, "cpu"), make_alone(child, call, "npu")
+    made = Call.from_json(call)
+    op = made.op
+    cpu = make_alone(child, call, "cpu")
+    if not made.names_device:
+        return Finding(Kind.SIGNAL_ON_CPU, op, f"cpu: {cpu}; the call names no device", call)
+    npu = make_alone(child, call, "npu")
     detail = f"cpu: {cpu}; npu: {npu}"
     is_ended = {where: _is_end(said) for where, said in (("cpu", cpu), ("npu", npu))}
     if not any(is_ended.values()):
@@ -158,15 +164,18 @@ def _judged(child: Child, call: str, end: str) -> Finding | None:
     if cpu == _LATE and not is_ended["npu"]:
         return None
     if is_ended["npu"]:
-        return Finding(Kind.SIGNAL_ON_BOTH if is_ended["cpu"] else Kind.SIGNAL, op, detail, call)
+        return Finding(Kind.SIGNAL, op, detail, call)
     return Finding(Kind.SIGNAL_ON_CPU, op, detail, call)
 
 
 def _repeated(child: Child, task: dict[str, Any], finding: Finding) -> Finding:
-    """All calls of the op in a fresh process: a signal there is the op's, not an earlier op's."""
+    """All calls of the op on npu, in a fresh process: a signal there is the op's.
+
+    Without one it was an earlier op's, or came from what the CPU's kernel wrote beyond its memory.
+    """
     child.stop()
     call = ""
-    for step in child.steps(task):
+    for step in child.steps(task | {"places": ["npu"]}):
         call = step.get("call", call)
         if step["at"] == "done":
             return finding

@@ -28,6 +28,7 @@ from .exclusions import is_comparable, is_undefined
 
 __all__ = ["main"]
 
+_REFUSAL = "[argument-contract]"
 _MEMORY = 3 << 30  # bytes for a call, on the CPU and on npu: what asks for more raises
 
 
@@ -75,13 +76,14 @@ def _draw(task: dict[str, Any], say: Callable[..., None]) -> None:
     set_hypothesis_home_dir(tempfile.gettempdir())  # nothing is kept, and nothing is left here
     _bound_memory()
     op: str = task["op"]
+    places = task.get("places", ["cpu", "npu"])
     made = 0
 
     def one(call: Call) -> None:
         nonlocal made
         made += 1
         if made > task["skip"]:
-            _make(call, ["cpu", "npu"], say)
+            _make(call, places, say)
 
     settings = hypothesis.settings(
         max_examples=task["calls"],
@@ -103,25 +105,42 @@ def _make(call: Call, places: list[str], say: Callable[..., None]) -> None:
     except (RuntimeError, ValueError, TypeError) as error:
         say(at="drawn", call=text, note=f"cannot be built: {type(error).__name__}: {error}")
         return
-    ends = {}
+    ends, message = {}, ""
     for where in places:
         say(at=where, call=text)
         arguments, keywords = place(call.build(), where)
-        ends[where] = (_end(call, arguments, keywords), (arguments, keywords))
+        end, message = _end(call, arguments, keywords)
+        ends[where] = (end, (arguments, keywords))
     said = {where: _named(end) for where, (end, _) in ends.items()}
-    wrong = None
+    wrong = refusal = None
     if len(ends) == 2 and is_comparable(call):
         say(at="comparison", call=text)
-        wrong = _difference(call, *ends["npu"], ends["cpu"])
-        wrong = wrong and " ".join(wrong.split())
-    say(at="end", ends=said, difference=wrong)
+        if _REFUSAL in message and said["cpu"] == "result":
+            refusal = _line(message)
+        else:
+            wrong = _line(_difference(call, *ends["npu"], ends["cpu"]))
+    say(at="end", ends=said, difference=wrong, refusal=refusal)
 
 
-def _end(call: Call, arguments: list[Any], keywords: dict[str, Any]) -> Any:
+def _line(text: str | None) -> str | None:
+    return text and " ".join(text.split())
+
+
+def _end(call: Call, arguments: list[Any], keywords: dict[str, Any]) -> tuple[Any, str]:
+    """The result, or the class of the error; with the error's text."""
     function = call.function
-    return outcome(
-        lambda _, *given, **named: function(*given, **named), (None, tuple(arguments), keywords)
-    )
+    said = ""
+
+    def make(_: Any, *given: Any, **named: Any) -> Any:
+        nonlocal said
+        try:
+            return function(*given, **named)
+        except Exception as error:
+            said = str(error)
+            raise
+
+    end = outcome(make, (None, tuple(arguments), keywords))
+    return end, said
 
 
 def _is_readable(value: Any) -> bool:
@@ -135,6 +154,21 @@ def _is_readable(value: Any) -> bool:
 
 def _tensors(value: Any) -> list[torch.Tensor]:
     return [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+
+
+def _strides(got: Any, expected: Any) -> str | None:
+    """How results of one shape lie in memory, where that is to be seen."""
+    for ours, theirs in zip(_tensors(got), _tensors(expected), strict=True):
+        if theirs.layout is not torch.strided or theirs.is_nested or theirs.numel() == 0:
+            continue
+        steps = [
+            (ours.stride(dim), theirs.stride(dim))
+            for dim in range(theirs.dim())
+            if theirs.size(dim) > 1
+        ]
+        if any(mine != other for mine, other in steps):
+            return f"expected strides {theirs.stride()}, got {ours.stride()}"
+    return None
 
 
 def _named(end: Any) -> str:
@@ -159,7 +193,11 @@ def _difference(call: Call, got: Any, given: Any, cpu: tuple[Any, Any]) -> str |
     if wrong is not None or is_undefined(call):
         return wrong
     try:
-        return difference(got, expected) or difference(_tensors(given), _tensors(cpu_given))
+        return (
+            difference(got, expected)
+            or difference(_tensors(given), _tensors(cpu_given))
+            or _strides(got, expected)
+        )
     except Exception as error:  # noqa: BLE001  # of the comparison, which is reported
         if not _is_readable(expected):
             return None

@@ -1,0 +1,57 @@
+// What an argument check is written with: the arguments of one call, and how a broken rule is told.
+//
+// Which op has which check stands in table.cpp.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
+#include <c10/util/Exception.h>
+
+namespace npu::ops::checks {
+
+// The arguments of a call by their position in the schema.
+class Given {
+ public:
+  Given(const std::string& op, at::ArrayRef<c10::IValue> values) : op_(op), values_(values) {}
+
+  const std::string& op() const { return op_; }
+  // Undefined for None.
+  at::Tensor tensor(std::size_t index) const;
+  std::vector<at::Tensor> tensors(std::size_t index) const;
+  std::vector<std::int64_t> integers(std::size_t index) const;
+  std::int64_t integer(std::size_t index) const;
+  double number(std::size_t index) const { return values_[index].toScalar().toDouble(); }
+  bool flag(std::size_t index) const { return values_[index].toBool(); }
+
+ private:
+  const std::string& op_;
+  at::ArrayRef<c10::IValue> values_;
+};
+
+// Whether the memory from a tensor's first element on holds all of them side by side, as kernels
+// take on trust that read a plain pointer.
+bool has_room(const at::Tensor& tensor);
+
+// Whether kernels compute in the dtype and layout of a tensor: in half, bfloat16, float and double.
+// Others torch refuses itself, with a class of its own.
+bool is_computed(const at::Tensor& tensor);
+// The same for kernels of float and double, or of these and their complex numbers.
+bool is_single_or_double(const at::Tensor& tensor);
+bool is_linear_algebra(const at::Tensor& tensor);
+
+void require_length(const Given& given, std::size_t index, const char* name, std::size_t length);
+
+}  // namespace npu::ops::checks
+
+// The same where torch's kernels of the op's other forms raise an IndexError.
+#define NPU_REQUIRE_INDEX(given, condition, ...) \
+  TORCH_CHECK_INDEX(condition, (given).op(), ": ", __VA_ARGS__, " [argument-contract]")
+
+// The op, what must hold, what was received and what to do instead. A RuntimeError, as torch's own
+// checks of the same rules on other roads.
+#define NPU_REQUIRE(given, condition, ...) \
+  TORCH_CHECK(condition, (given).op(), ": ", __VA_ARGS__, " [argument-contract]")

@@ -1,0 +1,89 @@
+// Indices that a kernel follows into memory, axes that it counts along, and results that it fills.
+
+#include <ATen/ops/aminmax.h>
+
+#include "checks/families.h"
+
+namespace npu::ops::checks {
+namespace {
+
+bool is_index(const at::Tensor& tensor) {
+  return tensor.layout() == at::kStrided &&
+         (tensor.scalar_type() == at::kLong || tensor.scalar_type() == at::kInt);
+}
+
+}  // namespace
+
+// crow_indices, col_indices
+void rows_to_coordinates(const Given& given) {
+  const at::Tensor rows = given.tensor(0);
+  const at::Tensor columns = given.tensor(1);
+  if (!is_index(rows) || rows.dim() == 0 || columns.dim() == 0) return;
+  NPU_REQUIRE(given,
+              rows.dim() == columns.dim() && rows.sizes().slice(0, rows.dim() - 1) ==
+                                                 columns.sizes().slice(0, columns.dim() - 1),
+              "crow_indices and col_indices must have the same batch; got ", rows.sizes(), ", ",
+              columns.sizes(), ". Pass those of one tensor.");
+  NPU_REQUIRE(given, rows.size(-1) > 0, "crow_indices must hold rows + 1 elements; got ",
+              rows.sizes(), ". Pass a single 0 for no rows.");
+  const at::Tensor plain = rows.to(at::kLong).contiguous();
+  const std::int64_t length = plain.size(-1);
+  const std::int64_t* starts = plain.const_data_ptr<std::int64_t>();
+  const std::int64_t count = columns.size(-1);
+  for (std::int64_t first = 0; first < plain.numel(); first += length) {
+    bool is_rising = starts[first] >= 0 && starts[first + length - 1] <= count;
+    for (std::int64_t i = first + 1; i < first + length; ++i)
+      is_rising &= starts[i - 1] <= starts[i];
+    NPU_REQUIRE(given, is_rising, "crow_indices must rise from 0 to the number of col_indices (",
+                count,
+                "); got others. torch.sparse.check_sparse_tensor_invariants finds where they come "
+                "from.");
+  }
+}
+
+// self, size
+void coordinates_to_rows(const Given& given) {
+  const at::Tensor rows = given.tensor(0);
+  const std::int64_t size = given.integer(1);
+  if (!is_index(rows) || rows.numel() == 0) return;
+  const auto [least, most] = at::aminmax(rows);
+  const auto low = least.item().toLong();
+  const auto high = most.item().toLong();
+  NPU_REQUIRE(given, low >= 0 && high < size, "indices must be from 0 to size - 1 (", size - 1,
+              "); got ", low, " to ", high, ". Pass the number of rows as size.");
+}
+
+// self, values, indices, dim
+void running_extreme(const Given& given) {
+  const at::Tensor self = given.tensor(0);
+  const at::Tensor values = given.tensor(1);
+  const at::Tensor indices = given.tensor(2);
+  const std::int64_t dim = given.integer(3);
+  if (dim >= self.dim() || dim < -self.dim()) return;  // torch refuses
+  NPU_REQUIRE(given, dim >= 0, "dim must be from 0 to ", self.dim() - 1, "; got ", dim,
+              ". Count from the front.");
+  if (!is_computed(self) && !at::isIntegralType(self.scalar_type(), true)) return;
+  NPU_REQUIRE(given, values.sizes() == self.sizes() && indices.sizes() == self.sizes(),
+              "values and indices must have the shape of self ", self.sizes(), "; got ",
+              values.sizes(), ", ", indices.sizes(), ". Resize them.");
+}
+
+// self, dim, out
+void log_cumulative_sum(const Given& given) {
+  const at::Tensor self = given.tensor(0);
+  const at::Tensor out = given.tensor(2);
+  NPU_REQUIRE(given, out.scalar_type() == self.scalar_type(), "out must have the dtype of self (",
+              self.scalar_type(), "); got ", out.scalar_type(),
+              ". Call torch.logcumsumexp, which converts.");
+}
+
+// self, level, batch_size, out_dim. Under vmap the axis is wrapped, elsewhere it is not.
+void batch_axis(const Given& given) {
+  const at::Tensor self = given.tensor(0);
+  if (self.key_set().has(c10::DispatchKey::Batched)) return;
+  const std::int64_t dim = given.integer(3);
+  NPU_REQUIRE(given, dim >= 0 && dim <= self.dim(), "out_dim must be from 0 to ", self.dim(),
+              "; got ", dim, ". Count from the front.");
+}
+
+}  // namespace npu::ops::checks
