@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
 import queue
-import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from .cell import Cell, Outcome
+from .child import Child
 
 __all__ = ["run_tasks"]
+
+_WORKER = "npu_ops.conformance.worker"
 
 
 def run_tasks(
@@ -41,14 +38,14 @@ def run_tasks(
     lock = threading.Lock()
 
     def work() -> None:
-        child = _Child(environment)
+        child = Child(_WORKER, timeout_s=timeout_s, environment=environment)
         while True:
             try:
                 task = waiting.get_nowait()
             except queue.Empty:
                 child.stop()
                 return
-            cells = child.run(task, timeout_s)
+            cells = _run(child, task, timeout_s)
             with lock:
                 on_cells(cells)
 
@@ -59,62 +56,17 @@ def run_tasks(
         thread.join()
 
 
-class _Child:
-    """A worker process, started again after it died."""
-
-    def __init__(self, environment: dict[str, str]) -> None:
-        self._environment = os.environ | environment
-        self._process: subprocess.Popen[str] | None = None
-
-    def run(self, task: dict[str, Any], timeout_s: float) -> list[Cell]:
-        process = self._process or self._start()
-        assert process.stdin is not None
-        assert process.stdout is not None
-        timer = threading.Timer(timeout_s, process.kill)
-        timer.start()
-        try:
-            process.stdin.write(json.dumps(task) + "\n")
-            process.stdin.flush()
-            answer = process.stdout.readline()
-        except BrokenPipeError:
-            answer = ""
-        finally:
-            is_late = not timer.is_alive()
-            timer.cancel()
-        if answer:
-            return [
-                Cell(**{**row, "outcome": Outcome(row["outcome"])}) for row in json.loads(answer)
-            ]
-        status = self.stop()
-        outcome, detail = _end_of(status, is_late=is_late, timeout_s=timeout_s)
-        checks = "any"  # which of them was running is not known
-        return [Cell(task["subject"], task["dtype"], checks, outcome, detail=detail)]
-
-    def stop(self) -> int:
-        """Lets the process end, if there is one, and returns its status."""
-        process, self._process = self._process, None
-        if process is None:
-            return 0
-        with contextlib.suppress(BrokenPipeError):
-            process.communicate()
-        return process.returncode
-
-    def _start(self) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "npu_ops.conformance.worker"]
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            env=self._environment,
-        )
-        return self._process
+def _run(child: Child, task: dict[str, Any], timeout_s: float) -> list[Cell]:
+    child.give(task)
+    rows = child.answer()
+    if rows is not None:
+        return [Cell(**{**row, "outcome": Outcome(row["outcome"])}) for row in rows]
+    outcome, detail = _end_of(child, timeout_s)
+    checks = "any"  # which of them was running is not known
+    return [Cell(task["subject"], task["dtype"], checks, outcome, detail=detail)]
 
 
-def _end_of(status: int, *, is_late: bool, timeout_s: float) -> tuple[Outcome, str]:
-    if is_late:
+def _end_of(child: Child, timeout_s: float) -> tuple[Outcome, str]:
+    if child.is_late:
         return Outcome.TIMEOUT, f"took more than {timeout_s:g} s"
-    if status < 0:
-        return Outcome.SIGNAL, f"the process ended with {signal.Signals(-status).name}"
-    return Outcome.FAILED, f"the process ended with status {status}"
+    return Outcome.SIGNAL if child.status < 0 else Outcome.FAILED, child.end

@@ -6,23 +6,19 @@ where torch's CPU kernel ends the process. What a child does is in worker.py.
 
 from __future__ import annotations
 
-import contextlib
 import enum
-import json
-import os
 import queue
-import signal
-import subprocess
-import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from npu_ops.conformance.child import Child
+
 from .call import Call
 
-__all__ = ["Child", "Finding", "Kind", "Tally", "make_alone", "run_tasks"]
+__all__ = ["Finding", "Kind", "Tally", "Worker", "make_alone", "run_tasks"]
 
 _CHILD = "npu_ops.conformance.fuzz.worker"
 
@@ -89,7 +85,7 @@ def run_tasks(
             on_finding(finding)
 
     def work() -> None:
-        child = Child(timeout_s)
+        child = Worker(timeout_s)
         while True:
             try:
                 task = waiting.get_nowait()
@@ -107,7 +103,7 @@ def run_tasks(
 
 
 def _run_task(
-    child: Child,
+    child: Worker,
     task: dict[str, Any],
     tally: Tally,
     lock: threading.Lock,
@@ -147,7 +143,7 @@ def _run_task(
             found(finding)
 
 
-def _judged(child: Child, call: str, end: str) -> Finding | None:
+def _judged(child: Worker, call: str, end: str) -> Finding | None:
     """What a call is, that ended its child; None for one that only takes long on both."""
     made = Call.from_json(call)
     op = made.op
@@ -168,7 +164,7 @@ def _judged(child: Child, call: str, end: str) -> Finding | None:
     return Finding(Kind.SIGNAL_ON_CPU, op, detail, call)
 
 
-def _repeated(child: Child, task: dict[str, Any], finding: Finding) -> Finding:
+def _repeated(child: Worker, task: dict[str, Any], finding: Finding) -> Finding:
     """All calls of the op on npu, in a fresh process: a signal there is the op's.
 
     Without one it was an earlier op's, or came from what the CPU's kernel wrote beyond its memory.
@@ -182,7 +178,7 @@ def _repeated(child: Child, task: dict[str, Any], finding: Finding) -> Finding:
     return Finding(Kind.SIGNAL, finding.op, f"{child.end} after calls of the same op", call)
 
 
-def make_alone(child: Child, call: str, *places: str) -> str:
+def make_alone(child: Worker, call: str, *places: str) -> str:
     """Makes one call in a fresh process; how that went, in words."""
     child.stop()
     said = ""
@@ -204,61 +200,30 @@ def _is_end(said: str) -> bool:
     return said == _LATE or said.startswith("the process ended")
 
 
-class Child:
-    """A worker process, started again after it ended."""
+class Worker:
+    """The fuzzer's child process."""
 
     def __init__(self, timeout_s: float) -> None:
-        self._timeout_s = timeout_s
-        self._process: subprocess.Popen[str] | None = None
-        self.end = ""
+        self._child = Child(
+            _CHILD,
+            timeout_s=timeout_s,
+            environment={"TORCH_DEVICE_BACKEND_AUTOLOAD": "1"},
+            greets=True,
+        )
+
+    @property
+    def end(self) -> str:
+        """How it ended, when the steps of a task end without "done"."""
+        return _LATE if self._child.is_late else self._child.end
 
     def steps(self, task: dict[str, Any]) -> Iterable[dict[str, Any]]:
-        """What the child says of a task; ends without "done" when the process ended."""
-        process = self._process or self._start()
-        assert process.stdin is not None
-        assert process.stdout is not None
-        with contextlib.suppress(BrokenPipeError):
-            process.stdin.write(json.dumps(task) + "\n")
-            process.stdin.flush()
-        while True:
-            timer = threading.Timer(self._timeout_s, process.kill)
-            timer.start()
-            line = process.stdout.readline()
-            is_late = not timer.is_alive()
-            timer.cancel()
-            if not line:
-                self.end = _LATE if is_late else _end_of(self.stop())
-                self.stop()
-                return
-            step = json.loads(line)
+        """What it says of a task; ends without "done" when the process ended."""
+        self._child.give(task)
+        while (step := self._child.answer()) is not None:
             yield step
             if step["at"] == "done":
                 return
 
-    def stop(self) -> int:
-        """Lets the process end, if there is one, and returns its status."""
-        process, self._process = self._process, None
-        if process is None:
-            return 0
-        with contextlib.suppress(BrokenPipeError):
-            process.communicate()
-        return process.returncode
-
-    def _start(self) -> subprocess.Popen[str]:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", _CHILD],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            env=os.environ | {"TORCH_DEVICE_BACKEND_AUTOLOAD": "1"},
-        )
-        assert self._process.stdout is not None
-        self._process.stdout.readline()  # "ready": imports have no time limit
-        return self._process
-
-
-def _end_of(status: int) -> str:
-    if status < 0:
-        return f"the process ended with {signal.Signals(-status).name}"
-    return f"the process ended with status {status}"
+    def stop(self) -> None:
+        """Lets the process end; the next task has another."""
+        self._child.stop()
