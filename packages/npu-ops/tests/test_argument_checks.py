@@ -205,6 +205,10 @@ RIGHT = [
         aten.native_batch_norm_backward,
         (of(2, 3), of(2, 3), *STATISTICS[1:], of(3), of(3), True, 1e-5, [True] * 3),
     ),
+    (  # as after a forward that did not train, which saves nothing
+        aten.native_batch_norm_backward,
+        (of(2, 3), of(2, 3), *STATISTICS[1:], of(0), of(0), False, 1e-5, [True] * 3),
+    ),
     (aten._weight_norm_interface, (of(2, 3), of(2, 1), 0)),
     (aten._weight_norm_interface, (of(2, 3), of(1, 3), 1)),
     (aten._weight_norm_interface_backward, (of(2, 3), of(2, 3), of(2, 1), of(2, 1), 0)),

@@ -60,9 +60,9 @@ void running_extreme(const Given& given) {
   const at::Tensor indices = given.tensor(2);
   const std::int64_t dim = given.integer(3);
   if (dim >= self.dim() || dim < -self.dim()) return;  // torch refuses
+  if (!is_computed(self) && !at::isIntegralType(self.scalar_type(), true)) return;
   NPU_REQUIRE(given, dim >= 0, "dim must be from 0 to ", self.dim() - 1, "; got ", dim,
               ". Count from the front.");
-  if (!is_computed(self) && !at::isIntegralType(self.scalar_type(), true)) return;
   NPU_REQUIRE(given, values.sizes() == self.sizes() && indices.sizes() == self.sizes(),
               "values and indices must have the shape of self ", self.sizes(), "; got ",
               values.sizes(), ", ", indices.sizes(), ". Resize them.");

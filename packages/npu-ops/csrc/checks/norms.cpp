@@ -90,14 +90,15 @@ void batch_norm_backward(const Given& given) {
   NPU_REQUIRE(given, channels != 0, "the input must have a channel; got ", input.sizes(),
               ". Leave empty batches out.");
   require_per_channel(given, 2, "weight", channels);
-  require_per_channel(given, 3, "running_mean", channels);
-  require_per_channel(given, 4, "running_var", channels);
-  require_per_channel(given, 5, "save_mean", channels);
-  require_per_channel(given, 6, "save_invstd", channels);
+  // Only those that are read: the others may be empty, as the forward gives them.
   if (given.flag(7)) {
     require_statistics(given, "save_mean and save_invstd must be given when it trains", 5, 6);
+    require_per_channel(given, 5, "save_mean", channels);
+    require_per_channel(given, 6, "save_invstd", channels);
   } else {
     require_statistics(given, kInferenceRule, 3, 4);
+    require_per_channel(given, 3, "running_mean", channels);
+    require_per_channel(given, 4, "running_var", channels);
   }
 }
 
