@@ -9,6 +9,7 @@
 #include <c10/util/Exception.h>
 #include <c10/util/SmallVector.h>
 
+#include "checks/check.h"
 #include "host_use.h"
 #include "npu/capture.h"
 #include "npu/device.h"
@@ -218,7 +219,9 @@ class HostCall {
     const DispatchKeySet backend_keys =
         (keys_ & kKernelBits) | DispatchKeySet(BackendComponent::CPUBit);
     const HostScope scope(device_index_ < 0 ? current_index() : device_index_);
-    if (C10_UNLIKELY(plan_.check != nullptr)) {
+    // A layout that the op has no kernel for is torch's to refuse, with a class of its own.
+    if (C10_UNLIKELY(plan_.check != nullptr) &&
+        plan_.op.hasComputedKernelForDispatchKey(backend_keys.highestPriorityTypeId())) {
       plan_.check({plan_.name, torch::jit::last(stack_, plan_.argument_count)});
     }
     const bool is_observed = observe::is_enabled();

@@ -11,6 +11,8 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "checks/table.h"
+
 namespace npu::ops {
 namespace {
 

@@ -12,7 +12,10 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 
 #include "alias.h"
-#include "checks/table.h"
+
+namespace npu::ops::checks {
+class Given;
+}
 
 namespace npu::ops {
 
@@ -47,8 +50,9 @@ struct OpPlan {
   std::size_t return_count;
   GradFlag grad;
   bool has_host_kernel = false;  // is registered for npu with its CPU kernel on aliases
-  checks::ArgumentCheck check;   // what its CPU kernel takes on trust; null for nearly all
-  bool is_view;                  // gives a view of an argument and computes nothing
+  // What its CPU kernel takes on trust (checks/table.h); null for nearly all.
+  void (*check)(const checks::Given& given);
+  bool is_view;  // gives a view of an argument and computes nothing
   std::atomic<std::uint64_t> call_count{0};
   std::atomic<HostUse> host_use{HostUse::kUnseen};
   // Why an unboxed kernel of the op (hot/kernels.h) must leave a call to the boxed road: bits of

@@ -3,6 +3,8 @@
 The calls that must raise were found by `python -m npu_ops.conformance.fuzz`.
 """
 
+import re
+
 import pytest
 import torch
 
@@ -105,6 +107,7 @@ WRONG = [
     (aten._transform_bias_rescale_qkv, (of(2, 3, 4), of(4), 0), "num_heads must be positive"),
     (aten._transform_bias_rescale_qkv, (of(1, 2, 0), of(0), 1), "have a width"),
     (aten._dyn_quant_matmul_4bit, (of(1, 4), of(4), 0, 4, 5), "block_size must divide"),
+    (aten._dyn_quant_matmul_4bit, (of(1, 64), of(129).abs(), 32, 64, 4), "weights and scales of"),
     (aten._dyn_quant_pack_4bit_weight, (of(4, 16), of(4), None, 0, 32, 4), "block_size must"),
     (aten._saturate_weight_to_fp16, (of(1, 5, 0, 0, 3),), "rows \\* columns"),
     (aten._convert_indices_from_csr_to_coo, (index(0, 9, 2), index(0, 1)), "must rise from 0"),
@@ -136,6 +139,21 @@ WRONG = [
         aten._embedding_bag_dense_backward,
         (of(2, 3), index(0, 9), index(0, 1), index(1, 1), index(0), 3, False, 0, None),
         "indices must be from 0 to 2",
+    ),
+    (
+        aten._embedding_bag_dense_backward,
+        (of(2, 3), index(0), index(7), index(1, 1), index(0), 3, False, 0, None),
+        "offset2bag must be from 0 to 1",
+    ),
+    (
+        aten._embedding_bag_dense_backward,
+        (of(2, 3), index(0), index(0), index(1), index(0), 3, False, 1, None),
+        "bag_size must hold one element per bag",
+    ),
+    (
+        aten._embedding_bag_dense_backward,
+        (of(2, 3), index(0), index(0), index(1, 1), index(0), 3, False, 0, of(1, 0)),
+        "must be vectors",
     ),
     (aten.embedding_dense_backward, (of(2, 3), index(0, 9), 3, -1, True), "indices must be from"),
 ]
@@ -178,6 +196,8 @@ def test_too_few_dims_are_an_index_error_as_in_torchs_other_kernels():
         aten.reflection_pad2d_backward(flat, flat, [])
     with pytest.raises(IndexError, match=CODE):
         aten.fractional_max_pool3d_backward(flat, flat, [1], [], none_given)
+    with pytest.raises(IndexError, match=f"must be \\(bags, width\\).*{CODE}"):
+        aten._embedding_bag_dense_backward(of(3).to("npu"), *on("npu", BAG))
 
 
 def test_what_torch_refuses_itself_keeps_torchs_class():
@@ -188,6 +208,46 @@ def test_what_torch_refuses_itself_keeps_torchs_class():
         aten.native_batch_norm(of(2, 3).to("npu"), *none(3), of(3).to("npu"), False, 0.0, 0.0)
     with pytest.raises(IndexError, match="out of range"):
         aten._cummax_helper(integers, integers, integers, 7)
+
+
+NONE_GIVEN = index(0)[:0]
+BAG = (index(0), index(0), index(1), NONE_GIVEN, 3, False, 0, None)
+# Calls that torch's CPU kernel refuses although a check of the op would as well.
+REFUSED_BY_TORCH = [
+    (aten._cummax_helper, [of(2, 3).to(torch.float8_e5m2)] * 3 + [-1]),
+    (aten.fractional_max_pool3d_backward, (*[of(2, 2).to_sparse()] * 2, [], [], index(0))),
+    (
+        aten.fractional_max_pool3d_backward,
+        (of(0), of(1, 1, 1, 1, 1, 1), [1] * 6, [1] * 6, index(0)),
+    ),
+    (aten.fractional_max_pool2d_backward, (of(2), of(1, 4, 4), [2] * 2, [2] * 2, index(0))),
+    (aten._nested_compute_contiguous_strides_offsets, (index(1, 2),)),
+    (aten._dyn_quant_matmul_4bit, (of(), of(4), 0, 4, 5)),
+    (aten._embedding_bag_dense_backward, (of(2, 3).to_sparse(), *BAG)),
+    (aten._embedding_bag_dense_backward, (of(3), index(0).float(), *BAG[1:])),
+    (aten._embedding_bag_dense_backward, (of(3), index(0), index(0).int(), *BAG[2:])),
+    (aten._embedding_bag_dense_backward, (of(3), *BAG[:2], of(1), *BAG[3:])),
+    (aten._embedding_bag_dense_backward, (of(2, 3), index(0, 1).view(1, 2), *BAG[1:])),
+    (aten._embedding_bag_dense_backward, (of(2, 3), index(0, 7), *BAG[1:])),
+    (aten._embedding_bag_dense_backward, (of(3), *BAG[:6], 5, None)),
+]
+
+
+@pytest.mark.parametrize("op, arguments", named(REFUSED_BY_TORCH))
+def test_what_torch_refuses_itself_keeps_the_class_of_the_cpu(op, arguments):
+    with pytest.raises(Exception) as expected:
+        op(*arguments)
+    with pytest.raises(Exception) as got:
+        op(*on("npu", arguments))
+    assert got.type is expected.type
+    assert not re.search(CODE, str(got.value))
+
+
+@pytest.mark.filterwarnings("ignore:.*quantized tensor creation")
+def test_quantized_tensors_are_torchs_to_refuse():
+    flat = torch.quantize_per_tensor(of(2, 3), 0.1, 3, torch.quint8).to("npu")
+    with pytest.raises(NotImplementedError, match="Quantized"):
+        aten.reflection_pad2d_backward(flat, flat, [])
 
 
 STATISTICS = (of(3), of(3), of(3), of(3).abs())
@@ -243,6 +303,7 @@ RIGHT = [
         (of(2, 3), of(2, 3), of(2, 12), of(2, 12), None, None, of(2, 3), of(2, 3)),
     ),
     (aten._transform_bias_rescale_qkv, (of(2, 3, 12), of(12), 2)),
+    (aten._dyn_quant_matmul_4bit, (of(2, 64), of(136).abs(), 32, 64, 4)),
     (aten._saturate_weight_to_fp16, (of(2, 3) * 1e6,)),
     (aten._convert_indices_from_csr_to_coo, (index(0, 1, 1, 3), index(2, 0, 1))),
     (aten._convert_indices_from_csr_to_coo, (index(0, 1, 0, 1).view(2, 2), index(0, 1).view(2, 1))),
@@ -264,11 +325,17 @@ RIGHT = [
     (aten._foreach_copy, ([of(2), of(3)], [of(2) + 1, of(3) + 1])),
     (aten._nested_from_padded, (of(2, 2, 3), index(1, 2, 2, 3).view(2, 2), False)),
     (aten._nested_compute_contiguous_strides_offsets, (index(1, 2, 2, 3).view(2, 2),)),
+    (aten._nested_compute_contiguous_strides_offsets, (torch.tensor(3),)),
     (aten._reshape_alias, (of(2, 3), [3, 2], [2, 1])),
     (aten._reshape_alias, (of(6)[1:], [5], [1])),
     (aten._reshape_alias, (of(0), [0, 4], [2**40, 1])),
     (aten._reshape_alias_copy, (of(2, 3), [6], [1])),
     (aten._embedding_bag_dense_backward, (of(2, 3), *BAGS, 3, True, 1, None)),
+    (  # the last bag is of no index
+        aten._embedding_bag_dense_backward,
+        (of(2, 3), index(1), index(0, 9), index(1, 0), index(), 3, False, 0, of(1)),
+    ),
+    (aten._embedding_bag_dense_backward, (of(2, 3), *[index()] * 4, 3, False, 0, None)),
     (aten.embedding_dense_backward, (of(2, 3), index(0, 2), 3, -1, True)),
 ]
 

@@ -51,6 +51,11 @@ bool is_linear_algebra(const at::Tensor& tensor) {
   return tensor.scalar_type() == at::kComplexFloat || tensor.scalar_type() == at::kComplexDouble;
 }
 
+bool is_index(const at::Tensor& tensor) {
+  return tensor.layout() == at::kStrided &&
+         (tensor.scalar_type() == at::kLong || tensor.scalar_type() == at::kInt);
+}
+
 void require_length(const Given& given, std::size_t index, const char* name, std::size_t length) {
   const std::vector<std::int64_t> values = given.integers(index);
   NPU_REQUIRE(given, values.size() == length, name, " must have ", length, " elements; got ",

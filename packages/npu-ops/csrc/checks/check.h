@@ -42,6 +42,8 @@ bool is_computed(const at::Tensor& tensor);
 // The same for kernels of float and double, or of these and their complex numbers.
 bool is_single_or_double(const at::Tensor& tensor);
 bool is_linear_algebra(const at::Tensor& tensor);
+// Whether kernels take its numbers for indices.
+bool is_index(const at::Tensor& tensor);
 
 void require_length(const Given& given, std::size_t index, const char* name, std::size_t length);
 

@@ -5,14 +5,6 @@
 #include "checks/families.h"
 
 namespace npu::ops::checks {
-namespace {
-
-bool is_index(const at::Tensor& tensor) {
-  return tensor.layout() == at::kStrided &&
-         (tensor.scalar_type() == at::kLong || tensor.scalar_type() == at::kInt);
-}
-
-}  // namespace
 
 // crow_indices, col_indices
 void rows_to_coordinates(const Given& given) {

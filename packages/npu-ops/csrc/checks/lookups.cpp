@@ -17,35 +17,50 @@ void require_range(const Given& given, const at::Tensor& indices, const char* na
               low, " to ", high, ". Pass those of the forward.");
 }
 
-bool is_integral(const at::Tensor& tensor) {
-  return tensor.layout() == at::kStrided && at::isIntegralType(tensor.scalar_type(), false);
+// Bags that torch refuses itself, or has none of to read.
+bool has_own_refusal(const Given& given, const at::Tensor& bags, std::int64_t count) {
+  const at::Tensor weights = given.tensor(8);
+  const auto is_short = [&](const at::Tensor& tensor) {
+    return (tensor.dim() == 0 ? 1 : tensor.size(0)) < count;
+  };
+  return count == 0 || is_short(bags) || (weights.defined() && is_short(weights));
 }
 
 }  // namespace
 
-// grad, indices, offset2bag, bag_size, maximum_indices, num_weights, scale_grad_by_freq, mode
+// grad, indices, offset2bag, bag_size, maximum_indices, num_weights, scale_grad_by_freq, mode,
+// per_sample_weights
 void embedding_bag_backward(const Given& given) {
-  constexpr std::int64_t kMax = 2;  // finds its rows by ops that check
+  constexpr std::int64_t kSum = 0;
+  constexpr std::int64_t kMean = 1;  // the mode of maxima finds its rows by ops that check
+  const std::int64_t mode = given.integer(7);
   const at::Tensor gradient = given.tensor(0);
   const at::Tensor indices = given.tensor(1);
   const at::Tensor bags = given.tensor(2);
-  if (given.integer(7) == kMax || !is_computed(gradient)) return;
+  const at::Tensor sizes = given.tensor(3);
+  const bool is_known = mode == kSum || mode == kMean;
+  if (!is_known || !is_computed(gradient) || !is_index(indices) || indices.dim() > 1) return;
+  const at::ScalarType dtype = indices.scalar_type();
+  if (bags.scalar_type() != dtype || sizes.scalar_type() != dtype) return;
+  const std::int64_t count = indices.numel();
+  if (has_own_refusal(given, bags, count)) return;
+  require_range(given, indices, "indices", given.integer(5));
+  const at::Tensor weights = given.tensor(8);
+  NPU_REQUIRE(given, bags.dim() <= 1 && (!weights.defined() || weights.dim() <= 1),
+              "offset2bag and per_sample_weights must be vectors; got offset2bag ", bags.sizes(),
+              ". Pass those of the forward.");
   NPU_REQUIRE_INDEX(given, gradient.dim() >= 2, "the gradient must be (bags, width); got ",
                     gradient.sizes(), ". Add the width.");
-  if (!is_integral(indices) || !is_integral(bags)) return;
-  NPU_REQUIRE(given, indices.dim() == 1 && bags.numel() == indices.numel(),
-              "indices must be a vector with one element of offset2bag each; got ", indices.sizes(),
-              ", ", bags.sizes(), ". Pass those of the forward.");
-  require_range(given, indices, "indices", given.integer(5));
-  require_range(given, bags, "offset2bag", gradient.size(0));
-  NPU_REQUIRE(given, given.tensor(3).numel() >= gradient.size(0) || given.integer(7) == 0,
+  require_range(given, bags.dim() == 0 ? bags : bags.narrow(0, 0, count), "offset2bag",
+                gradient.size(0));
+  NPU_REQUIRE(given, mode == kSum || (sizes.numel() >= gradient.size(0) && has_room(sizes)),
               "bag_size must hold one element per bag (", gradient.size(0), "); got ",
-              given.tensor(3).sizes(), ". Pass that of the forward.");
+              sizes.sizes(), ". Pass that of the forward.");
 }
 
 // grad_output, indices, num_weights, padding_idx, scale_grad_by_freq
 void embedding_backward(const Given& given) {
-  if (!given.flag(4) || !is_integral(given.tensor(1))) return;
+  if (!given.flag(4) || !is_index(given.tensor(1))) return;
   require_range(given, given.tensor(1), "indices", given.integer(2));
 }
 

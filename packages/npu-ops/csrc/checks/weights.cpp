@@ -19,12 +19,18 @@ void require_groups(const Given& given, std::int64_t block_size, std::int64_t in
 
 // inp, packed_weights, block_size, in_features, out_features
 void dynamic_int4_product(const Given& given) {
+  const at::Tensor input = given.tensor(0);
+  if (input.dim() == 0) return;  // torch refuses
   const std::int64_t in_features = given.integer(3);
   require_groups(given, given.integer(2), in_features, given.integer(4));
-  const at::Tensor input = given.tensor(0);
   NPU_REQUIRE(given, input.dim() == 2 && input.size(1) == in_features && has_room(input),
               "inp must be contiguous and of shape (rows, ", in_features, "); got ", input.sizes(),
               ". Flatten the batch and call .contiguous().");
+  // What follows the weights are scales, of which torch's kernel counts none.
+  const std::int64_t row = in_features / 2 + in_features / given.integer(2);
+  NPU_REQUIRE(given, given.tensor(1).numel() / given.integer(4) >= row,
+              "packed_weights must hold weights and scales of each output (", row, "); got ",
+              given.tensor(1).sizes(), ". Pass what _dyn_quant_pack_4bit_weight gives.");
 }
 
 // weights, scales_zeros, bias, block_size, in_features, out_features

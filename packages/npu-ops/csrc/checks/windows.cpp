@@ -31,8 +31,12 @@ void fractional_max_pool_backward(const Given& given) {
   const at::Tensor indices = given.tensor(4);
   NPU_REQUIRE_INDEX(given, input.dim() > kAxes, "the input must have ", kAxes + 1, " or ",
                     kAxes + 2, " dims; got ", input.sizes(), ". Add the planes.");
-  require_length(given, 3, "output_size", kAxes);
+  const std::vector<std::int64_t> output_size = given.integers(3);
+  NPU_REQUIRE(given, output_size.size() >= kAxes, "output_size must have ", kAxes,
+              " elements; got ", c10::IntArrayRef(output_size), ". Pass one for each axis.");
   if (!is_single_or_double(input)) return;
+  // torch refuses gradients of fewer dims
+  if (gradient.dim() < kAxes + 1 + (input.dim() == kAxes + 2)) return;
   NPU_REQUIRE(given, input.dim() <= kAxes + 2, "the input must have ", kAxes + 1, " or ", kAxes + 2,
               " dims; got ", input.sizes(), ". Flatten the batch.");
   NPU_REQUIRE(given,

@@ -12,6 +12,7 @@
 #include <c10/util/Exception.h>
 
 #include "alias.h"
+#include "checks/check.h"
 #include "npu/device.h"
 
 namespace npu::ops::variants {
