@@ -28,7 +28,7 @@ def test_names_stand_once():
 
 def test_unknown_name_lists_those_that_are_spelt_alike():
     with pytest.raises(SuiteError, match=r"'lama'.*llama") as error:
-        find("lama")
+        find("llam")
     assert error.value.code == "suite-name"
 
 
