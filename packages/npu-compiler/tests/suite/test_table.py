@@ -27,7 +27,7 @@ def test_names_stand_once():
 
 
 def test_unknown_name_lists_those_that_are_spelt_alike():
-    with pytest.raises(SuiteError, match=r"'lama'.*llama") as error:
+    with pytest.raises(SuiteError, match=r"'llam'.*llama") as error:
         find("llam")
     assert error.value.code == "suite-name"
 
