@@ -198,6 +198,8 @@ def test_too_few_dims_are_an_index_error_as_in_torchs_other_kernels():
         aten.fractional_max_pool3d_backward(flat, flat, [1], [], none_given)
     with pytest.raises(IndexError, match=f"must be \\(bags, width\\).*{CODE}"):
         aten._embedding_bag_dense_backward(of(3).to("npu"), *on("npu", BAG))
+    with pytest.raises(IndexError, match=f"must be \\(bags, width\\).*{CODE}"):
+        aten._embedding_bag_dense_backward(of(3).to("npu"), *on("npu", (index(9), *BAG[1:])))
 
 
 def test_what_torch_refuses_itself_keeps_torchs_class():
@@ -230,6 +232,7 @@ REFUSED_BY_TORCH = [
     (aten._embedding_bag_dense_backward, (of(2, 3), index(0, 1).view(1, 2), *BAG[1:])),
     (aten._embedding_bag_dense_backward, (of(2, 3), index(0, 7), *BAG[1:])),
     (aten._embedding_bag_dense_backward, (of(3), *BAG[:6], 5, None)),
+    (aten._embedding_bag_dense_backward, (of(3), *BAG[:4], -3, *BAG[5:])),
 ]
 
 

@@ -43,14 +43,14 @@ void embedding_bag_backward(const Given& given) {
   const at::ScalarType dtype = indices.scalar_type();
   if (bags.scalar_type() != dtype || sizes.scalar_type() != dtype) return;
   const std::int64_t count = indices.numel();
-  if (has_own_refusal(given, bags, count)) return;
+  if (given.integer(5) < 0 || has_own_refusal(given, bags, count)) return;
+  NPU_REQUIRE_INDEX(given, gradient.dim() >= 2, "the gradient must be (bags, width); got ",
+                    gradient.sizes(), ". Add the width.");
   require_range(given, indices, "indices", given.integer(5));
   const at::Tensor weights = given.tensor(8);
   NPU_REQUIRE(given, bags.dim() <= 1 && (!weights.defined() || weights.dim() <= 1),
               "offset2bag and per_sample_weights must be vectors; got offset2bag ", bags.sizes(),
               ". Pass those of the forward.");
-  NPU_REQUIRE_INDEX(given, gradient.dim() >= 2, "the gradient must be (bags, width); got ",
-                    gradient.sizes(), ". Add the width.");
   require_range(given, bags.dim() == 0 ? bags : bags.narrow(0, 0, count), "offset2bag",
                 gradient.size(0));
   NPU_REQUIRE(given, mode == kSum || (sizes.numel() >= gradient.size(0) && has_room(sizes)),

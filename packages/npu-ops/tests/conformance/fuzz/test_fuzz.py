@@ -9,7 +9,7 @@ from hypothesis import given, settings
 
 from npu_ops.conformance.fuzz.__main__ import op_names
 from npu_ops.conformance.fuzz.call import Call, Mark, TensorSpec, place
-from npu_ops.conformance.fuzz.exclusions import is_undefined
+from npu_ops.conformance.fuzz.exclusions import is_comparable, is_undefined
 from npu_ops.conformance.fuzz.strategies import calls
 from npu_ops.conformance.fuzz.supervision import Finding, Kind, Worker, make_alone, run_tasks
 from npu_ops.conformance.fuzz.worker import _strides
@@ -109,6 +109,17 @@ def test_torch_gives_an_unset_value_for_a_polynomial_of_nan():
     nan = Call("aten::special_chebyshev_polynomial_w.x_scalar", [float("nan"), TensorSpec((3,))])
     assert is_undefined(nan)
     assert not is_undefined(Call("aten::special_chebyshev_polynomial_w", [TensorSpec((3,))] * 2))
+
+
+def test_torch_reads_beyond_a_padding_of_too_few_numbers():
+    op, line = "aten::reflection_pad1d_backward", TensorSpec((2, 4, 1))
+    short = Call(op, [line, line, [0]])
+    assert not is_comparable(short)
+    assert is_comparable(Call(op, [line, line, [0, 0]]))
+    assert is_comparable(Call(op, [line]))
+    given, _ = place(short.build(), "npu")
+    with pytest.raises(RuntimeError, match="argument-contract"):
+        short.function(*given)
 
 
 def test_ops_are_those_with_a_cpu_kernel():
