@@ -79,3 +79,11 @@ def test_weight_norm_equals_eager(lowers, dim):
     v = torch.randn(3, 4, 5)
     g = torch.rand([size if axis == dim else 1 for axis, size in enumerate(v.shape)])
     lowers(lambda v, g: aten._weight_norm_interface(v, g, dim), v, g)
+
+
+def test_group_norm_beside_a_comparison_does_not_end_the_process(lowers):
+    def function(x):
+        seen = x <= 0
+        return torch.where(seen, F.group_norm(x, 1, eps=0.1), seen.to(x.dtype))
+
+    lowers(function, torch.randn(2, 3, 4))
