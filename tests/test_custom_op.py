@@ -137,9 +137,9 @@ def test_the_guides_commands_run_in_their_order(run, root, tmp_path):
 
 def test_the_guides_python_prints_what_it_says(run, root, installed):
     found = re.findall(
-        r"^```python\n(.*?)^```\n+It prints `(.*?)`",
+        r"^```python\n((?:(?!```).*\n)+)```\n+It prints `(.*?)`",
         (root / GUIDE).read_text(),
-        flags=re.MULTILINE | re.DOTALL,
+        flags=re.MULTILINE,
     )
     assert found
     for snippet, printed in found:
