@@ -49,7 +49,11 @@ def _trace(arguments: argparse.Namespace) -> int:
     termination = Termination(lambda: _finish(recording))
     atexit.register(termination.run_finish)
     termination.install()
-    program.run()
+    try:
+        program.run()
+    except KeyboardInterrupt:
+        termination.note_interrupt()
+        raise
     return 0
 
 

@@ -3,6 +3,7 @@
 Ctrl-C is not here: Python makes it an exception, which ends the program the ordinary way.
 """
 
+import contextlib
 import os
 import signal
 from collections.abc import Callable
@@ -29,6 +30,11 @@ class Termination:
         self._pid = os.getpid()
         self._is_finishing = False
         self._pending: int | None = None
+        self._was_interrupted = False
+
+    def note_interrupt(self) -> None:
+        """Says that ctrl-c ends the program, so that the process dies of it after `finish`."""
+        self._was_interrupted = True
 
     def install(self) -> None:
         """Takes over the signals that would end the process. To be called on the main thread."""
@@ -46,6 +52,8 @@ class Termination:
             self._is_finishing = False
             if self._pending is not None:
                 self._kill(self._pending)
+            if self._was_interrupted:
+                _remember_interrupt()
 
     def _die(self, number: int, frame: FrameType | None) -> None:
         if self._is_finishing:
@@ -62,3 +70,13 @@ class Termination:
     def _kill(self, number: int) -> None:
         signal.signal(number, signal.SIG_DFL)
         os.kill(self._pid, number)
+
+
+def _remember_interrupt() -> None:
+    """Lets Python end as after ctrl-c.
+
+    It remembers whether the last code run from a string ended with an interrupt (CPython 3.11), and
+    `finish` may import modules that run some.
+    """
+    with contextlib.suppress(KeyboardInterrupt):
+        exec("raise KeyboardInterrupt")
