@@ -44,8 +44,6 @@ class GraphDump:
             graph_pass: that has just run.
             graph: as it left it.
         """
-        if read_settings().debug_dir is None:
-            return
         # The text of the stage so far: the last pass of a stage writes what stays.
         self.write_stage(graph_pass.stage, graph)
 

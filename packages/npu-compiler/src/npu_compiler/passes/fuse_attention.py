@@ -12,22 +12,15 @@ import torch
 from torch import fx
 
 from npu_compiler import capture  # noqa: F401  (defines npu_compiler::attention)
-from npu_compiler.passes.base import Facts, GraphPass
-from npu_compiler.passes.nodes import (
-    add_call,
-    can_stand_for,
-    is_call,
-    returned_memory,
-    sizes_of,
-    value_of,
-)
+from npu_compiler.passes.base import Facts
+from npu_compiler.passes.fuse_pattern import FusePattern, Replacement
+from npu_compiler.passes.nodes import add_call, is_call, sizes_of, value_of
 from npu_compiler.passes.pattern import (
     Match,
     Pattern,
     anything,
     call,
     either,
-    find,
     number,
     optional,
 )
@@ -61,54 +54,30 @@ def _pattern() -> Pattern:
     return call(_VIEWS, result, anything())
 
 
-_PATTERN = _pattern()
-
-
 @dataclass(frozen=True)
-class FuseAttention(GraphPass):
+class FuseAttention(FusePattern):
     """softmax(query key^T scale + mask) value -> npu_compiler.attention.
 
     Source: Vaswani et al., Attention Is All You Need, arXiv 1706.03762, equation 1.
     """
 
     name = "fuse_attention"
-    stage = "fuse"
     kinds = frozenset({"inference"})
+    patterns = (_pattern(),)
 
-    def _rewrite(self, graph: fx.Graph, facts: Facts) -> int:
-        returned = returned_memory(graph)
-        count = 0
-        for node in list(graph.nodes):
-            if not is_call(node, *_VIEWS) or node._erased:
-                continue
-            match = find(_PATTERN, node, kept_ops=facts.kept_ops)
-            if match is not None and _put(graph, match, returned):
-                count += 1
-        if count:
-            graph.eliminate_dead_code()
-        return count
-
-
-def _put(graph: fx.Graph, match: Match, returned: set[fx.Node]) -> bool:
-    root, query, value = match.root, match["query"], match["value"]
-    dtype = value_of(query).dtype
-    parts = (query, match["turned_key"], value)
-    if any(value_of(part).dim() != 4 or value_of(part).dtype is not dtype for part in parts):
-        return False
-    if match["axis"] not in (-1, 3) or value_of(match["scores"]).dim() != 4:
-        return False
-    mask = match.named.get("mask")
-    if mask is not None and not _is_mask(mask, match["scores"], dtype):
-        return False
-    key = _key(graph, match)
-    scale = float(match.named.get("factor", 1.0)) / float(match.named.get("divisor", 1.0))
-    args: tuple[Any, ...] = (query, key, value, mask, False, scale, False)
-    fresh = add_call(graph, root, torch.ops.npu_compiler.attention.default, args, origin=root)
-    if not can_stand_for(fresh, root, returned):
-        graph.erase_node(fresh)
-        return False
-    root.replace_all_uses_with(fresh)
-    return True
+    def _replacement(self, match: Match, facts: Facts) -> Replacement | None:
+        query, value, mask = match["query"], match["value"], match.named.get("mask")
+        dtype = value_of(query).dtype
+        parts = (query, match["turned_key"], value)
+        if any(value_of(part).dim() != 4 or value_of(part).dtype is not dtype for part in parts):
+            return None
+        if match["axis"] not in (-1, 3) or value_of(match["scores"]).dim() != 4:
+            return None
+        if mask is not None and not _is_mask(mask, match["scores"], dtype):
+            return None
+        scale = float(match.named.get("factor", 1.0)) / float(match.named.get("divisor", 1.0))
+        args = (query, _key(match), value, mask, False, scale, False)
+        return Replacement(torch.ops.npu_compiler.attention.default, args)
 
 
 def _is_mask(mask: Any, scores: fx.Node, dtype: torch.dtype) -> bool:
@@ -120,10 +89,11 @@ def _is_mask(mask: Any, scores: fx.Node, dtype: torch.dtype) -> bool:
     return len(given) <= 4 and all(a == 1 or str(a) == str(b) for a, b in pairs)
 
 
-def _key(graph: fx.Graph, match: Match) -> fx.Node:
+def _key(match: Match) -> fx.Node:
     turned: fx.Node = match["turned_key"]
     if is_call(turned, aten.transpose.int) and isinstance(turned.args[0], fx.Node):
         axes = {int(axis) % 4 for axis in turned.args[1:3]}  # type: ignore[arg-type]
         if axes == {2, 3}:
             return turned.args[0]
-    return add_call(graph, match.root, aten.transpose.int, (turned, 2, 3), origin=match.root)
+    root = match.root
+    return add_call(root.graph, root, aten.transpose.int, (turned, 2, 3), origin=root)

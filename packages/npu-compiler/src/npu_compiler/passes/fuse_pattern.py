@@ -46,7 +46,10 @@ class FusePattern(GraphPass):
 
     @abc.abstractmethod
     def _replacement(self, match: Match, facts: Facts) -> Replacement | None:
-        """Returns what stands for a match, or None to leave it."""
+        """Returns what stands for a match, or None to leave it.
+
+        Calls that it needs as arguments may be added before the match's root.
+        """
 
     def _rewrite(self, graph: fx.Graph, facts: Facts) -> int:
         returned = returned_memory(graph)
@@ -76,6 +79,7 @@ def _put(graph: fx.Graph, match: Match, chosen: Replacement, returned: set[fx.No
     fresh = add_call(graph, root, chosen.target, chosen.args, origin=root, **chosen.kwargs)
     if not can_stand_for(fresh, root, returned):
         graph.erase_node(fresh)
+        graph.eliminate_dead_code()  # what was added for its arguments
         return False
     root.replace_all_uses_with(fresh)
     return True

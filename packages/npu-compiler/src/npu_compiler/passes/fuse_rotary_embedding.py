@@ -9,16 +9,10 @@ from torch import fx
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 import npu_ops  # noqa: F401  (defines torch.ops.npu)
-from npu_compiler.passes.base import Facts, GraphPass
-from npu_compiler.passes.nodes import (
-    add_call,
-    can_stand_for,
-    is_call,
-    returned_memory,
-    sizes_of,
-    value_of,
-)
-from npu_compiler.passes.pattern import Match, anything, call, find
+from npu_compiler.passes.base import Facts
+from npu_compiler.passes.fuse_pattern import FusePattern, Replacement
+from npu_compiler.passes.nodes import add_call, is_call, sizes_of, value_of
+from npu_compiler.passes.pattern import Match, anything, call
 
 __all__ = ["FuseRotaryEmbedding"]
 
@@ -42,50 +36,35 @@ _PATTERN = call(
 
 
 @dataclass(frozen=True)
-class FuseRotaryEmbedding(GraphPass):
+class FuseRotaryEmbedding(FusePattern):
     """x cos + turned(x) sin, where tables hold each angle twice -> npu.rotary_embedding.
 
     Source: Su et al., RoFormer, arXiv 2104.09864.
     """
 
     name = "fuse_rotary_embedding"
-    stage = "fuse"
+    patterns = (_PATTERN,)
 
-    def _rewrite(self, graph: fx.Graph, facts: Facts) -> int:
-        returned = returned_memory(graph)
-        count = 0
-        for node in list(graph.nodes):
-            if not is_call(node, aten.add.Tensor) or node._erased:
-                continue
-            match = find(_PATTERN, node, kept_ops=facts.kept_ops)
-            if match is not None and _put(graph, match, returned):
-                count += 1
-        if count:
-            graph.eliminate_dead_code()
-        return count
-
-
-def _put(graph: fx.Graph, match: Match, returned: set[fx.Node]) -> bool:
-    x, root = match["x"], match.root
-    sizes = sizes_of(x)
-    if len(sizes) != 4 or not isinstance(sizes[-1], int) or sizes[-1] % 2:
-        return False
-    half = sizes[-1] // 2
-    if match["axis"] not in (-1, 3) or match["middle"] != half:
-        return False
-    tables = [_table(graph, root, match[name], half) for name in ("cos", "sin")]
-    if tables[0] is None or tables[1] is None:
-        return False
-    fresh = add_call(graph, root, torch.ops.npu.rotary_embedding.default, (x, *tables), origin=root)
-    if not can_stand_for(fresh, root, returned):
-        graph.erase_node(fresh)
-        return False
-    root.replace_all_uses_with(fresh)
-    return True
+    def _replacement(self, match: Match, facts: Facts) -> Replacement | None:
+        x, root = match["x"], match.root
+        sizes = sizes_of(x)
+        if len(sizes) != 4 or not isinstance(sizes[-1], int) or sizes[-1] % 2:
+            return None
+        half = sizes[-1] // 2
+        if match["axis"] not in (-1, 3) or match["middle"] != half:
+            return None
+        whole = [_doubled_table(match[name]) for name in ("cos", "sin")]
+        if not all(whole):
+            return None
+        tables = [
+            add_call(root.graph, root, aten.slice.Tensor, (table, 2, 0, half), origin=root)
+            for table in whole
+        ]
+        return Replacement(torch.ops.npu.rotary_embedding.default, (x, *tables))
 
 
-def _table(graph: fx.Graph, root: fx.Node, table: object, half: int) -> fx.Node | None:
-    """The first half of a table of shape (batch, 1, sequence, width) as (batch, sequence, half).
+def _doubled_table(table: object) -> fx.Node | None:
+    """The table (batch, sequence, width) behind one of shape (batch, 1, sequence, width).
 
     The halves must be known to be equal: the table comes from a concatenation of one tensor with
     itself.
@@ -95,7 +74,7 @@ def _table(graph: fx.Graph, root: fx.Node, table: object, half: int) -> fx.Node 
     inner = table.args[0]
     if not isinstance(inner, fx.Node) or value_of(inner).dim() != 3 or not _is_doubled(inner):
         return None
-    return add_call(graph, root, aten.slice.Tensor, (inner, 2, 0, half), origin=root)
+    return inner
 
 
 def _is_doubled(node: fx.Node) -> bool:
