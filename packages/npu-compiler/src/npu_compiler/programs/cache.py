@@ -29,6 +29,7 @@ import npu_runtime
 from npu_compiler.config import read_settings
 from npu_compiler.device_options import WITHOUT_SNIPPETS, is_snippets_failure
 from npu_compiler.fingerprint import fingerprint
+from npu_compiler.json_file import write_json
 from npu_compiler.programs.load import (
     load_tolerant,
     write_model,
@@ -234,7 +235,7 @@ class ProgramCache:
                 raise
             _logger.info("%s: compiling without snippets, which fail on it: %s", name, failure)
             program = load({**settings, **WITHOUT_SNIPPETS})
-            _write_json(entry / _AMENDMENTS, WITHOUT_SNIPPETS)
+            write_json(entry / _AMENDMENTS, WITHOUT_SNIPPETS)
         if not program.loaded_from_cache:
             _record_blobs(blobs)
         _touch(entry)
@@ -258,7 +259,7 @@ class ProgramCache:
                     "files": files,
                     "facts": facts,
                 }
-                _write_json(place / "entry.json", record)
+                write_json(place / "entry.json", record)
                 try:
                     place.rename(entry)
                 except OSError:
@@ -369,16 +370,9 @@ def _record_blobs(blobs: Path) -> None:
         record = blobs / "blobs.json"
         found = [path for path in blobs.glob("*") if path != record and path.suffix != ".tmp"]
         if found:
-            _write_json(record, {path.name: fingerprint(path) for path in found})
+            write_json(record, {path.name: fingerprint(path) for path in found})
     except OSError as failure:
         _logger.warning("program cache: cannot record blobs in %s (%s)", blobs, failure)
-
-
-def _write_json(path: Path, value: Mapping[str, Any]) -> None:
-    handle, place = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
-    with os.fdopen(handle, "w") as file:
-        json.dump(value, file)
-    Path(place).replace(path)
 
 
 def _touch(entry: Path) -> None:

@@ -10,7 +10,6 @@ import hashlib
 import json
 import logging
 import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +22,7 @@ import npu_runtime
 from npu_compiler.config import read_settings
 from npu_compiler.errors import TuningError
 from npu_compiler.graph_text import graph_text
+from npu_compiler.json_file import write_json
 from npu_compiler.options import CompilerConfig
 
 __all__ = ["TuningRecord", "TuningStore", "tuning_key"]
@@ -106,7 +106,7 @@ class TuningStore:
             OSError: the directory cannot be written.
         """
         self.directory.mkdir(parents=True, exist_ok=True)
-        _write_json(self.directory / f"{record.key}.json", dataclasses.asdict(record))
+        write_json(self.directory / f"{record.key}.json", dataclasses.asdict(record), indent=1)
 
     def records(self) -> tuple[TuningRecord, ...]:
         """Returns all records that can be read, by key."""
@@ -122,7 +122,7 @@ class TuningStore:
         records = self.records()
         content = {"format": _FORMAT, "records": [dataclasses.asdict(one) for one in records]}
         try:
-            _write_json(Path(path), content)
+            write_json(Path(path), content, indent=1)
         except OSError as failure:
             raise _file_error(path, "a file that can be written", failure.strerror) from failure
         return len(records)
@@ -165,10 +165,3 @@ def _file_error(path: str | os.PathLike[str], rule: str, received: str | None) -
         "npu-compiler tune --export.",
         code="tuning-file",
     )
-
-
-def _write_json(path: Path, content: Mapping[str, Any]) -> None:
-    handle, place = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
-    with os.fdopen(handle, "w") as file:
-        json.dump(content, file, indent=1)
-    Path(place).replace(path)
