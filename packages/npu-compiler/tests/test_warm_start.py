@@ -57,6 +57,28 @@ def test_second_process_compiles_nothing(tmp_path):
     assert max(first["error"], second["error"]) < 1e-5
 
 
+FLIP = """
+import torch, npu_compiler
+from npu_compiler.records import compile_statistics
+x = torch.arange(4.0)
+found = torch.compile(lambda x: x.flip(0).sigmoid(), backend="npu")(x)
+assert (found - x.flip(0).sigmoid()).abs().max() < 1e-6, found
+print(compile_statistics().from_cache)
+"""
+
+
+def test_a_number_beyond_int32_is_the_same_in_a_loaded_program(tmp_path):
+    """The end of a reversed slice is one."""
+    environment = {**os.environ, "NPU_COMPILE_CACHE_DIR": str(tmp_path)}
+    for expected in ("0", "1"):
+        ran = subprocess.run(
+            [sys.executable, "-c", FLIP], env=environment, text=True, capture_output=True,
+            timeout=240, check=False,
+        )  # fmt: skip
+        assert ran.returncode == 0, ran.stderr
+        assert ran.stdout.split()[-1] == expected
+
+
 def test_other_weights_and_options_are_other_programs(tmp_path):
     runs = [{}, {"seed": 1}, {"dtype": "bfloat16"}, {"disabled_passes": ["fuse_linear"]}]
     results = [finish(start(tmp_path, **run)) for run in runs]

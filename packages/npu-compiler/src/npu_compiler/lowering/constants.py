@@ -16,7 +16,7 @@ import torch
 from npu_compiler.lowering.dtypes import ov_type
 from npu_runtime.npu import as_cpu
 
-__all__ = ["integers", "number", "tensor_constant"]
+__all__ = ["integers", "number", "saturate", "tensor_constant"]
 
 # numpy has no bfloat16: its bytes travel as an integer type of the same width.
 _SAME_WIDTH = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -58,6 +58,27 @@ def number(value: bool | int | float, dtype: torch.dtype) -> ov.Output:
 def integers(values: Sequence[int]) -> ov.Output:
     """Makes an int64 constant of shape (len(values),)."""
     return ops.constant(np.asarray(values, dtype=np.int64)).output(0)
+
+
+def saturate(model: ov.Model) -> None:
+    """Brings int64 constants into the range of int32, in which plugins compute them.
+
+    A plugin that compiles saturates them, but one that loads its own compiled blob reads the
+    weights' file again and cuts off the upper half: an end of 2**63 - 1 became -1 there.
+
+    Args:
+        model: changed in place.
+    """
+    bounds = np.iinfo(np.int32)
+    for node in model.get_ordered_ops():
+        if node.get_type_name() != "Constant" or node.get_element_type() != ov.Type.i64:
+            continue
+        values = node.get_data()
+        if values.size == 0 or (values.min() >= bounds.min and values.max() <= bounds.max):
+            continue
+        inside = ops.constant(np.clip(values, bounds.min, bounds.max), ov.Type.i64)
+        for reader in node.output(0).get_target_inputs():
+            reader.replace_source_output(inside.output(0))
 
 
 def _raw(tensor: torch.Tensor) -> np.ndarray[Any, Any]:

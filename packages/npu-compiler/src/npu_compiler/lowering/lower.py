@@ -19,6 +19,7 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 import npu_compiler.lowering.converters  # noqa: F401  (fills the table)
 from npu_compiler.errors import LoweringError
 from npu_compiler.lowering.arguments import bind_arguments
+from npu_compiler.lowering.constants import saturate
 from npu_compiler.lowering.context import Context, Refused, static_shape
 from npu_compiler.lowering.dtypes import ov_type
 from npu_compiler.lowering.frontend import convert_by_frontend
@@ -251,6 +252,7 @@ class _Lowering:
             names.append(result.name)
             model_results.append(node)
         model = ov.Model(model_results, self._parameters, self._name)
+        saturate(model)
         return LoweredModel(
             model=model,
             input_names=tuple(self._input_names),
