@@ -19,7 +19,6 @@ from npu_compiler.building import RefusedNode, count_calls
 from npu_compiler.capability import HOST_DUTIES
 from npu_compiler.debug import GraphDump
 from npu_compiler.errors import LoweringError
-from npu_compiler.execution import FrozenWeights
 from npu_compiler.lowering import op_name, source_line
 from npu_compiler.options import CompilerConfig
 from npu_compiler.partition import Plan, make_plan
@@ -27,7 +26,7 @@ from npu_compiler.passes.base import Facts, PassResult
 from npu_compiler.passes.write_in_place import written_inputs
 from npu_compiler.pipeline import run_passes
 from npu_compiler.records import EagerNode, GraphRecord, publish
-from npu_runtime import observe
+from npu_runtime import FrozenTensors, observe
 
 __all__ = ["CompiledGraph"]
 
@@ -72,7 +71,7 @@ class CompiledGraph:
         self._dump = GraphDump(self._name)
         self._lock = threading.Lock()
         self._run: Callable[..., Any] | None = None
-        self._frozen: FrozenWeights | None = None
+        self._frozen: FrozenTensors | None = None
         self._rebuilds = 0
         is_frozen_kind = kind == "inference" and config.freeze and not config.training
         self._freezable = self._freezable_positions(static_positions) if is_frozen_kind else []
@@ -148,7 +147,7 @@ class CompiledGraph:
                 {self._placeholders[p].name: tensor for p, tensor in frozen.items()}
             )
         used = [p for p in frozen if self._placeholders[p].name in assembled.constant_inputs]
-        self._frozen = FrozenWeights(used, [frozen[p] for p in used]) if used else None
+        self._frozen = FrozenTensors(used, [frozen[p] for p in used]) if used else None
         self._run = assembled.run
         record = self._record(plan, assembled)
         self._dump.write_record(plan, record)

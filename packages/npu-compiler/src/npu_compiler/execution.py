@@ -1,4 +1,4 @@
-"""Runs: one program on tensors, and one compiled graph with its frozen weights watched.
+"""Runs one program on tensors, as a module among eager calls.
 
 Making them is npu_compiler.assembly's and npu_compiler.compilation's work.
 """
@@ -12,7 +12,7 @@ import torch
 
 import npu_runtime
 
-__all__ = ["FrozenWeights", "ProgramCall"]
+__all__ = ["ProgramCall"]
 
 
 class ProgramCall(torch.nn.Module):
@@ -72,37 +72,3 @@ def _contiguous(value: Any) -> torch.Tensor:
         # A symbolic number that no input has as a size.
         return torch.tensor(value)
     return value.detach().contiguous()
-
-
-class FrozenWeights:
-    """Tensors whose content stands in programs, and whether it still is the same."""
-
-    def __init__(self, positions: Sequence[int], tensors: Sequence[torch.Tensor]) -> None:
-        """Remembers the present state.
-
-        Args:
-            positions: of the tensors among the graph's inputs.
-            tensors: they are held, so that their addresses stay taken.
-        """
-        self.positions = tuple(positions)
-        # The storage is held, not the tensor object: `parameter.data = other` leaves the object.
-        self._held = [tensor.detach() for tensor in tensors]
-        self._versions = [tensor._version for tensor in tensors]
-        self._addresses = [tensor.data_ptr() for tensor in tensors]
-
-    def is_current(self, inputs: Sequence[Any]) -> bool:
-        """Whether the inputs are the tensors that were frozen, unchanged since."""
-        tensors = [inputs[position] for position in self.positions]
-        return [tensor._version for tensor in tensors] == self._versions and [
-            tensor.data_ptr() for tensor in tensors
-        ] == self._addresses
-
-    def changed(self, inputs: Sequence[Any]) -> tuple[int, ...]:
-        """Returns the positions of tensors that are no longer what was frozen."""
-        return tuple(
-            position
-            for position, version, address in zip(
-                self.positions, self._versions, self._addresses, strict=True
-            )
-            if inputs[position]._version != version or inputs[position].data_ptr() != address
-        )

@@ -12,6 +12,7 @@
 #include "npu/generator.h"
 #include "npu/process.h"
 #include "python/autograd_threads.h"
+#include "python/frozen_tensors.h"
 #include "python/memory.h"
 #include "python/observe.h"
 #include "python/program.h"
@@ -150,6 +151,7 @@ PYBIND11_MODULE(_C, module) {
   npu::python::bind_streams(module);
   npu::python::bind_program(module);
   npu::python::bind_views(module);
+  npu::python::bind_frozen_tensors(module);
   npu::python::bind_observe(module);
   module.def("stop_autograd_threads", &npu::python::stop_autograd_threads,
              py::call_guard<py::gil_scoped_release>());

@@ -1,4 +1,4 @@
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -64,6 +64,29 @@ class LayerRecord:
     def implementation(self) -> str: ...
     @property
     def duration_us(self) -> int: ...
+
+class FrozenTensors:
+    """Whether tensors still hold what they held, by version counter, address and offset.
+
+    The tensors' memory is held, so that no other takes its address. A change that torch's version
+    counter does not see, as a write through `.data`, is not seen here either.
+
+    Args:
+        positions: of the tensors in the sequences that are asked about.
+        tensors: any shape, dtype and device, made outside of inference mode.
+
+    Raises:
+        InputError: [frozen-positions] lists of unequal length, [frozen-tensor] a tensor that counts
+            no versions.
+    """
+
+    def __init__(self, positions: Sequence[int], tensors: Sequence[torch.Tensor]) -> None: ...
+    @property
+    def positions(self) -> list[int]: ...
+    def is_current(self, inputs: Sequence[Any]) -> bool:
+        """Whether each position holds its tensor's memory, unchanged since."""
+    def changed(self, inputs: Sequence[Any]) -> list[int]:
+        """The positions that no longer do."""
 
 class Graph:
     def __init__(self) -> None: ...

@@ -3,7 +3,7 @@
 import torch  # noqa: F401  # before anything of ours: the extension module links against it
 
 from npu_runtime import observe, registration  # noqa: F401
-from npu_runtime._C import LayerRecord, Port
+from npu_runtime._C import FrozenTensors, LayerRecord, Port
 from npu_runtime.errors import DeviceError, DriverError, InputError, NpuError, ProgramError
 from npu_runtime.info import DeviceInfo, device_info
 from npu_runtime.kernels import load_kernels as _load_kernels
@@ -13,6 +13,7 @@ __all__ = [
     "DeviceError",
     "DeviceInfo",
     "DriverError",
+    "FrozenTensors",
     "InputError",
     "LayerRecord",
     "NpuError",

@@ -1,0 +1,110 @@
+// FrozenTensors: whether tensors still hold what they held, by version counter and address. Asked
+// at each call of a compiled model with hundreds of weights, hence native; what a change means is
+// the caller's knowledge.
+#include "python/frozen_tensors.h"
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <c10/core/Storage.h>
+#include <torch/csrc/autograd/python_variable.h>
+
+#include "npu/error.h"
+
+namespace npu::python {
+
+namespace {
+
+struct State {
+  std::uint32_t version;
+  const void* data;
+  std::int64_t offset;
+
+  explicit State(const at::Tensor& tensor)
+      : version(tensor.unsafeGetTensorImpl()->version_counter().current_version()),
+        data(tensor.unsafeGetTensorImpl()->unsafe_storage()
+                 ? tensor.storage().data()
+                 : static_cast<const void*>(tensor.unsafeGetTensorImpl())),
+        offset(tensor.storage_offset()) {}
+
+  bool operator==(const State& other) const {
+    return version == other.version && data == other.data && offset == other.offset;
+  }
+};
+
+class FrozenTensors {
+ public:
+  FrozenTensors(std::vector<std::size_t> positions, const std::vector<at::Tensor>& tensors)
+      : positions_(std::move(positions)) {
+    if (positions_.size() != tensors.size()) {
+      throw Error(ErrorKind::kInput, "frozen-positions",
+                  "npu_runtime.FrozenTensors: there must be one position per tensor; got " +
+                      std::to_string(positions_.size()) + " positions and " +
+                      std::to_string(tensors.size()) + " tensors. Pass lists of equal length.");
+    }
+    for (const at::Tensor& tensor : tensors) {
+      if (!tensor.defined() || tensor.is_inference()) {
+        throw Error(ErrorKind::kInput, "frozen-tensor",
+                    "npu_runtime.FrozenTensors: a tensor must count its versions; got one made in "
+                    "inference mode, or none. Clone it outside of inference mode.");
+      }
+      states_.emplace_back(tensor);
+      // The storage is held, so that its address stays taken; `.data = other` leaves the tensor.
+      if (tensor.unsafeGetTensorImpl()->unsafe_storage()) held_.push_back(tensor.storage());
+    }
+  }
+
+  const std::vector<std::size_t>& positions() const { return positions_; }
+
+  bool is_current(const py::sequence& inputs) const {
+    const Py_ssize_t size = PySequence_Size(inputs.ptr());
+    for (std::size_t i = 0; i < positions_.size(); ++i) {
+      if (!holds(inputs, size, i)) return false;
+    }
+    return true;
+  }
+
+  std::vector<std::size_t> changed(const py::sequence& inputs) const {
+    const Py_ssize_t size = PySequence_Size(inputs.ptr());
+    std::vector<std::size_t> found;
+    for (std::size_t i = 0; i < positions_.size(); ++i) {
+      if (!holds(inputs, size, i)) found.push_back(positions_[i]);
+    }
+    return found;
+  }
+
+ private:
+  bool holds(const py::sequence& inputs, Py_ssize_t size, std::size_t index) const {
+    const auto position = static_cast<Py_ssize_t>(positions_[index]);
+    if (position >= size) return false;
+    const py::object item =
+        PyList_CheckExact(inputs.ptr())
+            ? py::reinterpret_borrow<py::object>(PyList_GET_ITEM(inputs.ptr(), position))
+            : py::reinterpret_steal<py::object>(PySequence_GetItem(inputs.ptr(), position));
+    if (!item || !THPVariable_Check(item.ptr())) {
+      PyErr_Clear();
+      return false;
+    }
+    const at::Tensor& tensor = THPVariable_Unpack(item.ptr());
+    return tensor.defined() && !tensor.is_inference() && State(tensor) == states_[index];
+  }
+
+  std::vector<std::size_t> positions_;
+  std::vector<State> states_;
+  std::vector<c10::Storage> held_;
+};
+
+}  // namespace
+
+void bind_frozen_tensors(py::module_& module) {
+  py::class_<FrozenTensors>(module, "FrozenTensors")
+      .def(py::init<std::vector<std::size_t>, const std::vector<at::Tensor>&>(),
+           py::arg("positions"), py::arg("tensors"))
+      .def_property_readonly("positions", &FrozenTensors::positions)
+      .def("is_current", &FrozenTensors::is_current, py::arg("inputs"))
+      .def("changed", &FrozenTensors::changed, py::arg("inputs"));
+}
+
+}  // namespace npu::python
