@@ -98,15 +98,15 @@ class CompiledGraph:
             constants=frozenset(self._placeholders[p].name for p in self._freezable),
             kept_ops=frozenset(self._config.fallback_ops),
         )
-        disabled = set(self._config.disabled_passes)
-        if self._config.compression is not None:
-            # Compression looks for one constant per weight.
-            disabled.add("merge_linears")
         graph = self._module.graph
         self._dump.write_stage("capture", graph)
         with observe.span("compile", "passes", graph=self._name):
             results = run_passes(
-                graph, facts, disabled=disabled, watch=lambda one, _: self._dump.watch(one, graph)
+                graph,
+                facts,
+                enabled=self._config.enabled_passes,
+                disabled=self._config.disabled_passes,
+                watch=lambda one, _: self._dump.watch(one, graph),
             )
         self._dump.finish_passes(graph)
         self._module.recompile()

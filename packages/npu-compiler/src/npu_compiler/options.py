@@ -59,6 +59,7 @@ class CompilerConfig:
         fallback_ops: ops, as in "aten.gelu.default", that are to run eagerly.
         device_options: OpenVINO properties for the device's compiler, beside those that a precision
             asks for, as {"SNIPPETS_MODE": "DISABLE"}.
+        enabled_passes: passes, as in "merge_linears", that run beside those which run by default.
         disabled_passes: passes, as in "fuse_linear", that are left out; see npu_compiler.pipeline.
         group_size: inputs of an int4 weight that share a scale: 32, 64 or 128.
         activations: "int8" beside dtype "int8": convolutions and matrix products compute in int8.
@@ -82,6 +83,7 @@ class CompilerConfig:
     freeze: bool = True
     fallback_ops: tuple[str, ...] = ()
     device_options: Mapping[str, str] = field(default_factory=dict)
+    enabled_passes: tuple[str, ...] = ()
     disabled_passes: tuple[str, ...] = ()
     group_size: int = 64
     activations: str | None = None
@@ -106,7 +108,8 @@ class CompilerConfig:
             self._set("cache_dir", Path(self.cache_dir).expanduser())
         self._set("fallback_ops", _op_names(self.fallback_ops))
         self._set("device_options", _properties(self.device_options))
-        self._set("disabled_passes", _pass_names(self.disabled_passes))
+        for name in ("enabled_passes", "disabled_passes"):
+            self._set(name, _pass_names(name, getattr(self, name)))
         self._set("buckets", _buckets(self.buckets))
         if self.dtype is not None:
             self._set("dtype", _precision_of("dtype", self.dtype))
@@ -154,6 +157,12 @@ class CompilerConfig:
                 f"dtype {self.dtype!r}: compressed weights are constants and are not trained",
                 "training True",
                 "Train in a float dtype and compress afterwards",
+            )
+        if "merge_linears" in self.enabled_passes:
+            raise _conflict(
+                f"dtype {self.dtype!r}: compression looks for one constant per weight",
+                "merge_linears among enabled_passes",
+                "Leave it out",
             )
         if not self.freeze:
             raise _conflict(
@@ -274,10 +283,10 @@ def _properties(value: Any) -> dict[str, str]:
     return dict(value)
 
 
-def _pass_names(value: Any) -> tuple[str, ...]:
+def _pass_names(option: str, value: Any) -> tuple[str, ...]:
     is_list = isinstance(value, (list, tuple, set, frozenset))
     if not is_list:
-        raise _bad_value("disabled_passes", 'a list of names such as "fuse_linear"', value)
+        raise _bad_value(option, 'a list of names such as "fuse_linear"', value)
     if not value:
         return ()
     from npu_compiler.pipeline import pass_names  # late: it imports the passes and their ops
@@ -285,7 +294,7 @@ def _pass_names(value: Any) -> tuple[str, ...]:
     for name in value:
         if name not in pass_names():
             rule = f"names of passes ({', '.join(pass_names())})"
-            raise _bad_value("disabled_passes", rule, name)
+            raise _bad_value(option, rule, name)
     return tuple(value)
 
 

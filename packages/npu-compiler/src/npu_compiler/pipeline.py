@@ -96,6 +96,7 @@ def run_passes(
     graph: fx.Graph,
     facts: Facts,
     *,
+    enabled: Iterable[str] = (),
     disabled: Iterable[str] = (),
     watch: Callable[[GraphPass, PassResult], None] | None = None,
 ) -> tuple[PassResult, ...]:
@@ -104,16 +105,18 @@ def run_passes(
     Args:
         graph: functional aten calls with fake values in `meta["val"]`.
         facts: what passes may know.
-        disabled: names of passes to leave out.
+        enabled: names of passes to run that do not run by default.
+        disabled: names of passes to leave out; it wins over enabled.
         watch: called after each pass with the pass and what it did.
 
     Raises:
         PassError: [pass-broke-graph] a pass left a graph that is not what it was given.
     """
-    without = set(disabled)
+    asked, without = set(enabled), set(disabled)
     results = []
     for graph_pass in PASSES:
-        if graph_pass.name in without:
+        is_on = graph_pass.by_default or graph_pass.name in asked
+        if not is_on or graph_pass.name in without:
             continue
         result = graph_pass.run(graph, facts)
         results.append(result)

@@ -400,14 +400,22 @@ def products_in(path) -> int:
 
 def test_passes_run_on_exported_graphs(tmp_path, close):
     model, x = Gated(), torch.randn(3, 64)
-    path = folder_of(tmp_path, model, x)
+    path = folder_of(tmp_path, model, x, enabled_passes=["merge_linears"])
     close(npu_compiler.load(path)(x), model(x))
     assert products_in(path) == 1
 
 
-def test_passes_can_be_left_out(tmp_path):
-    path = folder_of(tmp_path, Gated(), torch.ones(3, 64), disabled_passes=["merge_linears"])
+def test_pass_that_is_not_asked_for_does_not_run(tmp_path):
+    path = folder_of(tmp_path, Gated(), torch.ones(3, 64))
     assert products_in(path) == 2
+
+
+def test_layers_that_are_compressed_are_not_merged(tmp_path):
+    with pytest.raises(OptionError, match="one constant per weight") as caught:
+        folder_of(
+            tmp_path, Gated(), torch.ones(3, 64), dtype="int8", enabled_passes=["merge_linears"]
+        )
+    assert caught.value.code == "option-conflict"
 
 
 def test_layers_of_one_input_are_compressed_each(tmp_path):

@@ -125,10 +125,12 @@ def capture_module(
     constants = _constants(program)
     _drop_shape_checks(program.graph_module.graph)
     facts = Facts(kind="inference", constants=frozenset(constants))
-    # Compression looks for one constant per weight.
-    merging = ("merge_linears",) if config.compression is not None else ()
-    disabled = (*config.disabled_passes, *_NOT_HERE, *merging)
-    run_passes(program.graph_module.graph, facts, disabled=disabled)
+    run_passes(
+        program.graph_module.graph,
+        facts,
+        enabled=config.enabled_passes,
+        disabled=(*config.disabled_passes, *_NOT_HERE),
+    )
     called = inspect.signature(model.forward)
     order = (*called.bind_partial(*args).arguments, *kwargs)
     return Captured(program, constants, inputs, called, order)

@@ -59,13 +59,15 @@ class GraphPass(abc.ABC):
     """A rewrite of a functional aten graph whose nodes carry fake values in `meta["val"]`.
 
     A subclass is a frozen dataclass: its fields are its options, `name`, `stage` and `kinds` its
-    declaration, `_rewrite` its work. `run` checks afterwards that the graph is well formed, that
-    every call has a value, and that inputs and outputs are what they were.
+    declaration, `_rewrite` its work. A pass that pays on some devices alone is not `by_default`: it
+    runs where it is asked for, as the tuner does. `run` checks afterwards that the graph is well
+    formed, that every call has a value, and that inputs and outputs are what they were.
     """
 
     name: ClassVar[str]
     stage: ClassVar[str]
     kinds: ClassVar[frozenset[str]] = ALL_KINDS
+    by_default: ClassVar[bool] = True
 
     @abc.abstractmethod
     def _rewrite(self, graph: fx.Graph, facts: Facts) -> int:

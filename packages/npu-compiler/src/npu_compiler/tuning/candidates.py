@@ -19,6 +19,7 @@ class Candidate:
 
     Attributes:
         name: in records and reports; it must not change its meaning.
+        enabled_passes: run beside those of the configuration.
         disabled_passes: left out beside those of the configuration.
         device_options: properties of the device's compiler.
         precision: to compute in; tried only where the configuration leaves it open.
@@ -26,6 +27,7 @@ class Candidate:
     """
 
     name: str
+    enabled_passes: tuple[str, ...] = ()
     disabled_passes: tuple[str, ...] = ()
     device_options: tuple[tuple[str, str], ...] = ()
     precision: str | None = None
@@ -34,6 +36,8 @@ class Candidate:
     def fits(self, config: CompilerConfig) -> bool:
         """Whether a configuration leaves open what the candidate decides."""
         if self.precision is not None and (config.computed_in or config.compression):
+            return False
+        if "merge_linears" in self.enabled_passes and config.compression:
             return False
         return not (self.on_host and (config.strict or config.compression))
 
@@ -45,6 +49,7 @@ class Candidate:
             fallback = tuple(sorted({*fallback, *ops}))
         return dataclasses.replace(
             config,
+            enabled_passes=(*config.enabled_passes, *self.enabled_passes),
             disabled_passes=(*config.disabled_passes, *self.disabled_passes),
             device_options={**dict(config.device_options), **dict(self.device_options)},
             precision=self.precision or config.precision,
@@ -55,7 +60,7 @@ class Candidate:
 # The first is what an untuned graph gets: nothing slower than it is ever chosen.
 CANDIDATES: tuple[Candidate, ...] = (
     Candidate("default"),
-    Candidate("separate linears", disabled_passes=("merge_linears",)),
+    Candidate("merged linears", enabled_passes=("merge_linears",)),
     Candidate("masks kept", disabled_passes=("recognize_causal_mask",)),
     Candidate("no snippets", device_options=(("SNIPPETS_MODE", "DISABLE"),)),
     Candidate("bfloat16", precision="bfloat16"),

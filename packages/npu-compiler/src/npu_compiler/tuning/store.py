@@ -77,7 +77,7 @@ def tuning_key(graph: fx.Graph, *, kind: str, config: CompilerConfig) -> str:
 
 _CONFIG = (
     "computed_in", "compression", "group_size", "symmetric", "strict", "freeze", "fallback_ops",
-    "disabled_passes", "device_options",
+    "enabled_passes", "disabled_passes", "device_options",
 )  # fmt: skip
 
 
