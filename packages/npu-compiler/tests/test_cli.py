@@ -42,7 +42,9 @@ def test_explain_prints_json(script, capsys):
 
 def test_explain_of_no_file_is_an_error(capsys):
     assert main(["explain", "nowhere.py"]) == 2
-    assert "nowhere.py" in capsys.readouterr().err
+    message = capsys.readouterr().err
+    assert "nowhere.py" in message
+    assert "[script-absent]" in message
 
 
 def test_show_renders_what_was_dumped(compiled, monkeypatch, tmp_path, capsys):

@@ -75,3 +75,37 @@ def test_recurrent_model_is_refused():
     with pytest.raises(CaptureError, match="MambaForCausalLM") as caught:
         capture_step(model)
     assert caught.value.code == "unsupported-cache"
+
+
+class FixedLength(transformers.LlamaForCausalLM):
+    """Its code makes a number of a size."""
+
+    def forward(self, input_ids, **kwargs):
+        int(input_ids.shape[1])
+        return super().forward(input_ids, **kwargs)
+
+
+class Untraceable(transformers.LlamaForCausalLM):
+    """Its code asks for what stands in a tensor."""
+
+    def forward(self, input_ids, **kwargs):
+        assert input_ids.max() < 97
+        return super().forward(input_ids, **kwargs)
+
+
+@pytest.mark.parametrize(
+    "kind, rule, code",
+    [
+        (FixedLength, "FixedLength: the tokens must be free to vary", "fixed-size"),
+        (Untraceable, "Untraceable: cannot be traced.*data-dependent", "capture-failed"),
+    ],
+    ids=["fixed", "untraceable"],
+)
+def test_model_that_cannot_be_one_program_is_refused(kind, rule, code):
+    config = transformers.LlamaConfig(
+        vocab_size=97, hidden_size=16, intermediate_size=16, num_hidden_layers=1,
+        num_attention_heads=2, num_key_value_heads=2,
+    )  # fmt: skip
+    with pytest.raises(CaptureError, match=rule) as caught:
+        capture_step(kind(config).eval())
+    assert caught.value.code == code

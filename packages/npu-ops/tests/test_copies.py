@@ -83,6 +83,11 @@ def test_shapes_that_do_not_fit_are_an_error():
         torch.zeros(2, device="npu").copy_(torch.zeros(3))
 
 
+def test_empty_tensor_of_another_layout_is_an_error():
+    with pytest.raises(NotImplementedError, match=r"got layout Jagged.*\[empty-layout\]"):
+        torch.empty(2, layout=torch.jagged, device="npu")
+
+
 def test_copy_from_meta_is_an_error():
     with pytest.raises((RuntimeError, NotImplementedError)):
         torch.zeros(2, device="npu").copy_(torch.zeros(2, device="meta"))

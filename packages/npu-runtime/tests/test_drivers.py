@@ -4,6 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from npu_runtime import DeviceError, InputError, kernels
+from npu_runtime.conformance.locate import find_driver
+
 SCANS = """
 import importlib.metadata
 real, groups = importlib.metadata.entry_points, []
@@ -45,6 +48,33 @@ def test_a_wheel_that_fails_is_warned_of_and_another_driver_serves(run_python, v
     )
     assert done.stdout.strip() == "openvino", done.stderr
     assert "lost: OSError: no chip here; the driver openvino serves instead" in done.stderr
+
+
+def test_a_driver_that_no_wheel_has_is_an_error():
+    with pytest.raises(InputError, match=r"'nobody'.*openvino") as caught:
+        find_driver("nobody")
+    assert caught.value.code == "driver-unknown"
+
+
+def test_the_error_of_a_failed_driver_call_carries_the_code(run_python):
+    code = (
+        "import torch, npu_runtime\n"
+        "from npu_runtime import sim\n"
+        "torch.ones(1, device='npu').cpu()\n"
+        "event = torch.npu.Event(enable_timing=True); event.record(); event.synchronize()\n"
+        "try:\n"
+        "    with sim.failure('event_time_ns'): event.elapsed_time(event)\n"
+        "except RuntimeError as error: print(error)\n"
+    )
+    done = run_python(code, NPU_DRIVER="sim")
+    assert done.stdout.rstrip().endswith("[driver-call]"), done.stdout + done.stderr
+
+
+def test_kernels_that_are_not_installed_are_an_error(monkeypatch):
+    monkeypatch.setattr(kernels, "_KERNEL_PACKAGE", "npu_ops_that_nobody_has")
+    with pytest.raises(DeviceError, match="pip install npu-ops") as caught:
+        kernels.kernel_package()
+    assert caught.value.code == "kernels-absent"
 
 
 def test_a_wheel_that_fails_and_was_asked_for_says_why(run_python, vendor):

@@ -124,6 +124,13 @@ def test_an_unexpected_failure_of_a_builder_is_an_exception_of_the_call(
         product()
 
 
+def test_programs_want_the_package_that_builds_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choice.importlib.metadata, "entry_points", lambda **_: ())
+    with pytest.raises(OpsError, match="npu-compiler; it is not installed") as caught:
+        choice._builder()
+    assert caught.value.code == "no-builder"
+
+
 @pytest.mark.parametrize(
     "make",
     [
