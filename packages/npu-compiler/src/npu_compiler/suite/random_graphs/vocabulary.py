@@ -447,8 +447,8 @@ def _embedding(values: Values) -> Draft | None:
 
 
 def _by_tensor(values: Values) -> Draft | None:
-    """x[i], x[:, i], x[i, i]."""
-    where = values.pick(_is_indices)
+    """x[i], x[:, i], x[i, i]; AOTAutograd refuses an index of rank 0, whose value torch reads."""
+    where = values.pick(lambda tensor: _is_indices(tensor) and tensor.dim() > 0)
     index = values.pick(lambda tensor: tensor.dim() > 1 and min(tensor.shape[:2]) > 1)
     if where is None or index is None:
         return None
