@@ -14,13 +14,9 @@ from pathlib import Path
 
 from npu_llm.precision import DEFAULT_PRECISION, PRECISIONS
 from npu_runtime import NpuError
+from npu_runtime.commands import EXIT_BROKEN_PIPE, EXIT_ERROR, EXIT_INTERRUPTED
 
-__all__ = ["EXIT_BROKEN_PIPE", "EXIT_ERROR", "EXIT_INTERRUPTED", "main"]
-
-EXIT_ERROR = 2
-# As a shell counts a process that a signal ended: 128 and the signal's number.
-EXIT_INTERRUPTED = 130
-EXIT_BROKEN_PIPE = 141
+__all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
