@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from npu_compiler.building import Piece, build_program, check_outputs
+from npu_compiler.building import BuiltProgram, Piece, build_program, check_outputs
 from npu_compiler.capability import is_symbolic
 from npu_compiler.execution import ProgramCall
 from npu_compiler.options import CompilerConfig
@@ -32,11 +32,15 @@ class Assembled:
         run: takes the graph's inputs, returns its outputs.
         programs: what was compiled.
         constant_inputs: placeholder names that became constants of at least one program.
+        built: the programs.
+        outer: the graph around their calls, which `run` executes; None where there are no programs.
     """
 
     run: Callable[..., Any]
     programs: tuple[ProgramRecord, ...]
     constant_inputs: frozenset[str]
+    built: tuple[BuiltProgram, ...] = ()
+    outer: fx.Graph | None = None
 
 
 def assemble(
@@ -68,21 +72,25 @@ def assemble(
     for piece in pieces:
         check_outputs(piece, home=home, exact_strides=exact_strides)
     outer = _Outer(graph_module)
-    records: list[ProgramRecord] = []
+    built: list[BuiltProgram] = []
     frozen: set[str] = set()
     by_level = dict(zip((segment.level for segment in plan.segments), pieces, strict=True))
     calls: dict[int, ProgramCall] = {}
     for index, (level, piece) in enumerate(by_level.items()):
         program_name = name if len(by_level) == 1 else f"{name}/{index}"
         own = {node.name: constants[node.name] for node in piece.inputs if node.name in constants}
-        call, record = build_program(
-            piece, constants=own, config=config, home=home, name=program_name
-        )
-        calls[level] = call
-        records.append(record)
+        program = build_program(piece, constants=own, config=config, home=home, name=program_name)
+        calls[level] = program.call
+        built.append(program)
         frozen.update(own)
-    run = outer.build(plan, by_level, calls, frozen)
-    return Assembled(run, tuple(records), frozenset(frozen))
+    whole = outer.build(plan, by_level, calls, frozen)
+    return Assembled(
+        run=whole.forward,
+        programs=tuple(program.record for program in built),
+        constant_inputs=frozenset(frozen),
+        built=tuple(built),
+        outer=whole.graph,
+    )
 
 
 def _needed_symbols(graph: fx.Graph, plan: Plan) -> set[fx.Node]:
@@ -192,8 +200,8 @@ class _Outer:
         pieces: Mapping[int, Piece],
         calls: Mapping[int, ProgramCall],
         frozen: set[str],
-    ) -> Callable[..., Any]:
-        """Returns a function of the graph's inputs."""
+    ) -> fx.GraphModule:
+        """Returns a module of the graph's inputs."""
         symbols = self._symbols(plan, pieces)
         waiting: dict[int, list[fx.Node]] = {}
         for node in self._module.graph.nodes:
@@ -220,8 +228,7 @@ class _Outer:
                 setattr(root, node.target, getattr(self._module, node.target))
         for key, call in targets.items():
             setattr(root, key, call)
-        outer = fx.GraphModule(root, self._graph)
-        return outer.forward
+        return fx.GraphModule(root, self._graph)
 
     def _symbols(self, plan: Plan, pieces: Mapping[int, Piece]) -> list[fx.Node]:
         """Symbolic numbers to compute between programs, in the graph's order."""

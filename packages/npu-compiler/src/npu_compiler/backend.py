@@ -1,8 +1,7 @@
 """The backend that `torch.compile(model, backend="npu")` names.
 
-It captures: dynamo hands a graph over, AOTAutograd makes it functional and, for training, splits it
-into forward and backward. Compiling these graphs is npu_compiler.compilation's work, choosing how
-npu_compiler.tuning's, and serving sizes that vary by static programs npu_compiler.buckets'.
+dynamo hands a graph over. One that an earlier process compiled is found by npu_compiler.recall; any
+other goes the full way, which is npu_compiler.tracing's.
 """
 
 from __future__ import annotations
@@ -12,15 +11,9 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._dynamo.backends.common import aot_autograd
-from torch._functorch.partitioners import min_cut_rematerialization_partition
 
-from npu_compiler.buckets import BucketedGraph, wants_static_programs
-from npu_compiler.buckets.sizes import Sizes
-from npu_compiler.capture import decompositions, keep_attention_whole
 from npu_compiler.options import CompilerConfig, backend_options
-from npu_compiler.tuning.session import make_graph
-from npu_runtime import observe
+from npu_compiler.recall import GraphMemory
 
 __all__ = ["npu"]
 
@@ -55,40 +48,22 @@ def npu(
 def _capture(
     graph_module: fx.GraphModule, example_inputs: Sequence[Any], config: CompilerConfig
 ) -> Callable[..., Any]:
-    if not torch.is_grad_enabled():
-        keep_attention_whole(graph_module)
+    memory = GraphMemory(graph_module, example_inputs, config)
 
-    def compiler(kind: str) -> Callable[[fx.GraphModule, Sequence[Any]], Any]:
-        def compile_graph(graph: fx.GraphModule, inputs: Sequence[Any]) -> Any:
-            positions = _static_positions() if kind == "inference" else ()
+    def full_way(inputs: Sequence[Any]) -> Callable[..., Any]:
+        return _trace(graph_module, inputs, config, rebuilds=1)
 
-            def compile_whole(module: fx.GraphModule) -> Any:
-                return make_graph(module, kind=kind, static_positions=positions, config=config)
+    return memory.recall(full_way) or _trace(graph_module, example_inputs, config, memory=memory)
 
-            sizes = Sizes(graph.graph)
-            if sizes.symbols and sizes.is_whole and wants_static_programs(config):
-                return BucketedGraph(
-                    graph,
-                    sizes,
-                    is_padding=kind == "inference",
-                    kept=positions,
-                    buckets=config.bucket_sizes,
-                    compile_static=compile_whole,
-                )
-            return compile_whole(graph)
 
-        return compile_graph
+def _trace(
+    graph_module: fx.GraphModule, inputs: Sequence[Any], config: CompilerConfig, **how: Any
+) -> Callable[..., Any]:
+    # Late: with AOTAutograd, passes and converters it takes half a second, which a graph that is
+    # known from an earlier process does not need.
+    from npu_compiler.tracing import trace
 
-    capture = aot_autograd(
-        fw_compiler=compiler("forward"),
-        bw_compiler=compiler("backward"),
-        inference_compiler=compiler("inference"),
-        partition_fn=min_cut_rematerialization_partition,
-        decompositions=decompositions(),
-        keep_inference_input_mutations=True,
-    )
-    with observe.span("compile", "capture"):
-        return capture(graph_module, example_inputs)
+    return trace(graph_module, inputs, config, **how)
 
 
 def _without_gradients(
@@ -103,13 +78,6 @@ def _without_gradients(
             return captured(*args)
 
     return run
-
-
-def _static_positions() -> tuple[int, ...]:
-    """Inputs of the graph being compiled that are parameters and buffers."""
-    context = torch._guards.TracingContext.try_get()
-    metadata = context.fw_metadata if context is not None else None
-    return tuple(metadata.static_input_indices) if metadata is not None else ()
 
 
 # Read by torch.compile's listing of backends.

@@ -18,7 +18,7 @@ from torch import fx
 import npu_runtime
 from npu_compiler.capability import is_symbolic
 from npu_compiler.config import read_settings
-from npu_compiler.content import program_key
+from npu_compiler.content import ProgramContent, program_content
 from npu_compiler.debug import dump_program
 from npu_compiler.errors import LoweringError
 from npu_compiler.execution import ProgramCall
@@ -26,11 +26,12 @@ from npu_compiler.layout import axis_order, inverse_order, is_dense
 from npu_compiler.lowering import LoweredModel, lower
 from npu_compiler.options import CompilerConfig
 from npu_compiler.programs import ProgramCache, compile_options, load_tolerant
-from npu_compiler.quantize import CompressedWeight, CompressionReport, compress_weights
-from npu_compiler.records import ProgramRecord
+from npu_compiler.quantize import CompressionReport, compress_weights
+from npu_compiler.records import ProgramRecord, compression_report
 from npu_runtime import observe
 
 __all__ = [
+    "BuiltProgram",
     "Piece",
     "RefusedNode",
     "build_program",
@@ -74,6 +75,29 @@ class Piece:
     outputs: tuple[fx.Node, ...]
 
 
+@dataclass(frozen=True)
+class BuiltProgram:
+    """A program ready to call.
+
+    Attributes:
+        call: of it.
+        record: what is to be told about it.
+        content: what it is made of; None where that cannot be said, or nothing is kept.
+        input_orders: per input the axes in the order their bytes lie, None for their own.
+        output_orders: per output the permutation that makes the graph's result of the port's.
+        home: device type of the results.
+        device_options: properties of the device's compiler beside those of the precision.
+    """
+
+    call: ProgramCall
+    record: ProgramRecord
+    content: ProgramContent | None
+    input_orders: tuple[tuple[int, ...] | None, ...]
+    output_orders: tuple[tuple[int, ...] | None, ...]
+    home: str
+    device_options: Mapping[str, str]
+
+
 def check_outputs(piece: Piece, *, home: str, exact_strides: bool) -> None:
     """Raises RefusedNode for a result that a program cannot give."""
     for node in piece.outputs:
@@ -91,8 +115,8 @@ def build_program(
     config: CompilerConfig,
     home: str,
     name: str,
-) -> tuple[ProgramCall, ProgramRecord]:
-    """Returns the program of a piece, ready to call, and what is to be told about it.
+) -> BuiltProgram:
+    """Returns the program of a piece, ready to call.
 
     Args:
         piece: of a graph.
@@ -108,15 +132,12 @@ def build_program(
     program, is_cached = building.load()
     inputs = tuple(building.facts["inputs"])
     orders = building.output_orders
-    call = ProgramCall(
-        program,
-        input_orders=[building.input_orders.get(key) for key in inputs],
-        output_orders=[
-            inverse_order(orders[index]) if index in orders else None
-            for index in range(len(piece.outputs))
-        ],
-        home=home,
+    input_orders = tuple(building.input_orders.get(key) for key in inputs)
+    output_orders = tuple(
+        inverse_order(orders[index]) if index in orders else None
+        for index in range(len(piece.outputs))
     )
+    call = ProgramCall(program, input_orders=input_orders, output_orders=output_orders, home=home)
     call.input_names = inputs
     record = ProgramRecord(
         name=name,
@@ -130,7 +151,15 @@ def build_program(
         compile_time_s=program.compile_time_s,
         from_cache=is_cached and program.loaded_from_cache,
     )
-    return call, record
+    return BuiltProgram(
+        call=call,
+        record=record,
+        content=building.content,
+        input_orders=input_orders,
+        output_orders=output_orders,
+        home=home,
+        device_options=config.device_options,
+    )
 
 
 class _Building:
@@ -158,6 +187,7 @@ class _Building:
         self.lower_time_s = 0.0
         self.facts: dict[str, Any] = {}
         self.compression: CompressionReport | None = None
+        self.content: ProgramContent | None = None
 
     def load(self) -> tuple[npu_runtime.Program, bool]:
         """Returns the program, and whether it was in the cache."""
@@ -175,20 +205,22 @@ class _Building:
             calls = [n for n in self._piece.module.graph.nodes if n.op == "call_function"]
             reason = f"the device refuses the program: {_brief(error)}"
             raise RefusedNode(calls, reason) from error
-        self.compression = _report(self.facts["compression"])
+        self.compression = compression_report(self.facts["compression"])
         return program, cache.statistics.hits > 0
 
     def _key(self, options: Mapping[str, str]) -> str | None:
         if read_settings().cache_size_bytes == 0:
             return None
         with observe.span("compile", "key", program=self._name):
-            return program_key(
+            self.content = program_content(
                 self._piece.module,
-                constants=self._constants,
+                weights=self._constants,
                 orders=[sorted(self.input_orders.items()), sorted(self.output_orders.items())],
-                options=options,
                 config=self._config,
             )
+            if self.content is None:
+                return None
+            return self.content.key(self._constants, options=options)
 
     def _build(self) -> tuple[ov.Model, dict[str, Any]]:
         """Lowers the piece; the second part is what a later process needs without lowering."""
@@ -234,16 +266,6 @@ def _input_orders(
         for name, value in values.items()
         if isinstance(value, torch.Tensor) and (order := axis_order(value)) is not None
     }
-
-
-def _report(content: Mapping[str, Any] | None) -> CompressionReport | None:
-    if content is None:
-        return None
-    weights = tuple(
-        CompressedWeight(**{**weight, "shape": tuple(weight["shape"])})
-        for weight in content["weights"]
-    )
-    return CompressionReport(**{**content, "weights": weights})
 
 
 def _compress(model: ov.Model, config: CompilerConfig) -> CompressionReport | None:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 
 from npu_compiler.programs import ProgramCache
+from npu_compiler.recall import GraphStore
 
 __all__ = ["main"]
 
@@ -33,5 +34,6 @@ def main(arguments: Sequence[str]) -> int:
     )
     if given.clear:
         cache.clear()
+        GraphStore().clear()
         print("removed")
     return 0

@@ -5,7 +5,6 @@ Capturing is npu_compiler.backend's work, planning npu_compiler.partition's.
 
 from __future__ import annotations
 
-import itertools
 import logging
 import threading
 from collections.abc import Callable, Sequence
@@ -25,13 +24,12 @@ from npu_compiler.partition import Plan, make_plan
 from npu_compiler.passes.base import Facts, PassResult
 from npu_compiler.passes.write_in_place import written_inputs
 from npu_compiler.pipeline import run_passes
-from npu_compiler.records import EagerNode, GraphRecord, publish
+from npu_compiler.records import EagerNode, GraphRecord, next_graph_name, publish
 from npu_runtime import FrozenTensors, observe
 
 __all__ = ["CompiledGraph"]
 
 _logger = logging.getLogger(__name__)
-_numbers = itertools.count()
 
 # A weight that changed so often is being trained or swapped: from then on it is an input.
 _REBUILDS = 2
@@ -48,6 +46,8 @@ class CompiledGraph:
         static_positions: Sequence[int],
         config: CompilerConfig,
         tuned: str | None = None,
+        on_ready: Callable[[GraphRecord, Assembled], None] | None = None,
+        rebuilds: int = 0,
     ) -> None:
         """Takes a graph; nothing is compiled before the first call.
 
@@ -58,6 +58,8 @@ class CompiledGraph:
                 write to are frozen, in inference.
             config: see CompilerConfig.
             tuned: name of the candidate that was measured as the fastest.
+            on_ready: told what came of it, when it is compiled for the first time.
+            rebuilds: how often the graph was made ready before, with other weights.
         """
         # AOTAutograd's sign for the calling convention with one list. It stands on the object:
         # the wrapper around backward graphs copies that and not the class.
@@ -66,13 +68,14 @@ class CompiledGraph:
         self._placeholders = [n for n in graph_module.graph.nodes if n.op == "placeholder"]
         self._kind = kind
         self._config = config
-        self._name = f"graph_{next(_numbers)}"
+        self._name = next_graph_name()
         self._tuned = tuned
+        self._on_ready = on_ready
         self._dump = GraphDump(self._name)
         self._lock = threading.Lock()
         self._run: Callable[..., Any] | None = None
         self._frozen: FrozenTensors | None = None
-        self._rebuilds = 0
+        self._rebuilds = rebuilds
         is_frozen_kind = kind == "inference" and config.freeze and not config.training
         self._freezable = self._freezable_positions(static_positions) if is_frozen_kind else []
         self._passes = self._rewrite()
@@ -152,6 +155,9 @@ class CompiledGraph:
         record = self._record(plan, assembled)
         self._dump.write_record(plan, record)
         publish(record)
+        if self._on_ready is not None:
+            self._on_ready(record, assembled)
+            self._on_ready = None
         return assembled.run
 
     def _assemble(self, constants: dict[str, torch.Tensor]) -> tuple[Plan, Assembled]:

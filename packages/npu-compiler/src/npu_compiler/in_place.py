@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from npu_compiler.backend import npu
 from npu_compiler.errors import OptionError
 from npu_compiler.options import CompilerConfig, resolve_config
 
@@ -105,7 +106,7 @@ def options_of(config: CompilerConfig) -> dict[str, Any]:
 
 def _compiled_call(module: nn.Module, config: CompilerConfig) -> Callable[..., Any]:
     fast = torch.compile(
-        plain_call(module), backend="npu", dynamic=config.dynamic, options=options_of(config)
+        plain_call(module), backend=npu, dynamic=config.dynamic, options=options_of(config)
     )
 
     @functools.wraps(module.forward)

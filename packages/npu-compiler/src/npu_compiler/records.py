@@ -6,12 +6,16 @@ Showing it is npu_compiler.explain's work.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import threading
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from npu_compiler.passes.base import PassResult
-from npu_compiler.quantize import CompressionReport
+
+if TYPE_CHECKING:
+    from npu_compiler.quantize import CompressionReport
 
 __all__ = [
     "CompileStatistics",
@@ -20,7 +24,10 @@ __all__ = [
     "ProgramRecord",
     "collecting",
     "compile_statistics",
+    "compression_report",
+    "next_graph_name",
     "publish",
+    "recalled_record",
 ]
 
 
@@ -123,6 +130,7 @@ class CompileStatistics:
         return self.programs - self.from_cache
 
 
+_numbers = itertools.count()
 _statistics = CompileStatistics()
 _collectors: list[list[GraphRecord]] = []
 _lock = threading.Lock()
@@ -146,6 +154,47 @@ def collecting() -> Iterator[list[GraphRecord]]:
 def compile_statistics() -> CompileStatistics:
     """Returns what this process compiled so far; the difference of two tells about a part."""
     return _statistics
+
+
+def next_graph_name() -> str:
+    """Returns the name of the next graph of this process, such as graph_0."""
+    return f"graph_{next(_numbers)}"
+
+
+def compression_report(content: Mapping[str, Any] | None) -> CompressionReport | None:
+    """Makes a report of what dataclasses.asdict and JSON made of one."""
+    if content is None:
+        return None
+    from npu_compiler.quantize import CompressedWeight, CompressionReport  # late: imports openvino
+
+    weights = tuple(
+        CompressedWeight(**{**weight, "shape": tuple(weight["shape"])})
+        for weight in content["weights"]
+    )
+    return CompressionReport(**{**content, "weights": weights})
+
+
+def recalled_record(content: Mapping[str, Any], *, name: str) -> GraphRecord:
+    """Makes the record of a graph whose program an earlier process made, out of that one's record.
+
+    Args:
+        content: what dataclasses.asdict and JSON made of it: one program, nothing eager.
+        name: of the graph in this process.
+    """
+    (written,) = content["programs"]
+    program = ProgramRecord(
+        **{**written, "compression": compression_report(written["compression"])}
+    )
+    record = GraphRecord(
+        **{
+            **content,
+            "eager": (),
+            "programs": (),
+            "passes": tuple(PassResult(**result) for result in content["passes"]),
+        }
+    )
+    program = replace(program, name=name, lower_time_s=0.0, compile_time_s=0.0, from_cache=True)
+    return replace(record, name=name, programs=(program,), rebuilds=0)
 
 
 def publish(record: GraphRecord) -> None:

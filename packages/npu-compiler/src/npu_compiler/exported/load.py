@@ -68,6 +68,13 @@ class LoadedModel:
         """In which the model computes."""
         return self.manifest.precision
 
+    @property
+    def from_cache(self) -> bool:
+        """Whether the device compiled nothing, because an earlier load had left what it needs."""
+        runner = self._arrays or self._tensors
+        assert runner is not None
+        return runner.from_cache
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the model once.
 

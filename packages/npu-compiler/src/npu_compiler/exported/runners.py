@@ -5,29 +5,28 @@ Checking a call and putting results together is npu_compiler.exported.load's wor
 
 from __future__ import annotations
 
-import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import numpy as np
 import openvino as ov
 from openvino.preprocess import PrePostProcessor
 
 from npu_compiler.config import read_settings
-from npu_compiler.device_options import WITHOUT_SNIPPETS, device_options, is_snippets_failure
+from npu_compiler.device_options import device_options
 from npu_compiler.errors import ExportError
+from npu_compiler.exported.kept import KeptModel
 from npu_compiler.exported.manifest import Manifest, PortSpec
 
 __all__ = ["ArrayRunner", "Runner", "tensor_runner"]
 
-_logger = logging.getLogger(__name__)
-_Loaded = TypeVar("_Loaded")
-
 
 class Runner(Protocol):
     """One way to run a model."""
+
+    from_cache: bool
 
     def describe(self, port: PortSpec, value: Any) -> tuple[str, tuple[int, ...]]:
         """Returns dtype and shape of a value that is given for an input."""
@@ -57,11 +56,23 @@ class ArrayRunner:
         options = device_options(
             manifest.precision, device=chosen, has_float16="FP16" in capabilities
         )
+        ports = (*manifest.inputs, *manifest.outputs)
+        is_exchanged = any(port.dtype == "bfloat16" for port in ports)
+
+        def compile_model(given: dict[str, str], blobs: Path | None) -> ov.CompiledModel:
+            kept = {} if blobs is None else {"CACHE_DIR": str(blobs)}
+            if is_exchanged:
+                # With its weights: OpenVINO finds no blob without them again for a model in memory.
+                model = _exchange_float32(core.read_model(str(path)))
+                return core.compile_model(model, chosen, {**kept, **given})
+            size = {} if blobs is None else {"CACHE_MODE": "OPTIMIZE_SIZE"}
+            return core.compile_model(str(path), chosen, {**kept, **size, **given})
+
+        kept = KeptModel(
+            path, {"device": _identity(core, chosen), "options": options, "by": "array"}
+        )
         try:
-            model = _exchange_float32(core.read_model(str(path)))
-            self._compiled = _tolerant(
-                lambda chosen_options: core.compile_model(model, chosen, chosen_options), options
-            )
+            self._compiled = kept.load(compile_model, options, from_cache=_is_from_cache)
         except RuntimeError as failure:
             text = " ".join(str(failure).split())
             raise ExportError(
@@ -69,6 +80,7 @@ class ArrayRunner:
                 "another device, or export again with this version of OpenVINO.",
                 code="export-load",
             ) from failure
+        self.from_cache = _is_from_cache(self._compiled)
         self._own = threading.local()
 
     def describe(self, port: PortSpec, value: Any) -> tuple[str, tuple[int, ...]]:
@@ -98,13 +110,23 @@ def tensor_runner(path: Path, manifest: Manifest) -> Runner:
     import npu_runtime
     from npu_compiler.programs.precision import compile_options
 
-    program = _tolerant(
-        lambda options: npu_runtime.load_program(path, name=manifest.name, options=options),
-        compile_options(manifest.precision),
+    def load_program(given: dict[str, str], blobs: Path | None) -> npu_runtime.Program:
+        kept = {} if blobs is None else {"CACHE_MODE": "OPTIMIZE_SIZE"}
+        return npu_runtime.load_program(
+            path, name=manifest.name, options={**kept, **given}, cache_dir=blobs
+        )
+
+    options = compile_options(manifest.precision)
+    device = npu_runtime.device_info()
+    facts = [device.driver, device.device, device.full_name, device.driver_version]
+    program = KeptModel(path, {"device": facts, "options": options, "by": "program"}).load(
+        load_program, options, from_cache=lambda loaded: loaded.loaded_from_cache
     )
     used = [port for port in manifest.inputs if port.port is not None]
 
     class TensorRunner:
+        from_cache = program.loaded_from_cache
+
         def describe(self, port: PortSpec, value: Any) -> tuple[str, tuple[int, ...]]:
             if not isinstance(value, torch.Tensor):
                 return _described(port, value)
@@ -126,23 +148,26 @@ def tensor_runner(path: Path, manifest: Manifest) -> Runner:
     return TensorRunner()
 
 
-def _tolerant(load: Callable[[dict[str, str]], _Loaded], options: dict[str, str]) -> _Loaded:
-    """Compiles; if the CPU plugin's generator of kernels fails on the model, without that."""
-    try:
-        return load(options)
-    except RuntimeError as failure:
-        if not is_snippets_failure(failure):
-            raise
-        _logger.info("compiling without snippets, which fail on the model: %s", failure)
-    return load({**options, **WITHOUT_SNIPPETS})
-
-
 def _described(port: PortSpec, value: Any) -> tuple[str, tuple[int, ...]]:
     array = np.asarray(value)
     dtype = str(array.dtype)
     if port.dtype == "bfloat16" and dtype == "float32":
         dtype = "bfloat16"
     return dtype, tuple(array.shape)
+
+
+def _is_from_cache(compiled: ov.CompiledModel) -> bool:
+    return bool(compiled.get_property("LOADED_FROM_CACHE"))
+
+
+def _identity(core: ov.Core, device: str) -> list[str]:
+    """The device, its plugin and, where it has one of its own, its driver."""
+    plugins = core.get_versions(device).values()
+    facts = [device, core.get_property(device, "FULL_DEVICE_NAME")]
+    facts += [str(plugin.build_number) for plugin in plugins]
+    if "NPU_DRIVER_VERSION" in core.get_property(device, "SUPPORTED_PROPERTIES"):
+        facts.append(str(core.get_property(device, "NPU_DRIVER_VERSION")))
+    return facts
 
 
 def _choose_device(core: ov.Core, wanted: str | None) -> str:

@@ -9,6 +9,7 @@ from npu_compiler.lowering.lower import LoweredModel, lower, source_line
 from npu_compiler.lowering.registry import (
     Converter,
     find_converter,
+    is_foreign,
     missing_converter,
     near_matches,
     op_name,
@@ -23,6 +24,7 @@ __all__ = [
     "Refused",
     "custom_op",
     "find_converter",
+    "is_foreign",
     "lower",
     "missing_converter",
     "near_matches",

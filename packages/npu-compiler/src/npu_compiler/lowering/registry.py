@@ -22,6 +22,8 @@ __all__ = [
     "OpKey",
     "converter",
     "find_converter",
+    "foreign_ops",
+    "is_foreign",
     "missing_converter",
     "near_matches",
     "op_name",
@@ -108,6 +110,18 @@ def find_converter(key: OpKey) -> Converter | None:
     """Returns the converter of an op, or None; the first call loads those of other wheels."""
     load_plugins(_snapshot)
     return _TABLE.get(key) or _TABLE.get(op_name(key))
+
+
+def is_foreign(key: OpKey) -> bool:
+    """Whether an op's converter is not one of this package."""
+    row = find_converter(key)
+    return row is not None and not row.function.__module__.startswith("npu_compiler.")
+
+
+def foreign_ops() -> frozenset[str]:
+    """Returns the names of ops whose converters are not of this package."""
+    load_plugins(_snapshot)
+    return frozenset(op_name(key) for key in [*_TABLE] if is_foreign(key))
 
 
 def missing_converter(key: OpKey) -> str:

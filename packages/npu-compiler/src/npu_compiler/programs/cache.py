@@ -20,12 +20,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import openvino as ov
 import torch
 
 import npu_runtime
+from npu_compiler.blob_files import AMENDMENTS, check_blobs, read_amendments, record_blobs
 from npu_compiler.config import read_settings
 from npu_compiler.device_options import WITHOUT_SNIPPETS, is_snippets_failure
 from npu_compiler.fingerprint import fingerprint
@@ -36,13 +36,15 @@ from npu_compiler.programs.load import (
 )
 from npu_runtime import observe
 
+if TYPE_CHECKING:
+    import openvino as ov
+
 __all__ = ["CacheEntry", "CacheStatistics", "ProgramCache", "content_key"]
 
 _logger = logging.getLogger(__name__)
 
 _FORMAT = 2
 _STALE_S = 3600.0
-_AMENDMENTS = "options.json"
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,7 @@ def content_key(parts: Mapping[str, Any], *, device: str | None = None) -> str:
         "parts": parts,
         "format": _FORMAT,
         "torch": torch.__version__,
-        "openvino": ov.__version__,
+        "openvino": version("openvino"),
         "npu-compiler": version("npu-compiler"),
         "code": _own_code(),
         "device": device or serving.device,
@@ -206,6 +208,22 @@ class ProgramCache:
         self._evict(keep=key)
         return program, facts
 
+    def find(
+        self, key: str, *, name: str, options: Mapping[str, str]
+    ) -> npu_runtime.Program | None:
+        """Returns the program of a key if it is kept whole, and nothing otherwise.
+
+        Args:
+            key: as for load.
+            name: as for load.
+            options: as for load.
+        """
+        entry = self.directory / key
+        if _damage(entry) is not None:
+            return None
+        self._count(hits=1)
+        return self._load_entry(entry, name, options, None, False)
+
     def _load_entry(
         self,
         entry: Path,
@@ -215,8 +233,8 @@ class ProgramCache:
         profiling: bool,
     ) -> npu_runtime.Program:
         blobs = entry / "blob"
-        _check_blobs(blobs)
-        settings = {"CACHE_MODE": "OPTIMIZE_SIZE", **options, **_amendments(entry)}
+        check_blobs(blobs)
+        settings = {"CACHE_MODE": "OPTIMIZE_SIZE", **options, **read_amendments(entry)}
 
         def load(settings: Mapping[str, str]) -> npu_runtime.Program:
             return npu_runtime.load_program(
@@ -235,9 +253,9 @@ class ProgramCache:
                 raise
             _logger.info("%s: compiling without snippets, which fail on it: %s", name, failure)
             program = load({**settings, **WITHOUT_SNIPPETS})
-            write_json(entry / _AMENDMENTS, WITHOUT_SNIPPETS)
+            write_json(entry / AMENDMENTS, WITHOUT_SNIPPETS)
         if not program.loaded_from_cache:
-            _record_blobs(blobs)
+            record_blobs(blobs)
         _touch(entry)
         return program
 
@@ -320,17 +338,6 @@ def _facts(entry: Path) -> dict[str, Any]:
     return dict(facts)
 
 
-def _amendments(entry: Path) -> dict[str, str]:
-    """Options without which the device's compiler failed on this program."""
-    try:
-        return dict(json.loads((entry / _AMENDMENTS).read_text()))
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, TypeError) as failure:
-        _logger.warning("program cache: %s is damaged (%s)", entry / _AMENDMENTS, failure)
-        return {}
-
-
 def _damage(entry: Path) -> str | None:
     """Why an entry cannot be used; None when it can."""
     try:
@@ -347,32 +354,6 @@ def _damage(entry: Path) -> str | None:
     except (OSError, ValueError, KeyError, TypeError) as failure:
         return f"entry.json cannot be read: {failure}"
     return None
-
-
-def _check_blobs(blobs: Path) -> None:
-    """Removes compiled blobs that are not what was written; the device then compiles again."""
-    record = blobs / "blobs.json"
-    found = [path for path in blobs.glob("*") if path != record] if blobs.is_dir() else []
-    if not found:
-        return
-    try:
-        expected = json.loads(record.read_text())
-        is_whole = {path.name: fingerprint(path) for path in found} == expected
-    except (OSError, ValueError):
-        is_whole = False
-    if not is_whole:
-        _logger.warning("program cache: compiled blob in %s is damaged; compiling again", blobs)
-        shutil.rmtree(blobs, ignore_errors=True)
-
-
-def _record_blobs(blobs: Path) -> None:
-    try:
-        record = blobs / "blobs.json"
-        found = [path for path in blobs.glob("*") if path != record and path.suffix != ".tmp"]
-        if found:
-            write_json(record, {path.name: fingerprint(path) for path in found})
-    except OSError as failure:
-        _logger.warning("program cache: cannot record blobs in %s (%s)", blobs, failure)
 
 
 def _touch(entry: Path) -> None:

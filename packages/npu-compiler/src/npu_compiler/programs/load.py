@@ -9,13 +9,15 @@ import logging
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-
-import openvino as ov
+from typing import TYPE_CHECKING
 
 import npu_runtime
 from npu_compiler.config import read_settings
 from npu_compiler.device_options import WITHOUT_SNIPPETS, is_snippets_failure
 from npu_runtime import observe
+
+if TYPE_CHECKING:
+    import openvino as ov
 
 __all__ = [
     "load_model",
@@ -99,6 +101,8 @@ def write_model(model: ov.Model, path: Path, *, half: bool = False) -> None:
         half: store float32 constants as float16 where their values allow it; the device converts
             them to what it computes in. Half the bytes on disk and in the mapping.
     """
+    import openvino as ov  # late: programs from the cache need nothing of its Python package
+
     if half:
         ov.save_model(model, str(path), compress_to_fp16=True)
     else:

@@ -25,10 +25,19 @@ from npu_compiler.capability import is_effectful, is_mutation
 from npu_compiler.compilation import CompiledGraph
 from npu_compiler.options import CompilerConfig
 from npu_compiler.passes.write_in_place import written_inputs
+from npu_compiler.recall import GraphMemory
 from npu_compiler.tuning.candidates import CANDIDATES, Candidate, find_candidate
 from npu_compiler.tuning.store import TuningRecord, TuningStore, tuning_key
 
-__all__ = ["TuningReport", "configured", "current_session", "make_graph", "open_session", "tune"]
+__all__ = [
+    "TuningReport",
+    "configured",
+    "current_session",
+    "make_graph",
+    "open_session",
+    "recorded_candidate",
+    "tune",
+]
 
 _logger = logging.getLogger(__name__)
 
@@ -142,13 +151,32 @@ def make_graph(
     kind: str,
     static_positions: Sequence[int],
     config: CompilerConfig,
+    memory: GraphMemory | None = None,
+    rebuilds: int = 0,
 ) -> Any:
-    """Returns what AOTAutograd calls: the graph as recorded, or one that measures first."""
+    """Returns what AOTAutograd calls: the graph as recorded, or one that measures first.
+
+    Args:
+        graph_module: as CompiledGraph takes it.
+        kind: as CompiledGraph takes it.
+        static_positions: as CompiledGraph takes them.
+        config: as it was asked for.
+        memory: where what comes of the graph is kept for other processes.
+        rebuilds: as CompiledGraph takes them.
+    """
     if kind == "inference" and current_session() is not None:
         return _MeasuredGraph(graph_module, static_positions, config)
-    config, name = configured(graph_module.graph, kind=kind, config=config)
+    asked, (config, name) = config, configured(graph_module.graph, kind=kind, config=config)
+    if memory is not None:
+        memory.tuned_by(tuning_key(graph_module.graph, kind=kind, config=asked), name)
     return CompiledGraph(
-        graph_module, kind=kind, static_positions=static_positions, config=config, tuned=name
+        graph_module,
+        kind=kind,
+        static_positions=static_positions,
+        config=config,
+        tuned=name,
+        on_ready=None if memory is None else memory.keep,
+        rebuilds=rebuilds,
     )
 
 
@@ -156,14 +184,24 @@ def configured(
     graph: fx.Graph, *, kind: str, config: CompilerConfig
 ) -> tuple[CompilerConfig, str | None]:
     """Returns the configuration that was recorded as the fastest, and the candidate's name."""
-    store = TuningStore(config.cache_dir)
-    if kind != "inference" or not store.directory.is_dir():
+    if kind != "inference" or not TuningStore(config.cache_dir).directory.is_dir():
         return config, None
-    record = store.read(tuning_key(graph, kind=kind, config=config))
-    candidate = find_candidate(record.chosen) if record is not None else None
-    if candidate is None or not candidate.fits(config):
+    candidate = recorded_candidate(tuning_key(graph, kind=kind, config=config), config)
+    if candidate is None:
         return config, None
     return candidate.applied(config, graph), candidate.name
+
+
+def recorded_candidate(key: str, config: CompilerConfig) -> Candidate | None:
+    """Returns the way of compiling that is recorded as the fastest, if the options leave it open.
+
+    Args:
+        key: of the graph, from tuning_key.
+        config: as it was asked for.
+    """
+    record = TuningStore(config.cache_dir).read(key)
+    candidate = find_candidate(record.chosen) if record is not None else None
+    return candidate if candidate is not None and candidate.fits(config) else None
 
 
 class _MeasuredGraph:

@@ -1,0 +1,97 @@
+"""The full way of a graph from dynamo: AOTAutograd makes it functional, and splits it for training.
+
+Compiling these graphs is npu_compiler.compilation's work, choosing how npu_compiler.tuning's, and
+serving sizes that vary by static programs npu_compiler.buckets'. The short way is
+npu_compiler.recall's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch._dynamo.backends.common import aot_autograd
+from torch._functorch.partitioners import min_cut_rematerialization_partition
+
+from npu_compiler.buckets import BucketedGraph, wants_static_programs
+from npu_compiler.buckets.sizes import Sizes
+from npu_compiler.capture import decompositions, keep_attention_whole
+from npu_compiler.options import CompilerConfig
+from npu_compiler.recall import GraphMemory
+from npu_compiler.tuning.session import make_graph
+from npu_runtime import observe
+
+__all__ = ["trace"]
+
+
+def trace(
+    graph_module: fx.GraphModule,
+    inputs: Sequence[Any],
+    config: CompilerConfig,
+    *,
+    memory: GraphMemory | None = None,
+    rebuilds: int = 0,
+) -> Callable[..., Any]:
+    """Traces a graph and returns what runs it.
+
+    Args:
+        graph_module: from dynamo; it is rewritten.
+        inputs: its example inputs.
+        config: see CompilerConfig.
+        memory: where what comes of the graph is kept for other processes.
+        rebuilds: how often the graph was made ready before, with other weights.
+    """
+    if not torch.is_grad_enabled():
+        keep_attention_whole(graph_module)
+
+    def compiler(kind: str) -> Callable[[fx.GraphModule, Sequence[Any]], Any]:
+        def compile_graph(graph: fx.GraphModule, inputs: Sequence[Any]) -> Any:
+            positions = _static_positions() if kind == "inference" else ()
+            kept = memory if kind == "inference" else None
+
+            def compile_whole(module: fx.GraphModule) -> Any:
+                return make_graph(
+                    module,
+                    kind=kind,
+                    static_positions=positions,
+                    config=config,
+                    memory=kept,
+                    rebuilds=rebuilds,
+                )
+
+            sizes = Sizes(graph.graph)
+            if sizes.symbols and sizes.is_whole and wants_static_programs(config):
+                kept = None
+                return BucketedGraph(
+                    graph,
+                    sizes,
+                    is_padding=kind == "inference",
+                    kept=positions,
+                    buckets=config.bucket_sizes,
+                    compile_static=compile_whole,
+                )
+            if kept is not None:
+                kept.traced(graph.graph)
+            return compile_whole(graph)
+
+        return compile_graph
+
+    capture = aot_autograd(
+        fw_compiler=compiler("forward"),
+        bw_compiler=compiler("backward"),
+        inference_compiler=compiler("inference"),
+        partition_fn=min_cut_rematerialization_partition,
+        decompositions=decompositions(),
+        keep_inference_input_mutations=True,
+    )
+    with observe.span("compile", "capture"):
+        return capture(graph_module, inputs)
+
+
+def _static_positions() -> tuple[int, ...]:
+    """Inputs of the graph being compiled that are parameters and buffers."""
+    context = torch._guards.TracingContext.try_get()
+    metadata = context.fw_metadata if context is not None else None
+    return tuple(metadata.static_input_indices) if metadata is not None else ()
