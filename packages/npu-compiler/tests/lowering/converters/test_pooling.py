@@ -52,3 +52,36 @@ def test_pooling_equals_eager(lowers, function, dtype):
 def test_pooling_in_three_dimensions_equals_eager(lowers):
     x = torch.randn(1, 2, 6, 7, 8)
     lowers(lambda x: (F.max_pool3d(x, 2), F.avg_pool3d(x, 3, stride=2, padding=1)), x)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"kernel_size": 2},
+        {"kernel_size": 2, "ceil_mode": True},
+        {"kernel_size": 3, "stride": 2, "padding": 1},
+        {"kernel_size": 3, "stride": 2, "padding": 1, "ceil_mode": True},
+        {"kernel_size": 2, "stride": 1, "dilation": 2},
+        {"kernel_size": (2, 3), "stride": (2, 1), "padding": (1, 1), "dilation": (2, 1)},
+    ],
+    ids=str,
+)
+def test_positions_of_maxima_are_those_of_the_first_of_equals(lowers, arguments, dtype):
+    x = torch.randn(2, 3, 9, 12).mul(2).round().to(dtype)
+    lowers(lambda x: F.max_pool2d(x, **arguments, return_indices=True), x)
+
+
+@pytest.mark.parametrize("size", [1, 6])
+def test_positions_in_windows_of_one_place_and_of_many_are_the_devices(lowers, size):
+    x = torch.randn(2, 3, 12, 12)
+    lowers(lambda x: F.max_pool2d(x, size, return_indices=True), x)
+
+
+def test_positions_of_maxima_are_not_asked_of_the_device(lowers):
+    """The CPU plugin would run the whole pooling as reference code."""
+    found = lowers(lambda x: F.max_pool2d(x, 2, return_indices=True), torch.randn(2, 3, 8, 8))
+    (node,) = [
+        node for node in found.lowered.model.get_ordered_ops() if node.get_type_name() == "MaxPool"
+    ]
+    assert len(node.output(1).get_target_inputs()) == 0

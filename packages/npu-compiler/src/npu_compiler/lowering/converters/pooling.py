@@ -5,8 +5,11 @@ Convolutions are in convolution.py.
 
 from __future__ import annotations
 
+import itertools
+import math
 from typing import Any
 
+import numpy as np
 import openvino.opset15 as ops
 import torch
 from torch import fx
@@ -17,6 +20,7 @@ from npu_compiler.lowering.registry import converter
 __all__: list[str] = []
 
 aten = torch.ops.aten
+_PLACES = 25  # of a window, above which the positions of maxima are the device's own matter
 
 
 def _spread(values: Any, count: int) -> list[int]:
@@ -43,11 +47,68 @@ def convert_max_pool_with_indices(
     dilation: Any,
     ceil_mode: bool,
 ) -> Any:
-    if ctx.is_read(1) and self.meta["val"].dtype is torch.bfloat16:
+    pooled = _max_pool(ctx, self, kernel_size, stride, padding, dilation, ceil_mode)
+    if not ctx.is_read(1):
+        return pooled.output(0), None
+    positions = _positions(ctx, self, pooled, kernel_size, stride, padding, dilation)
+    if positions is not None:
+        return pooled.output(0), positions
+    if self.meta["val"].dtype is torch.bfloat16:
         # Refused here, where only this call leaves the program: the CPU plugin refuses the whole.
         ctx.refuse("the device has no maxima of bfloat16 with their positions")
-    pooled = _max_pool(ctx, self, kernel_size, stride, padding, dilation, ceil_mode)
-    return pooled.output(0), pooled.output(1) if ctx.is_read(1) else None
+    return pooled.output(0), pooled.output(1)
+
+
+def _positions(
+    ctx: Context,
+    self: fx.Node,
+    pooled: Any,
+    kernel_size: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+) -> Any:
+    """Where in its plane each maximum of a 2d pooling stands, from one slice per place in a window.
+
+    The CPU plugin has the node's own second output as reference code alone: 95 ms for windows of
+    2 x 2 over (64, 64, 24, 24) on one core, where this takes 6. None for windows of many places and
+    for sizes that vary.
+    """
+    kernel, sizes = _spread(kernel_size, 2), ctx.sizes(self)[2:]
+    if _spatial(ctx) != 2 or not 1 < kernel[0] * kernel[1] <= _PLACES or None in sizes:
+        return None
+    results = [n.get_length() for n in list(pooled.output(0).get_partial_shape())[2:]]
+    strides = _spread(stride, 2) if stride else kernel
+    pads, steps = _spread(padding, 2), _spread(dilation, 2)
+    reach = [
+        (count - 1) * stride + (k - 1) * step + 1
+        for count, stride, k, step in zip(results, strides, kernel, steps, strict=True)
+    ]
+    data = ctx.get(self)
+    if any(pads) or any(end > size for end, size in zip(reach, sizes, strict=True)):
+        after = [max(end - pad - n, 0) for end, pad, n in zip(reach, pads, sizes, strict=True)]
+        lowest = ctx.number(-math.inf, self.meta["val"].dtype)
+        before, behind = ctx.integers([0, 0, *pads]), ctx.integers([0, 0, *after])
+        data = ops.pad(data, before, behind, "constant", lowest).output(0)
+    rows, columns = (np.arange(n) * step for n, step in zip(results, strides, strict=True))
+    best: Any = None
+    chosen: Any = None
+    for i, j in itertools.product(*(range(k) for k in kernel)):
+        top, left = i * steps[0], j * steps[1]
+        here = ops.slice(
+            data,
+            ctx.integers([top, left]),
+            ctx.integers([top + int(rows[-1]) + 1, left + int(columns[-1]) + 1]),
+            ctx.integers(strides),
+            ctx.integers([2, 3]),
+        )
+        plane = (rows + top - pads[0])[:, None] * sizes[1] + (columns + left - pads[1])[None]
+        number = ops.constant(plane.astype(np.int64)[None, None])
+        # Only what is larger takes the place of an earlier one: the first of equals stays.
+        is_larger = None if best is None else ops.greater(here, best)
+        best = here if best is None else ops.maximum(best, here)
+        chosen = number if is_larger is None else ops.select(is_larger, number, chosen)
+    return chosen
 
 
 @converter(aten.max_pool2d.default, aten.max_pool1d.default)
