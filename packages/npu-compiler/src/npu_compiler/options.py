@@ -16,7 +16,7 @@ import torch
 
 from npu_compiler.errors import OptionError
 from npu_compiler.programs.precision import PRECISIONS, precision_name
-from npu_compiler.quantize import GROUP_SIZES, MODES
+from npu_compiler.quantize import GROUP_SIZES, MODES, ROUNDINGS
 
 __all__ = ["CompilerConfig", "backend_options", "parse_options", "resolve_config"]
 
@@ -65,6 +65,8 @@ class CompilerConfig:
         activations: "int8" beside dtype "int8": convolutions and matrix products compute in int8.
             Only npu_compiler.export, which takes calibration data, does this.
         symmetric: compressed weights have no zero points: a little smaller, a little less exact.
+        rounding: how npu_compiler.export rounds int4 weights by calibration data: "gptq", or "awq"
+            for AWQ and scale estimation.
         cache_dir: where programs are kept; by default NPU_COMPILE_CACHE_DIR.
         use_to: also move the module to the npu device, before it is compiled; torch.compile
             (options=...) does not take it.
@@ -88,6 +90,7 @@ class CompilerConfig:
     group_size: int = 64
     activations: str | None = None
     symmetric: bool = False
+    rounding: str = "gptq"
     cache_dir: Path | str | None = None
     use_to: bool = False
 
@@ -100,6 +103,8 @@ class CompilerConfig:
                 raise _bad_value(name, "True, False or None", getattr(self, name))
         if self.group_size not in GROUP_SIZES:
             raise _bad_value("group_size", "one of 32, 64, 128", self.group_size)
+        if self.rounding not in ROUNDINGS:
+            raise _bad_value("rounding", f"one of {', '.join(ROUNDINGS)}", self.rounding)
         if self.activations not in (None, "int8"):
             raise _bad_value("activations", '"int8" or None', self.activations)
         if self.cache_dir is not None:

@@ -164,6 +164,34 @@ def test_activations_are_no_option_of_the_backend():
         compiled(torch.ones(1, 8))
 
 
+def test_rounding_is_the_one_that_was_chosen(tmp_path):
+    model = Two().eval()
+    example = two_calls(1)[0]
+    calls = two_calls(4)
+    written = []
+    for rounding in ("gptq", "gptq", "awq"):
+        folder = npu_compiler.export(
+            model,
+            (example["x"],),
+            tmp_path / "model",
+            kwargs={"y": example["y"]},
+            calibration=calls,
+            overwrite=True,
+            dtype="int4",
+            group_size=32,
+            rounding=rounding,
+        )
+        written.append((folder / "model.bin").read_bytes())
+    assert written[0] == written[1]
+    assert written[0] != written[2]
+
+
+def test_unknown_rounding_is_an_error():
+    with pytest.raises(OptionError, match="one of gptq, awq; got 'nearest'") as error:
+        npu_compiler.CompilerConfig(dtype="int4", rounding="nearest")
+    assert error.value.code == "option-value"
+
+
 def test_unknown_activations_are_an_error():
     with pytest.raises(OptionError, match="'int4'") as error:
         npu_compiler.CompilerConfig(dtype="int8", activations="int4")

@@ -1,4 +1,4 @@
-"""Quantization by data through NNCF: what it gains over rounding, and that plugins run it."""
+"""Quantization by data: what it gains over rounding to nearest, and that plugins run it."""
 
 from __future__ import annotations
 
@@ -85,13 +85,18 @@ def samples(*shape, count=16):
     return [[torch.randn(*shape).numpy()] for _ in range(count)]
 
 
+@pytest.mark.parametrize("rounding", ["gptq", "awq"])
 @pytest.mark.parametrize("symmetric", [False, True])
-def test_int4_by_data_is_nearer_than_rounding(symmetric):
+def test_int4_by_data_is_nearer_than_rounding(symmetric, rounding):
     module, x = Gated().eval(), torch.randn(8, 64)
     rounded = lowered(module, x)
     compress_weights(rounded, mode="int4", group_size=32, symmetric=symmetric)
     by_data = compress_weights_by_data(
-        lowered(module, x), samples(8, 64), group_size=32, symmetric=symmetric
+        lowered(module, x),
+        samples(8, 64),
+        group_size=32,
+        symmetric=symmetric,
+        rounding=rounding,
     )
     types = {
         node.get_output_element_type(0).get_type_name()
@@ -102,16 +107,20 @@ def test_int4_by_data_is_nearer_than_rounding(symmetric):
     assert error_of(by_data, module, x) < 0.9 * error_of(rounded, module, x)
 
 
-def test_weights_of_the_module_are_not_written():
+@pytest.mark.parametrize("rounding", ["gptq", "awq"])
+def test_weights_of_the_module_are_not_written(rounding):
     module, x = Gated().eval(), torch.randn(8, 64)
     before = {name: value.clone() for name, value in module.state_dict().items()}
-    compress_weights_by_data(lowered(module, x), samples(8, 64), group_size=32)
+    compress_weights_by_data(lowered(module, x), samples(8, 64), group_size=32, rounding=rounding)
     assert all(torch.equal(before[name], value) for name, value in module.state_dict().items())
 
 
-def test_row_that_the_group_does_not_divide_gets_a_smaller_one():
+@pytest.mark.parametrize("rounding", ["gptq", "awq"])
+def test_row_that_the_group_does_not_divide_gets_a_smaller_one(rounding):
     module, x = nn.Sequential(nn.Linear(96, 96), nn.ReLU(), nn.Linear(96, 8)), torch.randn(4, 96)
-    model = compress_weights_by_data(lowered(module, x), samples(4, 96), group_size=128)
+    model = compress_weights_by_data(
+        lowered(module, x), samples(4, 96), group_size=128, rounding=rounding
+    )
     shapes = [
         tuple(node.get_output_shape(0))
         for node in model.get_ops()
@@ -148,9 +157,22 @@ def test_unknown_group_is_an_error():
     assert error.value.code == "quantize-group"
 
 
+def test_unknown_rounding_is_an_error():
+    with pytest.raises(OptionError, match="gptq, awq; got 'nearest'") as error:
+        compress_weights_by_data(lowered(nn.Linear(4, 4), torch.ones(1, 4)), [], rounding="nearest")
+    assert error.value.code == "option-value"
+
+
+def test_gptq_needs_no_library(monkeypatch):
+    monkeypatch.setitem(sys.modules, "nncf", None)
+    module, x = nn.Linear(64, 64), torch.randn(8, 64)
+    model = compress_weights_by_data(lowered(module, x), samples(8, 64), group_size=64)
+    assert 0 < error_of(model, module, x) < 0.2
+
+
 def test_missing_library_is_an_error_that_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "nncf", None)
     module, x = nn.Linear(64, 64), torch.randn(8, 64)
     with pytest.raises(OptionError, match=r"npu-compiler\[quantization\]") as error:
-        compress_weights_by_data(lowered(module, x), samples(8, 64))
+        compress_weights_by_data(lowered(module, x), samples(8, 64), rounding="awq")
     assert error.value.code == "quantize-library"

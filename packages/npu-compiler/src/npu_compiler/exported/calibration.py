@@ -59,7 +59,7 @@ def compressed(
 
     Args:
         model: may be changed.
-        config: dtype, activations, group_size and symmetric count.
+        config: dtype, activations, group_size, symmetric and rounding count.
         calibration: example calls as npu_compiler.export takes them, or None.
         captured: what was lowered.
         manifest: describes the inputs.
@@ -85,7 +85,11 @@ def compressed(
     if config.activations is not None:
         return quantize_activations(model, samples, symmetric=config.symmetric)
     return compress_weights_by_data(
-        model, samples, group_size=config.group_size, symmetric=config.symmetric
+        model,
+        samples,
+        group_size=config.group_size,
+        symmetric=config.symmetric,
+        rounding=config.rounding,
     )
 
 

@@ -57,11 +57,12 @@ def export(
         path: the folder to make.
         kwargs: arguments by name.
         dynamic: name of a tensor argument -> dims whose sizes may vary, as {"input_ids": (0, 1)}.
-        config: dtype, activations, precision, group_size and symmetric are what counts here.
+        config: dtype, activations, precision, group_size, symmetric and rounding count here.
         calibration: example calls, each a tensor, a tuple of arguments or a dict of arguments by
-            name. With dtype "int4" they choose scales by AWQ and scale estimation instead of
-            rounding to nearest; with dtype "int8" and activations "int8" they say which values
-            activations take. Both need NNCF: pip install 'npu-compiler[quantization]'.
+            name. With dtype "int4" weights are rounded by them instead of to nearest, as the
+            option rounding says; with dtype "int8" and activations "int8" they say which values
+            activations take. That, and rounding "awq", need NNCF: pip install
+            'npu-compiler[quantization]'.
         overwrite: replace what lies at the path.
         options: the options by name, instead of config.
 

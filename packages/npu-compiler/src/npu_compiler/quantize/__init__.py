@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from npu_compiler.quantize.weights import (
         GROUP_SIZES,
         MODES,
+        ROUNDINGS,
         QuantizedWeight,
         fitting_group,
         quantize_weight,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 __all__ = [
     "GROUP_SIZES",
     "MODES",
+    "ROUNDINGS",
     "CompressedWeight",
     "CompressionReport",
     "QualityReport",
@@ -51,6 +53,7 @@ __all__ = [
 _HOMES = {
     "GROUP_SIZES": "weights",
     "MODES": "weights",
+    "ROUNDINGS": "weights",
     "QuantizedWeight": "weights",
     "fitting_group": "weights",
     "quantize_weight": "weights",

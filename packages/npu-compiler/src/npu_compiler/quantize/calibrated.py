@@ -1,8 +1,9 @@
-"""Quantization that looks at data: AWQ and scale estimation for int4, and full int8.
+"""Quantization that looks at data: GPTQ, or AWQ and scale estimation, for int4, and full int8.
 
-NNCF, OpenVINO's library for it, does the arithmetic; it comes with the extra `quantization` of this
-package. Rounding to nearest, which needs neither data nor NNCF, is npu_compiler.quantize.compress'
-work, and reading calibration data npu_compiler.exported.calibration's.
+GPTQ is npu_compiler.quantize.by_moments'; the others are done by NNCF, OpenVINO's library for it,
+which comes with the extra `quantization` of this package. Rounding to nearest, which needs no data,
+is npu_compiler.quantize.compress' work, and reading calibration data
+npu_compiler.exported.calibration's.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from typing import Any
 import openvino as ov
 
 from npu_compiler.errors import OptionError
-from npu_compiler.quantize.weights import GROUP_SIZES
+from npu_compiler.quantize.by_moments import compress_by_moments
+from npu_compiler.quantize.weights import GROUP_SIZES, ROUNDINGS
 
 __all__ = ["compress_weights_by_data", "quantize_activations"]
 
@@ -30,34 +32,48 @@ def compress_weights_by_data(
     *,
     group_size: int = 64,
     symmetric: bool = False,
+    rounding: str = "gptq",
 ) -> ov.Model:
     """Compresses the weights of matrix products to int4 so that the products change least.
 
-    AWQ (Lin et al., 2023, arXiv:2306.00978) scales the channels whose inputs are large before they
-    are rounded, and folds the inverse into what comes before; scale estimation then fits each
-    group's scale to the products' results. Embeddings and the last product become int8, as do rows
-    that no group of 32 or more divides.
+    "gptq" (npu_compiler.quantize.by_moments) lets the errors of a row's weights make up for each
+    other. "awq" (Lin et al., 2023, arXiv:2306.00978) scales the channels whose inputs are large
+    before they are rounded, and folds the inverse into what comes before; scale estimation then
+    fits each group's scale to the products' results. Embeddings and the last product become int8,
+    as do rows that no group of 32 or more divides.
 
     Args:
         model: float32. It may be changed; use the returned one.
         samples: one call each: arrays for the model's inputs, in order.
         group_size: 32, 64 or 128.
         symmetric: without zero points.
+        rounding: "gptq", or "awq" for AWQ and scale estimation by NNCF.
 
     Returns:
         The compressed model.
 
     Raises:
-        OptionError: [quantize-group] for another size, [quantize-data] without samples or for a
-            model that is not float32, [quantize-library] when NNCF is not installed.
+        OptionError: [option-value] for another rounding, [quantize-group] for another size,
+            [quantize-data] without samples or for a model that is not float32, [quantize-library]
+            when NNCF is needed and not installed.
     """
+    if rounding not in ROUNDINGS:
+        raise OptionError(
+            f"compress_weights_by_data: rounding is one of {', '.join(ROUNDINGS)}; got "
+            f"{rounding!r}. Choose one.",
+            code="option-value",
+        )
     if group_size not in GROUP_SIZES:
         raise OptionError(
             f"compress_weights_by_data: group_size is one of 32, 64, 128; got {group_size!r}. "
             "Choose one.",
             code="quantize-group",
         )
-    nncf = _load(model, samples)
+    _prepare(model, samples)
+    if rounding == "gptq":
+        compress_by_moments(model, samples, group_size=group_size, symmetric=symmetric)
+        return model
+    nncf = _library()
     modes = nncf.CompressWeightsMode
     return nncf.compress_weights(
         model,
@@ -96,7 +112,8 @@ def quantize_activations(
         OptionError: [quantize-data] without samples or for a model that is not float32,
             [quantize-library] when NNCF is not installed.
     """
-    nncf = _load(model, samples)
+    _prepare(model, samples)
+    nncf = _library()
     kinds = {node.get_type_name() for node in model.get_ops()}
     has_attention = not kinds.isdisjoint({"ScaledDotProductAttention", "Softmax"})
     presets = nncf.QuantizationPreset
@@ -109,7 +126,7 @@ def quantize_activations(
     )
 
 
-def _load(model: ov.Model, samples: Sequence[Sequence[Any]]) -> Any:
+def _prepare(model: ov.Model, samples: Sequence[Sequence[Any]]) -> None:
     if not samples:
         raise OptionError(
             "calibration: quantizing by data needs at least one example call; got none. Pass "
@@ -130,11 +147,10 @@ def _load(model: ov.Model, samples: Sequence[Sequence[Any]]) -> Any:
             code="quantize-data",
         )
     _name_uniquely(model)
-    return _library()
 
 
 def _name_uniquely(model: ov.Model) -> None:
-    """NNCF finds nodes by their names, which OpenVINO does not keep apart."""
+    """Nodes are found by their names here and in NNCF; OpenVINO does not keep them apart."""
     seen: set[str] = set()
     for node in model.get_ordered_ops():
         name = node.get_friendly_name()
@@ -154,9 +170,9 @@ def _library() -> Any:
         return importlib.import_module(_LIBRARY)
     except ImportError as missing:
         raise OptionError(
-            "calibration: quantizing by data needs NNCF; got "
-            f"{missing}. Run pip install 'npu-compiler[quantization]', or leave calibration out: "
-            "weights are then rounded to nearest.",
+            "calibration: AWQ and quantized activations need NNCF; got "
+            f"{missing}. Run pip install 'npu-compiler[quantization]', or choose rounding 'gptq' "
+            "for int4 weights.",
             code="quantize-library",
         ) from missing
     finally:

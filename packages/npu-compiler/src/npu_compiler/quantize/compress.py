@@ -23,7 +23,14 @@ from npu_compiler.quantize.weights import (
     quantize_weight,
 )
 
-__all__ = ["CompressedWeight", "CompressionReport", "compress_weights"]
+__all__ = [
+    "CompressedWeight",
+    "CompressionReport",
+    "WeightUses",
+    "compress_weights",
+    "replace_weight",
+    "weight_uses",
+]
 
 _FLOATS = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 
@@ -117,20 +124,34 @@ def compress_weights(
         )
     done: list[CompressedWeight] = []
     skipped: dict[str, str] = {}
-    for uses in _uses_of_constants(model):
+    for uses in weight_uses(model):
+        if not uses.products:
+            continue  # an embedding that is no head stays: rows of it are read, never all
         if uses.elements < min_elements:
             skipped[uses.name] = f"{uses.elements} elements are less than {min_elements}"
             continue
         group = fitting_group(uses.columns, group_size) if mode == "int4" else None
         if uses.gathers:
             group = None
-        done.append(_compress(uses, group, symmetric))
+        quantized = quantize_weight(
+            uses.matrix(), bits=8 if group is None else 4, group_size=group, symmetric=symmetric
+        )
+        done.append(replace_weight(uses, quantized))
     model.validate_nodes_and_infer_types()
     return CompressionReport(tuple(done), skipped)
 
 
 @dataclass(frozen=True)
-class _Uses:
+class WeightUses:
+    """A constant and the nodes that read it in one layout.
+
+    Attributes:
+        constant: a matrix of floats.
+        products: those whose second factor it is, in the order of the model.
+        gathers: those that read rows of it.
+        is_transposed: whether it stands as (output channels, inputs).
+    """
+
     constant: ov.Node
     products: tuple[ov.Node, ...]
     gathers: tuple[ov.Node, ...]
@@ -138,21 +159,32 @@ class _Uses:
 
     @property
     def name(self) -> str:
+        """Friendly name of the constant."""
         return str(self.constant.get_friendly_name())
 
     @property
     def elements(self) -> int:
+        """How many numbers it holds."""
         rows, columns = self.constant.get_output_shape(0)
         return int(rows * columns)
 
     @property
     def columns(self) -> int:
+        """Inputs of the products, or length of the gathered rows."""
         return int(self.constant.get_output_shape(0)[1 if self.is_transposed else 0])
 
+    def matrix(self) -> torch.Tensor:
+        """Returns it as (output channels, inputs), without a copy for the types numpy knows."""
+        weight = _tensor(self.constant)
+        return weight if self.is_transposed else weight.t()
 
-def _uses_of_constants(model: ov.Model) -> list[_Uses]:
-    found: list[_Uses] = []
-    for node in model.get_ordered_ops():
+
+def weight_uses(model: ov.Model) -> list[WeightUses]:
+    """Returns the matrices that products or embeddings read, in the order of the model."""
+    found: list[WeightUses] = []
+    nodes = model.get_ordered_ops()
+    position = {node.get_instance_id(): at for at, node in enumerate(nodes)}
+    for node in nodes:
         if node.get_type_name() != "Constant" or len(node.get_output_shape(0)) != 2:
             continue
         if node.get_output_element_type(0).get_type_name() not in _FLOATS:
@@ -167,9 +199,10 @@ def _uses_of_constants(model: ov.Model) -> list[_Uses]:
             elif kind == "Gather" and target.get_index() == 0 and _axis_of(user) == 0:
                 gathers.append(user)
         for is_transposed, products in by_layout.items():
-            if products:
-                shared = tuple(gathers) if is_transposed else ()
-                found.append(_Uses(node, tuple(products), shared, is_transposed))
+            shared = tuple(gathers) if is_transposed else ()
+            if products or shared:
+                products.sort(key=lambda product: position[product.get_instance_id()])
+                found.append(WeightUses(node, tuple(products), shared, is_transposed))
     return found
 
 
@@ -178,11 +211,14 @@ def _axis_of(gather: ov.Node) -> int | None:
     return int(source.get_data().item()) if source.get_type_name() == "Constant" else None
 
 
-def _compress(uses: _Uses, group: int | None, symmetric: bool) -> CompressedWeight:
-    weight = _matrix(uses.constant)
-    matrix = weight if uses.is_transposed else weight.t()
-    bits = 4 if group is not None else 8
-    quantized = quantize_weight(matrix, bits=bits, group_size=group, symmetric=symmetric)
+def replace_weight(uses: WeightUses, quantized: QuantizedWeight) -> CompressedWeight:
+    """Has the users of a constant read integers instead.
+
+    Args:
+        uses: the constant and its users.
+        quantized: its matrix().
+    """
+    matrix = uses.matrix()
     size_before = matrix.numel() * matrix.element_size()
     error = _relative_error(matrix, quantized)
     value = _decompressed(quantized, tuple(matrix.shape), uses.name)
@@ -193,16 +229,15 @@ def _compress(uses: _Uses, group: int | None, symmetric: bool) -> CompressedWeig
     return CompressedWeight(
         name=uses.name,
         shape=(int(matrix.shape[0]), int(matrix.shape[1])),
-        mode=f"int{bits}",
-        group_size=group,
+        mode=f"int{quantized.bits}",
+        group_size=quantized.values.shape[2] if quantized.bits == 4 else None,
         size_before_bytes=size_before,
         size_after_bytes=_size_bytes(quantized),
         relative_error=error,
     )
 
 
-def _matrix(constant: ov.Node) -> torch.Tensor:
-    """The constant's memory as a torch matrix, without a copy for the types that numpy knows."""
+def _tensor(constant: ov.Node) -> torch.Tensor:
     kind = constant.get_output_element_type(0).get_type_name()
     if kind == "bf16":
         data = torch.from_numpy(constant.get_tensor_view().data.view("int16"))

@@ -11,10 +11,19 @@ import torch
 
 from npu_compiler.errors import OptionError
 
-__all__ = ["GROUP_SIZES", "MODES", "QuantizedWeight", "fitting_group", "quantize_weight"]
+__all__ = [
+    "GROUP_SIZES",
+    "MODES",
+    "ROUNDINGS",
+    "QuantizedWeight",
+    "fitting_group",
+    "quantize_weight",
+]
 
 MODES = ("int8", "int4")
 GROUP_SIZES = (128, 64, 32)
+# Ways to round int4 weights by data; see npu_compiler.quantize.calibrated.
+ROUNDINGS = ("gptq", "awq")
 
 # Rows quantized at once, so that the float32 working copies stay small beside the weights.
 _CHUNK_ELEMENTS = 1 << 22
