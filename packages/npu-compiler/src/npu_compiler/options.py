@@ -25,6 +25,7 @@ _NOT_FOR_BACKENDS = {
     "dynamic": "torch.compile takes it as an argument of its own. Write "
     "torch.compile(dynamic=...), or use npu_compiler.compile",
     "activations": "it needs calibration data. Use npu_compiler.export(calibration=...)",
+    "rounding": "it needs calibration data. Use npu_compiler.export(calibration=...)",
     "use_to": "a backend sees no module to move. Call module.to('npu') before torch.compile, or "
     "use npu_compiler.compile",
 }
@@ -65,8 +66,8 @@ class CompilerConfig:
         activations: "int8" beside dtype "int8": convolutions and matrix products compute in int8.
             Only npu_compiler.export, which takes calibration data, does this.
         symmetric: compressed weights have no zero points: a little smaller, a little less exact.
-        rounding: how npu_compiler.export rounds int4 weights by calibration data: "gptq", or "awq"
-            for AWQ and scale estimation.
+        rounding: how npu_compiler.export rounds int4 weights by calibration data: "gptq", the
+            default, or "awq" for AWQ and scale estimation.
         cache_dir: where programs are kept; by default NPU_COMPILE_CACHE_DIR.
         use_to: also move the module to the npu device, before it is compiled; torch.compile
             (options=...) does not take it.
@@ -90,7 +91,7 @@ class CompilerConfig:
     group_size: int = 64
     activations: str | None = None
     symmetric: bool = False
-    rounding: str = "gptq"
+    rounding: str | None = None
     cache_dir: Path | str | None = None
     use_to: bool = False
 
@@ -103,7 +104,7 @@ class CompilerConfig:
                 raise _bad_value(name, "True, False or None", getattr(self, name))
         if self.group_size not in GROUP_SIZES:
             raise _bad_value("group_size", "one of 32, 64, 128", self.group_size)
-        if self.rounding not in ROUNDINGS:
+        if self.rounding is not None and self.rounding not in ROUNDINGS:
             raise _bad_value("rounding", f"one of {', '.join(ROUNDINGS)}", self.rounding)
         if self.activations not in (None, "int8"):
             raise _bad_value("activations", '"int8" or None', self.activations)
@@ -213,7 +214,7 @@ def resolve_config(
 
     Raises:
         OptionError: [option-value] when config is none, [option-conflict] when both are given,
-            [option-place] for activations without calibration data, and as parse_options.
+            [option-place] for what needs calibration data, without any; and as parse_options.
     """
     if config is None:
         config, options = parse_options(options), {}
@@ -229,11 +230,13 @@ def resolve_config(
             f"{', '.join(options)}. Put them into the CompilerConfig.",
             code="option-conflict",
         )
-    if config.activations is not None and not is_calibrated:
+    by_data = {"activations": config.activations, "rounding": config.rounding}
+    asked = [f"{name} {value!r}" for name, value in by_data.items() if value is not None]
+    if asked and not is_calibrated:
         raise OptionError(
-            f"{subject}: activations are quantized by calibration data, which only an exported "
-            f"model has; got {config.activations!r}. Use npu_compiler.export(calibration=...) and "
-            "npu_compiler.load.",
+            f"{subject}: activations are quantized, and weights rounded, by calibration data, "
+            f"which only an exported model has; got {', '.join(asked)}. Use "
+            "npu_compiler.export(calibration=...) and npu_compiler.load.",
             code="option-place",
         )
     return config

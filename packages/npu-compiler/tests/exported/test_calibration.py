@@ -128,8 +128,10 @@ def test_calls_that_do_not_fit_are_an_error(tmp_path, call, received):
         ({"calibration": [torch.ones(4, 8)], "dtype": "int8"}, "calibration is for dtype 'int4'"),
         ({"dtype": "int8", "activations": "int8"}, "needs calibration; got none"),
         ({"dtype": "int4", "activations": "int8"}, "the weights must be so too"),
+        ({"dtype": "int4", "rounding": "awq"}, "and no calibration"),
+        ({"dtype": "int8", "rounding": "gptq"}, "is for dtype 'int4'"),
     ],
-    ids=["no dtype", "int8 alone", "no calibration", "int4 weights"],
+    ids=["no dtype", "int8 alone", "no calibration", "int4 weights", "no data", "int8 rounded"],
 )
 def test_options_that_do_not_go_together_are_an_error(tmp_path, options, text):
     with pytest.raises(OptionError, match=text) as error:
@@ -145,22 +147,25 @@ def test_no_calls_are_an_error(tmp_path):
     assert error.value.code == "quantize-data"
 
 
+BY_DATA = [{"dtype": "int8", "activations": "int8"}, {"dtype": "int4", "rounding": "awq"}]
+
+
+@pytest.mark.parametrize("options", BY_DATA, ids=["activations", "rounding"])
 @pytest.mark.parametrize(
     "door",
     [lambda **options: npu_compiler.compile(nn.Linear(8, 8), **options), npu_compiler.GraphBuilder],
     ids=["compile", "GraphBuilder"],
 )
-def test_activations_are_for_export_alone(door):
+def test_what_needs_calibration_data_is_for_export_alone(door, options):
     with pytest.raises(OptionError, match=r"npu_compiler\.export\(calibration=") as error:
-        door(dtype="int8", activations="int8")
+        door(**options)
     assert error.value.code == "option-place"
 
 
-def test_activations_are_no_option_of_the_backend():
-    compiled = torch.compile(
-        nn.Linear(8, 8), backend="npu", options={"dtype": "int8", "activations": "int8"}
-    )
-    with pytest.raises(Exception, match=r"activations is no option of a backend"):
+@pytest.mark.parametrize("options", BY_DATA, ids=["activations", "rounding"])
+def test_what_needs_calibration_data_is_no_option_of_the_backend(options):
+    compiled = torch.compile(nn.Linear(8, 8), backend="npu", options=options)
+    with pytest.raises(Exception, match=f"{[*options][1]} is no option of a backend"):
         compiled(torch.ones(1, 8))
 
 

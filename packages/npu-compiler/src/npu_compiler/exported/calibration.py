@@ -17,6 +17,7 @@ from npu_compiler.exported.capture import Captured
 from npu_compiler.exported.manifest import Manifest
 from npu_compiler.options import CompilerConfig
 from npu_compiler.quantize import (
+    ROUNDINGS,
     call_arguments,
     compress_weights,
     compress_weights_by_data,
@@ -43,6 +44,13 @@ def check_calibration(config: CompilerConfig, *, is_given: bool) -> None:
         raise OptionError(
             f"npu_compiler.export: activations {config.activations!r} needs calibration; got none. "
             "Pass example calls, such as calibration=[(x,), ...].",
+            code="option-conflict",
+        )
+    if config.rounding is not None and not (is_given and config.dtype == "int4"):
+        raise OptionError(
+            f"npu_compiler.export: rounding {config.rounding!r} is for dtype 'int4' with "
+            f"calibration; got dtype {config.dtype!r}{'' if is_given else ' and no calibration'}. "
+            "Leave rounding out, or pass both.",
             code="option-conflict",
         )
 
@@ -89,7 +97,7 @@ def compressed(
         samples,
         group_size=config.group_size,
         symmetric=config.symmetric,
-        rounding=config.rounding,
+        rounding=config.rounding or ROUNDINGS[0],
     )
 
 
