@@ -26,6 +26,7 @@ from npu_compiler.passes.merge_common_subexpressions import MergeCommonSubexpres
 from npu_compiler.passes.merge_linears import MergeLinears
 from npu_compiler.passes.recognize_causal_mask import RecognizeCausalMask
 from npu_compiler.passes.remove_dead_code import RemoveDeadCode
+from npu_compiler.passes.separate_convolution_gradients import SeparateConvolutionGradients
 from npu_compiler.passes.separate_output_views import SeparateOutputViews
 from npu_compiler.passes.simplify_casts import SimplifyCasts
 from npu_compiler.passes.simplify_views import SimplifyViews
@@ -70,6 +71,7 @@ PASSES: tuple[GraphPass, ...] = (
     FoldConstants(),
     MergeCommonSubexpressions(),
     SimplifyCasts(),
+    SeparateConvolutionGradients(),
     FuseLinear(),
     SimplifyViews(),
     FuseRotaryEmbedding(),

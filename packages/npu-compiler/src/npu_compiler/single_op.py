@@ -34,6 +34,9 @@ __all__ = ["LoweredOp", "build_op_program", "lower_op"]
 
 _PLAIN = CompilerConfig()
 
+# The converter is for gradients between other calls, and leaves some to the host's kernel.
+_TAKEN_APART = {torch.ops.aten.convolution_backward.default: convolution_backward}
+
 # Results that only a gradient reads, and that cost as much as the op itself.
 _UNREAD = {"aten::_scaled_dot_product_flash_attention_for_cpu": (1,)}
 
@@ -160,13 +163,13 @@ def _narrowed(call: OpCall, wide: LoweredOp) -> LoweredOp:
 
 @functools.cache
 def _decompositions() -> Mapping[Any, Callable[..., Any]]:
-    return {**decompositions(), torch.ops.aten.convolution_backward.default: convolution_backward}
+    return {**decompositions(), **_TAKEN_APART}
 
 
 def _trace(call: OpCall) -> tuple[fx.GraphModule, list[int], set[int]]:
     """The call as a graph, the argument positions of its placeholders, and its empty results.
 
-    An op with a converter stays whole; another is taken apart by torch's decompositions.
+    An op with a converter stays whole; another is taken apart by torch's decompositions, or ours.
     """
     positions = [i for i, value in enumerate(call.arguments) if isinstance(value, TensorSpec)]
     with FakeTensorMode():
@@ -175,7 +178,8 @@ def _trace(call: OpCall) -> tuple[fx.GraphModule, list[int], set[int]]:
             for spec in (call.arguments[position] for position in positions)
         ]
         try:
-            if find_converter(call.overload()) is not None:
+            overload = call.overload()
+            if overload not in _TAKEN_APART and find_converter(overload) is not None:
                 module, empty = _whole(call, positions, fakes)
                 return module, positions, empty
 

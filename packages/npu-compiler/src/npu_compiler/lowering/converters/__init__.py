@@ -7,6 +7,7 @@ from npu_compiler.lowering.converters import (  # noqa: F401
     attention,
     comparison,
     convolution,
+    convolution_gradients,
     creation,
     elementwise,
     fused,

@@ -1,6 +1,6 @@
 """Convolutions, plain, grouped and transposed, and interpolation.
 
-Pooling is in pooling.py.
+Pooling is in pooling.py, gradients are in convolution_gradients.py.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from torch import fx
 from npu_compiler.lowering.context import Context
 from npu_compiler.lowering.registry import converter
 
-__all__: list[str] = []
+__all__ = ["grouped_kernel", "spread"]
 
 aten = torch.ops.aten
 
 
-def _spread(values: Any, count: int) -> list[int]:
+def spread(values: Any, count: int) -> list[int]:
+    """One number per spatial axis, where one may stand for all."""
     listed = [values] if isinstance(values, int) else list(values)
     return [int(value) for value in (listed * count if len(listed) == 1 else listed)]
 
@@ -42,12 +43,12 @@ def convert_convolution(
     spatial = ctx.rank(weight) - 2
     if ctx.rank(input_) != spatial + 2:
         ctx.refuse("an input without a batch")
-    strides, dilations = _spread(stride, spatial), _spread(dilation, spatial)
-    pads = _spread(padding, spatial)
-    kernel = _grouped_kernel(ctx, weight, groups, transposed)
+    strides, dilations = spread(stride, spatial), spread(dilation, spatial)
+    pads = spread(padding, spatial)
+    kernel = grouped_kernel(ctx, weight, groups)
     value = ctx.get(input_)
     if transposed:
-        extra = _spread(output_padding, spatial)
+        extra = spread(output_padding, spatial)
         make = ops.group_convolution_backprop_data if groups > 1 else ops.convolution_backprop_data
         result = make(
             value,
@@ -85,7 +86,7 @@ def convert_conv(
     )
 
 
-def _grouped_kernel(ctx: Context, weight: fx.Node, groups: int, transposed: bool) -> ov.Output:
+def grouped_kernel(ctx: Context, weight: fx.Node, groups: int) -> ov.Output:
     """OpenVINO wants groups as an axis of their own in front."""
     kernel = ctx.get(weight)
     if groups == 1:

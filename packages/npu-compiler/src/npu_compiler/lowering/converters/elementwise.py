@@ -345,6 +345,14 @@ def convert_addcmul(ctx: Context, self: Operand, tensor1: Any, tensor2: Any, val
     return ops.add(ctx.get(self, dtype), product)
 
 
+# torch defines it when it first traces an optimizer's step, so that it stands here by name.
+@converter("prims.fma.default")
+def convert_fma(ctx: Context, a: Operand, b: Operand, c: Operand) -> Any:
+    """The product and the sum, which the device rounds apart."""
+    dtype = ctx.out_dtype()
+    return ops.add(ops.multiply(ctx.get(a, dtype), ctx.get(b, dtype)), ctx.get(c, dtype))
+
+
 @converter(aten.addcdiv.default)
 def convert_addcdiv(ctx: Context, self: Operand, tensor1: Any, tensor2: Any, value: Any) -> Any:
     dtype = ctx.out_dtype()

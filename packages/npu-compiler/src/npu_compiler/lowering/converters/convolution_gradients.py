@@ -1,0 +1,176 @@
+"""Gradients of convolutions: of the input for any, of weight and bias for kernels of one place.
+
+The formulas are those of npu_compiler.convolution_gradient (Dumoulin and Visin, 2016, section 4).
+Other weight gradients are the host's by rule: written as a convolution with batch and channels
+exchanged they took 1.4 to 7 times what the host's kernel takes, and for kernels of one place, which
+are a matrix product, half of it (shapes of ResNet-50, one thread, November 2026).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import openvino as ov
+import openvino.opset15 as ops
+import torch
+from torch import fx
+
+from npu_compiler.lowering.context import Context
+from npu_compiler.lowering.converters.convolution import grouped_kernel, spread
+from npu_compiler.lowering.registry import converter
+
+__all__: list[str] = []
+
+aten = torch.ops.aten
+
+
+def _rule(node: fx.Node, **given: Any) -> str | None:
+    tensors = [given[name].meta["val"] for name in ("grad_output", "input_", "weight")]
+    if any(not isinstance(size, int) for tensor in tensors for size in tuple(tensor.shape)):
+        return "the gradient of a convolution of symbolic sizes"
+    if tensors[0].dim() != tensors[2].dim():
+        return "an input without a batch"
+    if given["output_mask"][1] and not _is_product(tensors[2], **given):
+        return "the host's kernel for the weight's gradient is faster than a program's convolution"
+    return None
+
+
+def _is_product(
+    kernel: torch.Tensor, padding: Any, transposed: bool, groups: int, **_: Any
+) -> bool:
+    """Whether the weight's gradient is one matrix product of the gradient and the input."""
+    is_place = all(size == 1 for size in tuple(kernel.shape)[2:])
+    return is_place and not any(padding) and not transposed and groups == 1
+
+
+@converter(aten.convolution_backward.default, rule=_rule)
+def convert_convolution_backward(
+    ctx: Context,
+    grad_output: fx.Node,
+    input_: fx.Node,
+    weight: fx.Node,
+    bias_sizes: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    transposed: bool,
+    output_padding: Any,
+    groups: int,
+    output_mask: Sequence[bool],
+) -> Any:
+    spatial = ctx.rank(weight) - 2
+    strides, pads, dilations = (spread(v, spatial) for v in (stride, padding, dilation))
+    gradients: list[Any] = [None, None, None]
+    if output_mask[0] and transposed:
+        gradients[0] = _of_transposed_input(
+            ctx, grad_output, input_, weight, strides, pads, dilations, groups
+        )
+    elif output_mask[0]:
+        gradients[0] = _of_input(ctx, grad_output, input_, weight, strides, pads, dilations, groups)
+    if output_mask[1]:
+        gradients[1] = _of_weight(ctx, grad_output, input_, weight, strides)
+    if output_mask[2]:
+        axes = ctx.integers([0, *range(2, spatial + 2)])
+        gradients[2] = ops.reduce_sum(ctx.get(grad_output), axes, False).output(0)
+    return tuple(gradients)
+
+
+def _of_input(
+    ctx: Context,
+    grad_output: fx.Node,
+    input_: fx.Node,
+    weight: fx.Node,
+    strides: list[int],
+    pads: list[int],
+    dilations: list[int],
+    groups: int,
+) -> ov.Output:
+    """The transposed convolution; places that no window reached make up its rest."""
+    rests = [
+        size - ((out - 1) * step - 2 * pad + gap * (window - 1) + 1)
+        for size, out, step, pad, gap, window in zip(
+            _known(ctx, input_)[2:],
+            _known(ctx, grad_output)[2:],
+            strides,
+            pads,
+            dilations,
+            _known(ctx, weight)[2:],
+            strict=True,
+        )
+    ]
+    make = ops.group_convolution_backprop_data if groups > 1 else ops.convolution_backprop_data
+    result = make(
+        ctx.get(grad_output),
+        grouped_kernel(ctx, weight, groups),
+        strides,
+        pads_begin=pads,
+        pads_end=pads,
+        dilations=dilations,
+        output_padding=rests,
+    )
+    return result.output(0)
+
+
+def _of_transposed_input(
+    ctx: Context,
+    grad_output: fx.Node,
+    input_: fx.Node,
+    weight: fx.Node,
+    strides: list[int],
+    pads: list[int],
+    dilations: list[int],
+    groups: int,
+) -> ov.Output:
+    kernel = grouped_kernel(ctx, weight, groups)
+    make = ops.group_convolution if groups > 1 else ops.convolution
+    result = make(ctx.get(grad_output), kernel, strides, pads, pads, dilations).output(0)
+    # A large output padding makes room for windows that no input has.
+    sizes = _known(ctx, input_)
+    if list(result.get_shape()) == sizes:
+        return result
+    axes = list(range(2, len(sizes)))
+    return ops.slice(
+        result,
+        ctx.integers([0] * len(axes)),
+        ctx.integers(sizes[2:]),
+        ctx.integers([1] * len(axes)),
+        ctx.integers(axes),
+    ).output(0)
+
+
+def _of_weight(
+    ctx: Context, grad_output: fx.Node, input_: fx.Node, weight: fx.Node, strides: list[int]
+) -> ov.Output:
+    """Of a kernel of one place: gradient times input, summed over batch and places."""
+    batch, channels, *sizes = _known(ctx, input_)
+    filters, places = _known(ctx, grad_output)[1], _known(ctx, grad_output)[2:]
+    value = ctx.get(input_)
+    if any(step > 1 for step in strides):
+        axes = list(range(2, 2 + len(sizes)))
+        value = ops.slice(
+            value,
+            ctx.integers([0] * len(axes)),
+            ctx.integers(sizes),
+            ctx.integers(strides),
+            ctx.integers(axes),
+        ).output(0)
+    count = 1
+    for size in places:
+        count *= size
+    left = ctx.reshape(ctx.get(grad_output), [batch, filters, count])
+    right = ctx.reshape(value, [batch, channels, count])
+    if filters * channels > 2 * (filters + channels) * count:
+        # A product per image would write more than exchanging batch and channels does.
+        left = ctx.reshape(ctx.transpose(left, [1, 0, 2]), [filters, batch * count])
+        right = ctx.reshape(ctx.transpose(right, [1, 0, 2]), [channels, batch * count])
+        total = ops.matmul(left, right, False, True).output(0)
+    else:
+        each = ops.matmul(left, right, False, True)
+        total = ops.reduce_sum(each, ctx.integers([0]), False).output(0)
+    return ctx.reshape(total, _known(ctx, weight))
+
+
+def _known(ctx: Context, node: fx.Node) -> list[int]:
+    """Sizes, which the rule has shown to be numbers."""
+    return [size for size in ctx.sizes(node) if size is not None]
