@@ -74,8 +74,13 @@ def _resnet50() -> Model:
     def batch() -> Batch:
         return {"pixel_values": torch.randn(8, 3, 224, 224), "labels": torch.randint(0, 9, (8,))}
 
-    config = tf.ResNetConfig(num_labels=10)
-    return Classified(tf.ResNetForImageClassification(config)), batch, 0.001
+    model = tf.ResNetForImageClassification(tf.ResNetConfig(num_labels=10))
+    # Each block starts as the identity (Goyal et al., 2017, section 5.1). Without it random weights
+    # amplify rounding: eager's losses in float32 and float64 are 1e-2 apart after three steps.
+    for name, module in model.named_modules():
+        if name.endswith("layer.2.normalization"):
+            nn.init.zeros_(module.weight)
+    return Classified(model), batch, 0.001
 
 
 def _bert() -> Model:
