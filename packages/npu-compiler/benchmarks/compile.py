@@ -11,6 +11,8 @@ that a call's cost outside of the kernels decides. "openvino" is OpenVINO's own 
 aot_autograd, "graph by graph" the same without.
 Calls of the contenders alternate, so that a change of the machine's speed meets all of them; the
 figure is the median over the rounds. A contender that is wrong is marked so and gets no ratio.
+The limit is arithmetic: "of peak" is the rate of a model's products, convolutions and attention
+over that of torch's best product of 2048 x 2048 matrices in float32 here.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 warnings.simplefilter("ignore")
 
@@ -179,11 +182,30 @@ def measure(calls: dict[str, Call], rounds: int) -> dict[str, float]:
     return {name: statistics.median(values) for name, values in times.items()}
 
 
+def peak_gflops() -> float:
+    """The rate of a large product, the best of ten."""
+    left = torch.randn(2048, 2048)
+    times = []
+    for _ in range(10):
+        started = time.perf_counter()
+        torch.mm(left, left)
+        times.append(time.perf_counter() - started)
+    return float(2 * 2048**3 / min(times) / 1e9)
+
+
+def count_gflop(model: torch.nn.Module, inputs: Inputs) -> float:
+    """Arithmetic of products, convolutions and attention in one call."""
+    with FlopCounterMode(display=False) as counter:
+        model(**inputs)
+    return float(counter.get_total_flops() / 1e9)
+
+
 def report(
     medians: dict[str, float],
     first_s: dict[str, float],
     errors: dict[str, float],
     logs: dict[str, list[float]],
+    limit_ms: float,
 ) -> None:
     """Prints one model's rows and adds its ratios to the logs."""
     ours = medians.get("npu")
@@ -195,7 +217,8 @@ def report(
             logs.setdefault(contender, []).append(ratio)
         print(
             f"  {contender:24} {median_ms:8.2f} ms  {ratio:5.2f}x ours  first call "
-            f"{first_s[contender]:5.1f} s  error {errors[contender]:.1e}"
+            f"{first_s[contender]:5.1f} s  {limit_ms / median_ms:4.0%} of peak  "
+            f"error {errors[contender]:.1e}"
             f"{'' if is_right else '  WRONG'}",
             flush=True,
         )
@@ -214,15 +237,17 @@ def main() -> None:
     names = arguments.models.split(",") if arguments.models else default
     if "openvino" in contenders:
         import openvino.torch  # noqa: F401  (registers its backend)
-    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads")
+    peak = peak_gflops()
+    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, peak {peak:.0f} GFLOP/s")
     logs: dict[str, list[float]] = {}
     with torch.no_grad():
         for name in names:
             for batch in map(int, arguments.batches.split(",")):
                 print(f"{name}, batch {batch}", flush=True)
                 model, inputs = build(name, batch, arguments.sizes)
+                limit_ms = count_gflop(model, inputs) / peak * 1e3
                 calls, first_s, errors = prepare(model, inputs, contenders)
-                report(measure(calls, arguments.rounds), first_s, errors, logs)
+                report(measure(calls, arguments.rounds), first_s, errors, logs, limit_ms)
     print("geometric mean of time by ours")
     for contender, ratios in logs.items():
         print(
