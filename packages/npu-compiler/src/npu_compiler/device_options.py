@@ -7,7 +7,14 @@ the f32 hint. Which device serves is npu_compiler.programs.precision's question.
 
 from __future__ import annotations
 
-__all__ = ["PRECISIONS", "WITHOUT_SNIPPETS", "device_options", "is_snippets_failure"]
+import logging
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+__all__ = ["PRECISIONS", "compile_tolerant", "device_options"]
+
+_logger = logging.getLogger(__name__)
+_Compiled = TypeVar("_Compiled")
 
 # Name -> hint. int8 and int4 speak of the weights; what is computed with them stays float32.
 PRECISIONS = {
@@ -21,12 +28,32 @@ PRECISIONS = {
 # The CPU plugin's generator of fused elementwise kernels fails on some graphs (measured on OpenVINO
 # 2026.4.1: "All consumers of a Scalar expression are expected to have the same loop IDs", Phi-3 and
 # Mixtral); without it the same model compiles and is right.
-WITHOUT_SNIPPETS = {"SNIPPETS_MODE": "DISABLE"}
+_WITHOUT_SNIPPETS = {"SNIPPETS_MODE": "DISABLE"}
 
 
-def is_snippets_failure(failure: Exception) -> bool:
-    """Whether a model was refused because of the CPU plugin's generator of kernels."""
-    return "snippets" in str(failure)
+def compile_tolerant(
+    compile_model: Callable[[dict[str, str]], _Compiled], options: Mapping[str, str], *, name: str
+) -> tuple[_Compiled, dict[str, str]]:
+    """Compiles a model; if the CPU plugin's generator of kernels fails on it, without that.
+
+    Args:
+        compile_model: called with the options; a second time with more of them.
+        options: of the device's compiler.
+        name: of the model, for the log.
+
+    Returns:
+        The compiled model, and the options that it needed besides.
+
+    Raises:
+        RuntimeError: compile_model's, where it fails for another reason or both times.
+    """
+    try:
+        return compile_model(dict(options)), {}
+    except RuntimeError as failure:
+        if "snippets" not in str(failure):
+            raise
+        _logger.info("%s: compiling without snippets, which fail on it: %s", name, failure)
+    return compile_model({**options, **_WITHOUT_SNIPPETS}), dict(_WITHOUT_SNIPPETS)
 
 
 def device_options(

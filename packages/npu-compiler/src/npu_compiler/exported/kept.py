@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 from npu_compiler.blob_files import AMENDMENTS, check_blobs, read_amendments, record_blobs
 from npu_compiler.config import read_settings
-from npu_compiler.device_options import WITHOUT_SNIPPETS, is_snippets_failure
+from npu_compiler.device_options import compile_tolerant
 from npu_compiler.json_file import write_json
 
 __all__ = ["KeptModel"]
@@ -45,6 +45,7 @@ class KeptModel:
             facts: what else the compiled form depends on, JSON-like: device, driver, options.
         """
         self._entry: Path | None = None
+        self._name = path.parent.name
         settings = read_settings()
         if settings.cache_size_bytes == 0:
             return
@@ -89,32 +90,25 @@ class KeptModel:
         """
         entry = self._entry
         if entry is None:
-            return _tolerant(lambda given: compile_model(given, None), dict(options), None)
+            loaded, _ = compile_tolerant(
+                lambda given: compile_model(given, None), options, name=self._name
+            )
+            return loaded
         blobs = entry / "blob"
         check_blobs(blobs)
-        chosen = {**options, **read_amendments(entry)}
-        loaded = _tolerant(lambda given: compile_model(given, blobs), chosen, entry)
+        loaded, amendments = compile_tolerant(
+            lambda given: compile_model(given, blobs),
+            {**options, **read_amendments(entry)},
+            name=self._name,
+        )
+        if amendments:
+            try:
+                write_json(entry / AMENDMENTS, amendments)
+            except OSError as failure:
+                _logger.warning("npu_compiler.load: cannot keep options in %s (%s)", entry, failure)
         if not from_cache(loaded):
             record_blobs(blobs)
         return loaded
-
-
-def _tolerant(
-    load: Callable[[dict[str, str]], _Loaded], options: dict[str, str], entry: Path | None
-) -> _Loaded:
-    try:
-        return load(options)
-    except RuntimeError as failure:
-        if not is_snippets_failure(failure):
-            raise
-        _logger.info("compiling without snippets, which fail on the model: %s", failure)
-    loaded = load({**options, **WITHOUT_SNIPPETS})
-    if entry is not None:
-        try:
-            write_json(entry / AMENDMENTS, WITHOUT_SNIPPETS)
-        except OSError as failure:
-            _logger.warning("npu_compiler.load: cannot keep options in %s (%s)", entry, failure)
-    return loaded
 
 
 def _digest(path: Path) -> str:

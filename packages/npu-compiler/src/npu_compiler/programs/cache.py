@@ -27,7 +27,7 @@ import torch
 import npu_runtime
 from npu_compiler.blob_files import AMENDMENTS, check_blobs, read_amendments, record_blobs
 from npu_compiler.config import read_settings
-from npu_compiler.device_options import WITHOUT_SNIPPETS, is_snippets_failure
+from npu_compiler.device_options import compile_tolerant
 from npu_compiler.fingerprint import fingerprint
 from npu_compiler.json_file import write_json
 from npu_compiler.programs.load import (
@@ -246,14 +246,9 @@ class ProgramCache:
                 profiling=profiling,
             )
 
-        try:
-            program = load(settings)
-        except npu_runtime.ProgramError as failure:
-            if not is_snippets_failure(failure):
-                raise
-            _logger.info("%s: compiling without snippets, which fail on it: %s", name, failure)
-            program = load({**settings, **WITHOUT_SNIPPETS})
-            write_json(entry / AMENDMENTS, WITHOUT_SNIPPETS)
+        program, amendments = compile_tolerant(load, settings, name=name)
+        if amendments:
+            write_json(entry / AMENDMENTS, amendments)
         if not program.loaded_from_cache:
             record_blobs(blobs)
         _touch(entry)

@@ -5,7 +5,6 @@ Programs that outlive the process are npu_compiler.programs.cache's matter.
 
 from __future__ import annotations
 
-import logging
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import npu_runtime
 from npu_compiler.config import read_settings
-from npu_compiler.device_options import WITHOUT_SNIPPETS, is_snippets_failure
+from npu_compiler.device_options import compile_tolerant
 from npu_runtime import observe
 
 if TYPE_CHECKING:
@@ -24,8 +23,6 @@ __all__ = [
     "load_tolerant",
     "write_model",
 ]
-
-_logger = logging.getLogger(__name__)
 
 
 def load_model(
@@ -83,13 +80,8 @@ def load_tolerant(
             model, name=name, options=options, device_index=device_index, profiling=profiling
         )
 
-    try:
-        return load(options)
-    except npu_runtime.ProgramError as failure:
-        if not is_snippets_failure(failure):
-            raise
-        _logger.info("%s: compiling without snippets, which fail on it: %s", name, failure)
-    return load({**options, **WITHOUT_SNIPPETS})
+    program, _ = compile_tolerant(load, options, name=name)
+    return program
 
 
 def write_model(model: ov.Model, path: Path, *, half: bool = False) -> None:

@@ -8,7 +8,9 @@ which are a matrix product, half of it (shapes of ResNet-50, one thread, Novembe
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import openvino as ov
@@ -23,6 +25,16 @@ from npu_compiler.lowering.registry import converter
 __all__: list[str] = []
 
 aten = torch.ops.aten
+
+
+@dataclass(frozen=True)
+class _Windows:
+    """Where the windows of a convolution lie: one number per spatial axis, and its groups."""
+
+    strides: list[int]
+    pads: list[int]
+    dilations: list[int]
+    groups: int
 
 
 def _rule(node: fx.Node, **given: Any) -> str | None:
@@ -61,13 +73,12 @@ def convert_convolution_backward(
 ) -> Any:
     spatial = ctx.rank(weight) - 2
     strides, pads, dilations = (spread(v, spatial) for v in (stride, padding, dilation))
+    windows = _Windows(strides, pads, dilations, groups)
     gradients: list[Any] = [None, None, None]
     if output_mask[0] and transposed:
-        gradients[0] = _of_transposed_input(
-            ctx, grad_output, input_, weight, strides, pads, dilations, groups
-        )
+        gradients[0] = _of_transposed_input(ctx, grad_output, input_, weight, windows)
     elif output_mask[0]:
-        gradients[0] = _of_input(ctx, grad_output, input_, weight, strides, pads, dilations, groups)
+        gradients[0] = _of_input(ctx, grad_output, input_, weight, windows)
     if output_mask[1]:
         gradients[1] = _of_weight(ctx, grad_output, input_, weight, strides)
     if output_mask[2]:
@@ -77,14 +88,7 @@ def convert_convolution_backward(
 
 
 def _of_input(
-    ctx: Context,
-    grad_output: fx.Node,
-    input_: fx.Node,
-    weight: fx.Node,
-    strides: list[int],
-    pads: list[int],
-    dilations: list[int],
-    groups: int,
+    ctx: Context, grad_output: fx.Node, input_: fx.Node, weight: fx.Node, windows: _Windows
 ) -> ov.Output:
     """The transposed convolution; places that no window reached make up its rest."""
     rests = [
@@ -92,51 +96,45 @@ def _of_input(
         for size, out, step, pad, gap, window in zip(
             _known(ctx, input_)[2:],
             _known(ctx, grad_output)[2:],
-            strides,
-            pads,
-            dilations,
+            windows.strides,
+            windows.pads,
+            windows.dilations,
             _known(ctx, weight)[2:],
             strict=True,
         )
     ]
-    make = ops.group_convolution_backprop_data if groups > 1 else ops.convolution_backprop_data
+    is_grouped = windows.groups > 1
+    make = ops.group_convolution_backprop_data if is_grouped else ops.convolution_backprop_data
     result = make(
         ctx.get(grad_output),
-        grouped_kernel(ctx, weight, groups),
-        strides,
-        pads_begin=pads,
-        pads_end=pads,
-        dilations=dilations,
+        grouped_kernel(ctx, weight, windows.groups),
+        windows.strides,
+        pads_begin=windows.pads,
+        pads_end=windows.pads,
+        dilations=windows.dilations,
         output_padding=rests,
     )
     return result.output(0)
 
 
 def _of_transposed_input(
-    ctx: Context,
-    grad_output: fx.Node,
-    input_: fx.Node,
-    weight: fx.Node,
-    strides: list[int],
-    pads: list[int],
-    dilations: list[int],
-    groups: int,
+    ctx: Context, grad_output: fx.Node, input_: fx.Node, weight: fx.Node, windows: _Windows
 ) -> ov.Output:
-    kernel = grouped_kernel(ctx, weight, groups)
-    make = ops.group_convolution if groups > 1 else ops.convolution
-    result = make(ctx.get(grad_output), kernel, strides, pads, pads, dilations).output(0)
+    kernel = grouped_kernel(ctx, weight, windows.groups)
+    make = ops.group_convolution if windows.groups > 1 else ops.convolution
+    result = make(
+        ctx.get(grad_output),
+        kernel,
+        windows.strides,
+        windows.pads,
+        windows.pads,
+        windows.dilations,
+    ).output(0)
     # A large output padding makes room for windows that no input has.
     sizes = _known(ctx, input_)
     if list(result.get_shape()) == sizes:
         return result
-    axes = list(range(2, len(sizes)))
-    return ops.slice(
-        result,
-        ctx.integers([0] * len(axes)),
-        ctx.integers(sizes[2:]),
-        ctx.integers([1] * len(axes)),
-        ctx.integers(axes),
-    ).output(0)
+    return _cut(ctx, result, sizes[2:], [1] * (len(sizes) - 2))
 
 
 def _of_weight(
@@ -147,17 +145,8 @@ def _of_weight(
     filters, places = _known(ctx, grad_output)[1], _known(ctx, grad_output)[2:]
     value = ctx.get(input_)
     if any(step > 1 for step in strides):
-        axes = list(range(2, 2 + len(sizes)))
-        value = ops.slice(
-            value,
-            ctx.integers([0] * len(axes)),
-            ctx.integers(sizes),
-            ctx.integers(strides),
-            ctx.integers(axes),
-        ).output(0)
-    count = 1
-    for size in places:
-        count *= size
+        value = _cut(ctx, value, sizes, strides)
+    count = math.prod(places)
     left = ctx.reshape(ctx.get(grad_output), [batch, filters, count])
     right = ctx.reshape(value, [batch, channels, count])
     if filters * channels > 2 * (filters + channels) * count:
@@ -169,6 +158,18 @@ def _of_weight(
         each = ops.matmul(left, right, False, True)
         total = ops.reduce_sum(each, ctx.integers([0]), False).output(0)
     return ctx.reshape(total, _known(ctx, weight))
+
+
+def _cut(ctx: Context, value: ov.Output, ends: list[int], steps: list[int]) -> ov.Output:
+    """Every so many places of the spatial axes, from the first to before an end."""
+    count = len(ends)
+    return ops.slice(
+        value,
+        ctx.integers([0] * count),
+        ctx.integers(ends),
+        ctx.integers(steps),
+        ctx.integers(list(range(2, 2 + count))),
+    ).output(0)
 
 
 def _known(ctx: Context, node: fx.Node) -> list[int]:

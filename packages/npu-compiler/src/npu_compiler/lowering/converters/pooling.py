@@ -15,17 +15,13 @@ import torch
 from torch import fx
 
 from npu_compiler.lowering.context import Context
+from npu_compiler.lowering.converters.convolution import spread
 from npu_compiler.lowering.registry import converter
 
 __all__: list[str] = []
 
 aten = torch.ops.aten
 _PLACES = 25  # of a window, above which the positions of maxima are the device's own matter
-
-
-def _spread(values: Any, count: int) -> list[int]:
-    listed = [values] if isinstance(values, int) else list(values)
-    return [int(value) for value in (listed * count if len(listed) == 1 else listed)]
 
 
 def _spatial(ctx: Context) -> int:
@@ -74,12 +70,12 @@ def _positions(
     2 x 2 over (64, 64, 24, 24) on one core, where this takes 6. None for windows of many places and
     for sizes that vary.
     """
-    kernel, sizes = _spread(kernel_size, 2), ctx.sizes(self)[2:]
+    kernel, sizes = spread(kernel_size, 2), ctx.sizes(self)[2:]
     if _spatial(ctx) != 2 or not 1 < kernel[0] * kernel[1] <= _PLACES or None in sizes:
         return None
     results = [n.get_length() for n in list(pooled.output(0).get_partial_shape())[2:]]
-    strides = _spread(stride, 2) if stride else kernel
-    pads, steps = _spread(padding, 2), _spread(dilation, 2)
+    strides = spread(stride, 2) if stride else kernel
+    pads, steps = spread(padding, 2), spread(dilation, 2)
     reach = [
         (count - 1) * stride + (k - 1) * step + 1
         for count, stride, k, step in zip(results, strides, kernel, steps, strict=True)
@@ -137,13 +133,13 @@ def _max_pool(
     spatial = _spatial(ctx)
     if ctx.rank(self) != spatial + 2:
         ctx.refuse("an input without a batch")
-    kernel = _spread(kernel_size, spatial)
-    strides = _spread(stride, spatial) if stride else kernel
-    pads = _spread(padding, spatial)
+    kernel = spread(kernel_size, spatial)
+    strides = spread(stride, spatial) if stride else kernel
+    pads = spread(padding, spatial)
     return ops.max_pool(
         ctx.get(self),
         strides,
-        _spread(dilation, spatial),
+        spread(dilation, spatial),
         pads,
         pads,
         kernel,
@@ -169,9 +165,9 @@ def convert_avg_pool(
         ctx.refuse("an input without a batch")
     if arguments.get("divisor_override") is not None:
         ctx.refuse("a divisor of its own")
-    kernel = _spread(kernel_size, spatial)
-    strides = _spread(stride, spatial) if stride else kernel
-    pads = _spread(padding, spatial)
+    kernel = spread(kernel_size, spatial)
+    strides = spread(stride, spatial) if stride else kernel
+    pads = spread(padding, spatial)
     is_padded = any(pads)
     if ceil_mode and count_include_pad and is_padded:
         windows = zip(ctx.sizes(self)[2:], kernel, strides, pads, strict=True)
@@ -199,7 +195,7 @@ def convert_avg_pool(
 )
 def convert_adaptive_avg_pool(ctx: Context, self: fx.Node, output_size: Any) -> Any:
     spatial = 1 if "pool1d" in str(ctx.node.target) else 2
-    sizes = _spread(output_size, spatial)
+    sizes = spread(output_size, spatial)
     rank = ctx.rank(self)
     if all(size == 1 for size in sizes):
         return ops.reduce_mean(ctx.get(self), ctx.integers(list(range(rank - spatial, rank))), True)
