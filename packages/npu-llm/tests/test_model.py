@@ -244,11 +244,6 @@ def test_unknown_argument_of_generate(llama):
         llama.ours().generate(prompt(1), colour="blue", **GREEDY)
 
 
-def test_assisted_generation_is_refused_by_transformers(llama):
-    with pytest.raises(ValueError, match="assisted generation"):
-        llama.ours().generate(prompt(1), prompt_lookup_num_tokens=3, **GREEDY)
-
-
 def test_another_device(llama, tmp_path):
     with pytest.raises(OptionError) as caught:
         NPUModelForCausalLM.from_pretrained(llama.folder, device="cuda:0", cache_dir=tmp_path)

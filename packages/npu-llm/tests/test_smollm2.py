@@ -20,8 +20,21 @@ PROMPTS = {
     "french": "Pourquoi le ciel est-il bleu pendant la journée ?",
     "french story": "Il était une fois, dans un petit village au bord de la mer,",
     "arithmetic": "Q: What is 12 + 30?\nA:",
+    "one word": "Hello",
+    "dialogue": "Anna: Are you coming tonight?\nBen:",
+    "recipe": "Ingredients for pancakes:\n- 2 eggs\n-",
+    "table": "| city | country |\n|---|---|\n| Rome | Italy |\n|",
+    "rewrite": "Correct the grammar: yesterday he go to school and see three dog.",
+    "poem": "Roses are red,\nviolets are blue,\n",
+    "json": '{"name": "Ada", "born": 1815, "known_for": "',
+    "summary": f"Summarize: {_STORY * 6}",
     "long": _STORY * 34,  # cut to 500 tokens
 }
+# Asked through the chat template.
+_ASKED = {"question", "list", "french", "rewrite", "summary"}
+# These stand for the others in a usual run; the others: -m long.
+_ALWAYS = {"question", "french"}
+_LENGTH = 64
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +65,7 @@ def ours(weights, smollm_cache):
 
 
 def encode(tokenizer, text, name):
-    if name in ("question", "list", "french"):
+    if name in _ASKED:
         turns = [{"role": "user", "content": text}]
         return tokenizer.apply_chat_template(
             turns, add_generation_prompt=True, return_tensors="pt", return_dict=True
@@ -61,16 +74,62 @@ def encode(tokenizer, text, name):
     return {key: encoded[key][:, :500] for key in ("input_ids", "attention_mask")}
 
 
-@pytest.mark.parametrize("name", PROMPTS)
-def test_64_greedy_tokens_equal_those_of_transformers(reference, ours, tokenizer, name):
-    inputs = encode(tokenizer, PROMPTS[name], name)
+@pytest.fixture(scope="module")
+def expected(reference, tokenizer):
+    """expected(name): a prompt's inputs, and what transformers makes of them."""
+    known = {}
+
+    def get(name):
+        if name not in known:
+            inputs = encode(tokenizer, PROMPTS[name], name)
+            known[name] = inputs, reference.generate(**inputs, **_GREEDY)
+        return known[name]
+
+    return get
+
+
+@pytest.fixture(scope="module")
+def pipelines(ours, weights, smollm_cache, on_npu_plugin):
+    static = NPUModelForCausalLM.from_pretrained(
+        weights, dtype="float32", pipeline="static", cache_dir=smollm_cache
+    )
+    return {"dynamic": ours, "static": static, "npu plugin": on_npu_plugin(static)}
+
+
+_GREEDY = {"max_new_tokens": _LENGTH, "do_sample": False, "eos_token_id": None}
+_PIPELINES = ("dynamic", "static", "npu plugin")
+
+
+@pytest.mark.parametrize("pipeline", _PIPELINES)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=() if name in _ALWAYS else pytest.mark.long) for name in PROMPTS],
+)
+def test_64_greedy_tokens_equal_those_of_transformers(expected, pipelines, name, pipeline):
+    inputs, tokens = expected(name)
     if name == "long":
         assert inputs["input_ids"].shape[1] == 500
-    options = {"max_new_tokens": 64, "do_sample": False, "eos_token_id": None}
-    expected = reference.generate(**inputs, **options)
-    got = ours.generate(**inputs, **options)
-    assert got.tolist() == expected.tolist()
-    assert got.shape[1] == inputs["input_ids"].shape[1] + 64
+    got = pipelines[pipeline].generate(**inputs, **_GREEDY)
+    assert got.tolist() == tokens.tolist()
+    assert got.shape[1] == inputs["input_ids"].shape[1] + _LENGTH
+
+
+@pytest.fixture(scope="module")
+def book(reference, tokenizer):
+    """A prompt of 3,000 tokens that do not repeat, and what transformers makes of it."""
+    lines = (f"Ship {n} carried {n * 7 % 91} crates to harbour {n * 13 % 37}." for n in range(400))
+    ids = tokenizer("\n".join(lines), return_tensors="pt")["input_ids"][:, :3000]
+    assert ids.shape[1] == 3000
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    return inputs, reference.generate(**inputs, **_GREEDY)
+
+
+@pytest.mark.parametrize(
+    "pipeline", [pytest.param(name, marks=pytest.mark.long) for name in _PIPELINES]
+)
+def test_long_prompt_goes_on_as_with_transformers(book, pipelines, pipeline):
+    inputs, tokens = book
+    assert pipelines[pipeline].generate(**inputs, **_GREEDY).tolist() == tokens.tolist()
 
 
 def test_stop_string_ends_the_answer(ours, tokenizer):
@@ -97,7 +156,7 @@ def test_second_start_traces_and_compiles_nothing(ours, weights, smollm_cache, m
     def fail(*_, **__):
         raise AssertionError("a start from the cache reads no weights")
 
-    monkeypatch.setattr(build, "_fill", fail)
+    monkeypatch.setattr(build, "fill_entry", fail)
     again = NPUModelForCausalLM.from_pretrained(weights, dtype="float32", cache_dir=smollm_cache)
     assert again.report.from_cache
     assert again.report.build_time_s == 0

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from npu_ops.config import read_settings
+from npu_ops.config import TOOLS, read_memory_directory, read_settings, read_tool_lists
 from npu_ops.errors import OperatorInputError
 
 
@@ -35,3 +35,15 @@ def test_a_value_that_a_setting_does_not_have_is_an_error(name: str, value: str)
     with pytest.raises(OperatorInputError, match=f"{name}: .*got '{value}'") as caught:
         read_settings({name: value})
     assert caught.value.code == "bad-setting"
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_each_tool_has_two_lists(tool: str) -> None:
+    lists = read_tool_lists(tool, {f"OP_{tool}_LIST": "mm, add,", f"OP_{tool}_DISABLE_LIST": "sub"})
+    assert (lists.names, lists.excluded) == (("mm", "add"), ("sub",))
+    assert read_tool_lists(tool, {}).names == read_tool_lists(tool, {}).excluded == ()
+
+
+def test_the_directory_for_memory_is_read() -> None:
+    assert read_memory_directory({"NPU_OPS_MEMORY_DIR": "/m"}) == Path("/m")
+    assert read_memory_directory({}) is None

@@ -1,8 +1,10 @@
+import gzip
 import json
 import os
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -172,7 +174,77 @@ def test_killed_script_leaves_a_whole_trace_and_dies_as_told(
     assert "aten::sin" in [event["name"] for event in document["traceEvents"]]
 
 
-def test_program_that_profiles_itself_gets_its_profile_and_a_marked_gap(run_trace):
+@pytest.mark.parametrize("output", ["trace.json", "trace.json.gz"])
+def test_script_killed_without_a_word_leaves_a_trace_that_can_be_opened(tmp_path, output):
+    (tmp_path / "program.py").write_text(
+        "import time, torch\ntorch.ones(2).sin()\n"
+        "while True:\n    torch.ones(2).cos(); time.sleep(0.01)\n"
+    )
+    path = tmp_path / output
+    with subprocess.Popen(
+        [sys.executable, "-m", "npu_profiler", "trace", "-o", output, "program.py"], cwd=tmp_path
+    ) as process:
+        try:
+            deadline = time.monotonic() + 120
+            while time.monotonic() < deadline and b"aten::cos" not in _bytes(path):
+                time.sleep(0.1)
+        finally:
+            process.kill()
+    assert process.returncode == -signal.SIGKILL
+    # Perfetto takes an array of events without its closing bracket, and no other form cut off.
+    text = _bytes(path).decode()
+    assert text.startswith("[")
+    events = json.loads(text + "]")
+    assert {"aten::sin", "aten::cos"} <= {event["name"] for event in events}
+    assert "python program.py" in [event.get("args", {}).get("name") for event in events]
+
+
+def _bytes(path):
+    if not path.exists():
+        return b""
+    return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+
+
+TRAINING = """
+import torch
+torch.manual_seed(0)
+layer = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(layer.parameters(), 0.1)
+for step in range(6):
+    with torch.profiler.record_function(f"step {step}"):
+        layer(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+print(layer.weight.sum().item())
+"""
+
+
+def test_only_the_steps_asked_for_are_recorded_and_results_are_equal(run_trace, run_python):
+    traced = run_trace(TRAINING, options=("--steps", "2", "--warmup", "3"))
+    assert traced.stdout == run_python("program.py").stdout != ""
+    assert traced.names("X", "user_annotation").count("step 3") == 1
+    named = {name for name in traced.names("X", "user_annotation") if name.startswith("step ")}
+    assert named == {"step 3", "step 4"}
+
+
+def test_program_with_fewer_steps_than_the_warmup_says_so(run_trace):
+    traced = run_trace(TRAINING, options=("--warmup", "50"))
+    assert "missing: all but the warm-up: 6 steps were marked" in traced.stderr
+    assert traced.names("X") == []
+
+
+def test_memory_of_the_process_is_a_curve(run_trace):
+    traced = run_trace(
+        "import time, torch\nx = torch.ones(64 << 20, dtype=torch.uint8)\ntime.sleep(0.3)\n",
+        options=("--memory",),
+    )
+    values = [
+        e["args"]["resident_bytes"] for e in traced.events("C") if "resident_bytes" in e["args"]
+    ]
+    assert len(values) >= 3
+    assert max(values) > 64 << 20
+
+
+def test_program_that_profiles_itself_gets_its_profile_and_we_ours(run_trace):
     traced = run_trace("""
 import torch
 from torch.profiler import profile, ProfilerActivity
@@ -183,6 +255,21 @@ torch.ones(2).tan()
 print("aten::cos" in [item.key for item in own.key_averages()])
 """)
     assert (traced.returncode, traced.stdout) == (0, "True\n")
+    assert {"aten::sin", "aten::cos", "aten::tan"} <= set(traced.names("X", "cpu_op"))
+
+
+def test_program_that_profiles_itself_leaves_a_marked_gap_in_stacks(run_trace):
+    traced = run_trace(
+        """
+import torch
+from torch.profiler import profile, ProfilerActivity
+torch.ones(2).sin()
+with profile(activities=[ProfilerActivity.CPU]):
+    torch.ones(2).cos()
+torch.ones(2).tan()
+""",
+        options=("--stacks",),
+    )
     assert {"aten::sin", "aten::tan"} <= set(traced.names("X", "cpu_op"))
     assert len(traced.names("X", "recording")) == 1
 
@@ -205,6 +292,7 @@ print(sum(batch[0].sum().item() for batch in DataLoader(data, 2, num_workers=2))
         (["-m", "no_such_module"], "module-missing"),
         (["-o", "none/trace.json", "there.py"], "output-unwritable"),
         (["-o", ".", "there.py"], "output-unwritable"),
+        (["--steps", "-1", "there.py"], "trace-option"),
     ],
 )
 def test_wrong_request_is_one_line_and_exit_code_2_and_runs_nothing(

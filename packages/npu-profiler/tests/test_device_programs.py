@@ -4,32 +4,12 @@ import importlib.util
 
 import pytest
 
-# One ReLU over (2, 3), as OpenVINO's IR: this package builds no graphs.
-MODEL = """<?xml version="1.0"?>
-<net name="relu" version="11">
-<layers>
-<layer id="0" name="x" type="Parameter" version="opset1">
-<data shape="2,3" element_type="f32"/>
-<output><port id="0" precision="FP32" names="x"><dim>2</dim><dim>3</dim></port></output>
-</layer>
-<layer id="1" name="relu" type="ReLU" version="opset1">
-<input><port id="0" precision="FP32"><dim>2</dim><dim>3</dim></port></input>
-<output><port id="1" precision="FP32" names="y"><dim>2</dim><dim>3</dim></port></output>
-</layer>
-<layer id="2" name="y" type="Result" version="opset1">
-<input><port id="0" precision="FP32"><dim>2</dim><dim>3</dim></port></input>
-</layer>
-</layers>
-<edges>
-<edge from-layer="0" from-port="0" to-layer="1" to-port="0"/>
-<edge from-layer="1" from-port="1" to-layer="2" to-port="0"/>
-</edges>
-</net>"""
+pytestmark = pytest.mark.usefixtures("relu_model")
 
-LOAD = f"""
+LOAD = """
 import threading, torch, npu_runtime
 relu = npu_runtime.load_program(
-    {MODEL!r}.encode(), b"", name="relu", options={{"INFERENCE_PRECISION_HINT": "f32"}}
+    "model.xml", name="relu", options={"INFERENCE_PRECISION_HINT": "f32"}
 )
 x = torch.tensor([[-1.0, 0.0, 1.0], [2.0, -2.0, 0.5]])
 """
@@ -64,6 +44,7 @@ def test_each_run_of_a_program_is_a_slice_with_an_arrow_from_its_launcher(run_tr
     for source, target in zip(sources, targets, strict=True):
         assert enclosing(traced, source)["pid"] == traced.processes()["python program.py"]
         assert enclosing(traced, target)["name"] == "relu"
+    assert enclosing(traced, sources[0])["name"] == "npu::program relu"
     assert "relu" in traced.names("X", "compile")
     assert "3 device programs" in traced.stderr
 
@@ -118,7 +99,7 @@ with sim.delay(2000, 3000, seed=1):
     rows = traced.rows()
     for source in sources:
         launch = enclosing(traced, source)
-        assert launch["name"] == "launch relu"
+        assert launch["name"] in ("launch relu", "npu::program relu")
         assert (launch["pid"], launch["tid"]) in (rows["w0"], rows["w1"])
         target = targets[source["id"]]
         program = programs[target["pid"], target["tid"], target["ts"]]
@@ -127,6 +108,42 @@ with sim.delay(2000, 3000, seed=1):
         assert launch["ts"] + launch["dur"] < program["ts"] + program["dur"]
     waits = [e for e in traced.events("X", "sync") if e["name"] == "synchronize stream"]
     assert {(e["pid"], e["tid"]) for e in waits} == {rows["w0"], rows["w1"]}
+
+
+# Sixteen million numbers: a program that takes long enough for its layer to be told.
+LAYERED = (
+    LOAD.replace("model.xml", "large.xml")
+    + """
+x = torch.randn(4096, 4096)
+for _ in range(7):
+    y = relu.run([x])[0]
+print(bool((y == x.relu()).all()))
+"""
+)
+
+
+def test_layers_of_the_first_runs_and_of_every_kth_stand_in_their_programs(run_trace):
+    options = ("--layers", "--layers-first", "2", "--layers-every", "3")
+    traced = run_trace(LAYERED, options=options)
+    assert traced.stdout == "True\n"
+    with_layers = []
+    for number, program in enumerate(traced.events("X", "program")):
+        start, end = program["ts"], program["ts"] + program["dur"]
+        layers = [e for e in traced.events("X", "layer") if start <= e["ts"] < end]
+        if layers:
+            with_layers.append(number)
+            assert {(e["pid"], e["tid"]) for e in layers} == {(program["pid"], program["tid"])}
+    assert with_layers == [0, 1, 4]
+    layer = traced.events("X", "layer")[0]
+    assert (layer["name"], layer["args"]["precision"]) == ("relu", "f32")
+    assert {"type", "implementation", "duration_us"} <= layer["args"].keys()
+    assert "layers of 3 runs" in traced.stderr
+
+
+def test_without_the_option_no_layer_is_recorded(run_trace):
+    traced = run_trace(LAYERED)
+    assert len(traced.events("X", "program")) == 7
+    assert traced.events("X", "layer") == []
 
 
 @needs_ops

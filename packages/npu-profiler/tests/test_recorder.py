@@ -112,11 +112,11 @@ with npu_profiler.trace("t.json"):
     torch.ones(2).cos()
     if child != 0:
         os.waitpid(child, 0)
-        print(os.path.exists("t.json"))
+        print(open("t.json").read().startswith("[ "))
 if child == 0:
     os._exit(0)
-print(os.path.exists("t.json"))
-""") == ["False", "True"]
+print(open("t.json").read().startswith("{"))
+""") == ["True", "True"]
 
 
 def test_backend_events_are_heard_with_arrows(run, tmp_path, check_schema):

@@ -9,7 +9,8 @@ def test_names_of_ended_threads_are_kept():
     thread = threading.Thread(target=int, name="short-lived")
     thread.start()
     thread.join()
-    assert names.stop()[thread.native_id] == "short-lived"
+    names.stop()
+    assert names.get(thread.native_id) == "short-lived"
 
 
 def test_a_name_given_while_running_counts():
@@ -19,10 +20,10 @@ def test_a_name_given_while_running_counts():
     thread = threading.Thread(target=go.wait, name="before")
     thread.start()
     thread.name = "after"
-    found = names.stop()
+    names.stop()
     go.set()
     thread.join()
-    assert found[thread.native_id] == "after"
+    assert names.get(thread.native_id) == "after"
 
 
 def test_thread_class_is_as_before_afterwards():
@@ -32,3 +33,7 @@ def test_thread_class_is_as_before_afterwards():
     assert threading.Thread.start is not before
     names.stop()
     assert threading.Thread.start is before
+
+
+def test_thread_that_nobody_knows_has_no_name():
+    assert ThreadNames().get(1 << 30) == ""

@@ -31,6 +31,6 @@ def test_nested_leaves_other_tracks_and_followers_alone():
     assert nested(pieces) == pieces
 
 
-def test_timeline_values_cannot_be_changed():
+def test_values_of_a_timeline_cannot_be_changed():
     with pytest.raises(dataclasses.FrozenInstanceError):
         TRACK.name = "another"

@@ -10,12 +10,17 @@ def span(name, start, end, *, category="program", thread_id=1, **args):
 
 
 @pytest.fixture
-def tracks():
-    return Tracks(pid=1, program="x.py", thread_names={2: "loader", 3: "python"})
+def names():
+    return {2: "loader", 3: "python"}
 
 
-def rows(placed):
-    return {event.name: item.track.name for item, event in placed}
+@pytest.fixture
+def tracks(names):
+    return Tracks(pid=1, program="x.py", thread_name=lambda number: names.get(number, ""))
+
+
+def rows(place, *spans):
+    return {item.name: item.track.name for item in map(place, spans)}
 
 
 def test_threads_have_names(tracks):
@@ -26,44 +31,63 @@ def test_threads_have_names(tracks):
 
 
 def test_process_is_there_when_nothing_was_heard(tracks):
-    assert [track.process for track in tracks.all()] == ["python x.py"]
+    assert [track.process for track in tracks.take_new()] == ["python x.py"]
+
+
+def test_a_new_track_is_told_once(tracks):
+    tracks.take_new()
+    tracks.thread(2)
+    tracks.thread(2)
+    assert [track.name for track in tracks.take_new()] == ["loader"]
+    assert tracks.take_new() == []
+
+
+def test_a_thread_that_got_another_name_is_told_again(tracks, names):
+    tracks.thread(2)
+    tracks.take_new()
+    names[2] = "loader of images"
+    tracks.rename_threads()
+    assert [track.name for track in tracks.take_new()] == ["loader of images"]
 
 
 def test_programs_that_overlap_stand_on_rows_of_their_own(tracks):
-    placed = tracks.place_on_device(
-        [span("a", 0, 10), span("b", 5, 8, thread_id=2), span("c", 10, 12)]
+    found = rows(
+        tracks.place_on_device,
+        span("b", 5, 8, thread_id=2),
+        span("a", 0, 10),
+        span("c", 10, 12),
     )
-    assert rows(placed) == {"a": "programs", "b": "programs (2)", "c": "programs"}
-    assert {item.track.pid for item, _ in placed} == {DEVICE_PID}
+    assert found == {"b": "programs", "a": "programs (2)", "c": "programs"}
 
 
 def test_phase_within_a_phase_of_the_same_thread_shares_its_row(tracks):
-    placed = tracks.place_on_host(
-        [
-            span("compile", 0, 10, category="compile"),
-            span("lower", 2, 4, category="compile"),
-            span("other", 3, 5, category="compile", thread_id=2),
-        ]
+    found = rows(
+        tracks.place_on_host,
+        span("lower", 2, 4, category="compile"),
+        span("other", 3, 5, category="compile", thread_id=2),
+        span("compile", 0, 10, category="compile"),
     )
-    assert rows(placed) == {
-        "compile": "compile phases",
+    assert found == {
         "lower": "compile phases",
         "other": "compile phases (2)",
+        "compile": "compile phases",
     }
 
 
 def test_steps_share_a_row_and_stand_above_threads(tracks):
-    placed = tracks.place_on_host(
-        [span("prompt", 0, 4, category="prefill"), span("token", 5, 6, category="decode")]
+    found = rows(
+        tracks.place_on_host,
+        span("prompt", 0, 4, category="prefill"),
+        span("token", 5, 6, category="decode"),
     )
-    assert set(rows(placed).values()) == {"prefill and decode"}
-    assert [track.name for track in tracks.all()] == ["prefill and decode", "main thread"]
+    assert set(found.values()) == {"prefill and decode"}
+    assert tracks.host("decode").order < tracks.thread(1).order
 
 
 def test_each_device_is_a_process(tracks):
-    placed = tracks.place_on_device([span("a", 0, 1), span("b", 0, 1, device_index=1)])
-    assert [item.track.process for item, _ in placed] == ["npu:0", "npu:1"]
-    assert [item.track.name for item, _ in placed] == ["programs", "programs"]
+    placed = [tracks.place_on_device(span("a", 0, 1, device_index=index)) for index in (0, 1)]
+    assert [item.track.process for item in placed] == ["npu:0", "npu:1"]
+    assert [item.track.pid for item in placed] == [DEVICE_PID, DEVICE_PID + 1]
 
 
 def test_rows_are_given_out_once(tracks):

@@ -26,10 +26,10 @@ deselected_by_reason: dict[str, int] = {}
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out tests of another driver, and long ones, and counts them by reason."""
+    """Leaves out tests of another driver, and counts them by reason."""
     kept, deselected = [], []
     for item in items:
-        text = reason_to_leave_out(item, asked=config.option.markexpr)
+        text = reason_to_leave_out(item)
         if text is None:
             kept.append(item)
             continue
@@ -40,12 +40,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = kept
 
 
-def reason_to_leave_out(item: pytest.Item, *, asked: str) -> str | None:
+def reason_to_leave_out(item: pytest.Item) -> str | None:
     marker = item.get_closest_marker("driver")
     if marker is not None and marker.args[0] != DRIVER:
         return "for the driver {}: {}".format(*marker.args)
-    if item.get_closest_marker("long") is not None and "long" not in asked:
-        return "takes many minutes: nox -s soak"
     return None
 
 

@@ -8,7 +8,7 @@ the f32 hint. Which device serves is npu_compiler.programs.precision's question.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TypeVar
 
 __all__ = ["PRECISIONS", "compile_tolerant", "device_options"]
@@ -24,6 +24,12 @@ PRECISIONS = {
     "int8": "f32",
     "int4": "f32",
 }
+
+# What a processor must be capable of for a hint. Measured on OpenVINO 2026.4.1: without float16
+# arithmetic the CPU plugin computes in bfloat16 under f16 (relative error 4e-3 in a product of 8
+# terms); without bfloat16's it is seven times slower under bf16 than under f32 (a token of a model
+# of 135M on a Xeon with AVX-512 alone: 260 ms and 37).
+_CAPABILITIES = {"f16": "FP16", "bf16": "BF16"}
 
 # The CPU plugin's generator of fused elementwise kernels fails on some graphs (measured on OpenVINO
 # 2026.4.1: "All consumers of a Scalar expression are expected to have the same loop IDs", Phi-3 and
@@ -60,7 +66,7 @@ def device_options(
     precision: str,
     *,
     device: str,
-    has_float16: bool,
+    capabilities: Collection[str],
     dynamic_quantization_group_size: int = 0,
     kv_cache: str | None = None,
 ) -> dict[str, str]:
@@ -69,16 +75,15 @@ def device_options(
     Args:
         precision: a key of PRECISIONS.
         device: OpenVINO's name of the device, or SIM.
-        has_float16: whether the device computes in float16.
+        capabilities: what the device says that it computes in, OpenVINO's
+            OPTIMIZATION_CAPABILITIES.
         dynamic_quantization_group_size: activations in groups of this size are quantized to 8 bits
             before they meet compressed weights. 0 turns it off.
         kv_cache: precision of key/value caches inside stateful models; by default the hint's.
     """
     hint = PRECISIONS[precision]
     kind = device.partition(".")[0]
-    if kind in ("CPU", "SIM") and hint == "f16" and not has_float16:
-        # Without float16 arithmetic the CPU plugin computes in bfloat16 under this hint (measured
-        # on OpenVINO 2026.4.1: relative error 4e-3 in a product of 8 terms).
+    if kind in ("CPU", "SIM") and hint in _CAPABILITIES and _CAPABILITIES[hint] not in capabilities:
         hint = "f32"
     if kind == "NPU":
         return {"INFERENCE_PRECISION_HINT": "f16", "PERFORMANCE_HINT": "LATENCY"}

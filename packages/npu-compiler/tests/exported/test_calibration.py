@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import openvino as ov
 import pytest
 import torch
 from torch import nn
@@ -10,6 +9,7 @@ from torch import nn
 import npu_compiler
 from npu_compiler.errors import ExportError, OptionError
 from npu_compiler.exported.capture import capture_module
+from npu_compiler.openvino_core import openvino_core
 from npu_compiler.quantize import compare_outputs
 
 
@@ -32,7 +32,7 @@ def convolutions():
 
 
 def element_types(folder):
-    model = ov.Core().read_model(str(folder / "model.xml"))
+    model = openvino_core().read_model(str(folder / "model.xml"))
     return {node.get_output_element_type(0).get_type_name() for node in model.get_ops()}
 
 
@@ -77,7 +77,7 @@ def test_convolutions_in_int8_load_and_are_near(tmp_path):
     folder = npu_compiler.export(
         model, (calls[0],), tmp_path / "model", calibration=calls, dtype="int8", activations="int8"
     )
-    model_file = ov.Core().read_model(str(folder / "model.xml"))
+    model_file = openvino_core().read_model(str(folder / "model.xml"))
     assert "FakeQuantize" in {node.get_type_name() for node in model_file.get_ops()}
     report = compare_outputs(model, npu_compiler.load(folder), calls, limit=0.05)
     assert report.check().relative > 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from npu_compiler.device_options import device_options
 from npu_compiler.errors import OptionError
 from npu_compiler.programs import compile_options, precision_name
 
@@ -17,8 +18,18 @@ def test_float32_is_float32_throughout(dtype):
     assert options["DYNAMIC_QUANTIZATION_GROUP_SIZE"] == "0"
 
 
+@pytest.mark.parametrize(
+    "precision, hint, capability", [("bfloat16", "bf16", "BF16"), ("float16", "f16", "FP16")]
+)
+def test_processor_without_a_format_computes_in_float32(precision, hint, capability):
+    able = device_options(precision, device="CPU", capabilities=["FP32", capability])
+    unable = device_options(precision, device="CPU", capabilities=["FP32"])
+    assert able["INFERENCE_PRECISION_HINT"] == able["KV_CACHE_PRECISION"] == hint
+    assert unable["INFERENCE_PRECISION_HINT"] == unable["KV_CACHE_PRECISION"] == "f32"
+
+
 def test_bfloat16_keeps_its_cache_and_its_activations():
-    options = compile_options(torch.bfloat16, device="CPU")
+    options = device_options("bfloat16", device="CPU", capabilities=["BF16"])
     assert options["INFERENCE_PRECISION_HINT"] == options["KV_CACHE_PRECISION"] == "bf16"
     assert options["DYNAMIC_QUANTIZATION_GROUP_SIZE"] == "0"
 

@@ -7,6 +7,7 @@ import openvino as ov
 import openvino.opset15 as ops
 import pytest
 
+from npu_compiler.openvino_core import openvino_core
 from npu_compiler.quantize import by_moments
 from npu_compiler.quantize.by_moments import compress_by_moments
 from npu_compiler.quantize.gptq import round_by_moments
@@ -51,7 +52,7 @@ def integer_types(model):
 
 
 def run(model, calls):
-    program = ov.Core().compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    program = openvino_core().compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
     return np.concatenate([program(call)[0] for call in calls])
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 
-import openvino as ov
 import pytest
 import torch
 from torch import nn
@@ -12,6 +11,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from npu_compiler.errors import OptionError
 from npu_compiler.lowering import lower
+from npu_compiler.openvino_core import openvino_core
 from npu_compiler.programs import compile_options, load_model
 from npu_compiler.quantize import (
     compress_weights,
@@ -73,7 +73,7 @@ def error_of(model, module, x):
 
 def types_that_run(model, kind):
     """Element types in which the CPU plugin runs the nodes of a kind."""
-    compiled = ov.Core().compile_model(model, "CPU", compile_options("float32", device="CPU"))
+    compiled = openvino_core().compile_model(model, "CPU", compile_options("float32", device="CPU"))
     return {
         node.get_rt_info()["runtimePrecision"].astype(str)
         for node in compiled.get_runtime_model().get_ordered_ops()

@@ -10,6 +10,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from npu_compiler.errors import OptionError
 from npu_compiler.lowering import lower
+from npu_compiler.openvino_core import openvino_core
 from npu_compiler.programs import compile_options, load_model
 from npu_compiler.quantize import compress_weights
 
@@ -24,7 +25,7 @@ def lowered(function, x, *weights):
 
 def weight_types(model: ov.Model, precision: str) -> dict[str, str]:
     """Element type of the weights of each product in the model as the plugin runs it."""
-    compiled = ov.Core().compile_model(model, "CPU", compile_options(precision, device="CPU"))
+    compiled = openvino_core().compile_model(model, "CPU", compile_options(precision, device="CPU"))
     found = {}
     for node in compiled.get_runtime_model().get_ordered_ops():
         kind = node.get_rt_info()["layerType"].astype(str)
@@ -139,3 +140,20 @@ def test_unknown_mode_or_group_is_an_error(arguments, code):
     with pytest.raises(OptionError) as error:
         compress_weights(lowering.model, **arguments)
     assert error.value.code == code
+
+
+@pytest.mark.parametrize("mode", ["int8", "int4"])
+def test_weights_that_lie_elsewhere_are_read_when_they_are_compressed(mode):
+    weight, x = torch.randn(96, 128), torch.randn(5, 128)
+    stand_in = torch.zeros_like(weight)
+    asked = []
+
+    def read(tensor):
+        asked.append(tensor.data_ptr())
+        return weight
+
+    elsewhere = lowered(F.linear, x, stand_in)
+    report = compress_weights(elsewhere.model, mode=mode, read=read)
+    plain = compress_weights(lowered(F.linear, x, weight).model, mode=mode)
+    assert set(asked) == {stand_in.data_ptr()}
+    assert report.weights[0].relative_error == plain.weights[0].relative_error > 0

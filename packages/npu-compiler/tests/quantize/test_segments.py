@@ -7,6 +7,7 @@ import openvino as ov
 import openvino.opset15 as ops
 import pytest
 
+from npu_compiler.openvino_core import openvino_core
 from npu_compiler.quantize.segments import SegmentedModel
 
 
@@ -24,7 +25,7 @@ def residual_model(size=-1):
 
 
 def values_at(output, model, samples):
-    found = ov.Core().compile_model(
+    found = openvino_core().compile_model(
         ov.Model([output], model.get_parameters()), "CPU", {"INFERENCE_PRECISION_HINT": "f32"}
     )
     return [found(sample)[0] for sample in samples]

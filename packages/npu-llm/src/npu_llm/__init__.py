@@ -9,28 +9,55 @@ from npu_llm.errors import (
     CaptureError,
     ContextError,
     LlmError,
+    MemoryNeedError,
     ModelError,
     OptionError,
+    SessionError,
 )
 
 if TYPE_CHECKING:
+    from npu_llm.chat_session import ChatSession
+    from npu_llm.exported import export
+    from npu_llm.loading import load
     from npu_llm.model import NPUModelForCausalLM
+    from npu_llm.reply import Reply, ReplyStream
+    from npu_llm.static_generation import generate_with_static_shape, warm_up_decoder_model
 
 __all__ = [
     "CacheError",
     "CaptureError",
+    "ChatSession",
     "ContextError",
     "LlmError",
+    "MemoryNeedError",
     "ModelError",
     "NPUModelForCausalLM",
     "OptionError",
+    "Reply",
+    "ReplyStream",
+    "SessionError",
+    "export",
+    "generate_with_static_shape",
+    "load",
+    "warm_up_decoder_model",
 ]
+
+_HOMES = {
+    "ChatSession": "chat_session",
+    "NPUModelForCausalLM": "model",
+    "Reply": "reply",
+    "ReplyStream": "reply",
+    "export": "exported",
+    "generate_with_static_shape": "static_generation",
+    "load": "loading",
+    "warm_up_decoder_model": "static_generation",
+}
 
 
 def __getattr__(name: str) -> object:
     # transformers takes seconds to import; an error message should not wait for it.
-    if name == "NPUModelForCausalLM":
-        from npu_llm.model import NPUModelForCausalLM
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
 
-        return NPUModelForCausalLM
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

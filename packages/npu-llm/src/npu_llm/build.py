@@ -1,28 +1,50 @@
 """From a model's files to a program: through the compile cache, or by building its entry.
 
 The steps live elsewhere: npu_llm.checkpoint loads, npu_llm.capture traces, npu_compiler lowers,
-compresses and makes the cache the program's state, npu_runtime compiles and runs.
+compresses and makes the cache the program's state, npu_runtime compiles and runs. Folders that a
+user exports are npu_llm.exported's.
 """
 
 from __future__ import annotations
 
+import ctypes
 import gc
+import importlib
 import json
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import npu_runtime
-from npu_compiler import programs
+from npu_llm.compression import Compression
 from npu_llm.config import read_settings
-from npu_llm.entry import CompileCache, Entry, make_key
-from npu_llm.precision import Precision
+from npu_llm.entry import VARIANTS, CompileCache, CompiledForm, Entry, make_key
+from npu_llm.errors import OptionError
+from npu_llm.facts import ModelFacts, read_facts
+from npu_llm.fixed_path import fixed_path
+from npu_llm.memory import check_disk, check_memory
+from npu_llm.pipelines import DynamicPipeline, Pipeline, PipelineName, StaticPipeline
+from npu_llm.precision import Precision, compile_options
 from npu_llm.progress import Progress, ProgressListener
 from npu_llm.source import ModelSource, find_source
+from npu_llm.static_layout import StaticSizes
+from npu_llm.static_programs import StaticPrograms, load_variant
 
-__all__ = ["LoadReport", "prepare"]
+__all__ = [
+    "LoadReport",
+    "Prepared",
+    "check_context",
+    "fill_entry",
+    "load_pipeline",
+    "prepare",
+    "surroundings",
+]
+
+# Slots of the largest static cache where a model sets no bound.
+_LONGEST = 4096
 
 
 @dataclass(frozen=True)
@@ -35,6 +57,8 @@ class LoadReport:
         build_time_s: seconds for reading the files, tracing, lowering and saving; 0 from the cache.
         compile_time_s: seconds for compiling, or for importing the compiled form.
         device: what serves as npu, as OpenVINO calls it.
+        compiled_because: why an exported folder's own compiled form did not serve; None where it
+            did, or where there is none.
     """
 
     from_cache: bool
@@ -42,92 +66,184 @@ class LoadReport:
     build_time_s: float
     compile_time_s: float
     device: str
+    compiled_because: str | None = None
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A model that is ready to run.
+
+    Attributes:
+        entry: its folder.
+        pipeline: its program or programs, loaded on the device.
+        report: how it went.
+    """
+
+    entry: Entry
+    pipeline: Pipeline
+    report: LoadReport
 
 
 def prepare(
     name_or_path: str | Path,
     *,
     precision: Precision,
+    pipeline: PipelineName,
+    max_context: int | None = None,
     cache_dir: Path | None = None,
     gguf_file: str | None = None,
     trust_remote_code: bool = False,
     hub: dict[str, Any] | None = None,
     on_progress: ProgressListener | None = None,
-) -> tuple[Entry, npu_runtime.Program, LoadReport]:
+) -> Prepared:
     """Makes a model ready to run.
 
     Args:
         name_or_path: what the user passed; see npu_llm.source.find_source.
         precision: of weights and arithmetic.
+        pipeline: which one is to run it.
+        max_context: tokens that prompt and answer may have; what the model was made for by default.
         cache_dir: the compile cache; that of the settings by default.
         gguf_file: which GGUF file of a folder.
         trust_remote_code: whether model code inside the checkpoint may run.
         hub: arguments for a download.
         on_progress: see npu_llm.progress.
 
-    Returns:
-        The cache entry, the loaded npu_runtime.Program, and how it went.
+    Raises:
+        MemoryNeedError: [memory-need] when it does not fit.
+        CacheError: [disk-need] when the cache has no room for it.
+        OptionError: [max-context], see check_context.
     """
     progress = Progress(on_progress)
-    device = npu_runtime.device_info()
-    cache = CompileCache(cache_dir or read_settings().cache_dir)
+    here = surroundings()
+    root = cache_dir or read_settings().cache_dir
+    cache = CompileCache(root)
     with progress.stage("check"):
         source = find_source(name_or_path, gguf_file=gguf_file, hub=hub)
-        key = make_key(f"{source.name}-{precision.name}", _dependencies(source, precision, device))
+        key = make_key(
+            f"{source.name}-{precision.name}-{pipeline}",
+            {**_dependencies(source, precision, here), "pipeline": pipeline},
+        )
         entry = cache.find(key)
+        facts = read_facts(source)
+        bound = facts.context_length if entry is None else entry.model_context
+        check_context(source.name, max_context, bound)
+        check_memory(
+            source.name, facts, precision, max_context=max_context, is_built=entry is not None
+        )
         if entry is None:
-            source.check()
+            check_disk(source.name, facts, precision, root)
     found = entry is not None
     started = time.perf_counter()
     if entry is None:
         with cache.create(key) as folder:
-            _fill(folder, source, precision, progress, trust_remote_code=trust_remote_code)
+            fill_entry(
+                folder, source, precision, progress, pipeline=pipeline, facts=facts,
+                trust_remote_code=trust_remote_code,
+            )  # fmt: skip
         entry = cache.find(key)
         assert entry is not None, "an entry that was just written is there"
     build_time_s = 0.0 if found else time.perf_counter() - started
     with progress.stage("compile"):
-        program = _load(entry, precision)
+        entry = replace(entry, max_context=max_context)
+        loaded = load_pipeline(entry, entry.compiled)
     report = LoadReport(
-        from_cache=found and program.loaded_from_cache,
+        from_cache=found and loaded.program.loaded_from_cache,
         entry_from_cache=found,
         build_time_s=build_time_s,
-        compile_time_s=program.compile_time_s,
-        device=program.device,
+        compile_time_s=loaded.program.compile_time_s,
+        device=loaded.program.device,
     )
-    return entry, program, report
+    return Prepared(entry, loaded, report)
 
 
-def _load(entry: Entry, precision: Precision) -> npu_runtime.Program:
-    entry.check_blob()
-    # The compiled form without the weights, which stay mapped from the IR's own file.
-    options = {**programs.compile_options(precision.compute), "CACHE_MODE": "OPTIMIZE_SIZE"}
-    program = npu_runtime.load_program(
-        entry.model_path,
-        name=entry.name,
-        options=options,
-        cache_dir=entry.blob_folder,
+def check_context(name: str, max_context: int | None, bound: int | None) -> None:
+    """Checks what a user gave as max_context against what the model was made for.
+
+    Raises:
+        OptionError: [max-context] for less than 1 or more than the bound.
+    """
+    if max_context is None or (max_context >= 1 and (bound is None or max_context <= bound)):
+        return
+    upper = "" if bound is None else f" and at most {bound:,}, what {name} was made for"
+    raise OptionError(
+        f"max_context: must be at least 1{upper}; got {max_context:,}. Leave it away for all "
+        "that the model can.",
+        code="max-context",
     )
+
+
+def load_pipeline(entry: Entry, form: CompiledForm) -> Pipeline:
+    """Loads an entry's programs; compiles them where the compiled form is absent or does not fit.
+
+    Of a static pipeline the program for one token is loaded, the others when they are needed.
+    """
+    options = compile_options(entry.precision)
+    layout = entry.static_layout
+    if layout is not None:
+        load = load_variant(entry.name, options)
+        programs = StaticPrograms(entry.model_path, layout, form.folder / VARIANTS, load)
+        sizes = StaticSizes(entry.context_length or _LONGEST)
+        pipeline = StaticPipeline(programs, sizes, entry.relocation)
+        assert pipeline.program.inputs, "loading it now shows here what keeps it from running"
+        return pipeline
+    form.clear_unless_sound()
+    with fixed_path(entry.folder) as folder:
+        program = npu_runtime.load_program(
+            folder / entry.model_path.name,
+            name=entry.name,
+            # The compiled form without the weights, which stay mapped from the IR's own file.
+            options={**options, "CACHE_MODE": "OPTIMIZE_SIZE"},
+            cache_dir=form.blobs,
+        )
     if not program.loaded_from_cache:
-        entry.record_blob()
-    return program
+        form.record()
+    return DynamicPipeline(program, entry.relocation)
 
 
-def _fill(
+def surroundings() -> dict[str, Any]:
+    """What a compiled form depends on besides the program: device, driver, versions."""
+    device = npu_runtime.device_info()
+    packages = ("npu-llm", "npu-compiler", "npu-runtime", "openvino", "torch", "transformers")
+    return {
+        "device": [device.device, device.full_name, device.driver_version],
+        "versions": {package: metadata.version(package) for package in packages},
+    }
+
+
+def fill_entry(
     folder: Path,
     source: ModelSource,
     precision: Precision,
     progress: Progress,
     *,
-    trust_remote_code: bool,
+    pipeline: PipelineName,
+    facts: ModelFacts,
+    compression: Compression | None = None,
+    trust_remote_code: bool = False,
 ) -> None:
-    """Writes all of an entry but its compiled form, which the first load adds."""
+    """Writes all of an entry but its compiled form, which the first load adds.
+
+    Args:
+        folder: an empty one.
+        source: the model's files.
+        precision: of weights and arithmetic.
+        progress: where to report.
+        pipeline: which one is to run it.
+        facts: of the files, to be kept with it.
+        compression: how weights of few bits are made; the defaults for None.
+        trust_remote_code: whether model code inside the checkpoint may run.
+    """
+    # Should another thread be importing it (npu_llm.loading), this waits: two threads amidst
+    # transformers' imports can fail.
+    importlib.import_module("npu_llm.model")
     # Heavy, and of no use to a start from the cache.
     from npu_llm.checkpoint import load_model, load_tokenizer, read_gguf_once
     from npu_llm.lower_step import save_step
 
     with read_gguf_once():
         with progress.stage("weights"):
-            model = load_model(
+            model, weights = load_model(
                 source, trust_remote_code=trust_remote_code, on_progress=progress.advance
             )
         with progress.stage("tokenizer"):
@@ -143,11 +259,29 @@ def _fill(
         "architecture": type(model).__name__,
         "context_length": _context_length(model.config),
         "has_tokenizer": tokenizer is not None,
+        "facts": facts.as_dict(),
     }
-    about |= save_step(model, folder / "step.xml", precision=precision, progress=progress)
+    about |= save_step(
+        model,
+        folder / "step.xml",
+        precision=precision,
+        pipeline=pipeline,
+        progress=progress,
+        weights=weights,
+        compression=compression or Compression(),
+        tokenizer=tokenizer,
+    )
     (folder / "about.json").write_text(json.dumps(about))
-    del model
+    del model, weights
     gc.collect()
+    _return_memory()
+
+
+def _return_memory() -> None:
+    """Has the C library give back what was freed: it would keep most of it for later."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 def _context_length(config: Any) -> int | None:
@@ -160,14 +294,14 @@ def _context_length(config: Any) -> int | None:
     return None
 
 
-def _dependencies(source: ModelSource, precision: Precision, device: Any) -> dict[str, Any]:
+def _dependencies(
+    source: ModelSource, precision: Precision, here: Mapping[str, Any]
+) -> dict[str, Any]:
     """All that an entry depends on."""
-    packages = ("npu-llm", "npu-compiler", "npu-runtime", "openvino", "torch", "transformers")
     return {
         "path": str(source.path.resolve()),
         "files": source.identity(),
         "precision": precision.name,
-        "options": programs.compile_options(precision.compute),
-        "device": [device.device, device.full_name, device.driver_version],
-        "versions": {package: metadata.version(package) for package in packages},
+        "options": compile_options(precision),
+        **here,
     }

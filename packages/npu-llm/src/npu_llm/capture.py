@@ -27,6 +27,7 @@ from torch.fx.experimental.symbolic_shapes import (
 from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
 
 from npu_llm.errors import CaptureError
+from npu_llm.older_transformers import as_in_newer
 
 __all__ = ["CapturedStep", "LayerCache", "capture_step"]
 
@@ -59,13 +60,30 @@ class CapturedStep:
             the model takes them, logits_to_keep (kept,) int64, indices of the tokens whose logits
             are wanted.
         layers: the cache's layers.
+        vocabulary: token ids are below this.
         limits: conditions on the sizes that the trace took for granted, as text.
     """
 
     graph_module: fx.GraphModule
     inputs: tuple[str, ...]
     layers: tuple[LayerCache, ...]
+    vocabulary: int
     limits: tuple[str, ...]
+
+    @property
+    def caches(self) -> tuple[tuple[int, int], ...]:
+        """Heads and size of each cache: key and value of each layer."""
+        both = (
+            ((layer.key_heads, layer.key_dim), (layer.value_heads, layer.value_dim))
+            for layer in self.layers
+        )
+        return tuple(cache for layer in both for cache in layer)
+
+    @property
+    def cache_names(self) -> tuple[str, ...]:
+        """A name for each cache."""
+        kinds = ("key", "value")
+        return tuple(f"past.{i}.{kind}" for i in range(len(self.layers)) for kind in kinds)
 
 
 def capture_step(
@@ -94,9 +112,10 @@ def capture_step(
         # What tracing would warn of concerns code that runs many times; this one runs once.
         warnings.simplefilter("ignore")
         try:
-            graph_module = make_fx(
-                step, tracing_mode="symbolic", pre_dispatch=True, _allow_non_fake_inputs=True
-            )(*examples)
+            with as_in_newer(model):
+                graph_module = make_fx(
+                    step, tracing_mode="symbolic", pre_dispatch=True, _allow_non_fake_inputs=True
+                )(*examples)
         except (RuntimeError, ValueError, TypeError, NotImplementedError) as failure:
             first = (str(failure).strip().splitlines() or [type(failure).__name__])[0]
             raise CaptureError(
@@ -105,8 +124,11 @@ def capture_step(
                 code="capture-failed",
             ) from failure
     _check_sizes(model, examples)
+    _join_weights(graph_module)
     limits = tuple(str(guard.expr) for guard in environment.guards)
-    return CapturedStep(graph_module, inputs, layers, limits)
+    config: Any = model.config
+    vocabulary = int(config.get_text_config().vocab_size)
+    return CapturedStep(graph_module, inputs, layers, vocabulary, limits)
 
 
 def _cache_layers(model: torch.nn.Module) -> tuple[LayerCache, ...]:
@@ -190,6 +212,20 @@ def _filled_cache(tensors: Sequence[torch.Tensor]) -> Cache:
         layer.is_initialized = True
         layers.append(layer)
     return Cache(layers=layers)
+
+
+def _join_weights(graph_module: fx.GraphModule) -> None:
+    """Has a weight that several modules share, an embedding tied to the head say, be one node.
+
+    Tracing makes one for each use, and compressing could not see that they are the same.
+    """
+    first: dict[int, fx.Node] = {}
+    for node in graph_module.graph.find_nodes(op="get_attr"):
+        known = first.setdefault(id(getattr(graph_module, str(node.target))), node)
+        if known is not node:
+            node.replace_all_uses_with(known)
+            graph_module.graph.erase_node(node)
+    graph_module.recompile()
 
 
 def _check_sizes(model: torch.nn.Module, examples: Sequence[torch.Tensor]) -> None:

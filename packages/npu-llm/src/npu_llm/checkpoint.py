@@ -5,23 +5,39 @@ Finding the files is npu_llm.source's work, capturing the model npu_llm.capture'
 
 from __future__ import annotations
 
+import difflib
 import functools
 import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib import metadata
 from typing import Any
 
 import gguf
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, modeling_gguf_pytorch_utils
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from npu_llm.errors import ModelError
+from npu_llm.facts import read_config
+from npu_llm.older_transformers import show_tokenizer_failure
+from npu_llm.safetensors_check import read_folder_headers
 from npu_llm.source import ModelSource
+from npu_llm.streamed import StreamedWeights
+
+try:
+    from transformers.initialization import no_init_weights
+except ImportError:  # before transformers 5
+    from transformers.modeling_utils import no_init_weights
 
 __all__ = ["load_model", "load_tokenizer", "read_gguf_once"]
 
 _gguf_lock = threading.RLock()
+
+# The format's names of dtypes in which a checkpoint's weights can stay until they are needed.
+_STORED = {"BF16": torch.bfloat16, "F16": torch.float16}
 
 # What transformers and its readers raise for files that they cannot make sense of.
 _READ_FAILURES = (OSError, ValueError, KeyError, RuntimeError, TypeError, struct.error)
@@ -32,8 +48,11 @@ def load_model(
     *,
     trust_remote_code: bool = False,
     on_progress: Callable[[float], None] = lambda share: None,
-) -> Any:
-    """Loads a causal language model on the CPU in float32.
+) -> tuple[Any, StreamedWeights]:
+    """Loads a causal language model on the CPU, with float32 parameters.
+
+    The weights of a checkpoint in one 16-bit dtype stay in its files, mapped; those of a float32
+    one are the model's parameters as they are mapped. A GGUF file is unpacked into memory.
 
     Args:
         source: where it is.
@@ -41,15 +60,18 @@ def load_model(
         on_progress: called with the share of the weights that is loaded.
 
     Returns:
-        A transformers model in eval mode.
+        A transformers model in eval mode, and what its parameters hold.
 
     Raises:
         ModelError: [model-unreadable] when transformers cannot load it, [weights-missing] when the
-            files lack some of its weights.
+            files lack some of its weights, [unknown-architecture] for one that it does not have.
     """
-    arguments: dict[str, Any] = {"dtype": torch.float32, "trust_remote_code": trust_remote_code}
+    dtype = _stored_dtype(source)
+    arguments: dict[str, Any] = {"dtype": dtype, "trust_remote_code": trust_remote_code}
     if source.gguf_file is not None:
         arguments["gguf_file"] = source.gguf_file
+    else:
+        _check_architecture(read_config(source.folder), source)
     try:
         with _gguf_progress(on_progress):
             model, info = AutoModelForCausalLM.from_pretrained(
@@ -67,10 +89,60 @@ def load_model(
     # A dequantized model is a plain one: without this transformers refuses to save its config.
     if hasattr(model.config, "quantization_config"):
         del model.config.quantization_config
+    weights = StreamedWeights()
+    if dtype is not torch.float32:
+        model = _in_float32(model, weights, trust_remote_code)
     experts = getattr(model, "set_experts_implementation", None)
     if experts is not None and _has_experts(model.config):
         experts("batched_mm")  # the default one wants bfloat16 and sizes that depend on the data
-    return model.eval()
+    return model.eval(), weights
+
+
+def _stored_dtype(source: ModelSource) -> torch.dtype:
+    """The dtype in which a checkpoint can be mapped; float32 where it must be converted."""
+    if source.gguf_file is not None or "quantization_config" in read_config(source.folder):
+        return torch.float32
+    kinds = {tensor.dtype for tensor in read_folder_headers(source.folder).values()}
+    return _STORED.get(kinds.pop(), torch.float32) if len(kinds) == 1 else torch.float32
+
+
+def _in_float32(model: Any, weights: StreamedWeights, trust_remote_code: bool) -> Any:
+    """The same model with float32 parameters that stand for the given one's.
+
+    It is made anew: what a model computes once from its config, such as the frequencies of rotary
+    positions, would else be of the lower precision.
+    """
+    config = model.config
+    config.dtype = torch.float32
+    with no_init_weights():
+        made = AutoModelForCausalLM.from_config(
+            config, dtype=torch.float32, trust_remote_code=trust_remote_code
+        )
+    made.generation_config = model.generation_config
+    stored = dict(model.named_parameters(remove_duplicate=False))
+    weights.stand_in(made, stored)
+    kept = model.state_dict()
+    for name, buffer in made.named_buffers():
+        if name in kept:
+            buffer.copy_(kept[name])
+    return made
+
+
+def _check_architecture(config: dict[str, Any], source: ModelSource) -> None:
+    """Refuses a kind of model that transformers does not have as a causal language model."""
+    kind = config["model_type"]
+    if kind in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES or "auto_map" in config:
+        return
+    near = difflib.get_close_matches(kind, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, n=3)
+    known = kind in CONFIG_MAPPING_NAMES
+    raise ModelError(
+        f"{source.path}: its architecture must be a language model that transformers "
+        f"{metadata.version('transformers')} has; got {kind!r}"
+        f"{', which it has as another kind of model' if known else ''}. "
+        f"{'Spelt alike: ' + ', '.join(near) + '. ' if near else ''}"
+        "Check model_type in config.json, or install a transformers that has it.",
+        code="unknown-architecture",
+    )
 
 
 def load_tokenizer(source: ModelSource, *, trust_remote_code: bool = False) -> Any | None:
@@ -79,13 +151,14 @@ def load_tokenizer(source: ModelSource, *, trust_remote_code: bool = False) -> A
     Raises:
         ModelError: [model-unreadable] when there is one and it cannot be loaded.
     """
-    if source.gguf_file is None and not any(source.folder.glob("tokenizer*")):
+    if not source.has_tokenizer:
         return None
     arguments: dict[str, Any] = {"trust_remote_code": trust_remote_code}
     if source.gguf_file is not None:
         arguments["gguf_file"] = source.gguf_file
     try:
-        return AutoTokenizer.from_pretrained(str(source.folder), **arguments)
+        with show_tokenizer_failure():
+            return AutoTokenizer.from_pretrained(str(source.folder), **arguments)
     except _READ_FAILURES as failure:
         raise _unreadable(source, "the tokenizer", failure) from failure
 

@@ -1,30 +1,47 @@
-"""The compile cache: one folder per model, precision and machine, whole or not there at all.
+"""Folders that hold a model ready to start, whole or not there at all; the compile cache has many.
 
-What goes into an entry is npu_llm.build's business. An entry is written under another name and
-renamed when it is complete, so that a killed writer leaves nothing that a reader would take.
+What goes into an entry is npu_llm.build's business, which entries a user keeps npu_llm.exported's.
+An entry is written under another name and renamed when it is complete, so that a killed writer
+leaves nothing that a reader would take.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import logging
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from npu_llm.errors import CacheError
+from npu_llm.precision import PRECISIONS, Precision
+from npu_llm.slots import Relocation
+from npu_llm.static_layout import StaticLayout
 
-__all__ = ["CompileCache", "Entry", "make_key"]
+__all__ = [
+    "MANIFEST",
+    "VARIANTS",
+    "CompileCache",
+    "CompiledForm",
+    "Entry",
+    "draft",
+    "make_key",
+    "read_entry",
+]
 
 _logger = logging.getLogger(__name__)
-_MANIFEST = "entry.json"
+MANIFEST = "entry.json"
+_BLOBS = "blob"
+VARIANTS = "variants"  # programs of fixed sizes, which check themselves: npu_llm.static_programs
 _BLOB_MANIFEST = "blob.json"
 _FORMAT = 1
 # Hashing gigabytes at each start costs more than the start. A large file whose size and
@@ -34,16 +51,54 @@ _CHUNK_BYTES = 8 << 20
 
 
 @dataclass(frozen=True)
+class CompiledForm:
+    """What the device's compiler made of a program, to be checked before each use.
+
+    Attributes:
+        folder: holds the files and, beside their folder, the record of them.
+    """
+
+    folder: Path
+
+    @property
+    def blobs(self) -> Path:
+        """Where the device's software keeps its files."""
+        return self.folder / _BLOBS
+
+    def is_sound(self) -> bool:
+        """Whether there are files, and exactly those that `record` saw."""
+        try:
+            records = json.loads((self.folder / _BLOB_MANIFEST).read_text())
+            names = {str(file.relative_to(self.blobs)) for file in _files(self.blobs)}
+            return names == set(records) and _first_difference(self.blobs, records) is None
+        except (OSError, ValueError, KeyError, TypeError):
+            return False
+
+    def clear_unless_sound(self) -> None:
+        """Removes what is not as it was recorded."""
+        if not self.is_sound():
+            shutil.rmtree(self.blobs, ignore_errors=True)
+
+    def record(self) -> None:
+        """Records the files, after a load has written them."""
+        if self.blobs.is_dir():
+            _write_text(self.folder / _BLOB_MANIFEST, json.dumps(_records(self.blobs)))
+
+
+@dataclass(frozen=True)
 class Entry:
     """A complete entry.
 
     Attributes:
         folder: where it is.
         about: what its writer recorded.
+        max_context: tokens that prompt and answer may have, where a user set fewer than the model
+            was made for.
     """
 
     folder: Path
     about: Mapping[str, Any]
+    max_context: int | None = None
 
     @property
     def name(self) -> str:
@@ -51,14 +106,42 @@ class Entry:
         return str(self.about["name"])
 
     @property
+    def precision(self) -> Precision:
+        """How its weights are stored and its arithmetic is done."""
+        return PRECISIONS[str(self.about["precision"])]
+
+    @property
+    def relocation(self) -> Relocation:
+        """How the program learns which slots of its cache count."""
+        found = self.about.get("relocation")
+        return found if found in ("positions", "mask") else None
+
+    @property
+    def static_layout(self) -> StaticLayout | None:
+        """How the static pipeline's cache lies in memory; None for the dynamic one."""
+        known = self.about.get("static")
+        return None if known is None else StaticLayout.from_dict(known)
+
+    @property
+    def weights_digest(self) -> str:
+        """Digest of the program's weights, as recorded when the entry was written."""
+        files = json.loads((self.folder / MANIFEST).read_text())["files"]
+        return str(files[self.model_path.with_suffix(".bin").name]["sha256"])
+
+    @property
+    def pipeline(self) -> Literal["dynamic", "static"]:
+        """Which pipeline its model is for."""
+        return "dynamic" if self.static_layout is None else "static"
+
+    @property
     def model_path(self) -> Path:
         """The program's IR."""
         return self.folder / "step.xml"
 
     @property
-    def blob_folder(self) -> Path:
-        """Where the device's compiled form is kept."""
-        return self.folder / "blob"
+    def compiled(self) -> CompiledForm:
+        """The compiled form beside the program."""
+        return CompiledForm(self.folder)
 
     @property
     def has_tokenizer(self) -> bool:
@@ -66,26 +149,15 @@ class Entry:
         return bool(self.about["has_tokenizer"])
 
     @property
-    def context_length(self) -> int | None:
-        """Tokens that prompt and answer may have together; None where the model sets no bound."""
+    def model_context(self) -> int | None:
+        """Tokens that the model was made for; None where it sets no bound."""
         length = self.about["context_length"]
         return None if length is None else int(length)
 
-    def check_blob(self) -> None:
-        """Removes the compiled form unless it is exactly what `record_blob` saw."""
-        manifest = self.folder / _BLOB_MANIFEST
-        try:
-            records = json.loads(manifest.read_text())
-        except (OSError, ValueError):
-            records = None
-        names = {str(file.relative_to(self.blob_folder)) for file in _files(self.blob_folder)}
-        is_known = records is not None and names == set(records)
-        if not is_known or _first_difference(self.blob_folder, records) is not None:
-            shutil.rmtree(self.blob_folder, ignore_errors=True)
-
-    def record_blob(self) -> None:
-        """Records the compiled form, after a load has written it."""
-        _write_text(self.folder / _BLOB_MANIFEST, json.dumps(_records(self.blob_folder)))
+    @property
+    def context_length(self) -> int | None:
+        """Tokens that prompt and answer may have together; None where nothing sets a bound."""
+        return self.model_context if self.max_context is None else self.max_context
 
 
 class CompileCache:
@@ -100,22 +172,27 @@ class CompileCache:
         A damaged entry is removed, and logged as a warning.
         """
         folder = self._root / key
-        manifest = folder / _MANIFEST
         if not folder.is_dir():
             return None
         try:
-            content = json.loads(manifest.read_text())
-            if content["format"] != _FORMAT:
-                raise ValueError(f"format {content['format']}")
-            problem = _first_difference(folder, content["files"])
-            about = content["about"]
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as failure:
-            problem, about = f"{_MANIFEST}: {failure}", {}
-        if problem is None:
-            return Entry(folder, about)
-        _logger.warning("compile cache entry %s is damaged (%s): built anew", folder, problem)
+            return read_entry(folder)
+        except ValueError as problem:
+            _logger.warning("compile cache entry %s is damaged (%s): built anew", folder, problem)
         shutil.rmtree(folder, ignore_errors=True)
         return None
+
+    def compiled_form(self, key: str) -> CompiledForm:
+        """The place of a compiled form whose program is kept elsewhere.
+
+        Raises:
+            CacheError: as `create` does.
+        """
+        folder = self._root / key
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as failure:
+            raise _unwritable(self._root, failure) from failure
+        return CompiledForm(folder)
 
     @contextmanager
     def create(self, key: str) -> Iterator[Path]:
@@ -124,42 +201,89 @@ class CompileCache:
         The body writes `about.json`, what Entry.about returns.
 
         Raises:
-            CacheError: [cache-unwritable] when the folder cannot be made or filled.
+            CacheError: [cache-full] when there is no room, [cache-unwritable] when the folder
+                cannot be made or filled for another reason.
         """
-        try:
-            self._root.mkdir(parents=True, exist_ok=True)
-            self._remove_abandoned()
-            draft = self._root / f".{key}.{os.getpid()}.{secrets.token_hex(4)}"
-            draft.mkdir()
-        except OSError as failure:
-            raise _unwritable(self._root, failure) from failure
-        try:
-            yield draft
-            self._commit(draft, self._root / key)
-        except OSError as failure:
-            raise _unwritable(self._root, failure) from failure
-        finally:
-            shutil.rmtree(draft, ignore_errors=True)
+        _remove_abandoned(self._root, ".+")
+        with draft(self._root / key) as folder:
+            yield folder
 
-    def _commit(self, draft: Path, folder: Path) -> None:
-        about_file = draft / "about.json"
-        about = json.loads(about_file.read_text())
-        about_file.unlink()
-        content = {"format": _FORMAT, "about": about, "files": _records(draft)}
-        _write_text(draft / _MANIFEST, json.dumps(content, indent=1))
-        try:
-            draft.rename(folder)
-        except OSError:
-            # Another process was faster. Its entry serves if it is whole, else ours does.
-            if self.find(folder.name) is None:
-                draft.rename(folder)
 
-    def _remove_abandoned(self) -> None:
-        """Removes drafts whose writer is no longer alive."""
-        for draft in self._root.glob(".*.*.*"):
-            writer = draft.name.split(".")[-2]
-            if writer.isdigit() and not Path(f"/proc/{writer}").exists():
-                shutil.rmtree(draft, ignore_errors=True)
+@contextmanager
+def draft(target: Path) -> Iterator[Path]:
+    """Gives a folder to fill, which becomes `target` when the body ends without error.
+
+    The body writes `about.json`, what Entry.about returns. Where `target` is a whole entry by then,
+    another process was faster, and the draft is dropped.
+
+    Raises:
+        CacheError: [cache-full] or [cache-unwritable].
+    """
+    root = target.parent
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        _remove_abandoned(root, re.escape(target.name))
+        folder = root / f".{target.name}.{os.getpid()}.{secrets.token_hex(4)}"
+        folder.mkdir()
+    except OSError as failure:
+        raise _unwritable(root, failure) from failure
+    try:
+        yield folder
+        _commit(folder, target)
+    except OSError as failure:
+        raise _unwritable(root, failure) from failure
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def read_entry(folder: Path) -> Entry:
+    """Reads an entry and compares its files with what its writer recorded.
+
+    Raises:
+        ValueError: when it is not whole; the text says what differs.
+    """
+    try:
+        content = json.loads((folder / MANIFEST).read_text())
+        if content["format"] != _FORMAT:
+            raise ValueError(f"{MANIFEST}: format {content['format']}")
+        problem = _first_difference(folder, content["files"])
+        about = content["about"]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as failure:
+        raise ValueError(f"{MANIFEST}: {failure}") from failure
+    if problem is not None:
+        raise ValueError(problem)
+    return Entry(folder, about)
+
+
+def _commit(folder: Path, target: Path) -> None:
+    about_file = folder / "about.json"
+    about = json.loads(about_file.read_text())
+    about_file.unlink()
+    records = {
+        name: record
+        for name, record in _records(folder).items()
+        if name != _BLOB_MANIFEST and not name.startswith((f"{_BLOBS}/", f"{VARIANTS}/"))
+    }
+    content = {"format": _FORMAT, "about": about, "files": records}
+    _write_text(folder / MANIFEST, json.dumps(content, indent=1))
+    try:
+        folder.rename(target)
+    except OSError:
+        # Another process was faster. Its entry serves if it is whole, else ours does.
+        try:
+            read_entry(target)
+        except ValueError:
+            shutil.rmtree(target, ignore_errors=True)
+            folder.rename(target)
+
+
+def _remove_abandoned(root: Path, name: str) -> None:
+    """Removes drafts of targets whose name a pattern matches and whose writer is not alive."""
+    pattern = re.compile(rf"\.{name}\.(\d+)\.[0-9a-f]{{8}}")
+    for folder in root.glob(".*"):
+        match = pattern.fullmatch(folder.name)
+        if match and not Path(f"/proc/{match[1]}").exists():
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def make_key(name: str, parts: Mapping[str, Any]) -> str:
@@ -195,6 +319,10 @@ def _first_difference(folder: Path, records: Mapping[str, Mapping[str, Any]]) ->
         suspect = touched or stat.st_size <= _ALWAYS_HASHED_BYTES
         if suspect and _digest(file) != record["sha256"]:
             return f"{name} has other contents"
+        if touched:
+            # A copy: with its time back it is not read again, and the compiled form counts.
+            with contextlib.suppress(OSError):
+                os.utime(file, ns=(stat.st_atime_ns, record["mtime_ns"]))
     return None
 
 
@@ -217,8 +345,15 @@ def _write_text(path: Path, text: str) -> None:
 
 
 def _unwritable(root: Path, failure: OSError) -> CacheError:
+    if failure.errno in (errno.ENOSPC, errno.EDQUOT):
+        return CacheError(
+            f"{root}: no space was left while a model was written; got: {failure.strerror}. "
+            "Nothing of it was kept. Make room, or name another folder with NPU_LLM_CACHE_DIR or "
+            "--cache-dir.",
+            code="cache-full",
+        )
     return CacheError(
-        f"{root}: the compile cache must be a folder with room that can be written; got: "
-        f"{failure.strerror or failure}. Name another with NPU_LLM_CACHE_DIR or --cache-dir.",
+        f"{root}: must be a folder that can be written; got: {failure.strerror or failure}. Name "
+        "another with NPU_LLM_CACHE_DIR or --cache-dir.",
         code="cache-unwritable",
     )

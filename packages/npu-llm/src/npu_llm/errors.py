@@ -7,7 +7,16 @@ from __future__ import annotations
 
 from npu_runtime.errors import NpuError
 
-__all__ = ["CacheError", "CaptureError", "ContextError", "LlmError", "ModelError", "OptionError"]
+__all__ = [
+    "CacheError",
+    "CaptureError",
+    "ContextError",
+    "LlmError",
+    "MemoryNeedError",
+    "ModelError",
+    "OptionError",
+    "SessionError",
+]
 
 
 class LlmError(NpuError):
@@ -32,3 +41,11 @@ class CaptureError(LlmError):
 
 class CacheError(LlmError):
     """The cache directory cannot be used."""
+
+
+class MemoryNeedError(LlmError):
+    """A model does not fit into the memory that is available."""
+
+
+class SessionError(LlmError):
+    """A session cannot be saved or restored, or is in use."""

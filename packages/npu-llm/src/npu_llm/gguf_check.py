@@ -5,6 +5,7 @@ Reading the weights is transformers' work; see npu_llm.checkpoint. Layout: ggml'
 
 from __future__ import annotations
 
+import math
 import mmap
 import struct
 from dataclasses import dataclass, field
@@ -34,12 +35,14 @@ class GgufHeader:
         tensor_count: how many tensors there are.
         size_bytes: how long the file must be to hold them.
         metadata: the scalars and strings among the key-value pairs; arrays are left out.
+        shapes: the tensors' sizes by name, the innermost first, as the format has them.
     """
 
     architecture: str
     tensor_count: int
     size_bytes: int
     metadata: dict[str, Any] = field(repr=False)
+    shapes: dict[str, tuple[int, ...]] = field(repr=False)
 
 
 def read_gguf_header(path: Path) -> GgufHeader:
@@ -66,6 +69,7 @@ class _Walk:
         self._data = data
         self._size = size
         self._at = 0
+        self._shapes: dict[str, tuple[int, ...]] = {}
 
     def header(self) -> GgufHeader:
         if self._bytes(4) != _MAGIC:
@@ -92,7 +96,7 @@ class _Walk:
         architecture = metadata.get("general.architecture")
         if not isinstance(architecture, str):
             raise self._corrupt("it names no general.architecture")
-        return GgufHeader(architecture, tensor_count, needed, metadata)
+        return GgufHeader(architecture, tensor_count, needed, metadata, self._shapes)
 
     def _tensor_end(self) -> int:
         """Returns where a tensor ends, counted from the start of the data."""
@@ -100,9 +104,9 @@ class _Walk:
         rank = self._scalar("I")
         if rank > 8:
             raise self._corrupt(f"tensor {name!r} has {rank} dimensions")
-        elements = 1
-        for _ in range(rank):
-            elements *= self._scalar("Q")
+        shape = tuple(self._scalar("Q") for _ in range(rank))
+        elements = math.prod(shape)
+        self._shapes[name] = shape
         kind, offset = self._scalar("I"), self._scalar("Q")
         try:
             block, block_bytes = GGML_QUANT_SIZES[GGMLQuantizationType(kind)]

@@ -1,11 +1,13 @@
-"""Lowers a model's captured step to a stateful program on disk, in the wished precision.
+"""Lowers a model's captured step to a model on disk, in the wished precision.
 
-Capturing is npu_llm.capture's work; the table of converters, compression and the change of the
-cache into state are npu_compiler's.
+For the dynamic pipeline the cache becomes the model's state, for the static one it stays an input
+whose sizes each program fixes (npu_llm.static_step). Capturing is npu_llm.capture's work; the table
+of converters, compression and the change into state are npu_compiler's.
 """
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +15,18 @@ import torch
 from torch import fx
 
 from npu_compiler.lowering import lower
-from npu_compiler.programs.load import write_model
-from npu_compiler.quantize import compress_weights
 from npu_compiler.stateful import StateVariable, make_stateful
 from npu_llm.capture import CapturedStep, capture_step
+from npu_llm.compression import Compression, compress, compress_by_text
+from npu_llm.errors import CaptureError
 from npu_llm.functional import make_functional
-from npu_llm.precision import Precision
+from npu_llm.pipelines import PipelineName
+from npu_llm.precision import Precision, cache_dtype
 from npu_llm.progress import Progress
+from npu_llm.relocation import relocate
+from npu_llm.slots import Relocation
+from npu_llm.static_step import make_static
+from npu_llm.streamed import StreamedWeights
 
 __all__ = ["save_step"]
 
@@ -30,7 +37,15 @@ _aten = torch.ops.aten
 
 
 def save_step(
-    model: Any, path: Path, *, precision: Precision, progress: Progress
+    model: Any,
+    path: Path,
+    *,
+    precision: Precision,
+    pipeline: PipelineName,
+    progress: Progress,
+    weights: StreamedWeights,
+    compression: Compression,
+    tokenizer: Any | None = None,
 ) -> dict[str, Any]:
     """Captures a model's step and saves it as IR: `path` and the weights beside it.
 
@@ -38,48 +53,95 @@ def save_step(
         model: a decoder-only transformers model in float32, on cpu.
         path: the .xml file to write.
         precision: how to store the weights.
+        pipeline: which one the model is for.
         progress: where to report.
+        weights: what the model's parameters hold.
+        compression: how weights of few bits are made.
+        tokenizer: the model's, where weights are rounded by a text.
 
     Returns:
-        What a reader may want to know of the step: layers, and the conditions of the trace.
+        What is known of the step: layers, the conditions of the trace, how its slots are told apart
+        (see npu_llm.slots.Relocation), and for the static pipeline how its cache lies in memory.
 
     Raises:
         CaptureError: when the model cannot be captured.
+        OptionError: [quantize-text], see npu_llm.compression.
         npu_compiler.errors.LoweringError: when one of its calls has no converter.
     """
     with progress.stage("capture"):
         captured = capture_step(model, on_progress=progress.advance)
+        make_functional(captured.graph_module)  # first: relocating puts inputs where ranges were
+        captured, relocation = relocate(
+            captured, windowed=_is_windowed(model.config), weights=weights
+        )
+    about = {
+        "layers": len(captured.layers),
+        "limits": list(captured.limits),
+        "relocation": relocation,
+    }
     with progress.stage("lower"):
-        make_functional(captured.graph_module)
         _share_masks(captured.graph_module)
-        lowered = lower(captured.graph_module, name=type(model).__name__)
-        _name_ports(lowered.model, captured)
-        stateful = make_stateful(lowered.model, _variables(captured))
+        if pipeline == "static":
+            _check_relocation(model, relocation)
+            about["static"] = make_static(captured, _static_dtype(precision, compression)).as_dict()
+        lowered = lower(captured.graph_module, name=type(model).__name__).model
+        _name_ports(lowered, captured)
+    if precision.weights == "int4" and compression.text is not None:
+        with progress.stage("compress"):
+            weights.fill()
+            lowered = compress_by_text(lowered, captured, compression, tokenizer)
+    if pipeline == "dynamic":
+        lowered = make_stateful(lowered, _variables(captured))
     if precision.weights in ("int8", "int4"):
         with progress.stage("compress"):
-            compress_weights(stateful, mode=precision.weights)
+            compress(lowered, precision, compression, weights)
     with progress.stage("save"):
-        write_model(stateful, path, half=_fits_half(model, precision))
-    return {"layers": len(captured.layers), "limits": list(captured.limits)}
+        weights.write(lowered, path, half=_fits_half(model, weights, precision))
+    return about
 
 
-def _fits_half(model: Any, precision: Precision) -> bool:
+def _static_dtype(precision: Precision, compression: Compression) -> torch.dtype:
+    """What the static pipeline's caches are stored as."""
+    if compression.text is not None:
+        return torch.float32  # rounding by a text runs the step on arrays of numpy's types
+    return cache_dtype(precision)
+
+
+def _check_relocation(model: Any, relocation: Relocation) -> None:
+    if relocation is None:
+        raise CaptureError(
+            f"{type(model).__name__}: the static pipeline needs a model that is told where its "
+            "tokens lie; got one that counts them itself. Run it in the dynamic pipeline.",
+            code="static-positions",
+        )
+
+
+def _is_windowed(config: Any) -> bool:
+    """Whether a layer may see less than all that lies before it."""
+    text_config = config.get_text_config()
+    names = ("sliding_window", "attention_chunk_size", "local_attention")
+    return any(getattr(text_config, name, None) for name in names)
+
+
+def _fits_half(model: Any, weights: StreamedWeights, precision: Precision) -> bool:
     """Whether the weights may be stored as float16, which has three bits more than bfloat16."""
     if precision.weights not in ("bfloat16", "float16"):
         return False
-    return all(float(weight.detach().abs().max()) <= -_MASKED for weight in model.parameters())
+    values = itertools.chain(weights.values(), model.parameters())
+    return all(float(value.detach().abs().max()) <= -_MASKED for value in values)
 
 
 def _variables(captured: CapturedStep) -> list[StateVariable]:
     first = len(captured.inputs)
     return [
-        StateVariable(f"past.{index // 2}.{('key', 'value')[index % 2]}", first + index, 1 + index)
-        for index in range(2 * len(captured.layers))
+        StateVariable(name, first + index, 1 + index)
+        for index, name in enumerate(captured.cache_names)
     ]
 
 
 def _name_ports(model: Any, captured: CapturedStep) -> None:
-    for parameter, name in zip(model.get_parameters(), captured.inputs, strict=False):
+    names = [*captured.inputs, *captured.cache_names]
+    for parameter, name in zip(model.get_parameters(), names, strict=True):
         parameter.set_friendly_name(name)
         parameter.get_output_tensor(0).set_names({name})
     model.get_results()[0].get_output_tensor(0).set_names({"logits"})

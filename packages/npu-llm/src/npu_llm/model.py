@@ -6,6 +6,8 @@ How a model becomes a program is npu_llm.build's work; this module runs it.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,24 +16,45 @@ from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 from transformers.generation import GenerationMixin
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
-from npu_llm.build import LoadReport, prepare
+from npu_llm.build import LoadReport, Prepared
+from npu_llm.decoding import can_decode, decode
 from npu_llm.entry import Entry
 from npu_llm.errors import ContextError, OptionError
-from npu_llm.precision import Precision, parse_precision
+from npu_llm.loading import make_ready
+from npu_llm.older_transformers import allow_host_tokens
+from npu_llm.pipelines import Pipeline, PipelineName
+from npu_llm.precision import Precision
 from npu_llm.progress import ProgressListener
-from npu_llm.session_cache import SessionCache
+from npu_llm.step_cache import StepCache
 from npu_llm.step_inputs import step_inputs
-from npu_runtime import Program, observe
+from npu_runtime import observe
 
 __all__ = ["NPUModelForCausalLM"]
+
+
+@dataclass(frozen=True)
+class _Assisted:
+    """An assisted generation that is running.
+
+    Attributes:
+        device: where its tokens are.
+        continued: the cache that holds a beginning of them; None for a new one.
+    """
+
+    device: torch.device
+    continued: StepCache | None
+
+
+# Of each thread, and of the assistant's generation inside the model's as well.
+_assisted: ContextVar[_Assisted | None] = ContextVar("assisted", default=None)
 
 
 class NPUModelForCausalLM(GenerationMixin):  # type: ignore[misc]
     """A decoder-only language model, compiled for the npu device.
 
     Made by `from_pretrained`. `generate` is transformers' own: greedy, sampling, beams, streamers,
-    stop strings, logits processors, batches with left padding. Keys and values stay inside the
-    program, one session per generation.
+    stop strings, logits processors, batches with left padding. Where keys and
+    values are kept is its pipeline's matter (npu_llm.pipelines).
 
     Attributes:
         config: the transformers config.
@@ -43,20 +66,18 @@ class NPUModelForCausalLM(GenerationMixin):  # type: ignore[misc]
     main_input_name = "input_ids"
     input_modalities = ("text",)
     base_model_prefix = ""
-    _is_stateful = True
 
     def __init__(
-        self, entry: Entry, program: Program, precision: Precision, report: LoadReport
+        self, entry: Entry, pipeline: Pipeline, precision: Precision, report: LoadReport
     ) -> None:
         self.config = AutoConfig.from_pretrained(entry.folder)
         self.generation_config = GenerationConfig.from_pretrained(entry.folder)
         self.precision = precision
         self.report = report
         self._entry = entry
-        self._program = program
+        self._pipeline = pipeline
         self._device = torch.device("npu")
         self._vocabulary = int(self.config.get_text_config().vocab_size)
-        self._inputs = tuple(port.name for port in program.inputs)
         self._tokenizer: Any = None
 
     @classmethod
@@ -65,6 +86,8 @@ class NPUModelForCausalLM(GenerationMixin):  # type: ignore[misc]
         pretrained_model_name_or_path: str | Path,
         *,
         dtype: str | torch.dtype | None = None,
+        max_context: int | None = None,
+        pipeline: str | None = None,
         device: str | torch.device | None = None,
         cache_dir: str | Path | None = None,
         gguf_file: str | None = None,
@@ -76,10 +99,14 @@ class NPUModelForCausalLM(GenerationMixin):  # type: ignore[misc]
         """Loads a model, from the compile cache where this start is not the first.
 
         Args:
-            pretrained_model_name_or_path: a checkpoint folder of transformers, a GGUF file, or a
-                name on the hub.
+            pretrained_model_name_or_path: a checkpoint folder of transformers, a GGUF file, a
+                folder that `npu_llm.export` wrote, or a name on the hub.
             dtype: "float32", "bfloat16", "float16", "int8", "int4", or a torch dtype; the default
-                is bfloat16.
+                is bfloat16, or what an exported folder has.
+            max_context: tokens that prompt and answer may have together; by default all that the
+                model was made for. Fewer need less memory.
+            pipeline: "dynamic" for one program of all sizes, "static" for programs of fixed sizes,
+                as NPUs want them; by default what suits the device.
             device: None or "npu".
             cache_dir: where compiled models are kept; see npu_llm.config for the default.
             gguf_file: which GGUF file of a folder.
@@ -90,40 +117,65 @@ class NPUModelForCausalLM(GenerationMixin):  # type: ignore[misc]
 
         Raises:
             ModelError: when there is no such model, or its files are damaged.
-            OptionError: for an unknown dtype or another device.
+            MemoryNeedError: when it does not fit into memory.
+            CacheError: when the cache has no room for it.
+            OptionError: for an unknown dtype, one that an exported folder does not have, another
+                device, or a max_context that the model was not made for.
             CaptureError: when the architecture cannot run here.
             npu_runtime.errors.DeviceError: when the device asked for by NPU_DEVICE is absent.
         """
-        precision = parse_precision(dtype)
-        if device is not None and torch.device(device).type != "npu":
-            raise OptionError(
-                f"device: the model runs on npu; got {device!r}. Leave it away, and choose what "
-                "serves as npu with the variable NPU_DEVICE.",
-                code="other-device",
-            )
-        hub = {"revision": revision, "token": token}
-        entry, program, report = prepare(
+        ready = make_ready(
             pretrained_model_name_or_path,
-            precision=precision,
-            cache_dir=None if cache_dir is None else Path(cache_dir),
+            dtype=dtype,
+            max_context=max_context,
+            pipeline=pipeline,
+            device=device,
+            cache_dir=cache_dir,
             gguf_file=gguf_file,
             trust_remote_code=trust_remote_code,
-            hub={key: value for key, value in hub.items() if value is not None},
+            revision=revision,
+            token=token,
             on_progress=on_progress,
         )
-        return cls(entry, program, precision, report)
+        return cls.from_ready(ready)
+
+    @classmethod
+    def from_ready(cls, ready: Prepared) -> NPUModelForCausalLM:
+        """Makes the model of a program that npu_llm.loading has made ready."""
+        return cls(ready.entry, ready.pipeline, ready.entry.precision, ready.report)
 
     # What transformers asks a model for
 
     @property
     def device(self) -> torch.device:
-        """torch.device("npu")."""
-        return self._device
+        """torch.device("npu"); within assisted generation, where its tokens are."""
+        assisted = _assisted.get()
+        return self._device if assisted is None else assisted.device
+
+    @property
+    def _is_stateful(self) -> bool:
+        """Whether tokens that were read cannot be taken back, as assisted generation must."""
+        return self.pipeline == "dynamic" and self._entry.relocation is None
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        return self._entry.name
+
+    @property
+    def cache_kind(self) -> str:
+        """Which caches this model can take up: those of the same weights, pipeline and layout."""
+        return f"{self._entry.weights_digest} {self.pipeline} {self._entry.static_layout}"
 
     @property
     def dtype(self) -> torch.dtype:
         """The torch dtype of the weights; int4 says int8, torch's nearest."""
         return self.precision.torch_dtype
+
+    @property
+    def pipeline(self) -> PipelineName:
+        """How its steps run: "dynamic" or "static"."""
+        return self._pipeline.name
 
     @property
     def tokenizer(self) -> Any | None:
@@ -154,9 +206,103 @@ class NPUModelForCausalLM(GenerationMixin):  # type: ignore[misc]
     ) -> None:
         """Makes the cache of a generation; the kinds that transformers has do not serve here."""
         if model_kwargs.get("past_key_values") is None and generation_config.use_cache:
-            model_kwargs["past_key_values"] = SessionCache(self._program.session())
+            model_kwargs["past_key_values"] = self.new_cache()
+
+    def _assisted_decoding(
+        self, input_ids: torch.Tensor, *args: Any, generation_config: Any, **kwargs: Any
+    ) -> Any:
+        """Has tokens and guesses where the tokens are, and a cache that is continued noticed.
+
+        transformers has the guesses on the model's device and compares them with tokens that need
+        not be there, where a step takes its inputs from anywhere. And its first step gives all
+        tokens to read, those in the cache too.
+        """
+        mask, cache = kwargs.get("attention_mask"), kwargs.get("past_key_values")
+        known = getattr(generation_config, "_mask_length", -1)  # of a mask that was all ones
+        length = known if mask is None else mask.shape[1]
+        is_whole = length == input_ids.shape[1]
+        token = _assisted.set(_Assisted(input_ids.device, cache if is_whole else None))
+        try:
+            return super()._assisted_decoding(
+                input_ids, *args, generation_config=generation_config, **kwargs
+            )
+        finally:
+            _assisted.reset(token)
+
+    def prepare_inputs_for_generation(
+        self,
+        input_ids: torch.Tensor,
+        next_sequence_length: int | None = None,
+        past_key_values: StepCache | None = None,
+        **kwargs: Any,
+    ) -> dict[str, Any]:
+        """The arguments of a step; see transformers' GenerationMixin."""
+        assisted = _assisted.get()
+        continued = None if assisted is None else assisted.continued
+        if next_sequence_length is None and continued is not None and continued is past_key_values:
+            next_sequence_length = input_ids.shape[1] - continued.get_seq_length()
+        inputs: dict[str, Any] = super().prepare_inputs_for_generation(
+            input_ids,
+            next_sequence_length=next_sequence_length,
+            past_key_values=past_key_values,
+            **kwargs,
+        )
+        return inputs
+
+    def new_cache(self) -> StepCache:
+        """An empty cache, for `past_key_values` of forward and generate."""
+        return self._pipeline.new_cache()
+
+    def _sample(
+        self,
+        input_ids: torch.Tensor,
+        logits_processor: Any,
+        stopping_criteria: Any,
+        generation_config: GenerationConfig,
+        synced_gpus: bool = False,
+        streamer: Any | None = None,
+        **model_kwargs: Any,
+    ) -> Any:
+        """Greedy search and sampling, by our own loop where that does all that is asked for."""
+        if synced_gpus or not can_decode(input_ids, generation_config, model_kwargs):
+            return super()._sample(
+                input_ids,
+                logits_processor,
+                stopping_criteria,
+                generation_config,
+                synced_gpus,
+                streamer,
+                **model_kwargs,
+            )
+
+        cache = model_kwargs["past_key_values"]
+
+        def first(
+            ids: torch.Tensor, attention_mask: torch.Tensor, position_ids: torch.Tensor | None
+        ) -> torch.Tensor:
+            logits: torch.Tensor = self.forward(
+                ids, attention_mask, position_ids, cache, logits_to_keep=1
+            ).logits
+            return logits.cpu()
+
+        return decode(
+            first,
+            input_ids,
+            cache=cache,
+            attention_mask=model_kwargs.get("attention_mask"),
+            position_ids=model_kwargs.get("position_ids"),
+            logits_processor=logits_processor,
+            stopping_criteria=stopping_criteria,
+            config=generation_config,
+            streamer=streamer,
+        )
 
     # Running
+
+    def generate(self, *args: Any, **kwargs: Any) -> Any:
+        """Generates as transformers does: all arguments and results are those of its `generate`."""
+        with allow_host_tokens():
+            return super().generate(*args, **kwargs)
 
     def __call__(self, *args: Any, **kwargs: Any) -> CausalLMOutputWithPast:
         """The same as forward."""
@@ -167,7 +313,7 @@ class NPUModelForCausalLM(GenerationMixin):  # type: ignore[misc]
         input_ids: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
         position_ids: torch.Tensor | None = None,
-        past_key_values: SessionCache | None = None,
+        past_key_values: StepCache | None = None,
         use_cache: bool | None = None,
         logits_to_keep: int | torch.Tensor = 0,
         **kwargs: Any,
@@ -198,7 +344,7 @@ class NPUModelForCausalLM(GenerationMixin):  # type: ignore[misc]
         self._check(kwargs, past_key_values)
         cache = past_key_values
         if cache is None:
-            cache = SessionCache(self._program.session())
+            cache = self.new_cache()
         past = cache.get_seq_length()
         values = step_inputs(
             input_ids,
@@ -210,13 +356,9 @@ class NPUModelForCausalLM(GenerationMixin):  # type: ignore[misc]
         )
         batch, tokens = input_ids.shape
         self._check_context(past + tokens)
-        values["beam_idx"] = cache.next_rows(batch)
         phase = "decode" if past else "prefill"
         with observe.span(phase, f"{phase} {tokens} tokens", batch=batch, tokens=tokens, past=past):
-            (logits,) = cache.session.run(
-                [values[name] for name in self._inputs], output_device=input_ids.device.type
-            )
-        cache.advance(batch, tokens)
+            logits = cache.step(values, input_ids.device.type)
         return CausalLMOutputWithPast(
             logits=logits, past_key_values=cache if use_cache is not False else None
         )
@@ -228,7 +370,7 @@ class NPUModelForCausalLM(GenerationMixin):  # type: ignore[misc]
                     f"{name}: a compiled model gives logits only; got True. Leave it away.",
                     code="no-inner-states",
                 )
-        if cache is not None and not isinstance(cache, SessionCache):
+        if cache is not None and not isinstance(cache, StepCache):
             raise OptionError(
                 "past_key_values: must be the cache that this model returned; got a "
                 f"{type(cache).__name__}. Leave it away for a new one.",

@@ -1,7 +1,7 @@
 """Precisions: the names a user may give, and what each means for weights and arithmetic.
 
-Compressing the weights is npu_compiler.quantize's work, choosing the device's options
-npu_compiler.programs'.
+Compressing the weights is npu_compiler.quantize's work; which properties a device wants for a
+dtype, npu_compiler.programs knows.
 """
 
 from __future__ import annotations
@@ -10,9 +10,17 @@ from dataclasses import dataclass
 
 import torch
 
+from npu_compiler import programs
 from npu_llm.errors import OptionError
 
-__all__ = ["DEFAULT_PRECISION", "PRECISIONS", "Precision", "parse_precision"]
+__all__ = [
+    "DEFAULT_PRECISION",
+    "PRECISIONS",
+    "Precision",
+    "cache_dtype",
+    "compile_options",
+    "parse_precision",
+]
 
 
 @dataclass(frozen=True)
@@ -22,7 +30,7 @@ class Precision:
     Attributes:
         name: the name a user gives.
         weights: what the weights are stored as.
-        compute: dtype of the arithmetic.
+        compute: dtype of the arithmetic, on a device that has it; float32 on another.
         torch_dtype: what `model.dtype` says.
     """
 
@@ -40,6 +48,7 @@ PRECISIONS: dict[str, Precision] = {
     "int4": Precision("int4", "int4", "bfloat16", torch.int8),
 }
 DEFAULT_PRECISION = "bfloat16"
+_HINTS = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 
 
 def parse_precision(dtype: str | torch.dtype | None) -> Precision:
@@ -63,3 +72,13 @@ def parse_precision(dtype: str | torch.dtype | None) -> Precision:
         "or torch.float32, torch.bfloat16, torch.float16 or torch.int8.",
         code="unknown-dtype",
     )
+
+
+def compile_options(precision: Precision) -> dict[str, str]:
+    """OpenVINO's properties for a precision on the device that serves."""
+    return programs.compile_options(precision.compute)
+
+
+def cache_dtype(precision: Precision) -> torch.dtype:
+    """What keys and values are kept in: what the device that serves computes in."""
+    return _HINTS[compile_options(precision)["INFERENCE_PRECISION_HINT"]]

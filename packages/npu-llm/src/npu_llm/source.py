@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from npu_llm.errors import ModelError
-from npu_llm.gguf_check import read_gguf_header
 
 __all__ = ["DEFAULT_WEIGHTS", "ModelSource", "find_installed_weights", "find_source"]
 
@@ -46,6 +45,11 @@ class ModelSource:
         """A short name."""
         return self.path.stem if self.gguf_file else self.path.name
 
+    @property
+    def has_tokenizer(self) -> bool:
+        """Whether a tokenizer lies with the model; a GGUF file has one inside."""
+        return self.gguf_file is not None or any(self.folder.glob("tokenizer*"))
+
     def identity(self) -> list[tuple[str, int, int]]:
         """Name, size in bytes and modification time in ns of each file that makes the model."""
         return [
@@ -53,15 +57,6 @@ class ModelSource:
             for file in sorted(self._files())
             for stat in [file.stat()]
         ]
-
-    def check(self) -> None:
-        """Reads the header of a GGUF file.
-
-        Raises:
-            ModelError: [gguf-truncated] or [gguf-corrupt].
-        """
-        if self.gguf_file is not None:
-            read_gguf_header(self.path)
 
     def _files(self) -> Iterator[Path]:
         if self.gguf_file is not None:

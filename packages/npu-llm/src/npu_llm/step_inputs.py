@@ -22,7 +22,10 @@ def step_inputs(
     past: int,
     vocabulary: int,
 ) -> dict[str, torch.Tensor]:
-    """Returns a step's inputs but beam_idx, each contiguous int64, on the device it came on.
+    """Returns what a step is told of its tokens, each contiguous int64, on the device it came on.
+
+    Where the tokens lie in the cache is the cache's knowledge, which adds what the program must be
+    told of that.
 
     Args:
         input_ids: (batch, tokens).

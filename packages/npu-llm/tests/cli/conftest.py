@@ -40,11 +40,20 @@ def save_tokenizer(folder) -> int:
 @pytest.fixture(scope="session")
 def checkpoint(tmp_path_factory):
     """A Llama of two layers with random weights, context 256, and its tokenizer."""
-    folder = tmp_path_factory.mktemp("checkpoint")
+    return save_llama(tmp_path_factory.mktemp("checkpoint"), 256)
+
+
+@pytest.fixture(scope="session")
+def talkative(tmp_path_factory):
+    """The same with a context that holds answers of seconds."""
+    return save_llama(tmp_path_factory.mktemp("talkative"), 65536)
+
+
+def save_llama(folder, context):
     torch.manual_seed(11)
     config = LlamaConfig(
         vocab_size=save_tokenizer(folder), hidden_size=32, intermediate_size=48,
-        num_hidden_layers=2, num_attention_heads=4, max_position_embeddings=256,
+        num_hidden_layers=2, num_attention_heads=4, max_position_embeddings=context,
         bos_token_id=1, eos_token_id=2, pad_token_id=0, initializer_range=0.3,
     )  # fmt: skip
     LlamaForCausalLM(config).save_pretrained(folder)

@@ -3,19 +3,18 @@ import contextlib
 import io
 import os
 import pty
+import select
+import signal
 import sys
 
 import pytest
 
 from npu_llm import NPUModelForCausalLM
 from npu_llm.cli import main
-from npu_llm.cli.chat import Conversation
+from npu_llm.cli.chat import Chat
 from npu_llm.cli.display import Display
-
-
-def options(**changes):
-    plain = {"system": None, "max_new_tokens": 12, "greedy": True, "temperature": None}
-    return argparse.Namespace(**{**plain, **changes})
+from npu_llm.cli.lines import LineReader
+from npu_llm.session_cache import SessionCache
 
 
 @pytest.fixture(scope="module")
@@ -24,24 +23,57 @@ def model(checkpoint, cache_dir):
 
 
 @pytest.fixture
+def new_chat(model, tmp_path):
+    """new_chat(**options): a chat that has not begun."""
+
+    def make(**changes):
+        plain = {
+            "system": None, "max_new_tokens": 12, "greedy": True, "temperature": None,
+            "session": None,
+        }  # fmt: skip
+        options = argparse.Namespace(**{**plain, **changes})
+        return Chat(model, options, Display(), LineReader(tmp_path / "history"))
+
+    return make
+
+
+@pytest.fixture
 def talk(checkpoint, cache_dir, monkeypatch, capsys):
     """talk(lines): exit code, standard output, standard error of a chat with piped input."""
 
-    def run(*lines):
+    def run(*lines, arguments=()):
         monkeypatch.setattr(sys, "stdin", io.StringIO("".join(f"{line}\n" for line in lines)))
         place = ["--model", str(checkpoint), "--cache-dir", str(cache_dir), "--dtype", "float32"]
-        code = main(["chat", *place, "--greedy", "--max-new-tokens", "8"])
+        code = main(["chat", *place, "--greedy", "--max-new-tokens", "8", *arguments])
         captured = capsys.readouterr()
         return code, captured.out, captured.err
 
     return run
 
 
+def roles(chat):
+    return [message["role"] for message in chat.session.messages]
+
+
+def contents(chat):
+    return [message["content"] for message in chat.session.messages]
+
+
+# From a pipe
+
+
 def test_turns_from_a_pipe_end_with_it(talk):
     code, out, err = talk("the quick", "brown fox")
     assert code == 0
     assert out.count("\n") >= 2
-    assert err.count(" tokens in") == 2
+    assert err.count(" tokens, ") == 2
+
+
+def test_figures_say_how_much_of_the_prompt_was_read(talk):
+    _, _, err = talk("the quick")
+    (line,) = (line for line in err.splitlines() if line.startswith("(read "))
+    read, of = line.removeprefix("(read ").split(" tokens")[0].split(" of ")
+    assert read == of
 
 
 def test_help_is_no_turn_and_exit_leaves(talk):
@@ -58,78 +90,206 @@ def test_reset_forgets(talk):
     assert "forgotten" in err
 
 
-def test_later_turns_see_the_former(model):
-    conversation = Conversation(model, options(), Display())
-    conversation.ask("the quick")
-    conversation.ask("brown fox")
-    roles = [turn["role"] for turn in conversation.turns]
-    assert roles == ["user", "assistant", "user", "assistant"]
+def test_lines_that_belong_together_are_one_message(talk, new_chat, monkeypatch):
+    _, _, err = talk("the quick \\", "brown", '"""', "fox", "/reset", '"""')
+    assert err.count("(read ") == 2
+    monkeypatch.setattr(sys, "stdin", io.StringIO('one\\\ntwo\n"""\nthree\n\nfour\n"""\n'))
+    chat = new_chat()
+    chat.run()
+    assert contents(chat)[::2] == ["one\ntwo", "three\n\nfour"]
 
 
-def test_cache_of_former_turns_changes_no_token(model, capsys):
-    kept, fresh = (Conversation(model, options(), Display()) for _ in range(2))
-    for text in ("the quick", "brown fox", "lazy dog"):
-        kept.ask(text)
-        with_cache = capsys.readouterr().out
-        fresh.ask(text)
-        assert capsys.readouterr().out == with_cache
-        fresh._forget_cache()
+def test_session_is_saved_at_the_end_and_taken_up_again(talk, tmp_path):
+    place = ("--session", str(tmp_path / "talk.session"))
+    _, first, err = talk("the quick", arguments=place)
+    assert "saved in" in err
+    _, second, err = talk("brown fox", arguments=place)
+    assert "going on with 2 messages" in err
+    _, whole, _ = talk("the quick", "brown fox")
+    assert first + second == whole
 
 
-def test_interrupted_answer_stays_in_the_history(model, monkeypatch, capsys):
-    conversation = Conversation(model, options(), Display())
+def test_session_that_cannot_be_read_ends_the_start(talk, tmp_path):
+    (tmp_path / "talk.session").write_text("no session")
+    code, out, err = talk("the quick", arguments=("--session", str(tmp_path / "talk.session")))
+    assert (code, out) == (2, "")
+    assert err.endswith("[session-unreadable]\n")
+
+
+# Commands
+
+
+def test_undo_retry_and_edit(new_chat, capsys):
+    chat = new_chat()
+    for line in ("/undo", "/retry", "/edit", "the quick", "brown fox"):
+        chat.take(line)
+    err = capsys.readouterr().err
+    assert err.count("no question yet") == 2
+    assert "/edit TEXT" in err
+    before = contents(chat)
+    chat.take("/retry")
+    assert contents(chat) == before
+    chat.take("/edit lazy dog")
+    assert contents(chat)[:3] == [*before[:2], "lazy dog"]
+    chat.take("/undo")
+    assert contents(chat) == before[:2]
+    assert "Forgotten: lazy dog" in capsys.readouterr().err
+
+
+def test_edit_without_a_terminal_wants_the_text(new_chat, capsys):
+    chat = new_chat()
+    chat.take("the quick")
+    chat.take("/edit")
+    assert "/edit TEXT" in capsys.readouterr().err
+    assert contents(chat)[:1] == ["the quick"]
+
+
+def test_system_message_is_shown_and_changed(new_chat, capsys):
+    chat = new_chat(system="the fox")
+    chat.take("/system")
+    chat.take("/system the lazy dog")
+    shown = [line for line in capsys.readouterr().err.splitlines() if line.startswith("system:")]
+    assert shown == ["system: the fox", "system: the lazy dog"]
+    assert chat.session.system == "the lazy dog"
+
+
+def test_save_and_load(new_chat, capsys, tmp_path):
+    chat = new_chat()
+    chat.take("the quick")
+    for line in ("/save", "/load", f"/save {tmp_path / 'a'}", "/reset", f"/load {tmp_path / 'a'}"):
+        chat.take(line)
+    assert roles(chat) == ["user", "assistant"]
+    err = capsys.readouterr().err
+    assert "/save FILE" in err
+    assert "/load FILE" in err
+
+
+def test_what_the_session_refuses_is_said_and_the_chat_goes_on(
+    new_chat, capsys, tmp_path, monkeypatch
+):
+    lines = ("zq " * 200, f"/load {tmp_path / 'none'}", "/save /nowhere/a", "the quick")
+    monkeypatch.setattr(sys, "stdin", io.StringIO("".join(f"{line}\n" for line in lines)))
+    chat = new_chat()
+    chat.run()
+    err = capsys.readouterr().err
+    for code in ("context-overflow", "session-unreadable", "session-unwritable"):
+        assert f"[{code}]" in err
+    assert contents(chat)[:1] == ["the quick"]
+
+
+def test_oldest_turns_go_when_the_context_is_full(new_chat, capsys):
+    chat = new_chat(max_new_tokens=30)
+    for _ in range(6):
+        chat.take("the quick brown fox jumps over the lazy dog")
+    assert len(chat.session.messages) < 12
+    assert "dropped" in capsys.readouterr().err
+
+
+def test_interrupted_answer_stays_in_the_history(new_chat, monkeypatch, capsys):
+    chat = new_chat()
     steps = 0
-    forward = NPUModelForCausalLM.forward
+    step = SessionCache.step
 
     def interrupted(self, *arguments, **keywords):
         nonlocal steps
         steps += 1
         if steps == 4:
             raise KeyboardInterrupt
-        return forward(self, *arguments, **keywords)
+        return step(self, *arguments, **keywords)
 
     with monkeypatch.context() as patch:
-        patch.setattr(NPUModelForCausalLM, "forward", interrupted)
-        conversation.ask("the quick")
+        patch.setattr(SessionCache, "step", interrupted)
+        chat.take("the quick")
     assert "interrupted" in capsys.readouterr().err
-    assert [turn["role"] for turn in conversation.turns] == ["user", "assistant"]
-    conversation.ask("brown fox")
-    assert len(conversation.turns) == 4
+    assert roles(chat) == ["user", "assistant"]
+    chat.take("brown fox")
+    assert len(chat.session.messages) == 4
 
 
-def test_oldest_turns_go_when_the_context_is_full(model, capsys):
-    conversation = Conversation(model, options(max_new_tokens=30), Display())
-    for _ in range(6):
-        conversation.ask("the quick brown fox jumps over the lazy dog")
-    assert len(conversation.turns) < 12
-    assert "dropped" in capsys.readouterr().err
+# In a terminal
 
 
-def test_turn_longer_than_the_context_is_refused_and_the_chat_goes_on(model, capsys):
-    conversation = Conversation(model, options(), Display())
-    conversation.ask("zq " * 200)
-    assert "Say it shorter" in capsys.readouterr().err
-    assert conversation.turns == []
-    conversation.ask("the quick")
-    assert len(conversation.turns) == 2
+class Terminal:
+    """A chat in a pseudo-terminal."""
+
+    def __init__(self, checkpoint, cache_dir, *arguments):
+        line = [sys.executable, "-m", "npu_llm.cli", "chat", "--model", str(checkpoint)]
+        line += ["--cache-dir", str(cache_dir), "--dtype", "float32", *arguments]
+        self.process, terminal = pty.fork()
+        if self.process == 0:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            os.execv(line[0], line)
+        self.screen = os.fdopen(terminal, "r+b", buffering=0)
+        self.seen = b""
+
+    def read(self):
+        ready, _, _ = select.select([self.screen], [], [], 120)
+        if not ready:  # a test that waits for ever would say nothing
+            os.kill(self.process, signal.SIGKILL)
+            pytest.fail(f"nothing came any more after {self.seen!r}")
+        part = self.screen.read(1)
+        if not part:
+            raise EOFError
+        self.seen += part
+
+    def wait_for(self, end):
+        while not self.seen.endswith(end):
+            self.read()
+
+    def type(self, keys):
+        self.screen.write(keys)
+        self.seen += b"|"
+
+    def end(self):
+        """The exit code, after all output was read."""
+        with contextlib.suppress(OSError, EOFError):  # Linux says EIO when the other side has gone
+            while True:
+                self.read()
+        self.screen.close()
+        return os.waitstatus_to_exitcode(os.waitpid(self.process, 0)[1])
 
 
 def test_terminal_gets_a_prompt_and_end_of_input_leaves(checkpoint, cache_dir):
-    line = [sys.executable, "-m", "npu_llm.cli", "chat", "--greedy", "--max-new-tokens", "4"]
-    line += ["--model", str(checkpoint), "--cache-dir", str(cache_dir), "--dtype", "float32"]
-    process, terminal = pty.fork()
-    if process == 0:
-        os.execv(line[0], line)
-    seen = b""
-    with os.fdopen(terminal, "r+b", buffering=0) as screen:
-        for typed in (b"/help\n", b"the quick\n", b"\x04"):
-            while not seen.endswith(b"> "):
-                seen += screen.read(1)
-            screen.write(typed)
-            seen += b"|"
-        with contextlib.suppress(OSError):  # Linux says EIO when the other side has gone
-            while part := screen.read(1024):
-                seen += part
-    assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 0
-    assert b"/reset" in seen
-    assert b"tokens in" in seen
+    terminal = Terminal(checkpoint, cache_dir, "--greedy", "--max-new-tokens", "4")
+    for typed in (b"/help\n", b"the quick\n", b"\x04"):
+        terminal.wait_for(b"> ")
+        terminal.type(typed)
+    assert terminal.end() == 0
+    assert b"/reset" in terminal.seen
+    assert b"(read " in terminal.seen
+
+
+def test_what_was_typed_is_recalled_in_the_next_chat(checkpoint, cache_dir):
+    first = Terminal(checkpoint, cache_dir, "--greedy", "--max-new-tokens", "4")
+    for typed in (b"/system the lazy dog\n", b"\x04"):
+        first.wait_for(b"> ")
+        first.type(typed)
+    assert first.end() == 0
+    second = Terminal(checkpoint, cache_dir, "--greedy", "--max-new-tokens", "4")
+    for typed in (b"\x1b[A\n", b"\x04"):  # the key "up"
+        second.wait_for(b"> ")
+        second.type(typed)
+    assert second.end() == 0
+    assert b"system: the lazy dog" in second.seen
+
+
+def test_ctrl_c_stops_the_answer_and_keeps_what_was_read(talkative, cache_dir):
+    arguments = ("--max-new-tokens", "20000", "--temperature", "9", "--seed", "3")
+    terminal = Terminal(talkative, cache_dir, *arguments)
+    terminal.wait_for(b"> ")
+    terminal.type(b"the quick\n")
+    terminal.wait_for(b"quick\r\n")
+    terminal.read()  # the answer has begun
+    os.kill(terminal.process, signal.SIGINT)
+    terminal.wait_for(b"\r\n> ")  # an answer may hold the prompt's letters
+    terminal.type(b"brown fox\n")
+    terminal.wait_for(b"fox\r\n")
+    terminal.read()
+    os.kill(terminal.process, signal.SIGINT)
+    terminal.wait_for(b"\r\n> ")  # an answer may hold the prompt's letters
+    terminal.type(b"\x04")
+    assert terminal.end() == 0
+    text = terminal.seen.decode(errors="replace")
+    assert "(interrupted)" in text
+    read, of = text.rsplit("(read ", 1)[1].split(" tokens")[0].split(" of ")
+    assert int(read) < int(of)

@@ -1,3 +1,5 @@
+import errno
+import json
 import os
 import re
 import shutil
@@ -18,7 +20,7 @@ def assert_explained(result, code, *quoted):
     exit_code, out, err = result
     assert (exit_code, out) == (2, "")
     line = err.splitlines()[-1]
-    assert line.startswith("npu-llm: ")
+    assert line.startswith("npu-llm generate: ")
     assert CODE.search(err).group(1) == code
     assert all(word in line for word in quoted)
 
@@ -41,17 +43,90 @@ def test_file_that_is_no_gguf(in_process, tmp_path):
     assert_explained(in_process("generate", "Hello", model=other), "gguf-corrupt", "other.gguf")
 
 
-def test_weights_that_are_no_weights(in_process, checkpoint, tmp_path):
-    broken = tmp_path / "broken"
-    shutil.copytree(checkpoint, broken)
+@pytest.fixture
+def broken(checkpoint, tmp_path):
+    """A copy of the checkpoint, to be broken."""
+    folder = tmp_path / "broken"
+    shutil.copytree(checkpoint, folder)
+    return folder
+
+
+def test_weights_that_are_no_weights(in_process, broken):
     (broken / "model.safetensors").write_bytes(b"\x08\0\0\0\0\0\0\0{}      ")
     assert_explained(in_process("generate", "Hello", model=broken), "weights-missing", "lm_head")
 
 
-def test_architecture_that_nobody_knows(in_process, tmp_path):
-    (tmp_path / "config.json").write_text('{"model_type": "perpetuum"}')
-    result = in_process("generate", "Hello", model=tmp_path)
-    assert_explained(result, "model-unreadable", "perpetuum")
+def test_weights_that_are_cut_short(in_process, broken, cache_dir):
+    before = sorted(cache_dir.iterdir())
+    weights = broken / "model.safetensors"
+    os.truncate(weights, weights.stat().st_size // 2)
+    assert_explained(in_process("generate", "Hello", model=broken), "weights-truncated", "broken")
+    weights.write_bytes(b"nonsense" * 100)
+    assert_explained(in_process("generate", "Hello", model=broken), "weights-corrupt", "broken")
+    assert sorted(cache_dir.iterdir()) == before
+
+
+def test_file_of_weights_that_is_missing(in_process, broken):
+    index = {"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}}
+    (broken / "model.safetensors").rename(broken / "model-1.safetensors")
+    (broken / "model.safetensors.index.json").write_text(json.dumps(index))
+    result = in_process("generate", "Hello", model=broken)
+    assert_explained(result, "weights-missing", "model-2.safetensors")
+
+
+def test_architecture_that_nobody_knows(in_process, broken):
+    config = json.loads((broken / "config.json").read_text())
+    (broken / "config.json").write_text(json.dumps({**config, "model_type": "llama0"}))
+    result = in_process("generate", "Hello", model=broken)
+    assert_explained(result, "unknown-architecture", "llama0", "llama")
+
+
+def test_architecture_that_is_no_language_model(in_process, broken):
+    config = json.loads((broken / "config.json").read_text())
+    (broken / "config.json").write_text(json.dumps({**config, "model_type": "vit"}))
+    result = in_process("generate", "Hello", model=broken)
+    assert_explained(result, "unknown-architecture", "vit", "another kind")
+
+
+def test_config_that_is_none(in_process, broken):
+    (broken / "config.json").write_text("{")
+    assert_explained(in_process("generate", "Hello", model=broken), "config-unreadable", "JSON")
+
+
+def test_tokenizer_that_is_none(in_process, broken):
+    (broken / "tokenizer.json").write_text("{")
+    assert_explained(in_process("generate", "Hello", model=broken), "model-unreadable", "tokenizer")
+
+
+def test_context_that_the_model_was_not_made_for(in_process):
+    result = in_process("generate", "--max-context", "300", "Hello")
+    assert_explained(result, "max-context", "256", "300")
+
+
+def test_memory_that_is_not_there(in_process, monkeypatch):
+    monkeypatch.setattr("npu_llm.memory.available_bytes", lambda: 1000)
+    assert_explained(in_process("generate", "Hello"), "memory-need", "GB are available")
+
+
+def test_cache_without_room(checkpoint, tmp_path, monkeypatch, capsys):
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1000))
+    line = ["generate", "--model", str(checkpoint), "--cache-dir", str(tmp_path / "cache"), "Hello"]
+    result = (main(line), *capsys.readouterr())
+    assert_explained(result, "disk-need", "0.00 GB are free")
+    assert not (tmp_path / "cache").exists()
+
+
+def test_cache_that_fills_up_while_it_is_written(checkpoint, tmp_path, monkeypatch, capsys):
+    def fail(*_, **__):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("os.pwrite", fail)
+    monkeypatch.setattr("npu_llm.streamed.write_model", fail)
+    line = ["generate", "--model", str(checkpoint), "--cache-dir", str(tmp_path / "cache"), "Hello"]
+    result = (main(line), *capsys.readouterr())
+    assert_explained(result, "cache-full", "No space left")
+    assert list((tmp_path / "cache").iterdir()) == []
 
 
 def test_unknown_dtype(in_process):
@@ -62,6 +137,12 @@ def test_unknown_dtype(in_process):
 def test_prompt_longer_than_the_context(in_process):
     result = in_process("generate", "--greedy", "word " * 300)
     assert_explained(result, "context-overflow", "256")
+
+
+@pytest.mark.parametrize("temperature", ["0", "-1", "nan"])
+def test_temperature_that_is_none(in_process, temperature):
+    result = in_process("generate", "--temperature", temperature, "Hello")
+    assert_explained(result, "temperature-range", "--greedy")
 
 
 def test_empty_prompt(in_process):
@@ -85,12 +166,19 @@ def test_cache_that_cannot_be_written(checkpoint, tmp_path, capsys):
     assert_explained((code, captured.out, captured.err), "cache-unwritable", "file")
 
 
-@pytest.mark.parametrize("arguments", [[], ["generate"], ["sing"], ["generate", "-x", "Hello"]])
-def test_command_line_that_is_not_understood(arguments, capsys):
+@pytest.mark.parametrize("arguments", [["generate"], ["generate", "-x", "Hello"]])
+def test_subcommand_that_is_not_understood(arguments, capsys):
     with pytest.raises(SystemExit) as caught:
         main(arguments)
     assert caught.value.code == 2
-    assert "usage: npu-llm" in capsys.readouterr().err
+    assert "usage: npu-llm generate" in capsys.readouterr().err
+
+
+def test_command_that_does_not_exist(capsys):
+    assert main(["sing"]) == 2
+    err = capsys.readouterr().err
+    assert "no command 'sing'" in err
+    assert "usage: npu-llm" in err
 
 
 def test_device_that_is_absent(command):

@@ -18,7 +18,7 @@ from . import (
 from .fallback import fallback_report, reset_fallback_report, set_fallback_policy
 
 if TYPE_CHECKING:
-    from . import variants
+    from . import tools, variants
     from .arrays import (
         MLP,
         SDPA,
@@ -45,6 +45,7 @@ __all__ = [
     "fused",
     "reset_fallback_report",
     "set_fallback_policy",
+    "tools",
     "variants",
     "verify_correctness",
 ]
@@ -69,8 +70,8 @@ def __getattr__(name: str) -> Any:
     # and openvino.
     import importlib
 
-    if name == "variants":
-        return importlib.import_module(f"{__name__}.variants")
+    if name in ("tools", "variants"):
+        return importlib.import_module(f"{__name__}.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
@@ -88,5 +89,17 @@ def _choose(*call: Any) -> Any:
     return chooser().choose(*call)
 
 
+def _keep_account() -> None:
+    # Nothing is started unless `npu-ops monitor` runs this process and asks for it.
+    from .config import read_memory_directory
+
+    directory = read_memory_directory()
+    if directory is not None:
+        from .memory_account import keep_account
+
+        keep_account(directory)
+
+
 _C.set_deciders(_resolve, _choose)
 fake_convolution.register()
+_keep_account()

@@ -11,10 +11,17 @@ __all__ = ["main"]
 
 _SUBCOMMANDS = {
     "conformance": Subcommand(
-        "npu_ops.conformance.__main__", "compare npu with the CPU over torch's ops"
+        "npu_ops.conformance.__main__", "hold a device against the CPU, op by op"
     ),
     "explain": Subcommand("npu_ops.variants.explain", "which kernel serves a call, and why"),
+    "monitor": Subcommand(
+        "npu_ops.tools.monitor_command", "a command's processor and memory over time"
+    ),
     "new": Subcommand("npu_ops.scaffold.command", "write a wheel with an op of your own"),
+    "replay": Subcommand(
+        "npu_ops.tools.replay_command", "make captured calls again, checked and timed"
+    ),
+    "run": Subcommand("npu_ops.tools.run_command", "run a program under op tools"),
     "tune": Subcommand(
         "npu_ops.variants.tune", "measure program and host kernel for calls, and record it"
     ),

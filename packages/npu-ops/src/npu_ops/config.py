@@ -1,6 +1,7 @@
 """The settings of this package: the only place that reads the environment.
 
-What they mean is decided in fallback.py (host kernels) and in the package variants (programs).
+What they mean is decided in fallback.py (host kernels), in the package variants (programs) and in
+the package tools (which ops a tool looks at).
 """
 
 from __future__ import annotations
@@ -12,9 +13,28 @@ from pathlib import Path
 
 from .errors import OperatorInputError
 
-__all__ = ["VARIANT_MODES", "Settings", "read_host_ops", "read_settings"]
+__all__ = [
+    "TOOLS",
+    "VARIANT_MODES",
+    "Settings",
+    "ToolLists",
+    "read_host_ops",
+    "read_memory_directory",
+    "read_settings",
+    "read_tool_lists",
+]
 
 VARIANT_MODES = ("measured", "program", "host")
+# As they stand in OP_<TOOL>_LIST and OP_<TOOL>_DISABLE_LIST.
+TOOLS = (
+    "AUTOCOMPARE",
+    "CAPTURE",
+    "DTYPE_CAST",
+    "FALLBACK",
+    "OBSERVE",
+    "OVERFLOW_CHECK",
+    "TIME_MEASURE",
+)
 
 
 @dataclass(frozen=True)
@@ -41,6 +61,20 @@ class Settings:
     tune: bool | None
     records: Path
     programs: int
+
+
+@dataclass(frozen=True)
+class ToolLists:
+    """Which ops the environment gives to a tool.
+
+    Attributes:
+        names: patterns of the ops that it looks at (`OP_<TOOL>_LIST`, separated by commas); none
+            for all.
+        excluded: patterns of those that it leaves alone (`OP_<TOOL>_DISABLE_LIST`).
+    """
+
+    names: tuple[str, ...]
+    excluded: tuple[str, ...]
 
 
 def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
@@ -80,8 +114,32 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
 def read_host_ops(environment: Mapping[str, str] | None = None) -> tuple[str, ...]:
     """Reads `NPU_FALLBACK_OPS` alone: no text makes it wrong, so that an import can ask."""
     values = os.environ if environment is None else environment
-    patterns = values.get("NPU_FALLBACK_OPS", "").split(",")
-    return tuple(pattern.strip() for pattern in patterns if pattern.strip())
+    return _patterns(values.get("NPU_FALLBACK_OPS", ""))
+
+
+def read_tool_lists(tool: str, environment: Mapping[str, str] | None = None) -> ToolLists:
+    """Reads the two lists of a tool.
+
+    Args:
+        tool: one of `TOOLS`.
+        environment: to read from; the process's own by default.
+    """
+    values = os.environ if environment is None else environment
+    return ToolLists(
+        names=_patterns(values.get(f"OP_{tool}_LIST", "")),
+        excluded=_patterns(values.get(f"OP_{tool}_DISABLE_LIST", "")),
+    )
+
+
+def read_memory_directory(environment: Mapping[str, str] | None = None) -> Path | None:
+    """Reads `NPU_OPS_MEMORY_DIR`, which `npu-ops monitor` sets for the command that it runs."""
+    values = os.environ if environment is None else environment
+    given = values.get("NPU_OPS_MEMORY_DIR", "").strip()
+    return Path(given) if given else None
+
+
+def _patterns(text: str) -> tuple[str, ...]:
+    return tuple(pattern.strip() for pattern in text.split(",") if pattern.strip())
 
 
 def _is_on(text: str) -> bool:

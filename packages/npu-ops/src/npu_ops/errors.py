@@ -6,7 +6,7 @@ classes with a code at the end.
 
 from npu_runtime.errors import NpuError
 
-__all__ = ["OperatorInputError", "OpsError", "VerificationError"]
+__all__ = ["ConformanceError", "OperatorInputError", "OpsError", "VerificationError"]
 
 
 class OpsError(NpuError):
@@ -15,6 +15,10 @@ class OpsError(NpuError):
 
 class OperatorInputError(OpsError, ValueError):
     """An argument breaks a rule that the message states."""
+
+
+class ConformanceError(OpsError):
+    """A conformance run cannot be made as asked."""
 
 
 class VerificationError(OpsError, AssertionError):

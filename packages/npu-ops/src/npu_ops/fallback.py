@@ -20,6 +20,7 @@ from .config import Settings, read_host_ops, read_settings
 from .names import dotted_name, first_match
 
 __all__ = [
+    "calling_line",
     "fallback_report",
     "host_pattern",
     "reset_fallback_report",
@@ -92,6 +93,11 @@ def set_fallback_policy(
 def host_pattern(name: str) -> str | None:
     """Returns the pattern by which an op was sent to the host, or None."""
     return first_match(name, _policy.get().host_ops)
+
+
+def calling_line() -> str:
+    """The line of the user's Python that is being run, as `file:line`."""
+    return _caller()[0]
 
 
 def _force(patterns: Sequence[str]) -> None:

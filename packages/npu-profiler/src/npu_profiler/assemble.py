@@ -1,217 +1,200 @@
-"""Builds one timeline from what torch and the runtime told: tracks, clocks, arrows.
+"""Makes the events of the runtime a part of the picture: rows, slices, marks, samples, arrows.
 
-Holds no listening (`torch_ops.py`, `device_events.py`) and no writing (`chrome.py`).
+Holds no listening (`device_events.py`, `torch_windows.py`) and no writing (`chrome.py`). Ops of
+torch are written as they come, by npu_runtime.op_recording.
 """
 
 import math
 import re
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
-from npu_profiler.clock import ClockAlignment, align
-from npu_profiler.launches import Launched, connect_launches
-from npu_profiler.timeline import (
-    Flow,
-    FlowEnd,
-    Instant,
-    Sample,
-    Slice,
-    Timeline,
-    nested,
-)
-from npu_profiler.torch_ops import OpWindow
+from npu_profiler.clock import ClockAlignment
+from npu_profiler.timeline import Flow, FlowEnd, Instant, Piece, Sample, Slice
+from npu_profiler.torch_windows import OpWindow
 from npu_profiler.tracks import Tracks
 
 if TYPE_CHECKING:
     from npu_runtime.observe import Event
 
-__all__ = ["Recorded", "assemble"]
+__all__ = ["Assembler"]
 
 # Python calls of ours, at the edges of a recording with stacks.
 _OWN_CALL = re.compile(r"(^|/)npu_profiler/\w+\.py\(|^torch/(autograd|profiler)/profiler\.py\(")
 
 # Calls of the runtime, with their verb: they stand on the row of the thread that made them.
 _CALLS = {"launch": "launch", "sync": "synchronize"}
+_ON_DEVICE = {"program", "copy"}
 # "kernel" is an op of npu's own on the host: its row has torch's record of the op already.
-_PLACED = {*_CALLS, "program", "copy", "fallback", "kernel"}
+_NOT_DRAWN = {"fallback", "kernel"}
+
+# OpenVINO's names of kernels end in it: "brgemm_avx512_amx_bf16", "jit_avx512_FP32".
+_PRECISION = re.compile(r"_(f32|f16|bf16|i8|u8|i4|u4|i32|i64|fp32|fp16|boolean)$", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
-class Recorded:
-    """All that was heard in one recording.
-
-    Attributes:
-        program: What ran, for the name of its process.
-        pid: Its process id.
-        start_ns: Unix epoch, as all times.
-        windows: What torch recorded.
-        events: What `npu_runtime.observe` told.
-        thread_names: Names by OS thread id.
-        own_thread_id: A thread of ours, which is no part of the program.
-        facts: What else a reader should know.
-    """
-
-    program: str
-    pid: int
-    start_ns: int
-    end_ns: int
-    windows: Sequence[OpWindow] = ()
-    events: Sequence["Event"] = ()
-    thread_names: Mapping[int, str] = field(default_factory=dict)
-    own_thread_id: int | None = None
-    facts: Mapping[str, Any] = field(default_factory=dict)
-
-
-def assemble(recorded: Recorded) -> Timeline:
-    """Puts everything on tracks and on one clock, and draws the arrows.
+class Assembler:
+    """Places events, piece by piece.
 
     Args:
-        recorded: What was heard; the ops of its windows are taken out of it.
+        tracks: Gives out rows.
     """
-    names = dict(recorded.thread_names)
-    for window in recorded.windows:
-        for thread_id, name in window.recorded.thread_names.items():
-            names.setdefault(thread_id, name)
-    tracks = Tracks(pid=recorded.pid, program=recorded.program, thread_names=names)
-    alignment = align([mark for window in recorded.windows for mark in window.marks])
 
-    ops, flows = _place_ops(recorded, alignment, tracks)
-    spans = [event for event in recorded.events if event.kind == "span"]
-    programs = tracks.place_on_device([span for span in spans if span.category == "program"])
-    copies = tracks.place_on_device([span for span in spans if span.category == "copy"])
-    calls = [_call(span, tracks) for span in spans if span.category in _CALLS]
-    phases = tracks.place_on_host([span for span in spans if span.category not in _PLACED])
-    launches, arrows = connect_launches(
-        [*ops, *calls, *(item for item, _ in phases)],
-        callers={id(item): span.thread_id for item, span in phases},
-        programs=[_launched(item, span) for item, span in programs],
-        thread_track=tracks.thread,
-    )
-    slices = [*ops, *calls, *launches, *_gaps(recorded, tracks)]
-    slices += (item for placed in (programs, copies, phases) for item, _ in placed)
-    return _finish(recorded, alignment, tracks, slices, [*flows, *arrows])
+    def __init__(self, tracks: Tracks) -> None:
+        self._tracks = tracks
+        self._programs: dict[int, Slice] = {}  # the latest by the thread that told it
+
+    def place(self, events: Iterable["Event"]) -> Piece:
+        """Places events that came one after the other."""
+        slices: list[Slice] = []
+        instants: list[Instant] = []
+        samples: list[Sample] = []
+        flows: list[Flow] = []
+        for event in events:
+            if event.kind == "counter":
+                # JSON has no infinity and no NaN, and a picture of one would say nothing.
+                if math.isfinite(event.value):
+                    samples.append(self._sample(event))
+            elif event.kind == "instant" or event.category == "fallback":
+                instants.append(self._instant(event))
+            elif event.category == "layer":
+                slices += self._layer(event)
+            elif event.category == "program":
+                program = self._program(event)
+                slices.append(program)
+                flows.append(self._arrow(program, event))
+            elif event.category in _ON_DEVICE:
+                slices.append(self._tracks.place_on_device(event))
+            elif event.category in _CALLS:
+                slices.append(self._call(event))
+            elif event.category not in _NOT_DRAWN:
+                slices.append(self._tracks.place_on_host(event))
+        # A parent before its children, also where both begin at the same nanosecond.
+        slices.sort(key=lambda item: (item.start_ns, -item.duration_ns))
+        return Piece(slices, instants, samples, flows)
+
+    def place_windows(
+        self,
+        windows: Sequence[OpWindow],
+        alignment: ClockAlignment,
+        *,
+        own_thread_id: int | None,
+        until_ns: int | None = None,
+    ) -> Piece:
+        """Places what torch's profiler recorded, put on the system's clock.
+
+        Args:
+            windows: Are emptied while they are read: two forms of a million ops at once are too
+                much memory.
+            alignment: How far torch's clock stands from the system's.
+            own_thread_id: A thread of ours, which is no part of the program.
+            until_ns: What began later is left out; None for all.
+        """
+        slices = []
+        flows = []
+        shift = alignment.offset_ns
+        for window in windows:
+            remaining = window.recorded.slices
+            remaining.reverse()
+            while remaining:
+                item = remaining.pop()
+                if item.thread_id == own_thread_id:
+                    continue
+                if item.category == "python_function" and _OWN_CALL.search(item.name):
+                    continue
+                start_ns = item.start_ns - shift
+                if until_ns is not None and start_ns > until_ns:
+                    continue
+                track = self._tracks.thread(item.thread_id)
+                slices.append(
+                    Slice(track, item.category, item.name, start_ns, item.duration_ns, item.args)
+                )
+            flows += [
+                Flow(
+                    "fwdbwd",
+                    "forward to backward",
+                    FlowEnd(self._tracks.thread(flow.source_thread_id), flow.source_ns - shift),
+                    FlowEnd(self._tracks.thread(flow.target_thread_id), flow.target_ns - shift),
+                )
+                for flow in window.recorded.flows
+                if until_ns is None or flow.target_ns - shift <= until_ns
+            ]
+        return Piece(slices=slices, flows=flows)
+
+    def place_gaps(self, windows: Sequence[OpWindow], end_ns: int) -> Piece:
+        """Marks where ops are missing between windows, with the reason."""
+        starts = [window.start_ns for window in windows] + [end_ns]
+        return Piece(
+            [
+                Slice(
+                    self._tracks.host("recording"),
+                    "recording",
+                    f"ops not recorded: {window.end_reason}",
+                    window.end_ns,
+                    max(resumed_ns - window.end_ns, 0),
+                )
+                for window, resumed_ns in zip(windows, starts[1:], strict=True)
+                if window.end_reason
+            ]
+        )
+
+    def _program(self, span: "Event") -> Slice:
+        placed = self._tracks.place_on_device(span)
+        self._programs[span.thread_id] = placed
+        return placed
+
+    def _layer(self, span: "Event") -> list[Slice]:
+        """A layer within its program, which came right before it on the same thread."""
+        program = self._programs.get(span.thread_id)
+        if program is None:
+            return []
+        kernel = str(span.args.get("implementation", ""))
+        precision = _PRECISION.search(kernel)
+        args = {
+            "type": span.args.get("type"),
+            "precision": precision.group(1).lower() if precision else "",
+            "implementation": kernel,
+            "duration_us": span.args.get("told_us"),
+            "start": "laid out by execution order",
+        }
+        start_ns = min(max(span.start_ns, program.start_ns), program.end_ns)
+        end_ns = min(span.start_ns + span.duration_ns, program.end_ns)
+        return [Slice(program.track, "layer", span.name, start_ns, end_ns - start_ns, args)]
+
+    def _arrow(self, program: Slice, span: "Event") -> Flow:
+        # Viewers find the slice around it: the runtime makes each run an op of torch's as well.
+        thread_id, time_ns = _asked(span)
+        return Flow(
+            "launch",
+            "launch",
+            FlowEnd(self._tracks.thread(thread_id), time_ns),
+            FlowEnd(program.track, program.start_ns),
+        )
+
+    def _call(self, span: "Event") -> Slice:
+        return Slice(
+            self._tracks.thread(span.thread_id),
+            span.category,
+            f"{_CALLS[span.category]} {span.name}",
+            span.start_ns,
+            max(span.duration_ns, 0),
+            span.args,
+        )
+
+    def _instant(self, event: "Event") -> Instant:
+        args = dict(event.args)
+        if event.duration_ns:
+            args["duration_us"] = event.duration_ns / 1000
+        track = self._tracks.thread(event.thread_id)
+        return Instant(track, event.category, event.name, event.start_ns, args)
+
+    def _sample(self, event: "Event") -> Sample:
+        track = self._tracks.device(event.args)
+        return Sample(track, event.category, event.name, event.start_ns, event.value)
 
 
-def _finish(
-    recorded: Recorded,
-    alignment: ClockAlignment,
-    tracks: Tracks,
-    slices: list[Slice],
-    flows: list[Flow],
-) -> Timeline:
-    instants = _instants(recorded.events, tracks)
-    samples = _samples(recorded.events, tracks)
-    starts = [item.start_ns for item in slices]
-    starts += [mark.time_ns for mark in instants] + [sample.time_ns for sample in samples]
-    facts = {
-        **recorded.facts,
-        "clock_offset_ns": alignment.offset_ns,
-        "clock_error_ns": alignment.error_ns,
-        "clock_marks": alignment.marks,
-        "unreadable_torch_events": sum(w.recorded.unreadable for w in recorded.windows),
-    }
-    return Timeline(
-        start_ns=min([recorded.start_ns, *starts]),
-        end_ns=recorded.end_ns,
-        tracks=tracks.all(),
-        slices=tuple(nested(slices)),
-        instants=tuple(instants),
-        samples=tuple(samples),
-        flows=tuple(sorted(flows, key=lambda flow: flow.source.time_ns)),
-        facts=facts,
-    )
-
-
-def _place_ops(
-    recorded: Recorded, alignment: ClockAlignment, tracks: Tracks
-) -> tuple[list[Slice], list[Flow]]:
-    slices = []
-    flows = []
-    shift = alignment.offset_ns
-    for window in recorded.windows:
-        # Emptied while it is read: two forms of a million ops at once are too much memory.
-        remaining = window.recorded.slices
-        remaining.reverse()
-        while remaining:
-            item = remaining.pop()
-            if item.thread_id == recorded.own_thread_id:
-                continue
-            if item.category == "python_function" and _OWN_CALL.search(item.name):
-                continue
-            track = tracks.thread(item.thread_id)
-            start_ns = item.start_ns - shift
-            slices.append(
-                Slice(track, item.category, item.name, start_ns, item.duration_ns, item.args)
-            )
-        flows += [
-            Flow(
-                "fwdbwd",
-                "forward to backward",
-                FlowEnd(tracks.thread(flow.source_thread_id), flow.source_ns - shift),
-                FlowEnd(tracks.thread(flow.target_thread_id), flow.target_ns - shift),
-            )
-            for flow in window.recorded.flows
-        ]
-    return slices, flows
-
-
-def _call(span: "Event", tracks: Tracks) -> Slice:
-    return Slice(
-        tracks.thread(span.thread_id),
-        span.category,
-        f"{_CALLS[span.category]} {span.name}",
-        span.start_ns,
-        max(span.duration_ns, 0),
-        span.args,
-    )
-
-
-def _launched(program: Slice, span: "Event") -> Launched:
-    """Who asked for a program: whoever enqueued it, or else the thread that ran it."""
+def _asked(span: "Event") -> tuple[int, int]:
+    """Who asked for a program, and when: whoever enqueued it, or else the thread that ran it."""
     thread_id, time_ns = span.args.get("enqueue_thread_id"), span.args.get("enqueue_ns")
     if not isinstance(thread_id, int) or not isinstance(time_ns, int):
-        return Launched(program, span.thread_id, span.start_ns)
-    return Launched(program, thread_id, time_ns)
-
-
-def _gaps(recorded: Recorded, tracks: Tracks) -> list[Slice]:
-    """Marks where ops are missing, with the reason."""
-    starts = [window.start_ns for window in recorded.windows] + [recorded.end_ns]
-    return [
-        Slice(
-            tracks.host("recording"),
-            "recording",
-            f"ops not recorded: {window.end_reason}",
-            window.end_ns,
-            max(resumed_ns - window.end_ns, 0),
-        )
-        for window, resumed_ns in zip(recorded.windows, starts[1:], strict=True)
-        if window.end_reason
-    ]
-
-
-def _instants(events: Iterable["Event"], tracks: Tracks) -> list[Instant]:
-    marks = []
-    for event in events:
-        if event.kind == "instant" or (event.kind == "span" and event.category == "fallback"):
-            args = dict(event.args)
-            if event.duration_ns:
-                args["duration_us"] = event.duration_ns / 1000
-            track = tracks.thread(event.thread_id)
-            marks.append(Instant(track, event.category, event.name, event.start_ns, args))
-    return sorted(marks, key=lambda mark: mark.time_ns)
-
-
-def _samples(events: Iterable["Event"], tracks: Tracks) -> list[Sample]:
-    by_counter: dict[tuple[str, str], list[Sample]] = defaultdict(list)
-    for event in events:
-        # JSON has no infinity and no NaN, and a picture of one would say nothing.
-        if event.kind != "counter" or not math.isfinite(event.value):
-            continue
-        track = tracks.device(event.args)
-        sample = Sample(track, event.category, event.name, event.start_ns, event.value)
-        by_counter[event.category, event.name].append(sample)
-    samples = [sample for group in by_counter.values() for sample in group]
-    return sorted(samples, key=lambda sample: sample.time_ns)
+        return span.thread_id, span.start_ns
+    return thread_id, time_ns

@@ -1,14 +1,16 @@
-"""The command `npu-profiler`: parses its arguments, runs a program under a recording, reports.
+"""The command `npu-profiler`: parses its arguments, records a program or a running job, reports.
 
 What is recorded and how is in `recorder.py`; how a program is run unchanged is in `program.py`.
 """
 
 import argparse
 import atexit
+import dataclasses
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from npu_profiler.attach import attach, detach
 from npu_profiler.errors import TraceError
 from npu_profiler.program import ModuleProgram, Program, ScriptProgram
 from npu_profiler.recorder import Recording, TraceOptions
@@ -32,7 +34,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     arguments = _parser().parse_args(argv)
     try:
-        return _trace(arguments)
+        command: Callable[[argparse.Namespace], int] = arguments.run
+        return command(arguments)
     except TraceError as error:
         print(f"npu-profiler: {error}", file=sys.stderr)
         return 2
@@ -40,9 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _trace(arguments: argparse.Namespace) -> int:
     program = _find_program(arguments)
-    recording = Recording(
-        Path(arguments.output), TraceOptions(stacks=arguments.stacks, program=program.name)
-    )
+    recording = Recording(Path(arguments.output), _options(arguments, program.name))
     recording.start()
     # At exit, not at the script's end: threads that outlive the script and its own atexit
     # functions, registered later and so called earlier, belong to the program.
@@ -55,6 +56,41 @@ def _trace(arguments: argparse.Namespace) -> int:
         termination.note_interrupt()
         raise
     return 0
+
+
+def _attach(arguments: argparse.Namespace) -> int:
+    if arguments.stop:
+        lines: list[str] | None = detach(arguments.pid)
+    else:
+        output = Path(arguments.output)
+        seconds = None if arguments.start else arguments.seconds
+        options = _recording_options(arguments, f"process {arguments.pid}")
+        lines = attach(arguments.pid, output, seconds=seconds, options=options)
+    if lines is None:
+        _say([f"process {arguments.pid} records until: npu-profiler attach {arguments.pid} --stop"])
+    else:
+        _say([*lines, f"open in Perfetto: {VIEWER}"])
+    return 0
+
+
+def _options(arguments: argparse.Namespace, program: str) -> TraceOptions:
+    # The first step has what happens once: loading, compiling.
+    warmup = arguments.warmup
+    if warmup is None:
+        warmup = 1 if arguments.steps else 0
+    options = _recording_options(arguments, program)
+    return dataclasses.replace(options, warmup=warmup, steps=arguments.steps)
+
+
+def _recording_options(arguments: argparse.Namespace, program: str) -> TraceOptions:
+    return TraceOptions(
+        stacks=arguments.stacks,
+        layers=arguments.layers,
+        layers_first=arguments.layers_first,
+        layers_every=arguments.layers_every,
+        memory=arguments.memory,
+        program=program,
+    )
 
 
 def _find_program(arguments: argparse.Namespace) -> Program:
@@ -104,17 +140,22 @@ def _parser() -> argparse.ArgumentParser:
         help="run a program unchanged and write its timeline",
         description="Runs a script or module as python would, and writes its timeline as a Chrome "
         "trace. The program keeps its arguments, its exit code and its errors.",
-        usage="npu-profiler trace [-o FILE] [--stacks] (SCRIPT | -m MODULE) [ARGUMENT ...]",
+        usage="npu-profiler trace [OPTION ...] (SCRIPT | -m MODULE) [ARGUMENT ...]",
+    )
+    _add_recording_options(trace)
+    trace.add_argument(
+        "--steps",
+        type=int,
+        default=0,
+        metavar="N",
+        help="record N steps and no more: optimizer steps, prefills and decodes of npu-llm, "
+        "torch.profiler's step or npu_profiler.step(), whichever comes first",
     )
     trace.add_argument(
-        "-o",
-        "--output",
-        default=DEFAULT_OUTPUT,
-        metavar="FILE",
-        help="where to write; .json.gz compresses (default: %(default)s)",
-    )
-    trace.add_argument(
-        "--stacks", action="store_true", help="record Python calls as well; several times slower"
+        "--warmup",
+        type=int,
+        metavar="N",
+        help="leave the first N steps out (default: 1 with --steps, else 0)",
     )
     trace.add_argument(
         "-m",
@@ -124,4 +165,55 @@ def _parser() -> argparse.ArgumentParser:
         help="run a module and give it all that follows, as python -m",
     )
     trace.add_argument("program", nargs=argparse.REMAINDER, help="the script and its arguments")
+    trace.set_defaults(run=_trace)
+    _add_attach(commands.add_parser("attach", help="record a job that is running"))
     return parser
+
+
+def _add_attach(command: argparse.ArgumentParser) -> None:
+    command.description = "Records a job that was started with NPU_ATTACH=1, without stopping it."
+    command.add_argument("pid", type=int, metavar="PID", help="the job's process id")
+    _add_recording_options(command)
+    length = command.add_mutually_exclusive_group()
+    length.add_argument(
+        "--seconds", type=float, default=10.0, help="how long to record (default: %(default)s)"
+    )
+    length.add_argument("--start", action="store_true", help="record until --stop, or its end")
+    length.add_argument("--stop", action="store_true", help="end what --start began")
+    command.set_defaults(run=_attach)
+
+
+def _add_recording_options(command: argparse.ArgumentParser) -> None:
+    defaults = TraceOptions()
+    command.add_argument(
+        "-o",
+        "--output",
+        default=DEFAULT_OUTPUT,
+        metavar="FILE",
+        help="where to write; .json.gz compresses (default: %(default)s)",
+    )
+    command.add_argument(
+        "--layers",
+        action="store_true",
+        help="record the device's layers of some runs of each program",
+    )
+    command.add_argument(
+        "--layers-first",
+        type=int,
+        default=defaults.layers_first,
+        metavar="N",
+        help="layers of each program's first N runs (default: %(default)s)",
+    )
+    command.add_argument(
+        "--layers-every",
+        type=int,
+        default=defaults.layers_every,
+        metavar="K",
+        help="and of every Kth run after them, 0 for none (default: %(default)s)",
+    )
+    command.add_argument(
+        "--memory", action="store_true", help="record the memory of the process over time"
+    )
+    command.add_argument(
+        "--stacks", action="store_true", help="record Python calls as well; several times slower"
+    )

@@ -1,11 +1,12 @@
-"""Listens to `npu_runtime.observe`: programs, compile phases, copies, fallbacks, counters.
+"""Listens to `npu_runtime.observe`: programs, layers, compile phases, copies, fallbacks, counters.
 
-Holds what was heard, as it was heard, within bounds of memory. What becomes of it in the picture is
-in `assemble.py`; the events themselves are defined in npu_runtime.
+Holds what was heard until it is taken, within bounds of memory. What becomes of it in the picture
+is in `assemble.py`; the events themselves are defined in npu_runtime.
 """
 
-from collections import defaultdict
-from collections.abc import Sequence
+import contextlib
+from collections import defaultdict, deque
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -13,86 +14,95 @@ if TYPE_CHECKING:
 
 __all__ = ["DeviceEvents"]
 
-# About 400 bytes each: half a gigabyte at the most.
+# About 400 bytes each: they are taken every half second, and a second has 400,000 at the most.
 MAX_EVENTS = 1_000_000
-MAX_SAMPLES = 200_000
+MAX_SAMPLES = 1_000
 
 
 class DeviceEvents:
     """Collects the events of the runtime. To be started after npu_runtime has been imported.
 
     Args:
-        max_events: How many spans and marks are kept; later ones are only counted.
-        max_samples: How many values of counters are kept. When there are more, of every two the
-            smaller goes: a longer recording shows coarser counters with all their peaks.
+        watch: Is shown each event first, and says whether to keep it.
+        max_events: How many are kept until they are taken; later ones are only counted.
+        max_samples: How many values of one counter are given out at a time. When there are more, of
+            every two the smaller goes, until they fit: all peaks stay.
 
     Attributes:
-        dropped: How many spans and marks came when the list was full, or were lost by the runtime.
+        is_listening: Whether it hears.
+        dropped: How many came when the list was full, or were lost by the runtime.
     """
 
-    def __init__(self, *, max_events: int = MAX_EVENTS, max_samples: int = MAX_SAMPLES) -> None:
+    def __init__(
+        self,
+        *,
+        watch: "Callable[[Event], bool] | None" = None,
+        max_events: int = MAX_EVENTS,
+        max_samples: int = MAX_SAMPLES,
+    ) -> None:
         self.dropped = 0
-        self._events: list[Event] = []
-        self._samples: list[Event] = []
+        self._watch = watch
+        self._events: deque[Event] = deque()
         self._max_events = max_events
         self._max_samples = max_samples
-        self._is_listening = False
-
-    @property
-    def events(self) -> list["Event"]:
-        """What was heard: spans and marks in the order of arrival, then counters."""
-        return self._events + self._samples
+        self.is_listening = False
 
     def start(self) -> None:
         """Begins to listen."""
         from npu_runtime import observe
 
         observe.add_listener(self.hear)
-        self._is_listening = True
+        self.is_listening = True
 
     def stop(self) -> None:
         """Collects what is still on its way, and stops listening."""
-        if not self._is_listening:
+        if not self.is_listening:
             return
         from npu_runtime import observe
 
-        self._is_listening = False
+        self.is_listening = False
         observe.flush()
         observe.remove_listener(self.hear)
 
     def fetch(self) -> None:
-        """Takes over what the runtime has gathered; it keeps a million events and no more."""
-        if self._is_listening:
+        """Has the runtime hand over what it gathered; it keeps a million events and no more."""
+        if self.is_listening:
             from npu_runtime import observe
 
             observe.flush()
 
+    def take(self) -> list["Event"]:
+        """What was heard since the last call: in the order of arrival, then counters."""
+        taken: list[Event] = []
+        with contextlib.suppress(IndexError):
+            while True:
+                taken.append(self._events.popleft())
+        samples = [event for event in taken if event.kind == "counter"]
+        return [event for event in taken if event.kind != "counter"] + self._thinned(samples)
+
     def hear(self, events: Sequence["Event"]) -> None:
         """Takes events; the listener itself."""
         # No lock: any thread may call this, also one that a signal interrupted right here.
-        kept = [event for event in events if event.kind != "counter"]
-        room = max(self._max_events - len(self._events), 0)
-        self.dropped += max(len(kept) - room, 0)
-        self._events.extend(kept[:room])
         for event in events:
-            if event.kind == "counter":
-                if (event.category, event.name) == ("observe", "dropped_events"):
-                    self.dropped += int(event.value)
+            if event.kind == "counter" and event.category == "observe":
+                self.dropped += int(event.value)
+            elif self._watch is None or self._watch(event):
+                if len(self._events) < self._max_events:
+                    self._events.append(event)
                 else:
-                    self._samples.append(event)
-        if len(self._samples) > self._max_samples:
-            self._samples = _thinned(self._samples)
+                    self.dropped += 1
 
-
-def _thinned(samples: Sequence["Event"]) -> list["Event"]:
-    """Keeps the larger of every two neighbours of one counter."""
-    by_counter: dict[tuple[str, str], list[Event]] = defaultdict(list)
-    for sample in samples:
-        by_counter[sample.category, sample.name].append(sample)
-    kept = []
-    for group in by_counter.values():
-        kept += [
-            max(group[index : index + 2], key=lambda sample: sample.value)
-            for index in range(0, len(group), 2)
-        ]
-    return sorted(kept, key=lambda sample: sample.start_ns)
+    def _thinned(self, samples: Sequence["Event"]) -> list["Event"]:
+        by_counter: dict[tuple[object, ...], list[Event]] = defaultdict(list)
+        for sample in samples:
+            key = (sample.category, sample.name, sample.args.get("device_index"))
+            by_counter[key].append(sample)
+        kept: list[Event] = []
+        for group in by_counter.values():
+            while len(group) > self._max_samples:
+                group = [
+                    max(group[index : index + 2], key=lambda sample: sample.value)
+                    for index in range(0, len(group), 2)
+                ]
+            kept += group
+        return sorted(kept, key=lambda sample: sample.start_ns)

@@ -1,35 +1,49 @@
-"""One recording from its start to its file: who listens when, and what is done with it at the end.
+"""One recording from its start to its file: who listens when, and what is written when.
 
-The listeners are `torch_ops.py` and `device_events.py`; the picture is made in `assemble.py` and
-written in `chrome.py`. Running a program under a recording is in `cli.py`.
+The listeners are npu_runtime's own for ops, `device_events.py`, and `torch_windows.py` for Python
+calls; the picture is made in `assemble.py`, the file in `trace_file.py`. Running a program under a
+recording is in `cli.py`.
 """
 
 import contextlib
 import gc
-import importlib.metadata
+import itertools
 import os
-import platform
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from npu_profiler.assemble import Recorded, assemble
-from npu_profiler.chrome import check_writable, write_chrome_trace
+from npu_profiler.assemble import Assembler
+from npu_profiler.chrome import format_piece, format_tracks
+from npu_profiler.clock import align
 from npu_profiler.device_events import DeviceEvents
 from npu_profiler.errors import TraceError
+from npu_profiler.facts import versions
 from npu_profiler.import_hook import ImportHook
+from npu_profiler.process_memory import resident_bytes
 from npu_profiler.signal_mask import signals_blocked
-from npu_profiler.summary import Summary, summarize
+from npu_profiler.step_marks import is_step, listen_to_torch
+from npu_profiler.steps import StepGate
+from npu_profiler.summary import Summary, Tally, op_times
 from npu_profiler.thread_names import ThreadNames
-from npu_profiler.torch_ops import OpWindow, TorchOps
+from npu_profiler.timeline import Piece, Sample, nested
+from npu_profiler.torch_windows import OpWindow, TorchWindows
+from npu_profiler.trace_file import TraceFile, check_writable
+from npu_profiler.tracks import Tracks
 
-__all__ = ["Recording", "TraceOptions", "trace"]
+if TYPE_CHECKING:
+    from npu_runtime.observe import Event
+    from npu_runtime.op_recording import OpRecording
+
+__all__ = ["Recording", "TraceOptions", "mark_step", "trace"]
 
 # Ops come at a million a second at most, device events at 400,000 (2026-11).
-UPKEEP_INTERVAL_S = 0.5
+_PIECE_S = 0.5
+_MEMORY_S = 0.05
 
 _current: "Recording | None" = None
 _current_lock = threading.Lock()
@@ -40,19 +54,44 @@ class TraceOptions:
     """How to record.
 
     Attributes:
-        stacks: Record Python calls as well; several times the cost.
+        stacks: Record Python calls as well; several times the cost, and ops and calls are written
+            at the end only.
+        layers: Record the device's layers of some runs of each program, of programs that are
+            loaded while it runs or with NPU_PROFILE_LAYERS=1.
+        layers_first: How many runs of each program at the start.
+        layers_every: After those each run of this distance; 0 for none.
+        memory: Record how much memory the process has, twenty times a second.
+        warmup: Steps that are not recorded at the start (`steps.py` says what a step is).
+        steps: How many steps are recorded then; 0 for all.
         program: What the process is called in the trace; the script's name if empty.
     """
 
     stacks: bool = False
+    layers: bool = False
+    layers_first: int = 3
+    layers_every: int = 100
+    memory: bool = False
+    warmup: int = 0
+    steps: int = 0
     program: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("layers_first", "layers_every", "warmup", "steps"):
+            value = getattr(self, name)
+            if value < 0:
+                raise TraceError(
+                    f"trace: {name} must be 0 or more; got {value}. Pass a count", "trace-option"
+                )
 
 
 @contextlib.contextmanager
-def trace(path: str | os.PathLike[str], *, stacks: bool = False) -> Iterator["Recording"]:
+def trace(
+    path: str | os.PathLike[str], *, stacks: bool = False, layers: bool = False
+) -> Iterator["Recording"]:
     """Records what happens inside and writes it to `path` as a Chrome trace.
 
-    The file is written at the end, also when the body raises; its error goes on unchanged.
+    The file grows while the body runs, and is complete at its end, also when the body raises; its
+    error goes on unchanged.
 
         with npu_profiler.trace("step.json"):
             loss = model(x).sum()
@@ -61,13 +100,14 @@ def trace(path: str | os.PathLike[str], *, stacks: bool = False) -> Iterator["Re
     Args:
         path: The file, replaced if there; compressed when it ends in .gz.
         stacks: Record Python calls as well.
+        layers: Record layers of programs that are loaded inside.
 
     Raises:
         TraceError: [output-unwritable] for a path that takes no file, [trace-active] when another
             recording runs.
         OSError: The file could not be written at the end.
     """
-    recording = Recording(Path(path), TraceOptions(stacks=stacks))
+    recording = Recording(Path(path), TraceOptions(stacks=stacks, layers=layers))
     recording.start()
     try:
         yield recording
@@ -75,8 +115,15 @@ def trace(path: str | os.PathLike[str], *, stacks: bool = False) -> Iterator["Re
         recording.finish()
 
 
+def mark_step() -> None:
+    """Says that a step of the program has ended; does nothing when nobody records."""
+    recording = _current
+    if recording is not None and recording.is_ours:
+        recording.gate.mark("step")
+
+
 class Recording:
-    """A recording of this process: all threads, ops from the first import of torch on.
+    """A recording of this process: all threads, ops from the first import of npu_runtime on.
 
     Args:
         path: Where the trace goes.
@@ -84,6 +131,8 @@ class Recording:
 
     Attributes:
         path: Where the trace goes.
+        options: How it is recorded.
+        gate: Which steps are recorded.
         summary: What was recorded; None until it is finished.
     """
 
@@ -91,15 +140,35 @@ class Recording:
         self.path = path.absolute()  # the program may change the directory
         self.options = options
         self.summary: Summary | None = None
+        self.gate = StepGate(
+            warmup=options.warmup,
+            steps=options.steps,
+            on_open=self._open,
+            on_close=self._close,
+        )
         self._pid = os.getpid()
         self._start_ns = 0
+        self._closed_ns: int | None = None
         self._problems: list[str] = []
-        self._ops: TorchOps | None = None
-        self._device = DeviceEvents()
+        self._file: TraceFile | None = None
+        self._flow_ids = map("l{}".format, itertools.count())
+        self._ops: OpRecording | None = None
+        self._windows: TorchWindows | None = None
+        self._end_marks: Callable[[], None] | None = None
+        self._device = DeviceEvents(watch=self._watch)
+        self._held: list[Piece] = []  # with stacks: rows of threads, until their ops are there
         self._thread_names = ThreadNames()
+        self._tally = Tally()
+        self._tracks = Tracks(
+            pid=self._pid,
+            program=options.program or Path(sys.argv[0]).name or "-",
+            thread_name=self._thread_names.get,
+        )
+        self._assembler = Assembler(self._tracks)
+        self._writing = threading.RLock()
         self._stopping = threading.Event()
-        self._upkeep = threading.Thread(target=self._keep_bounded, name="npu-profiler", daemon=True)
-        self._hook = ImportHook({"npu_runtime": self._start_device, "torch": self._start_ops})
+        self._upkeep = threading.Thread(target=self._keep_up, name="npu-profiler", daemon=True)
+        self._hook = ImportHook({"npu_runtime": self._start_runtime, "torch": self._start_torch})
 
     @property
     def is_ours(self) -> bool:
@@ -111,6 +180,7 @@ class Recording:
 
         Raises:
             TraceError: [output-unwritable], [trace-active].
+            OSError: The file cannot be made all the same; the disk is full, for example.
         """
         global _current
         check_writable(self.path)
@@ -124,12 +194,19 @@ class Recording:
             _current = self
         self._start_ns = time.time_ns()
         self._thread_names.start()
+        first = format_tracks(self._tracks.take_new())
+        try:
+            self._file = TraceFile(self.path, start_ns=self._start_ns, first=first)
+        except OSError:
+            _current = None
+            self._thread_names.stop()
+            raise
         with signals_blocked():
             self._upkeep.start()
         self._hook.install()
 
     def finish(self) -> None:
-        """Ends the recording and writes the file. A second call, or one in a fork, does nothing.
+        """Ends the recording and completes the file. A second call, or one in a fork, does nothing.
 
         Raises:
             OSError: The file cannot be written.
@@ -144,60 +221,176 @@ class Recording:
     def _finish(self) -> None:
         self._stopping.set()
         self._hook.remove()
-        self._device.stop()
-        windows = self._stop_ops()
-        names = self._thread_names.stop()
-        if self._device.dropped:
-            self._problems.append(f"{self._device.dropped:,} device events past the limit")
-        timeline = assemble(
-            Recorded(
-                program=self.options.program or Path(sys.argv[0]).name or "-",
-                pid=self._pid,
-                start_ns=self._start_ns,
-                end_ns=time.time_ns(),
-                windows=windows,
-                events=self._device.events,
-                thread_names=names,
-                own_thread_id=self._upkeep.native_id,
-                facts={"problems": self._problems, **_versions()},
-            )
-        )
-        self.summary = summarize(timeline)
-        write_chrome_trace(timeline, self.path)
-
-    def _keep_bounded(self) -> None:
-        while not self._stopping.wait(UPKEEP_INTERVAL_S):
-            self._device.fetch()
-            if self._ops is not None:
-                self._ops.keep_bounded()
-
-    def _start_device(self) -> None:
-        try:
-            self._device.start()
-        except ImportError as error:  # must not break the program's own import
-            self._problems.append(f"device events: npu_runtime.observe cannot be used ({error})")
-
-    def _start_ops(self) -> None:
-        try:
-            # Beside the trace: that place is known to be writable, and to have room for it.
-            scratch = self.path.with_name(f".{self.path.name}.{self._pid}.kineto-")
-            ops = TorchOps(scratch, stacks=self.options.stacks)
-            ops.start()
-        except (ImportError, RuntimeError, OSError) as error:
-            self._problems.append(f"aten ops: torch's profiler does not start ({error})")
-        else:
-            self._ops = ops
-
-    def _stop_ops(self) -> list[OpWindow]:
-        windows: list[OpWindow] = []
+        if self._end_marks is not None:
+            self._end_marks()
         if self._ops is not None:
-            try:
-                self._ops.stop()
-                windows = self._ops.read()
-            except (RuntimeError, OSError, ValueError) as error:
-                self._problems.append(f"aten ops: torch's recording cannot be read ({error})")
-            self._problems += self._ops.problems
-        return windows
+            self._ops.stop()
+        if self.options.layers and self._device.is_listening:
+            from npu_runtime import layer_recording
+
+            layer_recording.stop()
+        self._device.stop()
+        self._thread_names.stop()
+        with self._writing:
+            facts = self._finish_windows()
+            self._tracks.rename_threads()
+            self._write_piece()
+            file, self._file = self._file, None
+            if self._device.dropped:
+                self._problems.append(f"{self._device.dropped:,} device events past the limit")
+            if self.gate.steps < self.options.warmup:
+                self._problems.append(
+                    f"all but the warm-up: {self.gate.steps} steps were marked, and the warm-up "
+                    f"takes {self.options.warmup}"
+                )
+            facts = {"problems": self._problems, **versions(), **facts}
+            self.summary = self._tally.summarize(facts)
+            if file is not None:
+                file.finish(facts)
+
+    def _keep_up(self) -> None:
+        interval_s = _MEMORY_S if self.options.memory else _PIECE_S
+        written_s = time.monotonic()
+        while not self._stopping.wait(interval_s):
+            if self.options.memory and self.gate.is_open:
+                self._write(Piece(samples=self._memory_samples()))
+            if time.monotonic() - written_s < _PIECE_S:
+                continue
+            # Outside of our lock: the program's main thread may hold the runtime's, and a signal
+            # may make it finish the recording right there.
+            self._device.fetch()
+            if self._windows is not None:
+                self._windows.keep_bounded()
+            with self._writing:
+                if not self._stopping.is_set():
+                    self._write_piece()
+            written_s = time.monotonic()
+
+    def _watch(self, event: "Event") -> bool:
+        is_kept = self.gate.is_open
+        if is_step(event):
+            self.gate.mark("npu-llm")
+        return is_kept
+
+    def _open(self) -> None:
+        if self._ops is not None:
+            self._ops.start()
+        if self._windows is not None:
+            self._windows.start()
+
+    def _close(self) -> None:
+        # Torch's profiler goes on: ending it while ops are under way ends the process.
+        self._closed_ns = time.time_ns()
+        if self._ops is not None:
+            self._ops.stop()
+
+    def _write_piece(self) -> None:
+        """Writes what was heard since the last piece. To be called with the lock."""
+        piece = self._assembler.place(self._device.take())
+        if self.options.stacks:
+            self._held.append(
+                Piece(slices=[item for item in piece.slices if item.category in ("launch", "sync")])
+            )
+            rest = [item for item in piece.slices if item.category not in ("launch", "sync")]
+            piece = Piece(rest, piece.instants, piece.samples, piece.flows)
+        if self._ops is not None:
+            ops = self._ops.take()
+            self._tally.add_ops(ops.totals, events=ops.events)
+            if ops.dropped:
+                self._problems.append(f"{ops.dropped:,} ops that came faster than they are written")
+            for thread_id in ops.thread_ids:
+                self._tracks.thread(thread_id)
+            self._put(ops.text)
+        self._write(piece)
+
+    def _write(self, piece: Piece) -> None:
+        with self._writing:
+            self._tally.add(piece)
+            text = format_piece(piece, self._start_ns, flow_ids=self._flow_ids)
+            self._put(format_tracks(self._tracks.take_new()) + text)
+
+    def _put(self, text: bytes) -> None:
+        if self._file is None:
+            return
+        try:
+            self._file.write(text)
+        except OSError as error:
+            self._problems.append(f"all that came after the file was full ({error.strerror})")
+            self._file.close()
+            self._file = None
+
+    def _memory_samples(self) -> list[Sample]:
+        resident, own = resident_bytes()
+        track, now_ns = self._tracks.thread(self._pid), time.time_ns()
+        return [
+            Sample(track, "process memory", "resident_bytes", now_ns, resident),
+            Sample(track, "process memory", "resident_own_bytes", now_ns, own),
+        ]
+
+    def _start_runtime(self) -> None:
+        try:
+            from npu_runtime.op_recording import OpRecording
+
+            self._device.start()
+            if not self.options.stacks:
+                self._ops = OpRecording(self._start_ns)
+            if self.options.layers:
+                from npu_runtime import layer_recording
+
+                layer_recording.start(
+                    first=self.options.layers_first, every=self.options.layers_every
+                )
+        except ImportError as error:  # must not break the program's own import
+            self._problems.append(f"ops and device events: npu_runtime cannot be used ({error})")
+        if self.gate.is_open:
+            self._open()
+
+    def _start_torch(self) -> None:
+        try:
+            self._end_marks = listen_to_torch(self.gate.mark)
+            if self.options.stacks:
+                # Beside the trace: that place is known to be writable, and to have room for it.
+                scratch = self.path.with_name(f".{self.path.name}.{self._pid}.kineto-")
+                windows = TorchWindows(scratch)
+                if self.gate.is_open:
+                    windows.start()
+                self._windows = windows
+        except (ImportError, RuntimeError, OSError) as error:
+            self._problems.append(f"Python calls: torch's profiler does not start ({error})")
+
+    def _finish_windows(self) -> dict[str, object]:
+        """Writes what torch's profiler recorded, together with the rows that it shares."""
+        if self._windows is None:
+            return {}
+        windows: list[OpWindow] = []
+        try:
+            self._windows.stop()
+            windows = self._windows.read()
+        except (RuntimeError, OSError, ValueError) as error:
+            self._problems.append(f"aten ops: torch's recording cannot be read ({error})")
+        self._problems += self._windows.problems
+        alignment = align([mark for window in windows for mark in window.marks])
+        for window in windows:
+            for thread_id, name in window.recorded.thread_names.items():
+                self._thread_names.add(thread_id, name)
+        unreadable = sum(window.recorded.unreadable for window in windows)
+        gaps = self._assembler.place_gaps(windows, time.time_ns())
+        piece = self._assembler.place_windows(
+            windows,
+            alignment,
+            own_thread_id=self._upkeep.native_id,
+            until_ns=self._closed_ns,
+        )
+        self._write_piece()
+        slices = nested([*piece.slices, *(item for held in self._held for item in held.slices)])
+        self._tally.add_ops(op_times(slices), events=0)
+        self._write(Piece(slices=[*slices, *gaps.slices], flows=piece.flows))
+        return {
+            "clock_offset_ns": alignment.offset_ns,
+            "clock_error_ns": alignment.error_ns,
+            "clock_marks": alignment.marks,
+            "unreadable_torch_events": unreadable,
+        }
 
 
 @contextlib.contextmanager
@@ -210,11 +403,3 @@ def _collector_paused() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
-
-
-def _versions() -> dict[str, str]:
-    versions = {"python": platform.python_version()}
-    for name in ("torch", "npu-profiler", "npu-runtime"):
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            versions[name] = importlib.metadata.version(name)
-    return versions

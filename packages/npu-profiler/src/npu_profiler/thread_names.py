@@ -1,10 +1,11 @@
 """Remembers what threads of the program are called, as a thread that ended tells nobody its name.
 
-Names that the OS gives to threads not made by Python come from torch's recording (`torch_ops.py`).
+Threads not made by Python have the name that the OS knows.
 """
 
 import functools
 import threading
+from pathlib import Path
 from typing import Any
 
 __all__ = ["ThreadNames"]
@@ -31,11 +32,26 @@ class ThreadNames:
         threading.Thread.start = start  # type: ignore[method-assign]
         self._note_living()
 
-    def stop(self) -> dict[int, str]:
-        """Ends it and returns the names by OS id, in their latest form where the thread lives."""
+    def stop(self) -> None:
+        """Ends it; names are then in their latest form, where the thread lives."""
         threading.Thread.start = self._start  # type: ignore[method-assign]
         self._note_living()
-        return dict(self._names)
+
+    def get(self, thread_id: int) -> str:
+        """The name of the thread with this OS id; empty if nobody knows it."""
+        name = self._names.get(thread_id)
+        if name is None:
+            try:
+                name = Path(f"/proc/self/task/{thread_id}/comm").read_text().strip()
+            except (OSError, UnicodeDecodeError):  # it has ended, or speaks another tongue
+                name = ""
+            self._names[thread_id] = name
+        return name
+
+    def add(self, thread_id: int, name: str) -> None:
+        """Gives a thread the name that somebody else knows, if it has none."""
+        if not self._names.get(thread_id):
+            self._names[thread_id] = name
 
     def _note_living(self) -> None:
         for thread in threading.enumerate():

@@ -1,20 +1,20 @@
 """What a trace is made of: tracks, slices, instants, samples and flows, all immutable.
 
-Holds no way to get them or to write them: `assemble.py` builds a `Timeline` from what was heard,
-`chrome.py` writes one to a file, `summary.py` counts one. Times are Unix epoch nanoseconds.
+Holds no way to get them or to write them: `assemble.py` makes pieces from what was heard,
+`chrome.py` makes text of them, `summary.py` counts them. Times are Unix epoch nanoseconds.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 __all__ = [
     "Flow",
     "FlowEnd",
     "Instant",
+    "Piece",
     "Sample",
     "Slice",
-    "Timeline",
     "Track",
     "nested",
 ]
@@ -99,28 +99,13 @@ class Flow:
 
 
 @dataclass(frozen=True, slots=True)
-class Timeline:
-    """A whole recording.
+class Piece:
+    """What happened in a part of a recording."""
 
-    Attributes:
-        start_ns: When the recording began.
-        end_ns: When it ended.
-        tracks: All rows, also the empty ones.
-        slices: Sorted by start, the longer first, so that a parent stands before its children.
-        instants: Sorted by time.
-        samples: Sorted by time.
-        flows: Sorted by the time of their source.
-        facts: What a reader should know of the recording as a whole (versions, clock error).
-    """
-
-    start_ns: int
-    end_ns: int
-    tracks: tuple[Track, ...]
-    slices: tuple[Slice, ...]
-    instants: tuple[Instant, ...] = ()
-    samples: tuple[Sample, ...] = ()
-    flows: tuple[Flow, ...] = ()
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    slices: Sequence[Slice] = ()
+    instants: Sequence[Instant] = ()
+    samples: Sequence[Sample] = ()
+    flows: Sequence[Flow] = ()
 
     @property
     def event_count(self) -> int:

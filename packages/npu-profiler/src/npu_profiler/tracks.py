@@ -4,19 +4,20 @@ The rows themselves are plain data, in `timeline.py`.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from npu_profiler.lanes import Lanes
 from npu_profiler.timeline import Slice, Track
 
 if TYPE_CHECKING:
     from npu_runtime.observe import Event
 
-__all__ = ["DEVICE_PID", "Tracks"]
+__all__ = ["DEVICE_PID", "OWN_TIDS", "Tracks"]
 
 # Linux gives ids below 2**22 (PID_MAX_LIMIT): ours start there, so that they never meet.
 DEVICE_PID = 1 << 22
-_FIRST_OWN_TID = 1 << 22
+OWN_TIDS = 1 << 22
 
 # Categories of spans with the title of their row; steps stand at the top, threads at the bottom.
 _STEPS = ("prefill and decode", 2)
@@ -31,8 +32,6 @@ _OTHER_HOST_ORDER = 4
 _THREAD_ORDER = 10
 _DEVICE_TITLES = {"program": ("programs", 1), "copy": ("copies", 2)}
 
-Placed = list[tuple[Slice, "Event"]]
-
 
 class Tracks:
     """Gives out tracks, each once.
@@ -40,35 +39,40 @@ class Tracks:
     Args:
         pid: Of the program.
         program: What it is called.
-        thread_names: By OS thread id.
+        thread_name: Gives the name of a thread by its OS id; empty if it has none.
     """
 
-    def __init__(self, *, pid: int, program: str, thread_names: Mapping[int, str]) -> None:
+    def __init__(self, *, pid: int, program: str, thread_name: Callable[[int], str]) -> None:
         self._pid = pid
         self._process = f"python {program}"
-        self._thread_names = thread_names
+        self._thread_name = thread_name
         self._tracks: dict[tuple[int, int], Track] = {}
+        self._new: list[Track] = []
         self._own_tids: dict[tuple[int, str, int], int] = {}
+        self._lanes: dict[tuple[int, str], Lanes] = defaultdict(Lanes)
         # The program's process is in the picture also when nothing was heard of it.
         self.thread(pid)
 
-    def all(self) -> tuple[Track, ...]:
-        """Every track given out, in the order of the picture."""
-        return tuple(
-            sorted(self._tracks.values(), key=lambda t: (t.process_order, t.pid, t.order, t.tid))
-        )
+    def take_new(self) -> list[Track]:
+        """Tracks that were given out or got another name since the last call."""
+        new, self._new = self._new, []
+        return new
+
+    def rename_threads(self) -> None:
+        """Asks for the names of all threads again: a program may name them late."""
+        for key, track in list(self._tracks.items()):
+            if track.pid == self._pid and track.tid < OWN_TIDS:
+                named = self._named_thread(track.tid)
+                if named != track:
+                    self._tracks[key] = named
+                    self._new.append(named)
 
     def thread(self, thread_id: int) -> Track:
         """The row of a thread of the program."""
         track = self._tracks.get((self._pid, thread_id))
         if track is not None:
             return track
-        is_main = thread_id == self._pid
-        name = self._thread_names.get(thread_id, "")
-        if name in ("", "python", "python3"):
-            name = "main thread" if is_main else f"thread {thread_id}"
-        order = _THREAD_ORDER if is_main else _THREAD_ORDER + 1
-        return self._add(Track(self._pid, thread_id, name, self._process, order))
+        return self._add(self._named_thread(thread_id))
 
     def host(self, category: str, lane: int = 0) -> Track:
         """The row of the program's process for spans of `category`."""
@@ -78,37 +82,46 @@ class Tracks:
 
     def device(self, args: Mapping[str, Any], category: str = "program", lane: int = 0) -> Track:
         """The row of a device for spans of `category`; `args` says which device."""
-        index = args.get("device_index", 0)
-        index = index if isinstance(index, int) and 0 <= index < 1024 else 0
-        pid = DEVICE_PID + index
+        pid = _device_pid(args)
         title, order = _DEVICE_TITLES.get(category, (category, len(_DEVICE_TITLES) + 1))
         tid = self._own_tid(pid, category, lane)
-        return self._add(Track(pid, tid, _numbered(title, lane), f"npu:{index}", order, 1))
+        return self._add(
+            Track(pid, tid, _numbered(title, lane), f"npu:{pid - DEVICE_PID}", order, 1)
+        )
 
-    def place_on_host(self, spans: Sequence["Event"]) -> Placed:
-        """Puts spans on rows of the process, one per title, and more where they overlap."""
-        by_title: dict[str, list[Event]] = defaultdict(list)
-        for span in spans:
-            by_title[_host_title(span.category)[0]].append(span)
-        return [
-            (_slice(self.host(span.category, lane), span), span)
-            for group in by_title.values()
-            for span, lane in _in_lanes(group)
-        ]
+    def place_on_host(self, span: "Event") -> Slice:
+        """Puts a span on the row of the process for its kind, or on another where they overlap."""
+        lane = self._lane(self._pid, _host_title(span.category)[0], span)
+        return _slice(self.host(span.category, lane), span)
 
-    def place_on_device(self, spans: Sequence["Event"]) -> Placed:
-        """Puts spans of one category on rows of their device."""
-        return [
-            (_slice(self.device(span.args, span.category, lane), span), span)
-            for span, lane in _in_lanes(spans)
-        ]
+    def place_on_device(self, span: "Event") -> Slice:
+        """Puts a span on the row of its device for its category."""
+        pid = _device_pid(span.args)
+        return _slice(
+            self.device(span.args, span.category, self._lane(pid, span.category, span)), span
+        )
+
+    def _lane(self, pid: int, title: str, span: "Event") -> int:
+        end_ns = span.start_ns + max(span.duration_ns, 0)
+        return self._lanes[pid, title].place(span.start_ns, end_ns, span.thread_id)
+
+    def _named_thread(self, thread_id: int) -> Track:
+        is_main = thread_id == self._pid
+        name = self._thread_name(thread_id)
+        if name in ("", "python", "python3"):
+            name = "main thread" if is_main else f"thread {thread_id}"
+        order = _THREAD_ORDER if is_main else _THREAD_ORDER + 1
+        return Track(self._pid, thread_id, name, self._process, order)
 
     def _own_tid(self, pid: int, category: str, lane: int) -> int:
         key = (pid, category, lane)
-        return self._own_tids.setdefault(key, _FIRST_OWN_TID + len(self._own_tids))
+        return self._own_tids.setdefault(key, OWN_TIDS + len(self._own_tids))
 
     def _add(self, track: Track) -> Track:
-        return self._tracks.setdefault((track.pid, track.tid), track)
+        known = self._tracks.setdefault((track.pid, track.tid), track)
+        if known is track:
+            self._new.append(track)
+        return known
 
 
 def _slice(track: Track, span: "Event") -> Slice:
@@ -125,20 +138,6 @@ def _numbered(title: str, lane: int) -> str:
     return title if lane == 0 else f"{title} ({lane + 1})"
 
 
-def _in_lanes(spans: Iterable["Event"]) -> list[tuple["Event", int]]:
-    """Gives each span the first lane where it stands alone or within a span of its own thread."""
-    lanes: list[list[tuple[int, int]]] = []
-    placed = []
-    for span in sorted(spans, key=lambda s: (s.start_ns, -s.duration_ns)):
-        end_ns = span.start_ns + span.duration_ns
-        for lane, stack in enumerate(lanes):
-            while stack and stack[-1][0] <= span.start_ns:
-                stack.pop()
-            if not stack or (stack[-1][0] >= end_ns and stack[-1][1] == span.thread_id):
-                stack.append((end_ns, span.thread_id))
-                placed.append((span, lane))
-                break
-        else:
-            lanes.append([(end_ns, span.thread_id)])
-            placed.append((span, len(lanes) - 1))
-    return placed
+def _device_pid(args: Mapping[str, Any]) -> int:
+    index = args.get("device_index", 0)
+    return DEVICE_PID + (index if isinstance(index, int) and 0 <= index < 1024 else 0)

@@ -2,9 +2,11 @@
 // OpenVINO's errors and element types, and the functions that each part puts into the table.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -13,10 +15,25 @@
 #include "driver/openvino_api.h"
 #include "npu/driver.h"
 
+namespace npu::openvino {
+
+// OpenVINO's CPU plugin tells of each layer the mean over all runs of the program so far. What the
+// runs since the latest look took is found from two of them.
+struct LayerMeans {
+  std::atomic<std::int64_t> runs{0};  // of all requests: they share the plugin's counters
+  std::mutex mutex;
+  std::int64_t looked_at = 0;        // runs at the latest look
+  std::vector<std::int64_t> totals;  // microseconds until then, by layer
+  std::vector<std::int64_t> latest;  // what was told then, by layer
+};
+
+}  // namespace npu::openvino
+
 struct npu_program {
   ov_compiled_model_t* compiled = nullptr;
   std::vector<npu_port> ports[2];  // by npu_direction
   bool has_layers = true;          // whether its runs record layers
+  mutable npu::openvino::LayerMeans means;
 };
 
 namespace npu::openvino {

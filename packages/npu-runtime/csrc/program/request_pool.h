@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "npu/program.h"
+#include "program/layer_samples.h"
 
 namespace npu::program {
 
@@ -18,9 +19,13 @@ class RequestPool {
   // Layers of the latest run among the requests that wait.
   std::vector<LayerRecord> layers();
 
+  // Counts every run of the program, also those on a session's request.
+  LayerSampler& layer_sampler() noexcept { return layer_sampler_; }
+
  private:
   std::mutex mutex_;
   std::vector<Request> idle_;
+  LayerSampler layer_sampler_;
 };
 
 }  // namespace npu::program

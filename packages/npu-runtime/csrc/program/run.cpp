@@ -13,6 +13,7 @@
 #include "npu/process.h"
 #include "npu/program.h"
 #include "npu/stream.h"
+#include "program/layer_samples.h"
 #include "program/placement.h"
 #include "program/ports.h"
 #include "program/run_lease.h"
@@ -60,14 +61,24 @@ void collect_blocks(const std::vector<at::Tensor>& tensors, std::vector<Block*>&
   }
 }
 
+// Tells observers of a run, and of its layers where a request is given to read them from.
+void tell_run(const observe::Span& run, const std::string& device, npu_request* request) {
+  if (!observe::is_enabled()) return;
+  observe::emit_span(run, {observe::Arg::text("device", device)});
+  if (request != nullptr) program::tell_layers(request, run);
+}
+
 }  // namespace
 
 // A run that a stream has taken over. It ends on a thread of the driver's.
 class EnqueuedRun final : public stream::PendingWork {
  public:
-  EnqueuedRun(Program& program, stream::StreamState& stream, std::vector<Block*> blocks,
-              RunLease lease)
-      : PendingWork(stream, std::move(blocks)), program_(program), lease_(std::move(lease)) {}
+  EnqueuedRun(Program& program, npu_request* request, stream::StreamState& stream,
+              std::vector<Block*> blocks, RunLease lease)
+      : PendingWork(stream, std::move(blocks)),
+        program_(program),
+        request_(request),
+        lease_(std::move(lease)) {}
 
   const observe::Origin& origin() const noexcept { return origin_; }
 
@@ -78,20 +89,21 @@ class EnqueuedRun final : public stream::PendingWork {
     const std::int64_t end_ns = observe::now_ns();
     const std::int64_t start_ns = stream().note_end(origin_.time_ns, end_ns);
     program_.note_duration(start_ns, end_ns);
-    if (observe::is_enabled()) {
-      observe::emit_span({.category = "program",
-                          .name = program_.name(),
-                          .start_ns = start_ns,
-                          .end_ns = end_ns,
-                          .device_index = stream().device_index(),
-                          .stream = stream().id(),
-                          .origin = &origin_},
-                         {observe::Arg::text("device", program_.device_name())});
-    }
+    tell_run(
+        {.category = "program",
+         .name = program_.name(),
+         .start_ns = start_ns,
+         .end_ns = end_ns,
+         .device_index = stream().device_index(),
+         .stream = stream().id(),
+         .origin = &origin_},
+        program_.device_name(),
+        status == NPU_OK && program_.requests_->layer_sampler().count_run() ? request_ : nullptr);
     if (status == NPU_OK) lease_.give_back(*program_.requests_);
   }
 
   Program& program_;
+  npu_request* request_;  // the lease's, or that of a session or graph which the lease keeps
   RunLease lease_;
   observe::Origin origin_ = observe::here();
 };
@@ -190,20 +202,19 @@ void Program::run_inline(npu_request* request, stream::StreamState& stream,
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     if (!outputs_[i].is_static) outputs[i] = fetch_output(request, i, outputs[i], output_device);
   }
-  if (observe::is_enabled()) {
-    observe::emit_span({.category = "program",
-                        .name = name_,
-                        .start_ns = start_ns,
-                        .end_ns = end_ns,
-                        .device_index = device_index_,
-                        .stream = stream.id()},
-                       {observe::Arg::text("device", device_name_)});
-  }
+  tell_run({.category = "program",
+            .name = name_,
+            .start_ns = start_ns,
+            .end_ns = end_ns,
+            .device_index = device_index_,
+            .stream = stream.id()},
+           device_name_, requests_->layer_sampler().count_run() ? request : nullptr);
 }
 
 void Program::enqueue(npu_request* request, stream::StreamState& stream, std::vector<Block*> blocks,
                       RunLease lease) {
-  auto work = std::make_unique<EnqueuedRun>(*this, stream, std::move(blocks), std::move(lease));
+  auto work =
+      std::make_unique<EnqueuedRun>(*this, request, stream, std::move(blocks), std::move(lease));
   const observe::Origin origin = work->origin();
   if (const npu_status status =
           driver::table().request_run(request, stream.native(), &stream::PendingWork::done,

@@ -4,6 +4,9 @@
 #include <unordered_map>
 
 #include "observe/buffer.h"
+#include "observe/op_json.h"
+#include "observe/op_recorder.h"
+#include "program/layer_samples.h"
 
 namespace npu::python {
 
@@ -71,11 +74,40 @@ py::tuple drain_events() {
   return py::make_tuple(events, drained.dropped);
 }
 
+// What was recorded since the last call: text, totals by name, the threads in it, and how many ops
+// did not fit.
+py::tuple drain_ops(observe::OpWriter& writer) {
+  std::string text;
+  observe::DrainedOps drained;
+  {
+    const py::gil_scoped_release unlocked;
+    drained = observe::drain_ops();
+    text = writer.write(drained);
+  }
+  py::list totals;
+  for (const auto& [name, total] : writer.take_totals()) {
+    totals.append(py::make_tuple(name_of(name), total.calls, total.self_ns, total.total_ns));
+  }
+  py::list threads;
+  std::size_t events = 0;
+  for (const observe::ThreadOps& thread : drained.threads) {
+    threads.append(thread.thread_id);
+    events += thread.records.size();
+  }
+  return py::make_tuple(py::bytes(text), totals, threads, events, drained.dropped);
+}
+
 }  // namespace
 
 void bind_observe(py::module_& module) {
   module.def("drain_events", &drain_events);
   module.def("set_listening", [](bool is_on) { observe::set_listening(observe::kPython, is_on); });
+  module.def("set_layer_sampling", &program::set_layer_sampling);
+  module.def("start_ops", &observe::start_ops);
+  module.def("stop_ops", &observe::stop_ops);
+  py::class_<observe::OpWriter>(module, "OpWriter")
+      .def(py::init<std::int64_t, std::int64_t>())
+      .def("drain", &drain_ops);
 }
 
 }  // namespace npu::python

@@ -25,6 +25,10 @@ class RuntimeConfig:
             that allocated it (``NPU_MEMORY_CHECK=1``).
         oom_snapshot: File that a memory snapshot is written to when memory runs out
             (``NPU_OOM_SNAPSHOT``); empty for none.
+        profile_layers: Whether programs are loaded so that they can tell the times of their layers
+            (``NPU_PROFILE_LAYERS=1``); compiled blobs are then neither used nor kept.
+        attach: Whether observers of other wheels are installed, so that ``npu-profiler attach``
+            finds this process (``NPU_ATTACH=1``).
     """
 
     device: str
@@ -33,6 +37,8 @@ class RuntimeConfig:
     sanitizer: bool
     memory_check: bool
     oom_snapshot: str
+    profile_layers: bool = False
+    attach: bool = False
 
     @classmethod
     def from_environment(cls) -> "RuntimeConfig":
@@ -44,6 +50,8 @@ class RuntimeConfig:
             sanitizer=_flag("NPU_SANITIZER"),
             memory_check=_flag("NPU_MEMORY_CHECK"),
             oom_snapshot=_text("NPU_OOM_SNAPSHOT"),
+            profile_layers=_flag("NPU_PROFILE_LAYERS"),
+            attach=_flag("NPU_ATTACH"),
         )
 
 

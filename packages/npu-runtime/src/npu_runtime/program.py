@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from npu_runtime import _C
+from npu_runtime import _C, layer_recording
 from npu_runtime._C import LayerRecord, Port
 from npu_runtime.errors import InputError
 
@@ -158,7 +158,9 @@ def load_program(
         device_index: Index of the npu device; the current one by default.
         cache_dir: Directory for compiled blobs; a later load of the same model with the same
             options compiles nothing. It is created when it is missing.
-        profiling: Whether the device records times per layer.
+        profiling: Whether the device records times per layer; it does also while somebody records
+            layers (layer_recording.py). Such a program uses no blob and leaves none: a blob that
+            was compiled without does not tell layers on every device.
 
     Raises:
         InputError: An argument breaks a rule above (code ``program-load-input``).
@@ -173,10 +175,10 @@ def load_program(
         )
     path, text = _source(model, name)
     settings = {str(key): str(value) for key, value in options.items()}
-    if cache_dir is not None:
-        settings["CACHE_DIR"] = os.fspath(cache_dir)
-    if profiling:
+    if profiling or layer_recording.is_wanted():
         settings["PERF_COUNT"] = "YES"
+    elif cache_dir is not None:
+        settings["CACHE_DIR"] = os.fspath(cache_dir)
     index = _C.current_device() if device_index is None else device_index
     buffer = weights.numpy() if isinstance(weights, torch.Tensor) else weights
     return Program(_C.Program.load(name, index, path, text, buffer, sorted(settings.items())))

@@ -17,6 +17,7 @@ from npu_runtime.dlpack import register_dlpack_device
 from npu_runtime.drivers import find_vendor_drivers, openvino_library
 from npu_runtime.late_import import when_imported
 from npu_runtime.memory_check import install_memory_check, install_oom_snapshot
+from npu_runtime.observers import install_observers
 from npu_runtime.processes import register_reducers
 
 __all__: list[str] = []
@@ -60,6 +61,8 @@ def _register() -> None:
         install_oom_snapshot(config.oom_snapshot)
     atexit.register(_end_profile)
     atexit.register(_finish)
+    if config.attach:
+        install_observers()
 
 
 def _end_profile() -> None:

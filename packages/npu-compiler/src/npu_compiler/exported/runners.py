@@ -19,6 +19,7 @@ from npu_compiler.device_options import device_options
 from npu_compiler.errors import ExportError
 from npu_compiler.exported.kept import KeptModel
 from npu_compiler.exported.manifest import Manifest, PortSpec
+from npu_compiler.openvino_core import openvino_core
 
 __all__ = ["ArrayRunner", "Runner", "tensor_runner"]
 
@@ -50,12 +51,10 @@ class ArrayRunner:
             ExportError: [export-device] for a device that is not there, [export-load] for a model
                 that OpenVINO cannot read or the device cannot run.
         """
-        core = ov.Core()
-        chosen = _choose_device(core, device or read_settings().device)
+        core = openvino_core()
+        chosen = _choose_device(device or read_settings().device)
         capabilities = core.get_property(chosen, "OPTIMIZATION_CAPABILITIES")
-        options = device_options(
-            manifest.precision, device=chosen, has_float16="FP16" in capabilities
-        )
+        options = device_options(manifest.precision, device=chosen, capabilities=capabilities)
         ports = (*manifest.inputs, *manifest.outputs)
         is_exchanged = any(port.dtype == "bfloat16" for port in ports)
 
@@ -68,9 +67,7 @@ class ArrayRunner:
             size = {} if blobs is None else {"CACHE_MODE": "OPTIMIZE_SIZE"}
             return core.compile_model(str(path), chosen, {**kept, **size, **given})
 
-        kept = KeptModel(
-            path, {"device": _identity(core, chosen), "options": options, "by": "array"}
-        )
+        kept = KeptModel(path, {"device": _identity(chosen), "options": options, "by": "array"})
         try:
             self._compiled = kept.load(compile_model, options, from_cache=_is_from_cache)
         except RuntimeError as failure:
@@ -160,8 +157,9 @@ def _is_from_cache(compiled: ov.CompiledModel) -> bool:
     return bool(compiled.get_property("LOADED_FROM_CACHE"))
 
 
-def _identity(core: ov.Core, device: str) -> list[str]:
+def _identity(device: str) -> list[str]:
     """The device, its plugin and, where it has one of its own, its driver."""
+    core = openvino_core()
     plugins = core.get_versions(device).values()
     facts = [device, core.get_property(device, "FULL_DEVICE_NAME")]
     facts += [str(plugin.build_number) for plugin in plugins]
@@ -170,8 +168,8 @@ def _identity(core: ov.Core, device: str) -> list[str]:
     return facts
 
 
-def _choose_device(core: ov.Core, wanted: str | None) -> str:
-    present = core.available_devices
+def _choose_device(wanted: str | None) -> str:
+    present = openvino_core().available_devices
     if wanted is None:
         return next((name for name in present if name.partition(".")[0] == "NPU"), "CPU")
     if not any(name == wanted or name.partition(".")[0] == wanted for name in present):

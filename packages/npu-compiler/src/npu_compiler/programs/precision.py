@@ -42,7 +42,7 @@ def compile_options(
     Args:
         dtype: float32, bfloat16, float16; or int8, int4, which compute in float32 on compressed
             weights. An NPU computes in float16 whatever float type is asked for, a processor
-            without float16 arithmetic computes it in float32.
+            without arithmetic in float16 or bfloat16 computes these in float32.
         device: OpenVINO's name of the device (CPU, GPU, NPU); by default the one that serves.
         dynamic_quantization_group_size: activations in groups of this size are quantized to 8 bits
             before they meet compressed weights: faster, less exact. 0 turns it off.
@@ -56,7 +56,7 @@ def compile_options(
     return device_options(
         precision_name(dtype),
         device=device or serving.device,
-        has_float16="FP16" in serving.capabilities,
+        capabilities=serving.capabilities,
         dynamic_quantization_group_size=dynamic_quantization_group_size,
         kv_cache=kv_cache,
     )

@@ -8,6 +8,7 @@ so the product then gets float32 types between two casts, which the plugin remov
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import openvino as ov
@@ -95,6 +96,7 @@ def compress_weights(
     group_size: int = 64,
     symmetric: bool = False,
     min_elements: int = 4096,
+    read: Callable[[torch.Tensor], torch.Tensor] | None = None,
 ) -> CompressionReport:
     """Compresses, in place, the constants that are the second factor of a MatMul.
 
@@ -108,6 +110,8 @@ def compress_weights(
         group_size: 32, 64 or 128; for int4.
         symmetric: without zero points: a little smaller, a little less exact.
         min_elements: smaller constants keep their precision.
+        read: given the tensor over a constant's memory, returns its values in any float dtype, for
+            constants whose memory stands for weights that lie elsewhere.
 
     Raises:
         OptionError: [quantize-mode] or [quantize-group] for a value that is not listed above.
@@ -124,7 +128,7 @@ def compress_weights(
         )
     done: list[CompressedWeight] = []
     skipped: dict[str, str] = {}
-    for uses in weight_uses(model):
+    for uses in weight_uses(model, read=read):
         if not uses.products:
             continue  # an embedding that is no head stays: rows of it are read, never all
         if uses.elements < min_elements:
@@ -150,12 +154,14 @@ class WeightUses:
         products: those whose second factor it is, in the order of the model.
         gathers: those that read rows of it.
         is_transposed: whether it stands as (output channels, inputs).
+        read: see compress_weights.
     """
 
     constant: ov.Node
     products: tuple[ov.Node, ...]
     gathers: tuple[ov.Node, ...]
     is_transposed: bool
+    read: Callable[[torch.Tensor], torch.Tensor] | None = None
 
     @property
     def name(self) -> str:
@@ -176,10 +182,14 @@ class WeightUses:
     def matrix(self) -> torch.Tensor:
         """Returns it as (output channels, inputs), without a copy for the types numpy knows."""
         weight = _tensor(self.constant)
+        if self.read is not None:
+            weight = self.read(weight)
         return weight if self.is_transposed else weight.t()
 
 
-def weight_uses(model: ov.Model) -> list[WeightUses]:
+def weight_uses(
+    model: ov.Model, *, read: Callable[[torch.Tensor], torch.Tensor] | None = None
+) -> list[WeightUses]:
     """Returns the matrices that products or embeddings read, in the order of the model."""
     found: list[WeightUses] = []
     nodes = model.get_ordered_ops()
@@ -202,7 +212,7 @@ def weight_uses(model: ov.Model) -> list[WeightUses]:
             shared = tuple(gathers) if is_transposed else ()
             if products or shared:
                 products.sort(key=lambda product: position[product.get_instance_id()])
-                found.append(WeightUses(node, tuple(products), shared, is_transposed))
+                found.append(WeightUses(node, tuple(products), shared, is_transposed, read))
     return found
 
 

@@ -12,6 +12,8 @@ import numpy as np
 import openvino as ov
 import openvino.opset15 as ops
 
+from npu_compiler.openvino_core import openvino_core
+
 __all__ = ["SegmentedModel"]
 
 _Array = np.ndarray[Any, Any]
@@ -31,7 +33,6 @@ class SegmentedModel:
     """
 
     def __init__(self, model: ov.Model, samples: Sequence[Sequence[Any]]) -> None:
-        self._core = ov.Core()
         self._model = model  # keeps the nodes ahead alive
         self._values: dict[_Key, list[_Array]] = {}
         self._parameters: dict[_Key, ov.Node] = {}
@@ -62,7 +63,7 @@ class SegmentedModel:
             if any(_number(target) not in numbers for target in output.get_target_inputs())
         ]
         parameters = [self._parameters[key] for key in inputs]
-        program = self._core.compile_model(
+        program = openvino_core().compile_model(
             ov.Model(outputs, parameters), "CPU", {"INFERENCE_PRECISION_HINT": "f32"}
         )
         found: list[list[_Array]] = [[] for _ in outputs]

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import openvino as ov
 
+from npu_compiler.openvino_core import openvino_core
+
 __all__ = ["main"]
 
 # One program is not cut into parts: with cutting on, the plugin of OpenVINO 2026.4.1 hands float16
@@ -27,7 +29,7 @@ def main(path: str) -> dict[str, Any]:
     Args:
         path: of the IR; its shapes are static.
     """
-    core = ov.Core()
+    core = openvino_core()
     model = core.read_model(path)
     inputs = _inputs(model)
     expected = core.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})(inputs)

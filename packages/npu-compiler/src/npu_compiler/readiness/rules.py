@@ -20,6 +20,7 @@ from typing import Any
 import openvino as ov
 
 from npu_compiler.exported.manifest import read_manifest
+from npu_compiler.openvino_core import openvino_core
 from npu_compiler.readiness.report import Finding, Readiness
 
 __all__ = ["check", "check_folder", "main"]
@@ -72,7 +73,7 @@ def check_folder(path: str | os.PathLike[str]) -> Readiness:
     folder = Path(path)
     manifest = read_manifest(folder)
     xml = next(folder.glob("*.xml"))
-    model = ov.Core().read_model(xml)
+    model = openvino_core().read_model(xml)
     findings = [Finding("one program", "accepted", f"{len(model.get_ops())} operations")]
     findings += _rules(model)
     if findings[1].verdict == "accepted":

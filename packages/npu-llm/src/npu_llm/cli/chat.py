@@ -1,23 +1,57 @@
-"""`npu-llm chat`: a conversation in the terminal.
+"""`npu-llm chat`: a conversation in the terminal, and its commands.
 
-Starting the model is npu_llm.cli.session's work.
+The conversation itself is npu_llm.chat_session's work, reading lines that of npu_llm.cli.lines,
+starting the model that of npu_llm.cli.session.
 """
 
 from __future__ import annotations
 
 import argparse
-import sys
-from typing import Any
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
+from npu_llm.cli.arguments import add_generation, add_model
 from npu_llm.cli.display import Display
+from npu_llm.cli.lines import LineReader
+from npu_llm.errors import LlmError
 
-__all__ = ["Conversation", "chat"]
+if TYPE_CHECKING:
+    from npu_llm.chat_session import ChatSession
+    from npu_llm.model import NPUModelForCausalLM
+    from npu_llm.reply import Reply
+
+__all__ = ["Chat", "chat", "main"]
 
 _HELP = """\
-/help    this list
-/reset   forget the conversation
-/exit    leave (also Ctrl-D)
-Ctrl-C   stop an answer; the conversation goes on"""
+/help          this list
+/undo          forget the last question and its answer
+/retry         answer the last question again
+/edit [TEXT]   ask TEXT in place of the last question; without TEXT, edit it
+/reset         forget the conversation
+/system [TEXT] change the system message; without TEXT, show it
+/save FILE     save the conversation
+/load FILE     go on with a saved one
+/exit          leave (also Ctrl-D)
+Ctrl-C         stop an answer; the conversation goes on
+A line that ends in \\ goes on in the next; lines between two lines of \"\"\" are one message."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Parses the arguments and runs `chat`."""
+    parser = argparse.ArgumentParser(
+        prog="npu-llm chat",
+        description="A chat in the terminal: /help lists its commands, Ctrl-C stops an answer.",
+    )
+    add_model(parser)
+    add_generation(parser)
+    parser.add_argument(
+        "--session",
+        metavar="FILE",
+        type=Path,
+        help="go on with the session in FILE, and save it there at the end",
+    )
+    return chat(parser.parse_args(arguments))
 
 
 def chat(options: argparse.Namespace) -> int:
@@ -27,144 +61,178 @@ def chat(options: argparse.Namespace) -> int:
         The exit code.
 
     Raises:
-        NpuError: for whatever keeps the model from starting.
+        NpuError: for whatever keeps the model from starting, or the session from being saved.
     """
     from npu_llm.cli.session import start
+    from npu_llm.config import read_settings
 
     display = Display()
-    conversation = Conversation(start(options, display), options, display)
+    history = (options.cache_dir or read_settings().cache_dir) / "chat-history"
+    lines = LineReader(history)
+    talk = Chat(start(options, display), options, display, lines)
     display.line("/help lists the commands.", style="dim")
-    while True:
-        try:
-            line = _read_line()
-        except KeyboardInterrupt:
-            display.line("\n(/exit leaves)", style="dim")
-            continue
-        if line is None or line.strip() in ("/exit", "/quit"):
-            return 0
-        text = line.strip()
-        if text == "/help":
-            display.line(_HELP)
-        elif text == "/reset":
-            conversation.reset()
-            display.line("The conversation is forgotten.", style="dim")
-        elif text.startswith("/"):
-            display.line(f"There is no command {text}; /help lists them.")
-        elif text:
-            conversation.ask(text)
+    try:
+        talk.run()
+    finally:
+        if options.session is not None:
+            talk.session.save(options.session)
+            display.line(f"saved in {options.session}", style="dim")
+    return 0
 
 
-class Conversation:
-    """The turns so far, and the cache of what the model has read of them."""
+class Chat:
+    """The turns of a chat and its commands.
 
-    def __init__(self, model: Any, options: argparse.Namespace, display: Display) -> None:
+    Attributes:
+        session: the conversation.
+    """
+
+    def __init__(
+        self,
+        model: NPUModelForCausalLM,
+        options: argparse.Namespace,
+        display: Display,
+        lines: LineReader,
+    ) -> None:
+        from npu_llm.cli.session import generation_options
+
         self._model = model
-        self._options = options
         self._display = display
-        self._system = [{"role": "system", "content": options.system}] if options.system else []
-        self._turns: list[dict[str, str]] = []
-        self._cache: Any = None
-        self._read: list[int] = []  # the tokens that the cache holds
+        self._lines = lines
+        self._options = {**generation_options(options, model), "overflow": "drop_oldest"}
+        if options.session is not None and options.session.exists():
+            self.session = self._restored(options.session)
+        else:
+            self.session = self._session_class()(model, **self._options)
+        if options.system:
+            self.session.system = options.system
+        self._commands: dict[str, Callable[[str], None]] = {
+            "/edit": self._edit,
+            "/help": lambda _: display.line(_HELP),
+            "/load": self._load,
+            "/reset": self._reset,
+            "/retry": self._retry,
+            "/save": self._save,
+            "/system": self._system,
+            "/undo": self._undo,
+        }
 
-    @property
-    def turns(self) -> list[dict[str, str]]:
-        """Role and content of each turn, oldest first."""
-        return list(self._turns)
+    def run(self) -> None:
+        """Takes turns until the input ends or says /exit."""
+        while True:
+            try:
+                text = self._lines.read()
+            except KeyboardInterrupt:
+                self._display.line("\n(/exit leaves)", style="dim")
+                continue
+            if text is None or text.strip() in ("/exit", "/quit"):
+                return
+            try:
+                self.take(text.strip())
+            except LlmError as error:
+                self._display.line(str(error))
+            except KeyboardInterrupt:  # not of an answer, which handles it
+                self._display.line("\n(interrupted)", style="dim")
 
-    def reset(self) -> None:
-        """Forgets all turns."""
-        self._turns = []
-        self._forget_cache()
+    def take(self, text: str) -> None:
+        """Does what a line says: answers it, or obeys it.
+
+        Raises:
+            LlmError: for what the session refuses.
+        """
+        name, _, rest = text.partition(" ")
+        if not text.startswith("/"):
+            if text:
+                self.ask(text)
+        elif name in self._commands:
+            self._commands[name](rest.strip())
+        else:
+            self._display.line(f"There is no command {name}; /help lists them.")
 
     def ask(self, text: str) -> None:
         """Answers one turn; Ctrl-C ends the answer, and what came of it stays in the history."""
-        from npu_llm.cli.session import generation_options
         from npu_llm.cli.streamer import AnswerStreamer
 
-        self._turns.append({"role": "user", "content": text})
-        inputs = self._encoded()
-        if inputs is None:
-            self._turns.pop()
-            return
         streamer = AnswerStreamer(self._model.tokenizer)
         try:
-            output = self._model.generate(
-                **inputs,
-                past_key_values=self._cache_for(inputs["input_ids"][0].tolist()),
-                streamer=streamer,
-                return_dict_in_generate=True,
-                **generation_options(self._options, self._model),
-            )
+            reply = self.session.ask(text, streamer=streamer)
         except KeyboardInterrupt:
-            # Where the step was broken off, nobody knows what the cache holds.
-            self._forget_cache()
             self._display.line("\n(interrupted)", style="dim")
-        else:
-            self._cache = output.past_key_values
-            self._read = output.sequences[0, : self._cache.get_seq_length()].tolist()
+            last = self.session.last_reply
+            assert last is not None, "an answer that was stopped is an answer"
+            reply = last
         print(flush=True)
-        self._turns.append({"role": "assistant", "content": streamer.text})
-        self._show_figures(inputs["input_ids"].shape[1], streamer)
+        if reply.dropped_messages:
+            note = f"(context full: the {reply.dropped_messages} oldest messages dropped)"
+            self._display.line(note, style="dim")
+        self._display.line(f"({figures_of(reply)})", style="dim")
 
-    def _encoded(self) -> dict[str, Any] | None:
-        """The inputs of the next answer; the oldest turns go where the context has no room."""
-        from npu_llm.cli.session import encode
+    def _edit(self, text: str) -> None:
+        last = next((m["content"] for m in self.session.messages[::-1] if m["role"] == "user"), "")
+        if not text and last and self._lines.can_edit:
+            text = (self._lines.read(last) or "").strip()
+        if not text:
+            self._display.line("Say what to ask instead: /edit TEXT")
+            return
+        self.session.undo()
+        self.ask(text)
 
-        context = self._model.context_length
-        reserve = 0 if context is None else min(self._options.max_new_tokens, context // 2)
-        dropped = 0
-        while True:
-            inputs = encode(self._model, self._system + self._turns)
-            length = inputs["input_ids"].shape[1]
-            if context is None or length < context - reserve:
-                break
-            if len(self._turns) < 3:
-                if length < context:
-                    break
-                self._display.line(
-                    f"That is {length:,} tokens, and the model's context holds {context:,}. "
-                    "Say it shorter."
-                )
-                return None
-            del self._turns[:2]
-            dropped += 1
-        if dropped:
-            self._display.line(f"(context full: {dropped} oldest turns dropped)", style="dim")
-        return inputs
+    def _retry(self, _: str) -> None:
+        text = self.session.undo()
+        if text is None:
+            self._display.line("There is no question yet.")
+        else:
+            self.ask(text)
 
-    def _cache_for(self, tokens: list[int]) -> Any:
-        """The cache, when what it holds is how the next prompt begins; else None for a new one."""
-        held = len(self._read)
-        if self._cache is not None and 0 < held < len(tokens) and tokens[:held] == self._read:
-            return self._cache
-        self._forget_cache()
-        return None
+    def _undo(self, _: str) -> None:
+        text = self.session.undo()
+        note = "There is no question yet." if text is None else f"Forgotten: {text}"
+        self._display.line(note, style="dim")
 
-    def _forget_cache(self) -> None:
-        self._cache, self._read = None, []
+    def _reset(self, _: str) -> None:
+        self.session.reset()
+        self._display.line("The conversation is forgotten.", style="dim")
 
-    def _show_figures(self, prompt_tokens: int, streamer: Any) -> None:
-        first, rate = streamer.time_to_first_token_s, streamer.tokens_per_s
-        parts = [f"{prompt_tokens:,} tokens in", f"{len(streamer.tokens):,} out"]
-        if first is not None:
-            parts.append(f"first after {first:.2f} s")
-        if rate is not None:
-            parts.append(f"{rate:.1f} tokens/s")
-        self._display.line(f"({', '.join(parts)})", style="dim")
+    def _system(self, text: str) -> None:
+        if text:
+            self.session.system = text
+        self._display.line(f"system: {self.session.system or '(none)'}", style="dim")
+
+    def _save(self, name: str) -> None:
+        if not name:
+            self._display.line("Say where to: /save FILE")
+            return
+        self.session.save(Path(name).expanduser())
+        self._display.line(f"saved in {name}", style="dim")
+
+    def _load(self, name: str) -> None:
+        if not name:
+            self._display.line("Say where from: /load FILE")
+            return
+        self.session = self._restored(Path(name).expanduser())
+
+    def _restored(self, path: Path) -> ChatSession:
+        session = self._session_class().restore(self._model, path, **self._options)
+        count = len(session.messages)
+        self._display.line(f"going on with {count} messages from {path}", style="dim")
+        return session
+
+    @staticmethod
+    def _session_class() -> type[ChatSession]:
+        # Heavy: a mistyped command should not wait for it.
+        from npu_llm.chat_session import ChatSession
+
+        return ChatSession
 
 
-def _read_line() -> str | None:
-    """The next line from standard input; None at its end."""
-    if not sys.stdin.isatty():
-        return sys.stdin.readline() or None
-    if not sys.stdout.isatty():
-        # input() would write its prompt among the answers.
-        print("> ", end="", file=sys.stderr, flush=True)
-        return sys.stdin.readline() or None
-    import readline  # noqa: F401  # line editing and recall for input()
-
-    try:
-        return input("> ")
-    except EOFError:
-        print(file=sys.stderr)
-        return None
+def figures_of(reply: Reply) -> str:
+    """What an answer took, in one line."""
+    parts = [
+        f"read {reply.prefilled_tokens:,} of {reply.prompt_tokens:,} tokens",
+        f"{len(reply.tokens):,} out",
+    ]
+    if reply.time_to_first_token_s is not None:
+        parts.append(f"first after {reply.time_to_first_token_s:.2f} s")
+    if reply.tokens_per_s is not None:
+        parts.append(f"{reply.tokens_per_s:.1f} tokens/s")
+    return ", ".join(parts)

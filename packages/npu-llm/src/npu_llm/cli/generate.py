@@ -7,11 +7,25 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 
+from npu_llm.cli.arguments import add_generation, add_model
 from npu_llm.cli.display import Display
 from npu_llm.errors import OptionError
 
-__all__ = ["generate"]
+__all__ = ["generate", "main"]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Parses the arguments and runs `generate`."""
+    parser = argparse.ArgumentParser(
+        prog="npu-llm generate",
+        description="Answers one prompt. The answer alone goes to standard output.",
+    )
+    add_model(parser)
+    add_generation(parser)
+    parser.add_argument("prompt", metavar="PROMPT", help='the prompt; "-" reads standard input')
+    return generate(parser.parse_args(arguments))
 
 
 def generate(options: argparse.Namespace) -> int:
@@ -31,7 +45,8 @@ def generate(options: argparse.Namespace) -> int:
             code="empty-prompt",
         )
     # Heavy: a mistyped command should not wait for them.
-    from npu_llm.cli.session import encode, figures, generation_options, start
+    from npu_llm.chat_prompt import encode_chat
+    from npu_llm.cli.session import figures, generation_options, start
     from npu_llm.cli.streamer import AnswerStreamer
 
     display = Display()
@@ -39,7 +54,7 @@ def generate(options: argparse.Namespace) -> int:
     messages = [{"role": "user", "content": prompt}]
     if options.system:
         messages.insert(0, {"role": "system", "content": options.system})
-    inputs = encode(model, messages)
+    inputs = encode_chat(model.tokenizer, messages)
     streamer = AnswerStreamer(model.tokenizer)
     model.generate(**inputs, streamer=streamer, **generation_options(options, model))
     sys.stdout.write("\n")

@@ -6,32 +6,46 @@ The commands themselves are npu_llm.cli.generate and npu_llm.cli.chat.
 from __future__ import annotations
 
 import argparse
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
 import npu_runtime
+from npu_llm.bench import process_memory_bytes
 from npu_llm.cli.display import Display
 from npu_llm.cli.streamer import AnswerStreamer
-from npu_llm.errors import ModelError
+from npu_llm.errors import ModelError, OptionError
+from npu_llm.exported import is_exported
+from npu_llm.loading import load
 from npu_llm.precision import parse_precision
-from npu_llm.source import DEFAULT_WEIGHTS, find_installed_weights
+from npu_llm.source import DEFAULT_WEIGHTS, find_installed_weights, find_source
 
-__all__ = ["encode", "figures", "generation_options", "peak_memory_bytes", "start"]
+__all__ = ["be_quiet", "figures", "generation_options", "start"]
 
+_QUIET = {"TRANSFORMERS_VERBOSITY": "error", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
 # SmolLM2's card recommends these; sampled more freely, a model of its size loses the thread.
 _TEMPERATURE, _TOP_P = 0.2, 0.9
 
 
-def start(options: argparse.Namespace, display: Display) -> Any:
+def start(options: argparse.Namespace, display: Display, *, needs_tokenizer: bool = True) -> Any:
     """Starts the model that the options name.
 
     Returns:
-        An NPUModelForCausalLM that has a tokenizer.
+        An NPUModelForCausalLM; one that has a tokenizer where that is needed.
 
     Raises:
-        NpuError: for whatever keeps it from starting.
+        NpuError: for whatever keeps it from starting; OptionError [temperature-range] for a
+            temperature that is not above 0.
     """
-    precision = parse_precision(options.dtype)
+    parse_precision(options.dtype)
+    temperature = getattr(options, "temperature", None)  # bench and eval have none
+    if temperature is not None and not temperature > 0:
+        raise OptionError(
+            f"--temperature: must be above 0; got {temperature}. Pass --greedy for the "
+            "likeliest token each time.",
+            code="temperature-range",
+        )
     device = npu_runtime.device_info()
     display.line(f"device: {device.device}, {device.full_name} ({device.reason})")
     path: str | Path = options.model
@@ -39,45 +53,26 @@ def start(options: argparse.Namespace, display: Display) -> Any:
         source = find_installed_weights()
         display.line(f"model: {source.name}, from the installed {DEFAULT_WEIGHTS}")
         path = source.path
+    if needs_tokenizer:
+        _check_tokenizer(path)
+    be_quiet()
     with display.progress() as listener:
-        _be_quiet()
-        from npu_llm.model import NPUModelForCausalLM
-
-        model = NPUModelForCausalLM.from_pretrained(
-            path, dtype=precision.name, cache_dir=options.cache_dir, on_progress=listener
+        model = load(
+            path,
+            dtype=options.dtype,
+            pipeline=options.pipeline,
+            max_context=options.max_context,
+            cache_dir=options.cache_dir,
+            on_progress=listener,
         )
-    if model.tokenizer is None:
-        raise ModelError(
-            f"{path}: the commands need the model's tokenizer; got none beside the weights. "
-            "Put tokenizer.json and tokenizer_config.json there.",
-            code="missing-tokenizer",
-        )
+    if needs_tokenizer and model.tokenizer is None:
+        raise _without_tokenizer(path)
     display.line(_how_it_started(model))
-    if options.seed is not None:
+    if getattr(options, "seed", None) is not None:
         import torch
 
         torch.manual_seed(options.seed)
     return model
-
-
-def encode(model: Any, messages: list[dict[str, str]]) -> dict[str, Any]:
-    """Turns a conversation into the model's inputs, by its chat template where it has one.
-
-    Args:
-        model: what `start` gave.
-        messages: role and content of each turn.
-
-    Returns:
-        input_ids and attention_mask, each (1, tokens) int64.
-    """
-    tokenizer = model.tokenizer
-    if getattr(tokenizer, "chat_template", None):
-        encoded = tokenizer.apply_chat_template(
-            messages, add_generation_prompt=True, return_tensors="pt", return_dict=True
-        )
-    else:
-        encoded = tokenizer("\n".join(turn["content"] for turn in messages), return_tensors="pt")
-    return {name: encoded[name] for name in ("input_ids", "attention_mask")}
 
 
 def generation_options(options: argparse.Namespace, model: Any) -> dict[str, Any]:
@@ -99,6 +94,7 @@ def generation_options(options: argparse.Namespace, model: Any) -> dict[str, Any
 
 def figures(model: Any, prompt_tokens: int, answer: AnswerStreamer) -> dict[str, str]:
     """The rows of the table that follows an answer."""
+    peak, _ = process_memory_bytes()
     report = model.report
     first, rate = answer.time_to_first_token_s, answer.tokens_per_s
     compiled = f"{report.compile_time_s:.2f} s"
@@ -112,30 +108,45 @@ def figures(model: Any, prompt_tokens: int, answer: AnswerStreamer) -> dict[str,
         "answer": f"{len(answer.tokens):,} tokens",
         "time to first token": "none came" if first is None else f"{first:.3f} s",
         "speed": "one token only" if rate is None else f"{rate:.1f} tokens/s",
-        "peak memory": f"{peak_memory_bytes() / 1e6:,.0f} MB",
+        "peak memory": f"{peak / 1e6:,.0f} MB",
     }
 
 
-def peak_memory_bytes() -> int:
-    """The most memory that this process has had resident (VmHWM), mapped files included."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) * 1024
-    return 0
+def be_quiet() -> None:
+    """Has transformers keep its advice and its bars to itself; its errors still come."""
+    if "transformers" not in sys.modules:
+        # Said before it is imported, which takes a second and can go on beside the loading.
+        os.environ.update(_QUIET)
+        return
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+
+
+def _check_tokenizer(path: str | Path) -> None:
+    """Refuses a checkpoint folder without a tokenizer before minutes are spent on it."""
+    folder = Path(path).expanduser()
+    if not (folder / "config.json").is_file() or is_exported(folder):
+        return
+    if not find_source(folder).has_tokenizer:
+        raise _without_tokenizer(path)
+
+
+def _without_tokenizer(path: str | Path) -> ModelError:
+    return ModelError(
+        f"{path}: the commands need the model's tokenizer; got none beside the weights. "
+        "Put tokenizer.json and tokenizer_config.json there.",
+        code="missing-tokenizer",
+    )
 
 
 def _how_it_started(model: Any) -> str:
     report = model.report
+    if report.compiled_because is not None and not report.from_cache:
+        return f"compiled anew: {report.compiled_because}"
     if report.from_cache:
         return "started from the compile cache"
     if report.entry_from_cache:
         return "program from the compile cache, compiled anew for this device"
     return "compiled and kept in the compile cache: the next start is quicker"
-
-
-def _be_quiet() -> None:
-    """Has transformers keep its advice and its bars to itself; its errors still come."""
-    import transformers
-
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()

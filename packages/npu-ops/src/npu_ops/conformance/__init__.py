@@ -1,7 +1,8 @@
-"""Whether the device computes what the CPU does, over torch's own databases of ops and modules.
+"""Whether the device computes what the CPU does.
 
-``python -m npu_ops.conformance`` runs it; whether a driver keeps its contract is another question,
-which `npu_runtime.conformance` answers.
+Three suites have one command, ``npu-ops conformance``: the standard op interface (interface/, whose
+cases are in cases/), calls recorded from networks (models/), and torch's own databases (here).
+Whether a driver keeps its contract is another question, which `npu_runtime.conformance` answers.
 """
 
 from .cell import Cell, Outcome

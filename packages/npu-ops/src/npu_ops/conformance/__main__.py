@@ -1,136 +1,189 @@
-"""``python -m npu_ops.conformance``: compares npu with the CPU and prints the verdict."""
+"""``npu-ops conformance``: holds a device against the CPU or a baseline, and prints the verdict."""
 
 from __future__ import annotations
 
 import argparse
-import os
+import base64
+import platform
+import shlex
 import sys
+import time
 from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from npu_ops.config import VARIANT_MODES
+from npu_ops.errors import ConformanceError
 
+from .baseline import BaselineWriter, load_baseline
+from .cases import interface_cases
 from .cell import Cell
-from .operators import CHECKS, DTYPES
-from .supervision import run_tasks
-from .table import failed_cells, summary, write_csv
-from .worker import databases
+from .models import model_cases
+from .options import parse, selection_of
+from .report import REPORTS, Run, reproducer
+from .rules import load_rules
+from .selection import tasks_of
+from .supervision import run_each, run_tasks
+from .table import failed_cells, rates_text, summary
 
-_NAMES = ("ops", "modules", "optimizers")
-_FLOATS = ("float32", "float64")
-_SHOWN = 40  # failures printed; the CSV has all
+__all__ = ["main"]
 
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m npu_ops.conformance",
-        description="Compares npu with the CPU over torch's databases of ops, modules and "
-        "optimizers. Exit code 1 when a cell differs.",
-    )
-    parser.add_argument("databases", nargs="*", metavar="DATABASE", help=f"{', '.join(_NAMES)}")
-    parser.add_argument("--filter", default="", metavar="TEXT", help="subjects that contain TEXT")
-    parser.add_argument(
-        "--dtypes", nargs="+", metavar="D", help="for example float32 (default: all of them)"
-    )
-    parser.add_argument(
-        "--checks", nargs="+", choices=list(CHECKS), default=list(CHECKS), help="of ops"
-    )
-    parser.add_argument("--samples", type=int, metavar="N", help="of each cell (default: all)")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count(), metavar="N", help="processes")
-    parser.add_argument("--timeout", type=float, default=300, metavar="S", help="seconds per task")
-    parser.add_argument(
-        "--variants", choices=VARIANT_MODES, help="of ops that have a program (NPU_OPS_VARIANT)"
-    )
-    parser.add_argument("--csv", type=Path, metavar="FILE", help="where to write all cells")
-    return parser
-
-
-def _tasks(arguments: argparse.Namespace, names: Sequence[str]) -> list[dict[str, Any]]:
-    tasks = []
-    known = databases()
-    for name in names:
-        for index, entry in enumerate(known[name]):
-            subject = entry.formatted_name if name != "optimizers" else entry.name
-            if arguments.filter not in subject:
-                continue
-            tasks += [
-                {
-                    "database": name,
-                    "index": index,
-                    "subject": subject,
-                    "dtype": dtype,
-                    "most_samples": arguments.samples,
-                    **({"checks": _checks(arguments, dtype)} if name == "ops" else {}),
-                }
-                for dtype in _dtypes(name, entry)
-                if not arguments.dtypes or dtype in arguments.dtypes
-            ]
-    return tasks
-
-
-def _dtypes(name: str, entry: Any) -> list[str]:
-    if name != "ops":
-        return list(_FLOATS)
-    supported = entry.supported_dtypes("cpu")
-    return [str(dtype).removeprefix("torch.") for dtype in DTYPES if dtype in supported]
-
-
-def _checks(arguments: argparse.Namespace, dtype: str) -> list[str]:
-    """The first dtype goes through all checks, the others forward."""
-    return [check for check in arguments.checks if check == "forward" or dtype == _FLOATS[0]]
+_SHOWN = 40  # failures printed; a report has all
+_MEGABYTE = 2**20
+_ENDINGS = {"csv": "csv", "html": "html", "junit": "xml"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit code."""
-    parser = _parser()
-    arguments = parser.parse_args(argv)
-    for name in arguments.databases:
-        if name not in _NAMES:
-            parser.error(f"expected one of {', '.join(_NAMES)}; got {name!r}")
-    for dtype in arguments.dtypes or ():
-        if not isinstance(getattr(torch, dtype, None), torch.dtype):
-            parser.error(f"--dtypes: expected names such as float32; got {dtype!r}")
-    tasks = _tasks(arguments, arguments.databases or _NAMES)
+    given = list(sys.argv[1:] if argv is None else argv)
+    arguments = parse(given)
+    if arguments.baseline != "cpu":
+        load_baseline(arguments.baseline)  # before the work: is there one?
+    if arguments.rules:
+        load_rules(arguments.rules)
+    tasks = tasks_of(
+        selection_of(arguments),
+        device=arguments.device,
+        baseline=arguments.baseline,
+        rules=arguments.rules,
+    )
     if not tasks:
-        parser.error("no entry of the databases is left to compare; widen --filter or --dtypes")
+        raise ConformanceError(
+            f"npu-ops conformance: filters that leave something to run; got {shlex.join(given)}. "
+            "Widen them; --list shows what there is.",
+            "conformance-empty",
+        )
+    if arguments.list:
+        for task in tasks:
+            print(task.get("case") or f"{task['subject']} {task['dtype']}")
+        return 0
+    if arguments.save_baseline is not None:
+        return _save(tasks, arguments)
+    return _judge(tasks, arguments, given)
+
+
+def _judge(tasks: list[dict[str, Any]], arguments: argparse.Namespace, given: list[str]) -> int:
     cells: list[Cell] = []
-    done = 0
+    start = time.monotonic()
+    counter = _Counter(len(tasks))
 
     def collect(answer: list[Cell]) -> None:
-        nonlocal done
-        done += 1
+        counter.step()
         cells.extend(answer)
-        if sys.stderr.isatty():
-            print(f"\r{done:,} of {len(tasks):,} ", end="", file=sys.stderr, flush=True)
 
-    run_tasks(
-        tasks,
-        jobs=max(1, arguments.jobs),
-        timeout_s=arguments.timeout,
-        environment={"TORCH_DEVICE_BACKEND_AUTOLOAD": "1"}
-        | ({"NPU_OPS_VARIANT": arguments.variants} if arguments.variants else {}),
-        on_cells=collect,
+    run_tasks(tasks, on_cells=collect, **_pool(arguments))
+    counter.end()
+    cells.sort(key=lambda cell: (cell.suite, cell.check, cell.dtype, cell.subject, cell.case))
+    run = Run(
+        shlex.join(given),
+        arguments.device,
+        _versions(),
+        time.monotonic() - start,
+        _case_options(arguments),
     )
-    if sys.stderr.isatty():
-        print(file=sys.stderr)
-    cells.sort(key=lambda cell: (cell.check, cell.dtype, cell.subject))
     print(summary(cells))
+    print(rates_text(cells))
     failed = failed_cells(cells)
     for cell in failed[:_SHOWN]:
         print(
-            f"{cell.outcome.upper()}  {cell.subject} {cell.dtype} {cell.check}: "
-            f"{cell.failures} of {cell.samples}; {cell.detail}"
+            f"{cell.outcome.upper()}  {cell.case or f'{cell.subject} {cell.dtype}'} {cell.check}: "
+            f"{cell.detail}\n        {reproducer(cell, run.options)}"
         )
     if len(failed) > _SHOWN:
-        print(f"... and {len(failed) - _SHOWN:,} more; --csv FILE writes all")
-    if arguments.csv is not None:
-        write_csv(cells, arguments.csv)
-        print(f"{len(cells):,} cells in {arguments.csv}")
+        print(f"... and {len(failed) - _SHOWN:,} more; --report html|csv|junit writes all")
+    print(f"{len(failed):,} of {len(cells):,} cells failed in {run.duration_s:,.0f} s")
+    if arguments.report:
+        path = arguments.output or Path(f"conformance.{_ENDINGS[arguments.report]}")
+        REPORTS[arguments.report](cells, run, path)
+        print(f"{len(cells):,} cells in {path}")
     return 1 if failed else 0
 
 
+def _save(tasks: list[dict[str, Any]], arguments: argparse.Namespace) -> int:
+    from safetensors.torch import load
+
+    writer = BaselineWriter(
+        arguments.save_baseline,
+        arguments.budget * _MEGABYTE,
+        {"device": arguments.device, "machine": platform.machine(), "versions": _versions()},
+    )
+    known = interface_cases() | model_cases()
+    counter = _Counter(len(tasks))
+    ended: list[Cell] = []
+
+    def collect(task: dict[str, Any], rows: list[Any] | None, end: Cell | None) -> None:
+        counter.step()
+        if end is not None:
+            ended.append(end)
+        for row in rows or ():
+            data = row["data"]
+            tensors = load(base64.b64decode(data)) if data else {}
+            packed = (row["record"], tensors)
+            writer.add(known[task["case"]], row["check"], row["inputs"], packed)
+
+    run_each([task | {"saves": True} for task in tasks], on_answer=collect, **_pool(arguments))
+    counter.end()
+    writer.write()
+    print(
+        f"{len(tasks):,} cases in {arguments.save_baseline}: {writer.size_bytes / _MEGABYTE:,.1f} "
+        f"MB of tensors of at most {arguments.budget:,}"
+    )
+    if writer.left_out:
+        print(f"{len(writer.left_out):,} results did not fit; --budget MB makes room")
+    for cell in ended:
+        print(f"{cell.outcome.upper()}  {cell.case}: {cell.detail}")
+    return 1 if ended else 0
+
+
+def _pool(arguments: argparse.Namespace) -> dict[str, Any]:
+    return {
+        "jobs": max(1, arguments.jobs),
+        "timeout_s": arguments.timeout,
+        "environment": {"TORCH_DEVICE_BACKEND_AUTOLOAD": "1"}
+        | ({"NPU_OPS_VARIANT": arguments.variants} if arguments.variants else {}),
+    }
+
+
+def _case_options(arguments: argparse.Namespace) -> tuple[str, ...]:
+    """What a single case needs beside its id to run as it did here."""
+    named = (
+        ("--device", arguments.device, "npu"),
+        ("--baseline", arguments.baseline, "cpu"),
+        ("--rules", arguments.rules, ""),
+        ("--variants", arguments.variants, None),
+    )
+    return tuple(
+        word for option, value, usual in named if value != usual for word in (option, value)
+    )
+
+
+def _versions() -> str:
+    names = ("npu-ops", "npu-runtime")
+    return ", ".join([f"torch {torch.__version__}", *(f"{n} {version(n)}" for n in names)])
+
+
+class _Counter:
+    """How many tasks are done, on a terminal."""
+
+    def __init__(self, total: int) -> None:
+        self._total = total
+        self._done = 0
+        self._is_shown = sys.stderr.isatty()
+
+    def step(self) -> None:
+        self._done += 1
+        if self._is_shown:
+            text = f"\r{self._done:,} of {self._total:,} "
+            print(text, end="", file=sys.stderr, flush=True)
+
+    def end(self) -> None:
+        if self._is_shown:
+            print(file=sys.stderr)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    from npu_ops.cli import main as _command
+
+    sys.exit(_command(["conformance", *sys.argv[1:]]))

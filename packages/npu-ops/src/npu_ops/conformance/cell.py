@@ -34,7 +34,7 @@ class Cell:
     """One row of the table.
 
     Attributes:
-        subject: Name in torch's database, for example ``"addmm_decomposed"``.
+        subject: Name in torch's database or of the interface, for example ``"addmm_decomposed"``.
         dtype: For example ``"float32"``.
         check: What was compared, for example ``"forward"``.
         outcome: How it ended.
@@ -44,6 +44,10 @@ class Cell:
         programs: How many calls programs served.
         tolerance: What the op may differ by where programs are forced and served, as a share of
             the largest value of a result; nothing elsewhere.
+        suite: `torch`, `interface` or `models`.
+        case: Id of the case, in the suites that have cases.
+        layout: Of the case's tensors.
+        duration_s: Seconds on both sides together, of a case.
     """
 
     subject: str
@@ -55,6 +59,10 @@ class Cell:
     detail: str = ""
     programs: int = 0
     tolerance: str = ""
+    suite: str = "torch"
+    case: str = ""
+    layout: str = ""
+    duration_s: float = 0.0
 
 
 def cell_of(subject: str, dtype: str, check: str, samples: Iterable[Sample]) -> Cell:

@@ -17,6 +17,7 @@ __all__ = [
     "difference",
     "gradients",
     "is_on_npu",
+    "is_rounding",
     "on_cpu",
     "outcome",
     "placement",
@@ -126,11 +127,11 @@ def difference(got: Any, expected: Any, subject: str = "") -> str | None:
     try:
         torch.testing.assert_close(ours, theirs, rtol=most, atol=most, equal_nan=True)
     except (AssertionError, TypeError) as error:
-        return None if is_forced and _is_rounding(ours, theirs, allowed) else str(error)
+        return None if is_forced and is_rounding(ours, theirs, allowed) else str(error)
     return None
 
 
-def _is_rounding(got: Any, expected: Any, allowed: Tolerance) -> bool:
+def is_rounding(got: Any, expected: Any, allowed: Tolerance) -> bool:
     """Whether results of one structure differ by no more than an op's programs may."""
     ours, theirs = tree_leaves(got), tree_leaves(expected)
     return len(ours) == len(theirs) and all(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["EXPECTED", "is_undefined", "stays_on_cpu"]
+__all__ = ["EXPECTED", "UNDEFINED", "is_undefined", "stays_on_cpu"]
 
 # Results that are not a function of the arguments: their place is compared, not their values.
-_UNDEFINED = frozenset(
+UNDEFINED = frozenset(
     {
         "empty",
         "empty_like",
@@ -43,4 +43,4 @@ def stays_on_cpu(op: Any) -> bool:
 
 def is_undefined(op: Any) -> bool:
     """Whether an op's values are whatever the memory held."""
-    return op.name in _UNDEFINED
+    return op.name in UNDEFINED

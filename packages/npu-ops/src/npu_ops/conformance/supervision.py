@@ -10,7 +10,7 @@ from typing import Any
 from .cell import Cell, Outcome
 from .child import Child
 
-__all__ = ["run_tasks"]
+__all__ = ["run_each", "run_tasks"]
 
 _WORKER = "npu_ops.conformance.worker"
 
@@ -32,6 +32,34 @@ def run_tasks(
         environment: Variables that the children have beside this process's own.
         on_cells: Called by one thread at a time.
     """
+
+    def collect(task: dict[str, Any], rows: list[Any] | None, ended: Cell | None) -> None:
+        if ended is not None:
+            on_cells([ended])
+        elif rows is not None:
+            on_cells([Cell(**{**row, "outcome": Outcome(row["outcome"])}) for row in rows])
+
+    run_each(tasks, jobs=jobs, timeout_s=timeout_s, environment=environment, on_answer=collect)
+
+
+def run_each(
+    tasks: Iterable[dict[str, Any]],
+    *,
+    jobs: int,
+    timeout_s: float,
+    environment: dict[str, str],
+    on_answer: Callable[[dict[str, Any], list[Any] | None, Cell | None], object],
+) -> None:
+    """Runs every task once; for tasks whose answers are something else than cells.
+
+    Args:
+        tasks: As for `run_tasks`.
+        jobs: Children at a time.
+        timeout_s: Seconds that one task may take.
+        environment: Variables that the children have beside this process's own.
+        on_answer: Called by one thread at a time with the task and its answer, or with the cell
+            that says how the child ended instead.
+    """
     waiting: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
     for task in tasks:
         waiting.put(task)
@@ -45,9 +73,11 @@ def run_tasks(
             except queue.Empty:
                 child.stop()
                 return
-            cells = _run(child, task, timeout_s)
+            child.give(task)
+            rows = child.answer()
+            ended = _ended(child, task, timeout_s) if rows is None else None
             with lock:
-                on_cells(cells)
+                on_answer(task, rows, ended)
 
     threads = [threading.Thread(target=work) for _ in range(jobs)]
     for thread in threads:
@@ -56,14 +86,18 @@ def run_tasks(
         thread.join()
 
 
-def _run(child: Child, task: dict[str, Any], timeout_s: float) -> list[Cell]:
-    child.give(task)
-    rows = child.answer()
-    if rows is not None:
-        return [Cell(**{**row, "outcome": Outcome(row["outcome"])}) for row in rows]
+def _ended(child: Child, task: dict[str, Any], timeout_s: float) -> Cell:
     outcome, detail = _end_of(child, timeout_s)
-    checks = "any"  # which of them was running is not known
-    return [Cell(task["subject"], task["dtype"], checks, outcome, detail=detail)]
+    return Cell(
+        task["subject"],
+        task["dtype"],
+        "any",  # which check was running is not known
+        outcome,
+        detail=detail,
+        suite=task["suite"],
+        case=task.get("case", ""),
+        layout=task.get("layout", ""),
+    )
 
 
 def _end_of(child: Child, timeout_s: float) -> tuple[Outcome, str]:

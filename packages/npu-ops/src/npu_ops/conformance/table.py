@@ -6,12 +6,30 @@ import csv
 import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from .cell import Cell, Outcome
 from .exceptions import EXPECTED
 
-__all__ = ["failed_cells", "read_csv", "summary", "write_csv"]
+__all__ = ["Rate", "failed_cells", "rates", "rates_text", "read_csv", "summary", "write_csv"]
+
+
+@dataclass(frozen=True)
+class Rate:
+    """How much of an op is right.
+
+    Attributes:
+        suite: Where its cells come from.
+        subject: The op.
+        right: Cells that passed.
+        total: Cells that were compared.
+    """
+
+    suite: str
+    subject: str
+    right: int
+    total: int
 
 
 def failed_cells(cells: Iterable[Cell]) -> list[Cell]:
@@ -55,23 +73,41 @@ def summary(cells: Sequence[Cell]) -> str:
     return "\n".join(rows)
 
 
+def rates(cells: Iterable[Cell]) -> list[Rate]:
+    """The success rate of each op, the lowest first."""
+    total: Counter[tuple[str, str]] = Counter()
+    right: Counter[tuple[str, str]] = Counter()
+    for cell in cells:
+        if cell.outcome is not Outcome.EMPTY:
+            total[cell.suite, cell.subject] += 1
+            right[cell.suite, cell.subject] += cell.outcome is Outcome.PASSED
+    found = [Rate(*key, right[key], count) for key, count in total.items()]
+    return sorted(found, key=lambda rate: (rate.right / rate.total, rate.suite, rate.subject))
+
+
+def rates_text(cells: Iterable[Cell]) -> str:
+    """The ops of which something is wrong, as lines of text, and how many there are."""
+    found = rates(cells)
+    low = [rate for rate in found if rate.right < rate.total]
+    rows = [
+        f"{rate.subject:44}{rate.right:>7,} of {rate.total:>7,}{rate.right / rate.total:>10.2%}"
+        for rate in low
+    ]
+    return "\n".join(
+        [f"{len(found) - len(low):,} of {len(found):,} ops are right throughout", *rows]
+    )
+
+
 def read_csv(path: Path) -> list[Cell]:
     """The cells that `write_csv` wrote."""
     with path.open(newline="", encoding="utf-8") as file:
-        return [
-            Cell(
-                row["subject"],
-                row["dtype"],
-                row["check"],
-                Outcome(row["outcome"]),
-                int(row["samples"]),
-                int(row["failures"]),
-                row["detail"],
-                int(row["programs"]),
-                row["tolerance"],
-            )
-            for row in csv.DictReader(file)
-        ]
+        return [_cell(row) for row in csv.DictReader(file)]
+
+
+def _cell(row: dict[str, str]) -> Cell:
+    kinds = {"outcome": Outcome, "samples": int, "failures": int, "programs": int}
+    kinds["duration_s"] = float
+    return Cell(**{name: kinds.get(name, str)(value) for name, value in row.items()})
 
 
 def write_csv(cells: Iterable[Cell], path: Path) -> None:

@@ -1,11 +1,13 @@
-"""The child process: reads tasks from its standard input, answers each with its cells as JSON.
+"""The child process: reads tasks from its standard input, answers each with a line of JSON.
 
-Why a child: an op that ends the process costs one task, not the run (`supervision.py`).
+Why a child: an op that ends the process costs one task, not the run (`supervision.py`). A task
+names its suite; `selection.py` makes tasks.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import sys
 import warnings
@@ -14,14 +16,21 @@ from typing import Any
 
 import torch
 
+from .baseline import load_baseline
+from .cases.case import Case
+from .cases.run import case_cells, case_records
+from .cases.templates import interface_cases
 from .cell import Cell
+from .models import model_cases
 from .modules import module_cells
 from .operators import operator_cells
 from .optimizers import optimizer_cells
+from .rules import load_rules
 
 __all__ = ["databases", "run_task"]
 
 
+@functools.cache
 def databases() -> dict[str, list[Any]]:
     """The databases of torch.testing by the names that the command takes; takes seconds."""
     from torch.testing._internal.common_methods_invocations import op_db
@@ -36,10 +45,32 @@ _CELLS: dict[str, Callable[..., list[Cell]]] = {
     "modules": module_cells,
     "optimizers": optimizer_cells,
 }
+_CASES: dict[str, Callable[[], dict[str, Case]]] = {
+    "interface": interface_cases,
+    "models": model_cases,
+}
 
 
-def run_task(entry: Any, task: dict[str, Any]) -> list[Cell]:
-    """The cells of one entry and dtype."""
+def run_task(task: dict[str, Any]) -> list[Any]:
+    """The rows of a task: its cells, or the records of a case where a baseline is made."""
+    if task["suite"] == "torch":
+        return [dataclasses.asdict(cell) for cell in _torch_cells(task)]
+    case = _CASES[task["suite"]]()[task["case"]]
+    if task.get("saves"):
+        return case_records(case, task["device"])
+    cells = case_cells(
+        case,
+        device=task["device"],
+        baseline=None if task["baseline"] == "cpu" else load_baseline(task["baseline"]),
+        rules=load_rules(task["rules"]) if task["rules"] else None,
+        checks=tuple(task["checks"]) if task["checks"] else None,
+    )
+    return [dataclasses.asdict(cell) for cell in cells]
+
+
+def _torch_cells(task: dict[str, Any]) -> list[Cell]:
+    """The cells of one entry of a database and dtype."""
+    entry = databases()[task["database"]][task["index"]]
     dtype = getattr(torch, task["dtype"])
     options = {"most_samples": task["most_samples"]}
     if task["database"] == "ops":
@@ -48,15 +79,13 @@ def run_task(entry: Any, task: dict[str, Any]) -> list[Cell]:
 
 
 def main() -> None:
+    """Answers tasks until there are no more."""
     answers = sys.stdout
     sys.stdout = sys.stderr  # what an op prints is no answer
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    known = databases()
     for line in sys.stdin:
-        task = json.loads(line)
-        cells = run_task(known[task["database"]][task["index"]], task)
-        answers.write(json.dumps([dataclasses.asdict(cell) for cell in cells]) + "\n")
+        answers.write(json.dumps(run_task(json.loads(line))) + "\n")
         answers.flush()
 
 

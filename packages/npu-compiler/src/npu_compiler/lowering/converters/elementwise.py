@@ -138,6 +138,16 @@ def convert_atan2(ctx: Context, self: Operand, other: Operand) -> Any:
     ctx.refuse("atan2 has no counterpart")
 
 
+@converter(aten.neg.default)
+def convert_neg(ctx: Context, self: Operand) -> Any:
+    dtype = ctx.out_dtype()
+    value = ctx.get(self, dtype)
+    if not dtype.is_floating_point:
+        return ops.negative(value)
+    # As a product, the CPU plugin finds rotary embeddings (OpenVINO 2026.4.1).
+    return ops.multiply(value, ctx.number(-1.0, dtype))
+
+
 def _unary(key: Any, make: Callable[[ov.Output], Any], *, floats_only: bool = True) -> None:
     """Registers an op of one operand, named after its overload."""
 
@@ -154,7 +164,6 @@ def _unary(key: Any, make: Callable[[ov.Output], Any], *, floats_only: bool = Tr
 
 _ROUNDING = (ops.floor, ops.ceiling)
 
-_unary(aten.neg.default, ops.negative)
 _unary(aten.abs.default, ops.abs)
 _unary(aten.exp.default, ops.exp)
 _unary(aten.log.default, ops.log)

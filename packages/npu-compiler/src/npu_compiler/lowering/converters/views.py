@@ -206,7 +206,10 @@ def convert_cat(ctx: Context, tensors: Sequence[fx.Node], dim: int) -> Any:
     real = [part for part in tensors if ctx.sizes(part) != (0,) or ctx.out_rank() == 1]
     if len(real) == 1:
         return ctx.get(real[0], dtype)
-    return ops.concat([ctx.get(part, dtype) for part in real], ctx.axis(real[0], dim))
+    axis = ctx.axis(real[0], dim)
+    if axis == ctx.out_rank() - 1:
+        axis = -1  # said so, the CPU plugin finds rotary embeddings (OpenVINO 2026.4.1)
+    return ops.concat([ctx.get(part, dtype) for part in real], axis)
 
 
 @converter(aten.stack.default, compute=False)

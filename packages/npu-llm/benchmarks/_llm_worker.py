@@ -1,0 +1,222 @@
+"""One engine with one model in one process: loads it, generates, and prints what it measured.
+
+    python _llm_worker.py JOB    (a Job as JSON; the result is the last line of standard output)
+
+Run with the interpreter that has the engine. Rounds, and which engine is next, are llm.py's work.
+An engine is a function that loads and returns `generate(prompt, new_tokens)`, which gives the
+tokens, the seconds to the first one and the seconds from there to the last.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+__all__ = ["ENGINES", "Job"]
+
+Answer = tuple[list[int], float, float]
+Generate = Callable[[list[int], int], Answer]
+_QUIET = {"do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+_WARM_UP_TOKENS = 4
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a process shall do.
+
+    Attributes:
+        engine: a key of ENGINES.
+        place: the engine's form of the weights.
+        precision: float32, bfloat16, int8 or int4.
+        properties: OpenVINO's, for the peers that run on it; empty for their own defaults.
+        prompts: for each length the token ids of several prompts, the first of them to warm up. No
+            prompt comes twice: engines keep what they computed for the start of a former one.
+        new_tokens: how many to generate.
+        threads: how many to compute with.
+        cache: a folder that npu-llm may keep compiled models in.
+    """
+
+    engine: str
+    place: str
+    precision: str
+    properties: dict[str, str]
+    prompts: list[list[list[int]]]
+    new_tokens: int
+    threads: int
+    cache: str
+
+
+class Clock:
+    """A streamer of transformers that notes when tokens come."""
+
+    def __init__(self) -> None:
+        self.times: list[float] = []
+
+    def put(self, value: Any) -> None:
+        """Takes the prompt, then each token."""
+        self.times.append(time.perf_counter())
+
+    def end(self) -> None:
+        """Has nothing to do."""
+
+
+def through_transformers(model: Any) -> Generate:
+    """generate() of transformers, which ours and optimum-intel's models have too."""
+    import torch
+
+    def generate(prompt: list[int], new_tokens: int) -> Answer:
+        ids = torch.tensor([prompt])
+        clock = Clock()
+        started = time.perf_counter()
+        with torch.no_grad():
+            output = model.generate(
+                input_ids=ids,
+                attention_mask=torch.ones_like(ids),
+                streamer=clock,
+                max_new_tokens=new_tokens,
+                **_QUIET,
+            )
+        first, last = clock.times[1], clock.times[-1]
+        return output[0, len(prompt) :].tolist(), first - started, last - first
+
+    return generate
+
+
+def load_npu_llm(job: Job, pipeline: str) -> Generate:
+    import torch
+
+    from npu_llm import NPUModelForCausalLM
+
+    torch.set_num_threads(job.threads)
+    model = NPUModelForCausalLM.from_pretrained(
+        job.place, dtype=job.precision, pipeline=pipeline, cache_dir=Path(job.cache)
+    )
+    return through_transformers(model)
+
+
+def load_transformers(job: Job) -> Generate:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    torch.set_num_threads(job.threads)
+    dtype = getattr(torch, job.precision)
+    return through_transformers(AutoModelForCausalLM.from_pretrained(job.place, dtype=dtype).eval())
+
+
+def load_optimum(job: Job) -> Generate:
+    import torch
+    from optimum.intel import OVModelForCausalLM
+
+    torch.set_num_threads(job.threads)
+    properties = {**job.properties, "INFERENCE_NUM_THREADS": str(job.threads)}
+    return through_transformers(OVModelForCausalLM.from_pretrained(job.place, ov_config=properties))
+
+
+def load_genai(job: Job, backend: str) -> Generate:
+    import numpy
+    import openvino
+    import openvino_genai
+
+    properties = {"INFERENCE_NUM_THREADS": job.threads, **job.properties}
+    pipeline = openvino_genai.LLMPipeline(job.place, "CPU", ATTENTION_BACKEND=backend, **properties)
+
+    def generate(prompt: list[int], new_tokens: int) -> Answer:
+        config = openvino_genai.GenerationConfig(
+            max_new_tokens=new_tokens, ignore_eos=True, do_sample=False
+        )
+        ids = openvino.Tensor(numpy.array([prompt], dtype=numpy.int64))
+        started = time.perf_counter()
+        result = pipeline.generate(ids, config)
+        total = time.perf_counter() - started
+        # Its own figure: a streamer in Python would cost it a call per token.
+        first = result.perf_metrics.get_ttft().mean / 1e3
+        return list(result.tokens[0]), first, total - first
+
+    return generate
+
+
+def load_llama_cpp(job: Job) -> Generate:
+    """llama.cpp by its C interface: the Python class above it copies the logits of each token."""
+    import llama_cpp
+
+    silent = llama_cpp.llama_log_callback(lambda *_: None)
+    llama_cpp.llama_log_set(silent, ctypes.c_void_p(0))
+    llama_cpp.llama_backend_init()
+    model_options = llama_cpp.llama_model_default_params()
+    model = llama_cpp.llama_model_load_from_file(job.place.encode(), model_options)
+    if not model:
+        raise SystemExit(f"llama.cpp does not load {job.place}")
+    options = llama_cpp.llama_context_default_params()
+    longest = max(len(prompt) for group in job.prompts for prompt in group)
+    options.n_ctx = longest + job.new_tokens
+    options.n_batch = max(longest, 32)
+    options.n_threads = options.n_threads_batch = job.threads
+    context = llama_cpp.llama_init_from_model(model, options)
+    sampler = llama_cpp.llama_sampler_init_greedy()
+    memory = llama_cpp.llama_get_memory(context)
+
+    def decode(tokens: Any, count: int) -> int:
+        if llama_cpp.llama_decode(context, llama_cpp.llama_batch_get_one(tokens, count)):
+            raise SystemExit("llama_decode failed")
+        return int(llama_cpp.llama_sampler_sample(sampler, context, -1))
+
+    def generate(prompt: list[int], new_tokens: int) -> Answer:
+        llama_cpp.llama_memory_clear(memory, True)
+        started = time.perf_counter()
+        answer = [decode((ctypes.c_int32 * len(prompt))(*prompt), len(prompt))]
+        first = time.perf_counter()
+        one = (ctypes.c_int32 * 1)()
+        while len(answer) < new_tokens:
+            one[0] = answer[-1]
+            answer.append(decode(one, 1))
+        return answer, first - started, time.perf_counter() - first
+
+    # The callback must live as long as the library may call it.
+    generate.silent = silent  # type: ignore[attr-defined]
+    return generate
+
+
+ENGINES: dict[str, Callable[[Job], Generate]] = {
+    "npu-llm": lambda job: load_npu_llm(job, "dynamic"),
+    "npu-llm static": lambda job: load_npu_llm(job, "static"),
+    "openvino-genai": lambda job: load_genai(job, "PA"),
+    "openvino-genai sdpa": lambda job: load_genai(job, "SDPA"),
+    "optimum-intel": load_optimum,
+    "llama.cpp": load_llama_cpp,
+    "transformers": load_transformers,
+}
+
+
+def memory_bytes() -> dict[str, int]:
+    """What the kernel counts of this process: VmHWM, the most resident; RssAnon, without files."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    fields = dict(line.split(":", 1) for line in lines)
+    return {name: int(fields[name].split()[0]) * 1024 for name in ("VmHWM", "RssAnon")}
+
+
+def main(job: Job) -> None:
+    started = time.perf_counter()
+    generate = ENGINES[job.engine](job)
+    load_s = time.perf_counter() - started
+    runs = []
+    for warm_up, *prompts in job.prompts:
+        generate(warm_up, _WARM_UP_TOKENS)
+        for prompt in prompts:
+            tokens, first_s, rest_s = generate(prompt, job.new_tokens)
+            if len(tokens) != job.new_tokens:
+                raise SystemExit(f"{job.engine} gave {len(tokens)} tokens, not {job.new_tokens}")
+            token_s = rest_s / (job.new_tokens - 1)
+            runs.append(
+                {"prompt": len(prompt), "first_s": first_s, "token_s": token_s, "tokens": tokens}
+            )
+    print(json.dumps({"load_s": load_s, "runs": runs, "memory": memory_bytes()}))
+
+
+if __name__ == "__main__":
+    main(Job(**json.loads(sys.argv[1])))

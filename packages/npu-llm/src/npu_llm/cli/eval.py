@@ -1,0 +1,126 @@
+"""`npu-llm eval`: a model's perplexity on a text, next to other precisions of it.
+
+Measuring is npu_llm.evaluation's work.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from npu_llm.cli.arguments import add_model, positive
+from npu_llm.cli.bench import check_writable, write_output
+from npu_llm.errors import OptionError
+from npu_llm.precision import parse_precision
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Parses the arguments, measures, and prints a table.
+
+    Returns:
+        The exit code: 1 where --max-loss was given and the loss is above it, else 0.
+    """
+    parser = argparse.ArgumentParser(
+        prog="npu-llm eval",
+        description="Measures perplexity on a text: how well the model foretells it, lower is "
+        "better. The table goes to standard output.",
+    )
+    add_model(parser)
+    parser.add_argument(
+        "--text", metavar="FILE", type=Path, help="in UTF-8 (default: one that comes with npu-llm)"
+    )
+    parser.add_argument(
+        "--compare",
+        metavar="DTYPE,DTYPE",
+        default="float32",
+        help="measure these precisions of the same model first, and say what is lost to the first "
+        'of them; "none" for none (default: float32)',
+    )
+    parser.add_argument(
+        "--original", metavar="PATH", help="where they come from, for an exported folder"
+    )
+    parser.add_argument(
+        "--window", metavar="N", type=positive, default=256,
+        help="tokens that are read at once (default: 256)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--stride", metavar="N", type=positive,
+        help="tokens from one window to the next (default: the window)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--max-loss", metavar="PERCENT", type=float, help="end with exit code 1 for more"
+    )
+    parser.add_argument("--json", metavar="FILE", type=Path, help="write the figures there too")
+    options = parser.parse_args(arguments)
+    check_writable(options.json)
+    return _run(options)
+
+
+def _run(options: argparse.Namespace) -> int:
+    compared = [] if options.compare == "none" else options.compare.split(",")
+    for name in compared:
+        parse_precision(name)
+    if options.max_loss is not None and not compared:
+        raise OptionError(
+            "--max-loss: must come with a precision to compare with; got --compare none. Leave "
+            "one of them away.",
+            code="eval-compare",
+        )
+    # Heavy: a mistyped command should not wait for them.
+    from npu_llm.evaluation import default_text, read_text
+
+    text = default_text() if options.text is None else read_text(options.text)
+    results = []
+    for name in compared:
+        path = options.model if options.original is None else options.original
+        other = argparse.Namespace(**{**vars(options), "model": path, "dtype": name})
+        results.append(_measure(other, text))
+    results.append(_measure(options, text))
+    last = results[-1]
+    _print(results, has_exact=bool(compared))
+    loss = last.loss(results[0])
+    if options.json is not None:
+        rows = [asdict(one) | {"loss": one.loss(results[0])} for one in results]
+        write_output(options.json, json.dumps(rows, indent=2) + "\n")
+    return int(options.max_loss is not None and not loss * 100 <= options.max_loss)
+
+
+def _measure(options: argparse.Namespace, text: str) -> Any:
+    from npu_llm.cli.display import Display
+    from npu_llm.cli.session import start
+    from npu_llm.evaluation import evaluate
+
+    model = start(options, Display())
+    result = evaluate(model, text, window=options.window, stride=options.stride)
+    del model
+    gc.collect()  # the next one needs the memory
+    return result
+
+
+def _print(results: Sequence[Any], *, has_exact: bool) -> None:
+    first = results[0]
+    table = Table(pad_edge=False)
+    table.add_column("precision")
+    table.add_column("perplexity", justify="right")
+    if has_exact:
+        table.add_column("loss", justify="right")
+    for number, one in enumerate(results):
+        cells = [one.precision, f"{one.perplexity:.3f}"]
+        if has_exact:
+            cells.append(f"{one.loss(first):+.2%}" if number else "")
+        table.add_row(*cells)
+    console = Console(highlight=False, markup=False, soft_wrap=True)
+    console.print(
+        f"{first.tokens:,} tokens in windows of {first.window:,}, stride {first.stride:,}"
+    )
+    console.print(table)

@@ -1,0 +1,187 @@
+"""`npu-llm info`: what a model is, what memory it needs, and what would run it, without loading it.
+
+Reading the facts is npu_llm.facts' work, estimating npu_llm.memory's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+import npu_runtime
+from npu_llm.exported import is_exported, open_exported
+from npu_llm.facts import ModelFacts, read_facts
+from npu_llm.memory import available_bytes, cache_bytes_per_token, estimate, weights_bytes
+from npu_llm.pipelines import PipelineName, choose_pipeline
+from npu_llm.precision import PRECISIONS, cache_dtype
+from npu_llm.source import DEFAULT_WEIGHTS, find_installed_weights, find_source
+
+__all__ = ["describe", "main"]
+
+_CONTEXTS = (1024, 4096, 32768)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Parses the arguments and prints what is known of the model; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="npu-llm info",
+        description="Says what a model is, what memory it needs in each precision, and whether "
+        "that is there. No weights are read.",
+    )
+    parser.add_argument(
+        "model",
+        metavar="MODEL",
+        nargs="?",
+        help="GGUF file, checkpoint folder, exported folder, or name on the hub; by default the "
+        f"weights of the installed {DEFAULT_WEIGHTS}",
+    )
+    parser.add_argument("--json", action="store_true", help="print it as JSON")
+    options = parser.parse_args(arguments)
+    said = describe(options.model)
+    if options.json:
+        print(json.dumps(said, indent=2))
+    else:
+        _print(said)
+    return 0
+
+
+def describe(name_or_path: str | Path | None) -> dict[str, Any]:
+    """Returns what `npu-llm info --json` prints.
+
+    Args:
+        name_or_path: a model; None for the installed weights.
+
+    Raises:
+        ModelError: for what is no model, or a damaged one.
+    """
+    model = _identify(name_or_path)
+    facts = model.facts
+    device = npu_runtime.device_info()
+    available = available_bytes()
+    contexts = _contexts(facts)
+    rows = []
+    for name in model.precisions:
+        precision = PRECISIONS[name]
+        needs = {context: estimate(facts, precision, max_context=context) for context in contexts}
+        weights, per_token = (
+            weights_bytes(facts, precision),
+            cache_bytes_per_token(facts, precision),
+        )
+        spare = available - weights - needs[contexts[0]].working_bytes
+        rows.append(
+            {
+                "precision": name,
+                "computed_in": str(cache_dtype(precision)).removeprefix("torch."),
+                "weights_bytes": weights,
+                "cache_bytes_per_token": per_token,
+                "total_bytes": {
+                    str(context): need.running_bytes for context, need in needs.items()
+                },
+                "first_start_bytes": needs[contexts[0]].first_start_bytes,
+                "max_context_that_fits": max(spare // per_token, 0) if per_token else None,
+            }
+        )
+    return {
+        "model": model.name,
+        "path": str(model.path),
+        "kind": model.kind,
+        "facts": facts.as_dict(),
+        "memory": {"available_bytes": available, "precisions": rows},
+        "device": {
+            "device": device.device,
+            "full_name": device.full_name,
+            "reason": device.reason,
+            "pipeline": choose_pipeline(model.pipeline, device.device),
+        },
+    }
+
+
+@dataclass(frozen=True)
+class _Model:
+    name: str
+    path: Path
+    kind: str
+    facts: ModelFacts
+    precisions: tuple[str, ...]
+    pipeline: PipelineName | None  # of an exported folder
+
+
+def _identify(name_or_path: str | Path | None) -> _Model:
+    if name_or_path is not None and is_exported(Path(name_or_path).expanduser()):
+        entry = open_exported(Path(name_or_path).expanduser())
+        facts = ModelFacts(**entry.about["facts"])
+        kind = f"exported folder, {entry.precision.name}"
+        precisions = (entry.precision.name,)
+        return _Model(entry.name, entry.folder, kind, facts, precisions, entry.pipeline)
+    source = find_installed_weights() if name_or_path is None else find_source(name_or_path)
+    kind = "transformers checkpoint" if source.gguf_file is None else "GGUF file"
+    return _Model(source.name, source.path, kind, read_facts(source), tuple(PRECISIONS), None)
+
+
+def _contexts(facts: ModelFacts) -> list[int]:
+    """The lengths to show: usual ones that the model was made for, and its own."""
+    bound = facts.context_length
+    if bound is None:
+        return list(_CONTEXTS)
+    return [context for context in _CONTEXTS if context < bound] + [bound]
+
+
+def _print(said: dict[str, Any]) -> None:
+    console = Console(highlight=False, markup=False, soft_wrap=not sys.stdout.isatty())
+    facts, device, memory = said["facts"], said["device"], said["memory"]
+    context = facts["context_length"]
+    about = Table(show_header=False, pad_edge=False, box=None)
+    for name, value in {
+        "model": f"{said['model']} ({said['kind']})",
+        "architecture": facts["architecture"],
+        "parameters": f"{facts['parameters'] / 1e6:,.1f} million",
+        "layers": f"{facts['layers']}, {facts['hidden_size']:,} wide",
+        "heads": f"{facts['heads']} of {facts['head_dim']}, {facts['kv_heads']} of keys and values",
+        "vocabulary": f"{facts['vocabulary']:,} tokens",
+        "context": "no bound" if context is None else f"{context:,} tokens",
+        "runs on": f"{device['device']}, {device['full_name']} ({device['reason']})",
+        "pipeline": device["pipeline"],
+        "computes in": " or ".join(
+            dict.fromkeys(row["computed_in"] for row in memory["precisions"])
+        ),
+        "memory": f"{memory['available_bytes'] / 1e9:.1f} GB are available",
+    }.items():
+        about.add_row(name, str(value))
+    console.print(about)
+    console.print()
+    console.print(_memory_table(memory))
+
+
+def _memory_table(memory: dict[str, Any]) -> Table:
+    table = Table(title="memory by precision and context, in GB", title_justify="left")
+    table.add_column("precision")
+    table.add_column("weights", justify="right")
+    for context in memory["precisions"][0]["total_bytes"]:
+        table.add_column(f"{int(context):,} tokens", justify="right")
+    table.add_column("first start", justify="right")
+    table.add_column("fits")
+    for row in memory["precisions"]:
+        totals = list(row["total_bytes"].values())
+        table.add_row(
+            row["precision"],
+            f"{row['weights_bytes'] / 1e9:.2f}",
+            *(f"{total / 1e9:.2f}" for total in totals),
+            f"{row['first_start_bytes'] / 1e9:.2f}",
+            _fits(row, totals, memory["available_bytes"]),
+        )
+    return table
+
+
+def _fits(row: dict[str, Any], totals: list[int], available: int) -> str:
+    if all(total <= available for total in totals):
+        return "yes" if row["first_start_bytes"] <= available else "once exported elsewhere"
+    tokens = row["max_context_that_fits"]
+    return f"up to {tokens:,} tokens" if tokens else "no"

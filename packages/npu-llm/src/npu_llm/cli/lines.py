@@ -1,0 +1,97 @@
+"""Reads what is typed: with editing and a history in a terminal, plainly from a pipe.
+
+What the lines mean is npu_llm.cli.chat's business.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from pathlib import Path
+
+__all__ = ["LineReader"]
+
+_PROMPT, _MORE = "> ", "... "
+_BLOCK = '"""'
+_HISTORY_LINES = 1000
+
+
+class LineReader:
+    """Reads messages from standard input, of one line or several."""
+
+    def __init__(self, history: Path) -> None:
+        """Prepares reading.
+
+        Args:
+            history: the file that keeps what is typed into a terminal. One that cannot be read or
+                written is done without.
+        """
+        self._history = history
+        self._has_history = False
+
+    @property
+    def can_edit(self) -> bool:
+        """Whether there is a terminal to edit a draft in."""
+        return sys.stdin.isatty() and sys.stdout.isatty()
+
+    def read(self, draft: str = "") -> str | None:
+        """The next message; None at the end of the input.
+
+        Args:
+            draft: what stands in the line already, where there is a terminal to edit it in.
+
+        Raises:
+            KeyboardInterrupt: for Ctrl-C.
+        """
+        line = self._line(_PROMPT, draft)
+        if line is None:
+            return None
+        if line.strip() == _BLOCK:
+            return self._block()
+        lines = [line]
+        while lines[-1].endswith("\\"):
+            lines[-1] = lines[-1].removesuffix("\\")
+            following = self._line(_MORE)
+            if following is None:
+                break
+            lines.append(following)
+        return "\n".join(lines)
+
+    def _block(self) -> str:
+        lines: list[str] = []
+        while (line := self._line(_MORE)) is not None and line.strip() != _BLOCK:
+            lines.append(line)
+        return "\n".join(lines)
+
+    def _line(self, prompt: str, draft: str = "") -> str | None:
+        if self.can_edit:
+            return self._typed(prompt, draft)
+        if sys.stdin.isatty():
+            # input() would write its prompt among the answers.
+            print(prompt, end="", file=sys.stderr, flush=True)
+        line = sys.stdin.readline()
+        return line.removesuffix("\n") if line else None
+
+    def _typed(self, prompt: str, draft: str) -> str | None:
+        import readline  # line editing and recall for input()
+
+        if not self._has_history:
+            self._has_history = True
+            readline.set_history_length(_HISTORY_LINES)
+            with contextlib.suppress(OSError):
+                readline.read_history_file(self._history)
+        readline.set_startup_hook(lambda: readline.insert_text(draft))
+        try:
+            line = input(prompt)
+        except EOFError:
+            print(file=sys.stderr)
+            return None
+        finally:
+            readline.set_startup_hook()
+        if line:
+            # At once and not at the end, which a chat that is killed does not reach.
+            with contextlib.suppress(OSError):
+                self._history.parent.mkdir(parents=True, exist_ok=True)
+                self._history.touch(mode=0o600)
+                readline.append_history_file(1, self._history)
+        return line

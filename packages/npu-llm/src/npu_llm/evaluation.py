@@ -1,0 +1,99 @@
+"""Perplexity of a model on a text, alone or next to another precision of the same model.
+
+The sum over windows is npu_compiler.quantize.perplexity's; the text that is measured by default
+lies beside this module as evaluation.txt and was written for it. Printing is npu_llm.cli.eval's
+work.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from npu_compiler.quantize import perplexity
+from npu_llm.errors import OptionError
+
+__all__ = ["EvaluationResult", "default_text", "evaluate", "read_text"]
+
+
+@dataclass(frozen=True)
+class EvaluationResult:
+    """A model's perplexity on a text.
+
+    Attributes:
+        precision: name of the model's precision.
+        perplexity: exp of the mean negative log-likelihood of a scored token.
+        tokens: how many the text has.
+        window: tokens per call.
+        stride: tokens from one window to the next.
+    """
+
+    precision: str
+    perplexity: float
+    tokens: int
+    window: int
+    stride: int
+
+    def loss(self, exact: EvaluationResult) -> float:
+        """By how much the perplexity is above another's: 0.01 for 1 %."""
+        return self.perplexity / exact.perplexity - 1
+
+
+def evaluate(
+    model: Any, text: str, *, window: int = 256, stride: int | None = None
+) -> EvaluationResult:
+    """Measures a model's perplexity.
+
+    Args:
+        model: an NPUModelForCausalLM that has a tokenizer.
+        text: at least one window of tokens.
+        window: tokens per call; each is scored with those before it in its window.
+        stride: tokens from one window to the next; by default the window, without overlap.
+
+    Raises:
+        OptionError: [eval-text] for a text that is shorter than a window, a window of less than 2
+            tokens or of more than the model's context, or a stride that is not from 1 to window.
+    """
+    step = window if stride is None else stride
+    tokens = model.tokenizer(text, return_tensors="pt", verbose=False)["input_ids"][0]
+    bound = model.context_length
+    fits = bound is None or window <= bound
+    if window < 2 or not 1 <= step <= window or len(tokens) < window or not fits:
+        context = "no bound" if bound is None else f"{bound:,} tokens"
+        raise OptionError(
+            "evaluate: a text must have one window of tokens at least, a window from 2 to the "
+            f"context's length, stride 1 to window; got {len(tokens):,} tokens, window {window:,}, "
+            f"stride {step:,}, context of {context}. Pass a longer text or a smaller window.",
+            code="eval-text",
+        )
+
+    def logits(part: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = model(part, use_cache=False).logits
+        return found
+
+    value = perplexity(logits, tokens, window=window, stride=step)
+    return EvaluationResult(model.precision.name, value, len(tokens), window, step)
+
+
+def default_text() -> str:
+    """The text that comes with this package: a story, explanations and minutes, 2,100 words."""
+    return (resources.files("npu_llm") / "evaluation.txt").read_text(encoding="utf-8")
+
+
+def read_text(file: Path) -> str:
+    """Reads a text in UTF-8.
+
+    Raises:
+        OptionError: [eval-text] for a file that cannot be read, or that is no text.
+    """
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as failure:
+        reason = failure.strerror if isinstance(failure, OSError) else "bytes that are not UTF-8"
+        raise OptionError(
+            f"{file}: must be a text in UTF-8; got {reason}. Pass another file.", code="eval-text"
+        ) from failure

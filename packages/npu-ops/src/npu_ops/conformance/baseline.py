@@ -1,0 +1,214 @@
+"""Results of cases on one machine, kept for another: tensors in safetensors, the rest in JSON.
+
+A directory holds `baseline.json` and one file of tensors for each op. No pickle: a baseline comes
+from elsewhere, and reading it must run nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import zlib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from npu_ops.errors import ConformanceError
+
+from .cases.case import Case
+from .cases.evaluation import Evaluation
+
+__all__ = ["Baseline", "BaselineWriter", "checksum", "load_baseline", "pack", "unpack"]
+
+_FORMAT = 1
+_INDEX = "baseline.json"
+Packed = tuple[dict[str, Any], dict[str, torch.Tensor]]
+
+
+def checksum(case: Case) -> int:
+    """Of a case's inputs: two machines that make others must not be compared."""
+    sums = 0
+    for value in _tensors(case.make_arguments()):
+        plain = value.detach().resolve_conj().contiguous().flatten()
+        sums = zlib.crc32(plain.view(torch.uint8).numpy().tobytes(), sums)
+    return sums
+
+
+def pack(evaluation: Evaluation, given: list[torch.Tensor]) -> Packed:
+    """An evaluation as plain data and tensors by name.
+
+    Args:
+        evaluation: What is to be kept.
+        given: The tensors among its arguments before the call; one that stayed is not kept again.
+    """
+    tensors: dict[str, torch.Tensor] = {}
+
+    def keep(name: str, value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return {"value": value}
+        # A copy: the same memory under two names is refused by safetensors.
+        tensors[name] = value.detach().resolve_conj().resolve_neg().contiguous().clone()
+        return {"tensor": name}
+
+    def kept(index: int, after: torch.Tensor) -> Any:
+        return None if _is_same(after, given[index]) else keep(f"argument{index}", after)
+
+    record = {
+        "results": [keep(f"result{i}", value) for i, value in enumerate(evaluation.results)],
+        "arguments": [kept(i, value) for i, value in enumerate(evaluation.arguments)],
+        "error": evaluation.error,
+    }
+    return record, tensors
+
+
+def unpack(
+    record: dict[str, Any], tensors: dict[str, torch.Tensor], given: list[torch.Tensor]
+) -> Evaluation:
+    """The evaluation that `pack` took apart."""
+
+    def found(entry: Any, index: int) -> Any:
+        if entry is None:
+            return given[index]
+        return tensors[entry["tensor"]] if "tensor" in entry else entry["value"]
+
+    return Evaluation(
+        [found(entry, index) for index, entry in enumerate(record["results"])],
+        [found(entry, index) for index, entry in enumerate(record["arguments"])],
+        record["error"],
+    )
+
+
+def _is_same(after: torch.Tensor, before: torch.Tensor) -> bool:
+    return (
+        after.dtype == before.dtype
+        and after.shape == before.shape
+        and bool(torch.equal(after.nan_to_num(), before.nan_to_num()))
+        and bool(torch.equal(after.isnan(), before.isnan()))
+    )
+
+
+@dataclass
+class BaselineWriter:
+    """Collects evaluations and writes the directory at the end.
+
+    Attributes:
+        place: The directory.
+        budget_bytes: What all tensors together may have; a case past it is left out by its id.
+        facts: What is said of the machine.
+    """
+
+    place: Path
+    budget_bytes: int
+    facts: dict[str, str]
+    size_bytes: int = 0
+    left_out: list[str] = field(default_factory=list)
+    _cases: dict[str, Any] = field(default_factory=dict)
+    _tensors: dict[str, dict[str, torch.Tensor]] = field(default_factory=dict)
+
+    def add(self, case: Case, check: str, inputs: int, packed: Packed) -> None:
+        """Takes one evaluation, or notes that there was no room for it.
+
+        Args:
+            case: Whose it is.
+            check: For which check.
+            inputs: The checksum of the case's inputs.
+            packed: What `pack` made.
+        """
+        record, tensors = packed
+        size = sum(tensor.nbytes for tensor in tensors.values())
+        if self.size_bytes + size > self.budget_bytes:
+            self.left_out.append(f"{case.id}/{check}")
+            return
+        self.size_bytes += size
+        entry = self._cases.setdefault(case.id, {"inputs": inputs, "checks": {}})
+        entry["checks"][check] = record
+        of_op = self._tensors.setdefault(case.op, {})
+        of_op.update({f"{case.id}/{check}/{name}": value for name, value in tensors.items()})
+
+    def write(self) -> None:
+        """Writes the files; the index last, so that a half-written directory is none."""
+        from safetensors.torch import save_file
+
+        self.place.mkdir(parents=True, exist_ok=True)
+        for op, tensors in sorted(self._tensors.items()):
+            save_file(tensors, self.place / f"{op}.safetensors")
+        index = {
+            "format": _FORMAT,
+            "facts": self.facts,
+            "budget_bytes": self.budget_bytes,
+            "size_bytes": self.size_bytes,
+            "left_out": sorted(self.left_out),
+            "cases": self._cases,
+        }
+        (self.place / _INDEX).write_text(json.dumps(index), encoding="utf-8")
+
+
+class Baseline:
+    """A directory that `BaselineWriter` wrote."""
+
+    def __init__(self, place: Path) -> None:
+        """Reads the index; tensors are read when a case asks for them.
+
+        Raises:
+            ConformanceError: [conformance-baseline] when there is none, or one of another format.
+        """
+        try:
+            index = json.loads((place / _INDEX).read_text(encoding="utf-8"))
+            known = index["format"] == _FORMAT
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise self._error(place, f"{type(error).__name__}: {error}") from error
+        if not known:
+            raise self._error(place, f"format {index['format']}")
+        self._place = place
+        self._cases: dict[str, Any] = index["cases"]
+        self.facts: dict[str, str] = index["facts"]
+
+    def expected(self, case: Case, check: str) -> Evaluation | None:
+        """What the other machine got; None when it was not kept.
+
+        Raises:
+            ConformanceError: [conformance-inputs] when this machine makes other inputs.
+        """
+        from safetensors import safe_open
+
+        entry = self._cases.get(case.id)
+        record = entry["checks"].get(check) if entry is not None else None
+        if entry is None or record is None:
+            return None
+        if entry["inputs"] != checksum(case):
+            raise ConformanceError(
+                f"{case.id}: a baseline is for the inputs that it was made from; this machine "
+                "makes others. Make the baseline again with this version of npu-ops.",
+                "conformance-inputs",
+            )
+        names = [
+            part["tensor"]
+            for part in (*record["results"], *record["arguments"])
+            if part is not None and "tensor" in part
+        ]
+        tensors = {}
+        if names:
+            with safe_open(self._place / f"{case.op}.safetensors", "pt") as file:
+                tensors = {name: file.get_tensor(f"{case.id}/{check}/{name}") for name in names}
+        return unpack(record, tensors, _tensors(case.make_arguments()))
+
+    @staticmethod
+    def _error(place: Path, received: str) -> ConformanceError:
+        return ConformanceError(
+            f"--baseline: cpu, or a directory with {_INDEX} of format {_FORMAT}; got {place}: "
+            f"{received}. Make one with `npu-ops conformance --save-baseline DIR`.",
+            "conformance-baseline",
+        )
+
+
+@functools.cache
+def load_baseline(place: str) -> Baseline:
+    """A baseline, read once in a process."""
+    return Baseline(Path(place))
+
+
+def _tensors(arguments: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in tree_leaves(arguments) if isinstance(leaf, torch.Tensor)]

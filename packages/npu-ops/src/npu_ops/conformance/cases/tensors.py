@@ -1,0 +1,181 @@
+"""A tensor as a line of data, such as `[2,3] float32 0.5..2`, and the tensor made of it.
+
+Values are whole numbers from a seeded generator, scaled by powers of two and one multiplication in
+float64: the same on every machine, which the generators of normal numbers do not promise. How the
+tensor lies in memory is in layouts.py.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from dataclasses import dataclass
+
+import torch
+
+from npu_ops.errors import OperatorInputError
+
+__all__ = ["KINDS", "TensorSpec", "dtype_named", "make_tensor", "parse_tensor"]
+
+KINDS = (
+    "distinct",  # no value twice
+    "few",  # many values twice
+    "lower",  # a triangular matrix that can be inverted
+    "permutation",  # of 0 to n - 1 along the last axis
+    "probability",  # positive, of sum 1 along the last axis
+    "sorted",  # ascending along the last axis
+    "special",  # among them NaN, infinities and zeros of both signs
+    "spd",  # a symmetric positive definite matrix
+)
+_STEPS = 2**16
+_SPECIAL = (float("nan"), float("inf"), -float("inf"), 0.0, -0.0)
+_SHAPE = re.compile(r"\[([\d,]*)\]$")
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """What a tensor of a case is.
+
+    Attributes:
+        shape: Its sizes.
+        dtype: Its own dtype; empty for the case's.
+        low: The smallest value.
+        high: The largest value.
+        kind: One of `KINDS`, or empty.
+        is_constant: Whether no gradient is asked of it.
+        strides: As recorded from a network; None for what the case's layout says.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str = ""
+    low: float | None = None
+    high: float | None = None
+    kind: str = ""
+    is_constant: bool = False
+    strides: tuple[int, ...] | None = None
+
+
+@functools.lru_cache(maxsize=4096)
+def parse_tensor(text: str) -> TensorSpec:
+    """Reads a line such as `[2,3] int64 0..9 distinct constant @3,1`.
+
+    Raises:
+        OperatorInputError: [case-tensor] for a word that says nothing about a tensor.
+    """
+    shape, *words = text.split()
+    match = _SHAPE.match(shape)
+    if match is None:
+        raise _unreadable(text, shape)
+    options: dict[str, object] = {}
+    for word in words:
+        if word in KINDS:
+            options["kind"] = word
+        elif word == "constant":
+            options["is_constant"] = True
+        elif word.startswith("@"):
+            options["strides"] = tuple(int(n) for n in word[1:].split(",") if n)
+        elif ".." in word:
+            options["low"], options["high"] = (float(n) for n in word.split(".."))
+        elif isinstance(getattr(torch, word, None), torch.dtype):
+            options["dtype"] = word
+        else:
+            raise _unreadable(text, word)
+    sizes = tuple(int(n) for n in match.group(1).split(",") if n)
+    return TensorSpec(sizes, **options)  # type: ignore[arg-type]
+
+
+def dtype_named(name: str) -> torch.dtype:
+    """`torch.float32` for `float32`."""
+    dtype = getattr(torch, name)
+    assert isinstance(dtype, torch.dtype)
+    return dtype
+
+
+def make_tensor(spec: TensorSpec, dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:
+    """The tensor on the CPU, contiguous.
+
+    Args:
+        spec: What it is.
+        dtype: For a spec that names none.
+        generator: Of the CPU; the only source of its values.
+    """
+    dtype = dtype_named(spec.dtype) if spec.dtype else dtype
+    if spec.kind == "permutation":
+        return _permutations(spec.shape, generator).to(dtype)
+    if dtype is torch.bool:
+        return torch.randint(0, 2, spec.shape, generator=generator).to(dtype)
+    if spec.kind in ("spd", "lower"):
+        return _matrix(spec, generator).to(dtype)
+    if dtype.is_complex:
+        parts = [_reals(spec, generator) for _ in range(2)]
+        return torch.complex(*parts).to(dtype)
+    if not dtype.is_floating_point:
+        low, high = _integer_range(spec, dtype)
+        if spec.kind == "distinct":
+            return (_permutations(spec.shape, generator, whole=True) + low).to(dtype)
+        values = torch.randint(low, high + 1, spec.shape, generator=generator)
+        return (values.sort(-1).values if spec.kind == "sorted" else values).to(dtype)
+    return _reals(spec, generator).to(dtype)
+
+
+def _reals(spec: TensorSpec, generator: torch.Generator) -> torch.Tensor:
+    low = -1.0 if spec.low is None else spec.low
+    high = 1.0 if spec.high is None else spec.high
+    if spec.kind == "distinct":
+        steps = _permutations(spec.shape, generator, whole=True).double()
+        # Two to the power that holds them all, so that 16-bit floats tell small tensors apart.
+        share = steps / 2 ** max(1, (steps.numel() - 1).bit_length())
+    elif spec.kind == "few":
+        share = torch.randint(0, 4, spec.shape, generator=generator).double() / 4
+    else:
+        share = torch.randint(0, _STEPS + 1, spec.shape, generator=generator).double() / _STEPS
+    values: torch.Tensor = low + (high - low) * share
+    if spec.kind == "sorted":
+        values = values.sort(-1).values
+    if spec.kind == "probability":
+        values = share + 1 / _STEPS
+        values = values / values.sum(-1, keepdim=True)
+    if spec.kind == "special" and values.numel():
+        flat = values.view(-1)
+        places = torch.randint(0, flat.numel(), (2 * len(_SPECIAL),), generator=generator)
+        for place, value in zip(places.tolist(), _SPECIAL * 2, strict=True):
+            flat[place] = value
+    return values
+
+
+def _permutations(
+    shape: tuple[int, ...], generator: torch.Generator, *, whole: bool = False
+) -> torch.Tensor:
+    """Permutations along the last axis, or one over all elements."""
+    size = torch.Size(shape).numel() if whole else (shape[-1] if shape else 1)
+    if whole or len(shape) <= 1:
+        return torch.randperm(size, generator=generator).view(shape)
+    rows = torch.Size(shape[:-1]).numel()
+    each = [torch.randperm(size, generator=generator) for _ in range(rows)]
+    return torch.stack(each).view(shape) if each else torch.empty(shape, dtype=torch.int64)
+
+
+def _matrix(spec: TensorSpec, generator: torch.Generator) -> torch.Tensor:
+    # Eighths: their products and sums are exact in float64, in any order.
+    values = torch.randint(-8, 9, spec.shape, generator=generator).double() / 8
+    size = spec.shape[-1]
+    identity = torch.eye(size, dtype=torch.float64)
+    if spec.kind == "spd":
+        return values @ values.mT + size * identity
+    return values.tril(-1) / 4 + identity * (1 + values.abs())
+
+
+def _integer_range(spec: TensorSpec, dtype: torch.dtype) -> tuple[int, int]:
+    if spec.low is not None and spec.high is not None:
+        low, high = int(spec.low), int(spec.high)
+        return (max(0, low), high) if dtype is torch.uint8 else (low, high)
+    return (0, 16) if dtype is torch.uint8 else (-8, 8)
+
+
+def _unreadable(text: str, word: str) -> OperatorInputError:
+    return OperatorInputError(
+        f"A tensor of a case: a shape such as [2,3], then a dtype, a range such as 0..5, "
+        f"{', '.join(KINDS)}, constant, or strides such as @3,1; got {word!r} in {text!r}. "
+        "Mend the line.",
+        "case-tensor",
+    )

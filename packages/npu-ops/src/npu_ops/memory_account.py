@@ -1,0 +1,50 @@
+"""How a process tells a monitor outside its device memory: a small file, written again and again.
+
+`npu-ops monitor` sets `NPU_OPS_MEMORY_DIR` for the command that it runs; a process of it that
+imports npu_ops then keeps a file of its own there. Without the variable nothing happens.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from pathlib import Path
+
+__all__ = ["keep_account", "read_accounts"]
+
+_INTERVAL_S = 0.05
+
+
+def keep_account(directory: Path) -> None:
+    """Starts a thread that writes this process's device memory while the directory exists."""
+    thread = threading.Thread(target=_keep, args=(directory,), name="npu-account", daemon=True)
+    thread.start()
+    os.register_at_fork(after_in_child=lambda: keep_account(directory))
+
+
+def read_accounts(directory: Path, process_ids: list[int]) -> tuple[int, int]:
+    """Bytes that tensors and pools of some processes hold, as they last told."""
+    allocated, reserved = 0, 0
+    for process_id in process_ids:
+        with contextlib.suppress(OSError, ValueError):
+            first, second = (directory / str(process_id)).read_text().split()
+            allocated, reserved = allocated + int(first), reserved + int(second)
+    return allocated, reserved
+
+
+def _keep(directory: Path) -> None:
+    import torch
+
+    file = directory / str(os.getpid())
+    npu = torch.get_device_module("npu")
+    part = file.with_suffix(".part")
+    while directory.is_dir():
+        # A device that nobody has opened stays closed.
+        if npu.is_initialized():
+            text = f"{npu.memory_allocated()} {npu.memory_reserved()}"
+            with contextlib.suppress(OSError):
+                part.write_text(text)
+                part.replace(file)
+        time.sleep(_INTERVAL_S)

@@ -1,0 +1,240 @@
+"""Captured calls made again on a device: the same results? right ones? how long?
+
+How calls are captured is in capture.py, and the command is replay_command.py.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+from torch.testing._comparison import default_tolerances
+from torch.utils._pytree import tree_leaves
+
+from npu_ops.errors import OperatorInputError
+from npu_ops.names import first_match
+
+from .autocompare import VERDICT_COLUMNS, verdict_cells
+from .call import Call
+from .capture_format import Capture, find_captures, load_capture
+from .judge import Verdict, compare, is_undefined, judge
+from .report import Report, Value
+from .time_measure import synchronize
+from .tolerance import Tolerances
+from .trial import Outcome, Trial, below_autograd, device_state, set_device_state
+
+__all__ = ["Replay", "replay_call", "replay_directory", "replay_report"]
+
+_NOTHING = Verdict("not compared", "", "own")
+
+
+@dataclass(frozen=True)
+class Replay:
+    """What making one captured call again gave.
+
+    Attributes:
+        folder: of the capture.
+        capture: what was captured.
+        recorded: against the recorded results: `same` values, `close` to them, `differs`, or empty
+            without a check.
+        verdict: against the CPU in float64.
+        each_ms: milliseconds of the timed runs.
+    """
+
+    folder: Path
+    capture: Capture
+    recorded: str
+    verdict: Verdict
+    each_ms: tuple[float, ...]
+
+    @property
+    def is_right(self) -> bool:
+        """Whether it agrees with what was recorded and with the CPU."""
+        return self.recorded != "differs" and self.verdict.is_right
+
+
+def replay_directory(
+    directory: str | Path,
+    device: str = "npu",
+    *,
+    names: Sequence[str] = (),
+    is_checked: bool = True,
+    run_times: int = 1,
+    is_only_forward: bool = False,
+    is_synchronized: bool = True,
+) -> Iterator[Replay]:
+    """Makes the captured calls of a directory again, in their order.
+
+    Args:
+        directory: of OpCapture or of OpAutoCompare, or one folder in it.
+        device: where.
+        names: exact names or patterns of the ops; empty for all.
+        is_checked: whether to compare.
+        run_times: how often each is timed, after a first run that is not.
+        is_only_forward: whether calls going backward are left out.
+        is_synchronized: whether a run ends when the device has done it; otherwise when the host has
+            handed it over.
+
+    Raises:
+        OperatorInputError: [capture-unreadable], [unknown-op], [tool-option].
+    """
+    if run_times < 0:
+        raise OperatorInputError(
+            f"run_times: a whole number from 0; got {run_times}. Pass how often to time a call.",
+            "tool-option",
+        )
+    for folder in find_captures(directory):
+        capture = load_capture(folder)
+        if is_only_forward and capture.facts["phase"] != "forward":
+            continue
+        if names and first_match(capture.op, names) is None:
+            continue
+        yield replay_call(
+            folder,
+            capture,
+            device,
+            is_checked=is_checked,
+            run_times=run_times,
+            is_synchronized=is_synchronized,
+        )
+
+
+def replay_call(
+    folder: Path,
+    capture: Capture,
+    device: str,
+    *,
+    is_checked: bool,
+    run_times: int,
+    is_synchronized: bool,
+) -> Replay:
+    """Makes one captured call again; see replay_directory."""
+    op = _find_op(capture.op)
+    place = torch.device(device)
+    with _kept_stream(place), torch.no_grad():
+        trial = _trial(op, capture, device)
+        with below_autograd(trial.call):
+            got = trial.on_device()
+        if got.error is not None:
+            why = " ".join(f"raises {type(got.error).__name__}: {got.error}".split())
+            return Replay(folder, capture, "differs", Verdict("differs", why, "own"), ())
+        recorded, verdict = "", _NOTHING
+        if is_checked:
+            recorded = _against_record(op, capture, got)
+            verdict = judge(trial, got, Tolerances())
+        times = [_time(op, capture, device, is_synchronized) for _ in range(run_times)]
+        synchronize(place)
+    return Replay(folder, capture, recorded, verdict, tuple(times))
+
+
+def replay_report(replays: Sequence[Replay], device: str) -> Report:
+    """One row for each call, those that differ marked."""
+    rows: list[tuple[Value, ...]] = [
+        (
+            one.folder.name,
+            one.capture.facts["phase"],
+            one.capture.facts["signature"],
+            one.recorded,
+            *verdict_cells(one.verdict),
+            len(one.each_ms),
+            sum(one.each_ms) / len(one.each_ms) if one.each_ms else None,
+            min(one.each_ms, default=None),
+        )
+        for one in replays
+    ]
+    bad = frozenset(n for n, one in enumerate(replays) if not one.is_right)
+    same = sum(one.recorded == "same" for one in replays)
+    summary = f"{len(rows):,} calls made again on {device}"
+    if any(one.recorded for one in replays):
+        summary += f", {same:,} with the recorded values, {len(bad):,} differ"
+    return Report(
+        f"Captured calls on {device}",
+        ("folder", "phase", "signature", "recorded", *VERDICT_COLUMNS, "runs", "mean ms", "min ms"),
+        tuple(rows),
+        summary + ".",
+        bad,
+        not bad,
+    )
+
+
+def _find_op(name: str) -> OpOverload[..., Any]:
+    namespace, _, rest = name.partition(".")
+    packet, _, overload = rest.rpartition(".")
+    found = getattr(getattr(getattr(torch.ops, namespace), packet, None), overload, None)
+    if not isinstance(found, OpOverload):
+        raise OperatorInputError(
+            f"{name}: must be an op that torch has; it has none of that name. Import the package "
+            "that defines it before, with -i.",
+            "unknown-op",
+        )
+    return found
+
+
+def _trial(op: OpOverload[..., Any], capture: Capture, device: str) -> Trial:
+    args, kwargs = capture.before.restore(device)
+    if capture.state is not None:
+        set_device_state(torch.device(device), capture.state)
+    facts = capture.facts
+    call = Call(
+        op=op,
+        args=tuple(args),
+        kwargs=kwargs,
+        number=facts["number"],
+        phase=facts["phase"],
+        node=facts["node"],
+        sequence=facts["sequence"],
+        line=facts["line"],
+        is_grad_enabled=facts["is_grad_enabled"],
+    )
+    return Trial(call)
+
+
+def _time(op: OpOverload[..., Any], capture: Capture, device: str, is_synchronized: bool) -> float:
+    args, kwargs = capture.before.restore(device)
+    place = torch.device(device)
+    synchronize(place)
+    start = time.perf_counter_ns()
+    op(*args, **kwargs)
+    if is_synchronized:
+        synchronize(place)
+    return (time.perf_counter_ns() - start) * 1e-6
+
+
+def _against_record(op: OpOverload[..., Any], capture: Capture, got: Outcome) -> str:
+    """`same`, `close` or `differs`: results and arguments after the call against the record."""
+    if is_undefined(op):
+        return "same"
+    ours = tree_leaves((got.results, got.args, got.kwargs))
+    theirs = tree_leaves(capture.after.restore("cpu"))
+    if len(ours) != len(theirs):
+        return "differs"
+    is_same = True
+    for mine, its in zip(ours, theirs, strict=True):
+        if not isinstance(its, torch.Tensor):
+            continue
+        if mine.dtype is not its.dtype or mine.shape != its.shape:
+            return "differs"
+        if mine.layout is torch.strided and mine.cpu().equal(its):
+            continue
+        if not compare(mine, its, 0.0, 0.0).passed:
+            is_same = False
+            if not compare(mine, its, *default_tolerances(its.dtype)).passed:
+                return "differs"
+    return "same" if is_same else "close"
+
+
+@contextmanager
+def _kept_stream(device: torch.device) -> Iterator[None]:
+    """Leaves the random stream of a device as it was."""
+    state = device_state(device)
+    try:
+        yield
+    finally:
+        if state is not None:
+            set_device_state(device, state)

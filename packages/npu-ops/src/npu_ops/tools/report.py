@@ -1,0 +1,110 @@
+"""What a tool found, as a table for the terminal, as CSV and as a page.
+
+What the rows say is each tool's business.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+
+__all__ = ["Report"]
+
+Value = str | int | float | None
+
+_WIDEST = 70  # characters of a column in the terminal
+_STYLE = """\
+body { font: 14px/1.4 system-ui, sans-serif; margin: 2rem; color-scheme: light dark; }
+table { border-collapse: collapse; } caption { text-align: left; padding: .5rem 0; }
+th, td { padding: .2rem .7rem; border-bottom: 1px solid #8884; text-align: left; }
+td.number { text-align: right; font-variant-numeric: tabular-nums; }
+tr.marked { background: #d3302f33; }"""
+
+
+@dataclass(frozen=True)
+class Report:
+    """A table with a verdict.
+
+    Attributes:
+        title: what it is about.
+        columns: their names, with units.
+        rows: one value for each column.
+        summary: the finding, in a sentence or two.
+        marked: numbers of the rows that need a reader's attention.
+        is_passed: whether the tool found nothing wrong.
+    """
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Value, ...], ...]
+    summary: str
+    marked: frozenset[int] = frozenset()
+    is_passed: bool = True
+
+    def table(self, most_rows: int | None = None) -> str:
+        """The rows in columns, marked ones first, and the summary below.
+
+        Args:
+            most_rows: how many rows at most; None for all.
+        """
+        order = sorted(range(len(self.rows)), key=lambda number: number not in self.marked)
+        shown = [[_text(value)[:_WIDEST] for value in self.rows[n]] for n in order[:most_rows]]
+        lines = []
+        if shown:
+            widths = [max(map(len, column)) for column in zip(self.columns, *shown, strict=True)]
+            lines = [_line(self.columns, widths), *(_line(row, widths) for row in shown)]
+        left = len(self.rows) - len(shown)
+        return "\n".join([*lines, *([f"... and {left:,} more rows"] if left else []), self.summary])
+
+    def write_csv(self, path: str | Path) -> None:
+        """Writes the columns' names and all rows."""
+        with Path(path).open("w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file)
+            writer.writerow(self.columns)
+            writer.writerows(["" if value is None else value for value in row] for row in self.rows)
+
+    def write_html(self, path: str | Path) -> None:
+        """Writes a page that needs nothing from elsewhere."""
+        head = "".join(f"<th>{escape(name)}</th>" for name in self.columns)
+        body = "\n".join(
+            f"<tr{' class=marked' if number in self.marked else ''}>{_cells(row)}</tr>"
+            for number, row in enumerate(self.rows)
+        )
+        Path(path).write_text(
+            f'<!doctype html>\n<html lang="en"><meta charset="utf-8">\n'
+            f"<title>{escape(self.title)}</title>\n<style>\n{_STYLE}\n</style>\n"
+            f"<h1>{escape(self.title)}</h1>\n<p>{escape(self.summary)}</p>\n"
+            f"<table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table>\n",
+            encoding="utf-8",
+        )
+
+    def write(self, directory: Path, name: str) -> list[Path]:
+        """Writes both files into a directory; returns their paths."""
+        directory.mkdir(parents=True, exist_ok=True)
+        files = [directory / f"{name}.csv", directory / f"{name}.html"]
+        self.write_csv(files[0])
+        self.write_html(files[1])
+        return files
+
+    def __str__(self) -> str:
+        return self.table()
+
+
+def _text(value: Value) -> str:
+    if value is None:
+        return ""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _line(words: Sequence[str], widths: list[int]) -> str:
+    return "  ".join(f"{word:{wide}}" for word, wide in zip(words, widths, strict=True)).rstrip()
+
+
+def _cells(row: tuple[Value, ...]) -> str:
+    kinds = [" class=number" if isinstance(value, int | float) else "" for value in row]
+    return "".join(
+        f"<td{kind}>{escape(_text(value))}</td>" for kind, value in zip(kinds, row, strict=True)
+    )

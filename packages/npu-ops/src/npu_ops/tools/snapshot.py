@@ -1,0 +1,277 @@
+"""Copies of a call's arguments on the CPU, from which the call can be made again on any device.
+
+The bytes below all tensors are copied, each once, so that restored tensors share, overlap and are
+strided as the originals were. How a snapshot stands on disk is in capture_format.py.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves, tree_map
+
+__all__ = [
+    "GeneratorImage",
+    "OpaqueImage",
+    "Snapshot",
+    "StorageImage",
+    "TensorImage",
+    "bytes_of",
+    "is_plain",
+]
+
+_ALIGNMENT = 16  # bytes; a multiple of every dtype's size
+_WIDE = {
+    **dict.fromkeys((torch.float16, torch.bfloat16, torch.float32), torch.float64),
+    **dict.fromkeys((torch.complex32, torch.complex64), torch.complex128),
+}
+
+
+@dataclass(frozen=True)
+class TensorImage:
+    """A strided tensor over the bytes of a snapshot.
+
+    Attributes:
+        storage: number of its storage in the snapshot.
+        dtype: of its elements.
+        size: its shape.
+        stride: in elements.
+        offset: of its first element in the storage's image, in elements.
+        is_conj: whether torch shows the conjugate of what lies in memory.
+        is_neg: whether torch shows its negative.
+        device: where the original is.
+        requires_grad: whether autograd follows it; some kernels ask.
+    """
+
+    storage: int
+    dtype: torch.dtype
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+    is_conj: bool
+    is_neg: bool
+    device: str
+    requires_grad: bool
+
+
+@dataclass(frozen=True)
+class OpaqueImage:
+    """A tensor that is not strided memory (sparse, quantized, nested), copied as a whole.
+
+    Attributes:
+        value: the copy, on the CPU; a meta tensor as it was.
+        requires_grad: whether autograd follows the original.
+    """
+
+    value: torch.Tensor
+    requires_grad: bool
+
+
+@dataclass(frozen=True)
+class GeneratorImage:
+    """A random generator: its state and where it is."""
+
+    state: torch.Tensor
+    device: str
+
+
+@dataclass(frozen=True)
+class StorageImage:
+    """The part of a storage that tensors of the snapshot reach.
+
+    Attributes:
+        data: the bytes, on the CPU: (n,) uint8.
+        start: where the part begins in the original, in bytes.
+        original: the storage that was copied; None for a snapshot from disk.
+    """
+
+    data: torch.Tensor
+    start: int
+    original: torch.UntypedStorage | None
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A pytree whose tensors and generators are replaced by their images.
+
+    Attributes:
+        tree: the pytree.
+        storages: what its TensorImages refer to.
+    """
+
+    tree: Any
+    storages: tuple[StorageImage, ...]
+
+    @classmethod
+    def take(cls, tree: Any, *, is_whole: bool = False) -> Snapshot:
+        """Copies a pytree of arguments or results.
+
+        Args:
+            tree: the pytree.
+            is_whole: whether all of each storage is copied, beyond what the tensors reach.
+        """
+        plain = [leaf for leaf in tree_leaves(tree) if is_plain(leaf)]
+        numbers: dict[int, int] = {}
+        groups: list[list[torch.Tensor]] = []
+        for tensor in plain:
+            place = numbers.setdefault(tensor.untyped_storage()._cdata, len(groups))
+            if place == len(groups):
+                groups.append([])
+            groups[place].append(tensor)
+        storages = tuple(_image(group, is_whole=is_whole) for group in groups)
+
+        def replace(leaf: Any) -> Any:
+            if is_plain(leaf):
+                number = numbers[leaf.untyped_storage()._cdata]
+                return _tensor_image(leaf, number, storages[number].start)
+            if isinstance(leaf, torch.Tensor):
+                return _opaque(leaf)
+            if isinstance(leaf, torch.Generator):
+                return GeneratorImage(leaf.get_state(), str(leaf.device))
+            return leaf
+
+        return cls(tree_map(replace, tree), storages)
+
+    @functools.cached_property
+    def images(self) -> list[TensorImage]:
+        """The strided tensors, in order."""
+        return [leaf for leaf in tree_leaves(self.tree) if isinstance(leaf, TensorImage)]
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all storages."""
+        return sum(storage.data.numel() for storage in self.storages)
+
+    @property
+    def can_widen(self) -> bool:
+        """Whether the call can be made in higher precision.
+
+        It has narrow floats, and no memory with them is read as two dtypes.
+        """
+        is_any_narrow = any(dtype in _WIDE for found in self.dtypes for dtype in found)
+        return is_any_narrow and all(
+            len(found) == 1 or not found & _WIDE.keys() for found in self.dtypes
+        )
+
+    def restore(self, device: str = "cpu", *, is_wide: bool = False) -> Any:
+        """Makes the pytree again.
+
+        Args:
+            device: where all that was not on the CPU goes; what was there stays.
+            is_wide: whether floats of at most 32 bits become float64, complex ones complex128.
+        """
+        there = [self._restore_storage(number, device, is_wide) for number in self._homes(device)]
+
+        def replace(leaf: Any) -> Any:
+            if isinstance(leaf, TensorImage):
+                return _tensor(leaf, there[leaf.storage], is_wide=is_wide)
+            if isinstance(leaf, OpaqueImage):
+                wide = _WIDE.get(leaf.value.dtype) if is_wide else None
+                made = leaf.value.clone().to("meta" if leaf.value.is_meta else device, wide)
+                return made.requires_grad_(leaf.requires_grad)
+            if isinstance(leaf, GeneratorImage):
+                generator = torch.Generator("cpu" if leaf.device == "cpu" else device)
+                generator.set_state(leaf.state)
+                return generator
+            if isinstance(leaf, torch.device) and leaf.type not in ("cpu", "meta"):
+                return torch.device(device)
+            if is_wide and isinstance(leaf, torch.dtype):
+                return _WIDE.get(leaf, leaf)
+            return leaf
+
+        return tree_map(replace, self.tree)
+
+    def _homes(self, device: str) -> Iterator[tuple[int, str]]:
+        homes = dict.fromkeys(range(len(self.storages)), "cpu")
+        for image in self.images:
+            if image.device != "cpu":
+                homes[image.storage] = device
+        return iter(homes.items())
+
+    @functools.cached_property
+    def dtypes(self) -> tuple[frozenset[torch.dtype], ...]:
+        """For each storage, the dtypes that its bytes are read as."""
+        found: list[set[torch.dtype]] = [set() for _ in self.storages]
+        for image in self.images:
+            found[image.storage].add(image.dtype)
+        return tuple(map(frozenset, found))
+
+    def _restore_storage(
+        self, home: tuple[int, str], device: str, is_wide: bool
+    ) -> torch.UntypedStorage:
+        number, place = home
+        data = self.storages[number].data
+        dtypes = self.dtypes[number]
+        narrow = next(iter(dtypes)) if len(dtypes) == 1 else None
+        if is_wide and narrow in _WIDE:
+            whole = data.numel() // narrow.itemsize
+            data = data[: whole * narrow.itemsize].view(narrow).to(_WIDE[narrow])
+        return data.to(place, copy=True).untyped_storage()
+
+
+def is_plain(leaf: Any) -> bool:
+    """Whether a leaf is a tensor over memory that can be copied byte by byte."""
+    return (
+        isinstance(leaf, torch.Tensor)
+        and leaf.layout is torch.strided
+        and not (leaf.is_quantized or leaf.is_nested or leaf.is_meta)
+    )
+
+
+def bytes_of(storage: torch.UntypedStorage, start: int, count: int) -> torch.Tensor:
+    """A part of a storage as a tensor on its device: (count,) uint8, without a copy."""
+    empty = torch.empty(0, dtype=torch.uint8, device=storage.device)
+    return empty.set_(storage, start, (count,), (1,))
+
+
+def _opaque(tensor: torch.Tensor) -> OpaqueImage:
+    value = tensor.detach()
+    return OpaqueImage(value if tensor.is_meta else value.cpu().clone(), tensor.requires_grad)
+
+
+def _image(group: list[torch.Tensor], *, is_whole: bool) -> StorageImage:
+    storage = group[0].untyped_storage()
+    reached = [_extent(tensor) for tensor in group if tensor.numel()]
+    if is_whole:
+        reached = [(0, storage.nbytes())]
+    start = min((first for first, _ in reached), default=0) // _ALIGNMENT * _ALIGNMENT
+    end = min(max((last for _, last in reached), default=0), storage.nbytes())
+    count = max(0, end - start)
+    data = bytes_of(storage, start, count)
+    return StorageImage(data.cpu() if data.device.type != "cpu" else data.clone(), start, storage)
+
+
+def _extent(tensor: torch.Tensor) -> tuple[int, int]:
+    """The first byte of a tensor in its storage, and the one after its last."""
+    first = tensor.storage_offset()
+    steps = zip(tensor.shape, tensor.stride(), strict=True)
+    last = first + sum((size - 1) * stride for size, stride in steps)
+    return int(first * tensor.itemsize), int((last + 1) * tensor.itemsize)
+
+
+def _tensor_image(tensor: torch.Tensor, storage: int, start: int) -> TensorImage:
+    offset = max(0, tensor.storage_offset() - start // tensor.itemsize)
+    return TensorImage(
+        storage,
+        tensor.dtype,
+        tuple(tensor.shape),
+        tuple(tensor.stride()),
+        int(offset),
+        tensor.is_conj(),
+        tensor.is_neg(),
+        tensor.device.type,
+        tensor.requires_grad,
+    )
+
+
+def _tensor(image: TensorImage, storage: torch.UntypedStorage, *, is_wide: bool) -> torch.Tensor:
+    dtype = _WIDE.get(image.dtype, image.dtype) if is_wide else image.dtype
+    made = torch.empty(0, dtype=dtype, device=storage.device)
+    made = made.set_(storage, image.offset, image.size, image.stride)
+    made = made.conj() if image.is_conj else made
+    made = torch._neg_view(made) if image.is_neg else made
+    return made.requires_grad_(image.requires_grad)

@@ -1,0 +1,66 @@
+"""Decides what is recorded when only some steps of a program are wanted.
+
+A step is what ends with one of these marks, whichever kind the program shows first: a call of
+`npu_profiler.step()` or of `torch.profiler`'s `step`, an optimizer's step, a prefill or decode of
+npu-llm. The marks are heard in `step_marks.py`; the recording itself is in `recorder.py`.
+"""
+
+import threading
+from collections.abc import Callable
+
+__all__ = ["StepGate"]
+
+
+class StepGate:
+    """Is closed during the warm-up, open for some steps, and then closed for good.
+
+    Args:
+        warmup: Steps before it opens; with 0 it is open at once.
+        steps: Steps until it closes again; 0 for all.
+        on_open: Called when it opens.
+        on_close: Called when it closes for good.
+    """
+
+    def __init__(
+        self,
+        *,
+        warmup: int,
+        steps: int,
+        on_open: Callable[[], None],
+        on_close: Callable[[], None],
+    ) -> None:
+        self._warmup = warmup
+        self._last = warmup + steps if steps else None
+        self._on_open = on_open
+        self._on_close = on_close
+        self._kind: str | None = None
+        self._count = 0
+        self._lock = threading.RLock()
+        self.is_open = warmup == 0
+        self.is_done = False
+
+    @property
+    def steps(self) -> int:
+        """How many steps were marked, those of the warm-up too."""
+        return self._count
+
+    def mark(self, kind: str) -> None:
+        """Says that a step has ended.
+
+        Args:
+            kind: Of the mark: only marks of the first kind count, as one step of a program may
+                show several.
+        """
+        with self._lock:
+            if self._kind is None:
+                self._kind = kind
+            if self._kind != kind or self.is_done:
+                return
+            self._count += 1
+            if self._count == self._warmup:
+                self.is_open = True
+                self._on_open()
+            if self._count == self._last:
+                self.is_open = False
+                self.is_done = True
+                self._on_close()
