@@ -32,7 +32,12 @@ SIMULATED = "-sim"
 # Suites that run a second time with two devices of the driver that protects its memory.
 SUITES = [*PACKAGES, *(package + SIMULATED for package in NATIVE), "integration"]
 # Suites that share the processors, and how: those that watch time, memory or signals run alone.
-SHARED_OUT = {"npu-ops": "worksteal", "npu-compiler": "worksteal", "npu-llm": "loadfile"}
+SHARED_OUT = {
+    "npu-ops": "worksteal",
+    "npu-compiler": "worksteal",
+    "npu-llm": "loadfile",
+    "integration": "loadgroup",  # pages one by one, what shares an installation together
+}
 # What runs a second time on the simulated device, which faults where the host touches its memory:
 # what places, copies, shares and frees memory, and what falls back to kernels of the host.
 SIMULATED_TESTS = {

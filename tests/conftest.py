@@ -26,7 +26,12 @@ def root() -> Path:
 @pytest.fixture(scope="session")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One cache for the whole run: a language model is compiled once, not in each test."""
-    return tmp_path_factory.mktemp("cache")
+    place = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        place = place.parent  # of all processes that share the tests
+    place /= "cache"
+    place.mkdir(exist_ok=True)
+    return place
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from npu_ops.scaffold import write_project
 EXAMPLE = "examples/custom_op"
 GUIDE = "docs/guides/adding-an-op.md"
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("custom_op")]
 
 
 def install(place: Path, *projects: Path) -> dict[str, str]:

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from npu_llm.errors import OptionError
-from npu_llm.precision import DEFAULT_PRECISION, PRECISIONS, parse_precision
+from npu_llm.precision import DEFAULT_PRECISION, PRECISIONS, compile_options, parse_precision
 
 
 @pytest.mark.parametrize("name", PRECISIONS)
@@ -32,3 +32,9 @@ def test_anything_else_is_an_error_that_lists_the_choices(dtype):
     assert caught.value.code == "unknown-dtype"
     assert repr(dtype) in str(caught.value)
     assert all(name in str(caught.value) for name in PRECISIONS)
+
+
+@pytest.mark.parametrize("name", PRECISIONS)
+def test_activations_are_quantized_beside_compressed_weights_only(name):
+    group = compile_options(PRECISIONS[name])["DYNAMIC_QUANTIZATION_GROUP_SIZE"]
+    assert group == ("64" if name in ("int8", "int4") else "0")

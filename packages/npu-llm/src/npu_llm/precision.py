@@ -32,20 +32,28 @@ class Precision:
         weights: what the weights are stored as.
         compute: dtype of the arithmetic, on a device that has it; float32 on another.
         torch_dtype: what `model.dtype` says.
+        activation_group: so many activations share a scale where they are quantized to 8 bits to
+            meet compressed weights; 0 where they stay as they are.
     """
 
     name: str
     weights: str
     compute: str
     torch_dtype: torch.dtype
+    activation_group: int = 0
 
+
+# SmolLM2, int8 beside activations as they are (2026-11, two Zen cores): first token of 1,024 tokens
+# in 0.68 of the time, 1.2 to 1.5 times the tokens per second, perplexity 0.2 % higher. Groups of 32
+# are slower, of 128 as fast and less exact; int4 weights have groups of 64 as well.
+_ACTIVATION_GROUP = 64
 
 PRECISIONS: dict[str, Precision] = {
     "float32": Precision("float32", "float32", "float32", torch.float32),
     "bfloat16": Precision("bfloat16", "bfloat16", "bfloat16", torch.bfloat16),
     "float16": Precision("float16", "float16", "float16", torch.float16),
-    "int8": Precision("int8", "int8", "bfloat16", torch.int8),
-    "int4": Precision("int4", "int4", "bfloat16", torch.int8),
+    "int8": Precision("int8", "int8", "bfloat16", torch.int8, _ACTIVATION_GROUP),
+    "int4": Precision("int4", "int4", "bfloat16", torch.int8, _ACTIVATION_GROUP),
 }
 DEFAULT_PRECISION = "bfloat16"
 _HINTS = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
@@ -76,7 +84,9 @@ def parse_precision(dtype: str | torch.dtype | None) -> Precision:
 
 def compile_options(precision: Precision) -> dict[str, str]:
     """OpenVINO's properties for a precision on the device that serves."""
-    return programs.compile_options(precision.compute)
+    return programs.compile_options(
+        precision.compute, dynamic_quantization_group_size=precision.activation_group
+    )
 
 
 def cache_dtype(precision: Precision) -> torch.dtype:
