@@ -31,12 +31,10 @@ NATIVE = ("npu-runtime", "npu-ops")
 SIMULATED = "-sim"
 # Suites that run a second time with two devices of the driver that protects its memory.
 SUITES = [*PACKAGES, *(package + SIMULATED for package in NATIVE), "integration"]
-# Suites that share the processors, and how: those that watch time, memory or signals run alone.
+# How pytest-xdist gives tests to the processors: one by one, apart from fixtures that take long.
 SHARED_OUT = {
-    "npu-ops": "worksteal",
-    "npu-compiler": "worksteal",
-    "npu-llm": "loadfile",
-    "integration": "loadgroup",  # pages one by one, what shares an installation together
+    "npu-llm": "loadfile",  # models of a file
+    "integration": "loadgroup",  # wheels that are built and installed
 }
 # What runs a second time on the simulated device, which faults where the host touches its memory:
 # what places, copies, shares and frees memory, and what falls back to kernels of the host.
@@ -78,9 +76,8 @@ def tests(session: nox.Session, suite: str) -> None:
     where = ROOT / "tests" if suite == "integration" else ROOT / "packages" / package / "tests"
     # Threads of one process that spin while they wait take the processors from the others.
     environment = {"OMP_WAIT_POLICY": "passive"}
-    flags = list(session.posargs)
-    if package in SHARED_OUT:
-        flags = ["-n", str(os.cpu_count() or 1), "--dist", SHARED_OUT[package], *flags]
+    distribution = SHARED_OUT.get(package, "worksteal")
+    flags = ["-n", str(os.cpu_count() or 1), "--dist", distribution, *session.posargs]
     places = [where]
     if suite != package:
         environment |= SIMULATOR
