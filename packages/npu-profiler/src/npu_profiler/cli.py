@@ -35,6 +35,10 @@ class Subcommand(NamedTuple):
 
 SUBCOMMANDS = {
     "attach": Subcommand("npu_profiler.commands.attach", "record a job that is running"),
+    "compare": Subcommand("npu_profiler.commands.compare", "what became slower between traces"),
+    "memory": Subcommand("npu_profiler.commands.memory", "who holds the device's memory, and when"),
+    "stats": Subcommand("npu_profiler.commands.stats", "tables of a trace as CSV files"),
+    "summary": Subcommand("npu_profiler.commands.summary", "where the time of a trace went"),
     "trace": Subcommand(
         "npu_profiler.commands.trace", "run a program unchanged and write its timeline"
     ),

@@ -1,0 +1,51 @@
+"""Writes a picture: SVG as it is, or in a page of its own, by the file's name."""
+
+from pathlib import Path
+
+from npu_profiler.errors import TraceError
+
+__all__ = ["check_picture", "write_picture"]
+
+_PAGE = """<!DOCTYPE html>
+<html lang="en"><head><meta charset="utf-8"><title>npu-profiler</title>
+<style>body {{ margin: 2em; font-family: sans-serif }} svg {{ max-width: 100% }}</style></head>
+<body>
+{picture}
+</body></html>
+"""
+
+
+def check_picture(name: str) -> Path:
+    """Returns the path of a picture that is to be written.
+
+    Raises:
+        TraceError: [picture-format] Its name says no format that can be written,
+            [output-unwritable] its directory is not there.
+    """
+    path = Path(name)
+    if path.suffix not in (".svg", ".html"):
+        raise TraceError(
+            f"picture: must end in .svg or .html; got {name}. Name it so", "picture-format"
+        )
+    if not path.parent.is_dir():
+        raise TraceError(
+            f"picture: must be in a directory that is there; got {name}. Make it first",
+            "output-unwritable",
+        )
+    return path
+
+
+def write_picture(path: Path, svg: str) -> None:
+    """Writes an SVG picture, within a page if the name ends in .html.
+
+    Raises:
+        TraceError: [output-unwritable] It cannot be written.
+    """
+    try:
+        path.write_text(_PAGE.format(picture=svg) if path.suffix == ".html" else svg)
+    except OSError as error:
+        raise TraceError(
+            f"picture: must be a file that can be written; got {path} "
+            f"({error.strerror or error}). Name another",
+            "output-unwritable",
+        ) from None
