@@ -1,4 +1,4 @@
-"""The rows of a trace's CSV tables: each call of an op, each run of a kernel, each sample, each step.
+"""The rows of a trace's CSV tables: calls of ops, runs of kernels, samples of memory, steps.
 
 Sums over calls are in `npu_profiler.queries`; writing is in `npu_profiler.tables.files`.
 """
