@@ -185,10 +185,13 @@ def _origins(title: str, key: str, rows: Sequence[OriginRow]) -> Table:
         Column("layers", "layer runs", "count"),
         Column("layer_ns", "layer ms", "ns"),
     ]
+    has_classes = any(row.kind for row in rows)
+    if not has_classes:
+        columns.pop(1)
     cells = [
         (
             row.name,
-            row.kind,
+            *([row.kind] if has_classes else []),
             row.calls,
             row.self_ns,
             row.total_ns,
@@ -198,9 +201,6 @@ def _origins(title: str, key: str, rows: Sequence[OriginRow]) -> Table:
         )
         for row in rows
     ]
-    if not any(row.kind for row in rows):
-        columns.pop(1)
-        cells = [(cell[0], *cell[2:]) for cell in cells]
     return Table(f"{title} by device and host time", columns, cells)
 
 
