@@ -185,6 +185,12 @@ def test_compare_of_several_traces_uses_what_differs_between_them(capsys, make_t
     assert program["verdict"] == "within noise"
 
 
+def test_compare_names_traces_of_killed_programs(capsys, make_trace):
+    whole, cut = make_trace("a.json"), make_trace("b.json", is_complete=False)
+    _, out, _ = run(capsys, "compare", whole, cut)
+    assert out.startswith(f"{cut} has no end")
+
+
 def test_memory_shows_the_curve_and_who_holds_its_peak(capsys, make_trace, tmp_path):
     picture = tmp_path / "memory.svg"
     code, out, _ = run(capsys, "memory", make_trace(), "-o", picture)
@@ -248,14 +254,19 @@ def test_stats_writes_four_tables(capsys, make_trace, tmp_path):
         (["compare", "{trace}"], "compare-files"),
         (["compare", "{trace}", "{trace}", "{trace}"], "compare-files"),
         (["compare", "{trace}", "--base", "{trace}"], "compare-files"),
+        (["compare", "{trace}", "{empty}"], "trace-empty"),
         (["memory", "{bare}"], "trace-no-memory"),
         (["memory", "{trace}", "-o", "m.png"], "picture-format"),
         (["memory", "{trace}", "-o", "none/m.svg"], "output-unwritable"),
         (["stats", "{trace}", "--csv", "{trace}"], "output-unwritable"),
     ],
 )
-def test_wrong_request_is_one_line_and_exit_code_2(capsys, make_trace, words, code):
-    names = {"trace": make_trace("a.json"), "bare": make_trace("b.json", memory=False)}
+def test_wrong_request_is_one_line_and_exit_code_2(capsys, make_trace, write_trace, words, code):
+    names = {
+        "trace": make_trace("a.json"),
+        "bare": make_trace("b.json", memory=False),
+        "empty": write_trace(name="c.json"),
+    }
     exit_code, out, err = run(capsys, *(word.format(**names) for word in words))
     assert (exit_code, out) == (2, "")
     assert len(err.splitlines()) == 1

@@ -130,7 +130,7 @@ def _layer_table(
     first_cells: Sequence[Sequence[object]],
 ) -> Table:
     whole = layered_program_ns(trace)
-    runs = len({layer.parent for layer in trace.slices("layer")})
+    runs = len({layer.parent for layer in trace.slices("layer")} - {None})
     columns = [
         *first,
         Column("type", "type"),
