@@ -81,6 +81,10 @@ npu_status open_driver(const char* vendor_library, const char* requested_device)
 const char* choice_reason();
 npu_status device_properties(std::int32_t index, npu_device_properties* properties);
 
+// openvino_layer_shapes.cpp: the inputs and outputs of each layer, with the sizes that the latest
+// run had, one layer in a line.
+npu_status layer_shapes(const npu_program* program, char* value, std::size_t bytes);
+
 // openvino_programs.cpp
 npu_status program_load(std::int32_t index, const npu_program_source* source,
                         npu_program** program);
