@@ -2,7 +2,7 @@
 
 The listeners are npu_runtime's own for ops, `device_events.py`, and `torch_windows.py` for Python
 calls; the picture is made in `assemble.py`, the file in `trace_file.py`. Running a program under a
-recording is in `cli.py`.
+recording is in `commands/trace.py`.
 """
 
 import contextlib
