@@ -1,0 +1,191 @@
+"""What the device reaches at best: arithmetic per precision, and bytes per second of its memory.
+
+Measured by short probes through npu_runtime, whose models are in `probe_models.py`, and kept in a
+file. What layers make of the peaks is in `layers.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from npu_profiler.config import read_cache_dir
+from npu_profiler.errors import TraceError
+from npu_profiler.roofline.probe_models import product_model, relu_model
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["PRECISIONS", "Peaks", "find_peaks"]
+
+PRECISIONS = ("f32", "bf16", "f16")
+
+_FILE = "peaks.json"
+# Long enough that starting a run does not count, short enough for some twenty runs in a second.
+_PRODUCT_SIZE = 2048
+# 268 MB: several times what caches hold.
+_ROW_SIZE = 8192
+_RELU_SIZE = 1 << 26
+_PROBE_S = 0.7
+_LEAST_RUNS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Peaks:
+    """Peaks of one device.
+
+    Attributes:
+        device: What was measured: product, driver version, threads.
+        bytes_per_s: Of its memory.
+        flops_per_s: By precision: "f32", "bf16", "f16".
+    """
+
+    device: str
+    bytes_per_s: float
+    flops_per_s: Mapping[str, float]
+
+    def lines(self) -> list[str]:
+        """The text for a terminal."""
+        rates = ", ".join(
+            f"{name} {rate / 1e9:,.0f} GFLOP/s" for name, rate in self.flops_per_s.items()
+        )
+        return [
+            f"device: {self.device}",
+            f"peaks: {self.bytes_per_s / 1e9:,.1f} GB/s, {rates or 'no arithmetic'}",
+        ]
+
+
+def find_peaks(
+    precisions: Iterable[str],
+    *,
+    device_index: int = 0,
+    is_fresh: bool = False,
+    say: Callable[[str], None] = lambda _: None,
+) -> Peaks:
+    """The peaks of a device: those that were measured earlier, and what is missing of them now.
+
+    Args:
+        precisions: Which arithmetic is wanted; names that no probe knows are left out.
+        device_index: Of the npu device.
+        is_fresh: Whether to measure again.
+        say: Is told what is measured; a probe takes one to three seconds.
+
+    Raises:
+        TraceError: The device cannot be opened, code `roofline-device`.
+    """
+    device = _describe(device_index)
+    path = read_cache_dir() / _FILE
+    kept = {} if is_fresh else _read(path).get(device, {})
+    rates: dict[str, float] = dict(kept.get("flops_per_s", {}))
+    bandwidth = kept.get("bytes_per_s")
+    missing = [name for name in PRECISIONS if name in set(precisions) and name not in rates]
+    if bandwidth is None:
+        say(f"measuring the memory bandwidth of {device}")
+        bandwidth = _measure_bandwidth(device_index)
+    for name in missing:
+        say(f"measuring the arithmetic of {device} in {name}")
+        rates[name] = _measure_product(name, device_index)
+    if missing or kept.get("bytes_per_s") is None:
+        _keep(path, device, {"bytes_per_s": bandwidth, "flops_per_s": rates})
+    return Peaks(device, bandwidth, rates)
+
+
+def _describe(device_index: int) -> str:
+    # Heavy, and a file that is not there should not wait for it.
+    import torch
+
+    from npu_runtime import info
+    from npu_runtime.errors import NpuError
+
+    try:
+        about = info.device_info(device_index)
+    except NpuError as failure:
+        raise TraceError(
+            f"roofline: needs the device to measure its peaks; got: {failure}. "
+            "Give --bandwidth and --peak instead",
+            "roofline-device",
+        ) from failure
+    threads = f", {torch.get_num_threads()} threads" if about.device == "CPU" else ""
+    version = about.driver_version.split("-", maxsplit=1)[0]
+    return f"{about.full_name or about.device} ({about.driver} {version}{threads})"
+
+
+def _measure_product(precision: str, device_index: int) -> float:
+    import torch
+
+    dtype = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}[precision]
+    size = _PRODUCT_SIZE
+    seconds = _best_time(
+        product_model(rows=size, size=size, dtype=precision),
+        torch.full((size, size), 0.01, dtype=dtype),
+        torch.full((size, size), 0.01, dtype=dtype),
+        precision,
+        device_index,
+    )
+    return 2 * size**3 / seconds
+
+
+def _measure_bandwidth(device_index: int) -> float:
+    """The better of reading a large matrix once, and of reading and writing a long vector."""
+    import torch
+
+    read_s = _best_time(
+        product_model(rows=1, size=_ROW_SIZE, dtype="f32"),
+        torch.full((_ROW_SIZE, _ROW_SIZE), 0.01),
+        torch.full((1, _ROW_SIZE), 0.01),
+        "f32",
+        device_index,
+    )
+    x = torch.full((_RELU_SIZE,), 0.01)
+    copy_s = _best_time(relu_model(size=_RELU_SIZE), None, x, "f32", device_index)
+    return max(4 * _ROW_SIZE**2 / read_s, 8 * _RELU_SIZE / copy_s)
+
+
+def _best_time(
+    model: str,
+    weights: torch.Tensor | None,
+    x: torch.Tensor,
+    precision: str,
+    device_index: int,
+) -> float:
+    import torch
+
+    import npu_runtime
+
+    # A view of bytes: numpy has no bfloat16.
+    stored = None if weights is None else weights.view(torch.uint8)
+    program = npu_runtime.load_program(
+        model.encode(),
+        stored,
+        name="probe",
+        options={"INFERENCE_PRECISION_HINT": precision, "PERFORMANCE_HINT": "LATENCY"},
+        device_index=device_index,
+    )
+    output = [torch.empty_like(x)]
+    best = math.inf
+    begin = time.perf_counter()
+    runs = 0
+    while runs < _LEAST_RUNS or time.perf_counter() - begin < _PROBE_S:
+        start = time.perf_counter()
+        program.run([x], outputs=output)
+        best = min(best, time.perf_counter() - start)
+        runs += 1
+    return best
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError):
+        return {}  # measured again; a file that we write is no input to complain about
+    return found if isinstance(found, dict) else {}
+
+
+def _keep(path: Path, device: str, measured: Mapping[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({**_read(path), device: measured}, indent=2) + "\n", "utf-8")
