@@ -162,6 +162,7 @@ def test_own_python_calls_are_left_out(assembler):
         assembler,
         window(
             op("npu_profiler/cli.py(40): main", 0, 100, category="python_function"),
+            op("npu_profiler/commands/trace.py(30): main", 1, 99, category="python_function"),
             op("train.py(3): step", 10, 20, category="python_function"),
         ),
     )

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 __all__ = ["Assembler"]
 
 # Python calls of ours, at the edges of a recording with stacks.
-_OWN_CALL = re.compile(r"(^|/)npu_profiler/(\w+/)?\w+\.py\(|^torch/(autograd|profiler)/profiler\.py\(")
+_OWN_CALL = re.compile(
+    r"(^|/)npu_profiler/(\w+/)?\w+\.py\(|^torch/(autograd|profiler)/profiler\.py\("
+)
 
 # Calls of the runtime, with their verb: they stand on the row of the thread that made them.
 _CALLS = {"launch": "launch", "sync": "synchronize"}

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from npu_profiler.commands.reading_options import add_file, add_top, check_top
 from npu_profiler.errors import TraceError
-from npu_profiler.pictures.picture import check_target
+from npu_profiler.pictures.picture import FORMATS
+from npu_profiler.pictures.picture_file import check_picture
 from npu_profiler.pictures.roof import draw_roofline
 from npu_profiler.reading import load_trace
 from npu_profiler.roofline import table
@@ -35,12 +36,10 @@ def main(words: Sequence[str]) -> int:
     """
     arguments = _parser().parse_args(words)
     check_top(arguments.top)
-    target = None if arguments.output is None else Path(arguments.output)
-    if target is not None:
-        check_target(target)
+    target = check_picture(arguments.output, formats=FORMATS) if arguments.output else None
     given = _read_peaks(arguments.peak)
     bandwidth = _read_rate("--bandwidth", arguments.bandwidth)
-    layers = _choose(collect_layers(load_trace(Path(arguments.file))), arguments)
+    layers = _choose(collect_layers(load_trace(arguments.file)), arguments)
     peaks = _peaks(layers, given, bandwidth, arguments)
     roofs = find_roofs(layers, peaks)
     _print(roofs, peaks, arguments.top)

@@ -1,5 +1,5 @@
-"""Pictures of npu-profiler: shapes drawn by our own code, as SVG, PNG or a page.
+"""Pictures of what a trace says or a sweep measured; nothing is drawn by others.
 
-Holds no code: shapes and files are in `picture.py`, what is drawn with them in `bars.py` (sweeps),
-`roof.py` (rooflines) and `rows.py` (timelines). No plotting library is needed; a PNG needs Pillow.
+Holds no code: `memory_picture.py` draws curves of memory, `roof.py` rooflines, `bars.py` sweeps and
+`rows.py` timelines; `picture.py` has the shapes and `picture_file.py` writes files.
 """

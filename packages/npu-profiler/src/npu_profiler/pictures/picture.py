@@ -10,10 +10,11 @@ from html import escape
 from pathlib import Path
 
 from npu_profiler.errors import TraceError
+from npu_profiler.pictures.picture_file import write_bytes, write_picture
 
-__all__ = ["INK", "PALETTE", "SUFFIXES", "Picture", "check_target", "write_bytes"]
+__all__ = ["FORMATS", "INK", "PALETTE", "Picture"]
 
-SUFFIXES = (".svg", ".png", ".html")
+FORMATS = (".svg", ".png", ".html")
 INK = "#888888"  # reads on light and on dark pages
 PALETTE = ("#3f51b5", "#e57373", "#26a69a", "#ffa726", "#8d6e63", "#78909c", "#ab47bc", "#9ccc65")
 
@@ -120,7 +121,7 @@ class Picture:
         """The picture on white, as PNG.
 
         Raises:
-            TraceError: Pillow is not installed, code `png-library`.
+            TraceError: [png-library] Pillow is not installed.
         """
         try:
             from PIL import Image, ImageDraw, ImageFont
@@ -166,57 +167,16 @@ class Picture:
         image.save(stream, "PNG", optimize=True)
         return stream.getvalue()
 
-    def write(self, target: Path) -> None:
+    def write(self, path: Path) -> None:
         """Writes the picture in the format of the suffix: .svg, .png, or .html, a page with the SVG.
 
         Raises:
-            TraceError: Another suffix, no such folder, or the system refuses; code `picture-file`.
-                No Pillow for a .png, code `png-library`.
+            TraceError: [output-unwritable] It cannot be written, [png-library] Pillow is missing.
         """
-        check_target(target)
-        if target.suffix == ".png":
-            content = self.png()
-        elif target.suffix == ".html":
-            content = _page(self.title, self.svg()).encode()
+        if path.suffix == ".png":
+            write_bytes(path, self.png())
         else:
-            content = self.svg().encode()
-        write_bytes(target, content)
-
-
-def check_target(target: Path, suffixes: Sequence[str] = SUFFIXES) -> None:
-    """Fails before the work where its picture could not be written.
-
-    Raises:
-        TraceError: Another suffix, a folder, or a file in no folder; code `picture-file`.
-    """
-    expected = ", ".join(suffixes)
-    if target.suffix not in suffixes:
-        raise TraceError(
-            f"{target}: must end in {expected}; got {target.suffix!r}. Name another file",
-            "picture-file",
-        )
-    if target.is_dir() or not target.absolute().parent.is_dir():
-        got = "a folder" if target.is_dir() else "no such folder"
-        raise TraceError(
-            f"{target}: must be a file in a folder that exists; got {got}. Name another, "
-            "or make it",
-            "picture-file",
-        )
-
-
-def write_bytes(target: Path, content: bytes) -> None:
-    """Writes a result.
-
-    Raises:
-        TraceError: The system refuses, code `picture-file`.
-    """
-    try:
-        target.write_bytes(content)
-    except OSError as failure:
-        raise TraceError(
-            f"{target}: must be writable; got {failure.strerror}. Name another file",
-            "picture-file",
-        ) from failure
+            write_picture(path, self.svg())
 
 
 def _svg(shape: _Box | _Line | _Dot | _Word) -> str:
@@ -269,13 +229,3 @@ def _dashes(points: Sequence[tuple[float, float]]) -> list[tuple[tuple[float, fl
                 )
             )
     return pieces
-
-
-def _page(title: str, svg: str) -> str:
-    return (
-        '<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n'
-        f"<title>{escape(title)}</title>\n"
-        "<style>body{max-width:1100px;margin:1em auto;padding:0 1em;font-family:sans-serif}"
-        "@media(prefers-color-scheme:dark){body{background:#1e1e1e}}</style>\n"
-        f"{svg}</html>\n"
-    )

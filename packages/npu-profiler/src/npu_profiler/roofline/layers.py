@@ -127,8 +127,8 @@ def collect_layers(trace: Trace) -> list[LayerRuns]:
     """Gathers the runs of each layer; prefill and decode of one program are two.
 
     Raises:
-        TraceError: There are no layers, code `roofline-no-layers`, or they do not say what they
-            read and wrote, code `roofline-no-shapes`.
+        TraceError: [trace-no-layers] There are none, [trace-no-shapes] they do not say what they read
+            and wrote.
     """
     step_at = _StepFinder(trace)
     found: dict[tuple[str, str, str, str], LayerRuns] = {}
@@ -182,13 +182,13 @@ def _check(trace: Trace, *, has_layers: bool, has_shapes: bool) -> None:
     if not has_layers:
         raise TraceError(
             f"{trace.path}: needs layers; got a trace without. Record it with trace --layers",
-            "roofline-no-layers",
+            "trace-no-layers",
         )
     if not has_shapes:
         raise TraceError(
             f"{trace.path}: layers must say what they read and wrote; got none that does. Record "
             "it again with this npu-runtime, on a device whose driver tells it",
-            "roofline-no-shapes",
+            "trace-no-shapes",
         )
 
 

@@ -76,7 +76,7 @@ def find_peaks(
         say: Is told what is measured; a probe takes one to three seconds.
 
     Raises:
-        TraceError: The device cannot be opened, code `roofline-device`.
+        TraceError: [roofline-device] The device cannot be opened.
     """
     device = _describe(device_index)
     path = read_cache_dir() / _FILE
