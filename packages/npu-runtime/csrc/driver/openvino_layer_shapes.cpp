@@ -91,8 +91,9 @@ void append_layer(const Node* node, std::string& text) {
     text += call.type_text(call.input_type(node, i)) + call.shape_text(call.input_shape(node, i));
   }
   const std::size_t outputs = call.output_count(node);
+  text += '\t';  // also where nothing follows: what writes a state has no outputs
   for (std::size_t i = 0; i < outputs; ++i) {
-    text += i == 0 ? '\t' : ' ';
+    if (i != 0) text += ' ';
     text +=
         call.type_text(call.output_type(node, i)) + call.shape_text(call.output_shape(node, i));
   }

@@ -10,13 +10,12 @@ from pathlib import Path
 
 from npu_profiler.commands.reading_options import add_file, add_top, check_top
 from npu_profiler.errors import TraceError
-from npu_profiler.pictures.picture import FORMATS
-from npu_profiler.pictures.picture_file import check_picture
+from npu_profiler.pictures.picture import check_target
 from npu_profiler.pictures.roof import draw_roofline
 from npu_profiler.reading import load_trace
 from npu_profiler.roofline import table
 from npu_profiler.roofline.layers import LayerRuns, Roof, collect_layers, find_roofs
-from npu_profiler.roofline.peaks import Peaks, find_peaks
+from npu_profiler.roofline.peaks import ABOVE_PEAK, Peaks, find_peaks
 from npu_profiler.tables.text import format_ms, format_table
 
 __all__ = ["main"]
@@ -36,7 +35,7 @@ def main(words: Sequence[str]) -> int:
     """
     arguments = _parser().parse_args(words)
     check_top(arguments.top)
-    target = check_picture(arguments.output, formats=FORMATS) if arguments.output else None
+    target = check_target(arguments.output) if arguments.output else None
     given = _read_peaks(arguments.peak)
     bandwidth = _read_rate("--bandwidth", arguments.bandwidth)
     layers = _choose(collect_layers(load_trace(arguments.file)), arguments)
@@ -169,7 +168,5 @@ def _print(roofs: Sequence[Roof], peaks: Peaks, top: int) -> None:
             ]
         )
     if any((roof.share or 0) > 1 for roof in roofs):
-        blocks.append(
-            ["above 100 %: the data came from a cache, or the device was busy while measured."]
-        )
+        blocks.append([f"{ABOVE_PEAK} (--measure does so again)"])
     print("\n\n".join("\n".join(block) for block in blocks))

@@ -3,6 +3,7 @@
 What stands in a picture is decided by whoever draws it: `bars.py`, `roof.py`, `rows.py`.
 """
 
+import importlib.util
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -10,11 +11,11 @@ from html import escape
 from pathlib import Path
 
 from npu_profiler.errors import TraceError
-from npu_profiler.pictures.picture_file import write_bytes, write_picture
+from npu_profiler.pictures.picture_file import check_picture, write_bytes, write_picture
 
-__all__ = ["FORMATS", "INK", "PALETTE", "Picture"]
+__all__ = ["INK", "PALETTE", "Picture", "check_target"]
 
-FORMATS = (".svg", ".png", ".html")
+_FORMATS = (".svg", ".png", ".html")
 INK = "#888888"  # reads on light and on dark pages
 PALETTE = ("#3f51b5", "#e57373", "#26a69a", "#ffa726", "#8d6e63", "#78909c", "#ab47bc", "#9ccc65")
 
@@ -123,14 +124,9 @@ class Picture:
         Raises:
             TraceError: [png-library] Pillow is not installed.
         """
-        try:
-            from PIL import Image, ImageDraw, ImageFont
-        except ImportError as failure:
-            raise TraceError(
-                "picture: a .png needs Pillow; it is not installed. "
-                'Install "npu-profiler[png]", or name a .svg',
-                "png-library",
-            ) from failure
+        _check_pillow()
+        from PIL import Image, ImageDraw, ImageFont
+
         size = (round(self.width * _SCALE), round(self.height * _SCALE))
         image = Image.new("RGB", size, "white")
         draw = ImageDraw.Draw(image)
@@ -177,6 +173,28 @@ class Picture:
             write_bytes(path, self.png())
         else:
             write_picture(path, self.svg())
+
+
+def check_target(name: str) -> Path:
+    """Returns the path of a picture that is to be written, before the work that it shows.
+
+    Raises:
+        TraceError: [picture-format] [output-unwritable] It cannot be written, [png-library] Pillow
+            is missing.
+    """
+    path = check_picture(name, formats=_FORMATS)
+    if path.suffix == ".png":
+        _check_pillow()
+    return path
+
+
+def _check_pillow() -> None:
+    if importlib.util.find_spec("PIL") is None:
+        raise TraceError(
+            "picture: a .png needs Pillow; it is not installed. "
+            'Install "npu-profiler[png]", or name a .svg',
+            "png-library",
+        )
 
 
 def _svg(shape: _Box | _Line | _Dot | _Word) -> str:

@@ -79,9 +79,7 @@ def _draw_axes(picture: Picture, scale: _Scale) -> None:
     picture.word(0, _TOP - 8, "GFLOP/s")
 
 
-def _draw_roofs(
-    picture: Picture, scale: _Scale, levels: dict[str, float], slope: float
-) -> None:
+def _draw_roofs(picture: Picture, scale: _Scale, levels: dict[str, float], slope: float) -> None:
     right = 10.0**scale.x1
     top = max([*levels.values(), slope])
     start = max(10.0**scale.x0, 10.0**scale.y0 / slope)

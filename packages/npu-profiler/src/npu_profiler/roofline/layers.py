@@ -13,8 +13,7 @@ from npu_profiler.reading import SliceRef, Trace
 from npu_profiler.roofline.layer_cost import Array, count_cost, parse_arrays
 from npu_profiler.roofline.peaks import Peaks
 
-__all__ = ["LayerRuns", "Roof", "RoofTotal", "collect_layers", "find_roofs",
-           "sum_roofs"]
+__all__ = ["LayerRuns", "Roof", "RoofTotal", "collect_layers", "find_roofs", "sum_roofs"]
 
 _STEPS = ("prefill", "decode")
 _SPELLINGS = {"fp32": "f32", "fp16": "f16"}
@@ -240,4 +239,3 @@ def _roof(layer: LayerRuns, peaks: Peaks) -> Roof:
 def _mean(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if len(known) == len(values) else None
-

@@ -21,9 +21,12 @@ from npu_profiler.roofline.probe_models import product_model, relu_model
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["PRECISIONS", "Peaks", "find_peaks"]
+__all__ = ["ABOVE_PEAK", "PRECISIONS", "Peaks", "find_peaks"]
 
 PRECISIONS = ("f32", "bf16", "f16")
+ABOVE_PEAK = (
+    "above 100 %: the data came from a cache, or the device was busy while its peaks were measured"
+)
 
 _FILE = "peaks.json"
 # Long enough that starting a run does not count, short enough for some twenty runs in a second.
