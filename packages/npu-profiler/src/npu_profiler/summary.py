@@ -19,9 +19,10 @@ __all__ = ["OpTime", "Summary", "Tally", "is_op", "op_times"]
 TOP_OPS = 5
 
 # "aten::mm", "npu::program NAME"; not the compiler's and autograd's own brackets around ops, which
-# torch records as ops too ("Torch-Compiled Region: 0/0", "AddmmBackward0").
+# torch records as ops too ("Torch-Compiled Region: 0/0", "AddmmBackward0",
+# "torch::autograd::AccumulateGrad").
 _OP_NAME = re.compile(r"(\w+::)+[\w.]+( .*)?")
-_AUTOGRAD = "autograd::engine::evaluate_function: "
+_AUTOGRAD = ("autograd::engine::evaluate_function: ", "torch::autograd::")
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@ import argparse
 import dataclasses
 from collections import Counter as Tally
 from collections.abc import Sequence
-from pathlib import Path
 
 from npu_profiler.commands.reading_options import add_file, add_top, check_top
 from npu_profiler.errors import TraceError
@@ -104,8 +103,10 @@ def _lines(trace: Trace, curve: _Curve, top: int) -> list[str]:
         counter.times, counter.values, start_ns=start_ns, end_ns=end_ns, bins=_WIDTH
     )
     lines = [
-        f"{curve.title}: first {format_bytes(counter.values[0])}, highest "
-        f"{format_bytes(max(counter.values))}, last {format_bytes(counter.values[-1])}",
+        (
+            f"{curve.title}: first {format_bytes(counter.values[0])}, highest "
+            f"{format_bytes(max(counter.values))}, last {format_bytes(counter.values[-1])}"
+        ),
         f"  {sparkline(heights)}  0 to {format_bytes(max(counter.values))}",
         f"  {format_ms(start_ns)}{format_ms(end_ns):>{_WIDTH - len(format_ms(start_ns))}}",
     ]

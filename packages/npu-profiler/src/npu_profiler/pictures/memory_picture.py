@@ -44,7 +44,7 @@ def draw_memory(curves: Sequence[tuple[Counter, Peak | None]]) -> str:
 def _panel(counter: Counter, peak: Peak | None, top: int) -> tuple[list[str], int]:
     start, end = counter.times[0], counter.times[-1]
     width = _WIDTH - _LEFT - _RIGHT
-    highest = max(max(counter.values), 1.0)
+    highest = max(*counter.values, 1.0)
     bottom = top + _TITLE + _CHART
     heights = bin_highest(
         counter.times, counter.values, start_ns=start, end_ns=end, bins=width // 2
@@ -58,8 +58,10 @@ def _panel(counter: Counter, peak: Peak | None, top: int) -> tuple[list[str], in
     right = _LEFT + 2 * len(heights)
     lines = [
         _text(_LEFT, top + 20, f"{counter.process}: {counter.series}", weight="bold"),
-        f'<polygon fill="{_BLUE}" fill-opacity="0.3" stroke="{_BLUE}" '
-        f'points="{_LEFT},{bottom} {outline} {right},{bottom}"/>',
+        (
+            f'<polygon fill="{_BLUE}" fill-opacity="0.3" stroke="{_BLUE}" '
+            f'points="{_LEFT},{bottom} {outline} {right},{bottom}"/>'
+        ),
         f'<path d="M{_LEFT} {bottom - _CHART}V{bottom}H{right}" fill="none" stroke="{_GREY}"/>',
         _text(_LEFT - 6, bottom - _CHART + 8, format_bytes(highest), anchor="end"),
         _text(_LEFT - 6, bottom, "0", anchor="end"),
@@ -82,8 +84,10 @@ def _peak_mark(peak: Peak, counter: Counter, bottom: int) -> list[str]:
     is_late = share > 0.5
     said = f"peak {format_bytes(peak.size_bytes)} at {peak.place.op}"
     return [
-        f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{bottom - _CHART}" y2="{bottom}" '
-        f'stroke="{_ORANGE}" stroke-dasharray="4 3"/>',
+        (
+            f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{bottom - _CHART}" y2="{bottom}" '
+            f'stroke="{_ORANGE}" stroke-dasharray="4 3"/>'
+        ),
         _text(
             x - 6 if is_late else x + 6,
             bottom - _CHART - 4,
@@ -102,8 +106,10 @@ def _bars(peak: Peak, top: int) -> list[str]:
         name = holder.place.op + (f" in {holder.place.within}" if holder.place.within else "")
         lines += [
             _text(_BARS_LEFT - 8, y + 12, name[:_NAME_CHARS], anchor="end"),
-            f'<rect x="{_BARS_LEFT}" y="{y + 2}" width="{share * room:.1f}" '
-            f'height="{_BAR - 4}" fill="{_BLUE}"/>',
+            (
+                f'<rect x="{_BARS_LEFT}" y="{y + 2}" width="{share * room:.1f}" '
+                f'height="{_BAR - 4}" fill="{_BLUE}"/>'
+            ),
             _text(_BARS_LEFT + share * room + 6, y + 12, format_bytes(holder.size_bytes)),
         ]
     return lines

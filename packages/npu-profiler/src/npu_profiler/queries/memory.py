@@ -19,6 +19,7 @@ DEVICE_SERIES = "allocated_bytes"
 
 _BEFORE = "(at or before the first sample)"
 _UNKNOWN = "(no op: Python, or a driver)"
+_AUTOGRAD = "autograd::engine::evaluate_function: "
 _PLACES = ("user_annotation", "module")
 _PHASES = ("prefill", "decode", "load", "compile")
 
@@ -106,7 +107,7 @@ class Whereabouts:
         around = [innermost, *innermost.ancestors()]
         op = next((item.name for item in reversed(around) if _is_op(item)), innermost.name)
         within = next((item.name for item in around if item.category in _PLACES), "")
-        return Place(op, within or self._phase(time_ns))
+        return Place(op, within or _backward(around) or self._phase(time_ns))
 
     def _phase(self, time_ns: int) -> str:
         for track in self._phases:
@@ -183,6 +184,12 @@ def _release(held: list[tuple[int, Place]], size_bytes: int) -> None:
         if size > size_bytes:
             held.append((size - size_bytes, place))
         size_bytes -= size
+
+
+def _backward(around: Sequence[SliceRef]) -> str:
+    """The function of autograd among slices: "AddmmBackward0"."""
+    found = next((item.name for item in around if item.name.startswith(_AUTOGRAD)), "")
+    return found.removeprefix(_AUTOGRAD)
 
 
 def _is_op(item: SliceRef) -> bool:

@@ -112,7 +112,7 @@ def _rows(
     ]
     return sorted(
         rows,
-        key=lambda row: (-max(row.layer_ns, row.device_ns), -row.total_ns, row.name),
+        key=lambda row: (-max(row.layer_ns, row.device_ns), -row.self_ns, row.name),
     )
 
 
