@@ -48,6 +48,7 @@ SUBCOMMANDS = {
     "trace": Subcommand(
         "npu_profiler.commands.trace", "run a program unchanged and write its timeline"
     ),
+    "view": Subcommand("npu_profiler.commands.view", "show a trace as a page in the browser"),
 }
 
 # These run programs of others, whose own interrupts and closed pipes are not ours to explain.
