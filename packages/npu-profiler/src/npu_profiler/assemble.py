@@ -169,12 +169,14 @@ class Assembler:
         return [Slice(program.track, "layer", span.name, start_ns, end_ns - start_ns, args)]
 
     def _new_shapes(self, program: str, layer: "Event") -> dict[str, object]:
-        """What a layer read and wrote, unless an earlier run of the program has said the same."""
-        heard = self._shapes.pop((layer.thread_id, layer.name), None)
-        if heard is None:
-            return {}
+        """What a layer read and wrote, unless an earlier run of the program has said the same.
+
+        Empty texts say that it is not known of this run, though it was of an earlier one.
+        """
+        heard = self._shapes.pop((layer.thread_id, layer.name), {})
         shapes = {key: heard.get(key, "") for key in ("inputs", "outputs")}
-        if self._told_shapes.get((program, layer.name)) == shapes:
+        told = self._told_shapes.get((program, layer.name))
+        if told == shapes or (told is None and not heard):
             return {}
         self._told_shapes[program, layer.name] = shapes
         return shapes
