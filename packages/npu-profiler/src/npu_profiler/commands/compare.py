@@ -15,7 +15,7 @@ from npu_profiler.comparison.differences import (
     compare_totals,
     shared_step,
 )
-from npu_profiler.comparison.samples import take_samples
+from npu_profiler.comparison.samples import Samples, take_samples
 from npu_profiler.errors import TraceError
 from npu_profiler.reading import load_trace
 from npu_profiler.tables import Column, Table, format_table
@@ -45,8 +45,9 @@ def main(words: Sequence[str]) -> int:
     arguments = _parser().parse_args(words)
     check_top(arguments.top)
     base_files, new_files = _files(arguments)
-    base = [take_samples(load_trace(file)) for file in base_files]
-    new = [take_samples(load_trace(file)) for file in new_files]
+    cut: list[str] = []
+    base = [_read(file, cut) for file in base_files]
+    new = [_read(file, cut) for file in new_files]
     step = shared_step([*base, *new])
     tables = {"whole trace": compare_totals(base, new)}
     for name in [arguments.by] if arguments.by else _TABLES:
@@ -58,7 +59,9 @@ def main(words: Sequence[str]) -> int:
     if arguments.json:
         print(to_json(_document(base_files, new_files, step, tables, worse)))
     else:
-        print("\n".join(_lines(base_files, new_files, step, tables, arguments.top)))
+        cut_lines = [f"{file} has no end: its program was killed, or still runs" for file in cut]
+        lines = _lines(base_files, new_files, step, tables, arguments.top)
+        print("\n".join([*cut_lines, *lines]))
         if arguments.fail_above is not None:
             print("\n" + "\n".join(_verdict_lines(worse, arguments.fail_above)))
     return EXIT_SLOWER if worse else 0
@@ -75,6 +78,20 @@ def _files(arguments: argparse.Namespace) -> tuple[list[str], list[str]]:
         "B, or compare --base A1 A2 --new B1 B2",
         "compare-files",
     )
+
+
+def _read(file: str, cut: list[str]) -> Samples:
+    """Reads a trace, which is let go before the next is read; notes it among those cut off."""
+    trace = load_trace(file)
+    if not any(map(len, trace.tracks)):
+        raise TraceError(
+            f"compare: needs traces of something; got {file}, in which nothing ran. See whether "
+            "its program failed",
+            "trace-empty",
+        )
+    if not trace.is_complete:
+        cut.append(file)
+    return take_samples(trace)
 
 
 def _lines(

@@ -17,6 +17,8 @@ __all__ = ["block_means", "mean", "noise_of_means", "noise_of_medians", "t_bound
 # Of a hundred comparisons where nothing changed one is taken for a change.
 CONFIDENCE = 0.99
 
+# Of so few values the median deviation is often small by chance.
+_FEW = 6
 _NORMAL_SPREAD = 1.4826
 _NORMAL_MEDIAN = 1.2533
 
@@ -74,6 +76,8 @@ def noise_of_medians(base: Sequence[float], new: Sequence[float]) -> float | Non
 
 
 def _deviation(values: Sequence[float]) -> float:
+    if len(values) < _FEW:
+        return statistics.stdev(values)
     middle = statistics.median(values)
     spread = statistics.median(abs(value - middle) for value in values)
     # Where most values are equal, those that are not still say that there is noise.

@@ -86,9 +86,9 @@ def device_gaps(
         by_start.setdefault((launch.program.track.device or 0, launch.program.start_ns), launch)
     found = []
     for _, device, start, end in longest:
-        launch = by_start.get((device, end))
-        host = host_activity(launch.cause.track, start, end) if launch is not None else []
-        name = launch.program.name if launch is not None else ""
+        ended_by = by_start.get((device, end))
+        host = host_activity(ended_by.cause.track, start, end) if ended_by is not None else []
+        name = ended_by.program.name if ended_by is not None else ""
         found.append(Gap(device, start, end, name, tuple(host)))
     return found
 

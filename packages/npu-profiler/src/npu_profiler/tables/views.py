@@ -130,7 +130,7 @@ def _layer_table(
     first_cells: Sequence[Sequence[object]],
 ) -> Table:
     whole = layered_program_ns(trace)
-    runs = len({layer.parent for layer in trace.slices("layer")})
+    runs = len({layer.parent for layer in trace.slices("layer")} - {None})
     columns = [
         *first,
         Column("type", "type"),
@@ -185,10 +185,13 @@ def _origins(title: str, key: str, rows: Sequence[OriginRow]) -> Table:
         Column("layers", "layer runs", "count"),
         Column("layer_ns", "layer ms", "ns"),
     ]
+    has_classes = any(row.kind for row in rows)
+    if not has_classes:
+        columns.pop(1)
     cells = [
         (
             row.name,
-            row.kind,
+            *([row.kind] if has_classes else []),
             row.calls,
             row.self_ns,
             row.total_ns,
@@ -198,9 +201,6 @@ def _origins(title: str, key: str, rows: Sequence[OriginRow]) -> Table:
         )
         for row in rows
     ]
-    if not any(row.kind for row in rows):
-        columns.pop(1)
-        cells = [(cell[0], *cell[2:]) for cell in cells]
     return Table(f"{title} by device and host time", columns, cells)
 
 
