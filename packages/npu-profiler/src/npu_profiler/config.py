@@ -1,5 +1,6 @@
-"""The only place of this package that touches the environment: kineto's log level, for one call, and
-where what was measured of a device is kept.
+"""The only place of this package that touches the environment.
+
+That is kineto's log level for one call, and where peaks of a device are kept.
 
 Options of a recording are not environment variables; they are in `recorder.TraceOptions`.
 """

@@ -163,8 +163,7 @@ def _print(roofs: Sequence[Roof], peaks: Peaks, top: int) -> None:
         blocks.append(
             [
                 f"no roof is known for: {names}",
-                "  Their operations, sizes or precision's peak are not known; they are in the "
-                'times, and not in "of roof".',
+                "  They are in the times, and not in what is reached of the roof.",
             ]
         )
     if any((roof.share or 0) > 1 for roof in roofs):

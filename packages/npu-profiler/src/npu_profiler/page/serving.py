@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from npu_profiler.errors import TraceError
 
-__all__ = ["serve"]
+__all__ = ["make_server", "serve"]
 
 _HOST = "127.0.0.1"
 
@@ -20,6 +20,17 @@ def serve(page: str, port: int, *, say: Callable[[str], None]) -> None:
         page: The HTML.
         port: Where; 0 for any that is free.
         say: Is told the address when it is there.
+
+    Raises:
+        TraceError: [view-port] The port is taken, or not ours to take.
+    """
+    with make_server(page, port) as server:
+        say(f"http://{_HOST}:{server.server_address[1]}/ shows it until Ctrl-C")
+        server.serve_forever(poll_interval=0.1)
+
+
+def make_server(page: str, port: int) -> http.server.ThreadingHTTPServer:
+    """A server of a page on this machine's own address, which nobody else reaches.
 
     Raises:
         TraceError: [view-port] The port is taken, or not ours to take.
@@ -37,17 +48,14 @@ def serve(page: str, port: int, *, say: Callable[[str], None]) -> None:
             self.end_headers()
             self.wfile.write(content)
 
-        def log_message(self, format: str, *args: object) -> None:
+        def log_message(self, *args: object) -> None:
             """Keeps requests off the terminal."""
 
     try:
-        server = http.server.ThreadingHTTPServer((_HOST, port), _Handler)
+        return http.server.ThreadingHTTPServer((_HOST, port), _Handler)
     except (OSError, OverflowError) as failure:
         raise TraceError(
             f"view: --port must be one that is free; got {port} ({failure}). "
             "Leave it out for any that is",
             "view-port",
         ) from failure
-    with server:
-        say(f"http://{_HOST}:{server.server_address[1]}/ shows it until Ctrl-C")
-        server.serve_forever(poll_interval=0.1)

@@ -71,7 +71,7 @@ def choose(trace: Trace, *, limit: int = DEFAULT_LIMIT) -> Timeline:
         shortest_ns = _threshold(tracks, limit)
         rows = [_levels(track, shortest_ns) for track in tracks]
         while _box_count(rows) > limit and shortest_ns < trace.end_ns:
-            shortest_ns *= 4
+            shortest_ns += shortest_ns // 2 + 1
             rows = [_levels(track, shortest_ns) for track in tracks]
     left_out: list[str] = []
     names = _Names()

@@ -8,6 +8,7 @@ import io
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html import escape
+from itertools import pairwise
 from pathlib import Path
 
 from npu_profiler.errors import TraceError
@@ -164,7 +165,7 @@ class Picture:
         return stream.getvalue()
 
     def write(self, path: Path) -> None:
-        """Writes the picture in the format of the suffix: .svg, .png, or .html, a page with the SVG.
+        """Writes the picture by its suffix: .svg, .png, or .html for a page with the SVG.
 
         Raises:
             TraceError: [output-unwritable] It cannot be written, [png-library] Pillow is missing.
@@ -235,7 +236,7 @@ def _pixels(*points: tuple[float, float]) -> list[tuple[float, float]]:
 
 def _dashes(points: Sequence[tuple[float, float]]) -> list[tuple[tuple[float, float], ...]]:
     pieces: list[tuple[tuple[float, float], ...]] = []
-    for (x0, y0), (x1, y1) in zip(points, points[1:], strict=False):
+    for (x0, y0), (x1, y1) in pairwise(points):
         length = ((x1 - x0) ** 2 + (y1 - y0) ** 2) ** 0.5
         count = max(int(length // 9), 1)
         for at in range(count):

@@ -58,7 +58,7 @@ def draw_roofline(roofs: Sequence[Roof], peaks: Peaks, *, title: str) -> Picture
         picture.word(
             _LEFT,
             _HEIGHT - 6,
-            f"not drawn: {len(roofs) - len(shown):,} layers without operations, or whose operations "
+            f"not drawn: {len(roofs) - len(shown):,} layers without operations or whose operations "
             f"are not known ({rest_ns / time_ns:.1%} of the time)",
         )
     return picture

@@ -1,8 +1,8 @@
 """Floating-point operations and bytes of one run of a layer, from what it read and wrote.
 
 Formulas are written for the layer types of OpenVINO's CPU plugin. A type that is not here has no
-known operations: it is reported as such, never estimated. A call of a function (exp, tanh) counts as
-one operation, and a multiply-add as two.
+known operations: it is reported as such, never estimated. A call of a function (exp, tanh) counts
+as one operation, and a multiply-add as two.
 """
 
 import math
@@ -201,16 +201,61 @@ _FORMULAS: dict[str, Callable[[Sequence[Array], Sequence[Array]], float | None]]
     _CACHED_ATTENTION: _attention,
 }
 
-_ONE = """
-Abs Add And Clamp Cos Divide Elu Equal Erf Exp Floor Gelu Greater GreaterEqual HardSigmoid HSigmoid
-HSwish LeakyRelu Less LessEqual Log LogicalAnd LogicalNot LogicalOr Maximum Minimum Mish Mod Multiply
-Negative Not NotEqual Or Power PowerStatic PReLU ReLU Relu Round Select Sigmoid Sign Sin SoftPlus
-Sqrt SquaredDifference Subtract Swish Tanh
-"""
+_ONE = (
+    "Abs",
+    "Add",
+    "And",
+    "Clamp",
+    "Cos",
+    "Divide",
+    "Elu",
+    "Equal",
+    "Erf",
+    "Exp",
+    "Floor",
+    "Gelu",
+    "Greater",
+    "GreaterEqual",
+    "HardSigmoid",
+    "HSigmoid",
+    "HSwish",
+    "LeakyRelu",
+    "Less",
+    "LessEqual",
+    "Log",
+    "LogicalAnd",
+    "LogicalNot",
+    "LogicalOr",
+    "Maximum",
+    "Minimum",
+    "Mish",
+    "Mod",
+    "Multiply",
+    "Negative",
+    "Not",
+    "NotEqual",
+    "Or",
+    "Power",
+    "PowerStatic",
+    "PReLU",
+    "ReLU",
+    "Relu",
+    "Round",
+    "Select",
+    "Sigmoid",
+    "Sign",
+    "Sin",
+    "SoftPlus",
+    "Sqrt",
+    "SquaredDifference",
+    "Subtract",
+    "Swish",
+    "Tanh",
+)
 
 # The operations of each element that is written.
 _PER_OUTPUT = {
-    **dict.fromkeys(_ONE.split(), 1),
+    **dict.fromkeys(_ONE, 1),
     "MulAdd": 2,
     "RoPE": 3,  # two products and their sum
     "Softmax": 5,  # greatest, difference, exponential, sum, quotient
@@ -221,20 +266,48 @@ _PER_OUTPUT = {
 }
 
 # The operations of each element that is read.
-_PER_INPUT = dict.fromkeys(
-    "AvgPool MaxPool Pooling ReduceL1 ReduceL2 ReduceLogicalAnd ReduceLogicalOr ReduceMax "
-    "ReduceMean ReduceMin ReduceProd ReduceSum Reduce CumSum".split(),
-    1,
-)
+_PER_INPUT = {
+    "AvgPool": 1,
+    "CumSum": 1,
+    "MaxPool": 1,
+    "Pooling": 1,
+    "Reduce": 1,
+    "ReduceL1": 1,
+    "ReduceL2": 2,
+    "ReduceLogicalAnd": 1,
+    "ReduceLogicalOr": 1,
+    "ReduceMax": 1,
+    "ReduceMean": 1,
+    "ReduceMin": 1,
+    "ReduceProd": 1,
+    "ReduceSum": 1,
+}
 
 _VIEWS = {"Reshape", "Squeeze", "Unsqueeze", "Flatten", "ShapeOf"}
 _PICKS = {"Gather", "GatherElements", "GatherND", "Slice", "StridedSlice", "Crop"}
 _MOVES = {
     *_VIEWS,
     *_PICKS,
-    *"""
-    Assign Broadcast Concat Concatenation Convert DepthToSpace MemoryInput MemoryOutput Pad Range
-    ReadValue Reorder Roll ScatterElementsUpdate ScatterNDUpdate ScatterUpdate ShuffleChannels
-    SpaceToDepth Split Tile Transpose VariadicSplit
-    """.split(),
+    "Assign",
+    "Broadcast",
+    "Concat",
+    "Concatenation",
+    "Convert",
+    "DepthToSpace",
+    "MemoryInput",
+    "MemoryOutput",
+    "Pad",
+    "Range",
+    "ReadValue",
+    "Reorder",
+    "Roll",
+    "ScatterElementsUpdate",
+    "ScatterNDUpdate",
+    "ScatterUpdate",
+    "ShuffleChannels",
+    "SpaceToDepth",
+    "Split",
+    "Tile",
+    "Transpose",
+    "VariadicSplit",
 }

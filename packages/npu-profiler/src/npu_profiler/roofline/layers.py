@@ -126,8 +126,8 @@ def collect_layers(trace: Trace) -> list[LayerRuns]:
     """Gathers the runs of each layer; prefill and decode of one program are two.
 
     Raises:
-        TraceError: [trace-no-layers] There are none, [trace-no-shapes] they do not say what they read
-            and wrote.
+        TraceError: [trace-no-layers] There are none, [trace-no-shapes] they do not say what they
+            read and wrote.
     """
     step_at = _StepFinder(trace)
     found: dict[tuple[str, str, str, str], LayerRuns] = {}

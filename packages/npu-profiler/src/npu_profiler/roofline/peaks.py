@@ -36,6 +36,8 @@ _ROW_SIZE = 8192
 _RELU_SIZE = 1 << 26
 _PROBE_S = 0.7
 _LEAST_RUNS = 5
+# Of the processors' time during a probe's best run; below it something else was running.
+_QUIET_SHARE = 0.85
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +89,17 @@ def find_peaks(
     rates: dict[str, float] = dict(kept.get("flops_per_s", {}))
     bandwidth = kept.get("bytes_per_s")
     missing = [name for name in PRECISIONS if name in set(precisions) and name not in rates]
+    is_quiet = True
     if bandwidth is None:
         say(f"measuring the memory bandwidth of {device}")
-        bandwidth = _measure_bandwidth(device_index)
+        bandwidth, is_quiet = _measure_bandwidth(device_index)
     for name in missing:
         say(f"measuring the arithmetic of {device} in {name}")
-        rates[name] = _measure_product(name, device_index)
-    if missing or kept.get("bytes_per_s") is None:
+        rates[name], was_quiet = _measure_product(name, device_index)
+        is_quiet = is_quiet and was_quiet
+    if not is_quiet:
+        say("other programs were running: these peaks are too low, and are not kept")
+    elif missing or kept.get("bytes_per_s") is None:
         _keep(path, device, {"bytes_per_s": bandwidth, "flops_per_s": rates})
     return Peaks(device, bandwidth, rates)
 
@@ -118,26 +124,31 @@ def _describe(device_index: int) -> str:
     return f"{about.full_name or about.device} ({about.driver} {version}{threads})"
 
 
-def _measure_product(precision: str, device_index: int) -> float:
+def _measure_product(precision: str, device_index: int) -> tuple[float, bool]:
+    """Operations a second, and whether nothing else was running."""
     import torch
 
     dtype = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}[precision]
     size = _PRODUCT_SIZE
-    seconds = _best_time(
+    seconds, is_quiet = _best_time(
         product_model(rows=size, size=size, dtype=precision),
         torch.full((size, size), 0.01, dtype=dtype),
         torch.full((size, size), 0.01, dtype=dtype),
         precision,
         device_index,
     )
-    return 2 * size**3 / seconds
+    return 2 * size**3 / seconds, is_quiet
 
 
-def _measure_bandwidth(device_index: int) -> float:
-    """The better of reading a large matrix once, and of reading and writing a long vector."""
+def _measure_bandwidth(device_index: int) -> tuple[float, bool]:
+    """The better of reading a large matrix once, and of reading and writing a long vector.
+
+    Returns:
+        Bytes a second, and whether nothing else was running.
+    """
     import torch
 
-    read_s = _best_time(
+    read_s, read_is_quiet = _best_time(
         product_model(rows=1, size=_ROW_SIZE, dtype="f32"),
         torch.full((_ROW_SIZE, _ROW_SIZE), 0.01),
         torch.full((1, _ROW_SIZE), 0.01),
@@ -145,8 +156,9 @@ def _measure_bandwidth(device_index: int) -> float:
         device_index,
     )
     x = torch.full((_RELU_SIZE,), 0.01)
-    copy_s = _best_time(relu_model(size=_RELU_SIZE), None, x, "f32", device_index)
-    return max(4 * _ROW_SIZE**2 / read_s, 8 * _RELU_SIZE / copy_s)
+    copy_s, copy_is_quiet = _best_time(relu_model(size=_RELU_SIZE), None, x, "f32", device_index)
+    rates = (4 * _ROW_SIZE**2 / read_s, read_is_quiet), (8 * _RELU_SIZE / copy_s, copy_is_quiet)
+    return max(rates)
 
 
 def _best_time(
@@ -155,7 +167,8 @@ def _best_time(
     x: torch.Tensor,
     precision: str,
     device_index: int,
-) -> float:
+) -> tuple[float, bool]:
+    """Seconds of the best run, and whether it had the processors for itself."""
     import torch
 
     import npu_runtime
@@ -170,15 +183,19 @@ def _best_time(
         device_index=device_index,
     )
     output = [torch.empty_like(x)]
-    best = math.inf
+    threads = torch.get_num_threads() if program.device == "CPU" else 0
+    best, best_share = math.inf, 1.0
     begin = time.perf_counter()
     runs = 0
     while runs < _LEAST_RUNS or time.perf_counter() - begin < _PROBE_S:
-        start = time.perf_counter()
+        start, used = time.perf_counter(), time.process_time()
         program.run([x], outputs=output)
-        best = min(best, time.perf_counter() - start)
+        took = time.perf_counter() - start
+        if took < best:
+            share = (time.process_time() - used) / (took * threads) if threads else 1.0
+            best, best_share = took, share
         runs += 1
-    return best
+    return best, best_share >= _QUIET_SHARE
 
 
 def _read(path: Path) -> dict[str, Any]:

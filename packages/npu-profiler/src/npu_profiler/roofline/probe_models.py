@@ -9,7 +9,7 @@ __all__ = ["product_model", "relu_model"]
 
 
 def product_model(*, rows: int, size: int, dtype: str) -> str:
-    """x (rows, size) times the transpose of a constant (size, size), which is all the weights.
+    """The product of x (rows, size) and a transposed constant (size, size), all of its weights.
 
     Args:
         rows: Of x.

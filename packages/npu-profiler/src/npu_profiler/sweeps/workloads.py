@@ -1,4 +1,4 @@
-"""What a sweep computes: a matrix product, and the gated network of a decoder layer, in plain torch.
+"""What a sweep computes in plain torch: a matrix product, the gated network of a decoder layer.
 
 Importing this module imports torch. Timing is `measuring.py`'s work.
 """
