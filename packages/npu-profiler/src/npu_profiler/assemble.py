@@ -6,7 +6,7 @@ torch are written as they come, by npu_runtime.op_recording.
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from npu_profiler.clock import ClockAlignment
@@ -44,6 +44,9 @@ class Assembler:
     def __init__(self, tracks: Tracks) -> None:
         self._tracks = tracks
         self._programs: dict[int, Slice] = {}  # the latest by the thread that told it
+        # What layers read and wrote: as heard from each thread, and as written by program.
+        self._shapes: dict[tuple[int, str], Mapping[str, object]] = {}
+        self._told_shapes: dict[tuple[str, str], Mapping[str, object]] = {}
 
     def place(self, events: Iterable["Event"]) -> Piece:
         """Places events that came one after the other."""
@@ -58,6 +61,8 @@ class Assembler:
                     samples.append(self._sample(event))
             elif event.kind == "instant" or event.category == "fallback":
                 instants.append(self._instant(event))
+            elif event.category == "layer_shapes":
+                self._shapes[event.thread_id, event.name] = event.args
             elif event.category == "layer":
                 slices += self._layer(event)
             elif event.category == "program":
@@ -157,10 +162,24 @@ class Assembler:
             "implementation": kernel,
             "duration_us": span.args.get("told_us"),
             "start": "laid out by execution order",
+            **self._new_shapes(program.name, span),
         }
         start_ns = min(max(span.start_ns, program.start_ns), program.end_ns)
         end_ns = min(span.start_ns + span.duration_ns, program.end_ns)
         return [Slice(program.track, "layer", span.name, start_ns, end_ns - start_ns, args)]
+
+    def _new_shapes(self, program: str, layer: "Event") -> dict[str, object]:
+        """What a layer read and wrote, unless an earlier run of the program has said the same.
+
+        Empty texts say that it is not known of this run, though it was of an earlier one.
+        """
+        heard = self._shapes.pop((layer.thread_id, layer.name), {})
+        shapes = {key: heard.get(key, "") for key in ("inputs", "outputs")}
+        told = self._told_shapes.get((program, layer.name))
+        if told == shapes or (told is None and not heard):
+            return {}
+        self._told_shapes[program, layer.name] = shapes
+        return shapes
 
     def _arrow(self, program: Slice, span: "Event") -> Flow:
         # Viewers find the slice around it: the runtime makes each run an op of torch's as well.

@@ -39,9 +39,16 @@ SUBCOMMANDS = {
     "memory": Subcommand("npu_profiler.commands.memory", "who holds the device's memory, and when"),
     "stats": Subcommand("npu_profiler.commands.stats", "tables of a trace as CSV files"),
     "summary": Subcommand("npu_profiler.commands.summary", "where the time of a trace went"),
+    "llm": Subcommand("npu_profiler.commands.llm", "measure a language model's speed"),
+    "matmul": Subcommand("npu_profiler.commands.matmul", "measure products over sizes and dtypes"),
+    "mlp": Subcommand("npu_profiler.commands.mlp", "measure a two-layer network over its sizes"),
+    "roofline": Subcommand(
+        "npu_profiler.commands.roofline", "show how near each layer is to the device's limits"
+    ),
     "trace": Subcommand(
         "npu_profiler.commands.trace", "run a program unchanged and write its timeline"
     ),
+    "view": Subcommand("npu_profiler.commands.view", "show a trace as a page in the browser"),
 }
 
 # These run programs of others, whose own interrupts and closed pipes are not ours to explain.

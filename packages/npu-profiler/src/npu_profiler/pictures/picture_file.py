@@ -1,10 +1,13 @@
 """Writes a picture: SVG as it is, or in a page of its own, by the file's name."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from npu_profiler.errors import TraceError
 
-__all__ = ["check_picture", "write_picture"]
+__all__ = ["SVG_FORMATS", "check_picture", "write_bytes", "write_picture"]
+
+SVG_FORMATS = (".svg", ".html")
 
 _PAGE = """<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><title>npu-profiler</title>
@@ -15,17 +18,22 @@ _PAGE = """<!DOCTYPE html>
 """
 
 
-def check_picture(name: str) -> Path:
+def check_picture(name: str, *, formats: Sequence[str] = SVG_FORMATS) -> Path:
     """Returns the path of a picture that is to be written.
+
+    Args:
+        name: The file's.
+        formats: The suffixes that it may have.
 
     Raises:
         TraceError: [picture-format] Its name says no format that can be written,
             [output-unwritable] its directory is not there.
     """
     path = Path(name)
-    if path.suffix not in (".svg", ".html"):
+    if path.suffix not in formats:
         raise TraceError(
-            f"picture: must end in .svg or .html; got {name}. Name it so", "picture-format"
+            f"picture: must end in {' or '.join(formats)}; got {name}. Name it so",
+            "picture-format",
         )
     if not path.parent.is_dir():
         raise TraceError(
@@ -41,8 +49,17 @@ def write_picture(path: Path, svg: str) -> None:
     Raises:
         TraceError: [output-unwritable] It cannot be written.
     """
+    write_bytes(path, (_PAGE.format(picture=svg) if path.suffix == ".html" else svg).encode())
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Writes a picture of any kind.
+
+    Raises:
+        TraceError: [output-unwritable] It cannot be written.
+    """
     try:
-        path.write_text(_PAGE.format(picture=svg) if path.suffix == ".html" else svg)
+        path.write_bytes(content)
     except OSError as error:
         raise TraceError(
             f"picture: must be a file that can be written; got {path} "
