@@ -15,6 +15,7 @@ from npu_profiler.queries.ops import is_op_number
 from npu_profiler.queries.programs import layer_ns
 from npu_profiler.queries.steps import Step, find_steps
 from npu_profiler.reading import SliceRef, Trace
+from npu_profiler.roofline.costs import costs_of_layers
 
 __all__ = ["RECORDS", "Records"]
 
@@ -68,11 +69,12 @@ def _operators(trace: Trace, launched: list[Launch]) -> Rows:
 
 def _kernels(trace: Trace, launched: list[Launch]) -> Rows:
     causes = {launch.program: launch.cause for launch in launched}
+    costs = {layer: cost for layer, _, cost in costs_of_layers(trace)}
     steps = _StepNumbers(trace)
     for track in trace.device_tracks:
         for item in track:
             around, args = item.parent, item.args
-            cause = causes.get(item)
+            cause, cost = causes.get(item), costs.get(item)
             is_layer = item.category == "layer"
             yield (
                 steps.at(item.start_ns),
@@ -86,8 +88,8 @@ def _kernels(trace: Trace, launched: list[Launch]) -> Rows:
                 _us(item.start_ns),
                 _us(layer_ns(item) if is_layer else item.duration_ns),
                 "" if cause is None else _us(max(item.start_ns - cause.start_ns, 0)),
-                args.get("bytes", ""),
-                args.get("flops", ""),
+                args.get("bytes", "") if cost is None else cost.size_bytes,
+                None if cost is None else cost.flops,
                 args.get("module", ""),
                 args.get("line", ""),
             )

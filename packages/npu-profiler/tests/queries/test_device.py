@@ -34,7 +34,7 @@ def test_layers_are_held_against_the_runs_that_told_them(write_trace):
                 layer("relu", 6_000, 3, "Eltwise"),
                 program("a", 20_000, 28_000),
                 program("b", 30_000, 35_000),
-                layer("mm", 30_000, 5, flops=100, bytes=8),
+                layer("mm", 30_000, 5, inputs="f32[2,3] f32[4,3]", outputs="f32[2,4]"),
             ]
         )
     )
@@ -48,7 +48,8 @@ def test_layers_are_held_against_the_runs_that_told_them(write_trace):
         ("mm", "b", 5_000),
         ("relu", "a", 3_000),
     ]
-    assert [row.flops for row in rows] == [None, 100, None]
+    assert [row.flops for row in rows] == [None, 2 * 2 * 3 * 4, None]
+    assert rows[1].moved_bytes == 4 * (2 * 3 + 4 * 3 + 2 * 4)
     assert sum(row.total_ns for row in rows) <= layered_program_ns(trace) == 15_000
     kinds = layer_kinds(trace)
     assert [(row.kind, row.layers, row.calls) for row in kinds] == [

@@ -5,14 +5,16 @@ Layers are sampled: shares are of the runs that told them. Where layers come fro
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from npu_profiler.queries.programs import layer_ns
 from npu_profiler.reading import SliceRef, Trace
+from npu_profiler.roofline.costs import costs_of_layers
+from npu_profiler.roofline.layer_cost import Cost
 
-__all__ = ["LayerRow", "layer_kinds", "layer_rows", "layered_program_ns"]
+__all__ = ["LayerRow", "layer_kinds", "layer_rows", "layered_program_ns", "sum_known"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +27,8 @@ class LayerRow:
         kind: OpenVINO's type of it: "FullyConnected".
         implementation: Which kernel of the device computes it.
         layers: How many different layers these are.
-        flops: Of all its runs; None where the trace has no such figures.
-        moved_bytes: Read and written in all its runs; None where the trace has no such figures.
+        flops: Of those of its runs whose operations are known; None if there are none.
+        moved_bytes: Read and written in those of its runs whose shapes are known; None without.
     """
 
     name: str
@@ -61,12 +63,20 @@ def layered_program_ns(trace: Trace) -> int:
     return sum(run.duration_ns for run in runs if run is not None)
 
 
+def sum_known(values: Iterable[float | None]) -> float | None:
+    """The sum of those values that are known; None if none is."""
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
 def _grouped(
     trace: Trace, key: Callable[[SliceRef], Hashable], *, is_kind: bool = False
 ) -> list[LayerRow]:
     groups: dict[Hashable, list[SliceRef]] = defaultdict(list)
-    for layer in trace.slices("layer"):
+    costs: dict[SliceRef, Cost] = {}
+    for layer, _, cost in costs_of_layers(trace):
         groups[key(layer)].append(layer)
+        costs[layer] = cost
     rows = []
     for group in groups.values():
         args = group[-1].args
@@ -81,17 +91,11 @@ def _grouped(
                 layers=len({(layer.name, layer.parent and layer.parent.name) for layer in group}),
                 calls=len(group),
                 total_ns=sum(map(layer_ns, group)),
-                flops=_total(group, "flops"),
-                moved_bytes=_total(group, "bytes"),
+                flops=sum_known(costs[layer].flops for layer in group),
+                moved_bytes=sum_known(costs[layer].size_bytes for layer in group),
             )
         )
     return sorted(rows, key=lambda row: (-row.total_ns, row.name, row.kind))
-
-
-def _total(layers: list[SliceRef], key: str) -> float | None:
-    values = [layer.args[key] for layer in layers if key in layer.args]
-    numbers = [value for value in values if isinstance(value, int | float)]
-    return float(sum(numbers)) if numbers else None
 
 
 def _text(value: Any) -> str:

@@ -12,9 +12,11 @@ from npu_profiler.queries.intervals import (
     total_ns,
 )
 from npu_profiler.queries.launches import Launch
+from npu_profiler.queries.layers import sum_known
 from npu_profiler.queries.ops import fallback_totals, is_op_number
 from npu_profiler.queries.steps import Step, find_steps
 from npu_profiler.reading import Trace, Track
+from npu_profiler.roofline.costs import costs_of_layers
 
 __all__ = ["CopyTotal", "DeviceTime", "Overview", "ThreadTime", "overview"]
 
@@ -69,8 +71,8 @@ class Overview:
         compile_ns: Time of compile phases, of all threads together, without overlaps on a thread.
         fallbacks: By op: how often, and host time; the longest first.
         copies: By direction.
-        flops: Of the recorded layers; None where the trace has no such figures.
-        moved_bytes: Read and written by the recorded layers; None without such figures.
+        flops: Of the recorded runs of layers, as far as they are known; None if none is.
+        moved_bytes: Read and written by the recorded runs of layers; None if none is known.
     """
 
     wall_ns: int
@@ -98,6 +100,7 @@ def overview(trace: Trace, launched: list[Launch], *, gap_count: int = 3) -> Ove
     compiling = [
         (item.start_ns, item.end_ns) for item in trace.slices("compile") if item.parent is None
     ]
+    costs = [cost for _, _, cost in costs_of_layers(trace)]
     return Overview(
         wall_ns=max(trace.end_ns - trace.start_ns, 0),
         devices=tuple(_device_time(trace, device, busy[device]) for device in busy),
@@ -109,8 +112,8 @@ def overview(trace: Trace, launched: list[Launch], *, gap_count: int = 3) -> Ove
         fallbacks=fallback_totals(trace),
         copies=_copies(trace),
         steps=tuple(find_steps(trace)),
-        flops=_layer_total(trace, "flops"),
-        moved_bytes=_layer_total(trace, "bytes"),
+        flops=sum_known(cost.flops for cost in costs),
+        moved_bytes=sum_known(cost.size_bytes for cost in costs),
     )
 
 
@@ -151,9 +154,3 @@ def _copies(trace: Trace) -> tuple[CopyTotal, ...]:
         CopyTotal(name, count[name], size[name], spent[name])
         for name in sorted(count, key=lambda name: (-size[name], name))
     )
-
-
-def _layer_total(trace: Trace, key: str) -> float | None:
-    values = [layer.args.get(key) for layer in trace.slices("layer")]
-    numbers = [value for value in values if isinstance(value, int | float)]
-    return float(sum(numbers)) if numbers else None

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 
 from npu_profiler.errors import TraceError
 from npu_profiler.reading import SliceRef, Trace
-from npu_profiler.roofline.layer_cost import Array, count_cost, parse_arrays
+from npu_profiler.roofline.costs import costs_of_layers
+from npu_profiler.roofline.layer_cost import Array
 from npu_profiler.roofline.peaks import Peaks
 
 __all__ = ["LayerRuns", "Roof", "RoofTotal", "collect_layers", "find_roofs", "sum_roofs"]
@@ -131,17 +132,12 @@ def collect_layers(trace: Trace) -> list[LayerRuns]:
     """
     step_at = _StepFinder(trace)
     found: dict[tuple[str, str, str, str], LayerRuns] = {}
-    shapes: dict[tuple[str, str], tuple[Sequence[Array], Sequence[Array]]] = {}
-    has_layers = False
-    for item in sorted(trace.slices("layer"), key=lambda one: one.start_ns):
+    has_layers = has_shapes = False
+    for item, inputs, cost in costs_of_layers(trace):
         has_layers = True
+        has_shapes = has_shapes or bool(item.args.get("inputs"))
         program = item.parent.name if item.parent is not None else ""
         args = item.args
-        told = shapes.get((program, item.name))
-        if "inputs" in args:
-            told = parse_arrays(args["inputs"]), parse_arrays(args["outputs"])
-            shapes[program, item.name] = told
-        inputs, outputs = told or ((), ())
         kind = str(args.get("type") or "")
         step = step_at(item.start_ns)
         layer = found.get((program, step, item.name, kind))
@@ -149,11 +145,10 @@ def collect_layers(trace: Trace) -> list[LayerRuns]:
             precision = _precision(args, inputs)
             layer = LayerRuns(program, step, item.name, kind, precision)
             found[program, step, item.name, kind] = layer
-        cost = count_cost(kind, inputs, outputs)
         layer.times_ns.append(_time_ns(item, args))
         layer.flops.append(cost.flops)
         layer.sizes_bytes.append(cost.size_bytes)
-    _check(trace, has_layers=has_layers, has_shapes=bool(shapes))
+    _check(trace, has_layers=has_layers, has_shapes=has_shapes)
     return list(found.values())
 
 

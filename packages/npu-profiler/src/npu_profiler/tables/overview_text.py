@@ -52,9 +52,11 @@ def overview_lines(found: Overview) -> list[str]:
             )
         )
     if found.flops is not None:
-        lines.append(_line("computed by layers", f"{found.flops / 1e9:,.4g} GFLOP"))
+        lines.append(_line("recorded layers", f"{found.flops / 1e9:,.4g} GFLOP computed"))
     if found.moved_bytes is not None:
-        lines.append(_line("moved by layers", format_bytes(found.moved_bytes)))
+        lines.append(
+            _line("recorded layers", f"{format_bytes(found.moved_bytes)} read and written")
+        )
     return lines
 
 
