@@ -10,6 +10,8 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from npu_profiler.clock import ClockAlignment
+from npu_profiler.layer_origins import LayerOrigins, is_told_of_layers
+from npu_profiler.module_calls import ModuleCall
 from npu_profiler.timeline import Flow, FlowEnd, Instant, Piece, Sample, Slice
 from npu_profiler.torch_windows import OpWindow
 from npu_profiler.tracks import Tracks
@@ -42,6 +44,7 @@ class Assembler:
     def __init__(self, tracks: Tracks) -> None:
         self._tracks = tracks
         self._programs: dict[int, Slice] = {}  # the latest by the thread that told it
+        self._origins = LayerOrigins()
 
     def place(self, events: Iterable["Event"]) -> Piece:
         """Places events that came one after the other."""
@@ -54,6 +57,8 @@ class Assembler:
                 # JSON has no infinity and no NaN, and a picture of one would say nothing.
                 if math.isfinite(event.value):
                     samples.append(self._sample(event))
+            elif is_told_of_layers(event):
+                self._origins.hear(event)
             elif event.kind == "instant" or event.category == "fallback":
                 instants.append(self._instant(event))
             elif event.category == "layer":
@@ -71,6 +76,22 @@ class Assembler:
         # A parent before its children, also where both begin at the same nanosecond.
         slices.sort(key=lambda item: (item.start_ns, -item.duration_ns))
         return Piece(slices, instants, samples, flows)
+
+    def place_modules(self, calls: Iterable[ModuleCall]) -> list[Slice]:
+        """Places calls of modules on the rows of their threads, a parent before its children."""
+        slices = [
+            Slice(
+                self._tracks.thread(call.thread_id),
+                "module",
+                call.path,
+                call.start_ns,
+                call.end_ns - call.start_ns,
+                {"class": call.class_name, "root": call.root_name},
+            )
+            for call in calls
+        ]
+        slices.sort(key=lambda item: (item.start_ns, -item.duration_ns))
+        return slices
 
     def place_windows(
         self,
@@ -155,6 +176,7 @@ class Assembler:
             "implementation": kernel,
             "duration_us": span.args.get("told_us"),
             "start": "laid out by execution order",
+            **self._origins.find(program.name, span.name),
         }
         start_ns = min(max(span.start_ns, program.start_ns), program.end_ns)
         end_ns = min(span.start_ns + span.duration_ns, program.end_ns)

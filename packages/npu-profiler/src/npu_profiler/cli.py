@@ -85,6 +85,7 @@ def _options(arguments: argparse.Namespace, program: str) -> TraceOptions:
 def _recording_options(arguments: argparse.Namespace, program: str) -> TraceOptions:
     return TraceOptions(
         stacks=arguments.stacks,
+        modules=arguments.modules,
         layers=arguments.layers,
         layers_first=arguments.layers_first,
         layers_every=arguments.layers_every,
@@ -213,6 +214,11 @@ def _add_recording_options(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument(
         "--memory", action="store_true", help="record the memory of the process over time"
+    )
+    command.add_argument(
+        "--modules",
+        action="store_true",
+        help="record calls of torch modules, each with its path in its model",
     )
     command.add_argument(
         "--stacks", action="store_true", help="record Python calls as well; several times slower"
