@@ -21,6 +21,9 @@ __all__ = ["ModuleCall", "ModuleCalls"]
 # About 200 bytes each; they are taken every half second, and a second has 300,000 at the most.
 MAX_CALLS = 1_000_000
 
+# Modules that stand for a compiled graph: no part of a model, and rows of the device show them.
+_MADE_OF_MODELS = ("npu_compiler.execution",)
+
 # What torch.compile puts around a model is not part of the model's own paths.
 _COMPILED = "_orig_mod"
 
@@ -78,24 +81,8 @@ class ModuleCalls:
 
     def start(self) -> None:
         """Begins to record calls that begin from now on. To be called after torch's import."""
-        if self._remove is not None:
-            return
-        from torch.nn.modules.module import (
-            register_module_forward_hook,
-            register_module_forward_pre_hook,
-        )
-
-        before, after = self._hooks()
-        handles = [
-            register_module_forward_pre_hook(before),
-            register_module_forward_hook(after, always_call=True),
-        ]
-
-        def remove() -> None:
-            for handle in handles:
-                handle.remove()
-
-        self._remove = remove
+        if self._remove is None:
+            self._remove = _install(*self._hooks())
 
     def stop(self) -> None:
         """Ends it; calls that are under way end here."""
@@ -132,6 +119,8 @@ class ModuleCalls:
                 frames = local.frames = self._open.setdefault(threading.get_native_id(), [])
             name = names.get(id(module))
             if name is None or name.module() is not module:
+                if type(module).__module__ in _MADE_OF_MODELS:
+                    return
                 name = self._name(module)
             frames.append(_Frame(name, time.time_ns()))
 
@@ -187,6 +176,37 @@ class ModuleCalls:
                     del calls._names[key]
 
         return forget
+
+
+def _install(before: Callable[..., None], after: Callable[..., None]) -> Callable[[], None]:
+    """Hooks into calls of modules; returns what ends it."""
+    from torch.nn.modules import module as torch_module
+
+    target: Any = torch_module
+    handles = [
+        target.register_module_forward_pre_hook(before),
+        target.register_module_forward_hook(after, always_call=True),
+    ]
+    # Compiled modules warn when they are called with hooks like these, and a program may take
+    # warnings for errors; what torch warns of, a second call of ours for their wrapper, is wanted.
+    has_any_hook = target._has_any_global_hook
+
+    def has_other_hook() -> bool:
+        kinds = ("forward_pre", "forward", "backward_pre", "backward")
+        return any(
+            hook not in (before, after)
+            for kind in kinds
+            for hook in getattr(target, f"_global_{kind}_hooks").values()
+        )
+
+    target._has_any_global_hook = has_other_hook
+
+    def remove() -> None:
+        target._has_any_global_hook = has_any_hook
+        for handle in handles:
+            handle.remove()
+
+    return remove
 
 
 def _class_name(module: "torch.nn.Module") -> str:
