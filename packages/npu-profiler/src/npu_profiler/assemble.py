@@ -4,6 +4,7 @@ Holds no listening (`device_events.py`, `torch_windows.py`) and no writing (`chr
 torch are written as they come, by npu_runtime.op_recording.
 """
 
+import dataclasses
 import math
 import re
 from collections.abc import Iterable, Sequence
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 from npu_profiler.clock import ClockAlignment
 from npu_profiler.layer_origins import LayerOrigins, is_told_of_layers
 from npu_profiler.module_calls import ModuleCall
+from npu_profiler.queues import Queues, enqueued_by, queued_us
 from npu_profiler.timeline import Flow, FlowEnd, Instant, Piece, Sample, Slice
 from npu_profiler.torch_windows import OpWindow
 from npu_profiler.tracks import Tracks
@@ -45,12 +47,14 @@ class Assembler:
         self._tracks = tracks
         self._programs: dict[int, Slice] = {}  # the latest by the thread that told it
         self._origins = LayerOrigins()
+        self._queues = Queues(tracks)
 
     def place(self, events: Iterable["Event"]) -> Piece:
         """Places events that came one after the other."""
+        events = list(events)
         slices: list[Slice] = []
         instants: list[Instant] = []
-        samples: list[Sample] = []
+        samples: list[Sample] = self._queues.follow(events)
         flows: list[Flow] = []
         for event in events:
             if event.kind == "counter":
@@ -160,6 +164,10 @@ class Assembler:
 
     def _program(self, span: "Event") -> Slice:
         placed = self._tracks.place_on_device(span)
+        waited_us = queued_us(span)
+        if waited_us is not None:
+            args = {**(placed.args or {}), "queued_us": waited_us}
+            placed = dataclasses.replace(placed, args=args)
         self._programs[span.thread_id] = placed
         return placed
 
@@ -184,7 +192,7 @@ class Assembler:
 
     def _arrow(self, program: Slice, span: "Event") -> Flow:
         # Viewers find the slice around it: the runtime makes each run an op of torch's as well.
-        thread_id, time_ns = _asked(span)
+        thread_id, time_ns = enqueued_by(span) or (span.thread_id, span.start_ns)
         return Flow(
             "launch",
             "launch",
@@ -212,11 +220,3 @@ class Assembler:
     def _sample(self, event: "Event") -> Sample:
         track = self._tracks.device(event.args)
         return Sample(track, event.category, event.name, event.start_ns, event.value)
-
-
-def _asked(span: "Event") -> tuple[int, int]:
-    """Who asked for a program, and when: whoever enqueued it, or else the thread that ran it."""
-    thread_id, time_ns = span.args.get("enqueue_thread_id"), span.args.get("enqueue_ns")
-    if not isinstance(thread_id, int) or not isinstance(time_ns, int):
-        return span.thread_id, span.start_ns
-    return thread_id, time_ns

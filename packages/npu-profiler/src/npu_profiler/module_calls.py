@@ -27,6 +27,8 @@ _MADE_OF_MODELS = ("npu_compiler.execution",)
 # What torch.compile puts around a model is not part of the model's own paths.
 _COMPILED = "_orig_mod"
 
+_hook_ids: list[int] = []
+
 
 class ModuleCall(NamedTuple):
     """One call of a module.
@@ -171,9 +173,9 @@ class ModuleCalls:
         def forget(reference: object) -> None:
             calls = names()
             # Another module may have got the id meanwhile.
-            if calls is not None and key in calls._names:
-                if calls._names[key].module is reference:
-                    del calls._names[key]
+            name = None if calls is None else calls._names.get(key)
+            if calls is not None and name is not None and name.module is reference:
+                del calls._names[key]
 
         return forget
 
@@ -183,10 +185,7 @@ def _install(before: Callable[..., None], after: Callable[..., None]) -> Callabl
     from torch.nn.modules import module as torch_module
 
     target: Any = torch_module
-    handles = [
-        target.register_module_forward_pre_hook(before),
-        target.register_module_forward_hook(after, always_call=True),
-    ]
+    _hook(target, before, after)
     # Compiled modules warn when they are called with hooks like these, and a program may take
     # warnings for errors; what torch warns of, a second call of ours for their wrapper, is wanted.
     has_any_hook = target._has_any_global_hook
@@ -203,10 +202,30 @@ def _install(before: Callable[..., None], after: Callable[..., None]) -> Callabl
 
     def remove() -> None:
         target._has_any_global_hook = has_any_hook
-        for handle in handles:
-            handle.remove()
+        for hooks in (
+            target._global_forward_pre_hooks,
+            target._global_forward_hooks,
+            target._global_forward_hooks_always_called,
+        ):
+            for hook_id in _hook_ids:
+                hooks.pop(hook_id, None)
 
     return remove
+
+
+def _hook(target: Any, before: Callable[..., None], after: Callable[..., None]) -> None:
+    """Registers hooks, a second time under the numbers that they had the first time.
+
+    Graphs that are compiled meanwhile are guarded by these numbers: with others they would be
+    compiled once more in each window of a schedule.
+    """
+    if _hook_ids:
+        target._global_forward_pre_hooks[_hook_ids[0]] = before
+        target._global_forward_hooks[_hook_ids[1]] = after
+        target._global_forward_hooks_always_called[_hook_ids[1]] = True
+        return
+    _hook_ids.append(target.register_module_forward_pre_hook(before).id)
+    _hook_ids.append(target.register_module_forward_hook(after, always_call=True).id)
 
 
 def _class_name(module: "torch.nn.Module") -> str:
