@@ -7,10 +7,13 @@ torch are written as they come, by npu_runtime.op_recording.
 import dataclasses
 import math
 import re
+from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from npu_profiler.clock import ClockAlignment
+from npu_profiler.kineto_file import TorchSlice
 from npu_profiler.layer_origins import LayerOrigins, is_told_of_layers
 from npu_profiler.module_calls import ModuleCall
 from npu_profiler.queues import Queues, enqueued_by, queued_us
@@ -25,6 +28,9 @@ __all__ = ["Assembler"]
 
 # Python calls of ours, at the edges of a recording with stacks.
 _OWN_CALL = re.compile(r"(^|/)npu_profiler/\w+\.py\(|^torch/(autograd|profiler)/profiler\.py\(")
+
+# Our hooks around modules, among the program's calls: a module begins within one.
+_OWN_HOOK = re.compile(r"(^|/)npu_profiler/module_calls\.py\(")
 
 # Calls of the runtime, with their verb: they stand on the row of the thread that made them.
 _CALLS = {"launch": "launch", "sync": "synchronize"}
@@ -118,13 +124,16 @@ class Assembler:
         flows = []
         shift = alignment.offset_ns
         for window in windows:
+            hooks = _Hooks(window.recorded.slices)
             remaining = window.recorded.slices
             remaining.reverse()
             while remaining:
                 item = remaining.pop()
                 if item.thread_id == own_thread_id:
                     continue
-                if item.category == "python_function" and _OWN_CALL.search(item.name):
+                if item.category == "python_function" and (
+                    _OWN_CALL.search(item.name) or hooks.hold(item)
+                ):
                     continue
                 start_ns = item.start_ns - shift
                 if until_ns is not None and start_ns > until_ns:
@@ -220,3 +229,26 @@ class Assembler:
     def _sample(self, event: "Event") -> Sample:
         track = self._tracks.device(event.args)
         return Sample(track, event.category, event.name, event.start_ns, event.value)
+
+
+class _Hooks:
+    """The calls of our own hooks among Python calls, by their threads."""
+
+    def __init__(self, slices: Iterable[TorchSlice]) -> None:
+        self._starts: dict[int, list[int]] = defaultdict(list)
+        self._ends: dict[int, list[int]] = defaultdict(list)
+        hooks = [item for item in slices if _OWN_HOOK.search(item.name)]
+        for item in sorted(hooks, key=lambda hook: hook.start_ns):
+            ends = self._ends[item.thread_id]
+            if ends and item.start_ns < ends[-1]:
+                continue  # what a hook calls
+            self._starts[item.thread_id].append(item.start_ns)
+            ends.append(item.start_ns + item.duration_ns)
+
+    def hold(self, item: TorchSlice) -> bool:
+        """Whether a call was made by a hook."""
+        starts = self._starts.get(item.thread_id)
+        if starts is None:
+            return False
+        place = bisect_right(starts, item.start_ns) - 1
+        return place >= 0 and item.start_ns < self._ends[item.thread_id][place]

@@ -156,11 +156,13 @@ class Recording:
         self.gate = StepGate(
             warmup=options.warmup,
             steps=options.steps,
-            on_open=self._open,
+            on_open=self._open_gate,
             on_close=self._close,
         )
         self._pid = os.getpid()
         self._start_ns = 0
+        # Of the steps that are recorded; events are told later than they happen.
+        self._opened_ns: int | None = None if options.warmup else 0
         self._closed_ns: int | None = None
         self._problems: list[str] = []
         self._file: TraceFile | None = None
@@ -285,10 +287,17 @@ class Recording:
             written_s = time.monotonic()
 
     def _watch(self, event: "Event") -> bool:
-        is_kept = self.gate.is_open or is_told_of_layers(event)
         if is_step(event):
             self.gate.mark("npu-llm")
-        return is_kept
+        return is_told_of_layers(event) or self._is_recorded(event.start_ns)
+
+    def _is_recorded(self, time_ns: int) -> bool:
+        is_begun = self._opened_ns is not None and time_ns >= self._opened_ns
+        return is_begun and (self._closed_ns is None or time_ns <= self._closed_ns)
+
+    def _open_gate(self) -> None:
+        self._open()
+        self._opened_ns = time.time_ns()
 
     def _open(self) -> None:
         if self._ops is not None:

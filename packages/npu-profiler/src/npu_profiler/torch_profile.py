@@ -6,6 +6,7 @@ counters of the device are heard beside it and added to what it exports. The row
 """
 
 import contextlib
+import dataclasses
 import gzip
 import itertools
 import os
@@ -27,7 +28,7 @@ from npu_profiler.module_calls import ModuleCall, ModuleCalls
 from npu_profiler.thread_names import ThreadNames
 from npu_profiler.timeline import Piece, Slice
 from npu_profiler.trace_file import GZIP_LEVEL
-from npu_profiler.tracks import DEVICE_PID, Tracks
+from npu_profiler.tracks import DEVICE_PID, OWN_TIDS, Tracks
 from npu_runtime import layer_recording
 
 if TYPE_CHECKING:
@@ -48,7 +49,8 @@ class profile(torch.profiler.profile):  # torch's own name, to stand in its plac
 
     - rows `layers` of each device: with `layers=True`, the layers of some runs of each program,
       laid out from the program's start by execution order;
-    - with `with_modules=True`, calls of modules on the rows of their threads;
+    - with `with_modules=True`, calls of modules: on the rows of their threads, or with
+      `with_stack=True` on rows beside them;
     - `compile phases` and `prefill and decode` of npu-compiler and npu-llm;
     - curves of the device's memory.
 
@@ -157,7 +159,7 @@ class profile(torch.profiler.profile):  # torch's own name, to stand in its plac
         tracks.take_new()  # the process itself is torch's
         assembler = Assembler(tracks)
         piece = assembler.place(self._heard)
-        modules = assembler.place_modules(self._called)
+        modules = self._place_modules(tracks, assembler)
         layers = [
             Slice(
                 tracks.device(
@@ -176,12 +178,26 @@ class profile(torch.profiler.profile):  # torch's own name, to stand in its plac
         rest = [item for item in piece.slices if item.category not in {*_TORCH_HAS, "layer"}]
         added = Piece([*modules, *layers, *rest], [], piece.samples, [])
         # Rows of threads have torch's names.
-        used = {(item.track.pid, item.track.tid) for item in [*layers, *rest]}
+        used = {
+            (item.track.pid, item.track.tid)
+            for item in added.slices
+            if item.track.pid != os.getpid() or item.track.tid >= OWN_TIDS
+        }
         used |= {(sample.track.pid, sample.track.tid) for sample in added.samples}
         rows = [track for track in tracks.take_new() if (track.pid, track.tid) in used]
         ids = map("l{}".format, itertools.count())
         text = format_tracks(rows) + format_piece(added, base_ns, flow_ids=ids)
         return text.removeprefix(b",") + b",\n" if text else b""
+
+    def _place_modules(self, tracks: Tracks, assembler: Assembler) -> list[Slice]:
+        modules = assembler.place_modules(self._called)
+        if not self.with_stack:
+            return modules
+        # They begin within Python calls of our hooks, and slices of one row must not cross.
+        return [
+            dataclasses.replace(item, track=tracks.host(f"modules of {item.track.name}"))
+            for item in modules
+        ]
 
 
 def _open(path: Path) -> contextlib.AbstractContextManager[Any]:
