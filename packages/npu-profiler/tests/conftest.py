@@ -186,6 +186,7 @@ def _check_schema(document: dict[str, Any]) -> None:
         assert not missing, (missing, event)
         assert event.get("ts", 0) >= 0, event
         assert event.get("dur", 0) >= 0, event
+    _check_counters_and_names(events)
     named = {(e["pid"], e["tid"]) for e in events if e["name"] == "thread_name"}
     used = {(e["pid"], e["tid"]) for e in events if e["ph"] in "Xisf"}
     assert used <= named, used - named
@@ -193,6 +194,27 @@ def _check_schema(document: dict[str, Any]) -> None:
     for track in slices.values():
         _check_nesting(sorted(track, key=lambda ends: (ends[0], -ends[1])))
     _check_flows(events, slices)
+
+
+METADATA = {
+    "process_name": ("name", str),
+    "process_sort_index": ("sort_index", int),
+    "thread_name": ("name", str),
+    "thread_sort_index": ("sort_index", int),
+}
+
+
+def _check_counters_and_names(events):
+    for event in events:
+        if event["ph"] == "C":
+            values = event["args"].values()
+            assert values, event
+            assert all(type(value) in (int, float) for value in values), event
+        elif event["ph"] == "M":
+            key, kind = METADATA[event["name"]]
+            assert type(event["args"][key]) is kind, event
+    processes = {e["pid"] for e in events if e["name"] == "process_name"}
+    assert {e["pid"] for e in events} <= processes
 
 
 def _slices_by_track(events):

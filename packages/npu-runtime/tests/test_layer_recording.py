@@ -153,3 +153,35 @@ def test_results_are_equal_with_and_without(save_model, slow_model, recording):
     recording(first=9, every=1)
     recorded = npu_runtime.load_program(path, name="slow", options=F32)
     assert torch.equal(plain.run(x)[0], recorded.run(x)[0])
+
+
+@pytest.fixture
+def told():
+    """Programs whose layers' origins are told while the test runs."""
+    events = []
+
+    def hear(new):
+        events.extend(event for event in new if event.category == "layer_origins")
+
+    observe.add_listener(hear)
+    yield events
+    observe.remove_listener(hear)
+
+
+ORIGINS = {"relu": ("layers.0", "model.py:7")}
+
+
+def test_origins_are_told_at_once_and_again_to_a_later_recording(recording, told):
+    recording(first=1, every=0)
+    layer_recording.tell_origins("origins 1", ORIGINS)
+    (event,) = told
+    assert (event.kind, event.name, event.args) == ("instant", "origins 1", {"origins": ORIGINS})
+    told.clear()
+    recording(first=1, every=0)
+    assert "origins 1" in [event.name for event in told]
+
+
+def test_without_a_recording_origins_are_not_told_and_not_kept(recording, told):
+    layer_recording.tell_origins("origins 2", ORIGINS)
+    recording(first=1, every=0)
+    assert "origins 2" not in [event.name for event in told]

@@ -24,6 +24,7 @@ def recording_options(arguments: argparse.Namespace, program: str) -> TraceOptio
     """
     return TraceOptions(
         stacks=arguments.stacks,
+        modules=arguments.modules,
         layers=arguments.layers,
         layers_first=arguments.layers_first,
         layers_every=arguments.layers_every,
@@ -71,6 +72,11 @@ def add_recording_options(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument(
         "--memory", action="store_true", help="record the memory of the process over time"
+    )
+    command.add_argument(
+        "--modules",
+        action="store_true",
+        help="record calls of torch modules, each with its path in its model",
     )
     command.add_argument(
         "--stacks", action="store_true", help="record Python calls as well; several times slower"
