@@ -99,7 +99,7 @@ def test_summary_shows_where_time_went(capsys, make_trace):
     code, out, _ = run(capsys, "summary", make_trace())
     assert code == 0
     lines = [" ".join(line.split()) for line in out.splitlines()]
-    assert "wall time: 350.0 ms (0.000 ms to 350.0 ms of the recording)" in lines
+    assert "wall time: 350.0 ms" in lines
     assert (
         "npu:0 busy: 152.0 ms = 43.4 % of the wall time, 45.0 % from its first program to its "
         "last; 4 runs"

@@ -99,4 +99,4 @@ def test_gap_says_what_the_thread_that_ended_it_did(write_trace):
 def test_activity_of_an_idle_thread_is_nothing_that_was_recorded(write_trace):
     trace = load_trace(write_trace(slices=[Slice(MAIN, "cpu_op", "aten::mm", 0, 10)]))
     ((name, spent_ns),) = host_activity(trace.tracks[0], 20, 50)
-    assert (name.startswith("(nothing"), spent_ns) == (True, 30)
+    assert (name.startswith("(no op"), spent_ns) == (True, 30)

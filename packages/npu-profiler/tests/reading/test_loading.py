@@ -1,4 +1,5 @@
 import gzip
+import json
 
 import pytest
 
@@ -16,6 +17,8 @@ SLICES = [
     Slice(PROGRAMS, "program", "graph_0", 3_000, 4_000, {"stream": 0}),
     Slice(PROGRAMS, "layer", "mm_1", 3_000, 2_000, {"type": "FullyConnected"}),
 ]
+# The sample at 300 is the first event: times count from it.
+FIRST = 300
 FLOW = Flow("launch", "launch", FlowEnd(MAIN, 2_500), FlowEnd(PROGRAMS, 3_000))
 
 
@@ -24,7 +27,7 @@ def path(request, write_trace):
     return write_trace(
         slices=SLICES,
         instants=[Instant(MAIN, "fallback", "aten::roll", 2_100, {"duration_us": 1.5})],
-        samples=[Sample(PROGRAMS, "memory", "allocated_bytes", at, at * 2) for at in (9, 3)],
+        samples=[Sample(PROGRAMS, "memory", "allocated_bytes", at, at * 2) for at in (900, 300)],
         flows=[FLOW],
         name=request.param,
         facts={"torch": "2.13.0"},
@@ -34,19 +37,24 @@ def path(request, write_trace):
 def test_everything_that_was_written_is_read(path):
     trace = load_trace(path)
     assert trace.is_complete
-    assert (trace.base_ns, trace.facts["torch"], trace.event_count) == (0, "2.13.0", 9)
+    assert (trace.facts["torch"], trace.event_count) == ("2.13.0", 9)
+    assert trace.base_ns == FIRST
     main, programs = trace.tracks
     assert (main.name, main.process, main.device) == ("main thread", "python x.py", None)
     assert (programs.name, programs.device) == ("programs", 0)
-    assert [(item.name, item.start_ns, item.duration_ns) for item in main] == [
+    assert [(item.name, item.start_ns + FIRST, item.duration_ns) for item in main] == [
         ('step "1"', 500, 20_000),
         ("aten::linear", 1_000, 9_000),
         ("aten::addmm", 2_000, 3_001),
     ]
     (mark,) = trace.instants
-    assert (mark.name, mark.time_ns, mark.args["duration_us"]) == ("aten::roll", 2_100, 1.5)
+    assert (mark.name, mark.time_ns + FIRST, mark.args["duration_us"]) == ("aten::roll", 2_100, 1.5)
     (curve,) = trace.counters
-    assert (curve.process, list(curve.times), list(curve.values)) == ("npu:0", [3, 9], [6, 18])
+    assert (curve.process, list(curve.times), list(curve.values)) == (
+        "npu:0",
+        [0, 600],
+        [600, 1800],
+    )
 
 
 def test_slices_know_what_is_around_them_and_their_own_time(path):
@@ -62,7 +70,9 @@ def test_slices_know_what_is_around_them_and_their_own_time(path):
 
 def test_slice_at_a_moment_is_the_innermost(path):
     main, _ = load_trace(path).tracks
-    names = [found and found.name for found in map(main.at, (0, 600, 2_000, 5_001, 6_000, 30_000))]
+    times = (400, 600, 2_000, 5_001, 6_000, 30_000)
+    found = [main.at(time - FIRST) for time in times]
+    names = [item and item.name for item in found]
     assert names == [None, 'step "1"', "aten::addmm", "aten::addmm", "aten::linear", None]
 
 
@@ -116,7 +126,52 @@ def test_trace_of_torchs_own_writer_is_read(tmp_path):
     )
     trace = load_trace(tmp_path / "t.json")
     (item,) = trace.slices()
-    assert (trace.is_complete, item.start_ns, item.duration_ns) == (True, 12_345, 2_000)
+    assert (trace.is_complete, item.start_ns, item.duration_ns) == (True, 0, 2_000)
+
+
+TORCHS = [
+    {"ph": "M", "name": "process_name", "pid": 0, "tid": 0, "args": {"name": "npu:0"}},
+    {"ph": "X", "cat": "cpu_op", "name": "npu::program g", "pid": 3, "tid": 3, "ts": 1, "dur": 8},
+    {
+        "ph": "X",
+        "cat": "privateuse1_runtime",
+        "name": "npu::fallback aten::roll",
+        "pid": 3,
+        "tid": 3,
+        "ts": 10,
+        "dur": 2.5,
+    },
+    {"ph": "X", "cat": "kernel", "name": "g", "pid": 0, "tid": 1, "ts": 2, "dur": 5},
+    {"ph": "X", "cat": "gpu_memcpy", "name": "c", "pid": 0, "tid": 2, "ts": 9, "dur": 1},
+    {"ph": "s", "cat": "ac2g", "name": "ac2g", "id": 1, "pid": 3, "tid": 3, "ts": 1.5},
+    {"ph": "f", "cat": "ac2g", "name": "ac2g", "id": 1, "pid": 0, "tid": 1, "ts": 2},
+    {"ph": "M", "name": "process_name", "pid": 99, "tid": 0, "args": {"name": "npu:0"}},
+    {"ph": "M", "name": "thread_name", "pid": 99, "tid": 7, "args": {"name": "layers"}},
+    {
+        "ph": "X",
+        "cat": "layer",
+        "name": "mm",
+        "pid": 99,
+        "tid": 7,
+        "ts": 2,
+        "dur": 4,
+        "args": {"type": "MatMul"},
+    },
+    {"ph": "X", "cat": "layer", "name": "lost", "pid": 99, "tid": 7, "ts": 20, "dur": 4},
+]
+
+
+def test_device_events_of_torchs_profiler_have_our_names(tmp_path):
+    (tmp_path / "t.json").write_text(json.dumps({"traceEvents": TORCHS}))
+    trace = load_trace(tmp_path / "t.json")
+    (program,), (copy,) = trace.slices("program"), trace.slices("copy")
+    assert (program.name, copy.name) == ("g", "c")
+    layer, lost = trace.slices("layer")
+    assert (layer.parent, layer.args["type"], lost.parent) == (program, "MatMul", None)
+    (arrow,) = trace.flows["launch"]
+    assert arrow.cause.name == "npu::program g"
+    (mark,) = trace.instants
+    assert (mark.category, mark.name, mark.args) == ("fallback", "aten::roll", {"duration_us": 2.5})
 
 
 @pytest.mark.parametrize(

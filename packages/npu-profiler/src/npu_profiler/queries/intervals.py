@@ -13,7 +13,7 @@ __all__ = ["Gap", "Interval", "busy_intervals", "device_gaps", "host_activity", 
 
 Interval = tuple[int, int]
 
-NOTHING_RECORDED = "(nothing that was recorded: Python, or waiting)"
+NOTHING_RECORDED = "(no op: Python, or waiting)"
 
 
 @dataclass(frozen=True, slots=True)

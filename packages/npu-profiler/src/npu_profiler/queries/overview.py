@@ -62,8 +62,7 @@ class Overview:
     """What one wants to know of a trace first.
 
     Attributes:
-        start_ns: When its first event began, since the recording did.
-        wall_ns: From there to the end of its last.
+        wall_ns: From the begin of its first slice to the end of its last.
         devices: Those that ran programs.
         gaps: The longest of all devices.
         threads: Those that ran ops, the longest first.
@@ -74,7 +73,6 @@ class Overview:
         moved_bytes: Read and written by the recorded layers; None without such figures.
     """
 
-    start_ns: int
     wall_ns: int
     devices: tuple[DeviceTime, ...]
     gaps: tuple[Gap, ...]
@@ -101,7 +99,6 @@ def overview(trace: Trace, launched: list[Launch], *, gap_count: int = 3) -> Ove
         (item.start_ns, item.end_ns) for item in trace.slices("compile") if item.parent is None
     ]
     return Overview(
-        start_ns=trace.start_ns,
         wall_ns=max(trace.end_ns - trace.start_ns, 0),
         devices=tuple(_device_time(trace, device, busy[device]) for device in busy),
         gaps=tuple(device_gaps(trace, launched, busy, count=gap_count)),

@@ -15,12 +15,14 @@
     for curve in trace.counters:                  # of memory, by time
         print(curve.process, curve.name, curve.series, max(curve.values))
 
-Times are nanoseconds since the recording began. A million slices take 30 bytes each: a loop over
-all of them is quicker over the columns (`track.starts`, `durations`, `name_numbers`,
-`category_numbers`, `parents`, `self_ns`; numbers stand for `track.names.words`) than over SliceRef.
+Times are nanoseconds since the first event, as viewers show them. A million slices take 30 bytes
+each: a loop over all of them is quicker over the columns (`track.starts`, `durations`,
+`name_numbers`, `category_numbers`, `parents`, `self_ns`; numbers stand for `track.names.words`)
+than over SliceRef.
 
 Holds no code: the text is read in `chunks.py` and `events.py`, the trace is built in `loading.py`
-and offered by `model.py`. Questions about it are in `npu_profiler.queries`.
+and offered by `model.py`; `torch_rows.py` gives a trace of torch's profiler the same names.
+Questions about it are in `npu_profiler.queries`.
 """
 
 from npu_profiler.reading.loading import load_trace

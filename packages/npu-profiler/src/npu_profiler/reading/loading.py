@@ -6,11 +6,13 @@ The parsing of the text is in `events.py`; what a trace offers is in `model.py`.
 import os
 from array import array
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from npu_profiler.reading.events import Event, PlainSlice, TraceEvents
 from npu_profiler.reading.model import Counter, Flows, Instant, Names, Trace, Track
+from npu_profiler.reading.torch_rows import adopt_torch_rows
 
 __all__ = ["load_trace"]
 
@@ -81,14 +83,26 @@ class _Loader:
     def finish(self, events: TraceEvents) -> Trace:
         for track in self._order:
             track.process = self._processes.get(track.pid, track.process)
+        adopt_torch_rows(self._order, self._flows, self._instants)
+        for track in self._order:
             _sort(track)
-        self._instants.sort(key=lambda mark: mark.time_ns)
+        first_ns = self._first_ns()
+        for track in self._order:
+            track.starts = _earlier(track.starts, first_ns)
+        for flows in self._flows.values():
+            flows.shift(first_ns)
+        for times, _ in self._counters.values():
+            times[:] = _earlier(times, first_ns)
+        self._instants = sorted(
+            (replace(mark, time_ns=mark.time_ns - first_ns) for mark in self._instants),
+            key=lambda mark: mark.time_ns,
+        )
         base_ns = events.head.get("baseTimeNanoseconds")
         facts = events.tail.get("otherData")
         return Trace(
             path=events.path,
             is_complete=events.is_complete,
-            base_ns=base_ns if isinstance(base_ns, int) else None,
+            base_ns=base_ns + first_ns if isinstance(base_ns, int) else None,
             facts=facts if isinstance(facts, dict) else {},
             tracks=self._order,
             instants=self._instants,
@@ -96,6 +110,12 @@ class _Loader:
             flows=dict(self._flows),
             event_count=self._count,
         )
+
+    def _first_ns(self) -> int:
+        found = [track.starts[0] for track in self._order if len(track)]
+        found += [mark.time_ns for mark in self._instants]
+        found += [min(times) for times, _ in self._counters.values()]
+        return min(found, default=0)
 
     def _add_metadata(self, event: Event) -> None:
         args = event.get("args") or {}
@@ -209,6 +229,10 @@ def _sort(track: Track) -> None:
     track.durations = array("q", map(durations.__getitem__, order))
     track.name_numbers = array("i", map(track.name_numbers.__getitem__, order))
     track.category_numbers = array("i", map(track.category_numbers.__getitem__, order))
+
+
+def _earlier(times: "array[int]", by_ns: int) -> "array[int]":
+    return array("q", (time - by_ns for time in times))
 
 
 def _integer(value: object) -> int:

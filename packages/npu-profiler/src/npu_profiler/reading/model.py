@@ -1,7 +1,8 @@
 """A trace in memory: tracks with their slices in columns, instants, counters and flows.
 
 Holds no parsing (`loading.py`) and no questions (`npu_profiler.queries`). Times are nanoseconds
-since the recording began; an op takes about 30 bytes, a quarter of what it takes in the file.
+since the first event, as viewers show them; an op takes about 30 bytes, a quarter of what it takes
+in the file.
 """
 
 from __future__ import annotations
@@ -146,7 +147,7 @@ class SliceRef:
 
     @property
     def start_ns(self) -> int:
-        """When it began, since the recording did."""
+        """When it began, since the first event of the trace."""
         return self.track.starts[self.index]
 
     @property
@@ -257,6 +258,10 @@ class Flows:
         self._rows.extend((source[0], target[0]))
         self._times.extend((source[1], target[1]))
 
+    def shift(self, by_ns: int) -> None:
+        """Makes all times earlier."""
+        self._times = array("q", (time - by_ns for time in self._times))
+
 
 @dataclass(slots=True)
 class Trace:
@@ -265,7 +270,8 @@ class Trace:
     Attributes:
         path: Its file.
         is_complete: Whether the file has its end; a killed program's has not.
-        base_ns: The Unix time that times count from; None when the file does not say.
+        base_ns: The Unix time of the first event, from which times count; None when the file does
+            not say.
         facts: What the recorder says of the whole: versions, problems, clocks.
         tracks: Rows, in the order in which they appeared.
         instants: Marks, by their time.
@@ -296,7 +302,7 @@ class Trace:
 
     @property
     def start_ns(self) -> int:
-        """When the first slice began."""
+        """When the first slice began; other events may come before it."""
         return min((track.starts[0] for track in self.tracks if len(track)), default=0)
 
     @property

@@ -35,8 +35,7 @@ def heading_lines(trace: Trace) -> list[str]:
 
 def overview_lines(found: Overview) -> list[str]:
     """The figures."""
-    span = f"{format_ms(found.start_ns)} to {format_ms(found.start_ns + found.wall_ns)}"
-    lines = [_line("wall time", f"{format_ms(found.wall_ns)} ({span} of the recording)")]
+    lines = [_line("wall time", format_ms(found.wall_ns))]
     lines += _device_lines(found)
     lines += _thread_lines(found)
     if found.compile_ns:

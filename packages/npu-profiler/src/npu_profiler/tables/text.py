@@ -96,9 +96,15 @@ def _fit(widths: list[int], is_text: Sequence[bool]) -> None:
         widths[widest] -= 1
 
 
+def _shortened(text: str, width: int) -> str:
+    """The begin and the end: names of one model often differ in their end alone."""
+    tail = (width - 3) // 3
+    return f"{text[: width - 3 - tail]}...{text[-tail:]}"
+
+
 def _line(cells: Sequence[str], widths: Sequence[int], is_text: Sequence[bool]) -> str:
     parts = []
     for cell, width, text in zip(cells, widths, is_text, strict=True):
-        shown = cell if len(cell) <= width else f"{cell[: width - 4]}...{cell[-1:]}"
+        shown = cell if len(cell) <= width else _shortened(cell, width)
         parts.append(shown.ljust(width) if text else shown.rjust(width))
     return "  ".join(parts).rstrip()

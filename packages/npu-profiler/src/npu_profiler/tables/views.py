@@ -32,10 +32,11 @@ _NOTES = {
 def missing_note(view: str, trace: Trace) -> str:
     """Says why a table is empty, and which option of `trace` would fill it."""
     if view in ("module", "line") and any(True for _ in trace.slices("layer")):
-        option = "--modules" if view == "module" else "--stacks"
+        call, option = ("a module", "--modules") if view == "module" else ("Python", "--stacks")
         return (
-            f"no {view}s in this trace: its layers do not say where they come from (a program that "
-            f"was read from a cache cannot), and it was recorded without {option}"
+            f"no {view}s in this trace: its layers do not say where they come from (those of a "
+            f"program from a cache cannot), and no calls of {call} were recorded (`npu-profiler "
+            f"trace {option}` does that)"
         )
     return _NOTES[view]
 
@@ -107,11 +108,10 @@ def _programs(trace: Trace, _: list[Launch]) -> Table:
 
 
 def _layers(trace: Trace, _: list[Launch]) -> Table:
-    columns = [Column("layer", "layer"), Column("program", "program")]
     rows = layer_rows(trace)
-    return _layer_table(
-        trace, "layers by time", columns, rows, [(row.name, row.program) for row in rows]
-    )
+    columns = [Column("layer", "layer"), Column("program", "program")]
+    title = "layers by time"
+    return _layer_table(trace, title, columns, rows, [(row.name, row.program) for row in rows])
 
 
 def _layer_kinds(trace: Trace, _: list[Launch]) -> Table:
