@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from npu_profiler.queries.intervals import Interval, busy_intervals, merge, total_ns
 from npu_profiler.queries.launches import Launch
-from npu_profiler.queries.memory import Whereabouts
+from npu_profiler.queries.memory import Whereabouts, memory_curves
 from npu_profiler.queries.ops import is_op_number
 from npu_profiler.queries.programs import layer_ns
 from npu_profiler.queries.steps import Step, find_steps
@@ -95,7 +95,7 @@ def _kernels(trace: Trace, launched: list[Launch]) -> Rows:
 
 def _memory(trace: Trace, _: list[Launch]) -> Rows:
     whereabouts = Whereabouts(trace)
-    for counter in trace.counters:
+    for counter in memory_curves(trace):
         before = 0.0
         for time_ns, value in zip(counter.times, counter.values, strict=True):
             place = whereabouts.at(time_ns)

@@ -1,4 +1,4 @@
-from npu_profiler.queries.memory import Place, Whereabouts, find_peak, rises
+from npu_profiler.queries.memory import Place, Whereabouts, find_peak, memory_curves, rises
 from npu_profiler.reading import load_trace
 from npu_profiler.timeline import Sample, Slice, Track
 
@@ -81,3 +81,16 @@ def test_rises_say_what_the_busiest_thread_did(write_trace):
     first, second = rises(trace, trace.counters[0], count=5)
     assert (first.start_ns, first.size_bytes, first.host) == (0, 800, (("aten::mm", 10),))
     assert (second.size_bytes, second.host) == (50, (("aten::mm", 10),))
+
+
+def test_curves_of_memory_come_from_devices_first_and_no_other_counters(write_trace):
+    trace = load_trace(
+        write_trace(
+            samples=[
+                Sample(MAIN, "process memory", "resident_bytes", 1, 5),
+                Sample(PROGRAMS, "queue", "stream 0", 2, 1),
+                *samples((3, 7)),
+            ]
+        )
+    )
+    assert [curve.series for curve in memory_curves(trace)] == ["allocated_bytes", "resident_bytes"]

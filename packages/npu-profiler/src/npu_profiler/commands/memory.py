@@ -19,6 +19,7 @@ from npu_profiler.queries.memory import (
     Rise,
     Whereabouts,
     find_peak,
+    memory_curves,
     rises,
 )
 from npu_profiler.reading import Counter, Trace, load_trace
@@ -86,14 +87,12 @@ def main(words: Sequence[str]) -> int:
 def _curves(trace: Trace) -> list[_Curve]:
     whereabouts = Whereabouts(trace)
     found = []
-    for counter in trace.counters:
-        if not len(counter.times) or "bytes" not in counter.series:
-            continue
+    for counter in memory_curves(trace):
         if counter.series == DEVICE_SERIES:
             found.append(_Curve(counter, find_peak(counter, whereabouts), []))
         else:
             found.append(_Curve(counter, None, rises(trace, counter, count=_RISES)))
-    return sorted(found, key=lambda curve: (curve.peak is None, curve.title))
+    return found
 
 
 def _lines(trace: Trace, curve: _Curve, top: int) -> list[str]:

@@ -13,7 +13,17 @@ from npu_profiler.queries.intervals import host_activity
 from npu_profiler.reading import Counter, SliceRef, Trace, Track
 from npu_profiler.summary import is_op
 
-__all__ = ["DEVICE_SERIES", "Holder", "Peak", "Place", "Rise", "Whereabouts", "find_peak", "rises"]
+__all__ = [
+    "DEVICE_SERIES",
+    "Holder",
+    "Peak",
+    "Place",
+    "Rise",
+    "Whereabouts",
+    "find_peak",
+    "memory_curves",
+    "rises",
+]
 
 DEVICE_SERIES = "allocated_bytes"
 
@@ -115,6 +125,12 @@ class Whereabouts:
             if found is not None:
                 return found.name
         return ""
+
+
+def memory_curves(trace: Trace) -> list[Counter]:
+    """The curves of memory that have samples, those of devices first."""
+    found = [one for one in trace.counters if "bytes" in one.series and len(one.times)]
+    return sorted(found, key=lambda one: (one.series != DEVICE_SERIES, one.process, one.series))
 
 
 def find_peak(curve: Counter, whereabouts: Whereabouts) -> Peak:
