@@ -38,7 +38,7 @@ def test_roofline_shows_layers_total_and_what_is_unknown(layered, tmp_path, caps
 
 
 @pytest.mark.parametrize(
-    ("words", "code"),
+    "words, code",
     [
         (["--peak", "f32"], "roofline-option"),
         (["--bandwidth", "fast"], "roofline-option"),
@@ -74,7 +74,7 @@ def test_mlp_runs(capsys):
 
 
 @pytest.mark.parametrize(
-    ("words", "code"),
+    "words, code",
     [
         (["--sizes", "0"], "sweep-option"),
         (["--sizes", "4x4"], "sweep-option"),

@@ -8,7 +8,7 @@ def cost(kind, inputs, outputs):
 
 
 @pytest.mark.parametrize(
-    ("kind", "inputs", "outputs", "flops", "size_bytes"),
+    "kind, inputs, outputs, flops, size_bytes",
     [
         ("FullyConnected", "f32[2,3,8] f32[5,8] f32[5]", "f32[2,3,5]", 2 * 6 * 8 * 5, 492),
         # Weights of 4 bits; "dynamic[0]" is a bias that is not there.

@@ -110,13 +110,13 @@ def test_a_precision_without_a_peak_has_no_roof(write_trace):
 
 
 @pytest.mark.parametrize(
-    ("slices", "code"),
+    "slices, code",
     [
         ([program(0, 10)], "trace-no-layers"),
         ([program(0, 50_000), layer(0, 40)], "trace-no-shapes"),
     ],
 )
 def test_a_trace_without_layers_or_shapes_says_so(write_trace, slices, code):
-    with pytest.raises(TraceError, match="needs layers|must say") as raised:
+    with pytest.raises(TraceError, match=r"needs layers|must say") as raised:
         roofs(write_trace(slices=slices))
     assert raised.value.code == code

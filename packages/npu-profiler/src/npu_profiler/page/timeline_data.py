@@ -209,7 +209,7 @@ def _arrows(
     trace: Trace, tracks: Sequence[Track], left_out: list[str]
 ) -> list[tuple[int, int, int, int]]:
     rows = {id(track): row for row, track in enumerate(tracks)}
-    arrows = []
+    arrows: list[tuple[int, int, int, int]] = []
     missing = 0
     for flow in trace.flows.get("launch", ()):
         source, target = rows.get(id(flow.source)), rows.get(id(flow.target))

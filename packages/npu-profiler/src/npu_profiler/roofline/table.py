@@ -32,9 +32,8 @@ def by_program(roofs: Sequence[Roof]) -> Table:
             max(len(roof.layer.times_ns) for roof in group),
             *_total_row(sum_roofs(group), whole),
         ]
-        for (program, step), group in groups.items()
+        for (program, step), group in sorted(groups.items(), key=_longest_first)
     ]
-    rows.sort(key=lambda row: -row[4])
     if len(rows) > 1:
         rows.append(["total", "", None, *_total_row(whole, whole)])
     columns = [
@@ -54,8 +53,8 @@ def by_kind(roofs: Sequence[Roof]) -> Table:
     for roof in roofs:
         groups.setdefault(roof.layer.kind, []).append(roof)
     whole = sum_roofs(roofs)
-    rows = [[kind, *_total_row(sum_roofs(group), whole)] for kind, group in groups.items()]
-    rows.sort(key=lambda row: -row[2])
+    ordered = sorted(groups.items(), key=_longest_first)
+    rows = [[kind, *_total_row(sum_roofs(group), whole)] for kind, group in ordered]
     columns = [
         Column("type", "type"),
         Column("layers", "layers", "count"),
@@ -108,6 +107,10 @@ def unknown_kinds(roofs: Iterable[Roof]) -> Mapping[str, tuple[int, float]]:
             count, time_ns = found.get(roof.layer.kind, (0, 0.0))
             found[roof.layer.kind] = (count + 1, time_ns + roof.time_ns)
     return dict(sorted(found.items(), key=lambda item: -item[1][1]))
+
+
+def _longest_first(group: tuple[object, Sequence[Roof]]) -> float:
+    return -sum(roof.time_ns for roof in group[1])
 
 
 def _total_row(total: RoofTotal, whole: RoofTotal) -> list[float | int | None]:
