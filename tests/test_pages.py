@@ -24,6 +24,7 @@ PAGES = (
     "docs/guides/numpy-operators.md",
     "docs/guides/profiling.md",
     "docs/guides/quantization.md",
+    "docs/guides/reading-a-timeline.md",
     "docs/guides/saving-and-loading.md",
     "docs/guides/sessions.md",
     "docs/guides/static-shapes.md",

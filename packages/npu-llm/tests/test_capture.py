@@ -3,6 +3,7 @@ import torch
 import transformers
 from torch import fx
 
+from npu_compiler.lowering import node_origins
 from npu_llm.capture import LayerCache, capture_step
 from npu_llm.errors import CaptureError
 
@@ -109,3 +110,13 @@ def test_model_that_cannot_be_one_program_is_refused(kind, rule, code):
     with pytest.raises(CaptureError, match=rule) as caught:
         capture_step(kind(config).eval())
     assert caught.value.code == code
+
+
+def test_calls_know_their_module_and_the_line_in_its_code(llama):
+    origins = node_origins(capture_step(llama.reference).graph_module.graph)
+    by_module = dict(origins.values())
+    file = "transformers/models/llama/modeling_llama.py"
+    assert by_module["model.layers.1.mlp.down_proj"].startswith(f"{file}:")
+    assert by_module["model.layers.0.self_attn"].startswith(f"{file}:")
+    assert "lm_head" in by_module
+    assert not any(module._forward_pre_hooks for module in llama.reference.modules())

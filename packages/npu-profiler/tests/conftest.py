@@ -1,6 +1,7 @@
 """What the tests share: running a program under the command, and the schema of a Chrome trace."""
 
 import gzip
+import itertools
 import json
 import multiprocessing
 import os
@@ -14,6 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from npu_profiler.chrome import format_piece, format_tracks
+from npu_profiler.timeline import Piece, Track
+from npu_profiler.trace_file import TraceFile
 
 
 @dataclass(frozen=True)
@@ -181,6 +186,7 @@ def _check_schema(document: dict[str, Any]) -> None:
         assert not missing, (missing, event)
         assert event.get("ts", 0) >= 0, event
         assert event.get("dur", 0) >= 0, event
+    _check_counters_and_names(events)
     named = {(e["pid"], e["tid"]) for e in events if e["name"] == "thread_name"}
     used = {(e["pid"], e["tid"]) for e in events if e["ph"] in "Xisf"}
     assert used <= named, used - named
@@ -188,6 +194,27 @@ def _check_schema(document: dict[str, Any]) -> None:
     for track in slices.values():
         _check_nesting(sorted(track, key=lambda ends: (ends[0], -ends[1])))
     _check_flows(events, slices)
+
+
+METADATA = {
+    "process_name": ("name", str),
+    "process_sort_index": ("sort_index", int),
+    "thread_name": ("name", str),
+    "thread_sort_index": ("sort_index", int),
+}
+
+
+def _check_counters_and_names(events):
+    for event in events:
+        if event["ph"] == "C":
+            values = event["args"].values()
+            assert values, event
+            assert all(type(value) in (int, float) for value in values), event
+        elif event["ph"] == "M":
+            key, kind = METADATA[event["name"]]
+            assert type(event["args"][key]) is kind, event
+    processes = {e["pid"] for e in events if e["name"] == "process_name"}
+    assert {e["pid"] for e in events} <= processes
 
 
 def _slices_by_track(events):
@@ -222,3 +249,34 @@ def _check_flows(events, slices):
             moment = round(event["ts"] * 1000)
             track = slices[event["pid"], event["tid"]]
             assert any(start <= moment <= end for start, end in track), event
+
+
+@pytest.fixture
+def write_trace(tmp_path) -> Callable[..., Path]:
+    """Writes what happened as a trace, in the way that a recording does."""
+
+    def write(
+        *,
+        slices=(),
+        instants=(),
+        samples=(),
+        flows=(),
+        name: str = "trace.json",
+        is_complete: bool = True,
+        facts: dict[str, Any] | None = None,
+    ) -> Path:
+        path = tmp_path / name
+        held = [*slices, *instants, *samples]
+        tracks = {item.track: None for item in held} or {
+            Track(1, 1, "main thread", "python x"): None
+        }
+        file = TraceFile(path, start_ns=0, first=format_tracks(tracks))
+        ids = map("l{}".format, itertools.count())
+        file.write(format_piece(Piece(slices, instants, samples, flows), 0, flow_ids=ids))
+        if is_complete:
+            file.finish(facts or {})
+        else:
+            file.close()
+        return path
+
+    return write

@@ -84,6 +84,21 @@ def test_layers_stand_within_their_program(assembler):
     assert relu.end_ns == program.end_ns
 
 
+def test_shapes_of_a_layer_stand_in_the_run_that_tells_others_than_the_run_before(assembler):
+    def run(inputs):
+        told = [span("layer_shapes", "mm", 10, 10, inputs=inputs, outputs="f32[4]")]
+        layers = [span("layer", "mm", 10, 20, type="MatMul", implementation="x", told_us=2)]
+        events = [span("program", "a", 10, 4000), *(told if inputs else []), *layers]
+        found = assembler.place(events).slices[-1].args
+        return found.get("inputs"), found.get("outputs")
+
+    assert run("f32[2]") == ("f32[2]", "f32[4]")
+    assert run("f32[2]") == (None, None)
+    assert run("f32[3]") == ("f32[3]", "f32[4]")
+    assert run("") == ("", "")  # not known of this run: no longer those of the one before
+    assert run("") == (None, None)
+
+
 def test_layers_belong_to_the_program_that_their_thread_told_last(assembler):
     found = assembler.place(
         [
@@ -162,6 +177,7 @@ def test_own_python_calls_are_left_out(assembler):
         assembler,
         window(
             op("npu_profiler/cli.py(40): main", 0, 100, category="python_function"),
+            op("npu_profiler/commands/trace.py(30): main", 1, 99, category="python_function"),
             op("train.py(3): step", 10, 20, category="python_function"),
         ),
     )

@@ -1,6 +1,7 @@
 """The whole way from a program on the device to its place in the trace, by real programs."""
 
 import importlib.util
+import re
 
 import pytest
 
@@ -106,6 +107,16 @@ with sim.delay(2000, 3000, seed=1):
         assert program["args"]["enqueue_thread_id"] == launch["tid"]
         # The device takes milliseconds, the call that enqueues does not wait for it.
         assert launch["ts"] + launch["dur"] < program["ts"] + program["dur"]
+        waited_us = program["ts"] - source["ts"]
+        assert program["args"]["queued_us"] == pytest.approx(waited_us, abs=0.01)
+    depths = {}
+    for event in traced.events("C"):
+        if event["name"].startswith("queue of stream "):
+            depths.setdefault(event["name"], []).append(event["args"]["programs"])
+    assert len(depths) == 2
+    for of_stream in depths.values():
+        assert len(of_stream) == 10
+        assert (max(of_stream), of_stream[-1]) == (5, 0)
     waits = [e for e in traced.events("X", "sync") if e["name"] == "synchronize stream"]
     assert {(e["pid"], e["tid"]) for e in waits} == {rows["w0"], rows["w1"]}
 
@@ -182,3 +193,92 @@ print(result.shape)
     assert len(programs) == 3
     assert len(traced.events("s", "launch")) == 3
     assert {"capture", "lower"} <= set(traced.names("X", "compile"))
+
+
+MODEL = """
+import torch, npu_profiler
+
+class Mlp(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up = torch.nn.Linear(512, 2048)
+        self.down = torch.nn.Linear(2048, 512)
+
+    def forward(self, x):
+        wide = self.up(x)
+        return self.down(wide)
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.ModuleList([Mlp(), Mlp()])
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+torch.manual_seed(0)
+compiled = torch.compile(Model().to("npu").eval(), backend="npu")
+
+def step():
+    with torch.no_grad():
+        return compiled(torch.ones(64, 512, device="npu"))
+
+for _ in range(3):
+    print(step().cpu().sum().item())
+    npu_profiler.step()
+"""
+
+
+@pytest.fixture(scope="module")
+def cache_folder(tmp_path_factory):
+    return str(tmp_path_factory.mktemp("programs"))
+
+
+def layers_by_name(traced):
+    return {
+        layer["name"].partition("/")[0]: (layer["args"].get("module"), layer["args"].get("line"))
+        for layer in traced.events("X", "layer")
+    }
+
+
+def line_of(text):
+    return f"program.py:{1 + MODEL.splitlines().index(text)}"
+
+
+@needs_compiler
+def test_stacks_and_layers_lead_from_the_python_line_to_the_layer_and_back(run_trace, cache_folder):
+    # The first step is left out: compiling takes minutes when its Python calls are recorded.
+    options = ("--stacks", "--layers", "--modules", "--warmup", "1", "--steps", "1")
+    traced = run_trace(MODEL, options=options, NPU_COMPILER_CACHE_DIR=cache_folder)
+    assert traced.returncode == 0, traced.stderr
+    up, down = line_of("        wide = self.up(x)"), line_of("        return self.down(wide)")
+    assert sorted(origin for origin in layers_by_name(traced).values() if origin[0]) == [
+        ("layers.0.down", down),
+        ("layers.0.up", up),
+        ("layers.1.down", down),
+        ("layers.1.up", up),
+    ]
+    calls = traced.events("X", "python_function")
+    (step,) = [call for call in calls if re.fullmatch(r"program\.py\(\d+\): step", call["name"])]
+    (program,) = traced.events("X", "program")
+    (source,), (target,) = traced.events("s", "launch"), traced.events("f", "launch")
+    assert step["ts"] <= source["ts"] <= step["ts"] + step["dur"]
+    assert enclosing(traced, source)["name"] == f"npu::program {program['name']}"
+    assert target["ts"] == program["ts"]
+    end = program["ts"] + program["dur"]
+    layers = traced.events("X", "layer")
+    assert len(layers) >= 4
+    assert all(program["ts"] <= layer["ts"] <= end for layer in layers)
+    (module,) = traced.events("X", "module")
+    assert module["name"] == "Model"
+    assert module["ts"] <= source["ts"] <= module["ts"] + module["dur"]
+
+
+@needs_compiler
+def test_layers_of_a_program_from_the_cache_know_their_module_too(run_trace, cache_folder):
+    traced = run_trace(MODEL, options=("--layers",), NPU_COMPILER_CACHE_DIR=cache_folder)
+    down = line_of("        return self.down(wide)")
+    assert ("layers.1.down", down) in layers_by_name(traced).values()
+    assert "build" not in traced.names("X", "compile")

@@ -121,3 +121,39 @@ profiler.export_chrome_trace("t.json")
     assert rows(events)[layers[0]["pid"], layers[0]["tid"]] == "layers"
     start, end = programs[0]["ts"], programs[0]["ts"] + programs[0]["dur"]
     assert start - 1 <= layers[0]["ts"] <= layers[0]["ts"] + layers[0]["dur"] <= end + 1
+
+
+def test_modules_stand_around_their_ops(run, tmp_path):
+    run("""
+model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
+with npu_profiler.profile(with_modules=True, schedule=schedule(wait=1, warmup=0, active=1),
+                          on_trace_ready=lambda p: p.export_chrome_trace("t.json")) as profiler:
+    for _ in range(2):
+        model(torch.ones(2, 4))
+        profiler.step()
+model(torch.ones(2, 4))
+""")
+    events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
+    modules = {e["name"]: e for e in events if e.get("cat") == "module"}
+    assert modules.keys() == {"Sequential", "0", "1"}
+    (linear,) = [e for e in events if e["name"] == "aten::linear"]
+    around = modules["0"]
+    assert (around["pid"], around["tid"]) == (linear["pid"], linear["tid"])
+    assert around["ts"] <= linear["ts"]
+    assert linear["ts"] + linear["dur"] <= around["ts"] + around["dur"]
+    assert around["args"] == {"class": "Linear", "root": "Sequential"}
+
+
+def test_modules_have_rows_of_their_own_beside_python_calls(run, tmp_path):
+    run("""
+model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
+with npu_profiler.profile(with_modules=True, with_stack=True) as profiler:
+    model(torch.ones(2, 4))
+profiler.export_chrome_trace("t.json")
+""")
+    events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
+    of_rows = rows(events)
+    modules = [e for e in events if e.get("cat") == "module"]
+    assert len(modules) == 3
+    (row,) = {of_rows[e["pid"], e["tid"]] for e in modules}
+    assert row.startswith("modules of ")

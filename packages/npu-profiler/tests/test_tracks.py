@@ -94,3 +94,9 @@ def test_rows_are_given_out_once(tracks):
     assert tracks.thread(2) is tracks.thread(2)
     assert tracks.host("compile") is tracks.host("compile")
     assert tracks.host("compile").tid != tracks.host("other").tid
+
+
+def test_main_thread_under_the_commands_own_name_is_the_main_thread():
+    tracks = Tracks(pid=7, program="x.py", thread_name=lambda _: "npu-profiler")
+    assert tracks.thread(7).name == "main thread"
+    assert tracks.thread(8).name == "npu-profiler"

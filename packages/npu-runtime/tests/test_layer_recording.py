@@ -112,6 +112,75 @@ def test_layers_lie_in_their_run_one_after_the_other(save_model, slow_model, rec
     assert end_ns <= run.start_ns + run.duration_ns
 
 
+@pytest.fixture
+def heard_shapes():
+    """What layers are said to have read and written, by layer, one dict for each run."""
+    runs = []
+
+    def hear(new):
+        for event in new:
+            if event.category == "program":
+                runs.append({})
+            elif event.category == "layer_shapes":
+                runs[-1][event.name] = (event.args["inputs"], event.args["outputs"])
+
+    observe.add_listener(hear)
+    yield runs
+    observe.remove_listener(hear)
+
+
+@pytest.fixture
+def rows_model():
+    """A product of (?, 512) and 512 x 512 numbers, and a ReLU."""
+    x = ops.parameter([-1, 512], np.float32, name="x")
+    weight = np.random.default_rng(0).standard_normal((512, 512)).astype(np.float32)
+    return ov.Model([ops.relu(ops.matmul(x, ops.constant(weight), False, False))], [x], "rows")
+
+
+def test_layers_say_what_they_read_and_wrote(save_model, slow_model, recording, heard_shapes):
+    recording(first=2, every=0)
+    program = npu_runtime.load_program(save_model(slow_model), name="slow", options=F32)
+    for _ in range(3):
+        program.run([torch.ones(*port.shape) for port in program.inputs])
+    observe.flush()
+    first, second, third = heard_shapes
+    products = [shapes for shapes in first.values() if shapes[0].count("f32[512,512]") == 2]
+    assert [outputs for _, outputs in products] == ["f32[512,512]"]
+    assert second == {name: first[name] for name in second}
+    assert third == {}
+
+
+def test_sizes_that_are_known_only_at_a_run_are_those_of_that_run(
+    save_model, rows_model, recording, heard_shapes
+):
+    recording(first=3, every=0)
+    program = npu_runtime.load_program(save_model(rows_model), name="rows", options=F32)
+    for rows in (700, 300, 700):
+        program.run([torch.ones(rows, 512)])
+    observe.flush()
+    outputs = [{output for _, output in run.values()} for run in heard_shapes]
+    assert ["f32[700,512]" in run for run in outputs] == [True, False, True]
+    assert "f32[300,512]" in outputs[1]
+
+
+def test_sizes_that_change_in_each_run_are_not_read_in_each(save_model, recording, heard_shapes):
+    # Many layers and little work: reading them takes more than a fiftieth of a run.
+    x = ops.parameter([-1, 128], np.float32, name="x")
+    weights = np.random.default_rng(0).standard_normal((60, 128, 128)).astype(np.float32)
+    y = x
+    for weight in weights:
+        y = ops.softmax(ops.matmul(y, ops.constant(weight), False, False), 1)
+    recording(first=20, every=0)
+    path = save_model(ov.Model([y], [x], "rows"))
+    program = npu_runtime.load_program(path, name="rows", options=F32)
+    for rows in range(100, 120):
+        program.run([torch.ones(rows, 128)])
+    observe.flush()
+    has_shapes = [bool(run) for run in heard_shapes]
+    assert has_shapes[:4] == [True] * 4
+    assert not all(has_shapes)
+
+
 def test_times_of_layers_are_of_the_runs_since_they_were_told(save_model, slow_model):
     program = npu_runtime.load_program(
         save_model(slow_model), name="slow", options=F32, profiling=True
@@ -153,3 +222,35 @@ def test_results_are_equal_with_and_without(save_model, slow_model, recording):
     recording(first=9, every=1)
     recorded = npu_runtime.load_program(path, name="slow", options=F32)
     assert torch.equal(plain.run(x)[0], recorded.run(x)[0])
+
+
+@pytest.fixture
+def told():
+    """Programs whose layers' origins are told while the test runs."""
+    events = []
+
+    def hear(new):
+        events.extend(event for event in new if event.category == "layer_origins")
+
+    observe.add_listener(hear)
+    yield events
+    observe.remove_listener(hear)
+
+
+ORIGINS = {"relu": ("layers.0", "model.py:7")}
+
+
+def test_origins_are_told_at_once_and_again_to_a_later_recording(recording, told):
+    recording(first=1, every=0)
+    layer_recording.tell_origins("origins 1", ORIGINS)
+    (event,) = told
+    assert (event.kind, event.name, event.args) == ("instant", "origins 1", {"origins": ORIGINS})
+    told.clear()
+    recording(first=1, every=0)
+    assert "origins 1" in [event.name for event in told]
+
+
+def test_without_a_recording_origins_are_not_told_and_not_kept(recording, told):
+    layer_recording.tell_origins("origins 2", ORIGINS)
+    recording(first=1, every=0)
+    assert "origins 2" not in [event.name for event in told]

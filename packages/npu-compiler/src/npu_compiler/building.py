@@ -23,12 +23,12 @@ from npu_compiler.debug import dump_program
 from npu_compiler.errors import LoweringError
 from npu_compiler.execution import ProgramCall
 from npu_compiler.layout import axis_order, inverse_order, is_dense
-from npu_compiler.lowering import LoweredModel, lower
+from npu_compiler.lowering import LoweredModel, lower, node_origins
 from npu_compiler.options import CompilerConfig
 from npu_compiler.programs import ProgramCache, compile_options, load_tolerant
 from npu_compiler.quantize import CompressionReport, compress_weights
 from npu_compiler.records import ProgramRecord, compression_report
-from npu_runtime import observe
+from npu_runtime import layer_recording, observe
 
 __all__ = [
     "BuiltProgram",
@@ -130,6 +130,8 @@ def build_program(
     """
     building = _Building(piece, constants, config, name)
     program, is_cached = building.load()
+    if layer_recording.is_wanted():
+        layer_recording.tell_origins(name, node_origins(piece.module.graph))
     inputs = tuple(building.facts["inputs"])
     orders = building.output_orders
     input_orders = tuple(building.input_orders.get(key) for key in inputs)

@@ -32,6 +32,7 @@ from npu_llm.progress import Progress, ProgressListener
 from npu_llm.source import ModelSource, find_source
 from npu_llm.static_layout import StaticSizes
 from npu_llm.static_programs import StaticPrograms, load_variant
+from npu_runtime import layer_recording
 
 __all__ = [
     "LoadReport",
@@ -179,6 +180,8 @@ def load_pipeline(entry: Entry, form: CompiledForm) -> Pipeline:
     Of a static pipeline the program for one token is loaded, the others when they are needed.
     """
     options = compile_options(entry.precision)
+    if layer_recording.is_wanted():
+        layer_recording.tell_origins(entry.name, entry.origins)
     layout = entry.static_layout
     if layout is not None:
         load = load_variant(entry.name, options)

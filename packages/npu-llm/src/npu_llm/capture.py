@@ -26,6 +26,7 @@ from torch.fx.experimental.symbolic_shapes import (
 )
 from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
 
+from npu_llm.capture_origins import noted_modules
 from npu_llm.errors import CaptureError
 from npu_llm.older_transformers import as_in_newer
 
@@ -112,9 +113,13 @@ def capture_step(
         # What tracing would warn of concerns code that runs many times; this one runs once.
         warnings.simplefilter("ignore")
         try:
-            with as_in_newer(model):
+            with as_in_newer(model), noted_modules(model):
                 graph_module = make_fx(
-                    step, tracing_mode="symbolic", pre_dispatch=True, _allow_non_fake_inputs=True
+                    step,
+                    tracing_mode="symbolic",
+                    pre_dispatch=True,
+                    _allow_non_fake_inputs=True,
+                    record_stack_traces=True,
                 )(*examples)
         except (RuntimeError, ValueError, TypeError, NotImplementedError) as failure:
             first = (str(failure).strip().splitlines() or [type(failure).__name__])[0]

@@ -29,6 +29,7 @@ from npu_llm.static_layout import StaticLayout
 
 __all__ = [
     "MANIFEST",
+    "ORIGINS",
     "VARIANTS",
     "CompileCache",
     "CompiledForm",
@@ -40,6 +41,7 @@ __all__ = [
 
 _logger = logging.getLogger(__name__)
 MANIFEST = "entry.json"
+ORIGINS = "origins.json"  # which modules and lines the program's calls come from
 _BLOBS = "blob"
 VARIANTS = "variants"  # programs of fixed sizes, which check themselves: npu_llm.static_programs
 _BLOB_MANIFEST = "blob.json"
@@ -137,6 +139,15 @@ class Entry:
     def model_path(self) -> Path:
         """The program's IR."""
         return self.folder / "step.xml"
+
+    @property
+    def origins(self) -> dict[str, tuple[str, str]]:
+        """Module and Python line of the program's calls, by their names."""
+        try:
+            known = json.loads((self.folder / ORIGINS).read_text())
+        except FileNotFoundError:  # an entry from before there was such a file
+            return {}
+        return {name: (module, line) for name, (module, line) in known.items()}
 
     @property
     def compiled(self) -> CompiledForm:

@@ -8,16 +8,18 @@ of converters, compression and the change into state are npu_compiler's.
 from __future__ import annotations
 
 import itertools
+import json
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import fx
 
-from npu_compiler.lowering import lower
+from npu_compiler.lowering import lower, node_origins
 from npu_compiler.stateful import StateVariable, make_stateful
 from npu_llm.capture import CapturedStep, capture_step
 from npu_llm.compression import Compression, compress, compress_by_text
+from npu_llm.entry import ORIGINS
 from npu_llm.errors import CaptureError
 from npu_llm.functional import make_functional
 from npu_llm.pipelines import PipelineName
@@ -51,7 +53,7 @@ def save_step(
 
     Args:
         model: a decoder-only transformers model in float32, on cpu.
-        path: the .xml file to write.
+        path: the .xml file to write; where its calls come from goes into a file beside it.
         precision: how to store the weights.
         pipeline: which one the model is for.
         progress: where to report.
@@ -95,6 +97,8 @@ def save_step(
     if precision.weights in ("int8", "int4"):
         with progress.stage("compress"):
             compress(lowered, precision, compression, weights)
+    origins = node_origins(captured.graph_module.graph)
+    path.with_name(ORIGINS).write_text(json.dumps(origins))
     with progress.stage("save"):
         weights.write(lowered, path, half=_fits_half(model, weights, precision))
     return about

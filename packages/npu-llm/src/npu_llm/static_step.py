@@ -26,6 +26,7 @@ __all__ = ["make_static"]
 
 _TO_END = 2**63 - 1
 _aten = torch.ops.aten
+_ORIGIN = ("nn_module_stack", "stack_trace")
 # Calls that only look at a tensor, on the way from a cache to the attention that reads it.
 _LOOKS = frozenset(
     {
@@ -168,14 +169,16 @@ def _split_attention(node: fx.Node, joined: dict[fx.Node, _Past]) -> None:
 
 
 class _Emitter:
-    """Adds calls to a graph, with their fake values."""
+    """Adds calls to a graph, with their fake values and the origin of a call beside them."""
 
     def __init__(self, beside: fx.Node) -> None:
         self._graph = beside.graph
+        self._origin = {key: beside.meta[key] for key in _ORIGIN if key in beside.meta}
         self._mode = beside.meta["val"].fake_mode
 
     def __call__(self, target: Any, *args: Any) -> fx.Node:
         node = self._graph.call_function(target, args)
+        node.meta.update(self._origin)
         with self._mode:
             node.meta["val"] = target(*fx.map_arg(args, lambda item: item.meta["val"]))
         return node

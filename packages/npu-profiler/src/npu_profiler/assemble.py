@@ -4,12 +4,19 @@ Holds no listening (`device_events.py`, `torch_windows.py`) and no writing (`chr
 torch are written as they come, by npu_runtime.op_recording.
 """
 
+import dataclasses
 import math
 import re
-from collections.abc import Iterable, Sequence
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from npu_profiler.clock import ClockAlignment
+from npu_profiler.kineto_file import TorchSlice
+from npu_profiler.layer_origins import LayerOrigins, is_told_of_layers
+from npu_profiler.module_calls import ModuleCall
+from npu_profiler.queues import Queues, enqueued_by, queued_us
 from npu_profiler.timeline import Flow, FlowEnd, Instant, Piece, Sample, Slice
 from npu_profiler.torch_windows import OpWindow
 from npu_profiler.tracks import Tracks
@@ -20,7 +27,12 @@ if TYPE_CHECKING:
 __all__ = ["Assembler"]
 
 # Python calls of ours, at the edges of a recording with stacks.
-_OWN_CALL = re.compile(r"(^|/)npu_profiler/\w+\.py\(|^torch/(autograd|profiler)/profiler\.py\(")
+_OWN_CALL = re.compile(
+    r"(^|/)npu_profiler/(\w+/)?\w+\.py\(|^torch/(autograd|profiler)/profiler\.py\("
+)
+
+# Our hooks around modules, among the program's calls: a module begins within one.
+_OWN_HOOK = re.compile(r"(^|/)npu_profiler/module_calls\.py\(")
 
 # Calls of the runtime, with their verb: they stand on the row of the thread that made them.
 _CALLS = {"launch": "launch", "sync": "synchronize"}
@@ -42,20 +54,30 @@ class Assembler:
     def __init__(self, tracks: Tracks) -> None:
         self._tracks = tracks
         self._programs: dict[int, Slice] = {}  # the latest by the thread that told it
+        # What layers read and wrote: as heard from each thread, and as written by program.
+        self._shapes: dict[tuple[int, str], Mapping[str, object]] = {}
+        self._told_shapes: dict[tuple[str, str], Mapping[str, object]] = {}
+        self._origins = LayerOrigins()
+        self._queues = Queues(tracks)
 
     def place(self, events: Iterable["Event"]) -> Piece:
         """Places events that came one after the other."""
+        events = list(events)
         slices: list[Slice] = []
         instants: list[Instant] = []
-        samples: list[Sample] = []
+        samples: list[Sample] = self._queues.follow(events)
         flows: list[Flow] = []
         for event in events:
             if event.kind == "counter":
                 # JSON has no infinity and no NaN, and a picture of one would say nothing.
                 if math.isfinite(event.value):
                     samples.append(self._sample(event))
+            elif is_told_of_layers(event):
+                self._origins.hear(event)
             elif event.kind == "instant" or event.category == "fallback":
                 instants.append(self._instant(event))
+            elif event.category == "layer_shapes":
+                self._shapes[event.thread_id, event.name] = event.args
             elif event.category == "layer":
                 slices += self._layer(event)
             elif event.category == "program":
@@ -71,6 +93,22 @@ class Assembler:
         # A parent before its children, also where both begin at the same nanosecond.
         slices.sort(key=lambda item: (item.start_ns, -item.duration_ns))
         return Piece(slices, instants, samples, flows)
+
+    def place_modules(self, calls: Iterable[ModuleCall]) -> list[Slice]:
+        """Places calls of modules on the rows of their threads, a parent before its children."""
+        slices = [
+            Slice(
+                self._tracks.thread(call.thread_id),
+                "module",
+                call.path,
+                call.start_ns,
+                call.end_ns - call.start_ns,
+                {"class": call.class_name, "root": call.root_name},
+            )
+            for call in calls
+        ]
+        slices.sort(key=lambda item: (item.start_ns, -item.duration_ns))
+        return slices
 
     def place_windows(
         self,
@@ -93,13 +131,16 @@ class Assembler:
         flows = []
         shift = alignment.offset_ns
         for window in windows:
+            hooks = _Hooks(window.recorded.slices)
             remaining = window.recorded.slices
             remaining.reverse()
             while remaining:
                 item = remaining.pop()
                 if item.thread_id == own_thread_id:
                     continue
-                if item.category == "python_function" and _OWN_CALL.search(item.name):
+                if item.category == "python_function" and (
+                    _OWN_CALL.search(item.name) or hooks.hold(item)
+                ):
                     continue
                 start_ns = item.start_ns - shift
                 if until_ns is not None and start_ns > until_ns:
@@ -139,6 +180,10 @@ class Assembler:
 
     def _program(self, span: "Event") -> Slice:
         placed = self._tracks.place_on_device(span)
+        waited_us = queued_us(span)
+        if waited_us is not None:
+            args = {**(placed.args or {}), "queued_us": waited_us}
+            placed = dataclasses.replace(placed, args=args)
         self._programs[span.thread_id] = placed
         return placed
 
@@ -155,14 +200,29 @@ class Assembler:
             "implementation": kernel,
             "duration_us": span.args.get("told_us"),
             "start": "laid out by execution order",
+            **self._new_shapes(program.name, span),
+            **self._origins.find(program.name, span.name),
         }
         start_ns = min(max(span.start_ns, program.start_ns), program.end_ns)
         end_ns = min(span.start_ns + span.duration_ns, program.end_ns)
         return [Slice(program.track, "layer", span.name, start_ns, end_ns - start_ns, args)]
 
+    def _new_shapes(self, program: str, layer: "Event") -> dict[str, object]:
+        """What a layer read and wrote, unless an earlier run of the program has said the same.
+
+        Empty texts say that it is not known of this run, though it was of an earlier one.
+        """
+        heard = self._shapes.pop((layer.thread_id, layer.name), {})
+        shapes = {key: heard.get(key, "") for key in ("inputs", "outputs")}
+        told = self._told_shapes.get((program, layer.name))
+        if told == shapes or (told is None and not heard):
+            return {}
+        self._told_shapes[program, layer.name] = shapes
+        return shapes
+
     def _arrow(self, program: Slice, span: "Event") -> Flow:
         # Viewers find the slice around it: the runtime makes each run an op of torch's as well.
-        thread_id, time_ns = _asked(span)
+        thread_id, time_ns = enqueued_by(span) or (span.thread_id, span.start_ns)
         return Flow(
             "launch",
             "launch",
@@ -192,9 +252,24 @@ class Assembler:
         return Sample(track, event.category, event.name, event.start_ns, event.value)
 
 
-def _asked(span: "Event") -> tuple[int, int]:
-    """Who asked for a program, and when: whoever enqueued it, or else the thread that ran it."""
-    thread_id, time_ns = span.args.get("enqueue_thread_id"), span.args.get("enqueue_ns")
-    if not isinstance(thread_id, int) or not isinstance(time_ns, int):
-        return span.thread_id, span.start_ns
-    return thread_id, time_ns
+class _Hooks:
+    """The calls of our own hooks among Python calls, by their threads."""
+
+    def __init__(self, slices: Iterable[TorchSlice]) -> None:
+        self._starts: dict[int, list[int]] = defaultdict(list)
+        self._ends: dict[int, list[int]] = defaultdict(list)
+        hooks = [item for item in slices if _OWN_HOOK.search(item.name)]
+        for item in sorted(hooks, key=lambda hook: hook.start_ns):
+            ends = self._ends[item.thread_id]
+            if ends and item.start_ns < ends[-1]:
+                continue  # what a hook calls
+            self._starts[item.thread_id].append(item.start_ns)
+            ends.append(item.start_ns + item.duration_ns)
+
+    def hold(self, item: TorchSlice) -> bool:
+        """Whether a call was made by a hook."""
+        starts = self._starts.get(item.thread_id)
+        if starts is None:
+            return False
+        place = bisect_right(starts, item.start_ns) - 1
+        return place >= 0 and item.start_ns < self._ends[item.thread_id][place]

@@ -1,4 +1,6 @@
-"""The only place of this package that touches the environment: kineto's log level, for one call.
+"""The only place of this package that touches the environment.
+
+That is kineto's log level for one call, and where peaks of a device are kept.
 
 Options of a recording are not environment variables; they are in `recorder.TraceOptions`.
 """
@@ -6,8 +8,9 @@ Options of a recording are not environment variables; they are in `recorder.Trac
 import contextlib
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
-__all__ = ["quiet_kineto"]
+__all__ = ["quiet_kineto", "read_cache_dir"]
 
 KINETO_LOG_LEVEL = "KINETO_LOG_LEVEL"
 
@@ -28,3 +31,9 @@ def quiet_kineto() -> Iterator[None]:
         yield
     finally:
         del os.environ[KINETO_LOG_LEVEL]
+
+
+def read_cache_dir() -> Path:
+    """The directory of measured peaks: `npu-profiler` in XDG_CACHE_HOME, else in ~/.cache."""
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(base).expanduser() / "npu-profiler"

@@ -1,6 +1,6 @@
 """Finds a script or module and runs it as `python` itself would, in the module `__main__`.
 
-Knows nothing of recording; the command that does both is in `cli.py`.
+Knows nothing of recording; the command that does both is in `commands/trace.py`.
 """
 
 import importlib.util

@@ -2,10 +2,11 @@
 
 The listeners are npu_runtime's own for ops, `device_events.py`, and `torch_windows.py` for Python
 calls; the picture is made in `assemble.py`, the file in `trace_file.py`. Running a program under a
-recording is in `cli.py`.
+recording is in `commands/trace.py`.
 """
 
 import contextlib
+import dataclasses
 import gc
 import itertools
 import os
@@ -24,6 +25,8 @@ from npu_profiler.device_events import DeviceEvents
 from npu_profiler.errors import TraceError
 from npu_profiler.facts import versions
 from npu_profiler.import_hook import ImportHook
+from npu_profiler.layer_origins import is_told_of_layers
+from npu_profiler.module_calls import ModuleCalls
 from npu_profiler.process_memory import resident_bytes
 from npu_profiler.signal_mask import signals_blocked
 from npu_profiler.step_marks import is_step, listen_to_torch
@@ -44,6 +47,8 @@ __all__ = ["Recording", "TraceOptions", "mark_step", "trace"]
 # Ops come at a million a second at most, device events at 400,000 (2026-11).
 _PIECE_S = 0.5
 _MEMORY_S = 0.05
+# What stands on rows of threads, between Python calls.
+_ON_THREADS = ("launch", "sync", "module")
 
 _current: "Recording | None" = None
 _current_lock = threading.Lock()
@@ -56,6 +61,7 @@ class TraceOptions:
     Attributes:
         stacks: Record Python calls as well; several times the cost, and ops and calls are written
             at the end only.
+        modules: Record calls of torch modules, each with its path in its model.
         layers: Record the device's layers of some runs of each program, of programs that are
             loaded while it runs or with NPU_PROFILE_LAYERS=1.
         layers_first: How many runs of each program at the start.
@@ -67,6 +73,7 @@ class TraceOptions:
     """
 
     stacks: bool = False
+    modules: bool = False
     layers: bool = False
     layers_first: int = 3
     layers_every: int = 100
@@ -86,7 +93,11 @@ class TraceOptions:
 
 @contextlib.contextmanager
 def trace(
-    path: str | os.PathLike[str], *, stacks: bool = False, layers: bool = False
+    path: str | os.PathLike[str],
+    *,
+    stacks: bool = False,
+    layers: bool = False,
+    modules: bool = False,
 ) -> Iterator["Recording"]:
     """Records what happens inside and writes it to `path` as a Chrome trace.
 
@@ -101,13 +112,15 @@ def trace(
         path: The file, replaced if there; compressed when it ends in .gz.
         stacks: Record Python calls as well.
         layers: Record layers of programs that are loaded inside.
+        modules: Record calls of torch modules.
 
     Raises:
         TraceError: [output-unwritable] for a path that takes no file, [trace-active] when another
             recording runs.
         OSError: The file could not be written at the end.
     """
-    recording = Recording(Path(path), TraceOptions(stacks=stacks, layers=layers))
+    options = TraceOptions(stacks=stacks, layers=layers, modules=modules)
+    recording = Recording(Path(path), options)
     recording.start()
     try:
         yield recording
@@ -143,17 +156,20 @@ class Recording:
         self.gate = StepGate(
             warmup=options.warmup,
             steps=options.steps,
-            on_open=self._open,
+            on_open=self._open_gate,
             on_close=self._close,
         )
         self._pid = os.getpid()
         self._start_ns = 0
+        # Of the steps that are recorded; events are told later than they happen.
+        self._opened_ns: int | None = None if options.warmup else 0
         self._closed_ns: int | None = None
         self._problems: list[str] = []
         self._file: TraceFile | None = None
         self._flow_ids = map("l{}".format, itertools.count())
         self._ops: OpRecording | None = None
         self._windows: TorchWindows | None = None
+        self._modules: ModuleCalls | None = None
         self._end_marks: Callable[[], None] | None = None
         self._device = DeviceEvents(watch=self._watch)
         self._held: list[Piece] = []  # with stacks: rows of threads, until their ops are there
@@ -225,6 +241,8 @@ class Recording:
             self._end_marks()
         if self._ops is not None:
             self._ops.stop()
+        if self._modules is not None:
+            self._modules.stop()
         if self.options.layers and self._device.is_listening:
             from npu_runtime import layer_recording
 
@@ -236,6 +254,8 @@ class Recording:
             self._tracks.rename_threads()
             self._write_piece()
             file, self._file = self._file, None
+            if self._modules is not None and self._modules.dropped:
+                self._problems.append(f"{self._modules.dropped:,} calls of modules past the limit")
             if self._device.dropped:
                 self._problems.append(f"{self._device.dropped:,} device events past the limit")
             if self.gate.steps < self.options.warmup:
@@ -267,32 +287,45 @@ class Recording:
             written_s = time.monotonic()
 
     def _watch(self, event: "Event") -> bool:
-        is_kept = self.gate.is_open
         if is_step(event):
             self.gate.mark("npu-llm")
-        return is_kept
+        return is_told_of_layers(event) or self._is_recorded(event.start_ns)
+
+    def _is_recorded(self, time_ns: int) -> bool:
+        is_begun = self._opened_ns is not None and time_ns >= self._opened_ns
+        return is_begun and (self._closed_ns is None or time_ns <= self._closed_ns)
+
+    def _open_gate(self) -> None:
+        self._open()
+        self._opened_ns = time.time_ns()
 
     def _open(self) -> None:
         if self._ops is not None:
             self._ops.start()
         if self._windows is not None:
             self._windows.start()
+        if self._modules is not None:
+            self._modules.start()
 
     def _close(self) -> None:
         # Torch's profiler goes on: ending it while ops are under way ends the process.
         self._closed_ns = time.time_ns()
         if self._ops is not None:
             self._ops.stop()
+        if self._modules is not None:
+            self._modules.stop()
 
     def _write_piece(self) -> None:
         """Writes what was heard since the last piece. To be called with the lock."""
         piece = self._assembler.place(self._device.take())
+        if self._modules is not None:
+            modules = self._assembler.place_modules(self._modules.take())
+            piece = dataclasses.replace(piece, slices=[*piece.slices, *modules])
         if self.options.stacks:
-            self._held.append(
-                Piece(slices=[item for item in piece.slices if item.category in ("launch", "sync")])
-            )
-            rest = [item for item in piece.slices if item.category not in ("launch", "sync")]
-            piece = Piece(rest, piece.instants, piece.samples, piece.flows)
+            held = [item for item in piece.slices if item.category in _ON_THREADS]
+            self._held.append(Piece(slices=held))
+            rest = [item for item in piece.slices if item.category not in _ON_THREADS]
+            piece = dataclasses.replace(piece, slices=rest)
         if self._ops is not None:
             ops = self._ops.take()
             self._tally.add_ops(ops.totals, events=ops.events)
@@ -348,6 +381,10 @@ class Recording:
     def _start_torch(self) -> None:
         try:
             self._end_marks = listen_to_torch(self.gate.mark)
+            if self.options.modules:
+                self._modules = ModuleCalls()
+                if self.gate.is_open:
+                    self._modules.start()
             if self.options.stacks:
                 # Beside the trace: that place is known to be writable, and to have room for it.
                 scratch = self.path.with_name(f".{self.path.name}.{self._pid}.kineto-")

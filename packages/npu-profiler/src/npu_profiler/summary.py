@@ -14,14 +14,15 @@ from npu_profiler.timeline import Piece, Slice, Track
 if TYPE_CHECKING:
     from npu_runtime.op_recording import OpTotal
 
-__all__ = ["OpTime", "Summary", "Tally", "op_times"]
+__all__ = ["OpTime", "Summary", "Tally", "is_op", "op_times"]
 
 TOP_OPS = 5
 
 # "aten::mm", "npu::program NAME"; not the compiler's and autograd's own brackets around ops, which
-# torch records as ops too ("Torch-Compiled Region: 0/0", "AddmmBackward0").
+# torch records as ops too ("Torch-Compiled Region: 0/0", "AddmmBackward0",
+# "torch::autograd::AccumulateGrad").
 _OP_NAME = re.compile(r"(\w+::)+[\w.]+( .*)?")
-_AUTOGRAD = "autograd::engine::evaluate_function: "
+_AUTOGRAD = ("autograd::engine::evaluate_function: ", "torch::autograd::")
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +138,7 @@ class Tally:
         """
         self._events += events
         for name, calls, self_ns, total_ns in totals:
-            if _OP_NAME.fullmatch(name) and not name.startswith(_AUTOGRAD):
+            if is_op(name):
                 self._calls[name] += calls
                 self._self_ns[name] += self_ns
                 self._total_ns[name] += total_ns
@@ -162,6 +163,11 @@ class Tally:
         )
 
 
+def is_op(name: str) -> bool:
+    """Whether what torch records under this name is an op."""
+    return _OP_NAME.fullmatch(name) is not None and not name.startswith(_AUTOGRAD)
+
+
 def op_times(slices: Iterable[Slice]) -> list[tuple[str, int, int, int]]:
     """Calls, own time and whole time by name, of ops in the order of `timeline.nested`."""
     calls: Counter[str] = Counter()
@@ -169,7 +175,7 @@ def op_times(slices: Iterable[Slice]) -> list[tuple[str, int, int, int]]:
     total_ns: Counter[str] = Counter()
     open_ops: dict[Track, list[tuple[str, int]]] = defaultdict(list)
     for item in slices:
-        if item.category != "cpu_op" or not _OP_NAME.fullmatch(item.name):
+        if item.category != "cpu_op" or not is_op(item.name):
             continue
         stack = open_ops[item.track]
         while stack and stack[-1][1] <= item.start_ns:

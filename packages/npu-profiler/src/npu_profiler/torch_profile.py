@@ -6,6 +6,7 @@ counters of the device are heard beside it and added to what it exports. The row
 """
 
 import contextlib
+import dataclasses
 import gzip
 import itertools
 import os
@@ -23,10 +24,11 @@ from npu_profiler.assemble import Assembler
 from npu_profiler.chrome import format_piece, format_tracks
 from npu_profiler.config import quiet_kineto
 from npu_profiler.device_events import DeviceEvents
+from npu_profiler.module_calls import ModuleCall, ModuleCalls
 from npu_profiler.thread_names import ThreadNames
 from npu_profiler.timeline import Piece, Slice
 from npu_profiler.trace_file import GZIP_LEVEL
-from npu_profiler.tracks import DEVICE_PID, Tracks
+from npu_profiler.tracks import DEVICE_PID, OWN_TIDS, Tracks
 from npu_runtime import layer_recording
 
 if TYPE_CHECKING:
@@ -47,6 +49,8 @@ class profile(torch.profiler.profile):  # torch's own name, to stand in its plac
 
     - rows `layers` of each device: with `layers=True`, the layers of some runs of each program,
       laid out from the program's start by execution order;
+    - with `with_modules=True`, calls of modules: on the rows of their threads, or with
+      `with_stack=True` on rows beside them;
     - `compile phases` and `prefill and decode` of npu-compiler and npu-llm;
     - curves of the device's memory.
 
@@ -70,14 +74,21 @@ class profile(torch.profiler.profile):  # torch's own name, to stand in its plac
         layers: bool = False,
         layers_first: int = 3,
         layers_every: int = 100,
+        with_modules: bool = False,
         schedule: Callable[[int], ProfilerAction] | None = None,
         on_trace_ready: Callable[..., Any] | None = None,
         **options: Any,
     ) -> None:
         chosen = None if activities is None else set(activities)
         super().__init__(
-            activities=chosen, schedule=schedule, on_trace_ready=on_trace_ready, **options
+            activities=chosen,
+            schedule=schedule,
+            on_trace_ready=on_trace_ready,
+            with_modules=with_modules,
+            **options,
         )
+        self._modules = ModuleCalls() if with_modules else None
+        self._called: list[ModuleCall] = []
         self._with_device = chosen is None or ProfilerActivity.PrivateUse1 in chosen
         self._layers = (layers_first, layers_every) if layers else None
         self._device = DeviceEvents()
@@ -95,14 +106,20 @@ class profile(torch.profiler.profile):  # torch's own name, to stand in its plac
     def start_trace(self) -> None:
         """Begins to record; called by torch when the schedule says so."""
         super().start_trace()
+        if self._modules is not None:
+            self._modules.start()
         if self._with_device:
-            if self._layers is not None:
-                layer_recording.start(first=self._layers[0], every=self._layers[1])
             self._device = DeviceEvents()
             self._device.start()
+            # Second: it tells where layers of programs that were loaded before come from.
+            if self._layers is not None:
+                layer_recording.start(first=self._layers[0], every=self._layers[1])
 
     def stop_trace(self) -> None:
         """Ends the window; called by torch."""
+        if self._modules is not None:
+            self._modules.stop()
+            self._called = self._modules.take()
         if self._device.is_listening:
             self._device.stop()
             self._heard = self._device.take()
@@ -140,7 +157,9 @@ class profile(torch.profiler.profile):  # torch's own name, to stand in its plac
         """What torch does not know, as events that each end with a comma."""
         tracks = Tracks(pid=os.getpid(), program="", thread_name=self._threads.get)
         tracks.take_new()  # the process itself is torch's
-        piece = Assembler(tracks).place(self._heard)
+        assembler = Assembler(tracks)
+        piece = assembler.place(self._heard)
+        modules = self._place_modules(tracks, assembler)
         layers = [
             Slice(
                 tracks.device(
@@ -157,13 +176,28 @@ class profile(torch.profiler.profile):  # torch's own name, to stand in its plac
             if item.category == "layer"
         ]
         rest = [item for item in piece.slices if item.category not in {*_TORCH_HAS, "layer"}]
-        added = Piece([*layers, *rest], [], piece.samples, [])
-        used = {(item.track.pid, item.track.tid) for item in added.slices}
+        added = Piece([*modules, *layers, *rest], [], piece.samples, [])
+        # Rows of threads have torch's names.
+        used = {
+            (item.track.pid, item.track.tid)
+            for item in added.slices
+            if item.track.pid != os.getpid() or item.track.tid >= OWN_TIDS
+        }
         used |= {(sample.track.pid, sample.track.tid) for sample in added.samples}
         rows = [track for track in tracks.take_new() if (track.pid, track.tid) in used]
         ids = map("l{}".format, itertools.count())
         text = format_tracks(rows) + format_piece(added, base_ns, flow_ids=ids)
         return text.removeprefix(b",") + b",\n" if text else b""
+
+    def _place_modules(self, tracks: Tracks, assembler: Assembler) -> list[Slice]:
+        modules = assembler.place_modules(self._called)
+        if not self.with_stack:
+            return modules
+        # They begin within Python calls of our hooks, and slices of one row must not cross.
+        return [
+            dataclasses.replace(item, track=tracks.host(f"modules of {item.track.name}"))
+            for item in modules
+        ]
 
 
 def _open(path: Path) -> contextlib.AbstractContextManager[Any]:

@@ -108,7 +108,8 @@ class Tracks:
     def _named_thread(self, thread_id: int) -> Track:
         is_main = thread_id == self._pid
         name = self._thread_name(thread_id)
-        if name in ("", "python", "python3"):
+        # The system calls the main thread by the command until Python names it.
+        if name in ("", "python", "python3") or (is_main and name == "npu-profiler"):
             name = "main thread" if is_main else f"thread {thread_id}"
         order = _THREAD_ORDER if is_main else _THREAD_ORDER + 1
         return Track(self._pid, thread_id, name, self._process, order)

@@ -43,6 +43,7 @@ std::string load_api(const char* library, Api& api) {
     const char* reason = dlerror();
     return reason != nullptr ? reason : "dlopen failed";
   }
+  api.library = handle;
 #define NPU_RESOLVE(name)                                                \
   api.name = reinterpret_cast<decltype(api.name)>(dlsym(handle, #name)); \
   if (api.name == nullptr) return std::string(library) + " has no function " #name;

@@ -13,6 +13,7 @@ namespace npu::openvino {
   X(ov_compiled_model_create_infer_request)      \
   X(ov_compiled_model_free)                      \
   X(ov_compiled_model_get_property)              \
+  X(ov_compiled_model_get_runtime_model)         \
   X(ov_compiled_model_input_by_index)            \
   X(ov_compiled_model_inputs_size)               \
   X(ov_compiled_model_output_by_index)           \
@@ -55,6 +56,7 @@ struct Api {
 #define NPU_DECLARE(name) decltype(&::name) name = nullptr;
   NPU_OPENVINO_FUNCTIONS(NPU_DECLARE)
 #undef NPU_DECLARE
+  void* library = nullptr;  // dlopen's handle
 };
 
 // Loads `library` and fills `api`. Returns an empty string, or what went wrong.

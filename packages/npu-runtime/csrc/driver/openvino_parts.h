@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -27,6 +28,18 @@ struct LayerMeans {
   std::vector<std::int64_t> latest;  // what was told then, by layer
 };
 
+// What layers read and wrote, as it was read latest. Reading takes 10 to 40 us for each node of the
+// executed model (2026-11), so that it is not done for each run whose layers are told.
+struct LayerShapes {
+  std::mutex mutex;
+  std::vector<std::vector<std::int64_t>> wanted;  // sizes of the inputs of the run that was told
+  std::vector<std::vector<std::int64_t>> read;    // and of the run that `text` is of
+  std::string text;
+  std::int64_t reads = 0;
+  std::chrono::steady_clock::time_point read_at;
+  std::chrono::steady_clock::duration cost{};
+};
+
 }  // namespace npu::openvino
 
 struct npu_program {
@@ -34,6 +47,7 @@ struct npu_program {
   std::vector<npu_port> ports[2];  // by npu_direction
   bool has_layers = true;          // whether its runs record layers
   mutable npu::openvino::LayerMeans means;
+  mutable npu::openvino::LayerShapes shapes;
 };
 
 namespace npu::openvino {
@@ -80,6 +94,11 @@ npu_status check_port(const char* call, const npu_program* program, npu_directio
 npu_status open_driver(const char* vendor_library, const char* requested_device);
 const char* choice_reason();
 npu_status device_properties(std::int32_t index, npu_device_properties* properties);
+
+// openvino_layer_shapes.cpp: the inputs and outputs of each layer, one layer in a line, with the
+// sizes that they had in the latest run whose layers were told. NPU_ERROR_UNSUPPORTED where these
+// sizes were not read, because reading them again so soon would slow the program down.
+npu_status layer_shapes(const npu_program* program, char* value, std::size_t bytes);
 
 // openvino_programs.cpp
 npu_status program_load(std::int32_t index, const npu_program_source* source,

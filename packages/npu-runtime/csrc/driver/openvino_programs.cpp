@@ -158,6 +158,7 @@ npu_status program_port(const npu_program* program, npu_direction direction, std
 
 npu_status program_property(const npu_program* program, const char* key, char* value,
                             std::size_t bytes) {
+  if (std::string_view(key) == "LAYER_SHAPES") return layer_shapes(program, value, bytes);
   char* text = nullptr;
   if (device.api.ov_compiled_model_get_property(program->compiled, key, &text) != OK) {
     return fail(NPU_ERROR_UNSUPPORTED,

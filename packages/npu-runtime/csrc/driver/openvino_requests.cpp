@@ -89,6 +89,15 @@ void take_latest(LayerMeans& means, const ov_profiling_info_list_t& list) {
   means.looked_at = runs;
 }
 
+// Keeps the sizes of the inputs, for layer_shapes.
+void note_sizes(const npu_request* request) {
+  LayerShapes& shapes = request->program->shapes;
+  const std::lock_guard lock(shapes.mutex);
+  shapes.wanted.clear();
+  for (const Binding& bound : request->bindings[NPU_INPUT])
+    shapes.wanted.push_back(bound.dims);
+}
+
 }  // namespace
 
 npu_status request_create(npu_program* program, npu_request** request) {
@@ -160,6 +169,7 @@ npu_status request_layers(npu_request* request, npu_layer_record* records, std::
                 "ov_infer_request_get_profiling_info: the request has not run yet");
   }
   *count = list.size;
+  note_sizes(request);
   LayerMeans& means = request->program->means;
   const bool has_means = device.name == "CPU";
   if (has_means && capacity >= list.size) take_latest(means, list);

@@ -53,7 +53,7 @@ Activities::Activities(const std::set<ActivityType>& types, Rows& rows,
 void Activities::add(const observe::Record& record) {
   const std::string& category = *record.category;
   // Time of the program around it: counted again it would double the device's time.
-  if (category == "layer") return;
+  if (category == "layer" || category == "layer_shapes") return;
   if (category == "program") {
     // The call that enqueued a run is an event of its own.
     if (!record.is_enqueued) add_host(record, "npu::run", true);

@@ -2,6 +2,8 @@
 #include "program/layer_samples.h"
 
 #include <algorithm>
+#include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "npu/error.h"
@@ -45,10 +47,13 @@ bool LayerSampler::count_run() noexcept {
   return every != 0 && (earlier - first + 1) % every == 0;
 }
 
-void tell_layers(npu_request* request, const observe::Span& run) noexcept {
+void tell_layers(const npu_program* program, npu_request* request,
+                 const observe::Span& run) noexcept {
   std::vector<LayerRecord> layers;
+  std::unordered_map<std::string, LayerShapes> shapes;
   try {
     layers = read_layers(request);
+    if (!layers.empty()) shapes = read_layer_shapes(program);
   } catch (const Error&) {
     return;
   }
@@ -66,6 +71,17 @@ void tell_layers(npu_request* request, const observe::Span& run) noexcept {
     if (layer.duration_us <= 0) continue;
     const std::int64_t start_ns = at();
     earlier_ns += layer.duration_us * 1000;
+    if (const auto known = shapes.find(layer.name); known != shapes.end()) {
+      observe::emit_span({.category = "layer_shapes",
+                          .name = layer.name,
+                          .start_ns = start_ns,
+                          .end_ns = start_ns,
+                          .device_index = run.device_index,
+                          .stream = run.stream,
+                          .origin = run.origin},
+                         {observe::Arg::text("inputs", known->second.inputs),
+                          observe::Arg::text("outputs", known->second.outputs)});
+    }
     observe::emit_span({.category = "layer",
                         .name = layer.name,
                         .start_ns = start_ns,

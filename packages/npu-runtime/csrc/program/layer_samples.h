@@ -30,6 +30,10 @@ class LayerSampler {
 // one after the other from the run's start to its end at most: devices tell durations and an order,
 // but no times. "told_us" is what the device told. To be called right after the run's own span, on
 // the same thread. Never throws: a run does not fail because of who watches it.
-void tell_layers(npu_request* request, const observe::Span& run) noexcept;
+//
+// Before it stands a span of category "layer_shapes", of no length, where the driver knows what the
+// layer read and wrote: "inputs" and "outputs", such as "f32[1,64] bf16[64,8]".
+void tell_layers(const npu_program* program, npu_request* request,
+                 const observe::Span& run) noexcept;
 
 }  // namespace npu::program

@@ -21,4 +21,25 @@ std::vector<LayerRecord> read_layers(npu_request* request) {
   return layers;
 }
 
+std::unordered_map<std::string, LayerShapes> read_layer_shapes(const npu_program* program) {
+  // A layer is a line of some 100 bytes; a decoder of 80 blocks has 3,000 layers.
+  std::string text(1U << 20U, '\0');
+  const npu_status status =
+      driver::table().program_property(program, "LAYER_SHAPES", text.data(), text.size());
+  if (status != NPU_OK) return {};  // times of layers are worth having without
+  text.resize(text.find('\0'));
+  std::unordered_map<std::string, LayerShapes> found;
+  // A line that the buffer cut has no end, and is left out.
+  std::size_t start = 0;
+  for (std::size_t end = 0; (end = text.find('\n', start)) != std::string::npos; start = end + 1) {
+    const std::string line = text.substr(start, end - start);
+    const std::size_t inputs = line.find('\t');
+    const std::size_t outputs = line.find('\t', inputs + 1);
+    if (inputs == std::string::npos || outputs == std::string::npos) continue;
+    found[line.substr(0, inputs)] = {line.substr(inputs + 1, outputs - inputs - 1),
+                                     line.substr(outputs + 1)};
+  }
+  return found;
+}
+
 }  // namespace npu::program

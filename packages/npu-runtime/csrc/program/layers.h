@@ -1,6 +1,8 @@
 // Times per layer, as the vendor measured them in a request's latest run.
 #pragma once
 
+#include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "npu/driver.h"
@@ -10,5 +12,14 @@ namespace npu::program {
 
 // Empty when the program was loaded without profiling.
 std::vector<LayerRecord> read_layers(npu_request* request);
+
+// What a layer reads and writes, such as "f32[1,64] bf16[64,8]".
+struct LayerShapes {
+  std::string inputs;
+  std::string outputs;
+};
+
+// By the layer's name, with the sizes of the latest run; empty when the driver does not know.
+std::unordered_map<std::string, LayerShapes> read_layer_shapes(const npu_program* program);
 
 }  // namespace npu::program

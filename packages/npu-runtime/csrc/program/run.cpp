@@ -62,10 +62,11 @@ void collect_blocks(const std::vector<at::Tensor>& tensors, std::vector<Block*>&
 }
 
 // Tells observers of a run, and of its layers where a request is given to read them from.
-void tell_run(const observe::Span& run, const std::string& device, npu_request* request) {
+void tell_run(const observe::Span& run, const std::string& device, const npu_program* program,
+              npu_request* request) {
   if (!observe::is_enabled()) return;
   observe::emit_span(run, {observe::Arg::text("device", device)});
-  if (request != nullptr) program::tell_layers(request, run);
+  if (request != nullptr) program::tell_layers(program, request, run);
 }
 
 }  // namespace
@@ -97,7 +98,7 @@ class EnqueuedRun final : public stream::PendingWork {
          .device_index = stream().device_index(),
          .stream = stream().id(),
          .origin = &origin_},
-        program_.device_name(),
+        program_.device_name(), program_.program_,
         status == NPU_OK && program_.requests_->layer_sampler().count_run() ? request_ : nullptr);
     if (status == NPU_OK) lease_.give_back(*program_.requests_);
   }
@@ -208,7 +209,7 @@ void Program::run_inline(npu_request* request, stream::StreamState& stream,
             .end_ns = end_ns,
             .device_index = device_index_,
             .stream = stream.id()},
-           device_name_, requests_->layer_sampler().count_run() ? request : nullptr);
+           device_name_, program_, requests_->layer_sampler().count_run() ? request : nullptr);
 }
 
 void Program::enqueue(npu_request* request, stream::StreamState& stream, std::vector<Block*> blocks,

@@ -1,15 +1,19 @@
 """Says of which runs the device's layers are told to observers, and whether programs can tell them.
 
 The layers come as events of category ``layer`` (observe.py). The sampling is native
-(csrc/program/layer_samples.cpp).
+(csrc/program/layer_samples.cpp). Where layers come from is known to whoever made the program; here
+it is only handed on.
 """
 
-from npu_runtime import _C
+from collections.abc import Mapping
+
+from npu_runtime import _C, observe
 from npu_runtime.config import config
 
-__all__ = ["is_wanted", "start", "stop"]
+__all__ = ["is_wanted", "start", "stop", "tell_origins"]
 
 _is_on = False
+_origins: dict[str, Mapping[str, tuple[str, str]]] = {}
 
 
 def is_wanted() -> bool:
@@ -30,6 +34,28 @@ def start(*, first: int, every: int) -> None:
     global _is_on
     _is_on = True
     _C.set_layer_sampling(first, every)
+    for program, origins in list(_origins.items()):
+        _tell(program, origins)
+
+
+def tell_origins(program: str, origins: Mapping[str, tuple[str, str]]) -> None:
+    """Tells where the layers of a program come from, if layers are recorded; otherwise nothing.
+
+    Comes as an instant of category ``layer_origins``, named as the program, with ``origins`` among
+    its args; once more with each later `start`, for who listens then.
+
+    Args:
+        program: The name that it was loaded under; what was told of that name before is replaced.
+        origins: The part of a layer's name before its first slash -> path of the torch module and
+            "file.py:123" of the Python line; "" for what is not known.
+    """
+    if is_wanted():
+        _origins[program] = origins
+        _tell(program, origins)
+
+
+def _tell(program: str, origins: Mapping[str, tuple[str, str]]) -> None:
+    observe.instant("layer_origins", program, origins=origins)
 
 
 def stop() -> None:

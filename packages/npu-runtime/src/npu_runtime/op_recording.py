@@ -56,7 +56,7 @@ class OpRecording:
         self._writer = _C.OpWriter(os.getpid(), start_ns)
 
     def start(self) -> None:
-        """Begins to record: ops that begin from now on, of all threads. Costs 0.5 us an op."""
+        """Begins to record: ops that begin from now on, of all threads. Costs 0.15 us an op."""
         _C.start_ops()
 
     def stop(self) -> None:

@@ -6,6 +6,7 @@ Capture and partitioning live in npu_compiler, running in npu_runtime.
 from npu_compiler.lowering.context import Context, Refused
 from npu_compiler.lowering.custom import custom_op
 from npu_compiler.lowering.lower import LoweredModel, lower, source_line
+from npu_compiler.lowering.origins import node_origins
 from npu_compiler.lowering.registry import (
     Converter,
     find_converter,
@@ -28,6 +29,7 @@ __all__ = [
     "lower",
     "missing_converter",
     "near_matches",
+    "node_origins",
     "op_name",
     "register_fx_node_converter",
     "registered_ops",

@@ -26,7 +26,7 @@ from npu_compiler.recall.graph import RecalledGraph
 from npu_compiler.recall.identity import graph_identity
 from npu_compiler.recall.store import GraphStore
 from npu_compiler.records import GraphRecord, next_graph_name, publish, recalled_record
-from npu_runtime import FrozenTensors, ProgramError, observe
+from npu_runtime import FrozenTensors, ProgramError, layer_recording, observe
 
 if TYPE_CHECKING:
     from npu_compiler.assembly import Assembled
@@ -62,7 +62,10 @@ class GraphMemory:
         Args:
             trace: the full way, for inputs: taken when a weight has changed since.
         """
-        record = None if self._key is None else self._store.read(self._key)
+        # Its calls are not traced, so nobody would know the lines that its layers come from.
+        if self._key is None or layer_recording.is_wanted():
+            return None
+        record = self._store.read(self._key)
         if record is None:
             return None
         with observe.span("compile", "recall"):

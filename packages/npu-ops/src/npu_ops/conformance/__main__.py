@@ -19,7 +19,7 @@ from npu_ops.errors import ConformanceError
 
 from .baseline import BaselineWriter, load_baseline
 from .cases import interface_cases
-from .cell import Cell
+from .cell import Cell, Outcome
 from .models import model_cases
 from .options import parse, selection_of
 from .report import REPORTS, Run, reproducer
@@ -31,6 +31,7 @@ from .table import failed_cells, rates_text, summary
 __all__ = ["main"]
 
 _SHOWN = 40  # failures printed; a report has all
+_CAPTURED = 200  # failures
 _MEGABYTE = 2**20
 _ENDINGS = {"csv": "csv", "html": "html", "junit": "xml"}
 
@@ -76,20 +77,21 @@ def _judge(tasks: list[dict[str, Any]], arguments: argparse.Namespace, given: li
     run_tasks(tasks, on_cells=collect, **_pool(arguments))
     counter.end()
     cells.sort(key=lambda cell: (cell.suite, cell.check, cell.dtype, cell.subject, cell.case))
+    failed = failed_cells(cells)
     run = Run(
         shlex.join(given),
         arguments.device,
         _versions(),
         time.monotonic() - start,
         _case_options(arguments),
+        _capture(tasks, failed, arguments) if arguments.captures is not None else {},
     )
     print(summary(cells))
     print(rates_text(cells))
-    failed = failed_cells(cells)
     for cell in failed[:_SHOWN]:
         print(
             f"{cell.outcome.upper()}  {cell.case or f'{cell.subject} {cell.dtype}'} {cell.check}: "
-            f"{cell.detail}\n        {reproducer(cell, run.options)}"
+            f"{cell.detail}\n        {reproducer(cell, run)}"
         )
     if len(failed) > _SHOWN:
         print(f"... and {len(failed) - _SHOWN:,} more; --report html|csv|junit writes all")
@@ -99,6 +101,28 @@ def _judge(tasks: list[dict[str, Any]], arguments: argparse.Namespace, given: li
         REPORTS[arguments.report](cells, run, path)
         print(f"{len(cells):,} cells in {path}")
     return 1 if failed else 0
+
+
+def _capture(
+    tasks: list[dict[str, Any]], failed: list[Cell], arguments: argparse.Namespace
+) -> dict[tuple[str, str], str]:
+    """Has the calls of failed cases captured; returns the folders by case and check."""
+    by_case = {task["case"]: task for task in tasks if "case" in task}
+    wanted = [
+        by_case[cell.case] | {"checks": [cell.check], "captures": str(arguments.captures)}
+        for cell in failed
+        if cell.outcome is Outcome.FAILED and cell.case in by_case and cell.check != "any"
+    ]
+    if len(wanted) > _CAPTURED:
+        print(f"captured are the first {_CAPTURED} of {len(wanted):,} failures")
+    folders: dict[tuple[str, str], str] = {}
+
+    def collect(task: dict[str, Any], rows: list[Any] | None, end: Cell | None) -> None:
+        for folder in rows or ():
+            folders[task["case"], task["checks"][0]] = folder
+
+    run_each(wanted[:_CAPTURED], on_answer=collect, **_pool(arguments))
+    return folders
 
 
 def _save(tasks: list[dict[str, Any]], arguments: argparse.Namespace) -> int:

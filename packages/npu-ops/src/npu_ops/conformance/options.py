@@ -43,6 +43,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         "--save-baseline": arguments.save_baseline is not None,
         "--baseline": arguments.baseline != "cpu",
         "--rules": bool(arguments.rules),
+        "--captures": arguments.captures is not None,
         "--device": arguments.device not in ("", "npu"),
     }
     for option, is_given in only_cases.items():
@@ -119,5 +120,8 @@ def _parser() -> argparse.ArgumentParser:
     how.add_argument("--jobs", type=int, default=os.cpu_count(), metavar="N", help="processes")
     how.add_argument("--timeout", type=float, metavar="S", help="seconds per case")
     how.add_argument("--report", choices=sorted(REPORTS), help="of all cells")
+    how.add_argument(
+        "--captures", type=Path, metavar="DIR", help="where calls of failing cases go, for replay"
+    )
     how.add_argument("-o", "--output", type=Path, metavar="F", help="where the report goes")
     return parser

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import html
 import shlex
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -29,6 +29,7 @@ class Run:
         versions: One line.
         duration_s: Seconds from the first task to the last.
         options: What a single case needs to be run in the same way, such as `--device cpu`.
+        captures: Case and check -> folder of the calls that show the failure.
     """
 
     command: str
@@ -36,15 +37,20 @@ class Run:
     versions: str
     duration_s: float
     options: tuple[str, ...] = ()
+    captures: Mapping[tuple[str, str], str] = field(default_factory=dict)
 
 
-def reproducer(cell: Cell, options: Sequence[str] = ()) -> str:
-    """The command that runs a cell again, alone."""
+def reproducer(cell: Cell, run: Run) -> str:
+    """The command that shows a failure again: its calls alone if they are captured, or the cell."""
+    folder = run.captures.get((cell.case, cell.check))
+    if folder is not None:
+        place = () if run.device == "npu" else ("--device", run.device)
+        return shlex.join(["npu-ops", "replay", folder, "--acc-check", *place])
     if cell.case:
         words = ["--case", cell.case]
     else:
         words = ["--suite", "torch", "--op", cell.subject, "--dtype", cell.dtype]
-    return shlex.join(["npu-ops", "conformance", *words, *options])
+    return shlex.join(["npu-ops", "conformance", *words, *run.options])
 
 
 def write_html(cells: Sequence[Cell], run: Run, path: Path) -> None:
@@ -92,7 +98,7 @@ def write_junit(cells: Sequence[Cell], run: Run, path: Path) -> None:
             )
             if id(cell) in bad:
                 failure = ElementTree.SubElement(test, "failure", message=cell.outcome)
-                failure.text = f"{cell.detail}\n{reproducer(cell, run.options)}"
+                failure.text = f"{cell.detail}\n{reproducer(cell, run)}"
             elif cell.outcome is Outcome.EMPTY:
                 ElementTree.SubElement(test, "skipped", message=cell.detail)
     ElementTree.ElementTree(root).write(path, encoding="utf-8", xml_declaration=True)
@@ -121,7 +127,7 @@ def _failures(cells: Iterable[Cell], run: Run) -> list[str]:
     return [
         f"<tr><td><code>{_text(cell.case or f'{cell.subject} {cell.dtype}')}</code><td>"
         f"{_text(cell.check)}, {cell.outcome}<td>{_text(cell.detail)}<td><code>"
-        f"{_text(reproducer(cell, run.options))}</code>"
+        f"{_text(reproducer(cell, run))}</code>"
         for cell in cells
     ]
 

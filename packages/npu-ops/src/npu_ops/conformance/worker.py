@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from .baseline import load_baseline
+from .cases.captures import capture_case
 from .cases.case import Case
 from .cases.run import case_cells, case_records
 from .cases.templates import interface_cases
@@ -52,17 +53,22 @@ _CASES: dict[str, Callable[[], dict[str, Case]]] = {
 
 
 def run_task(task: dict[str, Any]) -> list[Any]:
-    """The rows of a task: its cells, or the records of a case where a baseline is made."""
+    """The rows of a task: its cells, or what a task of `captures` or of a baseline asks for."""
     if task["suite"] == "torch":
         return [dataclasses.asdict(cell) for cell in _torch_cells(task)]
     case = _CASES[task["suite"]]()[task["case"]]
     if task.get("saves"):
         return case_records(case, task["device"])
+    rules = load_rules(task["rules"]) if task["rules"] else None
+    if task.get("captures"):
+        (check,) = task["checks"]
+        folder = capture_case(case, check, task["captures"], device=task["device"], rules=rules)
+        return [] if folder is None else [str(folder)]
     cells = case_cells(
         case,
         device=task["device"],
         baseline=None if task["baseline"] == "cpu" else load_baseline(task["baseline"]),
-        rules=load_rules(task["rules"]) if task["rules"] else None,
+        rules=rules,
         checks=tuple(task["checks"]) if task["checks"] else None,
     )
     return [dataclasses.asdict(cell) for cell in cells]

@@ -1,0 +1,76 @@
+"""Where the calls of a graph come from: the torch module and the Python line of each.
+
+Layers of a program bear the names of these calls (lower.py), so that this leads from a layer's time
+to the model's code. Telling it to observers is npu_runtime.layer_recording's part.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import fx
+
+__all__ = ["node_origins"]
+
+_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
+_TORCH = str(Path(torch.__file__).parent) + "/"
+
+# How dynamo writes the way from the compiled function to a module.
+_ROOT = re.compile(r"^L\['self'\]|^L\['\w+'\]|^self\b")
+_STEP = re.compile(r"\['?(\w+)'?\]")
+_INNER = ("_modules", "_orig_mod")
+
+
+def node_origins(graph: fx.Graph) -> dict[str, tuple[str, str]]:
+    """Returns the origin of each call that has one, by the node's name.
+
+    Args:
+        graph: of aten calls, with what tracing left in `meta`: "nn_module_stack", "stack_trace".
+
+    Returns:
+        The path of the innermost torch module in its root model (the class of the root itself), and
+        "file.py:123", the innermost line outside of torch; "" for what is not known.
+    """
+    origins = {}
+    for node in graph.nodes:
+        if node.op == "call_function":
+            origin = (_module_path(node), _python_line(node))
+            if any(origin):
+                origins[node.name] = origin
+    return origins
+
+
+def _module_path(node: fx.Node) -> str:
+    stack = node.meta.get("nn_module_stack")
+    if not stack:
+        return ""
+    path, kind = list(stack.values())[-1]
+    return _plain_path(str(path)) or _class_name(kind)
+
+
+def _plain_path(path: str) -> str:
+    dotted = _STEP.sub(r".\1", _ROOT.sub("", path))
+    return ".".join(step for step in dotted.split(".") if step and step not in _INNER)
+
+
+def _class_name(kind: Any) -> str:
+    return (kind.__name__ if isinstance(kind, type) else str(kind)).rpartition(".")[2]
+
+
+def _python_line(node: fx.Node) -> str:
+    frames = _FRAME.findall(str(node.meta.get("stack_trace") or node.stack_trace or ""))
+    if not frames:
+        return ""
+    own = [frame for frame in frames if not frame[0].startswith(_TORCH)]
+    file, line = (own or frames)[-1]
+    return f"{_short(file)}:{line}"
+
+
+def _short(file: str) -> str:
+    """A file as it is imported: without the folder on Python's path that it was found in."""
+    folders = [folder for folder in sys.path if folder and file.startswith(f"{folder}/")]
+    return file[len(max(folders, key=len)) + 1 :] if folders else file

@@ -1,0 +1,61 @@
+"""`npu-profiler attach`: records a job that is running.
+
+How the command and the job meet is in `npu_profiler.attach`.
+"""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from npu_profiler.attach import attach, detach
+from npu_profiler.commands.recording_options import (
+    VIEWER,
+    add_recording_options,
+    recording_options,
+    say,
+)
+
+__all__ = ["main"]
+
+
+def main(words: Sequence[str]) -> int:
+    """Runs the command.
+
+    Args:
+        words: The arguments.
+
+    Returns:
+        0.
+
+    Raises:
+        TraceError: There is no such job, or it refuses.
+    """
+    arguments = _parser().parse_args(words)
+    if arguments.stop:
+        lines: list[str] | None = detach(arguments.pid)
+    else:
+        output = Path(arguments.output)
+        seconds = None if arguments.start else arguments.seconds
+        options = recording_options(arguments, f"process {arguments.pid}")
+        lines = attach(arguments.pid, output, seconds=seconds, options=options)
+    if lines is None:
+        say([f"process {arguments.pid} records until: npu-profiler attach {arguments.pid} --stop"])
+    else:
+        say([*lines, f"open in Perfetto: {VIEWER}"])
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="npu-profiler attach",
+        description="Records a job that was started with NPU_ATTACH=1, without stopping it.",
+    )
+    parser.add_argument("pid", type=int, metavar="PID", help="the job's process id")
+    add_recording_options(parser)
+    length = parser.add_mutually_exclusive_group()
+    length.add_argument(
+        "--seconds", type=float, default=10.0, help="how long to record (default: %(default)s)"
+    )
+    length.add_argument("--start", action="store_true", help="record until --stop, or its end")
+    length.add_argument("--stop", action="store_true", help="end what --start began")
+    return parser

@@ -1,0 +1,246 @@
+"""`npu-profiler compare`: what became slower or faster from some traces to others.
+
+What differs and whether it is noise is answered by `npu_profiler.comparison`.
+"""
+
+import argparse
+import dataclasses
+from collections.abc import Sequence
+
+from npu_profiler.commands.reading_options import add_top, check_top
+from npu_profiler.comparison.differences import (
+    Difference,
+    compare_calls,
+    compare_steps,
+    compare_totals,
+    shared_step,
+)
+from npu_profiler.comparison.samples import Samples, take_samples
+from npu_profiler.errors import TraceError
+from npu_profiler.reading import load_trace
+from npu_profiler.tables import Column, Table, format_table
+from npu_profiler.tables.files import to_json
+
+__all__ = ["main"]
+
+EXIT_SLOWER = 1
+
+_TABLES = {"step": "steps", "program": "programs", "layer": "layers", "op": "ops by own host time"}
+# What takes less of its table's time does not fail a comparison.
+_LEAST_SHARE = 0.01
+
+
+def main(words: Sequence[str]) -> int:
+    """Runs the command.
+
+    Args:
+        words: The arguments.
+
+    Returns:
+        0; 1 if something became slower by more than `--fail-above`.
+
+    Raises:
+        TraceError: A file cannot be read, or it is not clear what to compare.
+    """
+    arguments = _parser().parse_args(words)
+    check_top(arguments.top)
+    base_files, new_files = _files(arguments)
+    cut: list[str] = []
+    base = [_read(file, cut) for file in base_files]
+    new = [_read(file, cut) for file in new_files]
+    step = shared_step([*base, *new])
+    tables = {"whole trace": compare_totals(base, new)}
+    for name in [arguments.by] if arguments.by else _TABLES:
+        is_step = name == "step"
+        tables[name] = (
+            compare_steps(base, new) if is_step else compare_calls(base, new, name, step=step)
+        )
+    worse = _failing(tables, arguments.fail_above)
+    if arguments.json:
+        print(to_json(_document(base_files, new_files, step, tables, worse)))
+    else:
+        cut_lines = [f"{file} has no end: its program was killed, or still runs" for file in cut]
+        lines = _lines(base_files, new_files, step, tables, arguments.top)
+        print("\n".join([*cut_lines, *lines]))
+        if arguments.fail_above is not None:
+            print("\n" + "\n".join(_verdict_lines(worse, arguments.fail_above)))
+    return EXIT_SLOWER if worse else 0
+
+
+def _files(arguments: argparse.Namespace) -> tuple[list[str], list[str]]:
+    if len(arguments.files) == 2 and not arguments.base and not arguments.new:
+        return [arguments.files[0]], [arguments.files[1]]
+    if arguments.base and arguments.new and not arguments.files:
+        return arguments.base, arguments.new
+    raise TraceError(
+        "compare: needs two traces, or --base and --new with some each; got "
+        f"{len(arguments.files)} and {len(arguments.base)} + {len(arguments.new)}. Write compare A "
+        "B, or compare --base A1 A2 --new B1 B2",
+        "compare-files",
+    )
+
+
+def _read(file: str, cut: list[str]) -> Samples:
+    """Reads a trace, which is let go before the next is read; notes it among those cut off."""
+    trace = load_trace(file)
+    if not any(map(len, trace.tracks)):
+        raise TraceError(
+            f"compare: needs traces of something; got {file}, in which nothing ran. See whether "
+            "its program failed",
+            "trace-empty",
+        )
+    if not trace.is_complete:
+        cut.append(file)
+    return take_samples(trace)
+
+
+def _lines(
+    base_files: Sequence[str],
+    new_files: Sequence[str],
+    step: str | None,
+    tables: dict[str, list[Difference]],
+    top: int,
+) -> list[str]:
+    lines = [f"base: {', '.join(base_files)}", f"new:  {', '.join(new_files)}"]
+    if step is None:
+        lines.append("calls and impact are those of a trace; the traces have no steps in common")
+    else:
+        lines.append(f"calls and impact are those of a step ({step}), and of calls within steps")
+    if len(base_files) > 1 or len(new_files) > 1:
+        lines.append("noise: 99 % bounds of the difference, from what differs between the traces")
+    else:
+        within = "steps" if step is not None else "parts of a trace"
+        lines += [
+            f"noise: 99 % bounds of the difference, from what differs between {within}; two runs",
+            "of a program differ more. Several traces show that: --base A1 A2 A3 --new B1 B2 B3",
+        ]
+    for name, rows in tables.items():
+        if rows:
+            title = _TABLES.get(name, name)
+            lines += ["", *format_table(_table(title, name, rows), limit=top)]
+            lines += _counts(rows)
+    return lines
+
+
+def _table(title: str, name: str, rows: Sequence[Difference]) -> Table:
+    columns = [
+        Column(name, name),
+        Column("base_calls", "calls", "number"),
+        Column("new_calls", "now", "number"),
+        Column("base_ns", "base ms", "ns"),
+        Column("new_ns", "new ms", "ns"),
+        Column("change", "change", "change"),
+        Column("noise", "noise +-", "share"),
+        Column("total_ns", "impact ms", "ns"),
+        Column("verdict", "verdict"),
+    ]
+    return Table(
+        title,
+        columns,
+        [
+            (
+                row.name,
+                row.base_calls,
+                row.new_calls,
+                row.base_ns,
+                row.new_ns,
+                row.change,
+                row.noise,
+                row.total_ns,
+                _verdict_text(row),
+            )
+            for row in rows
+        ],
+    )
+
+
+def _verdict_text(row: Difference) -> str:
+    if row.verdict in ("new", "gone") or abs(row.new_calls - row.base_calls) < 0.005:
+        return row.verdict
+    more = "more" if row.new_calls > row.base_calls else "fewer"
+    return f"{row.verdict}, {more} calls"
+
+
+def _counts(rows: Sequence[Difference]) -> list[str]:
+    if len(rows) < 2:
+        return []
+    counts = [
+        f"{sum(row.verdict == verdict for row in rows)} {verdict}"
+        for verdict in ("slower", "faster", "within noise", "noise unknown", "new", "gone")
+        if any(row.verdict == verdict for row in rows)
+    ]
+    return [f"  {', '.join(counts)}"]
+
+
+def _failing(
+    tables: dict[str, list[Difference]], fail_above: float | None
+) -> list[tuple[str, Difference]]:
+    if fail_above is None:
+        return []
+    worse = []
+    for name, rows in tables.items():
+        whole = sum(row.base_total_ns for row in rows)
+        for row in rows:
+            is_large = name == "whole trace" or row.base_total_ns >= _LEAST_SHARE * whole
+            if row.verdict == "slower" and (row.change or 0) * 100 > fail_above and is_large:
+                worse.append((name, row))
+    return worse
+
+
+def _verdict_lines(worse: Sequence[tuple[str, Difference]], fail_above: float) -> list[str]:
+    if not worse:
+        return [f"nothing became slower by more than {fail_above:g} % beyond the noise"]
+    return [
+        f"slower by more than {fail_above:g} %: {table} {row.name} {(row.change or 0) * 100:+.1f} %"
+        for table, row in worse
+    ]
+
+
+def _document(
+    base_files: Sequence[str],
+    new_files: Sequence[str],
+    step: str | None,
+    tables: dict[str, list[Difference]],
+    worse: Sequence[tuple[str, Difference]],
+) -> dict[str, object]:
+    return {
+        "base": list(base_files),
+        "new": list(new_files),
+        "step": step,
+        "tables": {
+            name: [
+                {**dataclasses.asdict(row), "change": row.change, "noise": row.noise}
+                for row in rows
+            ]
+            for name, rows in tables.items()
+        },
+        "slower": [{"table": table, "name": row.name} for table, row in worse],
+    }
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="npu-profiler compare",
+        description="Shows what became slower or faster: whole traces, steps, programs, layers and "
+        "ops, by the time of a call. A difference within the noise is said to be so. With several "
+        "traces of each side the noise is what differs between them.",
+        usage="npu-profiler compare [OPTION ...] (A B | --base A [A ...] --new B [B ...])",
+    )
+    parser.add_argument("files", nargs="*", metavar="FILE", help="two traces: before and after")
+    parser.add_argument(
+        "--base", nargs="+", default=[], metavar="FILE", help="several traces of before"
+    )
+    parser.add_argument(
+        "--new", nargs="+", default=[], metavar="FILE", help="several traces of after"
+    )
+    parser.add_argument("--by", choices=list(_TABLES), help="one table (default: all)")
+    parser.add_argument(
+        "--fail-above",
+        type=float,
+        metavar="PERCENT",
+        help="exit with 1 if a whole trace, or what takes 1 %% of a table's time, became slower by "
+        "more than this, beyond the noise",
+    )
+    add_top(parser)
+    parser.add_argument("--json", action="store_true", help="for programs; times in nanoseconds")
+    return parser

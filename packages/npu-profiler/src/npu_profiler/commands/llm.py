@@ -1,0 +1,88 @@
+"""`npu-profiler llm`: a language model's speed over prompt lengths and dtypes.
+
+Measuring is npu-llm's work, through `npu_profiler.sweeps.llm`.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from npu_profiler.commands.sweep import add_outputs, check_file
+from npu_profiler.errors import TraceError
+from npu_profiler.pictures.picture import check_target
+from npu_profiler.pictures.picture_file import write_bytes
+from npu_profiler.sweeps.llm import draw, find_command, run_bench, to_table
+from npu_profiler.tables.files import to_json
+from npu_profiler.tables.text import format_table
+
+__all__ = ["main"]
+
+
+def main(words: Sequence[str]) -> int:
+    """Runs the command.
+
+    Args:
+        words: The arguments.
+
+    Returns:
+        0.
+
+    Raises:
+        TraceError: npu-llm is not installed, or refuses; an option cannot be met.
+    """
+    arguments = _parser().parse_args(words)
+    prompts = _read_lengths(arguments.sizes)
+    picture = check_target(arguments.plot) if arguments.plot else None
+    target = check_file(arguments.json) if arguments.json else None
+    command = find_command()
+    given = ["--prompt", prompts, "--new", str(arguments.new), "--repeats", str(arguments.repeats)]
+    if arguments.model is not None:
+        given += ["--model", arguments.model]
+    dtypes = arguments.dtypes.split(",") if arguments.dtypes else [None]
+    benches = []
+    for dtype in dtypes:
+        chosen = [] if dtype is None else ["--dtype", dtype.strip()]
+        print(f"npu-profiler: npu-llm bench {' '.join([*given, *chosen])}", file=sys.stderr)
+        benches.append(run_bench(command, [*given, *chosen]))
+    print("\n".join(format_table(to_table(benches))))
+    if target is not None:
+        write_bytes(target, (to_json({"command": "llm", "benches": benches}) + "\n").encode())
+    if picture is not None:
+        draw(benches, title=f"{benches[0]['model']} on {benches[0]['device']}").write(picture)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="npu-profiler llm",
+        description="Measures a language model with npu-llm bench, once for each dtype.",
+    )
+    parser.add_argument(
+        "--sizes", default="32,1024", metavar="N,N", help="tokens of the prompts (default: 32,1024)"
+    )
+    parser.add_argument(
+        "--dtypes",
+        metavar="D,D",
+        help="float32, bfloat16, float16, int8, int4 (default: what npu-llm chooses)",
+    )
+    parser.add_argument(
+        "--new", type=int, default=128, metavar="N", help="tokens of the answers (default: 128)"
+    )
+    parser.add_argument(
+        "--repeats", type=int, default=3, metavar="N", help="answers of each size (default: 3)"
+    )
+    parser.add_argument(
+        "--model", metavar="PATH", help="as for npu-llm (default: the weights that are installed)"
+    )
+    add_outputs(parser)
+    return parser
+
+
+def _read_lengths(text: str) -> str:
+    parts = [part.strip() for part in text.split(",")]
+    if all(part.isdecimal() and int(part) > 0 for part in parts):
+        return ",".join(parts)
+    raise TraceError(
+        f"--sizes: must be whole numbers of tokens above 0; got {text!r}. Pass 32,1024, say",
+        "sweep-option",
+    )

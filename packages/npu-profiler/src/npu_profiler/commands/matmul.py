@@ -1,0 +1,33 @@
+"""`npu-profiler matmul`: products over sizes and dtypes, eager and compiled.
+
+Options and output are in `commands/sweep.py`.
+"""
+
+from collections.abc import Sequence
+
+from npu_profiler.commands.sweep import SweepCommand, run_sweep
+
+__all__ = ["main"]
+
+_COMMAND = SweepCommand(
+    name="matmul",
+    description="Measures products of matrices, (M, K) with (K, N), on the device.",
+    sizes=("M", "K", "N"),
+    default="256,512,1024,2048",
+    is_square=True,
+)
+
+
+def main(words: Sequence[str]) -> int:
+    """Runs the command.
+
+    Args:
+        words: The arguments.
+
+    Returns:
+        0; 1 when nothing ran.
+
+    Raises:
+        TraceError: An option cannot be met, or there is no device.
+    """
+    return run_sweep(_COMMAND, words)

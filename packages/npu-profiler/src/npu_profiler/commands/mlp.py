@@ -1,0 +1,34 @@
+"""`npu-profiler mlp`: the network of a decoder layer over its sizes and dtypes.
+
+Options and output are in `commands/sweep.py`.
+"""
+
+from collections.abc import Sequence
+
+from npu_profiler.commands.sweep import SweepCommand, run_sweep
+
+__all__ = ["main"]
+
+_COMMAND = SweepCommand(
+    name="mlp",
+    description="Measures down(silu(gate(x)) * up(x)), the network of a decoder layer, on the "
+    "device; x is (ROWS, HIDDEN), and gate and up widen it to INNER.",
+    sizes=("ROWS", "HIDDEN", "INNER"),
+    default="1x1024x4096,32x1024x4096,256x1024x4096",
+    is_square=False,
+)
+
+
+def main(words: Sequence[str]) -> int:
+    """Runs the command.
+
+    Args:
+        words: The arguments.
+
+    Returns:
+        0; 1 when nothing ran.
+
+    Raises:
+        TraceError: An option cannot be met, or there is no device.
+    """
+    return run_sweep(_COMMAND, words)

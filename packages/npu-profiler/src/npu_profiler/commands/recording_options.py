@@ -1,0 +1,83 @@
+"""What the commands that record share: their options, and how they report.
+
+What is recorded and how is in `npu_profiler.recorder`.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from npu_profiler.recorder import TraceOptions
+
+__all__ = ["VIEWER", "add_recording_options", "recording_options", "say"]
+
+DEFAULT_OUTPUT = "trace.json"
+VIEWER = "https://ui.perfetto.dev"
+
+
+def recording_options(arguments: argparse.Namespace, program: str) -> TraceOptions:
+    """Returns what `add_recording_options` was given.
+
+    Args:
+        arguments: As they were parsed.
+        program: What the process is called in the trace.
+    """
+    return TraceOptions(
+        stacks=arguments.stacks,
+        modules=arguments.modules,
+        layers=arguments.layers,
+        layers_first=arguments.layers_first,
+        layers_every=arguments.layers_every,
+        memory=arguments.memory,
+        program=program,
+    )
+
+
+def say(lines: Sequence[str]) -> None:
+    """Prints lines to stderr, each under the command's name."""
+    if sys.stderr is None or sys.stderr.closed:
+        return
+    sys.stderr.write("".join(f"npu-profiler: {line}\n" for line in lines))
+    sys.stderr.flush()
+
+
+def add_recording_options(command: argparse.ArgumentParser) -> None:
+    """Adds the options that say what is recorded, and where it goes."""
+    defaults = TraceOptions()
+    command.add_argument(
+        "-o",
+        "--output",
+        default=DEFAULT_OUTPUT,
+        metavar="FILE",
+        help="where to write; .json.gz compresses (default: %(default)s)",
+    )
+    command.add_argument(
+        "--layers",
+        action="store_true",
+        help="record the device's layers of some runs of each program",
+    )
+    command.add_argument(
+        "--layers-first",
+        type=int,
+        default=defaults.layers_first,
+        metavar="N",
+        help="layers of each program's first N runs (default: %(default)s)",
+    )
+    command.add_argument(
+        "--layers-every",
+        type=int,
+        default=defaults.layers_every,
+        metavar="K",
+        help="and of every Kth run after them, 0 for none (default: %(default)s)",
+    )
+    command.add_argument(
+        "--memory", action="store_true", help="record the memory of the process over time"
+    )
+    command.add_argument(
+        "--modules",
+        action="store_true",
+        help="record calls of torch modules, each with its path in its model",
+    )
+    command.add_argument(
+        "--stacks", action="store_true", help="record Python calls as well; several times slower"
+    )

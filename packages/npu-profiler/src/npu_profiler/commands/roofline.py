@@ -1,0 +1,171 @@
+"""`npu-profiler roofline`: each layer of a trace against the device's memory and arithmetic.
+
+Counting and measuring are in `npu_profiler.roofline`, drawing is in `npu_profiler.pictures`.
+"""
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from npu_profiler.commands.reading_options import add_file, add_top, check_top
+from npu_profiler.errors import TraceError
+from npu_profiler.pictures.picture import check_target
+from npu_profiler.pictures.roof import draw_roofline
+from npu_profiler.reading import load_trace
+from npu_profiler.roofline import table
+from npu_profiler.roofline.layers import LayerRuns, Roof, collect_layers, find_roofs
+from npu_profiler.roofline.peaks import ABOVE_PEAK, Peaks, find_peaks
+from npu_profiler.tables.text import format_ms, format_table
+
+__all__ = ["main"]
+
+
+def main(words: Sequence[str]) -> int:
+    """Runs the command.
+
+    Args:
+        words: The arguments.
+
+    Returns:
+        0.
+
+    Raises:
+        TraceError: The file has no layers, an option cannot be met, or the picture not be written.
+    """
+    arguments = _parser().parse_args(words)
+    check_top(arguments.top)
+    target = check_target(arguments.output) if arguments.output else None
+    given = _read_peaks(arguments.peak)
+    bandwidth = _read_rate("--bandwidth", arguments.bandwidth)
+    layers = _choose(collect_layers(load_trace(arguments.file)), arguments)
+    peaks = _peaks(layers, given, bandwidth, arguments)
+    roofs = find_roofs(layers, peaks)
+    _print(roofs, peaks, arguments.top)
+    if target is not None:
+        title = f"{Path(arguments.file).name} on {peaks.device}"
+        draw_roofline(roofs, peaks, title=title).write(target)
+        print(f"wrote {target}")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="npu-profiler roofline",
+        description="Shows for each layer of a trace that was recorded with --layers how much of "
+        "the device's arithmetic and memory it uses. The peaks of the device are measured the "
+        "first time, in about ten seconds, and kept.",
+    )
+    add_file(parser)
+    parser.add_argument("-o", "--output", metavar="PICTURE", help="draw it: .svg, .png or .html")
+    parser.add_argument("--program", metavar="TEXT", help="only programs whose name has this text")
+    parser.add_argument(
+        "--step", choices=("prefill", "decode"), help="only layers that ran within such a step"
+    )
+    parser.add_argument(
+        "--bandwidth", metavar="GB/s", help="the memory's peak, instead of the measured one"
+    )
+    parser.add_argument(
+        "--peak",
+        metavar="PRECISION=GFLOP/s",
+        action="append",
+        default=[],
+        help="a precision's peak, instead of the measured one: --peak bf16=900 --peak i8=1800",
+    )
+    parser.add_argument("--measure", action="store_true", help="measure the peaks again")
+    parser.add_argument(
+        "--device", type=int, default=0, metavar="N", help="which npu device (default: 0)"
+    )
+    add_top(parser)
+    return parser
+
+
+def _choose(layers: list[LayerRuns], arguments: argparse.Namespace) -> list[LayerRuns]:
+    chosen = [
+        layer
+        for layer in layers
+        if (arguments.step is None or layer.step == arguments.step)
+        and (arguments.program is None or arguments.program in layer.program)
+    ]
+    if chosen:
+        return chosen
+    programs = sorted({" ".join((layer.program, layer.step)).strip() for layer in layers})
+    raise TraceError(
+        f"roofline: --program and --step must leave a layer; got none. There are: "
+        f"{', '.join(programs)}. Choose one of them",
+        "roofline-option",
+    )
+
+
+def _peaks(
+    layers: Sequence[LayerRuns],
+    given: Mapping[str, float],
+    bandwidth: float | None,
+    arguments: argparse.Namespace,
+) -> Peaks:
+    wanted = {layer.precision for layer in layers if any(layer.flops)} - set(given)
+    if bandwidth is not None and not wanted:
+        return Peaks("the peaks that were given", bandwidth, given)
+    measured = find_peaks(
+        wanted,
+        device_index=arguments.device,
+        is_fresh=arguments.measure,
+        say=lambda line: print(f"npu-profiler: {line}", file=sys.stderr),
+    )
+    rates = {name: measured.flops_per_s[name] for name in wanted & set(measured.flops_per_s)}
+    return Peaks(measured.device, bandwidth or measured.bytes_per_s, {**rates, **given})
+
+
+def _read_peaks(options: Sequence[str]) -> dict[str, float]:
+    found = {}
+    for option in options:
+        name, sign, rate = option.partition("=")
+        if not (name and sign):
+            raise TraceError(
+                f"--peak: must be PRECISION=GFLOP/s; got {option!r}. Pass bf16=900, say",
+                "roofline-option",
+            )
+        value = _read_rate("--peak", rate)
+        if value is not None:
+            found[name] = value
+    return found
+
+
+def _read_rate(option: str, text: str | None) -> float | None:
+    """Per second, from billions per second."""
+    if text is None:
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 1e9:
+        raise TraceError(
+            f"{option}: must be a number above 0, in billions a second; got {text!r}. Pass 25, say",
+            "roofline-option",
+        )
+    return value * 1e9
+
+
+def _print(roofs: Sequence[Roof], peaks: Peaks, top: int) -> None:
+    blocks = [
+        peaks.lines(),
+        format_table(table.by_program(roofs)),
+        format_table(table.by_kind(roofs), limit=top),
+        format_table(table.by_layer(roofs), limit=top),
+    ]
+    unknown = table.unknown_kinds(roofs)
+    if unknown:
+        names = ", ".join(
+            f"{kind or 'no type'} ({count:,} layers, {format_ms(time_ns)})"
+            for kind, (count, time_ns) in unknown.items()
+        )
+        blocks.append(
+            [
+                f"no roof is known for: {names}",
+                "  They are in the times, and not in what is reached of the roof.",
+            ]
+        )
+    if any((roof.share or 0) > 1 for roof in roofs):
+        blocks.append([f"{ABOVE_PEAK} (--measure does so again)"])
+    print("\n\n".join("\n".join(block) for block in blocks))

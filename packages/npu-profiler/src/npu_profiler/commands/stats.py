@@ -1,0 +1,54 @@
+"""`npu-profiler stats`: operators, kernels, memory and steps of a trace as CSV files.
+
+What the files hold is gathered by `npu_profiler.records`.
+"""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from npu_profiler.commands.reading_options import add_file
+from npu_profiler.queries.launches import launches
+from npu_profiler.reading import load_trace
+from npu_profiler.records import RECORDS
+from npu_profiler.tables.files import make_directory, write_csv
+
+__all__ = ["main"]
+
+
+def main(words: Sequence[str]) -> int:
+    """Runs the command.
+
+    Args:
+        words: The arguments.
+
+    Returns:
+        0.
+
+    Raises:
+        TraceError: The file cannot be read, or a table cannot be written.
+    """
+    arguments = _parser().parse_args(words)
+    trace = load_trace(arguments.file)
+    directory = Path(arguments.csv)
+    make_directory(directory)
+    launched = launches(trace)
+    for name, records in RECORDS.items():
+        path = directory / f"{name}.csv"
+        count = write_csv(path, records.header, records.rows(trace, launched))
+        print(f"wrote {path}: {count:,} rows, {records.meaning}")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="npu-profiler stats",
+        description="Writes tables of a trace as CSV, for spreadsheets and pandas: "
+        + ", ".join(f"{name}.csv ({records.meaning})" for name, records in RECORDS.items())
+        + ".",
+    )
+    add_file(parser)
+    parser.add_argument(
+        "--csv", required=True, metavar="DIR", help="where they go; it is made if it is not there"
+    )
+    return parser

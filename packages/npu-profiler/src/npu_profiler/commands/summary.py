@@ -1,0 +1,87 @@
+"""`npu-profiler summary`: what ran how long, by op, program, layer, module or line.
+
+The figures are computed in `npu_profiler.queries` and shown by `npu_profiler.tables`.
+"""
+
+import argparse
+import dataclasses
+from collections.abc import Sequence
+
+from npu_profiler.commands.reading_options import add_file, add_top, check_top
+from npu_profiler.queries.launches import launches
+from npu_profiler.queries.overview import Overview, overview
+from npu_profiler.reading import Trace, load_trace
+from npu_profiler.tables import Table, format_table
+from npu_profiler.tables.files import to_json
+from npu_profiler.tables.overview_text import heading_lines, overview_lines
+from npu_profiler.tables.views import VIEWS, missing_note
+
+__all__ = ["main"]
+
+# Without --by: what a trace has of these.
+_USUAL = ("op", "program", "type")
+
+
+def main(words: Sequence[str]) -> int:
+    """Runs the command.
+
+    Args:
+        words: The arguments.
+
+    Returns:
+        0.
+
+    Raises:
+        TraceError: The file cannot be read, or is no trace.
+    """
+    arguments = _parser().parse_args(words)
+    check_top(arguments.top)
+    trace = load_trace(arguments.file)
+    launched = launches(trace)
+    chosen = [arguments.by] if arguments.by else _USUAL
+    tables = {name: VIEWS[name](trace, launched) for name in chosen}
+    found = overview(trace, launched)
+    if arguments.json:
+        print(to_json(_document(trace, found, tables, arguments.top)))
+        return 0
+    lines = [*heading_lines(trace), "", *overview_lines(found)]
+    for name, table in tables.items():
+        if table.rows:
+            lines += ["", *format_table(table, limit=arguments.top)]
+        elif arguments.by:
+            lines += ["", missing_note(name, trace)]
+    print("\n".join(lines))
+    return 0
+
+
+def _document(
+    trace: Trace, found: Overview, tables: dict[str, Table], top: int
+) -> dict[str, object]:
+    return {
+        "file": str(trace.path),
+        "is_complete": trace.is_complete,
+        "facts": dict(trace.facts),
+        "overview": dataclasses.asdict(found),
+        "tables": {name: table.records()[: top or None] for name, table in tables.items()},
+        "missing": {
+            name: missing_note(name, trace) for name, table in tables.items() if not table.rows
+        },
+    }
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="npu-profiler summary",
+        description="Shows where the time of a trace went: wall time, how busy the device was and "
+        "what the host did in its gaps, fallbacks and copies; below it a table.",
+    )
+    add_file(parser)
+    parser.add_argument(
+        "--by",
+        choices=list(VIEWS),
+        help="one table: by op, by device program, by type of layers, by layer, by torch module, "
+        "by Python line (default: op, program and type)",
+    )
+    add_top(parser)
+    parser.add_argument("--json", action="store_true", help="for programs; times in nanoseconds")
+    return parser

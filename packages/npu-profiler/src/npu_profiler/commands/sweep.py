@@ -1,0 +1,242 @@
+"""What `npu-profiler matmul` and `npu-profiler mlp` share: options, measuring, table and picture.
+
+Timing is in `npu_profiler.sweeps`.
+"""
+
+import argparse
+import math
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from npu_profiler.errors import TraceError
+from npu_profiler.pictures.picture import check_target
+from npu_profiler.pictures.picture_file import write_bytes
+from npu_profiler.tables.files import to_json
+from npu_profiler.tables.text import format_table
+
+if TYPE_CHECKING:
+    import torch
+
+    from npu_profiler.roofline.peaks import Peaks
+    from npu_profiler.sweeps.measuring import Measurement
+
+__all__ = ["SweepCommand", "add_outputs", "check_file", "run_sweep"]
+
+
+class SweepCommand(NamedTuple):
+    """What sets one sweep apart from another.
+
+    Attributes:
+        name: Of the subcommand, and of the function in `sweeps.workloads`.
+        description: For its help.
+        sizes: Names of the sizes: "M", "K", "N".
+        default: Of --sizes.
+        is_square: Whether one number stands for all sizes.
+    """
+
+    name: str
+    description: str
+    sizes: Sequence[str]
+    default: str
+    is_square: bool
+
+
+def run_sweep(command: SweepCommand, words: Sequence[str]) -> int:
+    """Parses the arguments, measures, prints and draws.
+
+    Returns:
+        0; 1 when nothing ran.
+
+    Raises:
+        TraceError: An option cannot be met, or there is no device.
+    """
+    arguments = _parser(command).parse_args(words)
+    sizes = [_read_sizes(text, command) for text in arguments.sizes.split(",")]
+    if not 0 < arguments.seconds < math.inf:
+        raise TraceError(
+            f"--seconds: must be above 0; got {arguments.seconds}. Pass 0.5, say", "sweep-option"
+        )
+    picture = check_target(arguments.plot) if arguments.plot else None
+    target = check_file(arguments.json) if arguments.json else None
+
+    # Heavy: a mistyped option should not wait for torch.
+    from npu_profiler.sweeps import report, workloads
+    from npu_profiler.sweeps.measuring import Sweep, measure
+
+    sweep = Sweep(
+        make=getattr(workloads, command.name),
+        sizes=sizes,
+        dtypes=[_dtype(name) for name in arguments.dtypes.split(",")],
+        modes=_modes(arguments.modes, arguments.device),
+        device=_device(arguments.device),
+        seconds=arguments.seconds,
+    )
+    peaks = _peaks(arguments, sweep.device)
+    about = f"{command.name} on {arguments.device}"
+    measured: list[Measurement] = []
+    for one in measure(sweep):
+        measured.append(one)
+        _say(f"measured {'x'.join(map(str, one.sizes))} {one.dtype} {one.mode}")
+    lines = [] if peaks is None else [*peaks.lines(), ""]
+    lines += format_table(report.to_table(measured, peaks, title=f"{about}, median of the calls"))
+    lines += report.notes(measured, peaks)
+    print("\n".join(lines))
+    if target is not None:
+        document = {
+            "command": command.name,
+            "device": arguments.device if peaks is None else peaks.device,
+            "peak_bytes_per_s": None if peaks is None else peaks.bytes_per_s,
+            "peak_flops_per_s": None if peaks is None else dict(peaks.flops_per_s),
+            "records": report.records(measured, peaks),
+        }
+        write_bytes(target, (to_json(document) + "\n").encode())
+    if picture is not None:
+        report.draw(measured, title=about).write(picture)
+    return 0 if any(one.runs for one in measured) else 1
+
+
+def add_outputs(parser: argparse.ArgumentParser) -> None:
+    """Adds --json and --plot."""
+    parser.add_argument("--json", metavar="FILE", help="write the figures there too")
+    parser.add_argument("--plot", metavar="PICTURE", help="draw them: .svg, .png or .html")
+
+
+def check_file(name: str) -> Path:
+    """Returns the path of a file that is to be written, before the work whose result it takes.
+
+    Raises:
+        TraceError: [output-unwritable] It is a directory, or is in none.
+    """
+    path = Path(name)
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        raise TraceError(
+            f"--json: must be a file in a directory that is there; got {name}. Name another",
+            "output-unwritable",
+        )
+    return path
+
+
+def _parser(command: SweepCommand) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=f"npu-profiler {command.name}", description=command.description
+    )
+    shape = "x".join(command.sizes)
+    short = ", or one number for all of them" if command.is_square else ""
+    parser.add_argument(
+        "--sizes",
+        default=command.default,
+        metavar=f"{shape},...",
+        help=f"{shape}{short} (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--dtypes",
+        default="float32,bfloat16,float16",
+        metavar="D,D",
+        help="torch's names (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--modes",
+        metavar="M,M",
+        help="eager, compiled (default: both; compiled where torch.compile knows backend npu)",
+    )
+    parser.add_argument(
+        "--device", default="npu", help="npu, npu:1 or cpu for comparison (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=0.5,
+        help="how long each is repeated: five times at least, but for calls that take longer than "
+        "ten times this (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--no-peaks", action="store_true", help="do not measure the device's own peaks"
+    )
+    add_outputs(parser)
+    return parser
+
+
+def _read_sizes(text: str, command: SweepCommand) -> tuple[int, ...]:
+    parts = text.strip().split("x")
+    if len(parts) == 1 and command.is_square:
+        parts = parts * len(command.sizes)
+    if len(parts) == len(command.sizes) and all(part.isdecimal() for part in parts):
+        sizes = tuple(map(int, parts))
+        if all(0 < size < 1 << 24 for size in sizes):
+            return sizes
+    raise TraceError(
+        f"--sizes: must be {'x'.join(command.sizes)} in whole numbers above 0; got {text!r}. "
+        f"Pass {command.default}, say",
+        "sweep-option",
+    )
+
+
+def _dtype(name: str) -> "torch.dtype":
+    import torch
+
+    from npu_profiler.sweeps.report import PRECISIONS
+
+    if name.strip() not in PRECISIONS:
+        raise TraceError(
+            f"--dtypes: must be among {', '.join(PRECISIONS)}; got {name!r}. Choose of these",
+            "sweep-option",
+        )
+    dtype: torch.dtype = getattr(torch, name.strip())
+    return dtype
+
+
+def _modes(text: str | None, device: str) -> list[str]:
+    from npu_profiler.sweeps.measuring import MODES, has_backend
+
+    can_compile = device != "cpu" and has_backend()
+    if text is None:
+        if device != "cpu" and not can_compile:
+            _say("eager only: torch.compile knows no backend npu. Install npu-compiler for it")
+        return list(MODES) if can_compile else ["eager"]
+    modes = [mode.strip() for mode in text.split(",")]
+    if not set(modes) <= set(MODES):
+        raise TraceError(
+            f"--modes: must be among {', '.join(MODES)}; got {text!r}. Choose of these",
+            "sweep-option",
+        )
+    if "compiled" in modes and not can_compile:
+        raise TraceError(
+            f"--modes: compiled needs torch.compile's backend npu; got device {device}"
+            f"{'' if device == 'cpu' else ' without it'}. Install npu-compiler, or pass eager",
+            "sweep-option",
+        )
+    return modes
+
+
+def _device(name: str) -> "torch.device":
+    import torch
+
+    try:
+        device = torch.device(name)
+        if device.type in ("npu", "cpu"):
+            torch.empty(1, device=device)
+            return device
+        reason = "another kind of device"
+    except RuntimeError as failure:
+        reason = str(failure).splitlines()[0]
+    raise TraceError(
+        f"--device: must be npu, npu:N or cpu, and be there; got {name!r} ({reason}). "
+        "npu-runtime info lists what serves",
+        "sweep-option",
+    )
+
+
+def _peaks(arguments: argparse.Namespace, device: "torch.device") -> "Peaks | None":
+    if arguments.no_peaks or device.type == "cpu":
+        return None
+    from npu_profiler.roofline.peaks import find_peaks
+    from npu_profiler.sweeps.report import PRECISIONS
+
+    wanted = {PRECISIONS[name.strip()] for name in arguments.dtypes.split(",")}
+    return find_peaks(wanted, device_index=device.index or 0, say=_say)
+
+
+def _say(line: str) -> None:
+    print(f"npu-profiler: {line}", file=sys.stderr)

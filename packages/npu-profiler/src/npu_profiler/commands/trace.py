@@ -1,0 +1,122 @@
+"""`npu-profiler trace`: runs a program unchanged and records it.
+
+What is recorded and how is in `npu_profiler.recorder`; how a program is run unchanged is in
+`npu_profiler.program`.
+"""
+
+import argparse
+import atexit
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+from npu_profiler.commands.recording_options import (
+    VIEWER,
+    add_recording_options,
+    recording_options,
+    say,
+)
+from npu_profiler.errors import TraceError
+from npu_profiler.program import ModuleProgram, Program, ScriptProgram
+from npu_profiler.recorder import Recording, TraceOptions
+from npu_profiler.termination import Termination
+
+__all__ = ["main"]
+
+
+def main(words: Sequence[str]) -> int:
+    """Runs the command; the traced program's own exit code wins, as it ends the process itself.
+
+    Args:
+        words: The arguments.
+
+    Raises:
+        TraceError: The request cannot be met; nothing was run.
+    """
+    arguments = _parser().parse_args(words)
+    program = _find_program(arguments)
+    recording = Recording(Path(arguments.output), _options(arguments, program.name))
+    recording.start()
+    # At exit, not at the script's end: threads that outlive the script and its own atexit
+    # functions, registered later and so called earlier, belong to the program.
+    termination = Termination(lambda: _finish(recording))
+    atexit.register(termination.run_finish)
+    termination.install()
+    try:
+        program.run()
+    except KeyboardInterrupt:
+        termination.note_interrupt()
+        raise
+    return 0
+
+
+def _options(arguments: argparse.Namespace, program: str) -> TraceOptions:
+    # The first step has what happens once: loading, compiling.
+    warmup = arguments.warmup
+    if warmup is None:
+        warmup = 1 if arguments.steps else 0
+    options = recording_options(arguments, program)
+    return dataclasses.replace(options, warmup=warmup, steps=arguments.steps)
+
+
+def _find_program(arguments: argparse.Namespace) -> Program:
+    if arguments.module is not None:
+        name, *words = arguments.module or [""]
+        return ModuleProgram.find(name, words)
+    words = arguments.program
+    if not words:
+        raise TraceError(
+            "trace: needs a script; got none. Name a script, or -m and a module", "script-missing"
+        )
+    return ScriptProgram.find(words[0], words[1:])
+
+
+def _finish(recording: Recording) -> None:
+    if not recording.is_ours:
+        return
+    try:
+        recording.finish()
+    except OSError as error:
+        say([f"{recording.path} was not written: {error.strerror or error}"])
+        return
+    if recording.summary is not None:
+        say(
+            [
+                f"wrote {recording.path}",
+                *recording.summary.lines(),
+                f"open in Perfetto: {VIEWER}",
+            ]
+        )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="npu-profiler trace",
+        description="Runs a script or module as python would, and writes its timeline as a Chrome "
+        "trace. The program keeps its arguments, its exit code and its errors.",
+        usage="npu-profiler trace [OPTION ...] (SCRIPT | -m MODULE) [ARGUMENT ...]",
+    )
+    add_recording_options(parser)
+    parser.add_argument(
+        "--steps",
+        type=int,
+        default=0,
+        metavar="N",
+        help="record N steps and no more: optimizer steps, prefills and decodes of npu-llm, "
+        "torch.profiler's step or npu_profiler.step(), whichever comes first",
+    )
+    parser.add_argument(
+        "--warmup",
+        type=int,
+        metavar="N",
+        help="leave the first N steps out (default: 1 with --steps, else 0)",
+    )
+    parser.add_argument(
+        "-m",
+        dest="module",
+        metavar="MODULE",
+        nargs=argparse.REMAINDER,
+        help="run a module and give it all that follows, as python -m",
+    )
+    parser.add_argument("program", nargs=argparse.REMAINDER, help="the script and its arguments")
+    return parser

@@ -1,0 +1,75 @@
+"""`npu-profiler view`: a trace as a page in the browser, without network.
+
+What the page shows is decided in `npu_profiler.page`.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from npu_profiler.commands.reading_options import add_file
+from npu_profiler.errors import TraceError
+from npu_profiler.page.building import build_page, notes
+from npu_profiler.page.serving import serve
+from npu_profiler.page.timeline_data import DEFAULT_LIMIT, choose
+from npu_profiler.pictures.picture_file import check_picture, write_bytes
+from npu_profiler.reading import load_trace
+
+__all__ = ["main"]
+
+
+def main(words: Sequence[str]) -> int:
+    """Runs the command.
+
+    Args:
+        words: The arguments.
+
+    Returns:
+        0.
+
+    Raises:
+        TraceError: The file cannot be read, the page not be written, or the port not be used.
+    """
+    arguments = _parser().parse_args(words)
+    if arguments.limit < 1:
+        raise TraceError(
+            f"--limit: must be 1 or more; got {arguments.limit}. Pass 200000, say", "view-limit"
+        )
+    target = check_picture(arguments.output, formats=(".html",)) if arguments.output else None
+    trace = load_trace(arguments.file)
+    timeline = choose(trace, limit=arguments.limit)
+    page = build_page(trace, timeline)
+    for line in notes(timeline):
+        _say(line)
+    if target is None:
+        serve(page, arguments.port, say=_say)
+    else:
+        write_bytes(target, page.encode())
+        _say(f"wrote {target} ({len(page) / 1e6:,.1f} MB): open it in a browser")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="npu-profiler view",
+        description="Shows a trace as a page: a timeline, tables and curves of memory. The page "
+        "needs no network and goes nowhere; it is offered to browsers of this machine alone.",
+    )
+    add_file(parser)
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument(
+        "--port", type=int, default=0, metavar="N", help="of 127.0.0.1 (default: any that is free)"
+    )
+    where.add_argument("-o", "--output", metavar="PAGE.html", help="write the page instead")
+    parser.add_argument(
+        "--limit",
+        type=int,
+        default=DEFAULT_LIMIT,
+        metavar="N",
+        help="boxes at most; short slices side by side become one (default: %(default)s)",
+    )
+    return parser
+
+
+def _say(line: str) -> None:
+    print(f"npu-profiler: {line}", file=sys.stderr, flush=True)

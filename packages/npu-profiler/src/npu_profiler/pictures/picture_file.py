@@ -1,0 +1,68 @@
+"""Writes a picture: SVG as it is, or in a page of its own, by the file's name."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from npu_profiler.errors import TraceError
+
+__all__ = ["SVG_FORMATS", "check_picture", "write_bytes", "write_picture"]
+
+SVG_FORMATS = (".svg", ".html")
+
+_PAGE = """<!DOCTYPE html>
+<html lang="en"><head><meta charset="utf-8"><title>npu-profiler</title>
+<style>body {{ margin: 2em; font-family: sans-serif }} svg {{ max-width: 100% }}</style></head>
+<body>
+{picture}
+</body></html>
+"""
+
+
+def check_picture(name: str, *, formats: Sequence[str] = SVG_FORMATS) -> Path:
+    """Returns the path of a picture that is to be written.
+
+    Args:
+        name: The file's.
+        formats: The suffixes that it may have.
+
+    Raises:
+        TraceError: [picture-format] Its name says no format that can be written,
+            [output-unwritable] its directory is not there.
+    """
+    path = Path(name)
+    if path.suffix not in formats:
+        raise TraceError(
+            f"picture: must end in {' or '.join(formats)}; got {name}. Name it so",
+            "picture-format",
+        )
+    if not path.parent.is_dir():
+        raise TraceError(
+            f"picture: must be in a directory that is there; got {name}. Make it first",
+            "output-unwritable",
+        )
+    return path
+
+
+def write_picture(path: Path, svg: str) -> None:
+    """Writes an SVG picture, within a page if the name ends in .html.
+
+    Raises:
+        TraceError: [output-unwritable] It cannot be written.
+    """
+    write_bytes(path, (_PAGE.format(picture=svg) if path.suffix == ".html" else svg).encode())
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Writes a picture of any kind.
+
+    Raises:
+        TraceError: [output-unwritable] It cannot be written.
+    """
+    try:
+        path.write_bytes(content)
+    except OSError as error:
+        raise TraceError(
+            f"picture: must be a file that can be written; got {path} "
+            f"({error.strerror or error}). Name another",
+            "output-unwritable",
+        ) from None

@@ -1,0 +1,102 @@
+"""Layers of programs, each on its own or by their kind.
+
+Layers are sampled: shares are of the runs that told them. Where layers come from in the model is in
+`origins.py`.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from npu_profiler.queries.programs import layer_ns
+from npu_profiler.reading import SliceRef, Trace
+from npu_profiler.roofline.costs import costs_of_layers
+from npu_profiler.roofline.layer_cost import Cost
+
+__all__ = ["LayerRow", "layer_kinds", "layer_rows", "layered_program_ns", "sum_known"]
+
+
+@dataclass(frozen=True, slots=True)
+class LayerRow:
+    """All recorded runs of one layer, or of all layers of one kind.
+
+    Attributes:
+        name: Of the layer; empty for a kind.
+        program: Whose layer it is; empty for a kind.
+        kind: OpenVINO's type of it: "FullyConnected".
+        implementation: Which kernel of the device computes it.
+        layers: How many different layers these are.
+        flops: Of those of its runs whose operations are known; None if there are none.
+        moved_bytes: Read and written in those of its runs whose shapes are known; None without.
+    """
+
+    name: str
+    program: str
+    kind: str
+    precision: str
+    implementation: str
+    layers: int
+    calls: int
+    total_ns: int
+    flops: float | None
+    moved_bytes: float | None
+
+
+def layer_rows(trace: Trace) -> list[LayerRow]:
+    """Layers by their time, the longest first."""
+    return _grouped(trace, lambda layer: (layer.name, layer.parent and layer.parent.name))
+
+
+def layer_kinds(trace: Trace) -> list[LayerRow]:
+    """Layers of one type, precision and implementation together, the longest first."""
+    return _grouped(
+        trace,
+        lambda layer: tuple(layer.args.get(key) for key in ("type", "precision", "implementation")),
+        is_kind=True,
+    )
+
+
+def layered_program_ns(trace: Trace) -> int:
+    """The time of those runs of programs that told their layers."""
+    runs = {layer.parent for layer in trace.slices("layer")}
+    return sum(run.duration_ns for run in runs if run is not None)
+
+
+def sum_known(values: Iterable[float | None]) -> float | None:
+    """The sum of those values that are known; None if none is."""
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+def _grouped(
+    trace: Trace, key: Callable[[SliceRef], Hashable], *, is_kind: bool = False
+) -> list[LayerRow]:
+    groups: dict[Hashable, list[SliceRef]] = defaultdict(list)
+    costs: dict[SliceRef, Cost] = {}
+    for layer, _, cost in costs_of_layers(trace):
+        groups[key(layer)].append(layer)
+        costs[layer] = cost
+    rows = []
+    for group in groups.values():
+        args = group[-1].args
+        program = group[-1].parent
+        rows.append(
+            LayerRow(
+                name="" if is_kind else group[-1].name,
+                program="" if is_kind or program is None else program.name,
+                kind=_text(args.get("type")),
+                precision=_text(args.get("precision")),
+                implementation=_text(args.get("implementation")),
+                layers=len({(layer.name, layer.parent and layer.parent.name) for layer in group}),
+                calls=len(group),
+                total_ns=sum(map(layer_ns, group)),
+                flops=sum_known(costs[layer].flops for layer in group),
+                moved_bytes=sum_known(costs[layer].size_bytes for layer in group),
+            )
+        )
+    return sorted(rows, key=lambda row: (-row.total_ns, row.name, row.kind))
+
+
+def _text(value: Any) -> str:
+    return "" if value is None else str(value)

@@ -1,0 +1,212 @@
+"""Memory over time, and which ops hold it at its peak.
+
+A trace has the sum of what is allocated, each time that it changed by much; who allocated is told
+by time: the op that a thread was in. Of a fall it is not known what was freed: the latest rise of
+that very size, or else what came last.
+"""
+
+from collections import Counter as Tally
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from npu_profiler.queries.intervals import host_activity
+from npu_profiler.reading import Counter, SliceRef, Trace, Track
+from npu_profiler.summary import is_op
+
+__all__ = [
+    "DEVICE_SERIES",
+    "Holder",
+    "Peak",
+    "Place",
+    "Rise",
+    "Whereabouts",
+    "find_peak",
+    "memory_curves",
+    "rises",
+]
+
+DEVICE_SERIES = "allocated_bytes"
+
+_BEFORE = "(at or before the first sample)"
+_UNKNOWN = "(no op: Python, or a driver)"
+_AUTOGRAD = "autograd::engine::evaluate_function: "
+_PLACES = ("user_annotation", "module")
+_PHASES = ("prefill", "decode", "load", "compile")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What a program did at a moment.
+
+    Attributes:
+        op: The outermost op.
+        within: The annotation, module or phase around it; empty if there is none.
+    """
+
+    op: str
+    within: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Memory that calls of one op in one place hold.
+
+    Attributes:
+        rises: In how many rises of the curve it was allocated.
+    """
+
+    place: Place
+    size_bytes: int
+    rises: int
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """The highest value of a curve of memory, and who holds it.
+
+    Attributes:
+        place: What ran at that moment.
+        holders: Most memory first; they add up to `size_bytes`.
+    """
+
+    time_ns: int
+    size_bytes: int
+    place: Place
+    holders: tuple[Holder, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Rise:
+    """A rise of a sampled curve from one sample to the next.
+
+    Attributes:
+        host: What the busiest thread did meanwhile: name and nanoseconds.
+    """
+
+    start_ns: int
+    end_ns: int
+    size_bytes: int
+    host: tuple[tuple[str, int], ...]
+
+
+class Whereabouts:
+    """Says what a program did at a moment.
+
+    Args:
+        trace: Of the program.
+    """
+
+    def __init__(self, trace: Trace) -> None:
+        self._threads: list[Track] = []
+        self._phases: list[Track] = []
+        for track in trace.host_tracks:
+            words = track.names.words
+            kinds = {words[number] for number in set(track.category_numbers)}
+            if "cpu_op" in kinds:
+                self._threads.append(track)
+            elif kinds & set(_PHASES):
+                self._phases.append(track)
+
+    def at(self, time_ns: int) -> Place:
+        """What was under way; of several threads the one whose op began last."""
+        found = [track.at(time_ns) for track in self._threads]
+        active = [item for item in found if item is not None]
+        if not active:
+            return Place(_UNKNOWN, self._phase(time_ns))
+        innermost = max(active, key=lambda item: item.start_ns)
+        around = [innermost, *innermost.ancestors()]
+        op = next((item.name for item in reversed(around) if _is_op(item)), innermost.name)
+        within = next((item.name for item in around if item.category in _PLACES), "")
+        return Place(op, within or _backward(around) or self._phase(time_ns))
+
+    def _phase(self, time_ns: int) -> str:
+        for track in self._phases:
+            found = track.at(time_ns)
+            if found is not None:
+                return found.name
+        return ""
+
+
+def memory_curves(trace: Trace) -> list[Counter]:
+    """The curves of memory that have samples, those of devices first."""
+    found = [one for one in trace.counters if "bytes" in one.series and len(one.times)]
+    return sorted(found, key=lambda one: (one.series != DEVICE_SERIES, one.process, one.series))
+
+
+def find_peak(curve: Counter, whereabouts: Whereabouts) -> Peak:
+    """Finds the highest value and who holds it; the curve has at least one sample."""
+    peak = max(range(len(curve.values)), key=curve.values.__getitem__)
+    held: list[tuple[int, Place]] = [(int(curve.values[0]), Place(_BEFORE))]
+    for index in range(1, peak + 1):
+        change = int(curve.values[index]) - int(curve.values[index - 1])
+        if change > 0:
+            held.append((change, whereabouts.at(curve.times[index])))
+        elif change < 0:
+            _release(held, -change)
+    size: Tally[Place] = Tally()
+    count: Tally[Place] = Tally()
+    for size_bytes, place in held:
+        size[place] += size_bytes
+        count[place] += 1
+    return Peak(
+        curve.times[peak],
+        int(curve.values[peak]),
+        whereabouts.at(curve.times[peak]),
+        tuple(Holder(place, size[place], count[place]) for place, _ in size.most_common()),
+    )
+
+
+def rises(trace: Trace, curve: Counter, *, count: int) -> list[Rise]:
+    """The largest rises of a curve, from one sample to the next.
+
+    Args:
+        trace: Whose curve it is.
+        curve: Of the process's memory, for example.
+        count: How many.
+    """
+    steps = [(curve.values[at] - curve.values[at - 1], at) for at in range(1, len(curve.values))]
+    largest = sorted((step for step in steps if step[0] > 0), key=lambda step: -step[0])[:count]
+    return [
+        Rise(
+            curve.times[at - 1],
+            curve.times[at],
+            int(size),
+            _busiest(trace.host_tracks, curve.times[at - 1], curve.times[at]),
+        )
+        for size, at in largest
+    ]
+
+
+def _busiest(tracks: Sequence[Track], start_ns: int, end_ns: int) -> tuple[tuple[str, int], ...]:
+    found: list[tuple[str, int]] = []
+    for track in tracks:
+        activity = [
+            (name, ns)
+            for name, ns in host_activity(track, start_ns, end_ns)
+            if not name.startswith("(")
+        ]
+        if sum(ns for _, ns in activity) > sum(ns for _, ns in found):
+            found = activity
+    return tuple(found)
+
+
+def _release(held: list[tuple[int, Place]], size_bytes: int) -> None:
+    for at in range(len(held) - 1, -1, -1):
+        if held[at][0] == size_bytes:
+            del held[at]
+            return
+    while size_bytes > 0 and held:
+        size, place = held.pop()
+        if size > size_bytes:
+            held.append((size - size_bytes, place))
+        size_bytes -= size
+
+
+def _backward(around: Sequence[SliceRef]) -> str:
+    """The function of autograd among slices: "AddmmBackward0"."""
+    found = next((item.name for item in around if item.name.startswith(_AUTOGRAD)), "")
+    return found.removeprefix(_AUTOGRAD)
+
+
+def _is_op(item: SliceRef) -> bool:
+    return item.category == "cpu_op" and is_op(item.name)

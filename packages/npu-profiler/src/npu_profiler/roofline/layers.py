@@ -1,0 +1,237 @@
+"""The layers of a trace, each with its time, its operations and bytes, and the roof above it.
+
+Counting is `layer_cost.py`'s work and measuring the peaks that of `peaks.py`.
+"""
+
+import statistics
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from npu_profiler.errors import TraceError
+from npu_profiler.reading import SliceRef, Trace
+from npu_profiler.roofline.costs import costs_of_layers
+from npu_profiler.roofline.layer_cost import Array
+from npu_profiler.roofline.peaks import Peaks
+
+__all__ = ["LayerRuns", "Roof", "RoofTotal", "collect_layers", "find_roofs", "sum_roofs"]
+
+_STEPS = ("prefill", "decode")
+_SPELLINGS = {"fp32": "f32", "fp16": "f16"}
+
+
+@dataclass(slots=True)
+class LayerRuns:
+    """The runs of one layer that were recorded.
+
+    Attributes:
+        program: Whose layer it is.
+        step: "prefill" or "decode" when it ran within one; otherwise empty.
+        name: The layer's.
+        kind: Its type: "FullyConnected".
+        precision: What it computes in: "bf16"; empty when nothing tells.
+        times_ns: Of each run.
+        flops: Of each run; None where unknown.
+        sizes_bytes: Of each run; None where unknown.
+    """
+
+    program: str
+    step: str
+    name: str
+    kind: str
+    precision: str
+    times_ns: list[int] = field(default_factory=list)
+    flops: list[float | None] = field(default_factory=list)
+    sizes_bytes: list[float | None] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Roof:
+    """A layer under its roof; amounts are those of one run.
+
+    Attributes:
+        layer: Its runs.
+        time_ns: The median.
+        flops: The mean; None when they are not known.
+        size_bytes: The mean; None when they are not known.
+        compute_ns: What the arithmetic takes at the peak of its precision; None when not known.
+        memory_ns: What the bytes take at the peak of the memory; None when not known.
+    """
+
+    layer: LayerRuns
+    time_ns: float
+    flops: float | None
+    size_bytes: float | None
+    compute_ns: float | None
+    memory_ns: float | None
+
+    @property
+    def roof_ns(self) -> float | None:
+        """The least time that the device could take for it."""
+        if self.compute_ns is None or self.memory_ns is None:
+            return None
+        return max(self.compute_ns, self.memory_ns)
+
+    @property
+    def share(self) -> float | None:
+        """What it reaches of the roof; above 1 when its data came from a cache."""
+        roof_ns = self.roof_ns
+        return roof_ns / self.time_ns if roof_ns and self.time_ns else None
+
+    @property
+    def bound(self) -> str:
+        """Which of the two sets the roof: "memory" or "compute"; "unknown" without a roof."""
+        if self.compute_ns is None or self.memory_ns is None:
+            return "unknown"
+        if self.compute_ns == self.memory_ns == 0:
+            return "nothing"
+        return "compute" if self.compute_ns > self.memory_ns else "memory"
+
+    @property
+    def intensity(self) -> float | None:
+        """Operations for each byte."""
+        if self.flops is None or not self.size_bytes:
+            return None
+        return self.flops / self.size_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class RoofTotal:
+    """Several layers together; amounts are those of one run.
+
+    Attributes:
+        layers: How many.
+        time_ns: Of all of them.
+        flops: Of those whose operations are known.
+        size_bytes: Of those whose bytes are known.
+        roofed_ns: Time of those that have a roof.
+        roof_ns: The sum of their roofs.
+        memory_ns: Time of those whose roof is the memory's.
+    """
+
+    layers: int
+    time_ns: float
+    flops: float
+    size_bytes: float
+    roofed_ns: float
+    roof_ns: float
+    memory_ns: float
+
+    @property
+    def share(self) -> float | None:
+        """What the layers with a roof reach of it."""
+        return self.roof_ns / self.roofed_ns if self.roofed_ns and self.roof_ns else None
+
+
+def collect_layers(trace: Trace) -> list[LayerRuns]:
+    """Gathers the runs of each layer; prefill and decode of one program are two.
+
+    Raises:
+        TraceError: [trace-no-layers] There are none, [trace-no-shapes] they do not say what they
+            read and wrote.
+    """
+    step_at = _StepFinder(trace)
+    found: dict[tuple[str, str, str, str], LayerRuns] = {}
+    has_layers = has_shapes = False
+    for item, inputs, cost in costs_of_layers(trace):
+        has_layers = True
+        has_shapes = has_shapes or bool(item.args.get("inputs"))
+        program = item.parent.name if item.parent is not None else ""
+        args = item.args
+        kind = str(args.get("type") or "")
+        step = step_at(item.start_ns)
+        layer = found.get((program, step, item.name, kind))
+        if layer is None:
+            precision = _precision(args, inputs)
+            layer = LayerRuns(program, step, item.name, kind, precision)
+            found[program, step, item.name, kind] = layer
+        layer.times_ns.append(_time_ns(item, args))
+        layer.flops.append(cost.flops)
+        layer.sizes_bytes.append(cost.size_bytes)
+    _check(trace, has_layers=has_layers, has_shapes=has_shapes)
+    return list(found.values())
+
+
+def find_roofs(layers: Iterable[LayerRuns], peaks: Peaks) -> list[Roof]:
+    """Sets each layer under the peaks of the device; the longest first."""
+    roofs = [_roof(layer, peaks) for layer in layers]
+    return sorted(roofs, key=lambda roof: -roof.time_ns)
+
+
+def sum_roofs(roofs: Sequence[Roof]) -> RoofTotal:
+    """Adds layers up."""
+    roofed = [roof for roof in roofs if roof.roof_ns is not None]
+    return RoofTotal(
+        layers=len(roofs),
+        time_ns=sum(roof.time_ns for roof in roofs),
+        flops=sum(roof.flops or 0 for roof in roofs),
+        size_bytes=sum(roof.size_bytes or 0 for roof in roofs),
+        roofed_ns=sum(roof.time_ns for roof in roofed),
+        roof_ns=sum(roof.roof_ns or 0 for roof in roofed),
+        memory_ns=sum(roof.time_ns for roof in roofed if roof.bound == "memory"),
+    )
+
+
+def _check(trace: Trace, *, has_layers: bool, has_shapes: bool) -> None:
+    if not has_layers:
+        raise TraceError(
+            f"{trace.path}: needs layers; got a trace without. Record it with trace --layers",
+            "trace-no-layers",
+        )
+    if not has_shapes:
+        raise TraceError(
+            f"{trace.path}: layers must say what they read and wrote; got none that does. Record "
+            "it again with this npu-runtime, on a device whose driver tells it",
+            "trace-no-shapes",
+        )
+
+
+class _StepFinder:
+    """Finds the step of npu-llm around a moment."""
+
+    def __init__(self, trace: Trace) -> None:
+        spans = sorted(trace.slices(*_STEPS), key=lambda one: one.start_ns)
+        self._starts = [one.start_ns for one in spans]
+        self._ends = [one.end_ns for one in spans]
+        self._names = [one.category for one in spans]
+
+    def __call__(self, time_ns: int) -> str:
+        at = bisect_right(self._starts, time_ns) - 1
+        return self._names[at] if at >= 0 and time_ns < self._ends[at] else ""
+
+
+def _time_ns(item: SliceRef, args: Mapping[str, object]) -> int:
+    """What the device told; the slice may be drawn shorter."""
+    told_us = args.get("duration_us")
+    return told_us * 1000 if isinstance(told_us, int) else item.duration_ns
+
+
+def _precision(args: Mapping[str, object], inputs: Sequence[Array]) -> str:
+    """The kernel's, unless that is of integers while numbers are floating-point: Select, say."""
+    told = str(args.get("precision") or "")
+    told = _SPELLINGS.get(told, told)
+    of_inputs = next((array.dtype for array in inputs if array.is_float), "")
+    return told if told.startswith(("f", "bf")) or not of_inputs else of_inputs
+
+
+def _roof(layer: LayerRuns, peaks: Peaks) -> Roof:
+    flops, size_bytes = _mean(layer.flops), _mean(layer.sizes_bytes)
+    compute_ns: float | None = None
+    if flops == 0:
+        compute_ns = 0.0
+    elif flops is not None and layer.precision in peaks.flops_per_s:
+        compute_ns = flops / peaks.flops_per_s[layer.precision] * 1e9
+    return Roof(
+        layer,
+        statistics.median(layer.times_ns),
+        flops,
+        size_bytes,
+        compute_ns,
+        None if size_bytes is None else size_bytes / peaks.bytes_per_s * 1e9,
+    )
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    """Of the runs that tell; sizes that change from run to run are not read in each of them."""
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None

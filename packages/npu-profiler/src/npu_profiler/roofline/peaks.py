@@ -1,0 +1,211 @@
+"""What the device reaches at best: arithmetic per precision, and bytes per second of its memory.
+
+Measured by short probes through npu_runtime, whose models are in `probe_models.py`, and kept in a
+file. What layers make of the peaks is in `layers.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from npu_profiler.config import read_cache_dir
+from npu_profiler.errors import TraceError
+from npu_profiler.roofline.probe_models import product_model, relu_model
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["ABOVE_PEAK", "PRECISIONS", "Peaks", "find_peaks"]
+
+PRECISIONS = ("f32", "bf16", "f16")
+ABOVE_PEAK = (
+    "above 100 %: the data came from a cache, or the device was busy while its peaks were measured"
+)
+
+_FILE = "peaks.json"
+# Long enough that starting a run does not count, short enough for some twenty runs in a second.
+_PRODUCT_SIZE = 2048
+# 268 MB: several times what caches hold.
+_ROW_SIZE = 8192
+_RELU_SIZE = 1 << 26
+_PROBE_S = 0.7
+_LEAST_RUNS = 5
+# Of the processors' time during a probe's best run; below it something else was running.
+_QUIET_SHARE = 0.85
+
+
+@dataclass(frozen=True, slots=True)
+class Peaks:
+    """Peaks of one device.
+
+    Attributes:
+        device: What was measured: product, driver version, threads.
+        bytes_per_s: Of its memory.
+        flops_per_s: By precision: "f32", "bf16", "f16".
+    """
+
+    device: str
+    bytes_per_s: float
+    flops_per_s: Mapping[str, float]
+
+    def lines(self) -> list[str]:
+        """The text for a terminal."""
+        rates = ", ".join(
+            f"{name} {rate / 1e9:,.0f} GFLOP/s" for name, rate in self.flops_per_s.items()
+        )
+        return [
+            f"device: {self.device}",
+            f"peaks: {self.bytes_per_s / 1e9:,.1f} GB/s, {rates or 'no arithmetic'}",
+        ]
+
+
+def find_peaks(
+    precisions: Iterable[str],
+    *,
+    device_index: int = 0,
+    is_fresh: bool = False,
+    say: Callable[[str], None] = lambda _: None,
+) -> Peaks:
+    """The peaks of a device: those that were measured earlier, and what is missing of them now.
+
+    Args:
+        precisions: Which arithmetic is wanted; names that no probe knows are left out.
+        device_index: Of the npu device.
+        is_fresh: Whether to measure again.
+        say: Is told what is measured; a probe takes one to three seconds.
+
+    Raises:
+        TraceError: [roofline-device] The device cannot be opened.
+    """
+    device = _describe(device_index)
+    path = read_cache_dir() / _FILE
+    kept = {} if is_fresh else _read(path).get(device, {})
+    rates: dict[str, float] = dict(kept.get("flops_per_s", {}))
+    bandwidth = kept.get("bytes_per_s")
+    missing = [name for name in PRECISIONS if name in set(precisions) and name not in rates]
+    is_quiet = True
+    if bandwidth is None:
+        say(f"measuring the memory bandwidth of {device}")
+        bandwidth, is_quiet = _measure_bandwidth(device_index)
+    for name in missing:
+        say(f"measuring the arithmetic of {device} in {name}")
+        rates[name], was_quiet = _measure_product(name, device_index)
+        is_quiet = is_quiet and was_quiet
+    if not is_quiet:
+        say("other programs were running: these peaks are too low, and are not kept")
+    elif missing or kept.get("bytes_per_s") is None:
+        _keep(path, device, {"bytes_per_s": bandwidth, "flops_per_s": rates})
+    return Peaks(device, bandwidth, rates)
+
+
+def _describe(device_index: int) -> str:
+    # Heavy, and a file that is not there should not wait for it.
+    import torch
+
+    from npu_runtime import info
+    from npu_runtime.errors import NpuError
+
+    try:
+        about = info.device_info(device_index)
+    except NpuError as failure:
+        raise TraceError(
+            f"roofline: needs the device to measure its peaks; got: {failure}. "
+            "Give --bandwidth and --peak instead",
+            "roofline-device",
+        ) from failure
+    threads = f", {torch.get_num_threads()} threads" if about.device == "CPU" else ""
+    version = about.driver_version.split("-", maxsplit=1)[0]
+    return f"{about.full_name or about.device} ({about.driver} {version}{threads})"
+
+
+def _measure_product(precision: str, device_index: int) -> tuple[float, bool]:
+    """Operations a second, and whether nothing else was running."""
+    import torch
+
+    dtype = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}[precision]
+    size = _PRODUCT_SIZE
+    seconds, is_quiet = _best_time(
+        product_model(rows=size, size=size, dtype=precision),
+        torch.full((size, size), 0.01, dtype=dtype),
+        torch.full((size, size), 0.01, dtype=dtype),
+        precision,
+        device_index,
+    )
+    return 2 * size**3 / seconds, is_quiet
+
+
+def _measure_bandwidth(device_index: int) -> tuple[float, bool]:
+    """The better of reading a large matrix once, and of reading and writing a long vector.
+
+    Returns:
+        Bytes a second, and whether nothing else was running.
+    """
+    import torch
+
+    read_s, read_is_quiet = _best_time(
+        product_model(rows=1, size=_ROW_SIZE, dtype="f32"),
+        torch.full((_ROW_SIZE, _ROW_SIZE), 0.01),
+        torch.full((1, _ROW_SIZE), 0.01),
+        "f32",
+        device_index,
+    )
+    x = torch.full((_RELU_SIZE,), 0.01)
+    copy_s, copy_is_quiet = _best_time(relu_model(size=_RELU_SIZE), None, x, "f32", device_index)
+    rates = (4 * _ROW_SIZE**2 / read_s, read_is_quiet), (8 * _RELU_SIZE / copy_s, copy_is_quiet)
+    return max(rates)
+
+
+def _best_time(
+    model: str,
+    weights: torch.Tensor | None,
+    x: torch.Tensor,
+    precision: str,
+    device_index: int,
+) -> tuple[float, bool]:
+    """Seconds of the best run, and whether it had the processors for itself."""
+    import torch
+
+    import npu_runtime
+
+    # A view of bytes: numpy has no bfloat16.
+    stored = None if weights is None else weights.view(torch.uint8)
+    program = npu_runtime.load_program(
+        model.encode(),
+        stored,
+        name="probe",
+        options={"INFERENCE_PRECISION_HINT": precision, "PERFORMANCE_HINT": "LATENCY"},
+        device_index=device_index,
+    )
+    output = [torch.empty_like(x)]
+    threads = torch.get_num_threads() if program.device == "CPU" else 0
+    best, best_share = math.inf, 1.0
+    begin = time.perf_counter()
+    runs = 0
+    while runs < _LEAST_RUNS or time.perf_counter() - begin < _PROBE_S:
+        start, used = time.perf_counter(), time.process_time()
+        program.run([x], outputs=output)
+        took = time.perf_counter() - start
+        if took < best:
+            share = (time.process_time() - used) / (took * threads) if threads else 1.0
+            best, best_share = took, share
+        runs += 1
+    return best, best_share >= _QUIET_SHARE
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError):
+        return {}  # measured again; a file that we write is no input to complain about
+    return found if isinstance(found, dict) else {}
+
+
+def _keep(path: Path, device: str, measured: Mapping[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({**_read(path), device: measured}, indent=2) + "\n", "utf-8")

@@ -1,0 +1,55 @@
+"""Tables as JSON on stdout and as CSV files."""
+
+import csv
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from npu_profiler.errors import TraceError
+
+__all__ = ["make_directory", "to_json", "write_csv"]
+
+
+def to_json(document: Any) -> str:
+    """JSON for programs, indented for people."""
+    return json.dumps(document, indent=2, default=str)
+
+
+def make_directory(path: Path) -> None:
+    """Makes a directory for files, if it is not there.
+
+    Raises:
+        TraceError: [output-unwritable] It cannot be made.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unwritable(path, error) from None
+
+
+def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> int:
+    """Writes rows under a header; returns how many.
+
+    Raises:
+        TraceError: [output-unwritable] The file cannot be written.
+    """
+    count = 0
+    try:
+        with path.open("w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(header)
+            for row in rows:
+                writer.writerow(row)
+                count += 1
+    except OSError as error:
+        raise _unwritable(path, error) from None
+    return count
+
+
+def _unwritable(path: Path, error: OSError) -> TraceError:
+    return TraceError(
+        f"output: must be a place that can be written; got {path} ({error.strerror or error}). "
+        "Name another",
+        "output-unwritable",
+    )
