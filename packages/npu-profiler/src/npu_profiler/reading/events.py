@@ -40,6 +40,7 @@ class TraceEvents:
         path: The file, packed or not.
 
     Attributes:
+        path: The file.
         head: What stands before the events: `baseTimeNanoseconds`, for example.
         tail: What stands after them: `otherData`, for example.
         is_complete: Whether the file has its end.
