@@ -63,7 +63,7 @@ def test_a_small_trace_is_drawn_as_it_is(trace):
     assert [(row, time) for row, time, _ in document["marks"]] == [(0, 3_000)]
     (curve,) = document["counters"]
     assert (curve["t"], curve["v"]) == ([1_000, 4_000], [1.0, 5.0])
-    assert (timeline.slices, timeline.drawn, timeline.shortest_ns) == (3, 3, 0)
+    assert (timeline.slices, timeline.drawn, timeline.cell_ns) == (3, 3, 0)
     assert notes(timeline) == []
 
 

@@ -1,8 +1,8 @@
 // Shapes and precisions of the layers that a program executes, as its property LAYER_SHAPES.
 //
-// OpenVINO's C library hands out the executed model and has nothing to look into it. The C++ library
-// that it is linked to has; the functions are found there by the names they have in the file, so that
-// the wheel is not pinned to one release. A release without them has no such property.
+// OpenVINO's C library hands out the executed model and has nothing to look into it. The C++
+// library that it is linked to has; the functions are found there by the names they have in the
+// file, so that the wheel is not pinned to one release. A release without them lacks the property.
 #include <dlfcn.h>
 
 #include <chrono>

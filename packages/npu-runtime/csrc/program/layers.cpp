@@ -1,6 +1,10 @@
 // Reading the driver's records of layers.
 #include "program/layers.h"
 
+#include <algorithm>
+#include <string>
+#include <unordered_map>
+
 #include "program/status.h"
 
 namespace npu::program {
@@ -27,7 +31,7 @@ std::unordered_map<std::string, LayerShapes> read_layer_shapes(const npu_program
   const npu_status status =
       driver::table().program_property(program, "LAYER_SHAPES", text.data(), text.size());
   if (status != NPU_OK) return {};  // times of layers are worth having without
-  text.resize(text.find('\0'));
+  text.resize(std::min(text.find('\0'), text.size()));  // a foreign driver may forget the zero
   std::unordered_map<std::string, LayerShapes> found;
   // A line that the buffer cut has no end, and is left out.
   std::size_t start = 0;

@@ -42,11 +42,10 @@ def build_page(trace: Trace, timeline: Timeline) -> str:
 def notes(timeline: Timeline) -> list[str]:
     """What is not drawn as it is, a line each."""
     lines = []
-    if timeline.shortest_ns:
+    if timeline.cell_ns:
         lines.append(
-            f"{timeline.slices:,} slices are drawn as {timeline.drawn:,} boxes: those below "
-            f"{timeline.shortest_ns / 1000:,.1f} us that stand side by side are one grey box. "
-            "--limit draws more"
+            f"{timeline.slices:,} slices are drawn as {timeline.drawn:,} boxes: neighbours below "
+            f"{timeline.cell_ns / 1000:,.1f} us are one grey box. --limit draws more"
         )
     lines += [f"not drawn: {what}" for what in timeline.left_out]
     return lines

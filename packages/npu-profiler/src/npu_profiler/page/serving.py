@@ -3,6 +3,7 @@
 The page itself is made in `building.py`.
 """
 
+import contextlib
 import http.server
 from collections.abc import Callable
 
@@ -26,7 +27,8 @@ def serve(page: str, port: int, *, say: Callable[[str], None]) -> None:
     """
     with make_server(page, port) as server:
         say(f"http://{_HOST}:{server.server_address[1]}/ shows it until Ctrl-C")
-        server.serve_forever(poll_interval=0.1)
+        with contextlib.suppress(KeyboardInterrupt):
+            server.serve_forever(poll_interval=0.1)
 
 
 def make_server(page: str, port: int) -> http.server.ThreadingHTTPServer:

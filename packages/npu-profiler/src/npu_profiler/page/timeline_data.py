@@ -33,20 +33,28 @@ class Timeline:
         document: For the page, as JSON takes it.
         slices: How many slices the trace has.
         drawn: How many boxes are drawn for them.
-        shortest_ns: Shorter slices are gathered where they stand side by side; 0 for none.
+        cell_ns: Of slices below this the neighbours are gathered in boxes as wide; 0 for none.
         left_out: What is not drawn at all: "30,000 arrows", for people.
     """
 
     document: dict[str, Any]
     slices: int
     drawn: int
-    shortest_ns: int
+    cell_ns: int
     left_out: tuple[str, ...]
 
 
 @dataclass(slots=True)
 class _Boxes:
-    """Boxes of one depth of one row, by their start."""
+    """Boxes of one depth of one row, by their start.
+
+    Attributes:
+        starts: Of each box.
+        durations: Of each box.
+        names: Of each box in the track's words, or `_GATHERED`.
+        counts: How many slices a gathered box stands for.
+        slices: The slice that each other box stands for.
+    """
 
     starts: array[int]
     durations: array[int]
@@ -54,31 +62,36 @@ class _Boxes:
     counts: dict[int, int]
     slices: dict[int, int]
 
+    def gather(self, end_ns: int) -> None:
+        """Makes the latest box stand for one slice more."""
+        last = len(self.starts) - 1
+        self.durations[last] = max(self.durations[last], end_ns - self.starts[last])
+        self.counts[last] = self.counts.get(last, 1) + 1
+        self.names[last] = _GATHERED
+        self.slices.pop(last, None)
+
 
 def choose(trace: Trace, *, limit: int = DEFAULT_LIMIT) -> Timeline:
     """Chooses what is drawn.
 
     Args:
         trace: The trace.
-        limit: How many boxes at most. When the trace has more slices, the shortest that stand side
-            by side become one box that says how many it stands for.
+        limit: How many boxes at most, about. When the trace has more slices, short neighbours
+            become one box that says how many it stands for.
     """
     tracks = [track for track in trace.tracks if len(track)]
     total = sum(map(len, tracks))
-    shortest_ns = 0
+    cell_ns = 0
     rows = [_levels(track, 0) for track in tracks]
     if total > limit:
-        shortest_ns = _threshold(tracks, limit)
-        rows = [_levels(track, shortest_ns) for track in tracks]
-        while _box_count(rows) > limit and shortest_ns < trace.end_ns:
-            shortest_ns += shortest_ns // 2 + 1
-            rows = [_levels(track, shortest_ns) for track in tracks]
+        cell_ns = _cell(trace, sum(map(len, rows)), limit)
+        rows = [_levels(track, cell_ns) for track in tracks]
     left_out: list[str] = []
     names = _Names()
     document = {
         "begin": trace.start_ns,
         "end": max(trace.end_ns, trace.start_ns + 1),
-        "shortest": shortest_ns,
+        "cell": cell_ns,
         "tracks": [
             _track(track, levels, names) for track, levels in zip(tracks, rows, strict=True)
         ],
@@ -88,7 +101,7 @@ def choose(trace: Trace, *, limit: int = DEFAULT_LIMIT) -> Timeline:
         "counters": [_counter(counter) for counter in trace.counters if counter.times],
         "names": names.words,
     }
-    return Timeline(document, total, _box_count(rows), shortest_ns, tuple(left_out))
+    return Timeline(document, total, _box_count(rows), cell_ns, tuple(left_out))
 
 
 class _Names:
@@ -105,14 +118,19 @@ class _Names:
         return number
 
 
-def _threshold(tracks: Iterable[Track], limit: int) -> int:
-    """Half of the boxes are for slices as long as this; the rest for what is gathered."""
-    durations = sorted((d for track in tracks for d in track.durations), reverse=True)
-    return max(durations[limit // 2], 1)
+def _cell(trace: Trace, levels: int, limit: int) -> int:
+    """How wide cells are, so that half of the boxes fill all of them at all depths of all rows.
+
+    The other half is for slices that are longer than a cell: at one depth they do not overlap.
+    """
+    duration = max(trace.end_ns - trace.start_ns, 1)
+    return -(-duration * levels // max(limit // 2, 1))
 
 
-def _levels(track: Track, shortest_ns: int) -> list[_Boxes]:
+def _levels(track: Track, cell_ns: int) -> list[_Boxes]:
+    """The boxes of a row; slices below a cell's width that begin in one cell are one box."""
     levels: list[_Boxes] = []
+    cells: list[int] = []  # by depth, the cell of the latest box; -1 when that is a long slice
     depths = array("i", bytes(4 * len(track)))
     columns = zip(track.starts, track.durations, track.name_numbers, track.parents, strict=True)
     for index, (start, duration, name, parent) in enumerate(columns):
@@ -120,19 +138,14 @@ def _levels(track: Track, shortest_ns: int) -> list[_Boxes]:
         depths[index] = depth
         while depth >= len(levels):
             levels.append(_Boxes(array("q"), array("q"), array("i"), {}, {}))
+            cells.append(-1)
         boxes = levels[depth]
-        last = len(boxes.starts) - 1
-        if duration < shortest_ns:
-            if last >= 0 and boxes.names[last] == _GATHERED:
-                end = boxes.starts[last] + boxes.durations[last]
-                if start - end < shortest_ns:
-                    boxes.durations[last] = max(end, start + duration) - boxes.starts[last]
-                    boxes.counts[last] += 1
-                    continue
-            boxes.counts[last + 1] = 1
-            name = _GATHERED
-        else:
-            boxes.slices[last + 1] = index
+        cell = start // cell_ns if duration < cell_ns else -1
+        if cell >= 0 and cell == cells[depth]:
+            boxes.gather(start + duration)
+            continue
+        cells[depth] = cell
+        boxes.slices[len(boxes.starts)] = index
         boxes.starts.append(start)
         boxes.durations.append(duration)
         boxes.names.append(name)

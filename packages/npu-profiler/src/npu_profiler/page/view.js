@@ -348,7 +348,7 @@
     if (current === "timeline") redraw(); else fillTable(current);
   });
   $("notes").querySelector("div").append(...data.notes.map((text) => { const p = document.createElement("div"); p.textContent = text; return p; }));
-  if (data.shortest) $("notes").open = true;
+  if (data.cell) $("notes").open = true;
   addEventListener("resize", resize);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
   open("timeline");
