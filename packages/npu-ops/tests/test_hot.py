@@ -213,3 +213,28 @@ def test_numbers_of_every_dtype_are_read():
         assert value.to("npu").item() == value.item()
     with pytest.raises(RuntimeError, match="cannot be converted to Scalar"):
         torch.ones(2, device="npu").item()
+
+
+def test_kernels_are_told_only_while_a_listener_wants_them():
+    x = torch.ones(4, device="npu")
+    first, second = [], []
+
+    def hear(events):
+        first.extend(event.category for event in events)
+
+    def hear_too(events):
+        second.extend(event.category for event in events)
+
+    observe.add_listener(hear, with_kernels=False)
+    x.relu()
+    observe.flush()
+    assert "kernel" not in first
+    assert "memory" in first
+    observe.add_listener(hear_too)
+    x.relu()
+    observe.remove_listener(hear_too)
+    assert "kernel" in second
+    first.clear()
+    x.relu()
+    observe.remove_listener(hear)
+    assert "kernel" not in first

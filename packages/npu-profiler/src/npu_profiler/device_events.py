@@ -51,7 +51,7 @@ class DeviceEvents:
         """Begins to listen."""
         from npu_runtime import observe
 
-        observe.add_listener(self.hear)
+        observe.add_listener(self.hear, with_kernels=False)  # ops are recorded as such
         self.is_listening = True
 
     def stop(self) -> None:

@@ -66,6 +66,8 @@ struct Drained {
 
 // Begins to keep records for a listener, or ends it and forgets what it has not taken.
 NPU_API void set_listening(Listener listener, bool is_on);
+// Whether Python's listeners are told of kernels, of which there is one for each op.
+NPU_API void set_kernels_wanted(bool is_wanted) noexcept;
 NPU_API Drained drain(Listener listener);
 
 }  // namespace npu::observe

@@ -24,6 +24,8 @@ constexpr std::size_t kMostRecords = 1U << 20U;
 constexpr std::size_t kPieceRecords = 1024;
 constexpr std::int64_t kSampleNs = 100'000;
 
+std::atomic<bool> are_kernels_wanted{true};
+
 // What one counter did since its latest record.
 struct Sampled {
   Record latest;
@@ -119,8 +121,16 @@ std::int64_t now_ns() noexcept {
       .count();
 }
 
+void set_kernels_wanted(bool is_wanted) noexcept {
+  are_kernels_wanted.store(is_wanted, std::memory_order_relaxed);
+}
+
 void emit_span(const Span& span, std::initializer_list<Arg> args) {
   if (!is_enabled()) return;
+  if (!are_kernels_wanted.load(std::memory_order_relaxed) && !is_listening(kKineto) &&
+      span.category == "kernel") {
+    return;
+  }
   const Origin emitter = origin_at(span.start_ns);
   Record record{.is_span = true,
                 .is_enqueued = span.origin != nullptr,

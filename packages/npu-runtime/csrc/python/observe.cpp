@@ -102,6 +102,7 @@ py::tuple drain_ops(observe::OpWriter& writer) {
 void bind_observe(py::module_& module) {
   module.def("drain_events", &drain_events);
   module.def("set_listening", [](bool is_on) { observe::set_listening(observe::kPython, is_on); });
+  module.def("set_kernels_wanted", &observe::set_kernels_wanted);
   module.def("set_layer_sampling", &program::set_layer_sampling);
   module.def("start_ops", &observe::start_ops);
   module.def("stop_ops", &observe::stop_ops);

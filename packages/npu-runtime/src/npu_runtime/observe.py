@@ -67,6 +67,7 @@ class Event(NamedTuple):
 Listener = Callable[[list[Event]], None]
 
 _listeners: list[Listener] = []
+_without_kernels: list[Listener] = []
 _lock = threading.RLock()
 
 
@@ -79,25 +80,42 @@ def _replace_lock() -> None:
 os.register_at_fork(after_in_child=_replace_lock)
 
 
-def add_listener(listener: Listener) -> None:
+def add_listener(listener: Listener, *, with_kernels: bool = True) -> None:
     """Hands every later event to ``listener``, in lists, on whichever thread emits or flushes.
 
     Native events (programs, copies, allocations) are buffered and come with the next :func:`flush`
     or Python event. A listener that raises is removed and the exception logged: observing never
     changes a program's result.
+
+    Args:
+        listener: Takes events.
+        with_kernels: Whether it needs the spans of category ``kernel``, one for each op: without
+            them an op costs half as much. It gets them all the same while another needs them.
     """
     with _lock:
         _listeners.append(listener)
-        _C.set_listening(bool(_listeners))
+        if not with_kernels:
+            _without_kernels.append(listener)
+        _tell_native()
 
 
 def remove_listener(listener: Listener) -> None:
     """Stops a listener, after it was given what is buffered. An unknown one is ignored."""
     flush()
     with _lock:
-        if listener in _listeners:
-            _listeners.remove(listener)
-        _C.set_listening(bool(_listeners))
+        _forget(listener)
+
+
+def _forget(listener: Listener) -> None:
+    for known in (_listeners, _without_kernels):
+        if listener in known:
+            known.remove(listener)
+    _tell_native()
+
+
+def _tell_native() -> None:
+    _C.set_kernels_wanted(any(listener not in _without_kernels for listener in _listeners))
+    _C.set_listening(bool(_listeners))
 
 
 def is_enabled() -> bool:
@@ -200,5 +218,4 @@ def _deliver(python_events: list[Event]) -> None:
                 _logger.exception(
                     "a listener of npu_runtime.observe raised and was removed: %r", listener
                 )
-                _listeners.remove(listener)
-                _C.set_listening(bool(_listeners))
+                _forget(listener)
