@@ -2,7 +2,7 @@
 //
 // OpenVINO's C library hands out the executed model and has nothing to look into it. The C++
 // library that it is linked to has; the functions are found there by the names they have in the
-// file, so that the wheel is not pinned to one release. A release without them lacks the property.
+// file, so that the wheel is not pinned to one release. Other releases lack the property.
 #include <dlfcn.h>
 
 #include <chrono>
@@ -51,11 +51,11 @@ void find(Functions& functions, Function& function, const char* symbol) {
   if (function == nullptr) functions.is_complete = false;
 }
 
-// Only for releases whose C library was looked at (2026-11).
+// Only for releases with which it was run (2026.4.1, 2026-11): their handle is no public interface.
 bool is_known_release() {
   ov_version_t version{};
   if (device.api.ov_get_openvino_version(&version) != OK) return false;
-  const bool is_known = std::string_view(version.buildNumber).starts_with("2026.");
+  const bool is_known = std::string_view(version.buildNumber).starts_with("2026.4.");
   device.api.ov_version_free(&version);
   return is_known;
 }
