@@ -1,7 +1,6 @@
 """What the tests share: running a program under the command, and the schema of a Chrome trace."""
 
 import gzip
-import itertools
 import json
 import multiprocessing
 import os
@@ -16,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from npu_profiler.chrome import format_piece, format_tracks
+from npu_profiler.chrome import format_piece, format_tracks, new_flow_ids
 from npu_profiler.timeline import Piece, Track
 from npu_profiler.trace_file import TraceFile
 
@@ -239,6 +238,7 @@ def _check_flows(events, slices):
     ends = defaultdict(dict)
     for event in events:
         if event["ph"] in "sf":
+            assert isinstance(event["id"], int), "Perfetto drops an arrow with another id"
             assert event["ph"] not in ends[event["id"]], "a flow's id must be its own"
             ends[event["id"]][event["ph"]] = event
     for flow in ends.values():
@@ -271,8 +271,9 @@ def write_trace(tmp_path) -> Callable[..., Path]:
             Track(1, 1, "main thread", "python x"): None
         }
         file = TraceFile(path, start_ns=0, first=format_tracks(tracks))
-        ids = map("l{}".format, itertools.count())
-        file.write(format_piece(Piece(slices, instants, samples, flows), 0, flow_ids=ids))
+        file.write(
+            format_piece(Piece(slices, instants, samples, flows), 0, flow_ids=new_flow_ids())
+        )
         if is_complete:
             file.finish(facts or {})
         else:

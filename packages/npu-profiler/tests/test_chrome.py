@@ -1,7 +1,6 @@
-import itertools
 import json
 
-from npu_profiler.chrome import format_piece, format_tracks
+from npu_profiler.chrome import format_piece, format_tracks, new_flow_ids
 from npu_profiler.timeline import Flow, FlowEnd, Instant, Piece, Sample, Slice, Track
 
 THREAD = Track(10, 10, 'main "thread"', "python x.py", 10)
@@ -20,7 +19,7 @@ PIECE = Piece(
 
 
 def events(piece, base_ns=1_000_000_000, **read):
-    text = format_piece(piece, base_ns, flow_ids=map(str, itertools.count()))
+    text = format_piece(piece, base_ns, flow_ids=new_flow_ids())
     return json.loads(b"[" + text.removeprefix(b",") + b"]", **read)
 
 

@@ -4,6 +4,7 @@ Format: "Trace Event Format" (Google, public document), phases X, i, C, s, f and
 the events is `trace_file.py`; what the events are made from stands in `timeline.py`.
 """
 
+import itertools
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
@@ -11,7 +12,10 @@ from typing import Any
 
 from npu_profiler.timeline import Piece, Track
 
-__all__ = ["finite", "format_piece", "format_tracks"]
+__all__ = ["finite", "format_piece", "format_tracks", "new_flow_ids"]
+
+# Arrows between ops, which the runtime and torch number themselves, have lower ones.
+_FIRST_FLOW_ID = 1 << 40
 
 
 def format_tracks(tracks: Iterable[Track]) -> bytes:
@@ -19,13 +23,18 @@ def format_tracks(tracks: Iterable[Track]) -> bytes:
     return "".join(f",\n{json.dumps(event)}" for event in _metadata(tracks)).encode()
 
 
-def format_piece(piece: Piece, base_ns: int, *, flow_ids: Iterator[str]) -> bytes:
+def new_flow_ids() -> Iterator[int]:
+    """Numbers for the arrows of one trace; Perfetto drops an arrow whose id is a text."""
+    return itertools.count(_FIRST_FLOW_ID)
+
+
+def format_piece(piece: Piece, base_ns: int, *, flow_ids: Iterator[int]) -> bytes:
     """What happened, each event after a comma and a line break.
 
     Args:
         piece: Slices, marks, samples and arrows.
         base_ns: What times count from, Unix epoch.
-        flow_ids: Names for arrows, each a new one in its trace.
+        flow_ids: Numbers for arrows, each a new one in its trace; see `new_flow_ids`.
     """
     return "".join(f",\n{line}" for line in _lines(piece, base_ns, flow_ids)).encode()
 
@@ -41,7 +50,7 @@ def finite(value: Any) -> Any:
     return value
 
 
-def _lines(piece: Piece, base_ns: int, flow_ids: Iterator[str]) -> Iterator[str]:
+def _lines(piece: Piece, base_ns: int, flow_ids: Iterator[int]) -> Iterator[str]:
     quoted = _Quoted()
     for item in piece.slices:
         # What began before the recording shows from there on.
@@ -65,7 +74,7 @@ def _lines(piece: Piece, base_ns: int, flow_ids: Iterator[str]) -> Iterator[str]
         )
     for flow in piece.flows:
         named = f'"cat":{quoted[flow.category]},"name":{quoted[flow.name]}'
-        common = f'"id":{quoted[next(flow_ids)]},{named}'
+        common = f'"id":{next(flow_ids)},{named}'
         source, target = flow.source, flow.target
         yield (
             f'{{"ph":"s",{common},"pid":{source.track.pid},"tid":{source.track.tid},'

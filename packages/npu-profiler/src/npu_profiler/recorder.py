@@ -8,7 +8,6 @@ recording is in `commands/trace.py`.
 import contextlib
 import dataclasses
 import gc
-import itertools
 import os
 import sys
 import threading
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from npu_profiler.assemble import Assembler
-from npu_profiler.chrome import format_piece, format_tracks
+from npu_profiler.chrome import format_piece, format_tracks, new_flow_ids
 from npu_profiler.clock import align
 from npu_profiler.device_events import DeviceEvents
 from npu_profiler.errors import TraceError
@@ -166,7 +165,7 @@ class Recording:
         self._closed_ns: int | None = None
         self._problems: list[str] = []
         self._file: TraceFile | None = None
-        self._flow_ids = map("l{}".format, itertools.count())
+        self._flow_ids = new_flow_ids()
         self._ops: OpRecording | None = None
         self._windows: TorchWindows | None = None
         self._modules: ModuleCalls | None = None

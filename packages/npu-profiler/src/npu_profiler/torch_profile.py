@@ -8,7 +8,6 @@ counters of the device are heard beside it and added to what it exports. The row
 import contextlib
 import dataclasses
 import gzip
-import itertools
 import os
 import re
 import shutil
@@ -21,7 +20,7 @@ import torch.profiler
 from torch.profiler import ProfilerAction, ProfilerActivity
 
 from npu_profiler.assemble import Assembler
-from npu_profiler.chrome import format_piece, format_tracks
+from npu_profiler.chrome import format_piece, format_tracks, new_flow_ids
 from npu_profiler.config import quiet_kineto
 from npu_profiler.device_events import DeviceEvents
 from npu_profiler.module_calls import ModuleCall, ModuleCalls
@@ -185,8 +184,7 @@ class profile(torch.profiler.profile):  # torch's own name, to stand in its plac
         }
         used |= {(sample.track.pid, sample.track.tid) for sample in added.samples}
         rows = [track for track in tracks.take_new() if (track.pid, track.tid) in used]
-        ids = map("l{}".format, itertools.count())
-        text = format_tracks(rows) + format_piece(added, base_ns, flow_ids=ids)
+        text = format_tracks(rows) + format_piece(added, base_ns, flow_ids=new_flow_ids())
         return text.removeprefix(b",") + b",\n" if text else b""
 
     def _place_modules(self, tracks: Tracks, assembler: Assembler) -> list[Slice]:
