@@ -256,7 +256,7 @@ def test_stats_writes_four_tables(capsys, make_trace, tmp_path):
         (["compare", "{trace}", "--base", "{trace}"], "compare-files"),
         (["compare", "{trace}", "{empty}"], "trace-empty"),
         (["memory", "{bare}"], "trace-no-memory"),
-        (["memory", "{trace}", "-o", "m.png"], "picture-format"),
+        (["memory", "{trace}", "-o", "m.pdf"], "picture-format"),
         (["memory", "{trace}", "-o", "none/m.svg"], "output-unwritable"),
         (["stats", "{trace}", "--csv", "{trace}"], "output-unwritable"),
     ],

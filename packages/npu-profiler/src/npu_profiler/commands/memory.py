@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from npu_profiler.commands.reading_options import add_file, add_top, check_top
 from npu_profiler.errors import TraceError
 from npu_profiler.pictures.memory_picture import draw_memory
-from npu_profiler.pictures.picture_file import check_picture, write_picture
+from npu_profiler.pictures.picture import check_target
 from npu_profiler.queries.memory import (
     DEVICE_SERIES,
     Peak,
@@ -60,7 +60,7 @@ def main(words: Sequence[str]) -> int:
     """
     arguments = _parser().parse_args(words)
     check_top(arguments.top)
-    picture = check_picture(arguments.output) if arguments.output else None
+    picture = check_target(arguments.output) if arguments.output else None
     trace = load_trace(arguments.file)
     curves = _curves(trace)
     if not curves:
@@ -78,7 +78,7 @@ def main(words: Sequence[str]) -> int:
             lines += ["", *_lines(trace, curve, arguments.top)]
         print("\n".join(lines))
     if picture is not None:
-        write_picture(picture, draw_memory([(curve.counter, curve.peak) for curve in curves]))
+        draw_memory([(curve.counter, curve.peak) for curve in curves]).write(picture)
         if not arguments.json:
             print(f"\nwrote {picture}")
     return 0
@@ -186,7 +186,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add_file(parser)
     parser.add_argument(
-        "-o", "--output", metavar="PICTURE", help="draw the curves there: .svg or .html"
+        "-o", "--output", metavar="PICTURE", help="draw the curves there: .svg, .html or .png"
     )
     add_top(parser)
     parser.add_argument("--json", action="store_true", help="for programs; all samples")

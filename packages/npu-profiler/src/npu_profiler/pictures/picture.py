@@ -1,6 +1,6 @@
 """A picture made of lines, boxes, dots and words, and the files that it becomes.
 
-What stands in a picture is decided by whoever draws it: `bars.py`, `roof.py`, `rows.py`.
+What stands in a picture is decided by whoever draws it: `bars.py`, `roof.py`, `memory_picture.py`.
 """
 
 import importlib.util
@@ -16,7 +16,6 @@ from npu_profiler.pictures.picture_file import check_picture, write_bytes, write
 
 __all__ = ["INK", "PALETTE", "Picture", "check_target"]
 
-_FORMATS = (".svg", ".png", ".html")
 INK = "#888888"  # reads on light and on dark pages
 PALETTE = ("#3f51b5", "#e57373", "#26a69a", "#ffa726", "#8d6e63", "#78909c", "#ab47bc", "#9ccc65")
 
@@ -183,7 +182,7 @@ def check_target(name: str) -> Path:
         TraceError: [picture-format] [output-unwritable] It cannot be written, [png-library] Pillow
             is missing.
     """
-    path = check_picture(name, formats=_FORMATS)
+    path = check_picture(name)
     if path.suffix == ".png":
         _check_pillow()
     return path

@@ -1,13 +1,13 @@
-"""Writes a picture: SVG as it is, or in a page of its own, by the file's name."""
+"""The file of a picture: its name, and SVG as it is or in a page of its own."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
 from npu_profiler.errors import TraceError
 
-__all__ = ["SVG_FORMATS", "check_picture", "write_bytes", "write_picture"]
+__all__ = ["check_picture", "write_bytes", "write_picture"]
 
-SVG_FORMATS = (".svg", ".html")
+_FORMATS = (".svg", ".png", ".html")
 
 _PAGE = """<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><title>npu-profiler</title>
@@ -18,7 +18,7 @@ _PAGE = """<!DOCTYPE html>
 """
 
 
-def check_picture(name: str, *, formats: Sequence[str] = SVG_FORMATS) -> Path:
+def check_picture(name: str, *, formats: Sequence[str] = _FORMATS) -> Path:
     """Returns the path of a picture that is to be written.
 
     Args:
