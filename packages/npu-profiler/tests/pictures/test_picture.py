@@ -12,7 +12,6 @@ from npu_profiler.roofline.layers import LayerRuns, Roof
 from npu_profiler.roofline.peaks import Peaks
 
 SVG = "{http://www.w3.org/2000/svg}"
-HAS_PILLOW = importlib.util.find_spec("PIL") is not None
 
 
 def roof(kind, flops, size_bytes, time_ns):
@@ -55,7 +54,6 @@ def test_a_page_holds_the_picture(tmp_path):
     assert picture.svg() in page
 
 
-@pytest.mark.skipif(not HAS_PILLOW, reason="needs Pillow, which is optional")
 def test_a_png_has_two_pixels_for_a_unit(tmp_path):
     picture = Picture(30, 20, "t")
     picture.box(1, 1, 5, 5, "#3f51b5")
