@@ -33,6 +33,7 @@ SIMULATED = "-sim"
 SUITES = [*PACKAGES, *(package + SIMULATED for package in NATIVE), "integration"]
 # How pytest-xdist gives tests to the processors: one by one, apart from fixtures that take long.
 SHARED_OUT = {
+    "npu-runtime": "loadgroup",  # ranks that run many cases, drivers that are compiled
     "npu-llm": "loadfile",  # models of a file
     "integration": "loadgroup",  # wheels that are built and installed
 }

@@ -19,7 +19,10 @@ from npu_runtime.errors import InputError
 RANKS = Path(__file__).parent / "ranks"
 
 # Its processes are given their driver, and so cover sim in every run.
-pytestmark = pytest.mark.driver("openvino", "its processes use both drivers already")
+pytestmark = [
+    pytest.mark.driver("openvino", "its processes use both drivers already"),
+    pytest.mark.xdist_group("ranks"),
+]
 
 
 def cases(script: str) -> list[str]:
@@ -104,7 +107,7 @@ def test_torchs_own_checks_of_every_collective_pass(case):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.long)])
 @pytest.mark.parametrize("case", cases("training.py"))
 def test_training_equals_the_same_in_one_process(case, size):
     check("training.py", case, size)

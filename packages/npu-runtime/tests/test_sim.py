@@ -84,7 +84,14 @@ big = torch.ones(1 << 22, device="npu"); del big
 """
 
 
-@pytest.mark.parametrize("call", sorted(TRIGGERS))
+# One of each kind of object, for a usual run.
+USUAL = {"event_record", "memory_commit", "program_load", "request_run", "stream_synchronize"}
+
+
+@pytest.mark.parametrize(
+    "call",
+    [pytest.param(c, marks=() if c in USUAL else pytest.mark.long) for c in sorted(TRIGGERS)],
+)
 def test_a_failed_driver_call_is_an_exception_with_its_name(run_python, call):
     new_stream = "torch.npu.set_stream(torch.npu.Stream())\n" if call == "stream_create" else ""
     done = run_python(

@@ -25,7 +25,7 @@ def soak(monkeypatch):
     return module
 
 
-@pytest.mark.parametrize("driver", ["sim", "openvino"])
+@pytest.mark.parametrize("driver", [pytest.param("sim", marks=pytest.mark.long), "openvino"])
 def test_a_short_soak_is_clean(driver):
     done = subprocess.run(
         [sys.executable, str(LOAD / "soak.py"), "--minutes=0.15"],
