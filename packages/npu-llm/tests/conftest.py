@@ -62,10 +62,18 @@ ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
+# Of these each has something in its cache or scores that the others have not; the rest: -m long.
+_SAMPLED = {"llama", "gemma2", "gpt2", "qwen3_moe", "bloom"}
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Runs a test that takes `architecture` once for each."""
+    """Runs a test that takes `architecture` once for each; `sampled_architecture` for some."""
     if "architecture" in metafunc.fixturenames:
         metafunc.parametrize("architecture", sorted(ARCHITECTURES))
+    if "sampled_architecture" in metafunc.fixturenames:
+        marks = {name: () if name in _SAMPLED else pytest.mark.long for name in ARCHITECTURES}
+        names = [pytest.param(name, marks=marks[name]) for name in sorted(ARCHITECTURES)]
+        metafunc.parametrize("sampled_architecture", names)
 
 
 @dataclass

@@ -64,8 +64,8 @@ def test_batch_that_does_not_continue_the_cache(filled):
     assert caught.value.code == "cache-rows"
 
 
-def test_a_cut_cache_goes_on_as_if_it_had_never_held_more(tiny, architecture):
-    model = tiny(architecture).ours()
+def test_a_cut_cache_goes_on_as_if_it_had_never_held_more(tiny, sampled_architecture):
+    model = tiny(sampled_architecture).ours()
     ids = torch.randint(3, 97, (2, 30), generator=torch.Generator().manual_seed(1))
     mask = torch.ones_like(ids)
     mask[1, :3] = 0
