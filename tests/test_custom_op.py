@@ -59,7 +59,7 @@ def test_a_new_op_passes_its_tests_unchanged(run, fresh, installed):
     run_tests(run, fresh, **installed)
 
 
-@pytest.mark.parametrize("driver", ["openvino", "sim"])
+@pytest.mark.parametrize("driver", ["openvino", pytest.param("sim", marks=pytest.mark.long)])
 def test_the_example_passes_its_tests(run, root, installed, driver):
     run_tests(run, root / EXAMPLE, NPU_DRIVER=driver, **installed)
 
