@@ -13,6 +13,14 @@ def cost(kind, inputs, outputs):
         ("FullyConnected", "f32[2,3,8] f32[5,8] f32[5]", "f32[2,3,5]", 2 * 6 * 8 * 5, 492),
         # Weights of 4 bits; "dynamic[0]" is a bias that is not there.
         ("FullyConnected", "bf16[1,8] u4[4,8] dynamic[0]", "bf16[1,4]", 64, 16 + 16 + 8),
+        # Weights of 8 bits with a scale and a zero point for each row.
+        (
+            "FullyConnectedCompressed",
+            "bf16[1,8] u8[4,8] dynamic[0] f32[4,1] u8[4,1]",
+            "bf16[1,4]",
+            64,
+            16 + 32 + 16 + 4 + 8,
+        ),
         ("MatMul", "f32[3,4,8] f32[3,8,5]", "f32[3,4,5]", 2 * 3 * 4 * 8 * 5, 4 * 276),
         # The first stored transposed: (8, 4) times (8, 5) is (4, 5).
         ("MatMul", "f32[8,4] f32[8,5]", "f32[4,5]", 2 * 4 * 8 * 5, 4 * 92),

@@ -189,6 +189,7 @@ _CACHED_ATTENTION = "ScaledDotProductAttentionWithKVCache"
 
 _FORMULAS: dict[str, Callable[[Sequence[Array], Sequence[Array]], float | None]] = {
     "FullyConnected": _fully_connected,
+    "FullyConnectedCompressed": _fully_connected,
     "MatMul": _matmul,
     "QKVProjection": _several_products,
     "LLMMLP": _several_products,
