@@ -28,6 +28,7 @@ def main(arguments: Sequence[str]) -> int:
     add_export(parser)
     parser.add_argument(
         "--dtype",
+        "--weights",
         metavar="DTYPE",
         default=DEFAULT_PRECISION,
         help=f"one of {', '.join(PRECISIONS)} (default: {DEFAULT_PRECISION})",
