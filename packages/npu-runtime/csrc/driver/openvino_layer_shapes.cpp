@@ -7,8 +7,8 @@
 
 #include <chrono>
 #include <exception>
-#include <mutex>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -96,8 +96,7 @@ void append_layer(const Node* node, std::string& text) {
   text += '\t';  // also where nothing follows: what writes a state has no outputs
   for (std::size_t i = 0; i < outputs; ++i) {
     if (i != 0) text += ' ';
-    text +=
-        call.type_text(call.output_type(node, i)) + call.shape_text(call.output_shape(node, i));
+    text += call.type_text(call.output_type(node, i)) + call.shape_text(call.output_shape(node, i));
   }
   text += '\n';
 }

@@ -194,10 +194,9 @@ void on_end(const at::RecordFunction& op, at::ObserverContext* context) {
 OpRecord record_of(const FinishedOp& op, const OpClock& clock) {
   const std::int64_t start_ns = clock.time_of(op.start);
   const std::int64_t duration_ns = clock.time_of(op.end) - start_ns;
-  const double own_share =
-      op.end == op.start ? 1.0
-                         : 1.0 - static_cast<double>(op.in_children) /
-                                     static_cast<double>(op.end - op.start);
+  const double own_share = op.end == op.start ? 1.0
+                                              : 1.0 - static_cast<double>(op.in_children) /
+                                                          static_cast<double>(op.end - op.start);
   return {.name = op.name,
           .start_ns = start_ns,
           .duration_ns = duration_ns,

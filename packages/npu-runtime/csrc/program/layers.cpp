@@ -30,7 +30,7 @@ std::unordered_map<std::string, LayerShapes> read_layer_shapes(const npu_program
   std::string text(1U << 20U, '\0');
   const npu_status status =
       driver::table().program_property(program, "LAYER_SHAPES", text.data(), text.size());
-  if (status != NPU_OK) return {};  // times of layers are worth having without
+  if (status != NPU_OK) return {};                      // times of layers are worth having without
   text.resize(std::min(text.find('\0'), text.size()));  // a foreign driver may forget the zero
   std::unordered_map<std::string, LayerShapes> found;
   // A line that the buffer cut has no end, and is left out.
