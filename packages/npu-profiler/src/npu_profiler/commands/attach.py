@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from npu_profiler.attach import attach, detach
+from npu_profiler.commands.messages import say
 from npu_profiler.commands.recording_options import (
     VIEWER,
     add_recording_options,
     recording_options,
-    say,
 )
 
 __all__ = ["main"]
@@ -39,9 +39,9 @@ def main(words: Sequence[str]) -> int:
         options = recording_options(arguments, f"process {arguments.pid}")
         lines = attach(arguments.pid, output, seconds=seconds, options=options)
     if lines is None:
-        say([f"process {arguments.pid} records until: npu-profiler attach {arguments.pid} --stop"])
+        say(f"process {arguments.pid} records until: npu-profiler attach {arguments.pid} --stop")
     else:
-        say([*lines, f"open in Perfetto: {VIEWER}"])
+        say(*lines, f"open in Perfetto: {VIEWER}")
     return 0
 
 

@@ -4,9 +4,9 @@ Measuring is npu-llm's work, through `npu_profiler.sweeps.llm`.
 """
 
 import argparse
-import sys
 from collections.abc import Sequence
 
+from npu_profiler.commands.messages import say
 from npu_profiler.commands.sweep import add_outputs, check_file
 from npu_profiler.errors import TraceError
 from npu_profiler.pictures.picture import check_target
@@ -42,7 +42,7 @@ def main(words: Sequence[str]) -> int:
     benches = []
     for dtype in dtypes:
         chosen = [] if dtype is None else ["--dtype", dtype.strip()]
-        print(f"npu-profiler: npu-llm bench {' '.join([*given, *chosen])}", file=sys.stderr)
+        say(f"npu-llm bench {' '.join([*given, *chosen])}")
         benches.append(run_bench(command, [*given, *chosen]))
     print("\n".join(format_table(to_table(benches))))
     if target is not None:

@@ -1,15 +1,13 @@
-"""What the commands that record share: their options, and how they report.
+"""What the commands that record share: their options.
 
 What is recorded and how is in `npu_profiler.recorder`.
 """
 
 import argparse
-import sys
-from collections.abc import Sequence
 
 from npu_profiler.recorder import TraceOptions
 
-__all__ = ["VIEWER", "add_recording_options", "recording_options", "say"]
+__all__ = ["VIEWER", "add_recording_options", "recording_options"]
 
 DEFAULT_OUTPUT = "trace.json"
 VIEWER = "https://ui.perfetto.dev"
@@ -31,14 +29,6 @@ def recording_options(arguments: argparse.Namespace, program: str) -> TraceOptio
         memory=arguments.memory,
         program=program,
     )
-
-
-def say(lines: Sequence[str]) -> None:
-    """Prints lines to stderr, each under the command's name."""
-    if sys.stderr is None or sys.stderr.closed:
-        return
-    sys.stderr.write("".join(f"npu-profiler: {line}\n" for line in lines))
-    sys.stderr.flush()
 
 
 def add_recording_options(command: argparse.ArgumentParser) -> None:

@@ -4,10 +4,10 @@ Counting and measuring are in `npu_profiler.roofline`, drawing is in `npu_profil
 """
 
 import argparse
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from npu_profiler.commands.messages import say
 from npu_profiler.commands.reading_options import add_file, add_top, check_top
 from npu_profiler.errors import TraceError
 from npu_profiler.pictures.picture import check_target
@@ -110,7 +110,7 @@ def _peaks(
         wanted,
         device_index=arguments.device,
         is_fresh=arguments.measure,
-        say=lambda line: print(f"npu-profiler: {line}", file=sys.stderr),
+        say=say,
     )
     rates = {name: measured.flops_per_s[name] for name in wanted & set(measured.flops_per_s)}
     return Peaks(measured.device, bandwidth or measured.bytes_per_s, {**rates, **given})

@@ -5,11 +5,11 @@ Timing is in `npu_profiler.sweeps`.
 
 import argparse
 import math
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from npu_profiler.commands.messages import say
 from npu_profiler.errors import TraceError
 from npu_profiler.pictures.picture import check_target
 from npu_profiler.pictures.picture_file import write_bytes
@@ -78,7 +78,7 @@ def run_sweep(command: SweepCommand, words: Sequence[str]) -> int:
     measured: list[Measurement] = []
     for one in measure(sweep):
         measured.append(one)
-        _say(f"measured {'x'.join(map(str, one.sizes))} {one.dtype} {one.mode}")
+        say(f"measured {one.size} {one.dtype} {one.mode}")
     lines = [] if peaks is None else [*peaks.lines(), ""]
     lines += format_table(report.to_table(measured, peaks, title=f"{about}, median of the calls"))
     lines += report.notes(measured, peaks)
@@ -193,7 +193,7 @@ def _modes(text: str | None, device: str) -> list[str]:
     can_compile = device != "cpu" and has_backend()
     if text is None:
         if device != "cpu" and not can_compile:
-            _say("eager only: torch.compile knows no backend npu. Install npu-compiler for it")
+            say("eager only: torch.compile knows no backend npu. Install npu-compiler for it")
         return list(MODES) if can_compile else ["eager"]
     modes = [mode.strip() for mode in text.split(",")]
     if not set(modes) <= set(MODES):
@@ -235,8 +235,4 @@ def _peaks(arguments: argparse.Namespace, device: "torch.device") -> "Peaks | No
     from npu_profiler.sweeps.report import PRECISIONS
 
     wanted = {PRECISIONS[name.strip()] for name in arguments.dtypes.split(",")}
-    return find_peaks(wanted, device_index=device.index or 0, say=_say)
-
-
-def _say(line: str) -> None:
-    print(f"npu-profiler: {line}", file=sys.stderr)
+    return find_peaks(wanted, device_index=device.index or 0, say=say)

@@ -10,11 +10,11 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
+from npu_profiler.commands.messages import say
 from npu_profiler.commands.recording_options import (
     VIEWER,
     add_recording_options,
     recording_options,
-    say,
 )
 from npu_profiler.errors import TraceError
 from npu_profiler.program import ModuleProgram, Program, ScriptProgram
@@ -77,16 +77,10 @@ def _finish(recording: Recording) -> None:
     try:
         recording.finish()
     except OSError as error:
-        say([f"{recording.path} was not written: {error.strerror or error}"])
+        say(f"{recording.path} was not written: {error.strerror or error}")
         return
     if recording.summary is not None:
-        say(
-            [
-                f"wrote {recording.path}",
-                *recording.summary.lines(),
-                f"open in Perfetto: {VIEWER}",
-            ]
-        )
+        say(f"wrote {recording.path}", *recording.summary.lines(), f"open in Perfetto: {VIEWER}")
 
 
 def _parser() -> argparse.ArgumentParser:

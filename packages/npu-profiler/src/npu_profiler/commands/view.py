@@ -4,9 +4,9 @@ What the page shows is decided in `npu_profiler.page`.
 """
 
 import argparse
-import sys
 from collections.abc import Sequence
 
+from npu_profiler.commands.messages import say
 from npu_profiler.commands.reading_options import add_file
 from npu_profiler.errors import TraceError
 from npu_profiler.page.building import build_page, notes
@@ -39,13 +39,12 @@ def main(words: Sequence[str]) -> int:
     trace = load_trace(arguments.file)
     timeline = choose(trace, limit=arguments.limit)
     page = build_page(trace, timeline)
-    for line in notes(timeline):
-        _say(line)
+    say(*notes(timeline))
     if target is None:
-        serve(page, arguments.port, say=_say)
+        serve(page, arguments.port, say=say)
     else:
         write_bytes(target, page.encode())
-        _say(f"wrote {target} ({len(page) / 1e6:,.1f} MB): open it in a browser")
+        say(f"wrote {target} ({len(page) / 1e6:,.1f} MB): open it in a browser")
     return 0
 
 
@@ -69,7 +68,3 @@ def _parser() -> argparse.ArgumentParser:
         help="boxes at most; short slices side by side become one (default: %(default)s)",
     )
     return parser
-
-
-def _say(line: str) -> None:
-    print(f"npu-profiler: {line}", file=sys.stderr, flush=True)

@@ -68,6 +68,11 @@ class Measurement:
     problem: str = ""
 
     @property
+    def size(self) -> str:
+        """The sizes as they are given and shown: "64x1024x256"."""
+        return "x".join(map(str, self.sizes))
+
+    @property
     def flops_per_s(self) -> float | None:
         """Operations a second."""
         return None if not self.time_ns else self.flops / self.time_ns * 1e9

@@ -29,7 +29,7 @@ def to_table(measured: Sequence[Measurement], peaks: Peaks | None, *, title: str
     ]
     rows = [
         [
-            _size(one),
+            one.size,
             one.dtype,
             one.mode,
             one.time_ns,
@@ -49,7 +49,7 @@ def to_table(measured: Sequence[Measurement], peaks: Peaks | None, *, title: str
 def notes(measured: Sequence[Measurement], peaks: Peaks | None) -> list[str]:
     """Lines below the table: why some did not run, and how to read more than the peak."""
     lines = [
-        f"{_size(one)} {one.dtype} {one.mode} did not run: {one.problem}"
+        f"{one.size} {one.dtype} {one.mode} did not run: {one.problem}"
         for one in measured
         if one.problem
     ]
@@ -78,12 +78,12 @@ def records(measured: Sequence[Measurement], peaks: Peaks | None) -> list[dict[s
 def draw(measured: Sequence[Measurement], *, title: str) -> Picture:
     """Bars of GFLOP/s: a panel for each size, a bar for each dtype and mode."""
     panels = []
-    for sizes in dict.fromkeys(one.sizes for one in measured):
+    for size in dict.fromkeys(one.size for one in measured):
         groups: dict[str, dict[str, float]] = {}
         for one in measured:
-            if one.sizes == sizes and one.flops_per_s is not None:
+            if one.size == size and one.flops_per_s is not None:
                 groups.setdefault(one.dtype, {})[one.mode] = one.flops_per_s / 1e9
-        panels.append(Panel(f"{'x'.join(map(str, sizes))} (GFLOP/s)", groups))
+        panels.append(Panel(f"{size} (GFLOP/s)", groups))
     return draw_bars(panels, title=title)
 
 
@@ -95,10 +95,6 @@ def _roof(one: Measurement, peaks: Peaks) -> tuple[float | None, str | None]:
     compute_s, memory_s = one.flops / peak, one.size_bytes / peaks.bytes_per_s
     bound = "compute" if compute_s > memory_s else "memory"
     return max(compute_s, memory_s) / one.time_ns * 1e9, bound
-
-
-def _size(one: Measurement) -> str:
-    return "x".join(map(str, one.sizes))
 
 
 def _billions(rate: float | None) -> float | None:
