@@ -224,6 +224,7 @@ def test_only_the_steps_asked_for_are_recorded_and_results_are_equal(run_trace, 
     assert traced.names("X", "user_annotation").count("step 3") == 1
     named = {name for name in traced.names("X", "user_annotation") if name.startswith("step ")}
     assert named == {"step 3", "step 4"}
+    assert traced.names("X", "user_annotation").count("Optimizer.step#SGD.step") == 2
 
 
 def test_program_with_fewer_steps_than_the_warmup_says_so(run_trace):

@@ -4,8 +4,7 @@ import stat
 
 import pytest
 
-from npu_profiler.errors import TraceError
-from npu_profiler.trace_file import TraceFile, check_writable
+from npu_profiler.trace_file import TraceFile
 
 EVENT = b',\n{"ph":"i","name":"a"}'
 
@@ -56,21 +55,3 @@ def test_trace_may_be_read_by_others_like_any_new_file(path):
     plain = path.with_name("plain")
     plain.write_text("")
     assert stat.S_IMODE(path.stat().st_mode) == stat.S_IMODE(plain.stat().st_mode)
-
-
-def test_check_writable_refuses_a_missing_directory(tmp_path):
-    path = tmp_path / "none" / "t.json"
-    with pytest.raises(TraceError, match=r"none/t\.json.*\[output-unwritable\]") as caught:
-        check_writable(path)
-    assert caught.value.code == "output-unwritable"
-
-
-def test_check_writable_refuses_a_directory(tmp_path):
-    with pytest.raises(TraceError) as caught:
-        check_writable(tmp_path)
-    assert caught.value.code == "output-unwritable"
-
-
-def test_check_writable_leaves_nothing_behind(tmp_path):
-    check_writable(tmp_path / "t.json")
-    assert list(tmp_path.iterdir()) == []

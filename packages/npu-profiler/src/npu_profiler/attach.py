@@ -11,8 +11,8 @@ from typing import Any
 
 from npu_profiler.control import Mailbox, control_directory
 from npu_profiler.errors import TraceError
+from npu_profiler.output_file import check_writable
 from npu_profiler.recorder import TraceOptions
-from npu_profiler.trace_file import check_writable
 
 __all__ = ["attach", "detach"]
 
@@ -40,7 +40,7 @@ def attach(
     """
     mailbox = _mailbox(pid)
     output = output.absolute()
-    check_writable(output)
+    check_writable(output, "trace output")
     mailbox.ask({"output": str(output), "seconds": seconds, "options": dataclasses.asdict(options)})
     _wait(pid, mailbox, "recording", within_s=_ANSWER_S)
     if seconds is None:

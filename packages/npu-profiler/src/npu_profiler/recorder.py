@@ -26,6 +26,7 @@ from npu_profiler.facts import versions
 from npu_profiler.import_hook import ImportHook
 from npu_profiler.layer_origins import is_told_of_layers
 from npu_profiler.module_calls import ModuleCalls
+from npu_profiler.output_file import check_writable
 from npu_profiler.process_memory import resident_bytes
 from npu_profiler.signal_mask import signals_blocked
 from npu_profiler.step_marks import is_step, listen_to_torch
@@ -34,7 +35,7 @@ from npu_profiler.summary import Summary, Tally, op_times
 from npu_profiler.thread_names import ThreadNames
 from npu_profiler.timeline import Piece, Sample, nested
 from npu_profiler.torch_windows import OpWindow, TorchWindows
-from npu_profiler.trace_file import TraceFile, check_writable
+from npu_profiler.trace_file import TraceFile
 from npu_profiler.tracks import Tracks
 
 if TYPE_CHECKING:
@@ -198,7 +199,7 @@ class Recording:
             OSError: The file cannot be made all the same; the disk is full, for example.
         """
         global _current
-        check_writable(self.path)
+        check_writable(self.path, "trace output")
         with _current_lock:
             if _current is not None and _current.is_ours:
                 raise TraceError(

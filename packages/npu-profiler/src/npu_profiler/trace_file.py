@@ -8,44 +8,19 @@ writing over the head and adding a tail. What an event looks like is in `chrome.
 import gzip
 import json
 import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from npu_profiler.chrome import finite
-from npu_profiler.errors import TraceError
 
-__all__ = ["TraceFile", "check_writable"]
+__all__ = ["TraceFile"]
 
 # Level 9 takes eight times as long for 15 % less (2026-11, an eager Llama step).
 GZIP_LEVEL = 3
 
 # Both forms of the head have this length, also packed: the second is written over the first.
 _HEAD_BYTES = 96
-
-
-def check_writable(path: Path) -> None:
-    """Makes sure that a trace can be written to `path`, before anything is recorded for it.
-
-    Raises:
-        TraceError: [output-unwritable] The directory is not there or takes no file, or `path` is
-            itself a directory.
-    """
-    if path.is_dir():
-        raise TraceError(
-            f"trace output: must be a file; got the directory {path}. Name a file in it",
-            "output-unwritable",
-        )
-    try:
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}."):
-            pass
-    except OSError as error:
-        raise TraceError(
-            f"trace output: its directory must be there and writable; got {path} "
-            f"({error.strerror}). Pass another path with -o",
-            "output-unwritable",
-        ) from None
 
 
 class TraceFile:

@@ -7,10 +7,10 @@ import argparse
 from collections.abc import Sequence
 
 from npu_profiler.commands.messages import say
-from npu_profiler.commands.sweep import add_outputs, check_file
+from npu_profiler.commands.sweep import add_outputs
 from npu_profiler.errors import TraceError
+from npu_profiler.output_file import check_writable, write_bytes
 from npu_profiler.pictures.picture import check_target
-from npu_profiler.pictures.picture_file import write_bytes
 from npu_profiler.sweeps.llm import draw, find_command, run_bench, to_table
 from npu_profiler.tables.files import to_json
 from npu_profiler.tables.text import format_table
@@ -33,7 +33,7 @@ def main(words: Sequence[str]) -> int:
     arguments = _parser().parse_args(words)
     prompts = _read_lengths(arguments.sizes)
     picture = check_target(arguments.plot) if arguments.plot else None
-    target = check_file(arguments.json) if arguments.json else None
+    target = check_writable(arguments.json, "--json") if arguments.json else None
     command = find_command()
     given = ["--prompt", prompts, "--new", str(arguments.new), "--repeats", str(arguments.repeats)]
     if arguments.model is not None:
@@ -46,7 +46,8 @@ def main(words: Sequence[str]) -> int:
         benches.append(run_bench(command, [*given, *chosen]))
     print("\n".join(format_table(to_table(benches))))
     if target is not None:
-        write_bytes(target, (to_json({"command": "llm", "benches": benches}) + "\n").encode())
+        document = {"command": "llm", "benches": benches}
+        write_bytes(target, (to_json(document) + "\n").encode(), "--json")
     if picture is not None:
         draw(benches, title=f"{benches[0]['model']} on {benches[0]['device']}").write(picture)
     return 0

@@ -6,13 +6,12 @@ Timing is in `npu_profiler.sweeps`.
 import argparse
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from npu_profiler.commands.messages import say
 from npu_profiler.errors import TraceError
+from npu_profiler.output_file import check_writable, write_bytes
 from npu_profiler.pictures.picture import check_target
-from npu_profiler.pictures.picture_file import write_bytes
 from npu_profiler.tables.files import to_json
 from npu_profiler.tables.text import format_table
 
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from npu_profiler.roofline.peaks import Peaks
     from npu_profiler.sweeps.measuring import Measurement
 
-__all__ = ["SweepCommand", "add_outputs", "check_file", "run_sweep"]
+__all__ = ["SweepCommand", "add_outputs", "run_sweep"]
 
 
 class SweepCommand(NamedTuple):
@@ -59,7 +58,7 @@ def run_sweep(command: SweepCommand, words: Sequence[str]) -> int:
             f"--seconds: must be above 0; got {arguments.seconds}. Pass 0.5, say", "sweep-option"
         )
     picture = check_target(arguments.plot) if arguments.plot else None
-    target = check_file(arguments.json) if arguments.json else None
+    target = check_writable(arguments.json, "--json") if arguments.json else None
 
     # Heavy: a mistyped option should not wait for torch.
     from npu_profiler.sweeps import report, workloads
@@ -91,7 +90,7 @@ def run_sweep(command: SweepCommand, words: Sequence[str]) -> int:
             "peak_flops_per_s": None if peaks is None else dict(peaks.flops_per_s),
             "records": report.records(measured, peaks),
         }
-        write_bytes(target, (to_json(document) + "\n").encode())
+        write_bytes(target, (to_json(document) + "\n").encode(), "--json")
     if picture is not None:
         report.draw(measured, title=about).write(picture)
     return 0 if any(one.runs for one in measured) else 1
@@ -101,21 +100,6 @@ def add_outputs(parser: argparse.ArgumentParser) -> None:
     """Adds --json and --plot."""
     parser.add_argument("--json", metavar="FILE", help="write the figures there too")
     parser.add_argument("--plot", metavar="PICTURE", help="draw them: .svg, .png or .html")
-
-
-def check_file(name: str) -> Path:
-    """Returns the path of a file that is to be written, before the work whose result it takes.
-
-    Raises:
-        TraceError: [output-unwritable] It is a directory, or is in none.
-    """
-    path = Path(name)
-    if path.is_dir() or not path.absolute().parent.is_dir():
-        raise TraceError(
-            f"--json: must be a file in a directory that is there; got {name}. Name another",
-            "output-unwritable",
-        )
-    return path
 
 
 def _parser(command: SweepCommand) -> argparse.ArgumentParser:

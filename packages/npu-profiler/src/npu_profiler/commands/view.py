@@ -9,10 +9,11 @@ from collections.abc import Sequence
 from npu_profiler.commands.messages import say
 from npu_profiler.commands.reading_options import add_file
 from npu_profiler.errors import TraceError
+from npu_profiler.output_file import write_bytes
 from npu_profiler.page.building import build_page, notes
 from npu_profiler.page.serving import serve
 from npu_profiler.page.timeline_data import DEFAULT_LIMIT, choose
-from npu_profiler.pictures.picture_file import check_picture, write_bytes
+from npu_profiler.pictures.picture_file import check_picture
 from npu_profiler.reading import load_trace
 
 __all__ = ["main"]
@@ -43,7 +44,7 @@ def main(words: Sequence[str]) -> int:
     if target is None:
         serve(page, arguments.port, say=say)
     else:
-        write_bytes(target, page.encode())
+        write_bytes(target, page.encode(), "page")
         say(f"wrote {target} ({len(page) / 1e6:,.1f} MB): open it in a browser")
     return 0
 

@@ -12,7 +12,8 @@ from itertools import pairwise
 from pathlib import Path
 
 from npu_profiler.errors import TraceError
-from npu_profiler.pictures.picture_file import check_picture, write_bytes, write_picture
+from npu_profiler.output_file import write_bytes
+from npu_profiler.pictures.picture_file import check_picture, write_picture
 
 __all__ = ["INK", "PALETTE", "Picture", "check_target"]
 
@@ -170,7 +171,7 @@ class Picture:
             TraceError: [output-unwritable] It cannot be written, [png-library] Pillow is missing.
         """
         if path.suffix == ".png":
-            write_bytes(path, self.png())
+            write_bytes(path, self.png(), "picture")
         else:
             write_picture(path, self.svg())
 

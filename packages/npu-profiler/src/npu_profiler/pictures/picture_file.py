@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from npu_profiler.errors import TraceError
+from npu_profiler.output_file import check_writable, write_bytes
 
-__all__ = ["check_picture", "write_bytes", "write_picture"]
+__all__ = ["check_picture", "write_picture"]
 
 _FORMATS = (".svg", ".png", ".html")
 
@@ -27,20 +28,14 @@ def check_picture(name: str, *, formats: Sequence[str] = _FORMATS) -> Path:
 
     Raises:
         TraceError: [picture-format] Its name says no format that can be written,
-            [output-unwritable] its directory is not there.
+            [output-unwritable] see check_writable.
     """
-    path = Path(name)
-    if path.suffix not in formats:
+    if Path(name).suffix not in formats:
         raise TraceError(
             f"picture: must end in {' or '.join(formats)}; got {name}. Name it so",
             "picture-format",
         )
-    if not path.parent.is_dir():
-        raise TraceError(
-            f"picture: must be in a directory that is there; got {name}. Make it first",
-            "output-unwritable",
-        )
-    return path
+    return check_writable(name, "picture")
 
 
 def write_picture(path: Path, svg: str) -> None:
@@ -49,20 +44,6 @@ def write_picture(path: Path, svg: str) -> None:
     Raises:
         TraceError: [output-unwritable] It cannot be written.
     """
-    write_bytes(path, (_PAGE.format(picture=svg) if path.suffix == ".html" else svg).encode())
-
-
-def write_bytes(path: Path, content: bytes) -> None:
-    """Writes a picture of any kind.
-
-    Raises:
-        TraceError: [output-unwritable] It cannot be written.
-    """
-    try:
-        path.write_bytes(content)
-    except OSError as error:
-        raise TraceError(
-            f"picture: must be a file that can be written; got {path} "
-            f"({error.strerror or error}). Name another",
-            "output-unwritable",
-        ) from None
+    write_bytes(
+        path, (_PAGE.format(picture=svg) if path.suffix == ".html" else svg).encode(), "picture"
+    )

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from npu_profiler.errors import TraceError
+from npu_profiler.output_file import unwritable
 
 __all__ = ["make_directory", "to_json", "write_csv"]
 
@@ -25,7 +25,7 @@ def make_directory(path: Path) -> None:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise _unwritable(path, error) from None
+        raise unwritable(path, "output", error) from None
 
 
 def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> int:
@@ -43,13 +43,5 @@ def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) 
                 writer.writerow(row)
                 count += 1
     except OSError as error:
-        raise _unwritable(path, error) from None
+        raise unwritable(path, "output", error) from None
     return count
-
-
-def _unwritable(path: Path, error: OSError) -> TraceError:
-    return TraceError(
-        f"output: must be a place that can be written; got {path} ({error.strerror or error}). "
-        "Name another",
-        "output-unwritable",
-    )

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from statistics import median
 
 from npu_profiler.queries.intervals import Gap
 from npu_profiler.queries.overview import Overview
@@ -114,7 +115,7 @@ def _step_lines(steps: Sequence[Step]) -> list[str]:
         lines.append(
             _line(
                 f"{kind}s",
-                f"{count:,}, median {format_ms(times[len(times) // 2])}, "
+                f"{count:,}, median {format_ms(round(median(times)))}, "
                 f"{format_ms(times[0])} to {format_ms(times[-1])}",
             )
         )

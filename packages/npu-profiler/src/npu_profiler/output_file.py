@@ -1,0 +1,61 @@
+"""Files that users name for what is made: asked before the work whether they can be written.
+
+A trace, which grows, is `trace_file.py`'s; tables of several files are `tables/files.py`'s.
+"""
+
+import tempfile
+from pathlib import Path
+
+from npu_profiler.errors import TraceError
+
+__all__ = ["check_writable", "unwritable", "write_bytes"]
+
+
+def check_writable(name: str | Path, what: str) -> Path:
+    """Returns the path of a file that can be written; asked before the work whose result it takes.
+
+    Args:
+        name: The file.
+        what: What it is to be, as errors call it.
+
+    Raises:
+        TraceError: [output-unwritable] The directory is not there or takes no file, or it is
+            itself a directory.
+    """
+    path = Path(name)
+    if path.is_dir():
+        raise TraceError(
+            f"{what}: must be a file; got the directory {path}. Name a file in it",
+            "output-unwritable",
+        )
+    try:
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}."):
+            pass
+    except OSError as error:
+        raise TraceError(
+            f"{what}: its directory must be there and writable; got {path} ({error.strerror}). "
+            "Name another",
+            "output-unwritable",
+        ) from None
+    return path
+
+
+def write_bytes(path: Path, content: bytes, what: str) -> None:
+    """Writes a whole file.
+
+    Raises:
+        TraceError: [output-unwritable] It cannot be written.
+    """
+    try:
+        path.write_bytes(content)
+    except OSError as error:
+        raise unwritable(path, what, error) from None
+
+
+def unwritable(path: Path, what: str, error: OSError) -> TraceError:
+    """What to raise where writing failed."""
+    return TraceError(
+        f"{what}: must be a place that can be written; got {path} ({error.strerror or error}). "
+        "Name another",
+        "output-unwritable",
+    )
