@@ -105,9 +105,39 @@ def test_annotation_keeps_a_name_that_json_must_escape(recording):
 
 
 def test_op_under_way_at_the_end_is_not_recorded(recording):
+    @torch.library.custom_op("npu_runtime_tests::end", mutates_args=())
+    def end(x: torch.Tensor) -> torch.Tensor:
+        recording.stop()
+        return x.sin()
+
+    recording.start()
+    end(torch.ones(2).cos())
+    found = slices(recording.take())
+    assert "aten::cos" in found
+    assert not {"npu_runtime_tests::end", "aten::sin"} & found.keys()
+
+
+def test_annotation_under_way_ends_with_the_recording(recording):
+    with torch.profiler.record_function("began before"):
+        recording.start()
+        with torch.profiler.record_function("outer"):
+            with torch.profiler.record_function("inner"):
+                torch.ones(2).sin()
+                recording.stop()
+                torch.ones(2).cos()
+    found = slices(recording.take())
+    assert {"outer", "inner", "aten::sin"} <= found.keys()
+    assert not {"began before", "aten::cos"} & found.keys()
+    outer, inner, sine = found["outer"], found["inner"], found["aten::sin"]
+    assert outer["ts"] <= inner["ts"] <= sine["ts"] <= sine["ts"] + sine["dur"]
+    assert sine["ts"] + sine["dur"] <= inner["ts"] + inner["dur"] <= outer["ts"] + outer["dur"]
+
+
+def test_annotation_that_ended_with_a_recording_is_not_in_the_next(recording):
     recording.start()
     with torch.profiler.record_function("open"):
         recording.stop()
+        recording.take()
         recording.start()
         torch.ones(2).sin()
     found = slices(recording.take())

@@ -106,10 +106,10 @@ class Windows {
 at::Tensor number_as(const at::Scalar& number, c10::ScalarType dtype);
 at::Tensor number_as(const at::Tensor& tensor, c10::ScalarType dtype);
 
-// Runs `kernel` and tells listeners.
+// Runs `kernel` and tells listeners that want kernels.
 template <typename HostCode>
 void run_observed(const char* name, const HostCode& kernel) {
-  const bool is_observed = observe::is_enabled();
+  const bool is_observed = observe::are_kernels_wanted();
   const std::int64_t start_ns = is_observed ? observe::now_ns() : 0;
   kernel();
   if (C10_UNLIKELY(is_observed)) observe::emit_span("kernel", name, start_ns, observe::now_ns());

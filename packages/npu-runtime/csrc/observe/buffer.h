@@ -66,8 +66,8 @@ struct Drained {
 
 // Begins to keep records for a listener, or ends it and forgets what it has not taken.
 NPU_API void set_listening(Listener listener, bool is_on);
-// Whether Python's listeners are told of kernels, of which there is one for each op.
-NPU_API void set_kernels_wanted(bool is_wanted) noexcept;
+// Whether Python's listeners want kernels; torch's profiler always does.
+NPU_API void set_kernels_wanted(bool is_wanted);
 NPU_API Drained drain(Listener listener);
 
 }  // namespace npu::observe

@@ -15,6 +15,7 @@ namespace npu::observe {
 
 namespace detail {
 std::atomic<unsigned> listeners{0};
+std::atomic<bool> are_kernels_wanted{false};
 }  // namespace detail
 
 namespace {
@@ -24,14 +25,24 @@ constexpr std::size_t kMostRecords = 1U << 20U;
 constexpr std::size_t kPieceRecords = 1024;
 constexpr std::int64_t kSampleNs = 100'000;
 
-std::atomic<bool> are_kernels_wanted{true};
+std::atomic<bool> do_python_listeners_want_kernels{true};
 
-// What one counter did since its latest record.
-struct Sampled {
-  Record latest;
-  Record highest;
-  std::int64_t recorded_ns = 0;
-  double recorded_value = 0;
+// What a counter was, and where it was counted.
+struct Point {
+  std::int64_t ns;
+  std::int64_t thread_id;
+  double value;
+};
+
+// What one counter did since its latest record. Ops count memory twice each, so that between
+// records only points are kept.
+struct Counter {
+  const std::string* category;
+  const std::string* name;
+  c10::DeviceIndex device_index;
+  Point highest{};
+  Point latest{};
+  Point recorded{};
   bool has_latest = false;
 };
 
@@ -39,7 +50,7 @@ struct Buffer {
   std::mutex mutex;
   Drained python;
   Drained kineto;
-  std::vector<Sampled> counters;
+  std::vector<Counter> counters;
 };
 
 // Never destroyed: a thread may emit while the process ends.
@@ -68,41 +79,61 @@ bool is_listening(Listener listener) {
   return (detail::listeners.load(std::memory_order_relaxed) & listener) != 0;
 }
 
-Sampled& counter_of(Buffer& in, const Record& record) {
-  for (Sampled& counter : in.counters) {
-    const Record& known = counter.latest;
-    if (known.name == record.name && known.category == record.category &&
-        known.device_index == record.device_index) {
+Counter& counter_of(Buffer& in, std::string_view category, std::string_view name,
+                    c10::DeviceIndex device_index) {
+  for (Counter& counter : in.counters) {
+    if (counter.device_index == device_index && *counter.name == name &&
+        *counter.category == category) {
       return counter;
     }
   }
-  in.counters.push_back({.latest = record, .highest = record});
+  in.counters.push_back(
+      {.category = intern(category), .name = intern(name), .device_index = device_index});
   return in.counters.back();
 }
 
-// Records what a counter did in between: its highest value if that stands out, and its latest.
-void settle(Drained& to, Sampled& counter) {
-  if (!std::exchange(counter.has_latest, false)) return;
-  if (counter.highest.value > std::max(counter.recorded_value, counter.latest.value)) {
-    push(to, counter.highest);
-  }
-  push(to, counter.latest);
-  counter.recorded_ns = counter.latest.start_ns;
-  counter.recorded_value = counter.latest.value;
+void record(Drained& to, Counter& counter, const Point& point) {
+  push(to, {.is_span = false,
+            .is_enqueued = false,
+            .arg_count = 0,
+            .device_index = counter.device_index,
+            .stream = -1,
+            .category = counter.category,
+            .name = counter.name,
+            .start_ns = point.ns,
+            .duration_ns = 0,
+            .thread_id = point.thread_id,
+            .value = point.value,
+            .origin = {},
+            .args = {}});
+  counter.recorded = point;
 }
 
-void sample(Buffer& in, const Record& record) {
-  Sampled& counter = counter_of(in, record);
-  if (record.start_ns - counter.recorded_ns >= kSampleNs) {
-    settle(in.python, counter);
-    push(in.python, record);
-    counter.recorded_ns = record.start_ns;
-    counter.recorded_value = record.value;
+// Records what a counter did in between: its highest value if that stands out, and its latest.
+void settle(Drained& to, Counter& counter) {
+  if (!std::exchange(counter.has_latest, false)) return;
+  if (counter.highest.value > std::max(counter.recorded.value, counter.latest.value)) {
+    record(to, counter, counter.highest);
+  }
+  record(to, counter, counter.latest);
+}
+
+void sample(Drained& to, Counter& counter, const Point& point) {
+  if (point.ns - counter.recorded.ns >= kSampleNs) {
+    settle(to, counter);
+    record(to, counter, point);
     return;
   }
-  if (!counter.has_latest || record.value > counter.highest.value) counter.highest = record;
-  counter.latest = record;
+  if (!counter.has_latest || point.value > counter.highest.value) counter.highest = point;
+  counter.latest = point;
   counter.has_latest = true;
+}
+
+// To be called with the buffer's lock, when what it depends on has changed.
+void decide_on_kernels() {
+  const bool are_wanted = is_listening(kKineto) ||
+                          (is_listening(kPython) && do_python_listeners_want_kernels);
+  detail::are_kernels_wanted.store(are_wanted, std::memory_order_relaxed);
 }
 
 }  // namespace
@@ -121,16 +152,14 @@ std::int64_t now_ns() noexcept {
       .count();
 }
 
-void set_kernels_wanted(bool is_wanted) noexcept {
-  are_kernels_wanted.store(is_wanted, std::memory_order_relaxed);
+void set_kernels_wanted(bool is_wanted) {
+  const std::lock_guard lock(buffer().mutex);
+  do_python_listeners_want_kernels = is_wanted;
+  decide_on_kernels();
 }
 
 void emit_span(const Span& span, std::initializer_list<Arg> args) {
   if (!is_enabled()) return;
-  if (!are_kernels_wanted.load(std::memory_order_relaxed) && !is_listening(kKineto) &&
-      span.category == "kernel") {
-    return;
-  }
   const Origin emitter = origin_at(span.start_ns);
   Record record{.is_span = true,
                 .is_enqueued = span.origin != nullptr,
@@ -160,23 +189,11 @@ void emit_counter(std::string_view category, std::string_view name, double value
                   c10::DeviceIndex device_index) {
   // torch's profiler hears of memory from torch itself.
   if (!is_listening(kPython)) return;
-  const Origin emitter = here();
-  const Record record{.is_span = false,
-                      .is_enqueued = false,
-                      .arg_count = 0,
-                      .device_index = device_index,
-                      .stream = -1,
-                      .category = intern(category),
-                      .name = intern(name),
-                      .start_ns = emitter.time_ns,
-                      .duration_ns = 0,
-                      .thread_id = emitter.thread_id,
-                      .value = value,
-                      .origin = emitter,
-                      .args = {}};
+  const Point point{.ns = now_ns(), .thread_id = thread_id(), .value = value};
   Buffer& to = buffer();
   const std::lock_guard lock(to.mutex);
-  if (is_listening(kPython)) sample(to, record);
+  if (!is_listening(kPython)) return;
+  sample(to.python, counter_of(to, category, name, device_index), point);
 }
 
 void set_listening(Listener listener, bool is_on) {
@@ -187,13 +204,14 @@ void set_listening(Listener listener, bool is_on) {
   detail::listeners.fetch_xor(listener, std::memory_order_relaxed);
   (listener == kPython ? of.python : of.kineto) = {};
   if (listener == kPython) of.counters.clear();
+  decide_on_kernels();
 }
 
 Drained drain(Listener listener) {
   Buffer& from = buffer();
   const std::lock_guard lock(from.mutex);
   if (listener == kPython) {
-    for (Sampled& counter : from.counters)
+    for (Counter& counter : from.counters)
       settle(from.python, counter);
   }
   return std::exchange(listener == kPython ? from.python : from.kineto, {});

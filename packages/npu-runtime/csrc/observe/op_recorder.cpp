@@ -41,6 +41,7 @@ struct Frame {
   Ticks start;
   Ticks in_children;
   std::uint32_t window;
+  OpKind kind;
   bool is_recursive;
 };
 
@@ -131,6 +132,17 @@ bool is_open(const Thread& thread, const std::string* name) {
   return false;
 }
 
+OpKind kind_of(at::RecordScope scope) {
+  switch (scope) {
+    case at::RecordScope::BACKWARD_FUNCTION:
+      return OpKind::kBackward;
+    case at::RecordScope::USER_SCOPE:
+      return OpKind::kAnnotation;
+    default:
+      return OpKind::kOp;
+  }
+}
+
 std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& op) {
   Thread* const thread = this_thread();
   if (thread == nullptr) return nullptr;
@@ -139,8 +151,9 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& op) {
   const std::uint32_t now = window.load(std::memory_order_relaxed);
   const bool has_place = thread->depth < kMostDepth;
   std::unique_ptr<OpenOp> open;
-  if (!has_place || op.scope() == at::RecordScope::USER_SCOPE) open = std::make_unique<OpenOp>();
-  const Frame frame{&op, name, now_ticks(), 0, now, is_recursive};
+  const OpKind kind = kind_of(op.scope());
+  if (!has_place || kind == OpKind::kAnnotation) open = std::make_unique<OpenOp>();
+  const Frame frame{&op, name, now_ticks(), 0, now, kind, is_recursive};
   if (open != nullptr) open->frame = frame;
   if (has_place) thread->frames[thread->depth++] = frame;
   return open;
@@ -158,15 +171,15 @@ const Frame* leave(Thread& thread, const at::RecordFunction& op, Ticks end) {
   return &left;
 }
 
-OpKind kind_of(at::RecordScope scope) {
-  switch (scope) {
-    case at::RecordScope::BACKWARD_FUNCTION:
-      return OpKind::kBackward;
-    case at::RecordScope::USER_SCOPE:
-      return OpKind::kAnnotation;
-    default:
-      return OpKind::kOp;
-  }
+FinishedOp finished_op(const Frame& frame, Ticks end) {
+  return {.name = frame.name,
+          .start = frame.start,
+          .end = end,
+          .in_children = frame.in_children,
+          .sequence = -1,
+          .forward_thread = 0,
+          .kind = frame.kind,
+          .is_recursive = frame.is_recursive};
 }
 
 void on_end(const at::RecordFunction& op, at::ObserverContext* context) {
@@ -180,15 +193,22 @@ void on_end(const at::RecordFunction& op, at::ObserverContext* context) {
   }
   const std::uint32_t now = window.load(std::memory_order_relaxed);
   if (frame->window != now || !is_recording(now)) return;
-  const OpKind kind = kind_of(op.scope());
-  thread->finished.push({.name = frame->name,
-                         .start = frame->start,
-                         .end = end,
-                         .in_children = frame->in_children,
-                         .sequence = op.seqNr(),
-                         .forward_thread = kind == OpKind::kBackward ? op.forwardThreadId() : 0,
-                         .kind = kind,
-                         .is_recursive = frame->is_recursive});
+  FinishedOp finished = finished_op(*frame, end);
+  finished.sequence = op.seqNr();
+  if (frame->kind == OpKind::kBackward) finished.forward_thread = op.forwardThreadId();
+  thread->finished.push(finished);
+}
+
+// For the end of a recording: the step that ends it may be an annotation of the calling thread.
+void end_annotations(Thread& of) {
+  const Ticks end = now_ticks();
+  const std::uint32_t now = window.load(std::memory_order_relaxed);
+  for (std::size_t depth = of.depth; depth > 0; --depth) {
+    const Frame& frame = of.frames[depth - 1];
+    if (depth > 1) of.frames[depth - 2].in_children += end - frame.start;
+    if (frame.window == now && frame.kind == OpKind::kAnnotation)
+      of.finished.push(finished_op(frame, end));
+  }
 }
 
 OpRecord record_of(const FinishedOp& op, const OpClock& clock) {
@@ -236,7 +256,10 @@ void start_ops() {
 
 void stop_ops() {
   const std::lock_guard lock(switching);
-  if (is_recording(window.load(std::memory_order_relaxed))) ++window;
+  if (is_recording(window.load(std::memory_order_relaxed))) {
+    if (Thread* const thread = this_thread()) end_annotations(*thread);
+    ++window;
+  }
   if (handle != 0) at::removeCallback(std::exchange(handle, 0));
 }
 

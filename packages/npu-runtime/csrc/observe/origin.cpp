@@ -45,11 +45,6 @@ ThreadStacks& stacks() noexcept {
   return of_thread;
 }
 
-std::int64_t thread_id() noexcept {
-  thread_local const auto id = static_cast<std::int64_t>(syscall(SYS_gettid));
-  return id;
-}
-
 }  // namespace
 
 void begin_window() noexcept {
@@ -71,6 +66,11 @@ std::uint32_t next_work_id() noexcept {
   // Torch numbers its ops from 1, and takes an event of ours with an op's number for that op.
   constexpr std::uint32_t kFirst = 1U << 30U;
   return kFirst | (latest_work_id.fetch_add(1, std::memory_order_relaxed) & (kFirst - 1));
+}
+
+std::int64_t thread_id() noexcept {
+  thread_local const auto id = static_cast<std::int64_t>(syscall(SYS_gettid));
+  return id;
 }
 
 Origin origin_at(std::int64_t time_ns) noexcept {

@@ -19,6 +19,9 @@ void leave(Scope scope) noexcept;
 // A number that no other piece of work of this process has, and no op of torch's. Fits an int32.
 std::uint32_t next_work_id() noexcept;
 
+// The operating system's number of the calling thread.
+std::int64_t thread_id() noexcept;
+
 // The calling thread, for work that it asked for at `time_ns`.
 Origin origin_at(std::int64_t time_ns) noexcept;
 

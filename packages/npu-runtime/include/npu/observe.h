@@ -18,10 +18,16 @@ namespace npu::observe {
 namespace detail {
 // One bit for each kind of listener that is there now.
 NPU_API extern std::atomic<unsigned> listeners;
+NPU_API extern std::atomic<bool> are_kernels_wanted;
 }  // namespace detail
 
 inline bool is_enabled() noexcept {
   return detail::listeners.load(std::memory_order_relaxed) != 0;
+}
+
+// Whether one of the listeners wants spans of "kernel", of which there is one for each op.
+inline bool are_kernels_wanted() noexcept {
+  return detail::are_kernels_wanted.load(std::memory_order_relaxed);
 }
 
 // Nanoseconds since the Unix epoch, the clock of every event.

@@ -60,7 +60,7 @@ class OpRecording:
         _C.start_ops()
 
     def stop(self) -> None:
-        """Ends it; ops that are under way are not recorded."""
+        """Ends it, and the annotations that this thread is in; ops under way are not recorded."""
         _C.stop_ops()
 
     def take(self) -> OpPiece:
