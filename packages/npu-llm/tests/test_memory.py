@@ -64,6 +64,10 @@ def test_cache_by_token_and_context(monkeypatch):
     per_token = cache_bytes_per_token(FACTS, PRECISIONS["bfloat16"])
     assert per_token == 2 * 22 * 4 * 64 * 2
     assert cache_bytes_per_token(FACTS, PRECISIONS["float32"]) == 2 * per_token
+    # 64 bytes and a scale and a zero point, of keys and of values.
+    assert cache_bytes_per_token(FACTS, PRECISIONS["int8"], "u8") == 2 * 22 * 4 * (64 + 8)
+    small = estimate(FACTS, PRECISIONS["int8"], max_context=10, kv_cache="u8")
+    assert small.cache_bytes == 10 * 2 * 22 * 4 * 72
     need = estimate(FACTS, PRECISIONS["int4"], max_context=2000)
     assert (need.context, need.cache_bytes) == (2000, 2000 * per_token)
     assert estimate(FACTS, PRECISIONS["int4"]).context == 1024

@@ -27,7 +27,7 @@ from npu_llm.facts import ModelFacts, read_facts
 from npu_llm.fixed_path import fixed_path
 from npu_llm.memory import check_disk, check_memory
 from npu_llm.pipelines import DynamicPipeline, Pipeline, PipelineName, StaticPipeline
-from npu_llm.precision import Precision, compile_options
+from npu_llm.precision import KvCache, Precision, compile_options
 from npu_llm.progress import Progress, ProgressListener
 from npu_llm.source import ModelSource, find_source
 from npu_llm.static_layout import StaticSizes
@@ -38,6 +38,7 @@ __all__ = [
     "LoadReport",
     "Prepared",
     "check_context",
+    "check_kv_cache",
     "fill_entry",
     "load_pipeline",
     "prepare",
@@ -91,6 +92,7 @@ def prepare(
     precision: Precision,
     pipeline: PipelineName,
     max_context: int | None = None,
+    kv_cache: KvCache | None = None,
     cache_dir: Path | None = None,
     gguf_file: str | None = None,
     trust_remote_code: bool = False,
@@ -104,6 +106,7 @@ def prepare(
         precision: of weights and arithmetic.
         pipeline: which one is to run it.
         max_context: tokens that prompt and answer may have; what the model was made for by default.
+        kv_cache: what keys and values are kept as; None for what the arithmetic is done in.
         cache_dir: the compile cache; that of the settings by default.
         gguf_file: which GGUF file of a folder.
         trust_remote_code: whether model code inside the checkpoint may run.
@@ -113,8 +116,9 @@ def prepare(
     Raises:
         MemoryNeedError: [memory-need] when it does not fit.
         CacheError: [disk-need] when the cache has no room for it.
-        OptionError: [max-context], see check_context.
+        OptionError: [max-context], [static-kv-cache], see check_context and check_kv_cache.
     """
+    check_kv_cache(kv_cache, pipeline)
     progress = Progress(on_progress)
     here = surroundings()
     root = cache_dir or read_settings().cache_dir
@@ -130,8 +134,9 @@ def prepare(
         bound = facts.context_length if entry is None else entry.model_context
         check_context(source.name, max_context, bound)
         check_memory(
-            source.name, facts, precision, max_context=max_context, is_built=entry is not None
-        )
+            source.name, facts, precision,
+            max_context=max_context, kv_cache=kv_cache, is_built=entry is not None,
+        )  # fmt: skip
         if entry is None:
             check_disk(source.name, facts, precision, root)
     found = entry is not None
@@ -146,7 +151,7 @@ def prepare(
         assert entry is not None, "an entry that was just written is there"
     build_time_s = 0.0 if found else time.perf_counter() - started
     with progress.stage("compile"):
-        entry = replace(entry, max_context=max_context)
+        entry = replace(entry, max_context=max_context, kv_cache=kv_cache)
         loaded = load_pipeline(entry, entry.compiled)
     report = LoadReport(
         from_cache=found and loaded.program.loaded_from_cache,
@@ -174,12 +179,27 @@ def check_context(name: str, max_context: int | None, bound: int | None) -> None
     )
 
 
+def check_kv_cache(kv_cache: KvCache | None, pipeline: PipelineName) -> None:
+    """Checks that a pipeline can keep keys and values as a user wants.
+
+    Raises:
+        OptionError: [static-kv-cache] for the static one.
+    """
+    if kv_cache is not None and pipeline == "static":
+        raise OptionError(
+            "kv_cache: must be left away in the static pipeline, which keeps keys and values as "
+            f"they are computed; got {kv_cache}. Leave it away, or pass "
+            'pipeline="dynamic".',
+            code="static-kv-cache",
+        )
+
+
 def load_pipeline(entry: Entry, form: CompiledForm) -> Pipeline:
     """Loads an entry's programs; compiles them where the compiled form is absent or does not fit.
 
     Of a static pipeline the program for one token is loaded, the others when they are needed.
     """
-    options = compile_options(entry.precision)
+    options = compile_options(entry.precision, entry.kv_cache)
     if layer_recording.is_wanted():
         layer_recording.tell_origins(entry.name, entry.origins)
     layout = entry.static_layout

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from npu_llm.errors import CacheError
-from npu_llm.precision import PRECISIONS, Precision
+from npu_llm.precision import PRECISIONS, KvCache, Precision
 from npu_llm.slots import Relocation
 from npu_llm.static_layout import StaticLayout
 
@@ -96,11 +96,13 @@ class Entry:
         about: what its writer recorded.
         max_context: tokens that prompt and answer may have, where a user set fewer than the model
             was made for.
+        kv_cache: what keys and values are kept as, where a user asked for it.
     """
 
     folder: Path
     about: Mapping[str, Any]
     max_context: int | None = None
+    kv_cache: KvCache | None = None
 
     @property
     def name(self) -> str:
@@ -151,8 +153,10 @@ class Entry:
 
     @property
     def compiled(self) -> CompiledForm:
-        """The compiled form beside the program."""
-        return CompiledForm(self.folder)
+        """The compiled form beside the program; one for each way to keep keys and values."""
+        if self.kv_cache is None:
+            return CompiledForm(self.folder)
+        return CompiledForm(self.folder / f"kv-{self.kv_cache}")
 
     @property
     def has_tokenizer(self) -> bool:

@@ -19,6 +19,8 @@ from npu_llm.errors import OptionError
 
 __all__ = ["EvaluationResult", "default_text", "evaluate", "read_text"]
 
+_CACHED_TOKENS = 32
+
 
 @dataclass(frozen=True)
 class EvaluationResult:
@@ -30,6 +32,7 @@ class EvaluationResult:
         tokens: how many the text has.
         window: tokens per call.
         stride: tokens from one window to the next.
+        kv_cache: what keys and values were kept as; None for what the arithmetic is done in.
     """
 
     precision: str
@@ -37,6 +40,7 @@ class EvaluationResult:
     tokens: int
     window: int
     stride: int
+    kv_cache: str | None = None
 
     def loss(self, exact: EvaluationResult) -> float:
         """By how much the perplexity is above another's: 0.01 for 1 %."""
@@ -51,7 +55,9 @@ def evaluate(
     Args:
         model: an NPUModelForCausalLM that has a tokenizer.
         text: at least one window of tokens.
-        window: tokens per call; each is scored with those before it in its window.
+        window: tokens per call; each is scored with those before it in its window. A model whose
+            keys and values are kept in fewer bits reads it in pieces, as one step uses its own
+            keys and values before they are kept.
         stride: tokens from one window to the next; by default the window, without overlap.
 
     Raises:
@@ -75,8 +81,13 @@ def evaluate(
         found: torch.Tensor = model(part, use_cache=False).logits
         return found
 
-    value = perplexity(logits, tokens, window=window, stride=step)
-    return EvaluationResult(model.precision.name, value, len(tokens), window, step)
+    def logits_by_cache(part: torch.Tensor) -> torch.Tensor:
+        cache, pieces = model.new_cache(), part.split(_CACHED_TOKENS, dim=1)
+        return torch.cat([model(piece, past_key_values=cache).logits for piece in pieces], dim=1)
+
+    is_plain = model.kv_cache is None
+    value = perplexity(logits if is_plain else logits_by_cache, tokens, window=window, stride=step)
+    return EvaluationResult(model.precision.name, value, len(tokens), window, step, model.kv_cache)
 
 
 def default_text() -> str:

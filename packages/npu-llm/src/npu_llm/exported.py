@@ -20,6 +20,7 @@ from npu_llm.build import (
     LoadReport,
     Prepared,
     check_context,
+    check_kv_cache,
     fill_entry,
     load_pipeline,
     surroundings,
@@ -31,7 +32,7 @@ from npu_llm.errors import ModelError, OptionError
 from npu_llm.facts import ModelFacts, read_facts
 from npu_llm.memory import check_disk, check_memory
 from npu_llm.pipelines import PipelineName, choose_pipeline
-from npu_llm.precision import Precision, compile_options, parse_precision
+from npu_llm.precision import KvCache, Precision, compile_options, parse_precision
 from npu_llm.progress import Progress, ProgressListener
 from npu_llm.source import find_source
 
@@ -139,6 +140,7 @@ def prepare_exported(
     precision: Precision | None = None,
     pipeline: PipelineName | None = None,
     max_context: int | None = None,
+    kv_cache: KvCache | None = None,
     cache_dir: Path | None = None,
     on_progress: ProgressListener | None = None,
 ) -> Prepared:
@@ -149,12 +151,14 @@ def prepare_exported(
         precision: what a user asked for; None for that of the folder.
         pipeline: what a user asked for; None for that of the folder.
         max_context: tokens that prompt and answer may have.
+        kv_cache: what keys and values are kept as; None for what the arithmetic is done in.
         cache_dir: where another compiled form is kept, should the folder's not serve.
         on_progress: see npu_llm.progress.
 
     Raises:
         ModelError: [exported-damaged], see open_exported.
-        OptionError: [exported-dtype] when the precision is not that of the folder, [max-context].
+        OptionError: [exported-dtype] when the precision is not that of the folder, [max-context],
+            [static-kv-cache].
         MemoryNeedError: [memory-need] when it does not fit.
     """
     progress = Progress(on_progress)
@@ -173,15 +177,19 @@ def prepare_exported(
                 code="exported-pipeline",
             )
         check_context(entry.name, max_context, entry.model_context)
+        check_kv_cache(kv_cache, entry.pipeline)
         facts = ModelFacts(**entry.about["facts"])
-        check_memory(entry.name, facts, entry.precision, max_context=max_context, is_built=True)
+        check_memory(
+            entry.name, facts, entry.precision,
+            max_context=max_context, kv_cache=kv_cache, is_built=True,
+        )  # fmt: skip
+        entry = replace(entry, max_context=max_context, kv_cache=kv_cache)
         reason = _why_not_its_form(entry)
     form = entry.compiled
     if reason is not None:
         cache = CompileCache(cache_dir or read_settings().cache_dir)
         form = cache.compiled_form(_form_key(entry))
     with progress.stage("compile"):
-        entry = replace(entry, max_context=max_context)
         loaded = load_pipeline(entry, form)
     program = loaded.program
     report = LoadReport(
@@ -197,7 +205,7 @@ def prepare_exported(
 
 def _made_with(entry: Entry) -> dict[str, Any]:
     """What the compiled form of an entry depends on, here."""
-    return {**surroundings(), "options": compile_options(entry.precision)}
+    return {**surroundings(), "options": compile_options(entry.precision, entry.kv_cache)}
 
 
 def _why_not_its_form(entry: Entry) -> str | None:

@@ -18,7 +18,7 @@ from npu_llm.build import Prepared, prepare
 from npu_llm.errors import OptionError
 from npu_llm.exported import is_exported, prepare_exported
 from npu_llm.pipelines import choose_pipeline
-from npu_llm.precision import parse_precision
+from npu_llm.precision import parse_kv_cache, parse_precision
 from npu_llm.progress import ProgressListener
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ def make_ready(
     dtype: str | torch.dtype | None = None,
     max_context: int | None = None,
     pipeline: str | None = None,
+    kv_cache: str | None = None,
     device: str | torch.device | None = None,
     cache_dir: str | Path | None = None,
     gguf_file: str | None = None,
@@ -67,6 +68,7 @@ def make_ready(
 ) -> Prepared:
     """Makes a model ready to run; arguments and errors are those of from_pretrained."""
     precision = parse_precision(dtype)
+    kept_as = parse_kv_cache(kv_cache)
     if device is not None and torch.device(device).type != "npu":
         raise OptionError(
             f"device: the model runs on npu; got {device!r}. Leave it away, and choose what "
@@ -82,6 +84,7 @@ def make_ready(
             precision=None if dtype in (None, "auto") else precision,
             pipeline=None if pipeline in (None, "auto") else chosen,
             max_context=max_context,
+            kv_cache=kept_as,
             cache_dir=cache,
             on_progress=on_progress,
         )
@@ -91,6 +94,7 @@ def make_ready(
         precision=precision,
         pipeline=chosen,
         max_context=max_context,
+        kv_cache=kept_as,
         cache_dir=cache,
         gguf_file=gguf_file,
         trust_remote_code=trust_remote_code,

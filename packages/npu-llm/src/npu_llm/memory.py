@@ -13,7 +13,7 @@ from pathlib import Path
 
 from npu_llm.errors import CacheError, MemoryNeedError
 from npu_llm.facts import ModelFacts
-from npu_llm.precision import PRECISIONS, Precision, cache_dtype
+from npu_llm.precision import PRECISIONS, KvCache, Precision, cache_dtype
 
 __all__ = [
     "MemoryNeed",
@@ -32,6 +32,8 @@ _PROCESS_BYTES = 500_000_000
 _SHORT_CONTEXT = 1024
 # Of a group of 64 weights: 64 halves of a byte, a scale of 4 bytes, half a byte of zero point.
 _INT4_BYTES = 0.5 + 4.5 / 64
+# Scale and zero point of a token's keys, or values, in one head, in float32.
+_U8_BYTES = 8
 _GIGA = 1e9
 
 
@@ -78,14 +80,23 @@ def weights_bytes(facts: ModelFacts, precision: Precision) -> int:
     return int(matrices * per_element) + tied + rest * 4
 
 
-def cache_bytes_per_token(facts: ModelFacts, precision: Precision) -> int:
+def cache_bytes_per_token(
+    facts: ModelFacts, precision: Precision, kv_cache: KvCache | None = None
+) -> int:
     """Bytes of keys and values that one token leaves in all layers."""
-    element = cache_dtype(precision).itemsize
-    return 2 * facts.layers * facts.kv_heads * facts.head_dim * element
+    if kv_cache == "u8":
+        per_head = facts.head_dim + _U8_BYTES
+    else:
+        per_head = facts.head_dim * cache_dtype(precision).itemsize
+    return 2 * facts.layers * facts.kv_heads * per_head
 
 
 def estimate(
-    facts: ModelFacts, precision: Precision, *, max_context: int | None = None
+    facts: ModelFacts,
+    precision: Precision,
+    *,
+    max_context: int | None = None,
+    kv_cache: KvCache | None = None,
 ) -> MemoryNeed:
     """Estimates what a model needs.
 
@@ -94,6 +105,7 @@ def estimate(
         precision: of weights and arithmetic.
         max_context: tokens that must fit; None for a short chat, or less where the model was made
             for less.
+        kv_cache: what keys and values are kept as; None for what the arithmetic is done in.
     """
     bound = facts.context_length
     context = max_context or min(_SHORT_CONTEXT, bound or _SHORT_CONTEXT)
@@ -101,7 +113,7 @@ def estimate(
     largest = facts.vocabulary * facts.hidden_size
     return MemoryNeed(
         weights_bytes=weights,
-        cache_bytes=context * cache_bytes_per_token(facts, precision),
+        cache_bytes=context * cache_bytes_per_token(facts, precision, kv_cache),
         working_bytes=_PROCESS_BYTES,
         building_bytes=weights + 4 * (largest if facts.is_mapped else facts.parameters),
         context=context,
@@ -109,7 +121,13 @@ def estimate(
 
 
 def check_memory(
-    name: str, facts: ModelFacts, precision: Precision, *, max_context: int | None, is_built: bool
+    name: str,
+    facts: ModelFacts,
+    precision: Precision,
+    *,
+    max_context: int | None,
+    is_built: bool,
+    kv_cache: KvCache | None = None,
 ) -> None:
     """Refuses a model that does not fit.
 
@@ -119,11 +137,12 @@ def check_memory(
         precision: of weights and arithmetic.
         max_context: tokens that must fit, see estimate.
         is_built: whether the program is there already, so that nothing is converted.
+        kv_cache: see estimate.
 
     Raises:
         MemoryNeedError: [memory-need] with the figures and what would fit.
     """
-    need = estimate(facts, precision, max_context=max_context)
+    need = estimate(facts, precision, max_context=max_context, kv_cache=kv_cache)
     needed = need.running_bytes if is_built else need.first_start_bytes
     available = available_bytes()
     if needed <= available:

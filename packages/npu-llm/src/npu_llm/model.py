@@ -23,7 +23,7 @@ from npu_llm.errors import ContextError, OptionError
 from npu_llm.loading import make_ready
 from npu_llm.older_transformers import allow_host_tokens
 from npu_llm.pipelines import Pipeline, PipelineName
-from npu_llm.precision import Precision
+from npu_llm.precision import KvCache, Precision
 from npu_llm.progress import ProgressListener
 from npu_llm.step_cache import StepCache
 from npu_llm.step_inputs import step_inputs
@@ -88,6 +88,7 @@ class NPUModelForCausalLM(GenerationMixin):  # type: ignore[misc]
         dtype: str | torch.dtype | None = None,
         max_context: int | None = None,
         pipeline: str | None = None,
+        kv_cache: str | None = None,
         device: str | torch.device | None = None,
         cache_dir: str | Path | None = None,
         gguf_file: str | None = None,
@@ -107,6 +108,8 @@ class NPUModelForCausalLM(GenerationMixin):  # type: ignore[misc]
                 model was made for. Fewer need less memory.
             pipeline: "dynamic" for one program of all sizes, "static" for programs of fixed sizes,
                 as NPUs want them; by default what suits the device.
+            kv_cache: "u8" to keep keys and values in 8 bits, each token's of a head with a scale
+                of its own, in the dynamic pipeline; by default what the arithmetic is done in.
             device: None or "npu".
             cache_dir: where compiled models are kept; see npu_llm.config for the default.
             gguf_file: which GGUF file of a folder.
@@ -120,7 +123,8 @@ class NPUModelForCausalLM(GenerationMixin):  # type: ignore[misc]
             MemoryNeedError: when it does not fit into memory.
             CacheError: when the cache has no room for it.
             OptionError: for an unknown dtype, one that an exported folder does not have, another
-                device, or a max_context that the model was not made for.
+                device, a max_context that the model was not made for, or a kv_cache that the
+                pipeline does not have.
             CaptureError: when the architecture cannot run here.
             npu_runtime.errors.DeviceError: when the device asked for by NPU_DEVICE is absent.
         """
@@ -129,6 +133,7 @@ class NPUModelForCausalLM(GenerationMixin):  # type: ignore[misc]
             dtype=dtype,
             max_context=max_context,
             pipeline=pipeline,
+            kv_cache=kv_cache,
             device=device,
             cache_dir=cache_dir,
             gguf_file=gguf_file,
@@ -165,7 +170,8 @@ class NPUModelForCausalLM(GenerationMixin):  # type: ignore[misc]
     @property
     def cache_kind(self) -> str:
         """Which caches this model can take up: those of the same weights, pipeline and layout."""
-        return f"{self._entry.weights_digest} {self.pipeline} {self._entry.static_layout}"
+        entry = self._entry
+        return f"{entry.weights_digest} {self.pipeline} {entry.static_layout} {entry.kv_cache}"
 
     @property
     def dtype(self) -> torch.dtype:
@@ -176,6 +182,11 @@ class NPUModelForCausalLM(GenerationMixin):  # type: ignore[misc]
     def pipeline(self) -> PipelineName:
         """How its steps run: "dynamic" or "static"."""
         return self._pipeline.name
+
+    @property
+    def kv_cache(self) -> KvCache | None:
+        """What keys and values are kept as; None for what the arithmetic is done in."""
+        return self._entry.kv_cache
 
     @property
     def tokenizer(self) -> Any | None:

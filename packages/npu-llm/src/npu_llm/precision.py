@@ -7,6 +7,7 @@ dtype, npu_compiler.programs knows.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 
@@ -15,10 +16,13 @@ from npu_llm.errors import OptionError
 
 __all__ = [
     "DEFAULT_PRECISION",
+    "KV_CACHES",
     "PRECISIONS",
+    "KvCache",
     "Precision",
     "cache_dtype",
     "compile_options",
+    "parse_kv_cache",
     "parse_precision",
 ]
 
@@ -56,6 +60,9 @@ PRECISIONS: dict[str, Precision] = {
     "int4": Precision("int4", "int4", "bfloat16", torch.int8, _ACTIVATION_GROUP),
 }
 DEFAULT_PRECISION = "bfloat16"
+# What keys and values may be kept as where a user does not want what the arithmetic is done in.
+KvCache = Literal["u8"]
+KV_CACHES: tuple[KvCache, ...] = ("u8",)
 _HINTS = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 
 
@@ -82,13 +89,36 @@ def parse_precision(dtype: str | torch.dtype | None) -> Precision:
     )
 
 
-def compile_options(precision: Precision) -> dict[str, str]:
+def parse_kv_cache(kv_cache: str | None) -> KvCache | None:
+    """Returns what keys and values are to be kept as; None for what the arithmetic is done in.
+
+    Args:
+        kv_cache: what a user passed: a name of KV_CACHES, or None or "auto".
+
+    Raises:
+        OptionError: [unknown-kv-cache] for anything else.
+    """
+    if kv_cache in (None, "auto"):
+        return None
+    for known in KV_CACHES:
+        if kv_cache == known:
+            return known
+    raise OptionError(
+        f'kv_cache: must be "auto" or one of {", ".join(KV_CACHES)}; got {kv_cache!r}. Leave it '
+        "away for keys and values in the precision of the arithmetic.",
+        code="unknown-kv-cache",
+    )
+
+
+def compile_options(precision: Precision, kv_cache: KvCache | None = None) -> dict[str, str]:
     """OpenVINO's properties for a precision on the device that serves."""
     return programs.compile_options(
-        precision.compute, dynamic_quantization_group_size=precision.activation_group
+        precision.compute,
+        dynamic_quantization_group_size=precision.activation_group,
+        kv_cache=kv_cache,
     )
 
 
 def cache_dtype(precision: Precision) -> torch.dtype:
-    """What keys and values are kept in: what the device that serves computes in."""
+    """What keys and values are kept in by default: what the device that serves computes in."""
     return _HINTS[compile_options(precision)["INFERENCE_PRECISION_HINT"]]

@@ -25,6 +25,16 @@ def test_precisions_stand_side_by_side(in_process, text, tmp_path):
         assert said in out
 
 
+def test_cache_in_8_bits_stands_beside_the_exact_one(in_process, text, tmp_path):
+    file = tmp_path / "eval.json"
+    chosen = ("--dtype", "float32", "--kv-cache", "u8", "--json", str(file))
+    code, out, err = in_process("eval", *chosen, *text)
+    assert code == 0, err
+    assert "float32, kv-cache u8" in out
+    exact, small = json.loads(file.read_text())
+    assert (exact["kv_cache"], small["kv_cache"]) == (None, "u8")
+
+
 def test_text_of_the_package_serves_where_none_is_given(in_process):
     code, out, err = in_process("eval", "--dtype", "float32", "--compare", "none")
     assert code == 0, err

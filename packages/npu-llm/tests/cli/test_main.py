@@ -103,6 +103,11 @@ def test_context_that_the_model_was_not_made_for(in_process):
     assert_explained(result, "max-context", "256", "300")
 
 
+def test_cache_of_another_kind(in_process):
+    result = in_process("generate", "--kv-cache", "u4", "Hello")
+    assert_explained(result, "unknown-kv-cache", "u8", "u4")
+
+
 def test_memory_that_is_not_there(in_process, monkeypatch):
     monkeypatch.setattr("npu_llm.memory.available_bytes", lambda: 1000)
     assert_explained(in_process("generate", "Hello"), "memory-need", "GB are available")

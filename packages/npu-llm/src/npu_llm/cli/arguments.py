@@ -8,13 +8,13 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from npu_llm.precision import DEFAULT_PRECISION, PRECISIONS
+from npu_llm.precision import DEFAULT_PRECISION, KV_CACHES, PRECISIONS
 
 __all__ = ["add_generation", "add_model", "positive"]
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
-    """Adds --model, --dtype, --pipeline, --max-context and --cache-dir: which model, and how."""
+    """Adds --model and how it runs: --dtype, --pipeline, --max-context, --kv-cache, --cache-dir."""
     parser.add_argument(
         "--model",
         metavar="PATH",
@@ -38,6 +38,12 @@ def add_model(parser: argparse.ArgumentParser) -> None:
         type=positive,
         help="tokens that prompt and answer may have together (default: what the model was made "
         "for)",
+    )
+    parser.add_argument(
+        "--kv-cache",
+        metavar="DTYPE",
+        help=f"{', '.join(KV_CACHES)}, to keep keys and values in 8 bits (default: in what the "
+        "arithmetic is done in)",
     )
     parser.add_argument(
         "--cache-dir", metavar="DIR", type=Path, help="where compiled models are kept"

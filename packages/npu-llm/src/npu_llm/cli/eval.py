@@ -83,7 +83,8 @@ def _run(options: argparse.Namespace) -> int:
     results = []
     for name in compared:
         path = options.model if options.original is None else options.original
-        other = argparse.Namespace(**{**vars(options), "model": path, "dtype": name})
+        changed = {"model": path, "dtype": name, "kv_cache": None}
+        other = argparse.Namespace(**{**vars(options), **changed})
         results.append(_measure(other, text))
     results.append(_measure(options, text))
     last = results[-1]
@@ -115,7 +116,8 @@ def _print(results: Sequence[Any], *, has_exact: bool) -> None:
     if has_exact:
         table.add_column("loss", justify="right")
     for number, one in enumerate(results):
-        cells = [one.precision, f"{one.perplexity:.3f}"]
+        name = one.precision + (f", kv-cache {one.kv_cache}" if one.kv_cache else "")
+        cells = [name, f"{one.perplexity:.3f}"]
         if has_exact:
             cells.append(f"{one.loss(first):+.2%}" if number else "")
         table.add_row(*cells)

@@ -18,7 +18,7 @@ from npu_llm.cli.streamer import AnswerStreamer
 from npu_llm.errors import ModelError, OptionError
 from npu_llm.exported import is_exported
 from npu_llm.loading import load
-from npu_llm.precision import parse_precision
+from npu_llm.precision import parse_kv_cache, parse_precision
 from npu_llm.source import DEFAULT_WEIGHTS, find_installed_weights, find_source
 
 __all__ = ["be_quiet", "figures", "generation_options", "start"]
@@ -39,6 +39,7 @@ def start(options: argparse.Namespace, display: Display, *, needs_tokenizer: boo
             temperature that is not above 0.
     """
     parse_precision(options.dtype)
+    parse_kv_cache(options.kv_cache)
     temperature = getattr(options, "temperature", None)  # bench and eval have none
     if temperature is not None and not temperature > 0:
         raise OptionError(
@@ -62,6 +63,7 @@ def start(options: argparse.Namespace, display: Display, *, needs_tokenizer: boo
             dtype=options.dtype,
             pipeline=options.pipeline,
             max_context=options.max_context,
+            kv_cache=options.kv_cache,
             cache_dir=options.cache_dir,
             on_progress=listener,
         )
