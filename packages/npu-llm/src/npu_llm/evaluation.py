@@ -82,7 +82,7 @@ def evaluate(
         return found
 
     def logits_by_cache(part: torch.Tensor) -> torch.Tensor:
-        cache, pieces = model.new_cache(), part.split(_CACHED_TOKENS, dim=1)
+        cache, pieces = model.new_cache(), torch.split(part, _CACHED_TOKENS, dim=1)
         return torch.cat([model(piece, past_key_values=cache).logits for piece in pieces], dim=1)
 
     is_plain = model.kv_cache is None

@@ -131,8 +131,8 @@ void sample(Drained& to, Counter& counter, const Point& point) {
 
 // To be called with the buffer's lock, when what it depends on has changed.
 void decide_on_kernels() {
-  const bool are_wanted = is_listening(kKineto) ||
-                          (is_listening(kPython) && do_python_listeners_want_kernels);
+  const bool are_wanted =
+      is_listening(kKineto) || (is_listening(kPython) && do_python_listeners_want_kernels);
   detail::are_kernels_wanted.store(are_wanted, std::memory_order_relaxed);
 }
 

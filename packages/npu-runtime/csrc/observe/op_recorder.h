@@ -37,8 +37,8 @@ struct DrainedOps {
 
 // Begins to record; a second call does nothing.
 NPU_API void start_ops();
-// Ends it, and with it the annotations that the calling thread is in; ops that are under way are not
-// recorded. What was recorded can still be drained.
+// Ends it, and with it the annotations that the calling thread is in; ops that are under way are
+// not recorded. What was recorded can still be drained.
 NPU_API void stop_ops();
 NPU_API DrainedOps drain_ops();
 
