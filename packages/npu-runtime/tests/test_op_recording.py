@@ -120,11 +120,11 @@ def test_op_under_way_at_the_end_is_not_recorded(recording):
 def test_annotation_under_way_ends_with_the_recording(recording):
     with torch.profiler.record_function("began before"):
         recording.start()
-        with torch.profiler.record_function("outer"):
-            with torch.profiler.record_function("inner"):
-                torch.ones(2).sin()
-                recording.stop()
-                torch.ones(2).cos()
+        annotation = torch.profiler.record_function
+        with annotation("outer"), annotation("inner"):
+            torch.ones(2).sin()
+            recording.stop()
+            torch.ones(2).cos()
     found = slices(recording.take())
     assert {"outer", "inner", "aten::sin"} <= found.keys()
     assert not {"began before", "aten::cos"} & found.keys()
