@@ -1,6 +1,8 @@
 // What torch sees of device memory: the allocator of PrivateUse1, the block header's owner rules,
 // PoolScope's hand-over from CPU to npu. Where blocks come from is pool.cpp.
 #include <algorithm>
+#include <memory>
+#include <vector>
 
 #include <c10/core/Allocator.h>
 
@@ -17,6 +19,7 @@
 #include "npu/host_access.h"
 #include "npu/observe.h"
 #include "npu/process.h"
+#include "observe/counter.h"
 #include "stream/sanitizer.h"
 #include "stream/stream_state.h"
 
@@ -28,6 +31,17 @@ namespace memory {
 
 namespace {
 
+// Of the bytes that are allocated on a device.
+observe::Counter& counter(c10::DeviceIndex device_index) {
+  static const auto* const all = [] {
+    auto* const made = new std::vector<std::unique_ptr<observe::Counter>>;
+    for (c10::DeviceIndex i = 0; i < device_count(); ++i)
+      made->push_back(std::make_unique<observe::Counter>("memory", "allocated_bytes", i));
+    return made;
+  }();
+  return *(*all)[static_cast<std::size_t>(device_index)];
+}
+
 // Tells profilers and observers of `bytes` more (or, below zero, less) at `data`. Called after the
 // pool has counted them, so that the totals agree.
 void report(void* data, std::int64_t bytes, const Pool& from) {
@@ -35,10 +49,8 @@ void report(void* data, std::int64_t bytes, const Pool& from) {
   const c10::Device device(c10::DeviceType::PrivateUse1, from.device_index());
   c10::reportMemoryUsageToProfiler(data, bytes, from.allocated_bytes(), from.reserved_bytes(),
                                    device);
-  if (observe::is_enabled()) {
-    observe::emit_counter("memory", "allocated_bytes", static_cast<double>(from.allocated_bytes()),
-                          from.device_index());
-  }
+  if (observe::is_enabled())
+    counter(from.device_index()).set(static_cast<double>(from.allocated_bytes()));
 }
 
 }  // namespace

@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include <c10/util/FunctionRef.h>
+
 #include "npu/export.h"
 #include "npu/observe.h"
 
@@ -60,6 +62,9 @@ class RecordList {
 };
 
 struct Drained {
+  // Counts what does not fit: a listener that never drains must not fill the memory.
+  void push(const Record& record);
+
   RecordList records;
   std::size_t dropped = 0;  // records that did not fit since the last drain
 };
@@ -69,5 +74,8 @@ NPU_API void set_listening(Listener listener, bool is_on);
 // Whether Python's listeners want kernels; torch's profiler always does.
 NPU_API void set_kernels_wanted(bool is_wanted);
 NPU_API Drained drain(Listener listener);
+
+// Runs `body` with the lock and the records for Python, or with nullptr where nobody listens there.
+void with_python_records(c10::function_ref<void(Drained*)> body);
 
 }  // namespace npu::observe

@@ -105,9 +105,4 @@ class ScopedSpan {
   Span span_;
 };
 
-// The value of a counter, for example ("memory", "allocated_bytes", 4096, 0). Sampled: of the
-// values within a tenth of a millisecond the first, the highest and the last are kept.
-NPU_API void emit_counter(std::string_view category, std::string_view name, double value,
-                          c10::DeviceIndex device_index = -1);
-
 }  // namespace npu::observe
