@@ -18,7 +18,7 @@ def prompt(length=13):
 
 
 def same_beginning(got, plain):
-    """Whether all of `plain` is there: 4.57's prompt lookup can go a token or two beyond the end."""
+    """Whether all of `plain` is there: 4.57's prompt lookup may give a token or two more."""
     return got[:, : plain.shape[1]].tolist() == plain.tolist()
 
 
