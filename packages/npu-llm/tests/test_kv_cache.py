@@ -41,7 +41,8 @@ def test_beams_and_forgotten_tokens_work_on_it(small):
     after = scores(small, cache, torch.tensor([[4, 6]]))
     fresh = small.new_cache()
     scores(small, fresh, PROMPT)
-    torch.testing.assert_close(after, scores(small, fresh, torch.tensor([[4, 6]])))
+    expected = scores(small, fresh, torch.tensor([[4, 6]]))
+    torch.testing.assert_close(after, expected, rtol=0, atol=1e-3)
 
 
 def test_each_way_starts_from_the_compile_cache_beside_the_other(small, llama):
