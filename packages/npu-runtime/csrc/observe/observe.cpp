@@ -23,7 +23,7 @@ namespace {
 constexpr std::size_t kMostRecords = 1U << 20U;
 constexpr std::size_t kPieceRecords = 1024;
 
-std::atomic<bool> do_python_listeners_want_kernels{true};
+bool do_python_listeners_want_kernels = true;  // with the buffer's lock
 
 struct Buffer {
   std::mutex mutex;

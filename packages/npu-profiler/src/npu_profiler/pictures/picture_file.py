@@ -44,6 +44,5 @@ def write_picture(path: Path, svg: str) -> None:
     Raises:
         TraceError: [output-unwritable] It cannot be written.
     """
-    write_bytes(
-        path, (_PAGE.format(picture=svg) if path.suffix == ".html" else svg).encode(), "picture"
-    )
+    content = _PAGE.format(picture=svg) if path.suffix == ".html" else svg
+    write_bytes(path, content.encode(), "picture")
