@@ -17,6 +17,11 @@ def main(arguments):
         raise InputError("subject: a rule; got this. Do that.", "a-code")
     if kind == "interrupt":
         raise KeyboardInterrupt
+    if kind == "rich":  # as rich.console does
+        try:
+            raise BrokenPipeError
+        except BrokenPipeError:
+            raise SystemExit(1)
     if kind == "flood":
         for _ in range(100_000):
             print("line")
@@ -50,6 +55,14 @@ def test_an_error_of_the_platform_is_a_sentence(part, capsys):
 def test_an_interrupt_is_no_traceback(part, capsys):
     assert run_command("tool", SUBCOMMANDS, ["part", "interrupt"]) == 130
     assert capsys.readouterr().err == "\ntool part: interrupted\n"
+
+
+def test_an_exit_because_a_reader_has_gone_has_its_code(part):
+    code = (
+        "import sys; from npu_runtime.commands import *\n"
+        "sys.exit(run_command('tool', {'part': Subcommand('the_part', '')}, ['part', 'rich']))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], cwd=part, check=False).returncode == 141
 
 
 @pytest.mark.parametrize("arguments, code", [([], 2), (["--help"], 0), (["-h"], 0)], ids=str)

@@ -106,3 +106,10 @@ def test_events_time_and_streams_are_the_default_one():
     assert torch.npu.current_stream().device == torch.device("npu:0")
     with torch.npu.stream(torch.npu.current_stream()):
         torch.npu.current_stream().synchronize()
+
+
+@pytest.mark.parametrize("device", ["float8", "npu:-1", "", "\0", "x" * 100_000, 2**31, 1.5, []])
+def test_what_names_no_device_is_one_sentence(device):
+    with pytest.raises(ValueError, match=r"name or an index; got .*\[device-type\]") as caught:
+        torch.npu.memory_allocated(device)
+    assert len(str(caught.value)) < 300

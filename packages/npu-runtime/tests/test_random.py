@@ -78,3 +78,16 @@ def test_seeding_opens_no_device_and_counts_for_the_first_use(run_python):
         "print(torch.equal(first, torch.rand(3, generator=torch.Generator().manual_seed(12))))\n"
     )
     assert done.stdout.split() == ["False", "True"], done.stderr
+
+
+@pytest.mark.parametrize("seed", [2**64, -(2**63) - 1, 10**30])
+def test_seed_that_64_bits_do_not_hold(seed):
+    for function in (torch.npu.manual_seed, torch.npu.manual_seed_all):
+        with pytest.raises(ValueError, match="a whole number of 64 bits") as caught:
+            function(seed)
+        assert caught.value.code == "seed-range"
+
+
+def test_a_text_is_no_seed():
+    with pytest.raises(TypeError, match=r"seed must be int; got b'7'. .*\[argument-kind\]"):
+        torch.npu.manual_seed(b"7")

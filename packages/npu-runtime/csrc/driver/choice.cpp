@@ -23,6 +23,8 @@ struct Choice {
   Settings settings;
   const npu_driver* table = nullptr;
   std::string error;
+  std::string refusal_code;  // not empty: no driver is to be opened
+  std::string refusal;
   std::atomic<bool> is_decided{false};
   std::atomic<bool> is_open{false};
 };
@@ -138,6 +140,11 @@ void configure(Settings settings) {
   choice().settings = std::move(settings);
 }
 
+void refuse(std::string code, std::string message) {
+  choice().refusal_code = std::move(code);
+  choice().refusal = std::move(message);
+}
+
 const npu_driver* built_in_table(std::string_view name) noexcept {
   if (name == "openvino") return openvino::driver_table();
   if (name == "sim") return sim::driver_table();
@@ -146,6 +153,7 @@ const npu_driver* built_in_table(std::string_view name) noexcept {
 
 const npu_driver* table_or_null() noexcept {
   Choice& state = choice();
+  if (!state.refusal_code.empty()) return nullptr;
   if (!state.is_decided.load(std::memory_order_acquire)) {
     // Not under the flag: looking runs Python code, and a thread that holds Python's lock may be
     // waiting for the flag.
@@ -164,8 +172,11 @@ bool is_open() noexcept {
 
 const npu_driver& table() {
   if (const npu_driver* found = table_or_null()) return *found;
+  const Choice& state = choice();
+  if (!state.refusal_code.empty())
+    throw Error(ErrorKind::kInput, state.refusal_code, state.refusal);
   throw Error(ErrorKind::kDevice, "device-absent",
-              "npu: no device can serve: " + choice().error +
+              "npu: no device can serve: " + state.error +
                   ". Choose one that is there with NPU_DEVICE, or run \"npu-runtime info\".");
 }
 

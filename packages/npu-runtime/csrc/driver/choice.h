@@ -32,6 +32,10 @@ struct Settings {
 // environment.
 NPU_API void configure(Settings settings);
 
+// No driver is opened: every use of a device throws Error [code] with this message. Called before
+// any use, when a setting is wrong.
+NPU_API void refuse(std::string code, std::string message);
+
 // The driver, opened at first use. Throws npu::Error [device-absent] when there is none; the same
 // error again at every later call, since a process keeps one choice.
 NPU_API const npu_driver& table();

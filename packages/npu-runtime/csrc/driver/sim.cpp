@@ -1,6 +1,7 @@
 // The simulated device's memory (one file mapped twice: the device's view is always open, the
 // host's only inside windows), and its table: the OpenVINO driver's, with work on the stream's own
-// thread and with failures where tests plant them (sim_faults.cpp).
+// thread, with failures where tests plant them (sim_faults.cpp) and with wrong values where they
+// ask for them (sim_flips.cpp).
 #include "driver/sim.h"
 
 #include <fcntl.h>
@@ -20,6 +21,7 @@
 #include "driver/host_streams.h"
 #include "driver/openvino.h"
 #include "driver/sim_faults.h"
+#include "driver/sim_flips.h"
 
 namespace npu::sim {
 namespace {
@@ -166,12 +168,25 @@ npu_status memory_copy(npu_stream* stream, void* to, const void* from, std::size
   });
 }
 
+npu_status request_create(npu_program* program, npu_request** request) {
+  NPU_SIM_FAULT(request_create);
+  const npu_status status = base().request_create(program, request);
+  if (status == NPU_OK) note_request(*request, program);
+  return status;
+}
+
+void request_destroy(npu_request* request) {
+  forget_request(request);
+  base().request_destroy(request);
+}
+
 npu_status request_run(npu_request* request, npu_stream* stream, npu_done done, void* context) {
   return work(stream, done, context, [=]() -> npu_status {
     NPU_SIM_FAULT(request_run);
     // On the stream's own thread OpenVINO needs no stream; it finds this one empty of other work.
     static thread_local npu_stream inner;
-    return base().request_run(request, &inner, nullptr, nullptr);
+    const npu_status status = base().request_run(request, &inner, nullptr, nullptr);
+    return status == NPU_OK ? flip_after_run(base(), request) : status;
   });
 }
 
@@ -247,7 +262,6 @@ npu_driver make_table() {
   NPU_SIM_FAULTY(program_port_count);
   NPU_SIM_FAULTY(program_port);
   NPU_SIM_FAULTY(program_property);
-  NPU_SIM_FAULTY(request_create);
   NPU_SIM_FAULTY(request_output);
   NPU_SIM_FAULTY(request_layers);
 #undef NPU_SIM_FAULTY
@@ -260,6 +274,8 @@ npu_driver make_table() {
   table.host_access_begin = host_access_begin;
   table.host_access_end = host_access_end;
   table.memory_copy = memory_copy;
+  table.request_create = request_create;
+  table.request_destroy = request_destroy;
   table.request_bind = request_bind;
   table.request_run = request_run;
   return table;

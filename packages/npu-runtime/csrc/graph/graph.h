@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -11,14 +12,25 @@
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/Stream.h>
 
+#include "graph/dependency.h"
 #include "npu/capture.h"
 #include "npu/export.h"
 #include "npu/program.h"
 
 namespace npu {
 
+// What a graph does about weights that change after the capture. A program may hold them as
+// constants, or read their memory.
+enum class Weights {
+  kRefuse,  // a replay is an error that names one
+  kFollow,  // programs read their memory: they are captured without constants
+};
+
 class NPU_API Graph {
  public:
+  explicit Graph(Weights weights = Weights::kRefuse) : weights_(weights) {}
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
   ~Graph();
 
   // Starts to record the programs that this thread runs. They run as well, so that values are at
@@ -30,8 +42,13 @@ class NPU_API Graph {
   void capture_begin(c10::MempoolId_t pool = {0, 0});
   void capture_end();
 
+  // Leaves the capture, and comes back to it, for work on the way that is not to be replayed.
+  void pause();
+  void resume();
+
   // Runs what was recorded, in order, on the current stream: it reads and writes the tensors of the
-  // capture.
+  // capture. Throws Error [capture-stale] when a tensor that a program holds as a constant has
+  // changed since, or one that it reads has other memory and the graph does not follow.
   void replay();
 
   // Forgets what was recorded, and lets go of its memory.
@@ -48,6 +65,12 @@ class NPU_API Graph {
   // The graph that this thread captures; nullptr when there is none.
   static Graph* capturing() noexcept;
 
+  bool follows_weights() const noexcept { return weights_ == Weights::kFollow; }
+
+  // Told during the capture, before or after the run: the program that runs now holds this tensor
+  // as a constant. `name` is for the error. Precondition: the tensor counts its versions.
+  void depends_on(std::string name, const at::Tensor& tensor);
+
   // A run during the capture.
   std::vector<at::Tensor> add(Program& program, const std::vector<at::Tensor>& inputs,
                               const GivenOutputs& outputs, c10::Device output_device);
@@ -58,10 +81,17 @@ class NPU_API Graph {
     program::Request request;
     std::vector<at::Tensor> inputs;
     std::vector<at::Tensor> outputs;
-    c10::Stream stream;  // of its latest run, which its next one must not meet
+    c10::Stream stream;                     // of its latest run, which its next one must not meet
+    std::vector<const void*> addresses[2];  // that inputs and outputs are bound to
+
+    void note_addresses();
   };
 
   void stop_capture();
+  void check_dependencies() const;
+  // Binds anew what has other memory, or throws.
+  void follow_memory(Node& node) const;
+  [[noreturn]] static void raise_moved(const Node& node);
   void release_pool() noexcept;
 
   bool is_captured_ = false;
@@ -69,6 +99,9 @@ class NPU_API Graph {
   c10::DeviceIndex pool_device_ = -1;
   c10::MempoolId_t pool_{0, 0};
   std::vector<Node> nodes_;
+  Weights weights_;
+  std::vector<graph::Dependency> dependencies_;
+  std::unordered_set<const c10::TensorImpl*> depended_on_;  // while it captures
 };
 
 }  // namespace npu

@@ -10,6 +10,7 @@
 #include "npu/device.h"
 #include "npu/observe.h"
 #include "npu/process.h"
+#include "program/index_checks.h"
 #include "program/ports.h"
 #include "program/request_pool.h"
 #include "program/run_lease.h"
@@ -104,6 +105,11 @@ std::vector<at::Tensor> Program::run(const std::vector<at::Tensor>& inputs,
   npu_request* const borrowed = request.get();
   return run_on(borrowed, inputs, outputs, output_device,
                 {.running = {}, .program = shared_from_this(), .request = std::move(request)});
+}
+
+void Program::check_indices(std::vector<IndexCheck> checks) {
+  program::check_ports(name_, checks, inputs_, outputs_);
+  index_checks_ = std::move(checks);
 }
 
 std::shared_ptr<Session> Program::session() {

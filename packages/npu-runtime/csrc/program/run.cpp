@@ -13,6 +13,7 @@
 #include "npu/process.h"
 #include "npu/program.h"
 #include "npu/stream.h"
+#include "program/index_checks.h"
 #include "program/layer_samples.h"
 #include "program/placement.h"
 #include "program/ports.h"
@@ -61,6 +62,10 @@ void collect_blocks(const std::vector<at::Tensor>& tensors, std::vector<Block*>&
   }
 }
 
+[[noreturn]] void raise_index(std::string violation) {
+  throw Error(ErrorKind::kIndex, "index-range", std::move(violation));
+}
+
 // Tells observers of a run, and of its layers where a request is given to read them from.
 void tell_run(const observe::Span& run, const std::string& device, const npu_program* program,
               npu_request* request) {
@@ -75,10 +80,12 @@ void tell_run(const observe::Span& run, const std::string& device, const npu_pro
 class EnqueuedRun final : public stream::PendingWork {
  public:
   EnqueuedRun(Program& program, npu_request* request, stream::StreamState& stream,
-              std::vector<Block*> blocks, RunLease lease)
+              std::vector<Block*> blocks, std::vector<program::CheckedIndices> checks,
+              RunLease lease)
       : PendingWork(stream, std::move(blocks)),
         program_(program),
         request_(request),
+        checks_(std::move(checks)),
         lease_(std::move(lease)) {}
 
   const observe::Origin& origin() const noexcept { return origin_; }
@@ -100,11 +107,29 @@ class EnqueuedRun final : public stream::PendingWork {
          .origin = &origin_},
         program_.device_name(), program_.program_,
         status == NPU_OK && program_.requests_->layer_sampler().count_run() ? request_ : nullptr);
+    keep_violation(status == NPU_OK);
     if (status == NPU_OK) lease_.give_back(*program_.requests_);
+  }
+
+  // Of a run that failed only what it was given can be looked at; that may be why.
+  void keep_violation(bool has_outputs) {
+    try {
+      for (const program::CheckedIndices& check : checks_) {
+        if (!has_outputs && program::needs_outputs(*check.check)) continue;
+        if (auto violation = check.find_violation(program_.name())) {
+          stream().keep_error(ErrorKind::kIndex, "index-range", *std::move(violation));
+          return;
+        }
+      }
+    } catch (const Error& error) {  // the driver does not let the host at the memory
+      stream().keep_error(error.kind(), "driver-call", error.message());
+    }
   }
 
   Program& program_;
   npu_request* request_;  // the lease's, or that of a session or graph which the lease keeps
+  // What the blocks hold; the descriptions are the program's, which the lease keeps.
+  std::vector<program::CheckedIndices> checks_;
   RunLease lease_;
   observe::Origin origin_ = observe::here();
 };
@@ -144,15 +169,37 @@ void Program::start(npu_request* request, const std::vector<at::Tensor>& inputs,
   };
   sanitizer::on_program(stream, name_, inputs, results);
   if (program::place_run(facts) == program::Placement::kInline) {
+    if (!index_checks_.empty()) {
+      if (!facts.is_stream_idle) stream.drain();  // the run would wait as well
+      auto violation = program::find_violation(name_, index_checks_, inputs, results, false);
+      if (violation.has_value()) {
+        lease.give_back(*requests_);
+        raise_index(*std::move(violation));
+      }
+    }
     run_inline(request, stream, results, output_device);
     lease.give_back(*requests_);
+    if (!index_checks_.empty()) {
+      auto violation = program::find_violation(name_, index_checks_, inputs, results, true);
+      if (violation.has_value()) raise_index(*std::move(violation));
+    }
     return;
+  }
+  std::vector<program::CheckedIndices> later;
+  for (const IndexCheck& index_check : index_checks_) {
+    const program::CheckedIndices checked(index_check, inputs, results);
+    if (program::needs_outputs(index_check) || !checked.is_idle()) {
+      later.push_back(checked);
+    } else if (auto violation = checked.find_violation(name_)) {
+      lease.give_back(*requests_);
+      raise_index(*std::move(violation));
+    }
   }
   std::vector<Block*> blocks;
   blocks.reserve(inputs.size() + results.size());
   collect_blocks(inputs, blocks);
   collect_blocks(results, blocks);
-  enqueue(request, stream, std::move(blocks), std::move(lease));
+  enqueue(request, stream, std::move(blocks), std::move(later), std::move(lease));
 }
 
 std::vector<at::Tensor> Program::prepare_outputs(const GivenOutputs& outputs,
@@ -213,9 +260,9 @@ void Program::run_inline(npu_request* request, stream::StreamState& stream,
 }
 
 void Program::enqueue(npu_request* request, stream::StreamState& stream, std::vector<Block*> blocks,
-                      RunLease lease) {
-  auto work =
-      std::make_unique<EnqueuedRun>(*this, request, stream, std::move(blocks), std::move(lease));
+                      std::vector<program::CheckedIndices> checks, RunLease lease) {
+  auto work = std::make_unique<EnqueuedRun>(*this, request, stream, std::move(blocks),
+                                            std::move(checks), std::move(lease));
   const observe::Origin origin = work->origin();
   if (const npu_status status =
           driver::table().request_run(request, stream.native(), &stream::PendingWork::done,

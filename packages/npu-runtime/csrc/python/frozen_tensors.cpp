@@ -1,6 +1,6 @@
 // FrozenTensors: whether tensors still hold what they held, by version counter and address. Asked
 // at each call of a compiled model with hundreds of weights, hence native; what a change means is
-// the caller's knowledge.
+// the caller's knowledge. A graph that is captured hears of them here.
 #include "python/frozen_tensors.h"
 
 #include <cstdint>
@@ -11,6 +11,7 @@
 #include <c10/core/Storage.h>
 #include <torch/csrc/autograd/python_variable.h>
 
+#include "graph/graph.h"
 #include "npu/error.h"
 
 namespace npu::python {
@@ -36,12 +37,19 @@ struct State {
 
 class FrozenTensors {
  public:
-  FrozenTensors(std::vector<std::size_t> positions, const std::vector<at::Tensor>& tensors)
-      : positions_(std::move(positions)) {
+  FrozenTensors(std::vector<std::size_t> positions, const std::vector<at::Tensor>& tensors,
+                std::vector<std::string> names)
+      : positions_(std::move(positions)), names_(std::move(names)) {
     if (positions_.size() != tensors.size()) {
       throw Error(ErrorKind::kInput, "frozen-positions",
                   "npu_runtime.FrozenTensors: there must be one position per tensor; got " +
                       std::to_string(positions_.size()) + " positions and " +
+                      std::to_string(tensors.size()) + " tensors. Pass lists of equal length.");
+    }
+    if (!names_.empty() && names_.size() != positions_.size()) {
+      throw Error(ErrorKind::kInput, "frozen-positions",
+                  "npu_runtime.FrozenTensors: there must be one name per tensor, or none; got " +
+                      std::to_string(names_.size()) + " names and " +
                       std::to_string(tensors.size()) + " tensors. Pass lists of equal length.");
     }
     for (const at::Tensor& tensor : tensors) {
@@ -59,10 +67,13 @@ class FrozenTensors {
   const std::vector<std::size_t>& positions() const { return positions_; }
 
   bool is_current(const py::sequence& inputs) const {
+    Graph* graph = Graph::capturing();
+    if (graph != nullptr && graph->follows_weights()) return positions_.empty();
     const Py_ssize_t size = PySequence_Size(inputs.ptr());
     for (std::size_t i = 0; i < positions_.size(); ++i) {
       if (!holds(inputs, size, i)) return false;
     }
+    if (graph != nullptr) tell(*graph, inputs);
     return true;
   }
 
@@ -76,6 +87,15 @@ class FrozenTensors {
   }
 
  private:
+  // Precondition: they are current.
+  void tell(Graph& graph, const py::sequence& inputs) const {
+    for (std::size_t i = 0; i < positions_.size(); ++i) {
+      const py::object item = inputs[positions_[i]];
+      graph.depends_on(names_.empty() ? "input " + std::to_string(positions_[i]) : names_[i],
+                       THPVariable_Unpack(item.ptr()));
+    }
+  }
+
   bool holds(const py::sequence& inputs, Py_ssize_t size, std::size_t index) const {
     const auto position = static_cast<Py_ssize_t>(positions_[index]);
     if (position >= size) return false;
@@ -92,6 +112,7 @@ class FrozenTensors {
   }
 
   std::vector<std::size_t> positions_;
+  std::vector<std::string> names_;
   std::vector<State> states_;
   std::vector<c10::Storage> held_;
 };
@@ -100,8 +121,9 @@ class FrozenTensors {
 
 void bind_frozen_tensors(py::module_& module) {
   py::class_<FrozenTensors>(module, "FrozenTensors")
-      .def(py::init<std::vector<std::size_t>, const std::vector<at::Tensor>&>(),
-           py::arg("positions"), py::arg("tensors"))
+      .def(py::init<std::vector<std::size_t>, const std::vector<at::Tensor>&,
+                    std::vector<std::string>>(),
+           py::arg("positions"), py::arg("tensors"), py::arg("names") = std::vector<std::string>())
       .def_property_readonly("positions", &FrozenTensors::positions)
       .def("is_current", &FrozenTensors::is_current, py::arg("inputs"))
       .def("changed", &FrozenTensors::changed, py::arg("inputs"));

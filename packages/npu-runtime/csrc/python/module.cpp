@@ -39,6 +39,9 @@ void raise(const Error& error) {
     case ErrorKind::kInput:
       name = "InputError";
       break;
+    case ErrorKind::kIndex:
+      name = "IndexRangeError";
+      break;
   }
   const py::object type = py::module_::import("npu_runtime.errors").attr(name);
   const py::object instance = type(error.message(), error.code());
@@ -120,6 +123,7 @@ c10::DeviceIndex exchange_device_checked(c10::DeviceIndex device_index) {
 
 void bind_device(py::module_& module) {
   module.def("configure", &configure);
+  module.def("refuse_device", &driver::refuse);
   module.def("is_open", &driver::is_open);
   module.def("use_device", &use_device);
   module.def("check_process", &check_process);

@@ -75,6 +75,14 @@ void bind_program(py::module_& module) {
       .def_readonly("implementation", &LayerRecord::implementation)
       .def_readonly("duration_us", &LayerRecord::duration_us);
 
+  py::class_<IndexCheck>(module, "IndexCheck")
+      .def(py::init([](std::string what, std::size_t port, bool is_output,
+                       std::optional<std::int64_t> size, std::size_t size_port,
+                       std::optional<std::int64_t> size_dim, bool is_size_output, bool wraps) {
+        return IndexCheck{std::move(what), port,     is_output,      size,
+                          size_port,       size_dim, is_size_output, wraps};
+      }));
+
   using Release = py::call_guard<py::gil_scoped_release>;
   py::class_<Program, std::shared_ptr<Program>>(module, "Program")
       .def_static("load", &load)
@@ -89,6 +97,7 @@ void bind_program(py::module_& module) {
       .def_property_readonly("loaded_from_cache", &Program::loaded_from_cache)
       .def("get_property", &Program::property)
       .def("_run", &run<Program>, Release())
+      .def("check_indices", &Program::check_indices)
       .def("layers", &Program::layers, Release())
       .def("_session", &Program::session, Release());
 

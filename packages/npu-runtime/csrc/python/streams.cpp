@@ -3,6 +3,7 @@
 #include "python/streams.h"
 
 #include "driver/sim.h"
+#include "driver/sim_flips.h"
 #include "graph/graph.h"
 #include "npu/device.h"
 #include "npu/stream.h"
@@ -16,7 +17,14 @@ void bind_streams(py::module_& module) {
   using Release = py::call_guard<py::gil_scoped_release>;
 
   py::class_<Graph, std::shared_ptr<Graph>>(module, "Graph")
-      .def(py::init<>())
+      .def(py::init([](bool follows_weights) {
+             return std::make_shared<Graph>(follows_weights ? Weights::kFollow : Weights::kRefuse);
+           }),
+           py::arg("follows_weights") = false)
+      .def("pause", &Graph::pause)
+      .def("resume", &Graph::resume)
+      .def_property_readonly("follows_weights", &Graph::follows_weights)
+      .def("depends_on", &Graph::depends_on)
       .def("capture_begin", &Graph::capture_begin)
       .def("capture_end", &Graph::capture_end)
       .def("pool", &Graph::pool)
@@ -25,6 +33,7 @@ void bind_streams(py::module_& module) {
       .def("reset", &Graph::reset, Release())
       .def("__len__", &Graph::size);
   module.def("is_capturing", &is_capturing);
+  module.def("capturing_graph", &Graph::capturing, py::return_value_policy::reference);
 
   module.def(
       "drain",
@@ -45,6 +54,17 @@ void bind_streams(py::module_& module) {
                sim::inject_failure(std::move(call), static_cast<npu_status>(status), skip, times);
              });
   module.def("sim_clear", &sim::clear);
+  module.def("sim_begin_flips", &sim::begin_flips);
+  module.def("sim_end_flips", &sim::end_flips);
+  module.def("sim_flip_report", [] {
+    const sim::FlipReport report = sim::flip_report();
+    py::list flips;
+    for (const sim::Flip& flip : report.flips) {
+      flips.append(py::make_tuple(flip.run, flip.program, flip.output, flip.element, flip.bit,
+                                  flip.before, flip.after));
+    }
+    return py::make_tuple(report.runs, flips);
+  });
 }
 
 }  // namespace npu::python

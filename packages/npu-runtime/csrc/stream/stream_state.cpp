@@ -73,10 +73,12 @@ std::int64_t StreamState::note_end(std::int64_t queued_ns, std::int64_t end_ns) 
   return std::max(queued_ns, last_end_ns_.exchange(end_ns));
 }
 
-void StreamState::keep_error(std::string text) {
+void StreamState::keep_error(ErrorKind kind, const char* code, std::string text) {
   const std::lock_guard lock(mutex_);
   if (has_error_.load(std::memory_order_relaxed)) return;
   error_ = std::move(text);
+  error_kind_ = kind;
+  error_code_ = code;
   // Host code that would read the results must not take the fast path past this.
   detail::host_access_level.fetch_add(1, std::memory_order_acq_rel);
   has_error_.store(true, std::memory_order_release);
@@ -85,13 +87,17 @@ void StreamState::keep_error(std::string text) {
 void StreamState::raise_error() {
   if (!has_error_.load(std::memory_order_acquire)) return;
   std::string text;
+  ErrorKind kind{};
+  const char* code = "";
   {
     const std::lock_guard lock(mutex_);
     if (!has_error_.exchange(false)) return;
     text = std::exchange(error_, {});
+    kind = error_kind_;
+    code = error_code_;
     detail::host_access_level.fetch_sub(1, std::memory_order_acq_rel);
   }
-  throw Error(ErrorKind::kProgram, "program-run",
+  throw Error(kind, code,
               text + " It was enqueued earlier; set NPU_LAUNCH_BLOCKING=1 to see where.");
 }
 
@@ -106,8 +112,10 @@ PendingWork::PendingWork(StreamState& stream, std::vector<Block*> blocks)
 
 void PendingWork::done(void* context, npu_status status, const char* message) {
   auto* work = static_cast<PendingWork*>(context);
-  if (status != NPU_OK) work->stream_.keep_error(work->describe() + ": " + message + ".");
+  // The text is the driver's, and may not outlive what on_end calls.
+  const std::string failure = status == NPU_OK ? "" : work->describe() + ": " + message + ".";
   work->on_end(status);
+  if (status != NPU_OK) work->stream_.keep_error(ErrorKind::kProgram, "program-run", failure);
   work->release();
   delete work;
 }

@@ -10,6 +10,7 @@
 
 #include "npu/allocator.h"
 #include "npu/driver.h"
+#include "npu/error.h"
 #include "npu/export.h"
 
 namespace npu::stream {
@@ -41,7 +42,7 @@ class StreamState {
   // the one ahead of it ended. Called in the stream's order.
   std::int64_t note_end(std::int64_t queued_ns, std::int64_t end_ns) noexcept;
 
-  void keep_error(std::string text);
+  void keep_error(ErrorKind kind, const char* code, std::string text);
 
  private:
   const c10::DeviceIndex device_index_;
@@ -51,6 +52,8 @@ class StreamState {
   std::atomic<std::int64_t> last_end_ns_{0};
   std::atomic<bool> has_error_{false};
   std::string error_;
+  ErrorKind error_kind_ = ErrorKind::kProgram;
+  const char* error_code_ = "";
 };
 
 // A stream of a device. Precondition: the id is in [0, kStreams).
@@ -79,7 +82,8 @@ class PendingWork {
  private:
   // What failed, for an error's text.
   virtual std::string describe() const = 0;
-  // The work has ended; called once, on a thread of the driver's, before the blocks are let go.
+  // The work has ended; called once, on a thread of the driver's, before the blocks are let go. An
+  // error that it keeps tells more than that the work failed, and goes first.
   virtual void on_end(npu_status status) = 0;
 
   void release();

@@ -12,7 +12,7 @@
 
 namespace npu {
 
-enum class ErrorKind { kDevice, kDriver, kProgram, kInput };
+enum class ErrorKind { kDevice, kDriver, kProgram, kInput, kIndex };
 
 class NPU_API Error : public std::runtime_error {
  public:

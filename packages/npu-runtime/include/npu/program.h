@@ -30,6 +30,21 @@ struct Port {
   bool is_static;
 };
 
+// Indices that every run looks at: those in one of its inputs before it, or in one of its outputs
+// after it. An index is from 0, or from -size where negative ones count from the end, to size - 1.
+struct IndexCheck {
+  std::string what;  // whose indices, for messages
+  std::size_t port = 0;
+  bool is_output = false;
+  // The size of what is indexed: a number, a dimension of input `size_port`, or else the greatest
+  // element of that input or output.
+  std::optional<std::int64_t> size;
+  std::size_t size_port = 0;
+  std::optional<std::int64_t> size_dim;
+  bool is_size_output = false;
+  bool wraps = false;
+};
+
 // Where a program comes from: a file of the vendor's format, or its text with the weights.
 struct ProgramSource {
   std::string path;
@@ -60,6 +75,7 @@ class StreamState;
 
 namespace program {
 class RequestPool;
+struct CheckedIndices;
 struct RunLease;
 
 struct RequestDeleter {
@@ -89,6 +105,11 @@ class NPU_API Program : public std::enable_shared_from_this<Program> {
   // in the order of inputs(). Throws Error [program-input] or [program-run].
   std::vector<at::Tensor> run(const std::vector<at::Tensor>& inputs, const GivenOutputs& outputs,
                               c10::Device output_device);
+
+  // From now on each run raises Error [index-range] for an index out of range: at once, or, where
+  // it was enqueued and only its end tells, as errors of enqueued work are raised. Call it before
+  // the first run. Throws Error [program-input].
+  void check_indices(std::vector<IndexCheck> checks);
 
   // Layers of a latest run, when the program was loaded with profiling; empty otherwise.
   std::vector<LayerRecord> layers();
@@ -122,7 +143,7 @@ class NPU_API Program : public std::enable_shared_from_this<Program> {
   void run_inline(npu_request* request, stream::StreamState& stream,
                   std::vector<at::Tensor>& outputs, c10::Device output_device);
   void enqueue(npu_request* request, stream::StreamState& stream, std::vector<Block*> blocks,
-               program::RunLease lease);
+               std::vector<program::CheckedIndices> checks, program::RunLease lease);
   at::Tensor fetch_output(npu_request* request, std::size_t index, const at::Tensor& given,
                           c10::Device output_device) const;
   void note_duration(std::int64_t start_ns, std::int64_t end_ns);
@@ -135,6 +156,7 @@ class NPU_API Program : public std::enable_shared_from_this<Program> {
   npu_program* program_ = nullptr;
   std::vector<Port> inputs_;
   std::vector<Port> outputs_;
+  std::vector<IndexCheck> index_checks_;
   std::int64_t load_duration_ns_ = 0;
   std::int64_t inline_below_ns_ = 0;
   std::atomic<std::int64_t> mean_duration_ns_{0};

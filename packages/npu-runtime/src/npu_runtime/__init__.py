@@ -4,16 +4,25 @@ import torch  # noqa: F401  # before anything of ours: the extension module link
 
 from npu_runtime import observe, registration  # noqa: F401
 from npu_runtime._C import FrozenTensors, LayerRecord, Port
-from npu_runtime.errors import DeviceError, DriverError, InputError, NpuError, ProgramError
+from npu_runtime.errors import (
+    DeviceError,
+    DriverError,
+    IndexRangeError,
+    InputError,
+    NpuError,
+    ProgramError,
+)
 from npu_runtime.info import DeviceInfo, device_info
 from npu_runtime.kernels import load_kernels as _load_kernels
-from npu_runtime.program import Program, Session, load_program
+from npu_runtime.program import IndexCheck, Program, Session, load_program
 
 __all__ = [
     "DeviceError",
     "DeviceInfo",
     "DriverError",
     "FrozenTensors",
+    "IndexCheck",
+    "IndexRangeError",
     "InputError",
     "LayerRecord",
     "NpuError",

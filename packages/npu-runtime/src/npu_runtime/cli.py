@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 import torch
 
+from npu_command.endings import ENDINGS, end
 from npu_runtime import _C, doctor
 from npu_runtime.errors import NpuError
 from npu_runtime.info import device_info
@@ -34,7 +35,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for command in (info, examine):
         command.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args(arguments)
-    return _doctor(options.json) if options.command == "doctor" else _info(options.json)
+    try:
+        code = _doctor(options.json) if options.command == "doctor" else _info(options.json)
+        sys.stdout.flush()  # here, where a reader that has gone is caught
+        return code
+    except ENDINGS as error:
+        return end(f"npu-runtime {options.command}", error)
 
 
 def _doctor(as_json: bool) -> int:

@@ -7,19 +7,17 @@ A module is imported when its subcommand is called, so that none pays for anothe
 from __future__ import annotations
 
 import importlib
-import os
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 
+from npu_command.endings import ENDINGS, EXIT_BROKEN_PIPE, EXIT_ERROR, EXIT_INTERRUPTED, end
+from npu_command.interrupt import as_exception, end_at_once
 from npu_runtime.errors import NpuError
+from npu_runtime.refusal import refusal
 
 __all__ = ["EXIT_BROKEN_PIPE", "EXIT_ERROR", "EXIT_INTERRUPTED", "Subcommand", "run_command"]
-
-EXIT_ERROR = 2
-# As a shell counts a process that a signal ended: 128 and the signal's number.
-EXIT_INTERRUPTED = 130
-EXIT_BROKEN_PIPE = 141
 
 
 @dataclass(frozen=True)
@@ -29,10 +27,13 @@ class Subcommand:
     Attributes:
         module: name of a module with `main(arguments) -> exit code`.
         summary: what it does, for the list of subcommands.
+        runs_programs: whether it runs a program of its user, whose errors are its own and which
+            has Ctrl-C as an exception; elsewhere Ctrl-C ends the process.
     """
 
     module: str
     summary: str
+    runs_programs: bool = False
 
 
 def run_command(
@@ -46,9 +47,9 @@ def run_command(
         arguments: without the program's name; those of the process by default.
 
     Returns:
-        The exit code: the subcommand's own, 2 for a wrong call or an error of the platform, which
-        is explained on standard error, 130 after Ctrl-C, 141 when whoever reads standard output
-        has gone.
+        The exit code: the subcommand's own, 2 for a wrong call, an error of the platform or memory
+        that is not there, which is explained on standard error, 130 after Ctrl-C, 141 when whoever
+        reads standard output has gone.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     if not given or given[0] in ("-h", "--help"):
@@ -58,20 +59,29 @@ def run_command(
     if name not in subcommands:
         print(f"{program}: no command {name!r}.\n{_help(program, subcommands)}", file=sys.stderr)
         return EXIT_ERROR
+    if arguments is None:  # the process is this command
+        end_at_once(f"{program} {name}")
+    known = ENDINGS
     try:
-        code = int(importlib.import_module(subcommands[name].module).main(rest))
+        if (wrong := refusal()) is not None:
+            raise wrong
+        main = importlib.import_module(subcommands[name].module).main
+        if subcommands[name].runs_programs:
+            known = (KeyboardInterrupt, BrokenPipeError)
+        with as_exception() if subcommands[name].runs_programs else nullcontext():
+            code = int(main(rest))
+        known = ENDINGS  # the program has ended: what follows is ours
         sys.stdout.flush()  # here, where a reader that has gone is caught
         return code
     except NpuError as error:
         print(f"{program} {name}: {error}", file=sys.stderr)
         return EXIT_ERROR
-    except KeyboardInterrupt:
-        print(f"\n{program} {name}: interrupted", file=sys.stderr)
-        return EXIT_INTERRUPTED
-    except BrokenPipeError:
-        # Python would try to flush standard output once more at its end, and fail loudly.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_BROKEN_PIPE
+    except known as error:
+        return end(f"{program} {name}", error)
+    except SystemExit as leaving:
+        if isinstance(leaving.__context__, BrokenPipeError):  # so ends rich what it cannot write
+            return end(f"{program} {name}", leaving.__context__)
+        raise
 
 
 def _help(program: str, subcommands: Mapping[str, Subcommand]) -> str:

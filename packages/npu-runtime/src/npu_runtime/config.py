@@ -5,9 +5,13 @@ environment.
 """
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["RuntimeConfig", "config", "variables"]
+from npu_command.setting_values import read_file, read_flag
+from npu_runtime.errors import InputError
+
+__all__ = ["RuntimeConfig", "config", "problem", "variables"]
 
 
 @dataclass(frozen=True)
@@ -31,40 +35,49 @@ class RuntimeConfig:
             finds this process (``NPU_ATTACH=1``).
     """
 
-    device: str
-    driver: str
-    launch_blocking: bool
-    sanitizer: bool
-    memory_check: bool
-    oom_snapshot: str
+    device: str = ""
+    driver: str = ""
+    launch_blocking: bool = False
+    sanitizer: bool = False
+    memory_check: bool = False
+    oom_snapshot: str = ""
     profile_layers: bool = False
     attach: bool = False
 
     @classmethod
-    def from_environment(cls) -> "RuntimeConfig":
-        """The settings that the environment gives now."""
+    def from_environment(cls, environment: Mapping[str, str] | None = None) -> "RuntimeConfig":
+        """The settings that the environment gives now.
+
+        Raises:
+            InputError: A variable holds what it cannot have (code ``bad-setting``). Which devices
+                and drivers there are is not known here.
+        """
+        values = os.environ if environment is None else environment
+        snapshot = read_file(values, "NPU_OOM_SNAPSHOT", error=InputError)
         return cls(
-            device=_text("NPU_DEVICE"),
-            driver=_text("NPU_DRIVER"),
-            launch_blocking=_flag("NPU_LAUNCH_BLOCKING"),
-            sanitizer=_flag("NPU_SANITIZER"),
-            memory_check=_flag("NPU_MEMORY_CHECK"),
-            oom_snapshot=_text("NPU_OOM_SNAPSHOT"),
-            profile_layers=_flag("NPU_PROFILE_LAYERS"),
-            attach=_flag("NPU_ATTACH"),
+            device=values.get("NPU_DEVICE", "").strip(),
+            driver=values.get("NPU_DRIVER", "").strip(),
+            launch_blocking=bool(read_flag(values, "NPU_LAUNCH_BLOCKING", error=InputError)),
+            sanitizer=bool(read_flag(values, "NPU_SANITIZER", error=InputError)),
+            memory_check=bool(read_flag(values, "NPU_MEMORY_CHECK", error=InputError)),
+            oom_snapshot="" if snapshot is None else str(snapshot),
+            profile_layers=bool(read_flag(values, "NPU_PROFILE_LAYERS", error=InputError)),
+            attach=bool(read_flag(values, "NPU_ATTACH", error=InputError)),
         )
 
 
-def _text(name: str) -> str:
-    return os.environ.get(name, "").strip()
+def _read() -> tuple[RuntimeConfig, InputError | None]:
+    """The settings; the defaults and the error where one of them is wrong.
+
+    This is read while torch is imported, which must work in any environment.
+    """
+    try:
+        return RuntimeConfig.from_environment(), None
+    except InputError as error:
+        return RuntimeConfig(), error
 
 
-def _flag(name: str) -> bool:
-    """0, false, no, off and nothing are off; anything else is on."""
-    return _text(name).lower() not in ("", "0", "false", "no", "off")
-
-
-config = RuntimeConfig.from_environment()
+config, problem = _read()
 
 
 def variables(*prefixes: str) -> dict[str, str]:

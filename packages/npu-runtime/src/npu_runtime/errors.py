@@ -3,7 +3,16 @@
 What raises them is elsewhere; docs/reference/errors.md explains each code.
 """
 
-__all__ = ["DeviceError", "DriverError", "InputError", "NpuError", "ProgramError"]
+__all__ = [
+    "DeviceError",
+    "DriverError",
+    "FileAccessError",
+    "IndexRangeError",
+    "InputError",
+    "KindError",
+    "NpuError",
+    "ProgramError",
+]
 
 
 class NpuError(RuntimeError):
@@ -40,5 +49,20 @@ class ProgramError(NpuError):
     """A program could not be compiled, imported or run."""
 
 
+class IndexRangeError(NpuError, IndexError):
+    """An index in a program's input, or one that it computed, is out of range.
+
+    A RuntimeError and an IndexError at once: torch raises the one or the other, by the op.
+    """
+
+
 class InputError(NpuError, ValueError):
     """A value given by the caller breaks a rule that the message states."""
+
+
+class KindError(InputError, TypeError):
+    """An argument is of another kind than the signature says: a text for a tensor, say."""
+
+
+class FileAccessError(InputError):
+    """The system refuses a file or folder that the caller named."""

@@ -5,6 +5,7 @@ Building the models is npu-compiler's work; compiling and running is native (csr
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass
 from pathlib import Path
 
 import torch
@@ -13,9 +14,37 @@ from npu_runtime import _C, layer_recording
 from npu_runtime._C import LayerRecord, Port
 from npu_runtime.errors import InputError
 
-__all__ = ["Program", "Session", "load_program"]
+__all__ = ["IndexCheck", "Program", "Session", "load_program"]
 
 _PRECISION = "INFERENCE_PRECISION_HINT"
+
+
+@dataclass(frozen=True, kw_only=True)
+class IndexCheck:
+    """Indices that a program looks at in each run, see Program.check_indices.
+
+    An index is from 0, or from -size where ``wraps`` is set, to size - 1.
+
+    Attributes:
+        what: Whose indices, for messages: "an index of aten.embedding.default (model.py:12)".
+        port: The input that holds them, an integer tensor; or with ``is_output`` the output.
+        is_output: See above. Such indices are looked at after the run, others before it.
+        size: Of what is indexed, when it is a number.
+        size_port: Without a number: the input whose dimension ``size_dim`` it is. Without
+            ``size_dim`` its greatest element, or, with ``is_size_output``, that of the output.
+        size_dim: See above.
+        is_size_output: See above.
+        wraps: Whether negative indices count from the end.
+    """
+
+    what: str
+    port: int
+    is_output: bool = False
+    size: int | None = None
+    size_port: int = 0
+    size_dim: int | None = None
+    is_size_output: bool = False
+    wraps: bool = False
 
 
 class _Runner:
@@ -45,6 +74,7 @@ class _Runner:
         Raises:
             InputError: An input or a given output does not fit its port (code ``program-input``).
             ProgramError: The vendor's software failed (code ``program-run``).
+            IndexRangeError: An index is out of range (code ``index-range``); see check_indices.
         """
         if output_device is None:
             on_cpu = bool(inputs) and all(tensor.device.type == "cpu" for tensor in inputs)
@@ -107,6 +137,21 @@ class Program(_Runner):
     def loaded_from_cache(self) -> bool:
         """Whether a compiled blob from ``cache_dir`` served, so that nothing was compiled."""
         return self._native.loaded_from_cache
+
+    def check_indices(self, checks: Sequence[IndexCheck]) -> None:
+        """From now on each run raises for an index out of range, in place of reading anything.
+
+        Indices in inputs are looked at before the run. Where that would have to wait for work that
+        a stream has taken over, and for indices in outputs, the run's end tells: its error comes as
+        those of enqueued runs do, and the device stays as it is. Call it before the first run.
+
+        Args:
+            checks: What to look at. Threads, sessions and captured graphs share them.
+
+        Raises:
+            InputError: A port is not there, or holds no integers (code ``program-input``).
+        """
+        self._native.check_indices([_C.IndexCheck(*astuple(check)) for check in checks])
 
     def get_property(self, key: str) -> str:
         """A property of the compiled model as the vendor prints it; empty when it has none."""

@@ -12,13 +12,14 @@ import torch
 import torch.utils.backend_registration as backend_registration
 
 from npu_runtime import _C, distributed, npu
-from npu_runtime.config import config
+from npu_runtime.config import config, problem
 from npu_runtime.dlpack import register_dlpack_device
 from npu_runtime.drivers import find_vendor_drivers, openvino_library
 from npu_runtime.late_import import when_imported
 from npu_runtime.memory_check import install_memory_check, install_oom_snapshot
 from npu_runtime.observers import install_observers
 from npu_runtime.processes import register_reducers
+from npu_runtime.refusal import refuse_device
 
 __all__: list[str] = []
 
@@ -43,6 +44,8 @@ def _register() -> None:
         find_vendor_drivers,
         config.launch_blocking,
     )
+    if problem is not None:
+        refuse_device(problem)
     if config.sanitizer:
         _C.set_sanitizer(True)
     backend_registration.rename_privateuse1_backend("npu")

@@ -5,6 +5,7 @@ up is in npu_runtime/registration.py.
 """
 
 import importlib
+import sys
 import warnings
 
 __all__ = ["autoload"]
@@ -26,3 +27,13 @@ def autoload() -> None:
             RuntimeWarning,
             stacklevel=2,
         )
+        return
+    _warn_of_settings()
+
+
+def _warn_of_settings() -> None:
+    """Says now what every use of the device will say, where a setting is wrong."""
+    module = sys.modules.get("npu_runtime.refusal")  # absent where npu_runtime's import has begun
+    error = None if module is None else module.refusal()
+    if error is not None:
+        warnings.warn(f"npu: the device will not serve: {error}", RuntimeWarning, stacklevel=3)

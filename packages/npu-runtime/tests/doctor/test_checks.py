@@ -291,3 +291,11 @@ def test_nothing_serving_is_a_problem(healthy, asked, fix):
     result = checks.check_serving(machine)
     assert result.status is Status.PROBLEM
     assert fix in result.fix
+
+
+def test_a_wrong_setting_is_to_be_corrected_first(healthy):
+    serving = Serving("", "", "NPU_STRICT: 1 for on or 0 for off; got 'x'.", "bad-setting")
+    result = checks.check_serving(replace(healthy, serving=serving))
+    assert result.status is Status.PROBLEM
+    assert result.found.startswith("NPU_STRICT")
+    assert result.fix == "Correct this variable first."

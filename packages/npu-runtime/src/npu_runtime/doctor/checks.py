@@ -343,6 +343,8 @@ def check_compiler(machine: Machine) -> Check:
 def check_serving(machine: Machine) -> Check:
     """The outcome: what serves as npu."""
     serving, asked = machine.serving, machine.requested_device
+    if serving.code == "bad-setting":
+        return Check("npu", Status.PROBLEM, serving.reason, "Correct this variable first.")
     if not serving.device:
         return Check(
             "npu",

@@ -107,11 +107,13 @@ class Serving:
         device: OpenVINO's name of it, ``NPU``, ``GPU`` or ``CPU``; empty when nothing can serve.
         product: What it is.
         reason: Why it serves, or why nothing does.
+        code: Of the error that keeps it from serving; empty where it serves.
     """
 
     device: str
     product: str
     reason: str
+    code: str = ""
 
 
 @dataclass(frozen=True)

@@ -256,5 +256,5 @@ def _serving() -> Serving:
     try:
         info = device_info(0)
     except NpuError as error:
-        return Serving("", "", error.message)
+        return Serving("", "", error.message, error.code)
     return Serving(info.device, info.full_name, info.reason)

@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch.amp import autocast_mode, grad_scaler
 
+from npu_runtime.public_calls import public_call
+
 __all__ = [
     "GradScaler",
     "autocast",
@@ -57,6 +59,7 @@ class GradScaler(grad_scaler.GradScaler):
         enabled: Whether to scale at all.
     """
 
+    @public_call
     def __init__(
         self,
         init_scale: float = 2.0**16,
@@ -78,6 +81,7 @@ def get_autocast_dtype() -> torch.dtype:
     return torch.get_autocast_dtype("npu")
 
 
+@public_call
 def set_autocast_dtype(dtype: torch.dtype) -> None:
     """Sets what autocast computes in when no dtype is given, for this thread."""
     torch.set_autocast_dtype("npu", dtype)
@@ -88,6 +92,7 @@ def is_autocast_enabled() -> bool:
     return torch.is_autocast_enabled("npu")
 
 
+@public_call
 def set_autocast_enabled(enabled: bool) -> None:
     """Switches autocast for npu on or off, for this thread."""
     torch.set_autocast_enabled("npu", enabled)

@@ -168,7 +168,7 @@ def device_index(device: DeviceLike, *, optional: bool = False) -> int:
         InputError: It is a device of another type, or none at all (code ``device-type``).
     """
     if isinstance(device, str):
-        device = torch.device(device)
+        device = _parsed(device)
     if isinstance(device, torch.device):
         if device.type != "npu":
             raise InputError(
@@ -180,13 +180,33 @@ def device_index(device: DeviceLike, *, optional: bool = False) -> int:
     if device is None:
         return -1 if optional else _C.current_device()
     try:
-        return operator.index(device)
-    except TypeError:
-        raise InputError(
-            f"torch.npu: a device is a torch.device, its name or an index; got {device!r}. "
-            'Pass "npu", "npu:0" or an index.',
-            "device-type",
-        ) from None
+        index = operator.index(device)
+    except (TypeError, RuntimeError):  # RuntimeError: a tensor that is no number
+        raise _no_device(device) from None
+    if not -_INDEX_BOUND <= index < _INDEX_BOUND:
+        raise _no_device(device)
+    return index
+
+
+# Native code holds an index in 8 bits; what is beyond the devices there are, it says itself.
+_INDEX_BOUND = 128
+
+
+def _parsed(name: str) -> torch.device:
+    try:
+        return torch.device(name)
+    except (RuntimeError, UnicodeError):
+        raise _no_device(name) from None
+
+
+def _no_device(given: object) -> InputError:
+    shown = ascii(given)
+    shown = shown if len(shown) < 80 else f"{shown[:60]}... ({type(given).__name__})"
+    return InputError(
+        f"torch.npu: a device is a torch.device, its name or an index; got {shown}. "
+        'Pass "npu", "npu:0" or an index.',
+        "device-type",
+    )
 
 
 class device:

@@ -13,7 +13,7 @@ from torch.utils import _pytree
 from npu_runtime import _C
 from npu_runtime.errors import InputError
 
-__all__ = ["make_graphed_callables"]
+__all__ = ["follows_weights", "make_graphed_callables"]
 
 Graphable = torch.nn.Module | Callable[..., Any]
 PoolId = tuple[int, int]
@@ -26,6 +26,8 @@ def make_graphed_callables(
     num_warmup_iters: int = 3,
     allow_unused_input: bool = False,
     pool: PoolId | None = None,
+    *,
+    weights: str = "refuse",
 ) -> Any:
     """Returns callables whose forward and backward passes replay what is captured here.
 
@@ -41,10 +43,13 @@ def make_graphed_callables(
         num_warmup_iters: How many passes run before the capture, in which programs are compiled.
         allow_unused_input: Whether an input may have no part in the result; its gradient is None.
         pool: Where the captures' memory lies, as for ``NPUGraph.capture_begin``.
+        weights: What becomes of a weight that changes, as for ``NPUGraph``. It matters to programs
+            that hold weights, those of inference; training reads them at each pass.
 
     Raises:
         InputError: A module has hooks or trainable buffers, an argument is no tensor on npu, or
-            autocast keeps casts (code ``graphed-callable``).
+            autocast keeps casts (code ``graphed-callable``), or ``weights`` is neither word
+            (``capture-weights``). From a call: a weight has changed (``capture-stale``).
         RuntimeError: A pass has an op on the host (``capture-host-op``).
     """
     if torch.is_autocast_enabled("npu") and torch.is_autocast_cache_enabled():
@@ -52,8 +57,9 @@ def make_graphed_callables(
     many = callables if isinstance(callables, tuple) else (callables,)
     arguments = sample_args if isinstance(callables, tuple) else (sample_args,)
     shared = _C.new_memory_pool_id() if pool is None else pool
+    follows = follows_weights("torch.npu.make_graphed_callables", weights)
     passes = [
-        _Passes(function, given, num_warmup_iters, allow_unused_input)
+        _Passes(function, given, num_warmup_iters, allow_unused_input, follows)
         for function, given in zip(many, arguments, strict=True)
     ]
     for one in passes:
@@ -67,6 +73,21 @@ def make_graphed_callables(
     return graphed if isinstance(callables, tuple) else graphed[0]
 
 
+def follows_weights(subject: str, weights: str) -> bool:
+    """Whether a captured graph follows its weights: the argument of the two that capture.
+
+    Raises:
+        InputError: [capture-weights] for another word than the two.
+    """
+    if not isinstance(weights, str) or weights not in ("refuse", "follow"):
+        raise InputError(
+            f'{subject}: weights must be "refuse" or "follow"; got {weights!r}. '
+            "Omit it for an error when one changes.",
+            code="capture-weights",
+        )
+    return weights == "follow"
+
+
 def _refuse(rule: str, advice: str) -> None:
     raise InputError(f"torch.npu.make_graphed_callables: {rule}. {advice}.", "graphed-callable")
 
@@ -75,14 +96,19 @@ class _Passes:
     """The captured passes of one callable, with the tensors they read and write."""
 
     def __init__(
-        self, function: Graphable, arguments: tuple[Any, ...], warm_ups: int, allow_unused: bool
+        self,
+        function: Graphable,
+        arguments: tuple[Any, ...],
+        warm_ups: int,
+        allow_unused: bool,
+        follows: bool,
     ) -> None:
         self.function = function
         self.arguments = arguments
         self.warm_ups = warm_ups
         self.allow_unused = allow_unused
-        self.forward = _C.Graph()
-        self.backward = _C.Graph()
+        self.forward = _C.Graph(follows)
+        self.backward = _C.Graph(follows)
         self.user_inputs: Tensors = tuple(_pytree.arg_tree_leaves(*arguments))
         self.parameters: Tensors = ()
         self._check()

@@ -4,6 +4,8 @@ Names follow ``torch.cuda.graphs``. The record is native (csrc/graph); modules w
 replayed are in graphed_callables.py.
 """
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 
@@ -11,15 +13,17 @@ import torch
 
 from npu_runtime import _C
 from npu_runtime.errors import InputError
-from npu_runtime.npu.graphed_callables import make_graphed_callables
+from npu_runtime.npu.graphed_callables import follows_weights, make_graphed_callables
 from npu_runtime.npu.streams import StreamContext
 
 __all__ = [
     "NPUGraph",
     "graph",
     "graph_pool_handle",
+    "is_capture_following",
     "is_current_stream_capturing",
     "make_graphed_callables",
+    "outside_capture",
 ]
 
 PoolId = tuple[int, int]
@@ -36,12 +40,23 @@ class NPUGraph:
     :meth:`replay`. Nothing is bound, checked or allocated then. Host kernels cannot be captured:
     they raise during the capture.
 
+    Compiled programs hold weights as they were, packed for the device. A weight that is changed
+    after the capture, in place or by another in ``.data``, makes :meth:`replay` an error that names
+    it. A write that torch does not count is not seen, such as ``weight.data.mul_(2)``, nor is a
+    parameter put in the place of another: the graph knows tensors, not modules.
+
     Args:
         keep_graph: Taken for compatibility: a capture can be replayed as it is.
+        weights: ``"refuse"`` for the error, or ``"follow"``: programs are captured that read the
+            weights' memory at each replay, which is slower. A model that is compiled with
+            ``backend="npu"`` reads them so from then on, outside of the graph too.
+
+    Raises:
+        InputError: ``weights`` is none of the two (code ``capture-weights``).
     """
 
-    def __init__(self, keep_graph: bool = False) -> None:
-        self._native = _C.Graph()
+    def __init__(self, keep_graph: bool = False, *, weights: str = "refuse") -> None:
+        self._native = _C.Graph(follows_weights("npu.NPUGraph", weights))
 
     def capture_begin(
         self,
@@ -78,7 +93,13 @@ class NPUGraph:
         """Does nothing: a capture can be replayed as it is."""
 
     def replay(self) -> None:
-        """Runs the recorded programs, in order, on the current stream."""
+        """Runs the recorded programs, in order, on the current stream.
+
+        Raises:
+            InputError: A weight that a program holds has changed since the capture, or a tensor
+                that it uses has other memory; nothing has run then (code ``capture-stale``). Or
+                nothing was captured (``capture-state``).
+        """
         self._native.replay()
 
     def reset(self) -> None:
@@ -157,6 +178,30 @@ class graph:
 def graph_pool_handle() -> PoolId:
     """An id for a new memory pool, which several graphs can share."""
     return _C.new_memory_pool_id()
+
+
+@contextlib.contextmanager
+def outside_capture() -> Iterator[None]:
+    """For work on the way to a program that is not to be replayed, such as compiling it.
+
+    In the body this thread captures nothing: host kernels may run, and memory comes from the
+    general pool. Without a capture this does nothing.
+    """
+    native = _C.capturing_graph()
+    if native is None:
+        yield
+        return
+    native.pause()
+    try:
+        yield
+    finally:
+        native.resume()
+
+
+def is_capture_following() -> bool:
+    """Whether this thread captures a graph whose programs must hold no weights."""
+    native = _C.capturing_graph()
+    return native is not None and native.follows_weights
 
 
 def is_current_stream_capturing() -> bool:

@@ -12,6 +12,7 @@ from typing import Any
 from npu_runtime import _C
 from npu_runtime.errors import InputError
 from npu_runtime.npu.device import DeviceLike
+from npu_runtime.public_calls import public_call
 
 __all__ = ["memory_snapshot", "record_memory_history"]
 
@@ -20,11 +21,13 @@ _ALL_POOLS = (0, 0)
 _NO_LIMIT = 2**62
 
 
+@public_call
 def record_memory_history(enabled: bool = True) -> None:
     """Starts or stops recording the Python stacks of allocations, for :func:`memory_snapshot`."""
     _C.set_memory_recording(enabled)
 
 
+@public_call
 def memory_snapshot(
     mempool_id: tuple[int, int] | None = None, include_traces: bool = True
 ) -> list[dict[str, Any]]:

@@ -15,6 +15,7 @@ from npu_runtime.errors import InputError
 from npu_runtime.npu.device import DeviceLike, device_index
 from npu_runtime.npu.device import device as on_device
 from npu_runtime.npu.memory_history import memory_snapshot
+from npu_runtime.public_calls import public_call
 
 __all__ = [
     "MemPool",
@@ -72,12 +73,14 @@ class MemPool:
         """How many hold the pool: this object, contexts that are open, captured graphs."""
         return _C.memory_pool_users(self._device, self._id)
 
+    @public_call
     def snapshot(self, include_traces: bool = True) -> list[dict[str, Any]]:
         """The pool's segments, as ``torch.npu.memory_snapshot`` gives them."""
         return memory_snapshot(self._id, include_traces)
 
 
 @contextlib.contextmanager
+@public_call
 def use_mem_pool(pool: MemPool, device: DeviceLike = None) -> Iterator[None]:
     """Takes what this thread allocates inside ``with`` from a pool.
 
@@ -91,6 +94,7 @@ def use_mem_pool(pool: MemPool, device: DeviceLike = None) -> Iterator[None]:
         _C.end_allocate_to_pool(index, pool.id)
 
 
+@public_call
 def caching_allocator_alloc(
     size: int, device: DeviceLike = None, stream: torch.Stream | int | None = None
 ) -> int:
@@ -130,6 +134,7 @@ def caching_allocator_alloc(
     return memory.data_ptr()
 
 
+@public_call
 def caching_allocator_delete(mem_ptr: int) -> None:
     """Gives back memory of :func:`caching_allocator_alloc`; 0 is allowed.
 
@@ -148,6 +153,7 @@ def caching_allocator_delete(mem_ptr: int) -> None:
         )
 
 
+@public_call
 def caching_allocator_enable(value: bool = True) -> None:
     """Switches the cache of freed memory on or off; it is on at first.
 

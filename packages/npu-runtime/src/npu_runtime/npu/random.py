@@ -9,7 +9,9 @@ from collections.abc import Iterable
 import torch
 
 from npu_runtime import _C
+from npu_runtime.errors import InputError
 from npu_runtime.npu.device import DeviceLike, device_index
+from npu_runtime.public_calls import public_call
 
 __all__ = [
     "get_rng_state",
@@ -24,18 +26,31 @@ __all__ = [
 ]
 
 
+@public_call
 def manual_seed(seed: int) -> None:
     """Seeds the current device's generator."""
-    _C.default_generator(_C.current_device()).manual_seed(int(seed))
+    _C.default_generator(_C.current_device()).manual_seed(_checked(seed))
 
 
+@public_call
 def manual_seed_all(seed: int) -> None:
     """Seeds the generators of all devices; ``torch.manual_seed`` calls it, with or without one.
 
     Opens no device: one that is used later starts from this seed.
     """
     # A generator of the CPU knows which numbers are seeds, and what a negative one stands for.
-    _C.seed_default_generators(torch.Generator().manual_seed(int(seed)).initial_seed())
+    _C.seed_default_generators(torch.Generator().manual_seed(_checked(seed)).initial_seed())
+
+
+def _checked(seed: int) -> int:
+    number = int(seed)
+    if not -(2**63) <= number < 2**64:
+        raise InputError(
+            f"torch.npu: a seed must be a whole number of 64 bits; got one of "
+            f"{number.bit_length()} bits. Pass a smaller one.",
+            code="seed-range",
+        )
+    return number
 
 
 def seed() -> int:
@@ -63,6 +78,7 @@ def get_rng_state(device: DeviceLike = "npu") -> torch.Tensor:
     return _C.default_generator(device_index(device)).get_state()
 
 
+@public_call
 def set_rng_state(new_state: torch.Tensor, device: DeviceLike = "npu") -> None:
     """Sets the state of a device's generator from :func:`get_rng_state`'s tensor."""
     _C.default_generator(device_index(device)).set_state(new_state.cpu())
@@ -73,6 +89,7 @@ def get_rng_state_all() -> list[torch.Tensor]:
     return [get_rng_state(index) for index in range(_C.device_count())]
 
 
+@public_call
 def set_rng_state_all(new_states: Iterable[torch.Tensor]) -> None:
     """Sets the states of all devices' generators, by index."""
     for index, state in enumerate(new_states):

@@ -8,8 +8,9 @@ calling thread and wait for what they touch.
 import torch
 
 from npu_runtime import _C
-from npu_runtime.errors import InputError
+from npu_runtime.errors import InputError, KindError
 from npu_runtime.npu.device import DeviceLike, device_index
+from npu_runtime.public_calls import public_call
 
 __all__ = [
     "Event",
@@ -54,6 +55,7 @@ def set_stream(stream: torch.Stream) -> None:
     torch.accelerator.set_stream(stream)
 
 
+@public_call
 def get_stream_from_external(data_ptr: int, device: DeviceLike = None) -> torch.Stream:
     """The stream whose ``native_handle`` a library outside torch was given.
 
@@ -65,7 +67,14 @@ def get_stream_from_external(data_ptr: int, device: DeviceLike = None) -> torch.
         InputError: The runtime made no such stream (code ``stream-external``). It cannot wait for
             any other, since a driver's streams are opaque.
     """
-    return _C.find_stream(device_index(device), data_ptr)
+    index = device_index(device)
+    if not 0 <= data_ptr < 2**64:
+        raise InputError(
+            f"torch.npu: a stream's native handle must be an address; got {data_ptr:#x}. Pass the "
+            "native_handle of a torch.npu.Stream.",
+            code="stream-external",
+        )
+    return _C.find_stream(index, data_ptr)
 
 
 class ExternalStream(torch.Stream):
@@ -150,5 +159,11 @@ def stream(stream: torch.Stream | None) -> StreamContext:
 
 
 def _check(stream: torch.Stream) -> None:
+    if not isinstance(stream, torch.Stream):
+        raise KindError(
+            f"torch.npu: a stream must be a torch.Stream; got {type(stream).__name__}. Make one "
+            "with torch.npu.Stream().",
+            code="argument-kind",
+        )
     if stream.device.type != "npu":
         device_index(stream.device)  # raises, and says what it takes

@@ -6,10 +6,12 @@ Native (csrc/python/views.cpp); exchange with other libraries is npu_runtime/dlp
 import torch
 
 from npu_runtime import _C
+from npu_runtime.public_calls import public_call
 
 __all__ = ["as_cpu", "as_npu"]
 
 
+@public_call
 def as_cpu(tensor: torch.Tensor) -> torch.Tensor:
     """A CPU tensor over the bytes of an npu tensor; nothing is copied.
 
@@ -29,6 +31,7 @@ def as_cpu(tensor: torch.Tensor) -> torch.Tensor:
     return _C.as_cpu(tensor.detach())
 
 
+@public_call
 def as_npu(tensor: torch.Tensor) -> torch.Tensor:
     """An npu tensor over the bytes of a CPU tensor in device memory; nothing is copied.
 

@@ -1,0 +1,36 @@
+// What a captured program holds as it was: a tensor whose values are constants of the program, seen
+// to change by its version counter and its memory.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/StorageImpl.h>
+#include <c10/core/TensorImpl.h>
+#include <c10/util/intrusive_ptr.h>
+
+namespace npu::graph {
+
+// Keeps neither the tensor nor its memory alive: a weight that nobody has any more cannot change.
+class Dependency {
+ public:
+  // Precondition: the tensor is no inference tensor; `name` is what its owner calls it.
+  Dependency(std::string name, const at::Tensor& tensor);
+
+  const std::string& name() const noexcept { return name_; }
+
+  // Whether the tensor holds what it held. A write that torch does not count is not seen.
+  bool is_current() const;
+
+ private:
+  std::string name_;
+  c10::VariableVersion counter_;  // shared with the tensor and all views of it
+  std::uint32_t version_;
+  c10::weak_intrusive_ptr<c10::TensorImpl> tensor_;
+  c10::weak_intrusive_ptr<c10::StorageImpl> storage_;
+  const void* data_;
+  std::int64_t offset_;
+};
+
+}  // namespace npu::graph

@@ -1,0 +1,135 @@
+"""What becomes of an error that ends a command: a sentence on standard error, and an exit code.
+
+Errors that the platform raises on purpose are npu_runtime.errors'. Here are those that come from
+outside of it: Ctrl-C, a reader that has gone, memory and files that the system does not give.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import resource
+import sys
+
+from npu_command.interrupt import EXIT_INTERRUPTED, leave_early
+
+__all__ = [
+    "ENDINGS",
+    "EXIT_BROKEN_PIPE",
+    "EXIT_ERROR",
+    "EXIT_INTERRUPTED",
+    "address_space_bytes",
+    "end",
+    "is_memory_shortage",
+]
+
+EXIT_ERROR = 2
+# As a shell counts a process that a signal ended: 128 and the signal's number.
+EXIT_BROKEN_PIPE = 141
+
+# All that `end` may know what to make of.
+ENDINGS: tuple[type[BaseException], ...] = (
+    KeyboardInterrupt,
+    MemoryError,
+    OSError,
+    RuntimeError,
+    ImportError,
+)
+
+# What libraries say when the system gives them no memory; their exceptions have no class of their
+# own for it.
+_SHORTAGES = (
+    "bad allocation",
+    "bad_alloc",
+    "can't allocate memory",
+    "can't start new thread",
+    "cannot allocate memory",
+    "failed to map segment",
+    "not enough memory",
+    "resource temporarily unavailable",  # of threads
+)
+
+
+def end(program: str, error: BaseException) -> int:
+    """Explains an error on standard error.
+
+    Args:
+        program: the command, with its subcommand.
+        error: one of ENDINGS.
+
+    Returns:
+        The exit code: 130 after Ctrl-C, 141 when whoever reads standard output has gone, else 2.
+
+    Raises:
+        BaseException: the error itself, where nothing is known of it.
+    """
+    if isinstance(error, KeyboardInterrupt):
+        _say(f"\n{program}: interrupted")
+        leave_early()
+        return EXIT_INTERRUPTED
+    if isinstance(error, BrokenPipeError):
+        drop_output()
+        return EXIT_BROKEN_PIPE
+    if is_memory_shortage(error):
+        _say(f"{program}: {_shortage(error)}")
+        return EXIT_ERROR
+    if isinstance(getattr(error, "code", None), str):  # npu_runtime's, whose text explains it
+        _say(f"{program}: {error}")
+        return EXIT_ERROR
+    if isinstance(error, OSError) and error.errno is not None:
+        place = "standard output" if error.filename is None else str(error.filename)
+        if error.filename is None:
+            drop_output()
+        _say(
+            f"{program}: {place}: must be there and open to this command; got: {error.strerror}. "
+            "Make it so, or name another. [file-access]"
+        )
+        return EXIT_ERROR
+    raise error
+
+
+def is_memory_shortage(error: BaseException) -> bool:
+    """Whether an error, or one that it came from, says that memory is not there."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, MemoryError) or getattr(seen, "errno", None) == errno.ENOMEM:
+            return True
+        if isinstance(seen, ENDINGS) and any(word in str(seen).lower() for word in _SHORTAGES):
+            return True
+        seen = seen.__cause__ or seen.__context__
+    return False
+
+
+def address_space_bytes() -> int | None:
+    """How much memory this process may map (`ulimit -v`); None for no bound."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    return None if limit == resource.RLIM_INFINITY else limit
+
+
+def drop_output() -> None:
+    """Has what is left for standard output go nowhere.
+
+    Python would try to write it once more at its end, and fail loudly.
+    """
+    if sys.stdout is None:
+        return
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _shortage(error: BaseException) -> str:
+    limit = address_space_bytes()
+    bound = "" if limit is None else f" (ulimit -v allows {limit / 1e9:.1f} GB)"
+    first = (str(error).strip().splitlines() or [""])[0].rstrip(". ")
+    reason = f"{type(error).__name__}: {first}" if first else type(error).__name__
+    advice = "End other programs" if limit is None else "Raise the limit with ulimit -v"
+    return (
+        f"memory: must suffice for what was asked; the system gave no more{bound}; got: {reason}. "
+        f"{advice}, or ask for something smaller. [memory-exhausted]"
+    )
+
+
+def _say(text: str) -> None:
+    with contextlib.suppress(OSError):
+        print(text, file=sys.stderr, flush=True)

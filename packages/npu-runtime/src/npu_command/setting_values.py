@@ -1,0 +1,155 @@
+"""What variables of the environment may hold, for each package's config.py: flags, numbers, paths.
+
+A value that is none of these is an error that names the variable; which variables there are is each
+config.py's knowledge. Nothing here needs torch, nor do the config.py of programs without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+__all__ = ["read_file", "read_flag", "read_folder", "read_number"]
+
+# Called with the text and the code.
+ErrorClass = Callable[..., Exception]
+
+_ON = ("1", "true", "yes", "on")
+_OFF = ("", "0", "false", "no", "off")
+
+
+def read_flag(values: Mapping[str, str], name: str, *, error: ErrorClass) -> bool | None:
+    """Reads a flag: 1, true, yes, on, or 0, false, no, off, in any case.
+
+    Args:
+        values: the environment.
+        name: of the variable.
+        error: the class to raise, of npu_runtime.errors.
+
+    Returns:
+        None where the variable is not set, or empty.
+
+    Raises:
+        NpuError: [bad-setting] for any other text.
+    """
+    text = values.get(name, "").strip().lower()
+    if text in _ON:
+        return True
+    if text in _OFF:
+        return False if text else None
+    raise error(
+        f"{name}: 1 for on or 0 for off (or true, yes, false, no); got {values[name]!r}. "
+        "Set one of them, or unset the variable.",
+        code="bad-setting",
+    )
+
+
+def read_number(
+    values: Mapping[str, str],
+    name: str,
+    default: int,
+    *,
+    least: int = 0,
+    of: str = "",
+    error: ErrorClass,
+) -> int:
+    """Reads a whole number.
+
+    Args:
+        values: the environment.
+        name: of the variable.
+        default: where it is not set.
+        least: the smallest that is taken.
+        of: what it counts, for the message.
+        error: the class to raise, of npu_runtime.errors.
+
+    Raises:
+        NpuError: [bad-setting] for a smaller number, or another text.
+    """
+    text = values.get(name, str(default)).strip()
+    # int would take 1_000 and digits of other scripts too; more digits than 18 are a slip.
+    if text.isascii() and text.isdecimal() and len(text) <= 18 and int(text) >= least:
+        return int(text)
+    what = f"a whole number of {of}" if of else "a whole number"
+    raise error(
+        f"{name}: {what}, {least} or more; got {text!r}. Set one, or unset the variable.",
+        code="bad-setting",
+    )
+
+
+def read_folder(values: Mapping[str, str], name: str, *, error: ErrorClass) -> Path | None:
+    """Reads the path of a folder, which need not exist yet.
+
+    Returns:
+        None where the variable is not set, or empty; `~` stands for the home.
+
+    Raises:
+        NpuError: [bad-setting] when the path, or a part of it, is something other than a folder.
+    """
+    path = _read_path(values, name, error)
+    if path is not None:
+        for part in (path, *path.parents):
+            if _is_there(part, name, error) and not _is_folder(part):
+                raise error(
+                    f"{name}: a folder; got {str(path)!r}, and {part} is none. "
+                    "Name a folder, or unset the variable.",
+                    code="bad-setting",
+                )
+    return path
+
+
+def read_file(values: Mapping[str, str], name: str, *, error: ErrorClass) -> Path | None:
+    """Reads the path of a file that is to be written; the folder it lies in need not exist yet.
+
+    Returns:
+        None where the variable is not set, or empty; `~` stands for the home.
+
+    Raises:
+        NpuError: [bad-setting] when the path is a folder, or a part of it is a file.
+    """
+    path = _read_path(values, name, error)
+    if path is None:
+        return None
+    if _is_there(path, name, error) and _is_folder(path):
+        raise error(
+            f"{name}: a file; got {str(path)!r}, which is a folder. "
+            "Name a file in it, or unset the variable.",
+            code="bad-setting",
+        )
+    read_folder({name: str(path.parent)}, name, error=error)
+    return path
+
+
+def _read_path(values: Mapping[str, str], name: str, error: ErrorClass) -> Path | None:
+    text = values.get(name, "").strip()
+    if not text:
+        return None
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as cause:  # ~somebody who is not there
+        raise error(
+            f"{name}: a path; got {text!r}, whose home directory is not known. "
+            "Name it in full, or unset the variable.",
+            code="bad-setting",
+        ) from cause
+
+
+def _is_there(path: Path, name: str, error: ErrorClass) -> bool:
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return False
+    except OSError as cause:  # a name that no file system takes, or links in a circle
+        raise error(
+            f"{name}: a path; got {str(path)!r}: {cause.strerror}. "
+            "Name another, or unset the variable.",
+            code="bad-setting",
+        ) from cause
+    return True
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except OSError:  # a link to where nobody may look
+        return False

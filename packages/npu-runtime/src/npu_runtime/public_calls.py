@@ -1,0 +1,205 @@
+"""Holds a public call to its signature: kinds of arguments first, and files that cannot be had.
+
+For functions that people call, where a wrong argument would otherwise end in an AttributeError of
+some line within. Values are the function's own matter.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+import torch
+
+from npu_runtime.errors import FileAccessError, KindError
+
+__all__ = ["public_call"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Check = Callable[[Any], bool]
+
+# Of a long list the first elements speak for the others.
+_LOOKED_AT = 64
+
+
+def public_call(function: Callable[P, R]) -> Callable[P, R]:
+    """Decorates a function or method whose arguments are checked against its annotations.
+
+    A whole number fits float, and what has `__index__` fits int, as numpy's numbers do; any
+    iterable but a text fits a sequence. Annotations that say nothing, or that cannot be resolved
+    when the function is first called, take anything.
+
+    Raises:
+        KindError: [argument-kind] an argument is of another kind than its annotation.
+        FileAccessError: [file-access] the system refuses a file that the function was to use.
+        TypeError: the number or the names of the arguments are wrong, as in any call.
+    """
+    signature = inspect.signature(function)
+    checks: dict[str, Check] = {}
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        if not checks:
+            checks.update(_checks(function, signature))
+        bound = signature.bind(*args, **kwargs)
+        for name, value in bound.arguments.items():
+            if not checks[name](value):
+                raise KindError(
+                    f"{_subject(function)}: {name} must be {_annotation(signature, name)}; got "
+                    f"{_shown(value)}. Pass one.",
+                    code="argument-kind",
+                )
+        try:
+            return function(*args, **kwargs)
+        except OSError as error:
+            if getattr(error, "code", None) is not None or error.filename is None:
+                raise
+            raise FileAccessError(
+                f"{_subject(function)}: {error.filename} must be a file or folder that can be "
+                f"used so; got: {error.strerror}. Make it so, or name another.",
+                code="file-access",
+            ) from error
+
+    return call
+
+
+def _checks(function: Callable[..., Any], signature: inspect.Signature) -> dict[str, Check]:
+    # A class's or a TYPE_CHECKING import's name may be unknown here: it says nothing then.
+    names = getattr(inspect.unwrap(function), "__globals__", {})
+    found: dict[str, Check] = {}
+    for name, parameter in signature.parameters.items():
+        annotation = parameter.annotation
+        if isinstance(annotation, str):
+            try:
+                annotation = eval(annotation, names)
+            except (NameError, AttributeError, TypeError):
+                annotation = Any
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            annotation = Any
+        is_default = _is_default(parameter.default)
+        check = _check(annotation)
+        found[name] = _either(is_default, check)
+    return found
+
+
+def _is_default(default: Any) -> Check:
+    return lambda value: value is default
+
+
+def _either(first: Check, second: Check) -> Check:
+    return lambda value: first(value) or second(value)
+
+
+def _check(annotation: Any) -> Check:
+    """Whether a value is of the kind that an annotation says."""
+    if annotation in _OF_TYPE:
+        return _OF_TYPE[annotation]
+    if annotation is None or annotation is type(None):
+        return lambda value: value is None
+    origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin in (typing.Union, types.UnionType):
+        # A path's text is no other text: no NUL in it.
+        is_path = any(_OF_TYPE.get(typing.get_origin(p) or p) is _is_path for p in inner)
+        parts = [_check(part) for part in inner if not (is_path and part is str)]
+        return lambda value: any(part(value) for part in parts)
+    if origin is os.PathLike:
+        return _is_path
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return lambda value: isinstance(value, Mapping)
+    if origin is Callable or annotation is Callable:
+        return callable
+    if origin is tuple and inner and inner[-1] is not Ellipsis:
+        places = [_check(part) for part in inner]
+        return lambda value: _is_sequence(value, _anything) and _is_tuple(value, places)
+    if isinstance(origin, type) and issubclass(origin, Iterable):
+        element = _check(inner[0]) if inner else _anything
+        return lambda value: _is_sequence(value, element)
+    if not isinstance(annotation, type) or getattr(annotation, "_is_protocol", False):
+        return _anything
+    return lambda value: isinstance(value, annotation)
+
+
+def _anything(_: Any) -> bool:
+    return True
+
+
+def _is_bool(value: Any) -> bool:
+    return isinstance(value, bool | int | torch.SymBool) or type(value).__name__ in (
+        "bool",
+        "bool_",
+    )
+
+
+def _is_int(value: Any) -> bool:
+    return hasattr(type(value), "__index__") and _is_one_number(value)
+
+
+def _is_float(value: Any) -> bool:
+    return (hasattr(type(value), "__float__") and _is_one_number(value)) or _is_int(value)
+
+
+def _is_one_number(value: Any) -> bool:
+    if isinstance(value, torch.Tensor):
+        return not value.is_meta and value.layout is torch.strided and value.numel() == 1
+    return getattr(value, "size", 1) == 1 if hasattr(value, "dtype") else True
+
+
+def _is_path(value: Any) -> bool:
+    if not isinstance(value, str | os.PathLike):
+        return False
+    try:
+        return b"\0" not in os.fsencode(value)
+    except (TypeError, UnicodeError):
+        return False
+
+
+def _is_sequence(value: Any, element: Check) -> bool:
+    if isinstance(value, str | bytes | bytearray) or not hasattr(value, "__iter__"):
+        return False
+    return not isinstance(value, list | tuple) or all(map(element, value[:_LOOKED_AT]))
+
+
+def _is_tuple(value: Any, places: list[Check]) -> bool:
+    return (
+        isinstance(value, list | tuple)
+        and len(value) == len(places)
+        and all(place(one) for place, one in zip(places, value, strict=True))
+    )
+
+
+_OF_TYPE: dict[Any, Check] = {
+    Any: _anything,
+    object: _anything,
+    inspect.Parameter.empty: _anything,
+    bool: _is_bool,
+    int: _is_int,
+    float: _is_float,
+    Path: _is_path,
+    os.PathLike: _is_path,
+}
+
+
+def _subject(function: Callable[..., Any]) -> str:
+    return f"{function.__module__}.{function.__qualname__}"
+
+
+def _annotation(signature: inspect.Signature, name: str) -> str:
+    annotation = signature.parameters[name].annotation
+    return annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"a tensor of {tuple(value.shape)}, {value.dtype}, on {value.device}"
+    shown = ascii(value) if isinstance(value, str | bytes | int | float) else ""
+    kind = type(value).__name__
+    if isinstance(value, list | tuple | Mapping):
+        kind += f" of {len(value)}"
+    return shown if shown and len(shown) < 80 else kind

@@ -1,0 +1,60 @@
+"""Errors that come from outside of the platform, as a command's sentence and exit code."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import pytest
+
+from npu_command.endings import end
+
+
+def caused(error, cause):
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        RuntimeError("std::bad_alloc"),
+        RuntimeError("can't start new thread"),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes"),
+        ImportError("libtorch_cpu.so: failed to map segment from shared object"),
+        OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)),
+        caused(RuntimeError("a model was not loaded"), MemoryError()),
+    ],
+    ids=str,
+)
+def test_memory_that_is_not_there_is_one_sentence(error, capsys):
+    assert end("tool part", error) == 2
+    shown = capsys.readouterr().err
+    assert shown.startswith("tool part: memory: ")
+    assert shown.endswith("[memory-exhausted]\n")
+    assert shown.count("\n") == 1
+
+
+def test_a_file_that_the_system_refuses_is_named(capsys):
+    assert end("tool", PermissionError(errno.EACCES, "Permission denied", "/a/file")) == 2
+    assert capsys.readouterr().err == (
+        "tool: /a/file: must be there and open to this command; got: Permission denied. Make it "
+        "so, or name another. [file-access]\n"
+    )
+
+
+class Explained(RuntimeError):
+    code = "a-code"
+
+
+def test_an_error_that_explains_itself_is_shown_as_it_is(capsys):
+    assert end("tool", Explained("subject: a rule. [a-code]")) == 2
+    assert capsys.readouterr().err == "tool: subject: a rule. [a-code]\n"
+
+
+@pytest.mark.parametrize("error", [RuntimeError("a defect"), ModuleNotFoundError("x"), OSError()])
+def test_a_defect_stays_a_traceback(error):
+    with pytest.raises(type(error)) as caught:
+        end("tool", error)
+    assert caught.value is error

@@ -1,0 +1,42 @@
+"""Settings from the environment."""
+
+import pytest
+
+from npu_runtime import InputError
+from npu_runtime.config import RuntimeConfig
+
+FLAGS = {
+    "NPU_ATTACH": "attach",
+    "NPU_LAUNCH_BLOCKING": "launch_blocking",
+    "NPU_MEMORY_CHECK": "memory_check",
+    "NPU_PROFILE_LAYERS": "profile_layers",
+    "NPU_SANITIZER": "sanitizer",
+}
+
+
+def test_without_variables_everything_is_off():
+    assert RuntimeConfig.from_environment({}) == RuntimeConfig()
+
+
+@pytest.mark.parametrize("name", sorted(FLAGS))
+def test_flags_are_read(name):
+    assert RuntimeConfig.from_environment({name: "1"}) == RuntimeConfig(**{FLAGS[name]: True})
+    assert RuntimeConfig.from_environment({name: "off"}) == RuntimeConfig()
+
+
+@pytest.mark.parametrize("name", sorted(FLAGS))
+def test_another_text_than_a_flags_is_an_error(name):
+    with pytest.raises(InputError, match=f"{name}: .*got 'banana'") as caught:
+        RuntimeConfig.from_environment({name: "banana"})
+    assert caught.value.code == "bad-setting"
+
+
+def test_a_snapshot_cannot_be_a_folder(tmp_path):
+    with pytest.raises(InputError, match="NPU_OOM_SNAPSHOT: a file") as caught:
+        RuntimeConfig.from_environment({"NPU_OOM_SNAPSHOT": str(tmp_path)})
+    assert caught.value.code == "bad-setting"
+
+
+def test_names_are_read_without_blanks():
+    read = RuntimeConfig.from_environment({"NPU_DEVICE": " CPU ", "NPU_DRIVER": "sim"})
+    assert (read.device, read.driver) == ("CPU", "sim")
