@@ -30,7 +30,16 @@ def test_variables_are_read() -> None:
     assert settings.records == Path("/records.json")
 
 
-@pytest.mark.parametrize("name, value", [("NPU_OPS_VARIANT", "fast"), ("NPU_OPS_PROGRAMS", "0")])
+@pytest.mark.parametrize(
+    "name, value",
+    [
+        ("NPU_OPS_PROGRAMS", "0"),
+        ("NPU_OPS_RECORDS", "/"),
+        ("NPU_OPS_TUNE", "banana"),
+        ("NPU_OPS_VARIANT", "fast"),
+        ("NPU_STRICT", "banana"),
+    ],
+)
 def test_a_value_that_a_setting_does_not_have_is_an_error(name: str, value: str) -> None:
     with pytest.raises(OperatorInputError, match=f"{name}: .*got '{value}'") as caught:
         read_settings({name: value})
@@ -47,3 +56,9 @@ def test_each_tool_has_two_lists(tool: str) -> None:
 def test_the_directory_for_memory_is_read() -> None:
     assert read_memory_directory({"NPU_OPS_MEMORY_DIR": "/m"}) == Path("/m")
     assert read_memory_directory({}) is None
+
+
+def test_the_directory_for_memory_cannot_be_a_file() -> None:
+    with pytest.raises(OperatorInputError, match="NPU_OPS_MEMORY_DIR: a folder") as caught:
+        read_memory_directory({"NPU_OPS_MEMORY_DIR": __file__})
+    assert caught.value.code == "bad-setting"

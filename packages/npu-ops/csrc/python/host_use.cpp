@@ -22,7 +22,7 @@ HostUseAnswer ask(const OpPlan& plan) {
     const auto [is_final, refusal] = answer.cast<std::pair<bool, std::optional<std::string>>>();
     return {.is_final = is_final, .refusal = refusal};
   } catch (const py::error_already_set& error) {
-    TORCH_CHECK(false, "npu: the rule for host kernels failed: ", error.what());
+    TORCH_CHECK(false, "npu: the rule for host kernels failed: ", one_line(error));
   }
 }
 

@@ -3,9 +3,17 @@
 
 #include <pybind11/pybind11.h>
 
+#include <string>
+
 namespace npu::ops::python {
 
 namespace py = pybind11;
+
+// Class and text of a Python exception, without the frames that what() lists.
+inline std::string one_line(const py::error_already_set& error) {
+  return std::string(py::str(error.type().attr("__name__"))) + ": " +
+         std::string(py::str(error.value()));
+}
 
 void bind_host_use(py::module_& m);
 void bind_variants(py::module_& m);

@@ -49,7 +49,7 @@ auto with_python(Call&& call) {
   try {
     return call();
   } catch (const py::error_already_set& error) {
-    TORCH_CHECK(false, "npu: choosing a kernel failed: ", error.what());
+    TORCH_CHECK(false, "npu: choosing a kernel failed: ", one_line(error));
   }
 }
 

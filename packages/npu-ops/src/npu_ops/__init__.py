@@ -89,11 +89,19 @@ def _choose(*call: Any) -> Any:
     return chooser().choose(*call)
 
 
-def _keep_account() -> None:
-    # Nothing is started unless `npu-ops monitor` runs this process and asks for it.
-    from .config import read_memory_directory
+def _apply_settings() -> None:
+    from npu_runtime.refusal import refuse_device
 
-    directory = read_memory_directory()
+    from .config import read_memory_directory, read_settings
+    from .errors import OperatorInputError
+
+    try:
+        read_settings()
+        directory = read_memory_directory()
+    except OperatorInputError as error:
+        refuse_device(error)  # not raised: importing torch imports this, and must work
+        return
+    # Nothing is started unless `npu-ops monitor` runs this process and asks for it.
     if directory is not None:
         from .memory_account import keep_account
 
@@ -102,4 +110,4 @@ def _keep_account() -> None:
 
 _C.set_deciders(_resolve, _choose)
 fake_convolution.register()
-_keep_account()
+_apply_settings()

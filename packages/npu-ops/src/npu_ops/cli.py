@@ -15,13 +15,17 @@ _SUBCOMMANDS = {
     ),
     "explain": Subcommand("npu_ops.variants.explain", "which kernel serves a call, and why"),
     "monitor": Subcommand(
-        "npu_ops.tools.monitor_command", "a command's processor and memory over time"
+        "npu_ops.tools.monitor_command",
+        "a command's processor and memory over time",
+        runs_programs=True,
     ),
     "new": Subcommand("npu_ops.scaffold.command", "write a wheel with an op of your own"),
     "replay": Subcommand(
         "npu_ops.tools.replay_command", "make captured calls again, checked and timed"
     ),
-    "run": Subcommand("npu_ops.tools.run_command", "run a program under op tools"),
+    "run": Subcommand(
+        "npu_ops.tools.run_command", "run a program under op tools", runs_programs=True
+    ),
     "tune": Subcommand(
         "npu_ops.variants.tune", "measure program and host kernel for calls, and record it"
     ),

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from npu_command.setting_values import read_file, read_flag, read_folder, read_number
+
 from .errors import OperatorInputError
 
 __all__ = [
@@ -91,23 +93,17 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
             "Set one of them, or unset the variable.",
             "bad-setting",
         )
-    programs = values.get("NPU_OPS_PROGRAMS", "512").strip()
-    if not programs.isdecimal() or int(programs) == 0:
-        raise OperatorInputError(
-            f"NPU_OPS_PROGRAMS: a positive whole number; got {programs!r}. "
-            "Set one, or unset the variable.",
-            "bad-setting",
-        )
     base = values.get("XDG_CACHE_HOME") or "~/.cache"
-    given = values.get("NPU_OPS_RECORDS", "").strip()
-    tune = values.get("NPU_OPS_TUNE", "").strip().lower()
+    given = read_file(values, "NPU_OPS_RECORDS", error=OperatorInputError)
     return Settings(
-        strict=_is_on(values.get("NPU_STRICT", "")),
+        strict=bool(read_flag(values, "NPU_STRICT", error=OperatorInputError)),
         host_ops=read_host_ops(values),
         variants=variants,
-        tune=_is_on(tune) if tune else None,
-        records=Path(given) if given else Path(base).expanduser() / "npu" / "op-records.json",
-        programs=int(programs),
+        tune=read_flag(values, "NPU_OPS_TUNE", error=OperatorInputError),
+        records=given or Path(base).expanduser() / "npu" / "op-records.json",
+        programs=read_number(
+            values, "NPU_OPS_PROGRAMS", 512, least=1, of="choices", error=OperatorInputError
+        ),
     )
 
 
@@ -132,16 +128,14 @@ def read_tool_lists(tool: str, environment: Mapping[str, str] | None = None) -> 
 
 
 def read_memory_directory(environment: Mapping[str, str] | None = None) -> Path | None:
-    """Reads `NPU_OPS_MEMORY_DIR`, which `npu-ops monitor` sets for the command that it runs."""
+    """Reads `NPU_OPS_MEMORY_DIR`, which `npu-ops monitor` sets for the command that it runs.
+
+    Raises:
+        OperatorInputError: [bad-setting] when it is a file.
+    """
     values = os.environ if environment is None else environment
-    given = values.get("NPU_OPS_MEMORY_DIR", "").strip()
-    return Path(given) if given else None
+    return read_folder(values, "NPU_OPS_MEMORY_DIR", error=OperatorInputError)
 
 
 def _patterns(text: str) -> tuple[str, ...]:
     return tuple(pattern.strip() for pattern in text.split(",") if pattern.strip())
-
-
-def _is_on(text: str) -> bool:
-    """0, false, no, off and nothing are off; anything else is on."""
-    return text.strip().lower() not in ("", "0", "false", "no", "off")

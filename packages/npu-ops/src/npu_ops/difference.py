@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch.testing._comparison import default_tolerances
 
+from npu_runtime.public_calls import public_call
+
 __all__ = ["Comparison", "Outlier", "compare_tensors", "mismatch"]
 
 Number = bool | int | float | complex
@@ -131,6 +133,7 @@ def mismatch(path: str, problem: str) -> Comparison:
     return Comparison(path, passed=False, problem=problem)
 
 
+@public_call
 def compare_tensors(
     path: str,
     actual: torch.Tensor,

@@ -6,7 +6,13 @@ classes with a code at the end.
 
 from npu_runtime.errors import NpuError
 
-__all__ = ["ConformanceError", "OperatorInputError", "OpsError", "VerificationError"]
+__all__ = [
+    "ConformanceError",
+    "DamagedFileError",
+    "OperatorInputError",
+    "OpsError",
+    "VerificationError",
+]
 
 
 class OpsError(NpuError):
@@ -15,6 +21,10 @@ class OpsError(NpuError):
 
 class OperatorInputError(OpsError, ValueError):
     """An argument breaks a rule that the message states."""
+
+
+class DamagedFileError(OpsError):
+    """A file is not as it was written."""
 
 
 class ConformanceError(OpsError):

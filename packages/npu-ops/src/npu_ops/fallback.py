@@ -15,6 +15,8 @@ from pathlib import Path
 
 import torch
 
+from npu_runtime.public_calls import public_call
+
 from . import _C
 from .config import Settings, read_host_ops, read_settings
 from .names import dotted_name, first_match
@@ -70,6 +72,7 @@ def reset_fallback_report() -> None:
     _C.reset_fallback_counts()
 
 
+@public_call
 def set_fallback_policy(
     *, strict: bool | None = None, host_ops: tuple[str, ...] | list[str] | None = None
 ) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from npu_ops.errors import OperatorInputError
-from npu_ops.tools import OpCapture
+from npu_ops.errors import DamagedFileError, OperatorInputError
+from npu_ops.tools import OpCapture, replay_directory, replay_report
 from npu_ops.tools.capture_format import find_captures, load_capture
 
 
@@ -70,14 +70,58 @@ def test_all_kinds_of_arguments_come_back(tmp_path: Path) -> None:
     assert rand[1]["generator"].device.startswith("npu")
 
 
-@pytest.mark.parametrize("damage", ["{", '{"format": 99}', '{"format": 1}'])
-def test_a_damaged_capture_is_an_error(tmp_path: Path, damage: str) -> None:
-    x = torch.ones(2, device="npu")
-    (folder,) = capture(tmp_path / "calls", ["neg"], lambda: -x)
-    (folder / "call.json").write_text(damage)
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    x = torch.linspace(0, 1, 6, device="npu").view(2, 3)
+    (made,) = capture(tmp_path / "calls", ["exp"], x.exp)
+    return made
+
+
+@pytest.mark.parametrize("text", ['{"format": 99}', '{"format": 1}', "[]"])
+def test_a_folder_that_holds_something_else_is_an_error(folder: Path, text: str) -> None:
+    (folder / "call.json").write_text(text)
     with pytest.raises(OperatorInputError, match="must be the folder of a captured call") as caught:
         load_capture(folder)
     assert caught.value.code == "capture-unreadable"
+
+
+@pytest.mark.parametrize("name", ["call.json", "tensors.safetensors"])
+def test_each_flipped_byte_is_a_damaged_file(folder: Path, name: str) -> None:
+    whole = (folder / name).read_bytes()
+    for place in range(0, len(whole), 7):
+        if chr(whole[place]).isspace():  # between the words of JSON, which means nothing
+            continue
+        (folder / name).write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        with pytest.raises(DamagedFileError, match="the file is damaged") as caught:
+            load_capture(folder)
+        assert caught.value.code == "file-damaged"
+        assert str(folder) in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["call.json", "tensors.safetensors"])
+@pytest.mark.parametrize("left", [0, 1, 100])
+def test_a_truncated_file_is_a_damaged_file(folder: Path, name: str, left: int) -> None:
+    (folder / name).write_bytes((folder / name).read_bytes()[:left])
+    with pytest.raises(DamagedFileError) as caught:
+        load_capture(folder)
+    assert caught.value.code == "file-damaged"
+
+
+def test_a_capture_without_its_checksum_is_damaged(folder: Path) -> None:
+    document = json.loads((folder / "call.json").read_text())
+    del document["checksum"]
+    (folder / "call.json").write_text(json.dumps(document))
+    with pytest.raises(DamagedFileError, match="checksum is missing"):
+        load_capture(folder)
+
+
+def test_a_capture_of_the_first_format_is_read_and_told_apart(folder: Path) -> None:
+    document = json.loads((folder / "call.json").read_text())
+    del document["checksum"], document["files"]
+    (folder / "call.json").write_text(json.dumps(document | {"format": 1}))
+    replays = list(replay_directory(folder, run_times=0))
+    assert replays[0].is_right
+    assert "1 are of a version without checksums" in replay_report(replays, "npu").summary
 
 
 def test_a_directory_without_captures_is_an_error(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from npu_ops.errors import OperatorInputError, VerificationError
+from npu_ops.errors import DamagedFileError, OperatorInputError, VerificationError
 from npu_ops.tools import ModuleCompare, ModuleRun
 
 
@@ -110,3 +110,13 @@ def test_runs_of_two_modules_are_not_compared() -> None:
     with pytest.raises(OperatorInputError, match="must be of one module") as caught:
         ModuleCompare(recorded(model()), other)
     assert caught.value.code == "module-run"
+
+
+def test_a_flipped_byte_of_a_run_is_a_damaged_file(tmp_path: Path) -> None:
+    file = tmp_path / "run.safetensors"
+    recorded(model()).save(file)
+    data = file.read_bytes()
+    file.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    with pytest.raises(DamagedFileError, match="its tensors are not what was written") as caught:
+        ModuleRun.load(file)
+    assert caught.value.code == "file-damaged"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 from npu_ops.cli import main
+from npu_ops.tools.capture_format import find_captures, load_capture, save_capture
 
 SCRIPT = """
 import sys
@@ -130,10 +132,21 @@ def test_an_op_that_nobody_defines_cannot_be_replayed(
     script: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["run", "--capture", "--ops", "exp", "-o", "out", script]) == 0
-    (file,) = tmp_path.rglob("call.json")
-    file.write_text(file.read_text().replace("aten.exp.default", "absent.op.default"))
-    assert main(["replay", "out"]) == 2
+    (folder,) = find_captures(tmp_path)
+    save_capture(replace(load_capture(folder), op="absent.op.default"), tmp_path / "changed")
+    assert main(["replay", "changed"]) == 2
     assert "[unknown-op]" in capsys.readouterr().err
+
+
+def test_a_damaged_capture_is_no_difference(
+    script: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", "--capture", "--ops", "exp", "-o", "out", script]) == 0
+    (file,) = tmp_path.rglob("tensors.safetensors")
+    data = file.read_bytes()
+    file.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    assert main(["replay", "out", "--acc-check"]) == 2
+    assert "[file-damaged]" in capsys.readouterr().err
 
 
 def test_replay_leaves_the_random_stream_as_it_was(script: str, tmp_path: Path) -> None:

@@ -301,6 +301,13 @@ def test_an_error_of_an_op_reaches_the_program() -> None:
     assert tool.passed
 
 
+def test_tensors_on_two_devices_are_the_programs_error_and_not_the_devices() -> None:
+    with OpAutoCompare() as tool, pytest.raises(RuntimeError, match="same device"):
+        torch.ones(2, device="npu") / torch.ones(2)
+    assert tool.passed, tool.report()
+    assert "two devices" in str(tool.report().rows[-1])
+
+
 def test_a_tolerance_is_set_by_op_before_dtype(plant: Any) -> None:
     x = torch.ones(4, device="npu")
     plant("exp", lambda x: (x.cpu().exp() * 1.01).to("npu"))

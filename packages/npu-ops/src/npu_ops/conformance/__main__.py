@@ -17,7 +17,7 @@ import torch
 
 from npu_ops.errors import ConformanceError
 
-from .baseline import BaselineWriter, load_baseline
+from .baseline import Baseline, BaselineWriter, load_baseline
 from .cases import interface_cases
 from .cell import Cell, Outcome
 from .models import model_cases
@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if argv is None else argv)
     arguments = parse(given)
     if arguments.baseline != "cpu":
-        load_baseline(arguments.baseline)  # before the work: is there one?
+        _check_baseline(load_baseline(arguments.baseline), arguments.baseline)
     if arguments.rules:
         load_rules(arguments.rules)
     tasks = tasks_of(
@@ -63,6 +63,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.save_baseline is not None:
         return _save(tasks, arguments)
     return _judge(tasks, arguments, given)
+
+
+def _check_baseline(baseline: Baseline, place: str) -> None:
+    """Before the work: is it whole?"""
+    baseline.check()
+    if not baseline.has_checksums:
+        print(
+            f"{place} is of a version without checksums: a damaged file in it looks like a failure "
+            "of the device. Make it again to have them."
+        )
 
 
 def _judge(tasks: list[dict[str, Any]], arguments: argparse.Namespace, given: list[str]) -> int:

@@ -17,13 +17,15 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from npu_ops.errors import ConformanceError
+from npu_ops.seal import check_file, damaged, digest, read_sealed, seal
 
 from .cases.case import Case
 from .cases.evaluation import Evaluation
 
 __all__ = ["Baseline", "BaselineWriter", "checksum", "load_baseline", "pack", "unpack"]
 
-_FORMAT = 1
+_FORMAT = 2
+_UNSEALED = 1  # the format before baselines had checksums
 _INDEX = "baseline.json"
 Packed = tuple[dict[str, Any], dict[str, torch.Tensor]]
 
@@ -130,11 +132,15 @@ class BaselineWriter:
 
     def write(self) -> None:
         """Writes the files; the index last, so that a half-written directory is none."""
-        from safetensors.torch import save_file
+        from safetensors.torch import save
 
         self.place.mkdir(parents=True, exist_ok=True)
+        files = {}
         for op, tensors in sorted(self._tensors.items()):
-            save_file(tensors, self.place / f"{op}.safetensors")
+            data = save(tensors)
+            file = _file(self.place, op)
+            file.write_bytes(data)
+            files[file.name] = digest(data)
         index = {
             "format": _FORMAT,
             "facts": self.facts,
@@ -143,37 +149,57 @@ class BaselineWriter:
             "left_out": sorted(self.left_out),
             "cases": self._cases,
         }
-        (self.place / _INDEX).write_text(json.dumps(index), encoding="utf-8")
+        (self.place / _INDEX).write_text(json.dumps(seal(index, files)), encoding="utf-8")
 
 
 class Baseline:
-    """A directory that `BaselineWriter` wrote."""
+    """A directory that `BaselineWriter` wrote.
+
+    Attributes:
+        facts: What is said of the machine.
+        has_checksums: Whether it would show if its files were damaged; not in one of an earlier
+            version.
+    """
 
     def __init__(self, place: Path) -> None:
         """Reads the index; tensors are read when a case asks for them.
 
         Raises:
             ConformanceError: [conformance-baseline] when there is none, or one of another format.
+            DamagedFileError: [file-damaged] when the index is not as it was written.
         """
         try:
-            index = json.loads((place / _INDEX).read_text(encoding="utf-8"))
-            known = index["format"] == _FORMAT
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            index, self.has_checksums = read_sealed(place / _INDEX)
+            form = index["format"]
+        except (OSError, KeyError, TypeError) as error:
             raise self._error(place, f"{type(error).__name__}: {error}") from error
-        if not known:
-            raise self._error(place, f"format {index['format']}")
+        if form not in (_UNSEALED, _FORMAT):
+            raise self._error(place, f"format {form}")
+        if form == _FORMAT and not self.has_checksums:
+            raise damaged(place / _INDEX, "its checksum is missing")
         self._place = place
+        self._index: dict[str, Any] = index
+        self._checked: set[Path] = set()
         self._cases: dict[str, Any] = index["cases"]
         self.facts: dict[str, str] = index["facts"]
+
+    def check(self) -> None:
+        """Compares all files with their checksums, where there are any.
+
+        Raises:
+            DamagedFileError: [file-damaged].
+        """
+        if self.has_checksums:
+            for name in self._index["files"]:
+                self._check_file(self._place / name)
 
     def expected(self, case: Case, check: str) -> Evaluation | None:
         """What the other machine got; None when it was not kept.
 
         Raises:
             ConformanceError: [conformance-inputs] when this machine makes other inputs.
+            DamagedFileError: [file-damaged] when the file of the op is not as it was written.
         """
-        from safetensors import safe_open
-
         entry = self._cases.get(case.id)
         record = entry["checks"].get(check) if entry is not None else None
         if entry is None or record is None:
@@ -191,9 +217,31 @@ class Baseline:
         ]
         tensors = {}
         if names:
-            with safe_open(self._place / f"{case.op}.safetensors", "pt") as file:
-                tensors = {name: file.get_tensor(f"{case.id}/{check}/{name}") for name in names}
+            keys = {name: f"{case.id}/{check}/{name}" for name in names}
+            tensors = self._read(_file(self._place, case.op), keys)
         return unpack(record, tensors, _tensors(case.make_arguments()))
+
+    def _read(self, file: Path, keys: dict[str, str]) -> dict[str, torch.Tensor]:
+        from safetensors import SafetensorError, safe_open
+
+        if self.has_checksums:
+            self._check_file(file)
+        try:
+            with safe_open(file, "pt") as opened:
+                return {name: opened.get_tensor(key) for name, key in keys.items()}
+        except (OSError, SafetensorError) as error:
+            raise damaged(file, f"{type(error).__name__}: {error}") from error
+
+    def _check_file(self, file: Path) -> None:
+        """Once for each file: a process asks for the tensors of an op many times."""
+        if file in self._checked:
+            return
+        try:
+            data = file.read_bytes()
+        except OSError as error:
+            raise damaged(file, str(error)) from error
+        check_file(self._index, file, data)
+        self._checked.add(file)
 
     @staticmethod
     def _error(place: Path, received: str) -> ConformanceError:
@@ -202,6 +250,10 @@ class Baseline:
             f"{received}. Make one with `npu-ops conformance --save-baseline DIR`.",
             "conformance-baseline",
         )
+
+
+def _file(place: Path, op: str) -> Path:
+    return place / f"{op}.safetensors"
 
 
 @functools.cache

@@ -7,6 +7,8 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from npu_ops.errors import ConformanceError
+
 from .cell import Cell, Outcome
 from .child import Child
 
@@ -59,11 +61,16 @@ def run_each(
         environment: Variables that the children have beside this process's own.
         on_answer: Called by one thread at a time with the task and its answer, or with the cell
             that says how the child ended instead.
+
+    Raises:
+        ConformanceError: a task cannot be done as asked, with the code that the child gave;
+            tasks that wait are not begun.
     """
     waiting: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
     for task in tasks:
         waiting.put(task)
     lock = threading.Lock()
+    errors: list[ConformanceError] = []
 
     def work() -> None:
         child = Child(_WORKER, timeout_s=timeout_s, environment=environment)
@@ -71,19 +78,26 @@ def run_each(
             try:
                 task = waiting.get_nowait()
             except queue.Empty:
+                task = None
+            if task is None or errors:
                 child.stop()
                 return
             child.give(task)
             rows = child.answer()
             ended = _ended(child, task, timeout_s) if rows is None else None
             with lock:
-                on_answer(task, rows, ended)
+                if isinstance(rows, dict):
+                    errors.append(ConformanceError(rows["message"], code=rows["code"]))
+                else:
+                    on_answer(task, rows, ended)
 
     threads = [threading.Thread(target=work) for _ in range(jobs)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
+    if errors:
+        raise errors[0]
 
 
 def _ended(child: Child, task: dict[str, Any], timeout_s: float) -> Cell:

@@ -16,6 +16,8 @@ from typing import Any
 
 import torch
 
+from npu_ops.errors import OpsError
+
 from .baseline import load_baseline
 from .cases.captures import capture_case
 from .cases.case import Case
@@ -74,6 +76,14 @@ def run_task(task: dict[str, Any]) -> list[Any]:
     return [dataclasses.asdict(cell) for cell in cells]
 
 
+def _answer(task: dict[str, Any]) -> list[Any] | dict[str, str]:
+    """The rows of a task; where it cannot be done as asked, why, which is no row of a device's."""
+    try:
+        return run_task(task)
+    except OpsError as error:
+        return {"message": error.message, "code": error.code}
+
+
 def _torch_cells(task: dict[str, Any]) -> list[Cell]:
     """The cells of one entry of a database and dtype."""
     entry = databases()[task["database"]][task["index"]]
@@ -91,7 +101,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     for line in sys.stdin:
-        answers.write(json.dumps(run_task(json.loads(line))) + "\n")
+        answers.write(json.dumps(_answer(json.loads(line))) + "\n")
         answers.flush()
 
 

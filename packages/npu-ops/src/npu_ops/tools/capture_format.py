@@ -21,6 +21,8 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from npu_ops.errors import OperatorInputError
+from npu_ops.seal import check_file, damaged, digest, read_sealed, seal
+from npu_runtime.public_calls import public_call
 
 from .snapshot import GeneratorImage, Snapshot, StorageImage, TensorImage
 
@@ -33,7 +35,9 @@ __all__ = [
     "save_capture",
 ]
 
-_FORMAT = 1
+_FORMAT = 2
+_UNSEALED = 1  # the format before captures had checksums
+_SEAL_BYTES = 256  # of text, at most
 _PAGE = 4096  # bytes, of the usual file systems
 _CALL, _TENSORS = "call.json", "tensors.safetensors"
 # What safetensors has no name for is stored as bytes.
@@ -74,6 +78,8 @@ class Capture:
         after: `(results, args, kwargs)` after it.
         state: of the device's random stream before it; None for a call that draws no numbers.
         note: why it was captured, such as what differs.
+        has_checksum: whether it would show if its files were damaged; not for one of an earlier
+            version.
     """
 
     op: str
@@ -82,16 +88,19 @@ class Capture:
     after: Snapshot
     state: torch.Tensor | None
     note: str = ""
+    has_checksum: bool = True
 
 
+@public_call
 def capture_size(capture: Capture) -> int:
     """Bytes that a capture takes on disk at most: whole pages of its files and of its folder."""
     tensors = _tensors(capture)
     data = sum(tensor.numel() * tensor.itemsize for tensor in tensors.values())
     header = 16 + 200 * len(tensors)
-    return _PAGE + _pages(data + header) + _pages(len(_text(capture)))
+    return _PAGE + _pages(data + header) + _pages(len(_text(_document(capture))) + _SEAL_BYTES)
 
 
+@public_call
 def is_writable(capture: Capture) -> bool:
     """Whether all its tensors are strided memory, and all else are plain values."""
     return all(
@@ -100,6 +109,7 @@ def is_writable(capture: Capture) -> bool:
     )
 
 
+@public_call
 def save_capture(capture: Capture, folder: Path) -> int:
     """Writes a capture; the folder appears whole or not at all.
 
@@ -109,25 +119,37 @@ def save_capture(capture: Capture, folder: Path) -> int:
     made = folder.with_name(f".{folder.name}.part")
     shutil.rmtree(made, ignore_errors=True)
     made.mkdir(parents=True)
-    safetensors.torch.save_file(_tensors(capture), made / _TENSORS)
-    (made / _CALL).write_text(_text(capture), encoding="utf-8")
+    data = safetensors.torch.save(_tensors(capture))
+    (made / _TENSORS).write_bytes(data)
+    document = seal(_document(capture), {_TENSORS: digest(data)})
+    (made / _CALL).write_text(_text(document), encoding="utf-8")
     written = _PAGE + sum(_pages(file.stat().st_size) for file in made.iterdir())
     made.rename(folder)
     return written
 
 
+@public_call
 def load_capture(folder: str | Path) -> Capture:
     """Reads a capture.
 
     Raises:
-        OperatorInputError: [capture-unreadable] for a folder that holds none, or a damaged one.
+        OperatorInputError: [capture-unreadable] for a folder that holds none.
+        DamagedFileError: [file-damaged] for files that are not as they were written.
     """
     folder = Path(folder)
     try:
-        document = json.loads((folder / _CALL).read_text(encoding="utf-8"))
-        tensors = safetensors.torch.load_file(folder / _TENSORS)
-        if document["format"] != _FORMAT:
+        document, is_sealed = read_sealed(folder / _CALL)
+        if document["format"] not in (_UNSEALED, _FORMAT):
             raise ValueError(f"format {document['format']}, and this version reads {_FORMAT}")
+        data = (folder / _TENSORS).read_bytes()
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise _unreadable(folder, error) from error
+    if is_sealed:
+        check_file(document, folder / _TENSORS, data)
+    elif document["format"] != _UNSEALED:
+        raise damaged(folder / _CALL, "its checksum is missing")
+    try:
+        tensors = safetensors.torch.load(data)
         return Capture(
             op=document["op"],
             facts={key: document[key] for key in document["facts"]},
@@ -135,15 +157,13 @@ def load_capture(folder: str | Path) -> Capture:
             after=_load_snapshot(document["after"], tensors),
             state=tensors.get("state"),
             note=document["note"],
+            has_checksum=is_sealed,
         )
-    except (OSError, ValueError, KeyError, TypeError, safetensors.SafetensorError) as error:
-        raise OperatorInputError(
-            f"{folder}: must be the folder of a captured call, with {_CALL} and {_TENSORS}; "
-            f"{type(error).__name__}: {error}. Capture it again with npu-ops run --capture.",
-            "capture-unreadable",
-        ) from error
+    except (ValueError, KeyError, TypeError, safetensors.SafetensorError) as error:
+        raise _unreadable(folder, error) from error
 
 
+@public_call
 def find_captures(directory: str | Path) -> list[Path]:
     """The folders of captured calls in a directory, or the directory itself, in order of calls.
 
@@ -159,6 +179,14 @@ def find_captures(directory: str | Path) -> list[Path]:
             "capture-unreadable",
         )
     return found
+
+
+def _unreadable(folder: Path, error: Exception) -> OperatorInputError:
+    return OperatorInputError(
+        f"{folder}: must be the folder of a captured call, with {_CALL} and {_TENSORS}; "
+        f"{type(error).__name__}: {error}. Capture it again with npu-ops run --capture.",
+        code="capture-unreadable",
+    )
 
 
 def _tensors(capture: Capture) -> dict[str, torch.Tensor]:
@@ -202,9 +230,9 @@ def _pages(size_bytes: int) -> int:
     return -(-size_bytes // _PAGE) * _PAGE
 
 
-def _text(capture: Capture) -> str:
+def _text(document: Mapping[str, Any]) -> str:
     """JSON with a line for each thing, and lists of numbers on one."""
-    text = json.dumps(_document(capture), indent=1)
+    text = json.dumps(document, indent=1)
     return re.sub(r"\[[\s\d,-]+\]", lambda found: " ".join(found[0].split()), text) + "\n"
 
 

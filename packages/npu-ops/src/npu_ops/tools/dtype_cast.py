@@ -14,6 +14,7 @@ import torch
 from torch.utils._pytree import tree_map
 
 from npu_ops.errors import OperatorInputError
+from npu_runtime.public_calls import public_call
 
 from .call import Call
 from .report import Report
@@ -32,6 +33,7 @@ class OpDtypeCast(OpTool):
 
     tool_name = "DTYPE_CAST"
 
+    @public_call
     def __init__(
         self,
         names: Sequence[str] | None = None,

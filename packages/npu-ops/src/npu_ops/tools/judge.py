@@ -18,12 +18,20 @@ from torch.utils._pytree import tree_leaves
 from npu_ops.conformance.exceptions import UNDEFINED
 from npu_ops.difference import Comparison
 from npu_ops.verification import verify_correctness
+from npu_runtime.public_calls import public_call
 
 from .structure import changed_arguments, structural_problem
 from .tolerance import Tolerances
 from .trial import Outcome, Trial
 
-__all__ = ["Verdict", "compare", "cosine_similarity", "is_undefined", "judge"]
+__all__ = [
+    "Verdict",
+    "compare",
+    "cosine_similarity",
+    "is_partly_undefined",
+    "is_undefined",
+    "judge",
+]
 
 # Their values are whatever the memory held; torch's databases have the others.
 _UNDEFINED = UNDEFINED | {"resize", "resize_", "resize_as_"}
@@ -64,6 +72,7 @@ class Verdict:
         return self.status != "differs"
 
 
+@public_call
 def judge(trial: Trial, got: Outcome, tolerances: Tolerances, *, programs: int = 0) -> Verdict:
     """Compares a device's outcome with the CPU's.
 
@@ -75,7 +84,7 @@ def judge(trial: Trial, got: Outcome, tolerances: Tolerances, *, programs: int =
     """
     host = trial.on_host()
     if host.error is not None or got.error is not None:
-        return _judge_errors(got, host)
+        return _judge_errors(trial, got, host)
     structure = structural_problem(trial, got, host)
     if is_undefined(trial.call.op):
         return Verdict("differs" if structure else "close", structure, "own")
@@ -94,17 +103,26 @@ def judge(trial: Trial, got: Outcome, tolerances: Tolerances, *, programs: int =
     )
 
 
+@public_call
 def is_undefined(op: OpOverload[..., Any]) -> bool:
     """Whether an op's values are whatever the memory held."""
     return op._schema.name.removeprefix("aten::") in _UNDEFINED
 
 
+@public_call
+def is_partly_undefined(op: OpOverload[..., Any], place: int) -> bool:
+    """Whether parts of one of an op's results, by its number, are whatever the memory held."""
+    return (op._schema.name.removeprefix("aten::"), place) in _PARTLY_UNDEFINED
+
+
+@public_call
 def compare(got: torch.Tensor, expected: torch.Tensor, rtol: float, atol: float) -> Comparison:
     """One tensor's comparison; of a nested one that of the member that is worst."""
     parts = verify_correctness(got, expected, rtol, atol, check_dtype=False).comparisons
     return max(parts, key=lambda part: (not part.passed, part.max_absolute_error))
 
 
+@public_call
 def cosine_similarity(got: torch.Tensor, expected: torch.Tensor) -> float | None:
     """The cosine of the angle between two tensors' values, which may be on different devices.
 
@@ -132,13 +150,16 @@ class _Row:
     host_error: float
 
 
-def _judge_errors(got: Outcome, host: Outcome) -> Verdict:
+def _judge_errors(trial: Trial, got: Outcome, host: Outcome) -> Verdict:
     if host.error is not None and got.error is not None:
         return Verdict("close", "", "own")
     error = host.error or got.error
     why = " ".join(f"{type(error).__name__}: {error}".split())[:_LONGEST]
     if host.error is not None:
         return Verdict("not compared", f"the CPU refuses the call: {why}", "own")
+    homes = {tensor.device.type for tensor in trial.call.tensors}
+    if len(homes) > 1 and "same device" in why:
+        return Verdict("not compared", f"its tensors are on two devices: {why}", "own")
     return Verdict("differs", f"raises {why}; the CPU does not", "own")
 
 
@@ -166,11 +187,10 @@ def _rows(
     sides = [tree_leaves(outcome.results) for outcome in outcomes]
     if len({len(side) for side in sides}) > 1:
         return []  # told as a matter of structure
-    op = trial.call.op._schema.name.removeprefix("aten::")
     named = [
         (f"result {place}", parts)
         for place, parts in enumerate(zip(*sides, strict=True))
-        if (op, place) not in _PARTLY_UNDEFINED
+        if not is_partly_undefined(trial.call.op, place)
     ]
     arguments = [outcome.tensors for outcome in outcomes]
     named += [

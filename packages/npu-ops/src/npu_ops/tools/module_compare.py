@@ -20,6 +20,8 @@ from torch.utils._pytree import tree_leaves
 
 from npu_ops.difference import Comparison
 from npu_ops.errors import OperatorInputError, VerificationError
+from npu_ops.seal import damaged, digest
+from npu_runtime.public_calls import public_call
 
 from .judge import compare, cosine_similarity
 from .report import Report
@@ -27,6 +29,7 @@ from .report import Report
 __all__ = ["LayerDifference", "ModuleCompare", "ModuleRun"]
 
 _ROOT = "(the module itself)"
+_CHECKSUM = "checksum"
 
 
 @dataclass
@@ -45,6 +48,7 @@ class ModuleRun:
 
     @classmethod
     @contextmanager
+    @public_call
     def of(cls, module: torch.nn.Module) -> Iterator[ModuleRun]:
         """Records one iteration: the forward and, if there is one, the backward in the block."""
         run = cls()
@@ -59,6 +63,7 @@ class ModuleRun:
             if parameter.grad is not None:
                 run.parameters[name] = parameter.grad.detach().cpu().clone()
 
+    @public_call
     def save(self, file: str | Path) -> None:
         """Writes the run, so that it can be compared on another machine."""
         tensors: dict[str, torch.Tensor] = {}
@@ -67,18 +72,25 @@ class ModuleRun:
                 tensors[json.dumps([kind, place, *key])] = value.contiguous()
         for place, (name, value) in enumerate(self.parameters.items()):
             tensors[json.dumps(["parameters", place, name])] = value.contiguous()
-        safetensors.torch.save_file(tensors, str(file))
+        metadata = {_CHECKSUM: _checksum(tensors)}
+        safetensors.torch.save_file(tensors, str(file), metadata)
 
     @classmethod
+    @public_call
     def load(cls, file: str | Path) -> ModuleRun:
         """Reads a run.
 
         Raises:
             OperatorInputError: [module-run] for a file that holds none.
+            DamagedFileError: [file-damaged] for one that is not as it was written.
         """
         run = cls()
         try:
-            tensors = safetensors.torch.load_file(str(file))
+            with safetensors.safe_open(str(file), "pt") as opened:
+                kept = (opened.metadata() or {}).get(_CHECKSUM)
+                tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+            if kept is not None and kept != _checksum(tensors):
+                raise damaged(Path(file), "its tensors are not what was written")
             keys = sorted((json.loads(name) for name in tensors), key=lambda key: key[:2])
             for kind, place, *key in keys:
                 value = tensors[json.dumps([kind, place, *key])]
@@ -145,6 +157,7 @@ class ModuleCompare:
             gradients, then those of the parameters.
     """
 
+    @public_call
     def __init__(
         self,
         run: ModuleRun,
@@ -245,6 +258,19 @@ class ModuleCompare:
             atol *= 10 * max(1.0, float(expected.abs().nan_to_num(0, 0, 0).max()))
         own = self._tolerances
         return (rtol if own[0] is None else own[0], atol if own[1] is None else own[1])
+
+
+def _checksum(tensors: Mapping[str, torch.Tensor]) -> str:
+    """Of names, dtypes, shapes and bytes."""
+    parts = [
+        f"{name} {tensor.dtype} {list(tensor.shape)} {digest(_bytes(tensor))}"
+        for name, tensor in sorted(tensors.items())
+    ]
+    return digest("\n".join(parts).encode())
+
+
+def _bytes(tensor: torch.Tensor) -> bytes:
+    return tensor.reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
 def _plain(results: Any) -> Any:

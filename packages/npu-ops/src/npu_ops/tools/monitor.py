@@ -19,6 +19,7 @@ import psutil
 
 from npu_ops.errors import OperatorInputError
 from npu_ops.memory_account import read_accounts
+from npu_runtime.public_calls import public_call
 
 from .series_plot import Panel, draw_series
 
@@ -55,6 +56,7 @@ class ProcessMonitor:
         samples: what it saw.
     """
 
+    @public_call
     def __init__(
         self,
         process_id: int | None = None,
@@ -71,13 +73,21 @@ class ProcessMonitor:
                 process's own counters.
 
         Raises:
-            OperatorInputError: [tool-option] for an interval that is not above 0.
+            OperatorInputError: [tool-option] for an interval that is not above 0, or a process
+                that is not there.
         """
         if not interval_s > 0:
             raise OperatorInputError(
                 f"interval_s: seconds above 0; got {interval_s}. Pass 0.1 or so.", "tool-option"
             )
-        self._root = psutil.Process(process_id)
+        try:
+            self._root = psutil.Process(process_id)
+        except (psutil.Error, ValueError) as error:
+            raise OperatorInputError(
+                f"process_id: a process that runs; got {process_id} ({error}). Pass its id, or "
+                "leave it out for this one.",
+                "tool-option",
+            ) from None
         self._interval_s = interval_s
         self._accounts = None if accounts is None else Path(accounts)
         self._known: dict[int, psutil.Process] = {}
@@ -108,6 +118,7 @@ class ProcessMonitor:
     def __exit__(self, *failure: object) -> None:
         self.stop()
 
+    @public_call
     def write_csv(self, path: str | Path) -> None:
         """Writes a row for each look."""
         with Path(path).open("w", newline="", encoding="utf-8") as file:
@@ -115,6 +126,7 @@ class ProcessMonitor:
             writer.writerow([one.name for one in fields(Sample)])
             writer.writerows(astuple(sample) for sample in self.samples)
 
+    @public_call
     def write_svg(self, path: str | Path) -> None:
         """Writes the plot."""
         times = [sample.time_s for sample in self.samples]

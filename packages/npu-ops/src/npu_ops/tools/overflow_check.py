@@ -1,8 +1,11 @@
-"""`OpOverflowCheck`: which op made the first NaN or infinity."""
+"""`OpOverflowCheck`: which op made the first NaN or infinity.
+
+Which memory nothing wrote is unwritten.py's knowledge.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,33 +15,76 @@ from torch.utils._pytree import tree_leaves
 from npu_ops.errors import OperatorInputError, VerificationError
 
 from .call import Call
+from .judge import is_partly_undefined
 from .report import Report
 from .tool import OpTool, aside
+from .unwritten import Reading, UnwrittenMemory
 
 __all__ = ["OpOverflowCheck"]
+
+_ORIGIN, _PASSED_ON, _UNWRITTEN = "origin", "passed on", "unwritten memory"
+
+
+@dataclass(frozen=True)
+class _Counts:
+    """How many elements are NaN, infinite, and past the limit."""
+
+    nan: int = 0
+    infinite: int = 0
+    large: int = 0
+
+    def __add__(self, other: _Counts) -> _Counts:
+        return _Counts(
+            self.nan + other.nan, self.infinite + other.infinite, self.large + other.large
+        )
+
+    def __bool__(self) -> bool:
+        return bool(self.nan or self.infinite or self.large)
 
 
 @dataclass(frozen=True)
 class _Finding:
-    """One call with values that are not finite, or too large."""
+    """One call with values that are not finite, or too large.
+
+    Attributes:
+        number: of the call.
+        phase: forward or backward.
+        signature: of the call.
+        place: who called it.
+        counts: of the values.
+        source: where they are from.
+        is_failure: whether they are wrong.
+    """
 
     number: int
     phase: str
     signature: str
     place: str
-    nan: int
-    infinite: int
-    large: int
-    is_origin: bool
+    counts: _Counts
+    source: str
+    is_failure: bool
+
+    @property
+    def is_marked(self) -> bool:
+        return self.is_failure and self.source != _PASSED_ON
 
 
 class OpOverflowCheck(OpTool):
     """Looks for NaN, infinity, and values past a limit in what each call gives or writes.
 
-    A call is the origin if all its floating-point arguments were finite and within the limit.
+    A call is the origin of NaN if it read none, and of infinity or of a value past the limit if
+    all that it read was finite and within the limit, numbers among its arguments included.
+    Infinity that the program brings in itself, such as a mask of `-inf`, is passed on, which is no
+    failure; NaN always is one.
+
+    Memory that nothing wrote (`torch.empty`, a tensor that grew) holds what was there before: it is
+    not looked at. What a call computes of it is told as `unwritten memory`, and is a failure where
+    the value would be another if the memory were finite, such as 0 times NaN, or where the program
+    takes it as a Python number.
     """
 
     tool_name = "OVERFLOW_CHECK"
+    follows_all = True  # a write by an op that is not looked at is a write
 
     def __init__(
         self,
@@ -73,6 +119,7 @@ class OpOverflowCheck(OpTool):
         self._limit = limit
         self._is_fatal = is_fatal
         self._checked = 0
+        self._memory = UnwrittenMemory()
         self._found: list[_Finding] = []
 
     def take(self, call: Call) -> Any:
@@ -81,57 +128,71 @@ class OpOverflowCheck(OpTool):
         Raises:
             VerificationError: [op-overflow] at the first origin, if the tool is fatal.
         """
-        with aside():
-            was_bad = any(self._counts(call.tensors))
         signature = call.signature
+        with aside(), self._lock:
+            reading = self._memory.before(call)
+            given = self._given(reading)
         results = call.op(*call.args, **call.kwargs)
-        with aside():
-            nan, infinite, large = self._counts([*tree_leaves(results), *call.written])
-        with self._lock:
+        with aside(), self._lock:
             self._checked += 1
-            if nan + infinite + large == 0:
+            counts, source, is_failure = self._judge(reading, given, results)
+            if not counts:
                 return results
             finding = _Finding(
                 call.number,
                 call.phase,
                 signature,
                 call.line or call.node,
-                nan,
-                infinite,
-                large,
-                not was_bad,
+                counts,
+                source,
+                is_failure,
             )
             self._found.append(finding)
-        if self._is_fatal and finding.is_origin:
+        if self._is_fatal and finding.is_marked:
+            said = "finite arguments" if source == _ORIGIN else "memory that nothing wrote"
             raise VerificationError(
-                f"{signature}: from finite arguments came {nan} NaN, {infinite} infinities and "
-                f"{large} values past the limit; called by {finding.place}. Compare the call with "
-                f"OpAutoCompare(['{call.name}']), or cast it with OpDtypeCast.",
+                f"{signature}: from {said} came {counts.nan} NaN, {counts.infinite} infinities and "
+                f"{counts.large} values past the limit; called by {finding.place}. Compare the "
+                f"call with OpAutoCompare(['{call.name}']), or cast it with OpDtypeCast.",
                 "op-overflow",
             )
+        return results
+
+    def leave(self, call: Call) -> Any:
+        """Runs a call that is not looked at; what it writes is written."""
+        with aside(), self._lock:
+            reading = self._memory.before(call)
+        results = super().leave(call)
+        with aside(), self._lock:
+            self._memory.after(reading, results)
         return results
 
     @property
     def origins(self) -> list[str]:
         """Signatures of the calls that made such values of good ones, in order."""
-        return [one.signature for one in self._found if one.is_origin]
+        return [one.signature for one in self._found if one.source == _ORIGIN]
+
+    @property
+    def unwritten(self) -> list[str]:
+        """Signatures of the calls that took such values from unwritten memory, in order."""
+        return [one.signature for one in self._found if one.source == _UNWRITTEN]
 
     @property
     def passed(self) -> bool:
-        """Whether no call gave such values."""
-        return not self._found
+        """Whether no call made such values, and no NaN was passed on."""
+        return not any(one.is_failure for one in self._found)
 
     def report(self) -> Report:
-        """One row for each call that gave such values; origins are marked."""
+        """One row for each call that gave such values; those that are to blame are marked."""
         rows = tuple(
             (
                 one.number,
                 one.phase,
                 one.signature,
-                one.nan,
-                one.infinite,
-                one.large,
-                "origin" if one.is_origin else "passed on",
+                one.counts.nan,
+                one.counts.infinite,
+                one.counts.large,
+                one.source,
                 one.place,
             )
             for one in self._found
@@ -139,34 +200,97 @@ class OpOverflowCheck(OpTool):
         summary = f"{self._checked:,} calls checked, {len(rows):,} gave NaN, infinity or too much"
         if self.origins:
             summary += f"; the first that made it is {self.origins[0]}"
+        if self.unwritten:
+            summary += (
+                f"; the first that took it from memory that nothing wrote is {self.unwritten[0]}"
+            )
         return Report(
             "Overflows",
             ("call", "phase", "signature", "NaN", "infinite", "large", "from", "called by"),
             rows,
             summary + ".",
-            frozenset(n for n, one in enumerate(self._found) if one.is_origin),
+            frozenset(n for n, one in enumerate(self._found) if one.is_marked),
             self.passed,
         )
 
-    def _counts(self, leaves: Sequence[Any]) -> tuple[int, int, int]:
-        """The sums over the tensors among some values, each tensor once."""
-        tensors = {id(leaf): leaf for leaf in leaves if isinstance(leaf, torch.Tensor)}
-        found = [self._count(tensor) for tensor in tensors.values()]
-        nan, infinite, large = ([one[place] for one in found] for place in range(3))
-        return sum(nan), sum(infinite), sum(large)
+    def _given(self, reading: Reading) -> _Counts:
+        """What is wrong with what a call reads."""
+        call = reading.call
+        masks = reading.unwritten or (None,) * len(call.tensors)
+        pairs = {
+            id(tensor): (tensor, None if mask is None else ~mask)
+            for tensor, mask in zip(call.tensors, masks, strict=True)
+            if id(tensor) not in reading.overwritten
+        }
+        numbers = [
+            leaf
+            for leaf in tree_leaves((call.args, call.kwargs))
+            if isinstance(leaf, float | complex)
+        ]
+        found = [self._count(tensor, part) for tensor, part in pairs.values()]
+        found += [self._count(torch.tensor(number, dtype=torch.complex128)) for number in numbers]
+        return sum(found, _Counts())
 
-    def _count(self, tensor: torch.Tensor) -> tuple[int, int, int]:
-        """How many elements are NaN, infinite, and past the limit."""
-        if not (tensor.is_floating_point() or tensor.is_complex()) or tensor.is_meta:
-            return 0, 0, 0
-        if tensor.layout is not torch.strided or tensor.is_nested or tensor.is_quantized:
-            return 0, 0, 0
-        values = tensor.detach().cpu()
-        if values.itemsize == 1:
-            values = values.to(torch.float32)  # eight bits have no isnan of their own
+    def _judge(self, reading: Reading, given: _Counts, results: Any) -> tuple[_Counts, str, bool]:
+        """What is wrong with what a call gave, where that is from, and whether it is a failure."""
+        twins = self._memory.after(reading, results)
+        made, unwritten, is_poisoned = _Counts(), _Counts(), False
+        for leaf in _outcome(reading.call, results):
+            mask = self._memory.mask(leaf)
+            made += self._count(leaf, None if mask is None else ~mask)
+            if mask is not None and reading.is_open:
+                unwritten += self._count(leaf, mask)
+            twin = twins.get(id(leaf))
+            is_poisoned |= twin is not None and _is_poisoned(leaf, twin, mask)
+        if made:
+            if is_poisoned:
+                return made, _UNWRITTEN, True
+            is_origin = bool(made.nan and not given.nan) or not given
+            return made, _ORIGIN if is_origin else _PASSED_ON, is_origin or made.nan > 0
+        if reading.is_open and isinstance(results, float | complex):
+            taken = self._count(torch.tensor(results, dtype=torch.complex128))
+            return taken, _UNWRITTEN, True
+        return unwritten, _UNWRITTEN, False
+
+    def _count(self, tensor: torch.Tensor, part: torch.Tensor | None = None) -> _Counts:
+        """Looks at the elements of a tensor, or at a part of them."""
+        if not _has_values(tensor):
+            return _Counts()
+        values = _on_cpu(tensor) if part is None else _on_cpu(tensor)[part]
         if bool(values.isfinite().all()) and self._limit is None:
-            return 0, 0, 0
+            return _Counts()
         large = 0
         if self._limit is not None:
             large = int(((values.abs() > self._limit) & values.isfinite()).sum())
-        return int(values.isnan().sum()), int(values.isinf().sum()), large
+        return _Counts(int(values.isnan().sum()), int(values.isinf().sum()), large)
+
+
+def _outcome(call: Call, results: Any) -> Iterable[torch.Tensor]:
+    """What a call gave and wrote, each tensor once."""
+    leaves = [
+        leaf
+        for place, leaf in enumerate(tree_leaves(results))
+        if not is_partly_undefined(call.op, place)
+    ]
+    found = [leaf for leaf in (*leaves, *call.written) if isinstance(leaf, torch.Tensor)]
+    return {id(leaf): leaf for leaf in found}.values()
+
+
+def _is_poisoned(tensor: torch.Tensor, twin: torch.Tensor, mask: torch.Tensor | None) -> bool:
+    """Whether an element is not finite that would be, if all memory that the call read were."""
+    if not _has_values(tensor) or not _has_values(twin):
+        return False
+    lost = ~_on_cpu(tensor).isfinite() & _on_cpu(twin).isfinite()
+    return bool(lost.any() if mask is None else lost[~mask].any())
+
+
+def _has_values(tensor: torch.Tensor) -> bool:
+    is_number = tensor.is_floating_point() or tensor.is_complex()
+    is_plain = tensor.layout is torch.strided and not (tensor.is_nested or tensor.is_quantized)
+    return is_number and is_plain and not tensor.is_meta
+
+
+def _on_cpu(tensor: torch.Tensor) -> torch.Tensor:
+    values = tensor.detach().cpu()
+    # Eight bits have no isnan of their own.
+    return values.to(torch.float32) if values.itemsize == 1 else values

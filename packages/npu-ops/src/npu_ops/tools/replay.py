@@ -19,12 +19,14 @@ from torch.utils._pytree import tree_leaves
 
 from npu_ops.errors import OperatorInputError
 from npu_ops.names import first_match
+from npu_runtime.public_calls import public_call
 
 from .autocompare import VERDICT_COLUMNS, verdict_cells
 from .call import Call
 from .capture_format import Capture, find_captures, load_capture
-from .judge import Verdict, compare, is_undefined, judge
+from .judge import Verdict, compare, is_partly_undefined, is_undefined, judge
 from .report import Report, Value
+from .snapshot import GeneratorImage
 from .time_measure import synchronize
 from .tolerance import Tolerances
 from .trial import Outcome, Trial, below_autograd, device_state, set_device_state
@@ -32,6 +34,11 @@ from .trial import Outcome, Trial, below_autograd, device_state, set_device_stat
 __all__ = ["Replay", "replay_call", "replay_directory", "replay_report"]
 
 _NOTHING = Verdict("not compared", "", "own")
+_ELSEWHERE = Verdict("not compared", "its tensors were on the CPU, and stay there", "own")
+_NOT_COMPARABLE = "not comparable"
+# Of the error that this machine makes here, the record may have so much beyond its tolerance: both
+# round, each in its order of summation.
+_OTHERS_ERROR = 4.0
 
 
 @dataclass(frozen=True)
@@ -41,8 +48,9 @@ class Replay:
     Attributes:
         folder: of the capture.
         capture: what was captured.
-        recorded: against the recorded results: `same` values, `close` to them, `differs`, or empty
-            without a check.
+        recorded: against the recorded results: `same` values, `close` to them, `differs`, `not
+            comparable` (they are whatever the memory held, or other random numbers than here, or of
+            a call that stays on the CPU), or empty without a check.
         verdict: against the CPU in float64.
         each_ms: milliseconds of the timed runs.
     """
@@ -59,6 +67,7 @@ class Replay:
         return self.recorded != "differs" and self.verdict.is_right
 
 
+@public_call
 def replay_directory(
     directory: str | Path,
     device: str = "npu",
@@ -83,6 +92,7 @@ def replay_directory(
 
     Raises:
         OperatorInputError: [capture-unreadable], [unknown-op], [tool-option].
+        DamagedFileError: [file-damaged].
     """
     if run_times < 0:
         raise OperatorInputError(
@@ -115,24 +125,28 @@ def replay_call(
     is_synchronized: bool,
 ) -> Replay:
     """Makes one captured call again; see replay_directory."""
-    op = _find_op(capture.op)
-    place = torch.device(device)
+    call = _call(_find_op(capture.op), capture, device)
+    place = call.device
+    is_elsewhere = place.type != torch.device(device).type
     with _kept_stream(place), torch.no_grad():
-        trial = _trial(op, capture, device)
-        with below_autograd(trial.call):
+        if capture.state is not None:
+            set_device_state(place, capture.state)
+        trial = Trial(call)
+        with below_autograd(call):
             got = trial.on_device()
         if got.error is not None:
             why = " ".join(f"raises {type(got.error).__name__}: {got.error}".split())
             return Replay(folder, capture, "differs", Verdict("differs", why, "own"), ())
         recorded, verdict = "", _NOTHING
         if is_checked:
-            recorded = _against_record(op, capture, got)
-            verdict = judge(trial, got, Tolerances())
-        times = [_time(op, capture, device, is_synchronized) for _ in range(run_times)]
+            verdict = _ELSEWHERE if is_elsewhere else judge(trial, got, Tolerances())
+            recorded = _against_record(call, capture, got, verdict)
+        times = [_time(call.op, capture, device, is_synchronized) for _ in range(run_times)]
         synchronize(place)
     return Replay(folder, capture, recorded, verdict, tuple(times))
 
 
+@public_call
 def replay_report(replays: Sequence[Replay], device: str) -> Report:
     """One row for each call, those that differ marked."""
     rows: list[tuple[Value, ...]] = [
@@ -153,6 +167,15 @@ def replay_report(replays: Sequence[Replay], device: str) -> Report:
     summary = f"{len(rows):,} calls made again on {device}"
     if any(one.recorded for one in replays):
         summary += f", {same:,} with the recorded values, {len(bad):,} differ"
+    apart = sum(one.recorded == _NOT_COMPARABLE for one in replays)
+    if apart:
+        summary += f", {apart:,} not comparable with the record"
+    bare = sum(not one.capture.has_checksum for one in replays)
+    if bare:
+        summary += (
+            f"; {bare:,} are of a version without checksums, where a damaged file looks like a "
+            "difference"
+        )
     return Report(
         f"Captured calls on {device}",
         ("folder", "phase", "signature", "recorded", *VERDICT_COLUMNS, "runs", "mean ms", "min ms"),
@@ -176,12 +199,10 @@ def _find_op(name: str) -> OpOverload[..., Any]:
     return found
 
 
-def _trial(op: OpOverload[..., Any], capture: Capture, device: str) -> Trial:
+def _call(op: OpOverload[..., Any], capture: Capture, device: str) -> Call:
     args, kwargs = capture.before.restore(device)
-    if capture.state is not None:
-        set_device_state(torch.device(device), capture.state)
     facts = capture.facts
-    call = Call(
+    return Call(
         op=op,
         args=tuple(args),
         kwargs=kwargs,
@@ -192,7 +213,6 @@ def _trial(op: OpOverload[..., Any], capture: Capture, device: str) -> Trial:
         line=facts["line"],
         is_grad_enabled=facts["is_grad_enabled"],
     )
-    return Trial(call)
 
 
 def _time(op: OpOverload[..., Any], capture: Capture, device: str, is_synchronized: bool) -> float:
@@ -206,26 +226,49 @@ def _time(op: OpOverload[..., Any], capture: Capture, device: str, is_synchroniz
     return (time.perf_counter_ns() - start) * 1e-6
 
 
-def _against_record(op: OpOverload[..., Any], capture: Capture, got: Outcome) -> str:
-    """`same`, `close` or `differs`: results and arguments after the call against the record."""
-    if is_undefined(op):
-        return "same"
-    ours = tree_leaves((got.results, got.args, got.kwargs))
+def _against_record(call: Call, capture: Capture, got: Outcome, verdict: Verdict) -> str:
+    """How results and arguments after the call stand to the record; see Replay."""
+    found = _values_against_record(call, capture, got, verdict)
+    is_open = verdict is _ELSEWHERE or (_is_random(call, capture) and verdict.is_right)
+    # A note says that the record itself was found to be wrong.
+    return _NOT_COMPARABLE if found == "differs" and is_open and not capture.note else found
+
+
+def _is_random(call: Call, capture: Capture) -> bool:
+    """Whether the call draws numbers; which ones, depends on versions and processors too."""
+    leaves = tree_leaves(capture.before.tree)
+    return (
+        torch.Tag.nondeterministic_seeded in call.op.tags
+        or capture.state is not None
+        or any(isinstance(leaf, GeneratorImage) for leaf in leaves)
+    )
+
+
+def _values_against_record(call: Call, capture: Capture, got: Outcome, verdict: Verdict) -> str:
+    given = tree_leaves(got.results)
+    ours = given + tree_leaves((got.args, got.kwargs))
     theirs = tree_leaves(capture.after.restore("cpu"))
     if len(ours) != len(theirs):
         return "differs"
+    slack = _OTHERS_ERROR * max(verdict.host_error, verdict.max_absolute_error)
     is_same = True
-    for mine, its in zip(ours, theirs, strict=True):
+    for place, (mine, its) in enumerate(zip(ours, theirs, strict=True)):
         if not isinstance(its, torch.Tensor):
             continue
         if mine.dtype is not its.dtype or mine.shape != its.shape:
             return "differs"
+        if is_undefined(call.op) or (place < len(given) and is_partly_undefined(call.op, place)):
+            continue
         if mine.layout is torch.strided and mine.cpu().equal(its):
             continue
         if not compare(mine, its, 0.0, 0.0).passed:
             is_same = False
-            if not compare(mine, its, *default_tolerances(its.dtype)).passed:
+            rtol, atol = default_tolerances(its.dtype)
+            atol += slack if verdict.is_right and its.is_floating_point() else 0.0
+            if not compare(mine, its, rtol, atol).passed:
                 return "differs"
+    if is_undefined(call.op):
+        return _NOT_COMPARABLE
     return "same" if is_same else "close"
 
 

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
+from npu_runtime.public_calls import public_call
+
 __all__ = ["Report"]
 
 Value = str | int | float | None
@@ -59,6 +61,7 @@ class Report:
         left = len(self.rows) - len(shown)
         return "\n".join([*lines, *([f"... and {left:,} more rows"] if left else []), self.summary])
 
+    @public_call
     def write_csv(self, path: str | Path) -> None:
         """Writes the columns' names and all rows."""
         with Path(path).open("w", newline="", encoding="utf-8") as file:
@@ -66,6 +69,7 @@ class Report:
             writer.writerow(self.columns)
             writer.writerows(["" if value is None else value for value in row] for row in self.rows)
 
+    @public_call
     def write_html(self, path: str | Path) -> None:
         """Writes a page that needs nothing from elsewhere."""
         head = "".join(f"<th>{escape(name)}</th>" for name in self.columns)
@@ -81,6 +85,7 @@ class Report:
             encoding="utf-8",
         )
 
+    @public_call
     def write(self, directory: Path, name: str) -> list[Path]:
         """Writes both files into a directory; returns their paths."""
         directory.mkdir(parents=True, exist_ok=True)

@@ -50,9 +50,9 @@ class Selection:
                     "tool-option",
                 )
         for option, number in (("every", every), ("per_signature", per_signature)):
-            if number is not None and number < 1:
+            if number is not None and not (isinstance(number, int) and number >= 1):
                 raise OperatorInputError(
-                    f"{option}: a whole number from 1; got {number}. Pass 1 or more.",
+                    f"{option}: a whole number from 1; got {number!r}. Pass 1 or more.",
                     "tool-option",
                 )
         lists = read_tool_lists(tool)

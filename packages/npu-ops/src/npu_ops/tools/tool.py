@@ -44,9 +44,11 @@ class OpTool(TorchDispatchMode):  # type: ignore[no-untyped-call]
     Attributes:
         tool_name: as in `OP_<TOOL>_LIST`.
         selection: which calls it takes.
+        follows_all: whether `leave` gets calls that the selection does not name, too.
     """
 
     tool_name: ClassVar[str]
+    follows_all: ClassVar[bool] = False
     supports_higher_order_operators = True
 
     def __init_subclass__(cls) -> None:
@@ -104,6 +106,10 @@ class OpTool(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Runs a call that the tool looks at; returns what the op gives."""
         raise NotImplementedError
 
+    def leave(self, call: Call) -> Any:
+        """Runs a call that the tool does not look at; returns what the op gives."""
+        return call.op(*call.args, **call.kwargs)
+
     def report(self) -> Report:
         """What the tool found so far."""
         raise NotImplementedError
@@ -126,13 +132,14 @@ class OpTool(TorchDispatchMode):  # type: ignore[no-untyped-call]
         tensors = [leaf for leaf in tree_leaves((args, named)) if isinstance(leaf, torch.Tensor)]
         if any(is_traceable_wrapper_subclass(tensor) for tensor in tensors):
             return NotImplemented  # it takes itself apart, and its parts come back here
-        if not self.selection.names_op(str(func)) or any(
-            isinstance(tensor, FakeTensor) for tensor in tensors
-        ):
+        if any(isinstance(tensor, FakeTensor) for tensor in tensors):
             return func(*args, **named)
-        call = _call(func, args, named, next(self._numbers))
-        if not self.selection.takes(call):
+        is_named = self.selection.names_op(str(func))
+        if not is_named and not self.follows_all:
             return func(*args, **named)
+        call = _call(func, args, named, next(self._numbers) if is_named else 0)
+        if not is_named or not self.selection.takes(call):
+            return self.leave(call)
         return self.take(call)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +20,8 @@ from .call import Call
 from .snapshot import Snapshot, is_plain
 
 __all__ = ["Outcome", "Trial", "below_autograd", "device_state", "set_device_state"]
+
+Prepare = Callable[[Sequence[torch.Tensor]], None]
 
 # The CPU's random stream is the process's: one call at a time borrows it.
 _stream = threading.RLock()
@@ -50,8 +52,7 @@ class Outcome:
     @functools.cached_property
     def tensors(self) -> list[torch.Tensor]:
         """The tensors among the arguments, in order."""
-        leaves = tree_leaves((self.args, self.kwargs))
-        return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        return [leaf for leaf in tree_leaves((self.args, self.kwargs)) if _is_tensor(leaf)]
 
 
 class Trial:
@@ -69,11 +70,12 @@ class Trial:
         self.before = Snapshot.take((call.args, call.kwargs), is_whole=is_whole)
         self.state = device_state(call.device)
 
-    def on_host(self, *, is_wide: bool = False) -> Outcome:
+    def on_host(self, *, is_wide: bool = False, prepare: Prepare | None = None) -> Outcome:
         """Makes the call on the CPU with the same random stream; the process's own is kept.
 
         Args:
             is_wide: whether in float64 instead of the arguments' dtypes.
+            prepare: changes the copies of the tensors among the arguments before the call.
         """
         args, kwargs = self.before.restore("cpu", is_wide=is_wide)
         homes = _homes(args, kwargs)
@@ -83,6 +85,8 @@ class Trial:
             try:
                 if self.state is not None:
                     torch.set_rng_state(self.state)
+                if prepare is not None:
+                    prepare([leaf for leaf in tree_leaves((args, kwargs)) if _is_tensor(leaf)])
                 results = self.call.op(*args, **kwargs)
                 return Outcome(args, kwargs, results, homes, torch.get_rng_state())
             except Exception as error:  # noqa: BLE001  # a finding, told by whoever asked
@@ -106,6 +110,10 @@ def below_autograd(call: Call) -> Iterator[None]:
     """Where a call came from: autograd records nothing more, though kernels see whether it does."""
     with torch._C._AutoDispatchBelowAutograd(), torch.set_grad_enabled(call.is_grad_enabled):
         yield
+
+
+def _is_tensor(leaf: Any) -> bool:
+    return isinstance(leaf, torch.Tensor)
 
 
 def _homes(args: Any, kwargs: Any) -> tuple[torch.UntypedStorage, ...]:

@@ -175,12 +175,15 @@ def find_overload(name: str) -> Any:
     if not rest:
         namespace, rest = "aten", namespace
     base, _, overload = rest.partition(".")
-    packet = getattr(getattr(torch.ops, namespace), base, None)
+    try:
+        packet = getattr(getattr(torch.ops, namespace), base, None)
+    except (TypeError, RuntimeError):  # a text that is no name
+        packet = None
     found = getattr(packet, overload or "default", None) if packet is not None else None
     if found is None:
         known = ", ".join(packet.overloads()) if packet is not None else ""
         hint = f"Its overloads are {known}." if known else "Write it as torch does: aten.mm."
-        raise OperatorInputError(f"op: torch has no op {name!r}. {hint}", "unknown-op")
+        raise OperatorInputError(f"op: torch has no op {ascii(name)[:200]}. {hint}", "unknown-op")
     return found
 
 

@@ -18,6 +18,7 @@ import torch
 
 from npu_ops.errors import OperatorInputError
 from npu_ops.names import first_match
+from npu_runtime.public_calls import public_call
 
 __all__ = ["Operator", "aten_operator", "left_out", "load_operators", "operator_named"]
 
@@ -65,6 +66,7 @@ class Operator:
         """What is called on the CPU for a check."""
         return _resolve(self.reference) if self.reference else self.function(check)
 
+    @public_call
     def bind(self, values: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
         """Puts values into the places that the signature gives them.
 
@@ -115,14 +117,21 @@ def left_out() -> dict[str, str]:
 
 
 @functools.cache
+@public_call
 def aten_operator(name: str) -> Operator:
     """An op of aten, or of npu, as a recorded network calls it.
 
     Args:
         name: With its overload, such as `aten.addmm.default`.
+
+    Raises:
+        OperatorInputError: [unknown-op] torch has no overload of that name.
     """
-    op: Any = _resolve(f"torch.ops.{name}")
-    schema = op._schema
+    try:
+        op: Any = _resolve(f"torch.ops.{name}")
+        schema = op._schema
+    except (AttributeError, RuntimeError, UnicodeError):
+        raise _unknown(name) from None
     rules = {"tolerance": "sums", "compare": "close"}
     for pattern, rule in _read()["aten"].items():
         if first_match(name, [pattern]):
@@ -131,11 +140,26 @@ def aten_operator(name: str) -> Operator:
     return Operator(name, text[text.index("(") :], f"torch.ops.{name}", **rules)
 
 
+@public_call
 def operator_named(name: str) -> Operator:
-    """The op of a case: of aten where the name says so, else of the interface."""
+    """The op of a case: of aten where the name says so, else of the interface.
+
+    Raises:
+        OperatorInputError: [unknown-op] there is no op of that name.
+    """
     if name.startswith("aten."):
         return aten_operator(name)
+    if name not in load_operators():
+        raise _unknown(name)
     return load_operators()[name]
+
+
+def _unknown(name: str) -> OperatorInputError:
+    return OperatorInputError(
+        f"{ascii(name)[:80]}: must be an op of the interface, or of torch with its overload; got "
+        "neither. Write it as aten.addmm.default.",
+        "unknown-op",
+    )
 
 
 @functools.cache

@@ -17,6 +17,7 @@ from npu_ops.conformance.cases.evaluation import Evaluation
 from npu_ops.conformance.cases.tensors import dtype_named
 from npu_ops.errors import OperatorInputError
 from npu_ops.names import first_match
+from npu_runtime.public_calls import public_call
 
 __all__ = ["LayoutRule", "Rules", "TypeRule", "load_rules"]
 
@@ -67,6 +68,7 @@ class Rules:
     types: tuple[TypeRule, ...] = ()
     layouts: tuple[LayoutRule, ...] = ()
 
+    @public_call
     def dtype_for(self, op: str, dtype: torch.dtype) -> torch.dtype:
         """The dtype that the device gets for a dtype of a case."""
         for rule in self.types:
@@ -74,6 +76,7 @@ class Rules:
                 return rule.target
         return dtype
 
+    @public_call
     def adapt(self, case: Case, arguments: dict[str, Any]) -> dict[str, Any]:
         """The arguments as the device gets them, still on the CPU."""
 
@@ -92,6 +95,7 @@ class Rules:
         assert isinstance(adapted, dict)
         return adapted
 
+    @public_call
     def meet(
         self, case: Case, got: Evaluation, expected: Evaluation
     ) -> tuple[Evaluation, Evaluation]:
