@@ -401,7 +401,7 @@ def test_call_that_stays_in_its_program_though_refused_is_an_error(compiled, mon
     monkeypatch.setattr("npu_compiler.assembly.build_program", refuse)
     # A planner that does not listen.
     monkeypatch.setattr(
-        compilation, "make_plan", lambda graph, *, config, refused: plan(graph, config=config)
+        compilation, "make_plan", lambda graph, *, config, **_: plan(graph, config=config)
     )
     with torch.no_grad(), pytest.raises(LoweringError, match="no reason at all") as caught:
         compiled(lambda x: x.sin())(torch.ones(3))

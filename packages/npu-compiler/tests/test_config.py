@@ -27,6 +27,22 @@ def test_size_must_be_a_whole_number(value):
     assert repr(value) in str(error.value)
 
 
+@pytest.mark.parametrize(
+    "name", ["NPU_COMPILE_CACHE_DIR", "NPU_COMPILE_DEBUG", "NPU_COMPILE_TMPDIR"]
+)
+def test_a_folder_cannot_be_a_file(name):
+    with pytest.raises(OptionError, match=f"{name}: a folder; got '{__file__}'") as error:
+        read_settings({name: __file__})
+    assert error.value.code == "bad-setting"
+
+
+def test_the_folder_for_temporary_files_must_exist(tmp_path):
+    assert read_settings({"NPU_COMPILE_TMPDIR": str(tmp_path)}).temporary_dir == tmp_path
+    with pytest.raises(OptionError, match="NPU_COMPILE_TMPDIR: a folder that exists") as error:
+        read_settings({"NPU_COMPILE_TMPDIR": str(tmp_path / "absent")})
+    assert error.value.code == "bad-setting"
+
+
 def test_dumps_are_written_where_a_directory_is_named():
     assert read_settings({"NPU_COMPILE_DEBUG": "/d"}).debug_dir == Path("/d")
     assert read_settings({}).debug_dir is None

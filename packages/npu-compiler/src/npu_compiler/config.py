@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from npu_command.setting_values import read_folder, read_number
 from npu_compiler.errors import OptionError
 
 __all__ = ["Settings", "read_settings"]
@@ -42,23 +43,29 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
     """Reads the settings from the environment.
 
     Raises:
-        OptionError: [bad-setting] for a size that is no whole number.
+        OptionError: [bad-setting] for a size that is no whole number, and for a path at which no
+            folder can be.
     """
     values = os.environ if environment is None else environment
-    given = values.get("NPU_COMPILE_CACHE_DIR")
+    given = read_folder(values, "NPU_COMPILE_CACHE_DIR", error=OptionError)
     base = values.get("XDG_CACHE_HOME") or "~/.cache"
-    size = values.get("NPU_COMPILE_CACHE_SIZE_MB", "20000")
-    if not size.isdecimal():
-        raise OptionError(
-            f"NPU_COMPILE_CACHE_SIZE_MB: a whole number of megabytes; got {size!r}. "
-            "Set one, or unset the variable.",
-            code="bad-setting",
-        )
-    temporary, debug = values.get("NPU_COMPILE_TMPDIR"), values.get("NPU_COMPILE_DEBUG")
+    megabytes = read_number(
+        values, "NPU_COMPILE_CACHE_SIZE_MB", 20_000, of="megabytes", error=OptionError
+    )
     return Settings(
-        cache_dir=Path(given) if given else Path(base).expanduser() / "npu",
-        cache_size_bytes=int(size) * 1_000_000,
-        temporary_dir=Path(temporary) if temporary else None,
-        debug_dir=Path(debug).expanduser() if debug else None,
+        cache_dir=given or Path(base).expanduser() / "npu",
+        cache_size_bytes=megabytes * 1_000_000,
+        temporary_dir=_read_existing_folder(values, "NPU_COMPILE_TMPDIR"),
+        debug_dir=read_folder(values, "NPU_COMPILE_DEBUG", error=OptionError),
         device=values.get("NPU_DEVICE") or None,
     )
+
+
+def _read_existing_folder(values: Mapping[str, str], name: str) -> Path | None:
+    path = read_folder(values, name, error=OptionError)
+    if path is not None and not path.is_dir():
+        raise OptionError(
+            f"{name}: a folder that exists; got {str(path)!r}. Make it, or unset the variable.",
+            code="bad-setting",
+        )
+    return path

@@ -35,6 +35,8 @@ class ProgramContent:
         orders: of the axes of inputs and outputs.
         compression: what weights are compressed to.
         ops: names of the ops in it.
+        nan: which forms pass NaN on; see npu_compiler.lowering.nan.
+        check_indices: whether it tells indices that may be out of range.
     """
 
     graph: str
@@ -43,6 +45,8 @@ class ProgramContent:
     orders: Any
     compression: tuple[Any, ...]
     ops: tuple[str, ...]
+    nan: str | None = None
+    check_indices: bool = True
 
     def key(self, weights: Mapping[str, torch.Tensor], *, options: Mapping[str, str]) -> str:
         """Returns the key of the program with these weights, which are told apart by their bytes.
@@ -59,6 +63,8 @@ class ProgramContent:
                 "orders": self.orders,
                 "options": dict(options),
                 "compression": self.compression,
+                "nan": self.nan,
+                "check_indices": self.check_indices,
             }
         )
 
@@ -75,7 +81,7 @@ def program_content(
         module: the piece of a graph that the program is for.
         weights: placeholder names of the weights in it.
         orders: of the axes of inputs and outputs, JSON-like.
-        config: what else decides about the program: compression.
+        config: what else decides about the program: compression, NaN.
     """
     # Late: a graph that is known from an earlier process is not lowered.
     from npu_compiler.graph_text import graph_text
@@ -96,6 +102,8 @@ def program_content(
         orders=orders,
         compression=(config.compression, config.group_size, config.symmetric),
         ops=tuple(sorted(op_name(target) for target in targets)),
+        nan=config.nan,
+        check_indices=config.check_indices,
     )
 
 

@@ -16,6 +16,7 @@ __all__ = [
     "DumpError",
     "ExportError",
     "GraphError",
+    "IndexRangeError",
     "LoweringError",
     "OptionError",
     "PassError",
@@ -23,6 +24,8 @@ __all__ = [
     "RegistryError",
     "SuiteError",
     "TuningError",
+    "WrongResultError",
+    "WrongResultWarning",
 ]
 
 
@@ -48,8 +51,9 @@ def _platform_errors() -> ModuleType:
 
 
 if TYPE_CHECKING:
-    from npu_runtime.errors import NpuError
+    from npu_runtime.errors import IndexRangeError, NpuError
 else:
+    IndexRangeError = _platform_errors().IndexRangeError
     NpuError = _platform_errors().NpuError
 
 
@@ -105,3 +109,11 @@ class SuiteError(CompilerError, ValueError):
 
 class QualityError(CompilerError, RuntimeError):
     """A compressed model lost more than its limit allows."""
+
+
+class WrongResultError(CompilerError, RuntimeError):
+    """A program computed something else than torch, and strict allows no other way to run it."""
+
+
+class WrongResultWarning(UserWarning):
+    """A program computed something else than torch; it was mended or is run eagerly from now on."""

@@ -147,6 +147,7 @@ def _lines(explanation: Explanation) -> Iterator[str]:
             f"{program.lower_time_s:.3f}",
             f"{program.compile_time_s:.3f}",
             "yes" if program.from_cache else "no",
+            _verified(program),
         )
         for graph in explanation.graphs
         for program in graph.programs
@@ -162,9 +163,15 @@ def _lines(explanation: Explanation) -> Iterator[str]:
             "lower s",
             "compile s",
             "from cache",
+            "verified",
         )
         yield ""
         yield from _table(header, rows)
+    for graph in explanation.graphs:
+        for program in graph.programs:
+            if program.verdict is not None and program.verdict.status != "right":
+                yield ""
+                yield f"{program.name}: {program.verdict}"
     fired: dict[str, int] = {}
     for graph in explanation.graphs:
         for result in graph.passes:
@@ -180,9 +187,30 @@ def _lines(explanation: Explanation) -> Iterator[str]:
         yield ""
         eager_rows = [(op, str(n), reason, line) for (op, reason, line), n in grouped.items()]
         yield from _table(("runs eagerly", "times", "because", "source"), eager_rows)
+    yield from _nan_lines(explanation)
     for reason, count in explanation.graph_breaks.items():
         yield ""
         yield f"graph break ({count}x): {reason}"
+
+
+def _nan_lines(explanation: Explanation) -> Iterator[str]:
+    dropping: dict[str, int] = {}
+    for graph in explanation.graphs:
+        for program in graph.programs:
+            for op in program.drops_nan:
+                dropping[op] = dropping.get(op, 0) + 1
+    if dropping:
+        yield ""
+        yield from _table(
+            ("may drop NaN", "times"), [(op, str(count)) for op, count in sorted(dropping.items())]
+        )
+
+
+def _verified(program: ProgramRecord) -> str:
+    """Whether a program's first results were compared with torch's, in a word."""
+    if program.verdict is None:
+        return "no"
+    return "yes" if program.verdict.status == "right" else program.verdict.status
 
 
 def _precision(program: ProgramRecord) -> str:

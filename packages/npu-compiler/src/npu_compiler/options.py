@@ -29,8 +29,15 @@ _NOT_FOR_BACKENDS = {
     "use_to": "a backend sees no module to move. Call module.to('npu') before torch.compile, or "
     "use npu_compiler.compile",
 }
-_SWITCHES = ("strict", "freeze", "use_to")
+_SWITCHES = ("strict", "freeze", "use_to", "check_indices")
 _THREE_WAY = ("training", "dynamic")
+_LISTED = {
+    "group_size": GROUP_SIZES,
+    "rounding": (*ROUNDINGS, None),
+    "activations": ("int8", None),
+    "verify": ("first", "always", "off"),
+    "nan": ("propagate", "fast", None),
+}
 
 
 # The option's name for buckets without a list.
@@ -68,6 +75,14 @@ class CompilerConfig:
         symmetric: compressed weights have no zero points: a little smaller, a little less exact.
         rounding: how npu_compiler.export rounds int4 weights by calibration data: "gptq", the
             default, or "awq" for AWQ and scale estimation.
+        verify: "first": each program is compared with torch on the first inputs it meets, before
+            its results are handed out, and what differs is mended or runs eagerly, with a warning;
+            "always": at every call, for debugging; "off": never.
+        nan: "propagate": NaN passes through every op as in torch; "fast": forms that drop NaN may
+            serve in inference where they are quicker. None: "propagate", but for the forms that the
+            documentation names.
+        check_indices: an index out of range raises, as in torch, instead of reading what the
+            device makes of it.
         cache_dir: where programs are kept; by default NPU_COMPILE_CACHE_DIR.
         use_to: also move the module to the npu device, before it is compiled; torch.compile
             (options=...) does not take it.
@@ -92,6 +107,9 @@ class CompilerConfig:
     activations: str | None = None
     symmetric: bool = False
     rounding: str | None = None
+    verify: str = "first"
+    nan: str | None = None
+    check_indices: bool = True
     cache_dir: Path | str | None = None
     use_to: bool = False
 
@@ -102,12 +120,10 @@ class CompilerConfig:
         for name in _THREE_WAY:
             if getattr(self, name) is not None and not isinstance(getattr(self, name), bool):
                 raise _bad_value(name, "True, False or None", getattr(self, name))
-        if self.group_size not in GROUP_SIZES:
-            raise _bad_value("group_size", "one of 32, 64, 128", self.group_size)
-        if self.rounding is not None and self.rounding not in ROUNDINGS:
-            raise _bad_value("rounding", f"one of {', '.join(ROUNDINGS)}", self.rounding)
-        if self.activations not in (None, "int8"):
-            raise _bad_value("activations", '"int8" or None', self.activations)
+        for name, allowed in _LISTED.items():
+            if getattr(self, name) not in allowed:
+                rule = "one of " + ", ".join(map(repr, allowed))
+                raise _bad_value(name, rule, getattr(self, name))
         if self.cache_dir is not None:
             if not isinstance(self.cache_dir, (str, os.PathLike)):
                 raise _bad_value("cache_dir", "a path", self.cache_dir)

@@ -22,6 +22,7 @@ from npu_compiler.capability import (
     is_symbolic,
     refusal,
 )
+from npu_compiler.integer_widths import WIDE, integer_widths
 from npu_compiler.options import CompilerConfig
 
 __all__ = ["NOT_WORTH", "Plan", "Segment", "is_view", "make_plan"]
@@ -53,7 +54,11 @@ class Plan:
 
 
 def make_plan(
-    graph: fx.Graph, *, config: CompilerConfig, refused: Mapping[str, str] | None = None
+    graph: fx.Graph,
+    *,
+    config: CompilerConfig,
+    refused: Mapping[str, str] | None = None,
+    seen: Mapping[str, int] | None = None,
 ) -> Plan:
     """Plans the programs of a graph.
 
@@ -61,6 +66,8 @@ def make_plan(
         graph: a functional graph of aten calls; writes to inputs may stand at its end.
         config: see CompilerConfig.
         refused: node name -> reason, for nodes that turned out not to be lowerable.
+        seen: input name -> bits of its integers in the first call; see
+            npu_compiler.integer_widths.
     """
     reasons = dict(refused or {})
     static = {
@@ -68,6 +75,10 @@ def make_plan(
         for node in graph.nodes
         if node.op == "call_function" and not is_symbolic(node)
     }
+    if config.check_indices:
+        eager = [node for node, reason in static.items() if reason or node.name in reasons]
+        wide = integer_widths(graph, eager=eager, seen=seen).refused
+        static.update((node, WIDE) for node in static if node.name in wide)
     while True:
         plan = _Levels(static, reasons).plan(graph)
         poor = [segment for segment in plan.segments if not any(map(is_compute, segment.nodes))]

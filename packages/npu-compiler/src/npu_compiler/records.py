@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from npu_compiler.passes.base import PassResult
+from npu_compiler.verification.verdict import Verdict
 
 if TYPE_CHECKING:
     from npu_compiler.quantize import CompressionReport
@@ -61,6 +62,8 @@ class ProgramRecord:
         lower_time_s, compile_time_s: ours, and the device's.
         compression: which weights were compressed, with the error; None when none was to be.
         from_cache: whether it was neither lowered nor compiled, but read.
+        drops_nan: ops that were lowered to forms which may drop NaN, one entry per call.
+        verdict: what came of comparing its first results with torch's; None where nobody asked.
     """
 
     name: str
@@ -73,6 +76,8 @@ class ProgramRecord:
     compile_time_s: float
     compression: CompressionReport | None = None
     from_cache: bool = False
+    drops_nan: tuple[str, ...] = ()
+    verdict: Verdict | None = None
 
 
 @dataclass(frozen=True)
@@ -183,7 +188,12 @@ def recalled_record(content: Mapping[str, Any], *, name: str) -> GraphRecord:
     """
     (written,) = content["programs"]
     program = ProgramRecord(
-        **{**written, "compression": compression_report(written["compression"])}
+        **{
+            **written,
+            "compression": compression_report(written["compression"]),
+            "drops_nan": tuple(written.get("drops_nan", ())),
+            "verdict": Verdict.from_json(written["verdict"]),
+        }
     )
     record = GraphRecord(
         **{

@@ -28,6 +28,7 @@ from npu_compiler.lowering import find_converter, lower, op_name
 from npu_compiler.lowering.dtypes import is_float, ov_type
 from npu_compiler.options import CompilerConfig
 from npu_compiler.programs import ProgramCache, compile_options, content_key, load_tolerant
+from npu_compiler.verification.op_trial import verified_op
 from npu_ops.variants import OpCall, OpProgram, TensorSpec
 
 __all__ = ["LoweredOp", "build_op_program", "lower_op"]
@@ -79,16 +80,25 @@ def build_op_program(call: OpCall, *, device_index: int = 0) -> OpProgram:
 
     Raises:
         npu_ops.OperatorInputError: [op-arguments] when torch refuses the arguments.
-        LoweringError: [no-converter] or [cannot-lower] when no program can compute the call.
+        LoweringError: [no-converter] or [cannot-lower] when no program can compute the call,
+            [wrong-result] when its program differs from torch.
         npu_runtime.ProgramError: the device refuses the model.
     """
     lowered = lower_op(call)
-    return OpProgram(
-        program=_load(call, lowered, device_index)._native,
-        inputs=lowered.inputs,
-        results=lowered.results,
-        output_orders=lowered.output_orders,
-    )
+    device = npu_runtime.device_info(device_index).device
+    options = compile_options(lowered.dtype, device=device)
+    key = content_key({"call": str(call), "options": options}, device=device)
+
+    def build(further: Mapping[str, str]) -> OpProgram:
+        program = _load(call, lowered, key, {**options, **further}, device_index)
+        return OpProgram(
+            program=program._native,
+            inputs=lowered.inputs,
+            results=lowered.results,
+            output_orders=lowered.output_orders,
+        )
+
+    return verified_op(call, build, dtype=lowered.dtype, key=key)
 
 
 def lower_op(call: OpCall) -> LoweredOp:
@@ -285,14 +295,14 @@ def _precision(call: OpCall) -> torch.dtype:
     raise LoweringError(f"Cannot lower {call}: {reason}.", "cannot-lower", reason=reason)
 
 
-def _load(call: OpCall, lowered: LoweredOp, device_index: int) -> npu_runtime.Program:
-    device = npu_runtime.device_info(device_index).device
-    options = compile_options(lowered.dtype, device=device)
-    name = str(call)
-    if device.startswith("CPU"):
+def _load(
+    call: OpCall, lowered: LoweredOp, key: str, options: Mapping[str, str], device_index: int
+) -> npu_runtime.Program:
+    if npu_runtime.device_info(device_index).device.startswith("CPU"):
         # Compiling takes the CPU plugin no longer than reading a blob.
-        return load_tolerant(lowered.model, name=name, options=options, device_index=device_index)
-    key = content_key({"call": name, "options": options}, device=device)
+        return load_tolerant(
+            lowered.model, name=str(call), options=options, device_index=device_index
+        )
     return ProgramCache().load(
-        key, lambda: lowered.model, name=name, options=options, device_index=device_index
+        key, lambda: lowered.model, name=str(call), options=options, device_index=device_index
     )

@@ -20,6 +20,7 @@ from npu_compiler.buckets.sizes import Sizes
 from npu_compiler.capture import decompositions, keep_attention_whole
 from npu_compiler.options import CompilerConfig
 from npu_compiler.recall import GraphMemory
+from npu_compiler.source_names import keep_source_names, source_names
 from npu_compiler.tuning.session import make_graph
 from npu_runtime import observe
 
@@ -43,12 +44,15 @@ def trace(
         memory: where what comes of the graph is kept for other processes.
         rebuilds: how often the graph was made ready before, with other weights.
     """
+    names = source_names(graph_module)
     if not torch.is_grad_enabled():
         keep_attention_whole(graph_module)
 
     def compiler(kind: str) -> Callable[[fx.GraphModule, Sequence[Any]], Any]:
         def compile_graph(graph: fx.GraphModule, inputs: Sequence[Any]) -> Any:
             positions = _static_positions() if kind == "inference" else ()
+            if kind == "inference":
+                keep_source_names(graph.graph, names)
             kept = memory if kind == "inference" else None
 
             def compile_whole(module: fx.GraphModule) -> Any:
@@ -71,6 +75,7 @@ def trace(
                     kept=positions,
                     buckets=config.bucket_sizes,
                     compile_static=compile_whole,
+                    check_indices=config.check_indices,
                 )
             if kept is not None:
                 kept.traced(graph.graph)

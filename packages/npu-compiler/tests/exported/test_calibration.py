@@ -192,7 +192,7 @@ def test_rounding_is_the_one_that_was_chosen(tmp_path):
 
 
 def test_unknown_rounding_is_an_error():
-    with pytest.raises(OptionError, match="one of gptq, awq; got 'nearest'") as error:
+    with pytest.raises(OptionError, match="one of 'gptq', 'awq', None; got 'nearest'") as error:
         npu_compiler.CompilerConfig(dtype="int4", rounding="nearest")
     assert error.value.code == "option-value"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -140,6 +141,7 @@ def test_a_damaged_blob_is_compiled_again(cache, tmp_path):
 
 def test_a_cache_that_cannot_be_written_costs_the_cache_alone(cache, tmp_path):
     path = exported(tmp_path / "model")
+    shutil.rmtree(cache, ignore_errors=True)  # exporting compared the model with torch
     cache.parent.mkdir(exist_ok=True)
     cache.write_text("no directory")
     assert [load_afresh(path)[0] for _ in range(2)] == [False, False]
@@ -156,7 +158,8 @@ def test_the_cache_of_programs_lists_and_clears_it(cache, tmp_path):
 
     path = exported(tmp_path / "model")
     load_afresh(path)
-    (entry,) = ProgramCache().entries()
-    assert entry.size_bytes > 1000
+    entries = ProgramCache().entries()  # one of the comparison at export, one of load
+    assert len(entries) == 2
+    assert all(entry.size_bytes > 1000 for entry in entries)
     ProgramCache().clear()
     assert not load_afresh(path)[0]

@@ -247,6 +247,19 @@ def build(step):
         (lambda g, x: g.parameter((2, -1)), "graph-parameter", "(2, -1)"),
         (lambda g, x: g.parameter((2,), "float3"), "graph-parameter", "'float3'"),
         (lambda g, x: g.constant("text"), "graph-parameter", "got str"),
+        (
+            lambda g, x: g.parameter((2,), torch.int4),
+            "graph-parameter",
+            'GraphBuilder(dtype="int4")',
+        ),
+        (lambda g, x: g.parameter((2,), "complex64"), "graph-parameter", "got torch.complex64"),
+        (lambda g, x: g.parameter((2,), "float64"), "graph-parameter", "got torch.float64"),
+        (lambda g, x: g.constant(np.ones(2, np.uint16)), "graph-parameter", "got torch.uint16"),
+        (lambda g, x: g.gather(x, [0], axis=2), "graph-op", "axes are from -2 to 1 here; got 2"),
+        (lambda g, x: g.unsqueeze(x, -4), "graph-op", "from -3 to 2 here; got -4"),
+        (lambda g, x: g.unsqueeze(x, (0, -4)), "graph-op", "got (0, -4)"),
+        (lambda g, x: g.reduce_prod(x, 2), "graph-op", "from -2 to 1 here; got 2"),
+        (lambda g, x: g.reduce_prod(x, (0, -2)), "graph-op", "got (0, -2)"),
         (lambda g, x: g.compile(), "graph-output", "got none"),
         (lambda g, x: g.compile(torch.ones(2)), "graph-output", "got Tensor"),
         (lambda g, x: (x + 1) is None or g.run(), "graph-input", "which are 1; got 0"),
@@ -266,8 +279,60 @@ def test_input_of_another_shape_is_an_error():
         graph.run(torch.ones(3, 2))
 
 
-def test_call_without_a_converter_is_named():
+@pytest.mark.parametrize(
+    "call, shape, dtype, code, reason",
+    [
+        (torch.linalg.qr, (3, 3), "float32", "no-converter", "linalg_qr"),
+        (torch.log1p, (3,), "float32", "cannot-lower", "the digits of a small x"),
+        (lambda x: x * 100, (3,), "int8", "cannot-lower", "would not wrap around"),
+        (
+            lambda x: x + torch.ones(3).double(),
+            (3,),
+            "float32",
+            "cannot-lower",
+            "float64 would be computed",
+        ),
+    ],
+)
+def test_call_that_no_program_has_is_refused_with_advice_for_graphs(
+    call, shape, dtype, code, reason
+):
     graph = GraphBuilder()
-    torch.linalg.qr(graph.parameter((3, 3)))
-    with pytest.raises(LoweringError, match="linalg_qr"):
+    call(graph.parameter(shape, dtype))
+    with pytest.raises(LoweringError) as error:
         graph.compile()
+    assert error.value.code == code
+    assert reason in str(error.value)
+    assert "make the result a parameter" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        pytest.param(lambda x: x.contiguous(), id="contiguous"),
+        pytest.param(lambda x: x.to(torch.float32), id="to"),
+        pytest.param(lambda x: F.dropout(x, training=False), id="dropout"),
+        pytest.param(lambda x: torch.broadcast_tensors(x, x)[1], id="broadcast"),
+    ],
+)
+def test_call_that_returns_its_argument_is_a_result(call):
+    x = torch.randn(2, 3)
+    graph = GraphBuilder()
+    call(graph.parameter((2, 3)))
+    result = graph.run(x)
+    assert torch.equal(result, x)
+    assert result.data_ptr() != x.data_ptr()
+
+
+def test_call_that_writes_to_a_parameter_is_a_result(close):
+    x = torch.randn(2, 3)
+    graph = GraphBuilder()
+    graph.parameter((2, 3)).add_(1)
+    close(graph.run(x), x + 1)
+
+
+def test_argument_that_a_call_returned_and_another_reads_is_no_result(close):
+    x = torch.randn(2, 3)
+    graph = GraphBuilder()
+    graph.parameter((2, 3)).contiguous() * 2
+    close(graph.run(x), x * 2)

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from npu_compiler.errors import LoweringError
-from npu_compiler.lowering import find_converter, frontend
+from npu_compiler.lowering import find_converter, frontend, registry
 
 aten = torch.ops.aten
 
@@ -15,8 +15,6 @@ aten = torch.ops.aten
 @pytest.mark.parametrize(
     "function, shapes",
     [
-        (lambda x: torch.logaddexp(x, 2 * x), [(3, 4)]),
-        (lambda x: torch.erfinv(torch.tanh(x)), [(3, 4)]),
         (
             lambda x: F.grid_sample(x, torch.tanh(x[:, :, :, :2]), align_corners=False),
             [(1, 2, 4, 4)],
@@ -25,7 +23,7 @@ aten = torch.ops.aten
         (lambda x: torch.cdist(x, 2 * x[1:]), [(4, 5)]),
         (lambda x, y: x.masked_scatter(y > 0, y), [(3, 4), (3, 4)]),
     ],
-    ids=["logaddexp", "erfinv", "grid_sample", "fold", "cdist", "masked_scatter"],
+    ids=["grid_sample", "fold", "cdist", "masked_scatter"],
 )
 @pytest.mark.parametrize("device", ["npu", "cpu"])
 def test_long_tail_is_in_the_program(compiled, close, function, shapes, device):
@@ -38,10 +36,11 @@ def test_long_tail_is_in_the_program(compiled, close, function, shapes, device):
     assert fast.programs == 1
 
 
-def test_two_results_of_one_call(compiled, close):
+def test_two_results_of_one_call(compiled, close, monkeypatch):
+    monkeypatch.delitem(registry._TABLE, aten.adaptive_max_pool2d.default)
     x = torch.randn(1, 2, 6, 6)
     model = lambda x: [2 * part for part in F.adaptive_max_pool2d(x, 2, return_indices=True)]  # noqa: E731
-    fast = compiled(model)
+    fast = compiled(model, options={"nan": "fast"})
     with torch.no_grad():
         close(fast(x), model(x))
     assert fast.eager_ops == []
@@ -81,11 +80,11 @@ def test_a_verdict_is_reached_once(compiled, monkeypatch):
     original = frontend._try
     monkeypatch.setattr(frontend, "_try", lambda node: tried.append(node.name) or original(node))
     monkeypatch.setattr(frontend, "_verdicts", {})
-    assert find_converter(aten.logaddexp.default) is None
+    assert find_converter(aten.erfinv.default) is None
     with torch.no_grad():
-        compiled(lambda x: torch.tanh(torch.logaddexp(x, x)))(torch.randn(3, 7))
+        compiled(lambda x: torch.tanh(torch.erfinv(x)))(torch.rand(3, 7) / 2)
         torch._dynamo.reset()
-        compiled(lambda x: torch.sin(torch.logaddexp(x, x)))(torch.randn(3, 7))
+        compiled(lambda x: torch.sin(torch.erfinv(x)))(torch.rand(3, 7) / 2)
     assert len(tried) == 1
 
 

@@ -7,7 +7,9 @@ import dataclasses
 import pytest
 import torch
 
+from npu_compiler.errors import SuiteError
 from npu_compiler.suite import Architecture
+from npu_compiler.suite.architecture import coinciding
 from npu_compiler.suite.measurement import Measurement, measure, relative_error, tensors_of
 
 
@@ -97,3 +99,30 @@ def test_infinities_in_the_same_place_are_equal():
 def test_tensors_are_found_in_nested_outputs():
     a, b = torch.ones(1), torch.ones(2)
     assert tensors_of({"x": (a, None), "y": [b]}) == [a, b]
+
+
+def test_a_draw_has_sizes_that_coincide() -> None:
+    sizes = coinciding(0)
+    assert sizes.length == 4  # as many tokens as heads
+    assert coinciding(0) == sizes
+    assert len({coinciding(seed) for seed in range(8)}) > 3
+
+
+def test_sizes_that_torch_refuses_are_left_out() -> None:
+    def build() -> torch.nn.Module:
+        return Net()
+
+    def refused() -> dict[str, torch.Tensor]:
+        raise ValueError("sizes do not fit")
+
+    with pytest.raises(SuiteError, match="sizes do not fit") as failure:
+        measure(Architecture("net", "encoder", build, refused), device="cpu", draw=0)
+    assert failure.value.code == "suite-sizes"
+    row = Measurement("net", "encoder", detail=str(failure.value), draw=0)
+    assert row.is_left_out
+    assert not Measurement("net", "encoder", detail="SIGSEGV").is_left_out
+
+
+def test_a_false_alarm_is_not_right() -> None:
+    row = Measurement("net", "encoder", error=0.0, finished=True, false_alarm="differed")
+    assert not row.is_right

@@ -24,7 +24,7 @@ def child():
             script = (
                 "import json, os, sys, time\n"
                 f"row = json.dumps({{'row': {ANSWER.to_json()!r}}})\n"
-                "for line in sys.stdin:\n    name = line.strip()\n"
+                "for line in sys.stdin:\n    name, _ = json.loads(line)\n"
                 + textwrap.indent(body, "    ")
                 + "\n    print(row, flush=True)\n"
             )

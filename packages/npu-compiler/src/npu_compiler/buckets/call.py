@@ -35,6 +35,7 @@ class Call:
         writer: what writes.
         target: the op.
         expected: the result's sizes, each as one factor; a tuple of them for several results.
+        checks_indices: whether torch could raise for an index of this call.
     """
 
     def __init__(
@@ -44,8 +45,11 @@ class Call:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         expected: Any,
+        *,
+        checks_indices: bool = False,
     ) -> None:
         """Takes the arguments as they stand in the graph."""
+        self.checks_indices = checks_indices
         self.writer = writer
         self.target = target
         self.expected = expected

@@ -44,6 +44,7 @@ class BucketedGraph:
         kept: Sequence[int],
         buckets: Sequence[int] | None,
         compile_static: Compile,
+        check_indices: bool = True,
     ) -> None:
         """Takes a graph; nothing is compiled before the first call.
 
@@ -54,12 +55,14 @@ class BucketedGraph:
             kept: positions of inputs that are passed on as they are, such as weights.
             buckets: see npu_compiler.buckets.sizes.round_up.
             compile_static: makes a compiled graph of a static one.
+            check_indices: see npu_compiler.buckets.specialize.specialize.
         """
         self._boxed_call = True
         self._module = graph_module
         self._sizes = sizes
         self._buckets = buckets
         self._compile = compile_static
+        self._check_indices = check_indices
         self._lock = threading.Lock()
         self._exact = sizes.symbols_of(kept) if is_padding else set(sizes.symbols)
         self._programs: dict[tuple[int, ...], tuple[StaticGraph, Callable[..., Any]]] = {}
@@ -104,6 +107,7 @@ class BucketedGraph:
                         exact={s: size for s, size in chosen.items() if s in self._exact},
                         padded={s: size for s, size in chosen.items() if s not in self._exact},
                         device=self._device,
+                        check_indices=self._check_indices,
                     )
                 except CannotPad as refusal:
                     refused = (refusal.symbols or set(true)) & set(true)

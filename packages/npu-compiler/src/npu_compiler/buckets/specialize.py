@@ -27,6 +27,7 @@ from npu_compiler.buckets.writer import CannotPad, PaddedSize, Writer
 from npu_compiler.capability import is_effectful, is_mutation, is_symbolic
 from npu_compiler.layout import axis_order
 from npu_compiler.lowering import op_name
+from npu_compiler.lowering.index_checks import unproven_calls
 
 __all__ = ["StaticGraph", "specialize"]
 
@@ -57,6 +58,7 @@ def specialize(
     exact: Mapping[sympy.Symbol, int],
     padded: Mapping[sympy.Symbol, int],
     device: torch.device,
+    check_indices: bool = True,
 ) -> StaticGraph:
     """Writes a graph with fixed sizes.
 
@@ -65,11 +67,13 @@ def specialize(
         exact: sizes that are the true ones.
         padded: sizes that are rounded up.
         device: where masks are computed.
+        check_indices: whether an index beyond a true size is to stay out of range.
 
     Raises:
         CannotPad: the sizes that have to be exact.
     """
-    return _Specializer(graph_module, exact, padded, device).write()
+    made = _Specializer(graph_module, exact, padded, device, check_indices=check_indices)
+    return made.write()
 
 
 class _Specializer:
@@ -81,6 +85,8 @@ class _Specializer:
         exact: Mapping[sympy.Symbol, int],
         padded: Mapping[sympy.Symbol, int],
         device: torch.device,
+        *,
+        check_indices: bool,
     ) -> None:
         self._source = graph_module
         self._exact = exact
@@ -91,6 +97,7 @@ class _Specializer:
         self._made: dict[fx.Node, Any] = {}
         self._inputs: dict[int, Dims] = {}
         self._root = torch.nn.Module()
+        self._unproven = unproven_calls(graph_module.graph) if check_indices else frozenset()
 
     def write(self) -> StaticGraph:
         placeholders = [n for n in self._source.graph.nodes if n.op == "placeholder"]
@@ -251,7 +258,8 @@ class _Specializer:
             lambda meta: tuple(self._dim(size) for size in meta.shape),
             node.meta["val"],
         )
-        call = Call(self._writer, node.target, args, kwargs, shapes)
+        is_unproven = node in self._unproven
+        call = Call(self._writer, node.target, args, kwargs, shapes, checks_indices=is_unproven)
         made, dims = rule.apply(call)
         self._writer.dims[made] = dims
         if isinstance(made.meta["val"], torch.Tensor):

@@ -24,6 +24,7 @@ from npu_compiler.lowering import find_converter
 from npu_compiler.options import CompilerConfig
 from npu_compiler.passes.base import Facts
 from npu_compiler.pipeline import run_passes
+from npu_compiler.verification.graph_trial import keep_original
 
 __all__ = ["Captured", "capture_module"]
 
@@ -41,6 +42,8 @@ class Captured:
         inputs: placeholder names of the tensors that a call gives, in order.
         signature: of the module's forward.
         order: names of forward's parameters in the order in which their values became inputs.
+        original: the graph before any pass, to compare with; None for one that cannot be computed
+            twice.
     """
 
     program: ExportedProgram
@@ -48,6 +51,7 @@ class Captured:
     inputs: tuple[str, ...]
     signature: inspect.Signature
     order: tuple[str, ...]
+    original: fx.GraphModule | None
 
     def tensors_of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
         """Returns the values that a call with the example's structure gives for the inputs.
@@ -124,6 +128,7 @@ def capture_module(
     inputs = tuple(name for name in signature.user_inputs if isinstance(name, str))
     constants = _constants(program)
     _drop_shape_checks(program.graph_module.graph)
+    original = keep_original(program.graph_module)
     facts = Facts(kind="inference", constants=frozenset(constants))
     run_passes(
         program.graph_module.graph,
@@ -133,7 +138,7 @@ def capture_module(
     )
     called = inspect.signature(model.forward)
     order = (*called.bind_partial(*args).arguments, *kwargs)
-    return Captured(program, constants, inputs, called, order)
+    return Captured(program, constants, inputs, called, order, original)
 
 
 def _drop_shape_checks(graph: fx.Graph) -> None:

@@ -8,13 +8,14 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from npu_compiler.device_options import PRECISIONS
 from npu_compiler.errors import ExportError
 from npu_compiler.fingerprint import fingerprint
+from npu_compiler.index_checks import read_records
 
 __all__ = ["FILE_NAME", "FORMAT", "Manifest", "PortSpec", "build", "read_manifest"]
 
@@ -54,6 +55,9 @@ class Manifest:
         sizes: name of a varying size -> least and greatest value, None for no bound.
         versions: package -> version that wrote it.
         files: file name -> size and checksum.
+        index_checks: what each run looks at, see npu_compiler.index_checks; with ports of the IR.
+        device_options: of OpenVINO's CPU plugin, without which the model is wrong.
+        verified: "yes" where it gave torch's results when it was exported, else why not.
         format: of this file.
     """
 
@@ -66,11 +70,18 @@ class Manifest:
     sizes: Mapping[str, tuple[int, int | None]]
     versions: Mapping[str, str]
     files: Mapping[str, Mapping[str, Any]]
+    index_checks: tuple[Mapping[str, Any], ...] = ()
+    device_options: Mapping[str, str] = field(default_factory=dict)
+    verified: str = "no"
     format: int = FORMAT
 
     def write(self, folder: Path) -> None:
         """Writes the manifest into a folder."""
         (folder / FILE_NAME).write_text(json.dumps(dataclasses.asdict(self), indent=2) + "\n")
+
+    def options_for(self, device: str) -> Mapping[str, str]:
+        """Returns the options that a device's compiler needs beside those of the precision."""
+        return self.device_options if device.startswith(("CPU", "SIM")) else {}
 
     def check_call(self, inputs: Sequence[tuple[str, tuple[int, ...]]]) -> None:
         """Checks dtypes and shapes of a call.
@@ -152,6 +163,11 @@ def read_manifest(folder: Path) -> Manifest:
                 "inputs": tuple(_port(port) for port in raw["inputs"]),
                 "outputs": tuple(_port(port) for port in raw["outputs"]),
                 "sizes": {name: tuple(bounds) for name, bounds in raw["sizes"].items()},
+                "index_checks": read_records(raw.get("index_checks", [])),
+                "device_options": {
+                    str(name): str(text) for name, text in raw.get("device_options", {}).items()
+                },
+                "verified": str(raw.get("verified", "no")),
             }
         )
         _check_structure(manifest.structure, len(manifest.outputs))

@@ -19,6 +19,7 @@ from npu_compiler.device_options import device_options
 from npu_compiler.errors import ExportError
 from npu_compiler.exported.kept import KeptModel
 from npu_compiler.exported.manifest import Manifest, PortSpec
+from npu_compiler.index_checks import check_arrays, check_indices
 from npu_compiler.openvino_core import openvino_core
 
 __all__ = ["ArrayRunner", "Runner", "tensor_runner"]
@@ -54,7 +55,10 @@ class ArrayRunner:
         core = openvino_core()
         chosen = _choose_device(device or read_settings().device)
         capabilities = core.get_property(chosen, "OPTIMIZATION_CAPABILITIES")
-        options = device_options(manifest.precision, device=chosen, capabilities=capabilities)
+        options = {
+            **device_options(manifest.precision, device=chosen, capabilities=capabilities),
+            **manifest.options_for(chosen),
+        }
         ports = (*manifest.inputs, *manifest.outputs)
         is_exchanged = any(port.dtype == "bfloat16" for port in ports)
 
@@ -79,6 +83,7 @@ class ArrayRunner:
             ) from failure
         self.from_cache = _is_from_cache(self._compiled)
         self._own = threading.local()
+        self._name, self._checks = manifest.name, manifest.index_checks
 
     def describe(self, port: PortSpec, value: Any) -> tuple[str, tuple[int, ...]]:
         """Returns dtype and shape of an array."""
@@ -90,14 +95,17 @@ class ArrayRunner:
         request = getattr(self._own, "request", None)
         if request is None:
             request = self._own.request = self._compiled.create_infer_request()
-        for index, value in enumerate(values):
-            array = np.ascontiguousarray(value).reshape(np.shape(value))
+        arrays = [np.ascontiguousarray(value).reshape(np.shape(value)) for value in values]
+        check_arrays(self._name, self._checks, arrays, None)
+        for index, array in enumerate(arrays):
             request.set_input_tensor(index, ov.Tensor(array, shared_memory=True))
         request.infer()
-        return [
+        results = [
             np.array(request.get_output_tensor(index).data)
             for index in range(len(self._compiled.outputs))
         ]
+        check_arrays(self._name, self._checks, arrays, results)
+        return results
 
 
 def tensor_runner(path: Path, manifest: Manifest) -> Runner:
@@ -113,12 +121,13 @@ def tensor_runner(path: Path, manifest: Manifest) -> Runner:
             path, name=manifest.name, options={**kept, **given}, cache_dir=blobs
         )
 
-    options = compile_options(manifest.precision)
     device = npu_runtime.device_info()
+    options = {**compile_options(manifest.precision), **manifest.options_for(device.device)}
     facts = [device.driver, device.device, device.full_name, device.driver_version]
     program = KeptModel(path, {"device": facts, "options": options, "by": "program"}).load(
         load_program, options, from_cache=lambda loaded: loaded.loaded_from_cache
     )
+    check_indices(program, manifest.index_checks)
     used = [port for port in manifest.inputs if port.port is not None]
 
     class TensorRunner:

@@ -5,10 +5,11 @@ Capturing is npu_compiler.exported.capture's work, reading npu_compiler.exported
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,9 @@ from npu_compiler.errors import ExportError, LoweringError
 from npu_compiler.exported.calibration import check_calibration, compressed
 from npu_compiler.exported.capture import Captured, capture_module
 from npu_compiler.exported.manifest import Manifest, PortSpec
+from npu_compiler.exported.trial import verified
 from npu_compiler.fingerprint import fingerprint
+from npu_compiler.known_defects.table import avoid_defects
 from npu_compiler.lowering import LoweredModel, lower, op_name, source_line
 from npu_compiler.options import CompilerConfig, resolve_config
 from npu_compiler.programs.load import write_model
@@ -72,7 +75,8 @@ def export(
     Raises:
         ExportError: [export-capture], [export-writes] or [export-dynamic] for a model that cannot
             be one program of varying sizes, [export-output] for a result that JSON cannot describe,
-            [export-exists] when something lies at the path.
+            [export-exists] when something lies at the path, [wrong-result] for a model that
+            computes something else than torch.
         LoweringError: [no-converter] or [cannot-lower] naming the call and its source line.
         OptionError: as CompilerConfig; [option-conflict] when calibration and the options do not go
             together, [quantize-data] or [quantize-library] when it cannot be used.
@@ -90,13 +94,33 @@ def export(
     module = captured.program.graph_module
     for node in module.graph.nodes:
         _check_call(node, chosen)
-    lowered = lower(module, constants=captured.constants, name=type(model).__name__)
+    lowered = lower(
+        module,
+        constants=captured.constants,
+        name=type(model).__name__,
+        nan=chosen.nan,
+        check_indices=chosen.check_indices,
+    )
     precision = chosen.computed_in or own_precision(module.graph)
     described = _describe(model, captured, lowered, precision, chosen.compression)
     program = compressed(
         lowered.model, chosen, calibration=calibration, captured=captured, manifest=described
     )
-    return _write(folder, program, described)
+    described = dataclasses.replace(described, device_options=avoid_defects(program, device="CPU"))
+
+    def judge(place: Path, manifest: Manifest) -> Manifest:
+        example = captured.tensors_of(tuple(example_inputs), kwargs or {})
+        return verified(
+            place,
+            manifest,
+            model=program,
+            captured=captured,
+            example=example,
+            outputs=lowered.outputs,
+            config=chosen,
+        )
+
+    return _write(folder, program, described, judge)
 
 
 def _check_call(node: fx.Node, config: CompilerConfig) -> None:
@@ -147,6 +171,7 @@ def _describe(
         sizes=sizes.bounds(),
         versions={name: version(name) for name in ("torch", "openvino", "npu-compiler")},
         files={},
+        index_checks=tuple(dataclasses.asdict(check) for check in lowered.index_checks),
     )
 
 
@@ -226,7 +251,12 @@ def _as_json(name: str, value: Any) -> dict[str, Any]:
     )
 
 
-def _write(folder: Path, model: ov.Model, manifest: Manifest) -> Path:
+def _write(
+    folder: Path,
+    model: ov.Model,
+    manifest: Manifest,
+    judge: Callable[[Path, Manifest], Manifest],
+) -> Path:
     """Writes beside the folder and renames, so that nobody sees half of it."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     place = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
@@ -234,7 +264,7 @@ def _write(folder: Path, model: ov.Model, manifest: Manifest) -> Path:
         place.chmod(0o755)
         write_model(model, place / "model.xml")
         files = {file.name: fingerprint(file) for file in sorted(place.iterdir())}
-        Manifest(**{**vars(manifest), "files": files}).write(place)
+        judge(place, Manifest(**{**vars(manifest), "files": files})).write(place)
         if folder.is_dir() and not folder.is_symlink():
             shutil.rmtree(folder)
         else:

@@ -6,19 +6,24 @@ npu_compiler.graph_builder.named_calls.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 import torch
+from torch import fx
 
 import npu_runtime
 from npu_compiler.building import own_precision
-from npu_compiler.errors import GraphError
+from npu_compiler.capability import is_symbolic, refusal
+from npu_compiler.errors import GraphError, LoweringError
 from npu_compiler.exported.capture import capture_module
 from npu_compiler.graph_builder.named_calls import NamedCalls
 from npu_compiler.graph_builder.recording import GraphTensor, Recording, Replay
-from npu_compiler.lowering import lower
+from npu_compiler.graph_builder.trial import GraphTrial
+from npu_compiler.index_checks import check_indices
+from npu_compiler.lowering import LoweredModel, lower, op_name, source_line
 from npu_compiler.options import CompilerConfig, resolve_config
 from npu_compiler.programs import compile_options, load_tolerant
 from npu_compiler.quantize import compress_weights
@@ -37,8 +42,8 @@ class GraphBuilder(NamedCalls):
         """Starts an empty graph.
 
         Args:
-            config: dtype, precision, group_size, symmetric, disabled_passes and device_options are
-                what counts here.
+            config: dtype, precision, group_size, symmetric, verify, strict, nan, check_indices,
+                disabled_passes and device_options are what counts here.
             options: the options by name, instead of config.
 
         Raises:
@@ -47,6 +52,8 @@ class GraphBuilder(NamedCalls):
         self._config = resolve_config("GraphBuilder", config, options)
         self._recording = Recording()
         self._program: npu_runtime.Program | None = None
+        self._trial: GraphTrial | None = None
+        self._eager: Replay | None = None
         self._compiled_length = -1
         self._input_places: tuple[int, ...] = ()
         self._output_places: tuple[int, ...] = ()
@@ -85,9 +92,10 @@ class GraphBuilder(NamedCalls):
         examples = tuple(torch.zeros(tuple(x._fake.shape), dtype=x._fake.dtype) for x in inputs)
         captured = capture_module(module, examples, {}, {}, self._config)
         graph_module = captured.program.graph_module
-        lowered = lower(graph_module, constants=captured.constants, name="GraphBuilder")
+        lowered = _lowered(graph_module, captured.constants, self._config)
+        report = None
         if self._config.compression is not None:
-            compress_weights(
+            report = compress_weights(
                 lowered.model,
                 mode=self._config.compression,
                 group_size=self._config.group_size,
@@ -95,10 +103,23 @@ class GraphBuilder(NamedCalls):
             )
         precision = self._config.computed_in or own_precision(graph_module.graph)
         options = {**compile_options(precision), **self._config.device_options}
-        self._program = load_tolerant(lowered.model, name="GraphBuilder", options=options)
+        self._program = _loaded(lowered, options)
         self._input_places = tuple(captured.inputs.index(name) for name in lowered.input_names)
         self._output_places = tuple(index for index in lowered.outputs if index is not None)
         self._compiled_length = self._recording.length
+        self._eager = None
+        self._trial = None
+        if self._config.verify != "off" and captured.original is not None:
+            self._trial = GraphTrial(
+                captured.original,
+                lowered,
+                module,
+                weights=captured.constants,
+                compression=report,
+                config=self._config,
+                precision=precision,
+                load=lambda further: _loaded(lowered, {**options, **further}),
+            )
         return self
 
     def run(self, *inputs: Any) -> Any:
@@ -112,6 +133,8 @@ class GraphBuilder(NamedCalls):
 
         Raises:
             GraphError: [graph-input] for a wrong number of inputs.
+            WrongResultError: [wrong-result] under strict, where the first results are not torch's
+                and no way to compile the graph mends it.
             npu_runtime.InputError: [program-input] for one of another shape or dtype.
         """
         if self._program is None or self._compiled_length != self._recording.length:
@@ -131,20 +154,75 @@ class GraphBuilder(NamedCalls):
             else torch.from_numpy(np.array(value))
             for value in inputs
         ]
-        made = self._program.run(
-            [tensors[place] for place in self._input_places],
-            output_device=None if are_tensors else "cpu",
-        )
-        results = [made[place] for place in self._output_places]
+        results = self._results(tensors, None if are_tensors else "cpu")
         if not are_tensors:
             results = [_as_array(result) for result in results]
         return results[0] if len(results) == 1 else tuple(results)
 
     __call__ = run
 
+    def _results(self, tensors: list[torch.Tensor], device: str | None) -> list[torch.Tensor]:
+        assert self._program is not None
+        given = [tensors[place] for place in self._input_places]
+        if self._eager is not None:
+            with torch.no_grad():
+                made: list[torch.Tensor] = torch.utils._pytree.tree_leaves(self._eager(*tensors))
+            return made
+        if self._trial is None:
+            made = self._program.run(given, output_device=device)
+            return [made[place] for place in self._output_places]
+        outcome = self._trial.run(self._program, given, is_strict=self._config.strict)
+        self._program, self._eager = outcome.program, outcome.eager
+        if self._config.verify == "first":
+            self._trial = None
+        home = device or next((x.device.type for x in tensors if x.device.type == "npu"), "cpu")
+        return [outcome.results[place].to(home) for place in self._output_places]
+
     def __repr__(self) -> str:
         parameters = len(self._recording.parameters)
         return f"GraphBuilder({parameters} parameters, {self._recording.length} tensors)"
+
+
+def _loaded(lowered: LoweredModel, options: Mapping[str, str]) -> npu_runtime.Program:
+    program = load_tolerant(lowered.model, name="GraphBuilder", options=options)
+    return check_indices(program, map(asdict, lowered.index_checks))
+
+
+def _lowered(
+    graph_module: fx.GraphModule, constants: Mapping[str, torch.Tensor], config: CompilerConfig
+) -> LoweredModel:
+    """Lowers the whole graph, or says which of the user's lines stands against it."""
+    nodes = {node.name: node for node in graph_module.graph.nodes}
+    for node in nodes.values():
+        if node.op == "call_function" and not is_symbolic(node):
+            reason = refusal(node, config)
+            if reason is not None:
+                raise _refused(node, reason)
+    try:
+        return lower(
+            graph_module,
+            constants=constants,
+            name="GraphBuilder",
+            nan=config.nan,
+            check_indices=config.check_indices,
+        )
+    except LoweringError as failure:
+        if failure.node_name not in nodes:
+            raise
+        raise _refused(nodes[failure.node_name], failure.reason) from failure
+
+
+def _refused(node: fx.Node, reason: str) -> LoweringError:
+    line = source_line(node)
+    where = "" if line is None else f" ({line})"
+    return LoweringError(
+        f"GraphBuilder: a graph is one program, which cannot have {op_name(node.target)}{where}: "
+        f"{reason}. Write it in calls that a program has, or compute it before run() and make the "
+        "result a parameter.",
+        code="no-converter" if reason.startswith("no converter") else "cannot-lower",
+        node_name=node.name,
+        reason=reason,
+    )
 
 
 def _as_array(tensor: torch.Tensor) -> Any:

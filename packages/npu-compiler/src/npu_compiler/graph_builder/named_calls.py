@@ -14,7 +14,9 @@ import torch
 import torch.nn.functional as F
 
 from npu_compiler.errors import GraphError
+from npu_compiler.graph_builder.places import find_place
 from npu_compiler.graph_builder.recording import GraphTensor, Recording
+from npu_compiler.lowering.dtypes import DEVICE_DTYPES, NARROW_DTYPES
 
 __all__ = ["NamedCalls", "torch_dtype_of"]
 
@@ -45,6 +47,26 @@ def torch_dtype_of(dtype: Any) -> torch.dtype:
     return found
 
 
+def _computable(name: str, dtype: torch.dtype) -> torch.dtype:
+    """Returns a dtype of tensors that a program can hold.
+
+    Raises:
+        GraphError: [graph-parameter] for another.
+    """
+    known = DEVICE_DTYPES | NARROW_DTYPES
+    if dtype in known:
+        return dtype
+    advice = "Pass one of these"
+    if str(dtype) in ("torch.int4", "torch.uint4"):
+        advice = 'For weights of 4 bits, give them in float32 to GraphBuilder(dtype="int4")'
+    names = ", ".join(sorted(str(one).removeprefix("torch.") for one in known))
+    raise GraphError(
+        f"GraphBuilder.{name}: a tensor of a graph has one of the dtypes {names}; got {dtype}. "
+        f"{advice}.",
+        code="graph-parameter",
+    )
+
+
 def _named(function: Callable[..., Any], text: str) -> Callable[..., GraphTensor]:
     """A method that is one call of torch."""
 
@@ -73,7 +95,8 @@ class NamedCalls:
 
         Args:
             shape: positive sizes.
-            dtype: a torch dtype, a numpy dtype or a name.
+            dtype: a torch dtype, a numpy dtype or a name, of float32, float16, bfloat16, bool, and
+                integers from 8 to 64 bits. Those of 8 and 16 bits are moved, compared and cast.
 
         Raises:
             GraphError: [graph-parameter] for another size or dtype.
@@ -84,7 +107,7 @@ class NamedCalls:
                 "Build a graph for each shape.",
                 code="graph-parameter",
             )
-        return self._recording.add_parameter(shape, torch_dtype_of(dtype))
+        return self._recording.add_parameter(shape, _computable("parameter", torch_dtype_of(dtype)))
 
     def constant(self, data: Any) -> GraphTensor:
         """Adds a constant: a tensor, an array, a number or a list of numbers.
@@ -97,15 +120,21 @@ class NamedCalls:
         if isinstance(data, GraphTensor):
             return data
         if isinstance(data, torch.Tensor):
-            return self._recording.add_constant(data)
+            return self._add_constant(data)
         try:
-            return self._recording.add_constant(torch.as_tensor(data))
+            tensor = torch.as_tensor(data)
         except (TypeError, ValueError, RuntimeError) as failure:
             raise GraphError(
                 f"GraphBuilder.constant: data is a tensor, an array or numbers; got "
                 f"{type(data).__name__}: {failure}. Pass one of these.",
                 code="graph-parameter",
             ) from failure
+        return self._add_constant(tensor)
+
+    def _add_constant(self, tensor: torch.Tensor) -> GraphTensor:
+        if tensor.dtype is not torch.float64:  # what numpy makes; it can be cast in the graph
+            _computable("constant", tensor.dtype)
+        return self._recording.add_constant(tensor)
 
     def to(self, x: GraphTensor, dtype: Any) -> GraphTensor:
         """Casts."""
@@ -159,7 +188,7 @@ class NamedCalls:
         groups: int = 1,
     ) -> GraphTensor:
         """Convolves x (batch, channels, ...) over its 1, 2 or 3 further dimensions."""
-        function = {3: F.conv1d, 5: F.conv3d}.get(x.dim(), F.conv2d)
+        function = {3: F.conv1d, 5: F.conv3d}.get(_rank(x), F.conv2d)
         return self._call(function, (x, weights, bias, strides, padding, dilation, groups))
 
     def transpose(self, x: GraphTensor, input_order: Sequence[int]) -> GraphTensor:
@@ -167,10 +196,13 @@ class NamedCalls:
         return self._call(torch.permute, (x, tuple(input_order)))
 
     def unsqueeze(self, x: GraphTensor, axis: int | Sequence[int]) -> GraphTensor:
-        """Adds axes of size 1 at these places of the result."""
+        """Adds axes of size 1 at these places of the result.
+
+        Raises:
+            GraphError: [graph-op] for a place that the result has not, or one named twice.
+        """
         axes = [axis] if isinstance(axis, int) else axis
-        rank = x.dim() + len(axes)
-        for place in sorted(number % rank for number in axes):
+        for place in _places("unsqueeze", axes, _rank(x) + len(axes)):
             x = self._call(torch.unsqueeze, (x, place))
         return x
 
@@ -227,9 +259,12 @@ class NamedCalls:
     def reduce_prod(
         self, x: GraphTensor, reduction_axes: Axes = None, keep_dims: bool = False
     ) -> GraphTensor:
-        """Multiplies over axes, by default all."""
-        axes = sorted((axis % x.dim() for axis in _axes(x, reduction_axes)), reverse=True)
-        for axis in axes:
+        """Multiplies over axes, by default all.
+
+        Raises:
+            GraphError: [graph-op] for an axis that x has not, or one named twice.
+        """
+        for axis in reversed(_places("reduce_prod", _axes(x, reduction_axes), _rank(x))):
             x = self._call(torch.prod, (x, axis, keep_dims))
         return x
 
@@ -248,7 +283,7 @@ class NamedCalls:
         count_include_pad: bool = True,
     ) -> GraphTensor:
         """Averages windows of x (batch, channels, ...)."""
-        function = {3: F.avg_pool1d, 5: F.avg_pool3d}.get(x.dim(), F.avg_pool2d)
+        function = {3: F.avg_pool1d, 5: F.avg_pool3d}.get(_rank(x), F.avg_pool2d)
         return self._call(
             function, (x, kernel_size, strides, padding, ceil_mode, count_include_pad)
         )
@@ -262,13 +297,17 @@ class NamedCalls:
         ceil_mode: bool = False,
     ) -> GraphTensor:
         """Takes the largest of windows of x (batch, channels, ...)."""
-        function = {3: F.max_pool1d, 5: F.max_pool3d}.get(x.dim(), F.max_pool2d)
+        function = {3: F.max_pool1d, 5: F.max_pool3d}.get(_rank(x), F.max_pool2d)
         return self._call(function, (x, kernel_size, strides, padding), {"ceil_mode": ceil_mode})
 
     def gather(self, x: GraphTensor, indices: Any, axis: int = 0) -> GraphTensor:
-        """Takes the entries of an axis that indices name; the result has indices' shape there."""
+        """Takes the entries of an axis that indices name; the result has indices' shape there.
+
+        Raises:
+            GraphError: [graph-op] for an axis that x has not, or constant indices outside of it.
+        """
         places = self.constant(indices)
-        axis %= x.dim()
+        (axis,) = _places("gather", (axis,), _rank(x))
         flat = self._call(torch.index_select, (x, axis, self._call(torch.flatten, (places,))))
         shape = (*x.shape[:axis], *places.shape, *x.shape[axis + 1 :])
         return self._call(torch.reshape, (flat, shape))
@@ -341,7 +380,35 @@ class NamedCalls:
         return result
 
 
+def _rank(x: GraphTensor) -> int:
+    if not isinstance(x, torch.Tensor):
+        raise GraphError(
+            f"GraphBuilder: the first argument must be a tensor; got {type(x).__name__}. Pass a "
+            "tensor of the graph.",
+            code="graph-op",
+        )
+    return x.dim()
+
+
 def _axes(x: GraphTensor, axes: Axes) -> tuple[int, ...]:
     if axes is None:
-        return tuple(range(x.dim()))
+        return tuple(range(_rank(x)))
     return (axes,) if isinstance(axes, int) else tuple(axes)
+
+
+def _places(name: str, axes: Sequence[int], rank: int) -> list[int]:
+    """Axes counted from the front, rising."""
+    if wrong := [axis for axis in axes if not -max(rank, 1) <= axis < max(rank, 1)]:
+        raise GraphError(
+            f"GraphBuilder.{name} ({find_place()}): axes are from {-max(rank, 1)} to "
+            f"{max(rank, 1) - 1} here; got {wrong[0]}. Name one of these.",
+            code="graph-op",
+        )
+    places = sorted(axis % max(rank, 1) for axis in axes)
+    if len({*places}) < len(places):
+        raise GraphError(
+            f"GraphBuilder.{name} ({find_place()}): each axis is named once; got {tuple(axes)}. "
+            "Leave the second out.",
+            code="graph-op",
+        )
+    return places

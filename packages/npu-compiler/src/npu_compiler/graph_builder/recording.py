@@ -7,6 +7,7 @@ captured. Which calls a graph has by name is npu_compiler.graph_builder.builder'
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 
 from npu_compiler.errors import GraphError
+from npu_compiler.graph_builder.places import Place, at_place, find_place
+from npu_compiler.graph_builder.rehearsal import Rehearsal
 
 __all__ = ["GraphTensor", "Recording", "Replay"]
 
@@ -86,7 +89,7 @@ class GraphTensor(torch.Tensor):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         """Nothing gets here but code that bypasses torch functions; there are no values."""
-        raise _needs_values(getattr(func, "__name__", str(func)))
+        raise _needs_values(getattr(func, "__name__", str(func)), find_place())
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         shape, dtype = tuple(self._fake.shape), str(self._fake.dtype).removeprefix("torch.")
@@ -106,6 +109,18 @@ class _Step:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     results: tuple[int, ...]
+    place: Place | None
+
+    def run(self, values: Mapping[int, torch.Tensor]) -> Any:
+        """Makes the call on a value per slot."""
+        args, kwargs = pytree.tree_map_only(
+            _Slot, lambda slot: values[slot.index], (self.args, self.kwargs)
+        )
+        return self.function(*args, **kwargs)
+
+    def __str__(self) -> str:
+        name = getattr(self.function, "__name__", str(self.function))
+        return name if self.place is None else f"{name} ({self.place})"
 
 
 class Recording:
@@ -117,6 +132,8 @@ class Recording:
         self._steps: list[_Step] = []
         self._tensors: list[GraphTensor] = []
         self._read: set[int] = set()
+        self._returned: set[int] = set()
+        self._rehearsal = Rehearsal()
         self._given: list[int] = []
         self._constants: dict[int, torch.Tensor] = {}
         # The originals are held, so that their ids stay theirs.
@@ -143,9 +160,18 @@ class Recording:
         """Adds a constant; the same tensor is added once."""
         if (known := self._known.get(id(tensor))) is not None:
             return known[1]
-        held = tensor.detach().cpu()
-        made = self._add(self._fake_mode.from_tensor(held))
+        try:
+            held = tensor.detach().cpu()
+            made = self._add(self._fake_mode.from_tensor(held))
+        except RuntimeError as failure:
+            raise GraphError(
+                "GraphBuilder: a constant must be a dense tensor with values; got "
+                f"{tuple(tensor.shape)}, {tensor.dtype}, on {tensor.device} ({find_place()}). "
+                "Dequantize it, or give it values.",
+                code="graph-parameter",
+            ) from failure
         self._constants[made._slot] = held
+        self._rehearsal.learn(made._slot, held)
         self._known[id(tensor)] = (tensor, made)
         return made
 
@@ -158,20 +184,36 @@ class Recording:
             GraphError: [graph-op] when torch refuses the arguments, [graph-value] when the call
                 needs values, [graph-mixed] for tensors of two graphs.
         """
-        args, kwargs = pytree.tree_map_only(torch.Tensor, self._own, (args, kwargs))
-        used = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, GraphTensor)]
-        fakes = pytree.tree_map_only(GraphTensor, lambda tensor: tensor._fake, (args, kwargs))
+        place = find_place()
+        try:
+            args, kwargs = pytree.tree_map_only(torch.Tensor, self._own, (args, kwargs))
+        except RecursionError:
+            raise GraphError(
+                f"GraphBuilder: arguments must end; got a list that holds itself ({place}). Pass "
+                "tensors and numbers.",
+                code="graph-op",
+            ) from None
+        used = {x._slot: x for x in pytree.tree_leaves((args, kwargs)) if _is_ours(x)}
         name = getattr(function, "__name__", str(function))
         if name in _GIVES_VALUES:
-            raise _needs_values(name)
+            raise _needs_values(name, place)
+        places, named = pytree.tree_map_only(
+            GraphTensor, lambda tensor: _Slot(tensor._slot), (args, kwargs)
+        )
+        step = _Step(function, places, named, results=(), place=place)
+        fakes = {slot: tensor._fake for slot, tensor in used.items()}
+        versions = [fake._version for fake in fakes.values()]
         try:
             with _quiet(), self._fake_mode, torch.no_grad():
-                result = function(*fakes[0], **fakes[1])
+                result = step.run(fakes)
+            value = self._rehearsal.try_call(step.run, fakes)
         except Exception as failure:  # torch's kernels raise of any class
-            raise _refusal(function, used, failure) from failure
+            raise _refusal(step, list(fakes.values()), failure) from failure
+        if versions != [fake._version for fake in fakes.values()]:
+            self._rehearsal.forget()
+        # A call may return what it was given: those that write, and those with nothing to do.
+        own = {id(fake): used[slot] for slot, fake in fakes.items()}
         slots: list[int] = []
-        # A call that writes returns the tensor that it was given.
-        own = {id(tensor._fake): tensor for tensor in used}
 
         def kept(fake: torch.Tensor) -> GraphTensor:
             made = own[id(fake)] if id(fake) in own else self._add(fake)
@@ -180,17 +222,19 @@ class Recording:
 
         wrapped = pytree.tree_map_only(torch.Tensor, kept, result)
         if slots or name in _WRITES:
-            places, named = pytree.tree_map_only(
-                GraphTensor, lambda tensor: _Slot(tensor._slot), (args, kwargs)
-            )
-            self._steps.append(_Step(function, places, named, tuple(slots)))
-            self._read.update(tensor._slot for tensor in used if tensor._slot not in slots)
+            self._steps.append(dataclasses.replace(step, results=tuple(slots)))
+            self._read.update(used)
+            self._read.difference_update(slots)
+            self._returned.update(slots)
+            real = [x for x in pytree.tree_leaves(value) if isinstance(x, torch.Tensor)]
+            for slot, tensor in zip(slots, real, strict=False):
+                self._rehearsal.learn(slot, tensor)
         return wrapped
 
     def unread(self) -> list[GraphTensor]:
-        """Results that no call reads, in the order they were made."""
-        kept = {*self._given, *self._constants, *self._read}
-        return [tensor for tensor in self._tensors if tensor._slot not in kept]
+        """What calls returned and none reads, in the order it was made."""
+        ends = self._returned - self._read
+        return [tensor for tensor in self._tensors if tensor._slot in ends]
 
     def replay(self, outputs: Any) -> Replay:
         """Returns the graph as a module from inputs to outputs.
@@ -206,8 +250,8 @@ class Recording:
             return self.add_constant(tensor)
         if tensor._recording is not self:
             raise GraphError(
-                "GraphBuilder: tensors of one call belong to one graph; got two. Build both parts "
-                "with the same GraphBuilder.",
+                f"GraphBuilder: tensors of one call belong to one graph; got two ({find_place()}). "
+                "Build both parts with the same GraphBuilder.",
                 code="graph-mixed",
             )
         return tensor
@@ -247,8 +291,8 @@ class Replay(nn.Module):
             return values[place.index]
 
         for step in self._steps:
-            args, kwargs = pytree.tree_map_only(_Slot, value, (step.args, step.kwargs))
-            result = step.function(*args, **kwargs)
+            with at_place(step.place):
+                result = step.run(values)
             tensors = [x for x in pytree.tree_leaves(result) if isinstance(x, torch.Tensor)]
             values.update(zip(step.results, tensors, strict=True))
         return pytree.tree_map_only(_Slot, value, self._outputs)
@@ -263,27 +307,34 @@ def _quiet() -> Iterator[None]:
         _FAKE_LOGGER.disabled = was_disabled
 
 
-def _refusal(
-    function: Callable[..., Any], used: Sequence[GraphTensor], failure: Exception
-) -> GraphError:
-    name = getattr(function, "__name__", str(function))
+def _is_ours(value: Any) -> bool:
+    return isinstance(value, GraphTensor)
+
+
+def _refusal(step: _Step, fakes: Sequence[torch.Tensor], failure: Exception) -> GraphError:
     if type(failure).__name__ in _VALUES_NEEDED:
-        return _needs_values(name)
-    shapes = ", ".join(
-        f"{tuple(t._fake.shape)} {str(t._fake.dtype).removeprefix('torch.')}" for t in used
-    )
+        return _needs_values(getattr(step.function, "__name__", str(step.function)), step.place)
+    dtypes = [str(fake.dtype).removeprefix("torch.") for fake in fakes]
+    shapes = ", ".join(f"{tuple(f.shape)} {dtype}" for f, dtype in zip(fakes, dtypes, strict=True))
     lines = str(failure).strip().splitlines() or [type(failure).__name__]
     says = lines[0].rstrip(".")
+    if "out of range" in says or "out of bounds" in says:
+        advice = "Give indices and dims that are inside."
+    elif len({fake.dtype for fake in fakes}) > 1:
+        advice = "Cast them to one dtype, by GraphBuilder.to or x.to(dtype)."
+    else:
+        advice = "Change their shapes or dtypes."
     return GraphError(
-        f"GraphBuilder: {name} must take its arguments as in torch, which says: {says}; got "
-        f"tensors of {shapes}. Change their shapes or dtypes.",
+        f"GraphBuilder: {step} must take its arguments as in torch, which says: {says}; got "
+        f"tensors of {shapes}. {advice}",
         code="graph-op",
     )
 
 
-def _needs_values(name: str) -> GraphError:
+def _needs_values(name: str, place: Place | None) -> GraphError:
+    where = "" if place is None else f" ({place})"
     return GraphError(
-        f"GraphBuilder: a tensor of a graph has values only while the graph runs; got {name}, "
-        "which needs them. Make it an output, and use what run() returns.",
+        f"GraphBuilder: a tensor of a graph has values only while the graph runs; got {name}"
+        f"{where}, which needs them. Make it an output, and use what run() returns.",
         code="graph-value",
     )

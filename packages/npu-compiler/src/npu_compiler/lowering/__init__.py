@@ -5,8 +5,8 @@ Capture and partitioning live in npu_compiler, running in npu_runtime.
 
 from npu_compiler.lowering.context import Context, Refused
 from npu_compiler.lowering.custom import custom_op
-from npu_compiler.lowering.lower import LoweredModel, lower, source_line
-from npu_compiler.lowering.origins import node_origins
+from npu_compiler.lowering.lower import LoweredModel, lower
+from npu_compiler.lowering.origins import node_origins, python_line, source_line
 from npu_compiler.lowering.registry import (
     Converter,
     find_converter,
@@ -31,6 +31,7 @@ __all__ = [
     "near_matches",
     "node_origins",
     "op_name",
+    "python_line",
     "register_fx_node_converter",
     "registered_ops",
     "source_line",

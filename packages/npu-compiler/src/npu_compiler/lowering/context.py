@@ -15,9 +15,16 @@ import torch
 from torch import fx
 
 from npu_compiler.lowering import constants
-from npu_compiler.lowering.dtypes import ov_type
+from npu_compiler.lowering.dtypes import NARROW_DTYPES, ov_type
 
 __all__ = ["Context", "Refused", "Value", "same_size", "static_shape"]
+
+# Types whose numbers all fit a narrow integer type.
+_WITHIN = {
+    ov.Type.u8: {ov.Type.boolean},
+    ov.Type.i8: {ov.Type.boolean},
+    ov.Type.i16: {ov.Type.boolean, ov.Type.u8, ov.Type.i8},
+}
 
 # What a node lowers to: one output, or one per result (None for a result that nobody may read).
 Value = Any
@@ -35,9 +42,13 @@ class Context:
         node: the FX node that is being lowered.
         live: the nodes that the graph's output needs.
         keep_alive: tensors whose memory the model's constants read.
+        nan: "propagate", "fast", or None; see npu_compiler.lowering.nan.
+        drops_nan: nodes that were lowered to forms which may drop NaN.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, nan: str | None = "propagate") -> None:
+        self.nan = nan
+        self.drops_nan: list[fx.Node] = []
         self.node: fx.Node
         self.live: set[fx.Node] = set()
         self.keep_alive: list[torch.Tensor] = []
@@ -187,7 +198,24 @@ class Context:
         if dtype is torch.bool:
             zero = ops.constant(0, source)
             return ops.not_equal(output, zero).output(0)
+        if dtype in NARROW_DTYPES and source not in _WITHIN[target]:
+            output = self._wrapped(output, dtype)
         return ops.convert(output, target).output(0)
+
+    def _wrapped(self, output: ov.Output, dtype: torch.dtype) -> ov.Output:
+        """Keeps the low bits of numbers, as an int32 tensor of the dtype's range.
+
+        The CPU plugin's own cast saturates, wraps around or keeps the number, by what stands
+        beside it (OpenVINO 2026.4.1).
+        """
+        if output.get_element_type() != ov.Type.i32:
+            output = ops.convert(output, ov.Type.i32).output(0)
+        limits = torch.iinfo(dtype)
+        low = ops.bitwise_and(output, self.number((1 << limits.bits) - 1, torch.int32)).output(0)
+        if limits.min == 0:
+            return low
+        sign = self.number(1 << (limits.bits - 1), torch.int32)
+        return ops.subtract(ops.bitwise_xor(low, sign), sign).output(0)
 
     def size(self, operand: fx.Node, dim: int) -> ov.Output:
         """Returns one size of a tensor as an int64 vector of length 1, folded when static."""

@@ -19,12 +19,14 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from npu_compiler.lowering.arguments import bind_arguments
 from npu_compiler.lowering.context import Context
 from npu_compiler.lowering.registry import find_converter, missing_converter, op_name
+from npu_runtime.public_calls import public_call
 
 __all__ = ["custom_op"]
 
 _OPSET = "opset15"
 
 
+@public_call
 def custom_op(
     ctx: Context,
     operation: str | Callable[..., Any],

@@ -8,7 +8,14 @@ from __future__ import annotations
 import openvino as ov
 import torch
 
-__all__ = ["DEVICE_DTYPES", "is_float", "ov_type", "refusal_for_dtype", "torch_dtype"]
+__all__ = [
+    "DEVICE_DTYPES",
+    "NARROW_DTYPES",
+    "is_float",
+    "ov_type",
+    "refusal_for_dtype",
+    "torch_dtype",
+]
 
 _TO_OV: dict[torch.dtype, ov.Type] = {
     torch.float32: ov.Type.f32,
@@ -29,6 +36,9 @@ _TO_TORCH: dict[str, torch.dtype] = {t.get_type_name(): d for d, t in _TO_OV.ite
 DEVICE_DTYPES: frozenset[torch.dtype] = frozenset(
     {torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.bool}
 )
+
+# What a program moves, casts and compares as torch does, but does not compute in.
+NARROW_DTYPES: frozenset[torch.dtype] = frozenset({torch.uint8, torch.int8, torch.int16})
 
 
 def ov_type(dtype: torch.dtype) -> ov.Type:
@@ -52,6 +62,6 @@ def refusal_for_dtype(dtype: torch.dtype) -> str | None:
         return None
     if dtype is torch.float64:
         return "float64 would be computed in float32"
-    if dtype in (torch.uint8, torch.int8, torch.int16):
+    if dtype in NARROW_DTYPES:
         return f"{dtype} arithmetic would not wrap around as torch's does"
     return f"{dtype} has no counterpart in a program"

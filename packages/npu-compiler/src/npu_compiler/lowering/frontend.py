@@ -8,10 +8,12 @@ come first, see registry.py; whether a call may try is npu_compiler.capability's
 from __future__ import annotations
 
 import functools
+import itertools
+import math
 import operator
 import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import openvino as ov
@@ -37,8 +39,9 @@ __all__ = ["convert_by_frontend", "frontend_refusal"]
 
 _PLAIN = (int, float, bool, str, type(None), torch.dtype)
 # Largest difference from eager, relative to the largest magnitude, for a conversion to count.
-_ROUNDING = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
+_ROUNDING = {torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 _NOT_SAME = "OpenVINO's frontend gives other results than torch"
+_NO_NAN = "what OpenVINO's frontend makes of it loses NaN"
 # The frontend's own classes, which have no base of their own; its decoder raises Python's.
 _FAILURES = (
     GeneralFailure,
@@ -51,13 +54,14 @@ _lock = threading.Lock()
 _verdicts: dict[tuple[Any, ...], str | None] = {}
 
 
-def frontend_refusal(node: fx.Node) -> str | None:
+def frontend_refusal(node: fx.Node, *, nan: str | None = "propagate") -> str | None:
     """Returns why the frontend cannot convert a call, or None when it can.
 
     The first time for an op, shapes, dtypes and arguments this converts, compiles and runs it.
 
     Args:
         node: a call of an overload without a converter; `meta["val"]` has fake values.
+        nan: with "fast" a conversion counts that drops NaN.
     """
     target = node.target
     if not isinstance(target, torch._ops.OpOverload) or target.namespace not in ("aten", "prims"):
@@ -74,7 +78,8 @@ def frontend_refusal(node: fx.Node) -> str | None:
             with unset_fake_temporarily(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 _verdicts[key] = _try(node)
-        return _verdicts[key]
+        verdict = _verdicts[key]
+    return None if nan == "fast" and verdict == _NO_NAN else verdict
 
 
 def convert_by_frontend(ctx: Context, node: fx.Node) -> Any:
@@ -83,7 +88,7 @@ def convert_by_frontend(ctx: Context, node: fx.Node) -> Any:
     Raises:
         Refused: the frontend cannot convert it.
     """
-    reason = frontend_refusal(node)
+    reason = frontend_refusal(node, nan=ctx.nan)
     if reason is not None:
         ctx.refuse(reason)
     model = _converted(node)
@@ -148,8 +153,32 @@ def _try(node: fx.Node) -> str | None:
     except (npu_runtime.ProgramError, RuntimeError):
         return "the device refuses what OpenVINO's frontend makes of it"
     reference = _eager(node, inputs)
-    same = all(_is_same(a, b) for a, b in zip(results, reference, strict=True))
-    return None if same else _NOT_SAME
+    if not all(_is_same(a, b) for a, b in zip(results, reference, strict=True)):
+        return _NOT_SAME
+    for given in _with_nan(inputs):
+        results = program.run([t.contiguous() for t in given], output_device="cpu")
+        if any(_loses_nan(a, b) for a, b in zip(results, _eager(node, given), strict=True)):
+            return _NO_NAN
+    return None
+
+
+def _with_nan(inputs: Sequence[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
+    """The inputs with NaN in the middle of one; then also with inf in the middle of the others."""
+    real = [i for i, tensor in enumerate(inputs) if tensor.is_floating_point() and tensor.numel()]
+    for index, other in itertools.product(real, (None, math.inf)):
+        given = [*inputs]
+        for place in real:
+            middle = math.nan if place == index else other
+            if middle is not None:
+                given[place] = inputs[place].contiguous().clone()
+                given[place].view(-1)[inputs[place].numel() // 2] = middle
+        yield given
+
+
+def _loses_nan(result: torch.Tensor, reference: torch.Tensor) -> bool:
+    if not reference.is_floating_point():
+        return not torch.equal(result, reference)
+    return bool((reference.isnan() & ~result.isnan()).any())
 
 
 def _converted(node: fx.Node) -> ov.Model:

@@ -18,14 +18,18 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 import npu_compiler.lowering.converters  # noqa: F401  (fills the table)
 from npu_compiler.errors import LoweringError
+from npu_compiler.integer_widths import WIDE, integer_widths
 from npu_compiler.lowering.arguments import bind_arguments
 from npu_compiler.lowering.constants import saturate
 from npu_compiler.lowering.context import Context, Refused, static_shape
 from npu_compiler.lowering.dtypes import ov_type
 from npu_compiler.lowering.frontend import convert_by_frontend
+from npu_compiler.lowering.index_checks import IndexChecks, IndexRecord
+from npu_compiler.lowering.origins import source_line
 from npu_compiler.lowering.registry import find_converter, missing_converter, op_name
+from npu_runtime.public_calls import public_call
 
-__all__ = ["LoweredModel", "live_nodes", "lower", "source_line"]
+__all__ = ["LoweredModel", "live_nodes", "lower"]
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,9 @@ class LoweredModel:
             on (a cache, a head).
         keep_alive: tensors whose memory the model's constants read; hold them as long as the model.
         node_count: FX calls that were lowered.
+        drops_nan: ops that were lowered to forms which may drop NaN, one entry per call.
+        index_checks: what each run is to look at; some of it are outputs of the model behind
+            those of the graph.
     """
 
     model: ov.Model
@@ -52,8 +59,11 @@ class LoweredModel:
     values: Mapping[str, Any]
     keep_alive: tuple[torch.Tensor, ...]
     node_count: int
+    drops_nan: tuple[str, ...] = ()
+    index_checks: tuple[IndexRecord, ...] = ()
 
 
+@public_call
 def lower(
     graph_module: fx.GraphModule,
     *,
@@ -63,6 +73,8 @@ def lower(
     output_orders: Mapping[int, Sequence[int]] | None = None,
     name: str = "graph",
     with_frontend: bool = False,
+    nan: str | None = "propagate",
+    check_indices: bool = False,
 ) -> LoweredModel:
     """Lowers a whole graph of aten calls to one OpenVINO model.
 
@@ -79,6 +91,11 @@ def lower(
             model's output is `result.permute(order)`.
         name: friendly name of the model.
         with_frontend: let OpenVINO's PyTorch frontend convert calls that the table does not know.
+        nan: "propagate" for forms that pass NaN on as torch does, "fast" for the device's own, None
+            for the device's own where the other would break a fusion with a product.
+        check_indices: tell indices that may be out of range, and inputs whose integers may be too
+            large for the device, for npu_runtime to look at; see
+            npu_compiler.lowering.index_checks and npu_compiler.integer_widths.
 
     Returns:
         The model, and how its inputs and outputs answer to the graph's.
@@ -88,8 +105,11 @@ def lower(
             one whose converter or whose OpenVINO node refuses it, [constant-name] for a constant
             that names no placeholder.
     """
-    run = _Lowering(dict(constants or {}), dict(input_shapes or {}), dict(input_orders or {}), name)
+    run = _Lowering(
+        dict(constants or {}), dict(input_shapes or {}), dict(input_orders or {}), name, nan
+    )
     run.with_frontend = with_frontend
+    run.check_indices = check_indices
     with unset_fake_temporarily():
         return run.lower(graph_module, dict(output_orders or {}))
 
@@ -101,13 +121,17 @@ class _Lowering:
         input_shapes: dict[str, Sequence[int]],
         input_orders: dict[str, Sequence[int]],
         name: str,
+        nan: str | None,
     ) -> None:
         self._constants = constants
         self._input_shapes = input_shapes
         self._input_orders = input_orders
         self._name = name
         self.with_frontend = False
-        self._ctx = Context()
+        self.check_indices = False
+        self._checks: IndexChecks | None = None
+        self._wide: frozenset[str] = frozenset()
+        self._ctx = Context(nan=nan)
         self._parameters: list[ov.op.Parameter] = []
         self._input_names: list[str] = []
         self._named: set[str] = set()
@@ -118,6 +142,11 @@ class _Lowering:
     ) -> LoweredModel:
         self._check_constant_names(graph_module)
         self._ctx.live = live_nodes(graph_module.graph)
+        if self.check_indices:
+            self._checks = IndexChecks(graph_module.graph, self._constants)
+            widths = integer_widths(graph_module.graph, self._constants)
+            self._wide = widths.refused
+            self._checks.bound_inputs(widths.bits, widths.readers)
         results: list[Any] = []
         for node in graph_module.graph.nodes:
             if node.op == "placeholder":
@@ -193,8 +222,11 @@ class _Lowering:
         row = find_converter(node.target)
         if row is None and not self.with_frontend:
             raise _error(node, missing_converter(node.target), "no-converter")
+        if node.name in self._wide:
+            raise _error(node, WIDE, "cannot-lower")
         self._ctx.node = node
         try:
+            kept = self._guard_indices(node)
             if row is None:
                 value = convert_by_frontend(self._ctx, node)
             else:
@@ -209,10 +241,22 @@ class _Lowering:
             first = str(failure).strip().splitlines()
             text = first[-1] if first else type(failure).__name__
             raise _error(node, f"OpenVINO rejects it: {text}", "cannot-lower") from failure
+        for index, output in kept.items():
+            self._ctx.bind(index, output)
         value = _as_outputs(value)
         self._ctx.bind(node, value)
         self._name_nodes(node, value)
         self._lowered += 1
+
+    def _guard_indices(self, node: fx.Node) -> dict[fx.Node, Any]:
+        """Puts safe values in the place of a call's indices; returns the indices themselves."""
+        if self._checks is None:
+            return {}
+        safe = self._checks.guard(self._ctx, node)
+        kept = {index: self._ctx.value(index) for index in safe}
+        for index, output in safe.items():
+            self._ctx.bind(index, output)
+        return kept
 
     def _name_nodes(self, node: fx.Node, value: Any) -> None:
         """Gives the nodes of one call the FX node's name, which leads back to the Python line."""
@@ -251,6 +295,12 @@ class _Lowering:
             outputs.append(len(model_results))
             names.append(result.name)
             model_results.append(node)
+        checks: tuple[IndexRecord, ...] = ()
+        if self._checks is not None:
+            told, checks = self._checks.finish(
+                self._input_names, self._input_orders, len(model_results)
+            )
+            model_results.extend(map(ops.result, told))
         model = ov.Model(model_results, self._parameters, self._name)
         saturate(model)
         return LoweredModel(
@@ -261,21 +311,9 @@ class _Lowering:
             values={node.name: value for node, value in self._ctx.bound()},
             keep_alive=tuple(self._ctx.keep_alive),
             node_count=self._lowered,
+            drops_nan=tuple(op_name(node.target) for node in self._ctx.drops_nan),
+            index_checks=checks,
         )
-
-
-def source_line(node: fx.Node) -> str | None:
-    """Returns `file:line` of the Python code that made a node, or None when it is not recorded."""
-    trace = node.meta.get("stack_trace") or node.stack_trace
-    if not trace:
-        return None
-    place = None
-    for line in str(trace).splitlines():
-        text = line.strip()
-        if text.startswith('File "'):
-            file, _, rest = text[6:].partition('", line ')
-            place = f"{file}:{rest.split(',')[0]}"
-    return place
 
 
 def live_nodes(graph: fx.Graph) -> set[fx.Node]:

@@ -14,7 +14,9 @@ from typing import Any
 import torch
 from torch import fx
 
-__all__ = ["node_origins"]
+from npu_runtime.public_calls import public_call
+
+__all__ = ["node_origins", "python_line", "source_line"]
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 _TORCH = str(Path(torch.__file__).parent) + "/"
@@ -25,6 +27,7 @@ _STEP = re.compile(r"\['?(\w+)'?\]")
 _INNER = ("_modules", "_orig_mod")
 
 
+@public_call
 def node_origins(graph: fx.Graph) -> dict[str, tuple[str, str]]:
     """Returns the origin of each call that has one, by the node's name.
 
@@ -38,10 +41,25 @@ def node_origins(graph: fx.Graph) -> dict[str, tuple[str, str]]:
     origins = {}
     for node in graph.nodes:
         if node.op == "call_function":
-            origin = (_module_path(node), _python_line(node))
+            origin = (_module_path(node), python_line(node))
             if any(origin):
                 origins[node.name] = origin
     return origins
+
+
+@public_call
+def source_line(node: fx.Node) -> str | None:
+    """Returns `file:line` of the Python code that made a node, or None when it is not recorded."""
+    trace = node.meta.get("stack_trace") or node.stack_trace
+    if not trace:
+        return None
+    place = None
+    for line in str(trace).splitlines():
+        text = line.strip()
+        if text.startswith('File "'):
+            file, _, rest = text[6:].partition('", line ')
+            place = f"{file}:{rest.split(',')[0]}"
+    return place
 
 
 def _module_path(node: fx.Node) -> str:
@@ -61,7 +79,9 @@ def _class_name(kind: Any) -> str:
     return (kind.__name__ if isinstance(kind, type) else str(kind)).rpartition(".")[2]
 
 
-def _python_line(node: fx.Node) -> str:
+@public_call
+def python_line(node: fx.Node) -> str:
+    """Returns "file.py:123", the innermost line outside of torch; "" when nothing tells it."""
     frames = _FRAME.findall(str(node.meta.get("stack_trace") or node.stack_trace or ""))
     if not frames:
         return ""

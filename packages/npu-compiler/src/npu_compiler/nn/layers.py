@@ -16,6 +16,7 @@ from npu_compiler.nn.module import Module
 from npu_compiler.nn.quantized_linear import QuantizedLinear
 from npu_compiler.programs.precision import precision_name
 from npu_compiler.quantize.weights import MODES
+from npu_runtime.public_calls import public_call
 
 __all__ = ["Conv2d", "Linear"]
 
@@ -23,6 +24,7 @@ __all__ = ["Conv2d", "Linear"]
 class Linear(Module):
     """A linear layer of given weights; the input is cast to their dtype, the result back."""
 
+    @public_call
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
         """Takes the weights.
 
@@ -39,6 +41,7 @@ class Linear(Module):
         return F.linear(x.to(self.weight.dtype), self.weight, self.bias).to(x.dtype)
 
     @staticmethod
+    @public_call
     def fromTorch(
         layer: nn.Linear, dtype: torch.dtype | str = torch.float16
     ) -> Linear | QuantizedLinear:
@@ -46,6 +49,7 @@ class Linear(Module):
         return Linear.fromTensor(layer.weight, layer.bias, dtype)
 
     @staticmethod
+    @public_call
     def fromTensor(
         weight: torch.Tensor,
         bias: torch.Tensor | None,
@@ -71,6 +75,7 @@ class Linear(Module):
 class Conv2d(Module):
     """A convolution of given weights; the input is cast to their dtype, the result back."""
 
+    @public_call
     def __init__(
         self,
         weight: torch.Tensor,
@@ -103,6 +108,7 @@ class Conv2d(Module):
         return F.conv2d(given, self.weight, self.bias, *settings).to(x.dtype)
 
     @staticmethod
+    @public_call
     def fromTorch(layer: nn.Conv2d, dtype: torch.dtype = torch.float16) -> Conv2d:
         """Makes a layer of one of torch's, in a float dtype.
 

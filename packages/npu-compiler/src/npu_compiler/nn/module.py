@@ -13,6 +13,7 @@ from torch import nn
 
 from npu_compiler.in_place import compile_following
 from npu_compiler.options import CompilerConfig
+from npu_runtime.public_calls import public_call
 
 __all__ = ["Module", "NPUModuleWrapper", "convert_to_npu_module"]
 
@@ -42,6 +43,7 @@ class NPUModuleWrapper(Module):
 
     module: nn.Module
 
+    @public_call
     def __init__(self, module: nn.Module) -> None:
         """Wraps a module.
 
@@ -72,6 +74,7 @@ class NPUModuleWrapper(Module):
         return self.module(*args, **kwargs)
 
 
+@public_call
 def convert_to_npu_module(module: nn.Module) -> NPUModuleWrapper:
     """Returns a module that runs programs, in evaluation mode, with the names of the given one."""
     wrapped = NPUModuleWrapper(module)

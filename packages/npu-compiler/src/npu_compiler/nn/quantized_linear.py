@@ -12,6 +12,7 @@ from npu_compiler.errors import OptionError
 from npu_compiler.nn.module import Module
 from npu_compiler.quantize.weights import fitting_group, quantize_weight
 from npu_ops.fused.quantized_linear import pack_int4
+from npu_runtime.public_calls import public_call
 
 __all__ = ["QuantizedLinear"]
 
@@ -23,6 +24,7 @@ class QuantizedLinear(Module):
     scale: torch.Tensor
     zero_point: torch.Tensor | None
 
+    @public_call
     def __init__(
         self,
         weight: torch.Tensor,
@@ -69,6 +71,7 @@ class QuantizedLinear(Module):
         return f"{inputs}, {outputs}, bits={self.bits}, groups={self.scale.shape[1]}"
 
     @staticmethod
+    @public_call
     def fromTorch(
         layer: nn.Linear,
         dtype: torch.dtype | str = torch.int8,
@@ -82,6 +85,7 @@ class QuantizedLinear(Module):
         )
 
     @staticmethod
+    @public_call
     def fromTensor(
         weight: torch.Tensor,
         bias: torch.Tensor | None,

@@ -30,11 +30,9 @@ from npu_compiler.config import read_settings
 from npu_compiler.device_options import compile_tolerant
 from npu_compiler.fingerprint import fingerprint
 from npu_compiler.json_file import write_json
-from npu_compiler.programs.load import (
-    load_tolerant,
-    write_model,
-)
+from npu_compiler.programs.load import load_tolerant, needed_options, write_model
 from npu_runtime import observe
+from npu_runtime.public_calls import public_call
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -45,6 +43,7 @@ _logger = logging.getLogger(__name__)
 
 _FORMAT = 2
 _STALE_S = 3600.0
+_VERDICT = "verdict.json"
 
 
 @dataclass(frozen=True)
@@ -191,8 +190,9 @@ class ProgramCache:
         self._count(misses=1)
         with observe.span("compile", "build", program=name):
             model, facts = build()
+        amendments = needed_options(model, device_index)
         try:
-            self._store(entry, model, facts)
+            self._store(entry, model, facts, amendments)
         except OSError as failure:
             _logger.warning(
                 "program cache: cannot store %s in %s (%s); running without it",
@@ -224,6 +224,57 @@ class ProgramCache:
         self._count(hits=1)
         return self._load_entry(entry, name, options, None, False)
 
+    def verdict(self, key: str) -> dict[str, Any] | None:
+        """Returns what was recorded about the results of a key's program, or None.
+
+        Args:
+            key: as for load.
+        """
+        try:
+            content = json.loads((self.directory / key / _VERDICT).read_text())
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as failure:
+            _logger.warning("program cache: the verdict on %s is damaged (%s)", key, failure)
+            return None
+        return content if isinstance(content, dict) else None
+
+    @public_call
+    def record_verdict(
+        self, key: str, verdict: Mapping[str, Any], *, amendments: Mapping[str, str]
+    ) -> None:
+        """Keeps what was found out about the results of a key's program.
+
+        Args:
+            key: as for load.
+            verdict: JSON-like.
+            amendments: options with which the program is compiled from now on.
+        """
+        entry = self.directory / key
+        try:
+            if amendments:
+                write_json(entry / AMENDMENTS, {**read_amendments(entry), **amendments})
+            write_json(entry / _VERDICT, verdict)
+        except OSError as failure:
+            # Another process may have removed the entry: the next one judges again.
+            _logger.debug("program cache: cannot keep the verdict on %s (%s)", key, failure)
+
+    def load_amended(
+        self, key: str, *, name: str, options: Mapping[str, str], amendments: Mapping[str, str]
+    ) -> npu_runtime.Program:
+        """Returns the program of a key that is kept, compiled with further options.
+
+        Args:
+            key: as for load.
+            name: as for load.
+            options: as for load.
+            amendments: the further ones.
+        """
+        entry = self.directory / key
+        # OpenVINO takes a blob for its own whatever SNIPPETS_MODE it was compiled with.
+        shutil.rmtree(entry / "blob", ignore_errors=True)
+        return self._load_entry(entry, name, {**options, **amendments}, None, False)
+
     def _load_entry(
         self,
         entry: Path,
@@ -254,7 +305,9 @@ class ProgramCache:
         _touch(entry)
         return program
 
-    def _store(self, entry: Path, model: ov.Model, facts: dict[str, Any]) -> None:
+    def _store(
+        self, entry: Path, model: ov.Model, facts: dict[str, Any], amendments: dict[str, str]
+    ) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)
         self._sweep()
         with observe.span("compile", "store", key=entry.name):
@@ -272,6 +325,8 @@ class ProgramCache:
                     "files": files,
                     "facts": facts,
                 }
+                if amendments:
+                    write_json(place / AMENDMENTS, amendments)
                 write_json(place / "entry.json", record)
                 try:
                     place.rename(entry)

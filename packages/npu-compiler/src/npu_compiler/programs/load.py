@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import npu_runtime
+from npu_command.interrupt import removed_at_interrupt
 from npu_compiler.config import read_settings
 from npu_compiler.device_options import compile_tolerant
 from npu_runtime import observe
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = [
     "load_model",
     "load_tolerant",
+    "needed_options",
     "write_model",
 ]
 
@@ -50,7 +52,10 @@ def load_model(
         npu_runtime.ProgramError: the device refuses the model.
     """
     parent = read_settings().temporary_dir
-    with tempfile.TemporaryDirectory(prefix="npu-program-", dir=parent) as place:
+    with (
+        tempfile.TemporaryDirectory(prefix="npu-program-", dir=parent) as place,
+        removed_at_interrupt(Path(place)),
+    ):
         path = Path(place) / "model.xml"
         with observe.span("compile", "serialize", program=name):
             write_model(model, path)
@@ -67,9 +72,10 @@ def load_tolerant(
     device_index: int | None = None,
     profiling: bool = False,
 ) -> npu_runtime.Program:
-    """Compiles a model; if the CPU plugin's generator of kernels fails on it, without that.
+    """Compiles a model so that no known defect of the device shows; see npu_compiler.known_defects.
 
-    Arguments are those of load_model.
+    If the CPU plugin's generator of kernels fails on it, it is compiled without that. Arguments are
+    those of load_model; the model may be rewritten.
 
     Raises:
         npu_runtime.ProgramError: the device refuses the model both times.
@@ -80,8 +86,22 @@ def load_tolerant(
             model, name=name, options=options, device_index=device_index, profiling=profiling
         )
 
-    program, _ = compile_tolerant(load, options, name=name)
+    needed = needed_options(model, device_index)
+    program, _ = compile_tolerant(load, {**options, **needed}, name=name)
     return program
+
+
+def needed_options(model: ov.Model, device_index: int | None) -> dict[str, str]:
+    """Rewrites a model around the device's known defects; returns the options it needs besides.
+
+    Args:
+        model: changed in place.
+        device_index: index of the npu device; the current one by default.
+    """
+    from npu_compiler.known_defects.table import avoid_defects  # late: imports openvino
+
+    given = () if device_index is None else (device_index,)
+    return avoid_defects(model, device=npu_runtime.device_info(*given).device)
 
 
 def write_model(model: ov.Model, path: Path, *, half: bool = False) -> None:

@@ -18,6 +18,7 @@ import openvino as ov
 from npu_compiler.errors import OptionError
 from npu_compiler.quantize.by_moments import compress_by_moments
 from npu_compiler.quantize.weights import GROUP_SIZES, ROUNDINGS
+from npu_runtime.public_calls import public_call
 
 __all__ = ["compress_weights_by_data", "quantize_activations"]
 
@@ -90,6 +91,7 @@ def compress_weights_by_data(
     )
 
 
+@public_call
 def quantize_activations(
     model: ov.Model, samples: Sequence[Sequence[Any]], *, symmetric: bool = False
 ) -> ov.Model:

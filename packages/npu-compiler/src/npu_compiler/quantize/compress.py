@@ -47,6 +47,7 @@ class CompressedWeight:
         group_size: inputs that share a scale; None for one scale per output channel.
         size_before_bytes, size_after_bytes: without and with scales and zero points.
         relative_error: norm of the difference by norm of the weight.
+        is_transposed: whether the constant stood as (output channels, inputs).
     """
 
     name: str
@@ -56,6 +57,7 @@ class CompressedWeight:
     size_before_bytes: int
     size_after_bytes: int
     relative_error: float
+    is_transposed: bool
 
 
 @dataclass(frozen=True)
@@ -244,6 +246,7 @@ def replace_weight(uses: WeightUses, quantized: QuantizedWeight) -> CompressedWe
         size_before_bytes=size_before,
         size_after_bytes=_size_bytes(quantized),
         relative_error=error,
+        is_transposed=uses.is_transposed,
     )
 
 

@@ -15,6 +15,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from npu_compiler.errors import OptionError, QualityError
+from npu_runtime.public_calls import public_call
 
 __all__ = ["QualityReport", "compare_outputs", "compare_perplexity", "perplexity"]
 
@@ -66,6 +67,7 @@ class QualityReport:
         )
 
 
+@public_call
 def perplexity(
     logits: Callable[[torch.Tensor], Any],
     tokens: torch.Tensor,
@@ -121,6 +123,7 @@ def perplexity(
     return math.exp(mean) if mean < 700 else math.inf
 
 
+@public_call
 def compare_perplexity(
     before: Callable[[torch.Tensor], Any],
     after: Callable[[torch.Tensor], Any],

@@ -10,6 +10,7 @@ import torch
 from npu_compiler.errors import OptionError
 from npu_compiler.quantize.weights import quantize_weight
 from npu_ops.fused.quantized_linear import pack_int4
+from npu_runtime.public_calls import public_call
 
 __all__ = ["compress_to_i4", "quantize_tensor"]
 
@@ -50,6 +51,7 @@ def quantize_tensor(
     return stored.values.flatten(1), stored.scale[..., 0]
 
 
+@public_call
 def compress_to_i4(weights: torch.Tensor) -> torch.Tensor:
     """Packs integers from -8 to 7, two neighbours to a byte, as npu::quantized_linear reads them.
 
@@ -64,7 +66,7 @@ def compress_to_i4(weights: torch.Tensor) -> torch.Tensor:
             or a dtype with fractions.
     """
     is_whole = not weights.dtype.is_floating_point and not weights.dtype.is_complex
-    if not is_whole or weights.dim() == 0 or weights.shape[-1] % 2:
+    if weights.is_quantized or not is_whole or weights.dim() == 0 or weights.shape[-1] % 2:
         raise OptionError(
             f"compress_to_i4: weights are integers with an even last dim; got {weights.dtype} of "
             f"shape {tuple(weights.shape)}. Use quantize_tensor(weight, (-8, 7)).",

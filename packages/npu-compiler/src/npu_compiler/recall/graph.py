@@ -13,8 +13,11 @@ import torch
 from torch._guards import TracingContext, tracing
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from npu_compiler.errors import IndexRangeError
 from npu_compiler.execution import ProgramCall
+from npu_compiler.index_checks import NARROW
 from npu_runtime import FrozenTensors
+from npu_runtime.npu.graphs import outside_capture
 
 __all__ = ["RecalledGraph"]
 
@@ -49,17 +52,21 @@ class RecalledGraph:
         self._lock = threading.Lock()
 
     def __call__(self, *inputs: Any) -> Any:
-        """Runs the graph; as soon as a weight differs, by what the full way makes of it."""
+        """Runs the graph; once a weight differs or an integer is too large, by the full way."""
         if self._traced is None and (self._frozen is None or self._frozen.is_current(inputs)):
-            results = self._call(*[inputs[position] for position in self._inputs])
-            return tuple([results[index] for index in self._outputs])
+            try:
+                results = self._call(*[inputs[position] for position in self._inputs])
+                return tuple([results[index] for index in self._outputs])
+            except IndexRangeError as error:
+                if NARROW not in str(error):
+                    raise
         return self._full(inputs)(*inputs)
 
     def _full(self, inputs: Sequence[Any]) -> Callable[..., Any]:
         with self._lock:
             if self._traced is None:
                 # No ShapeEnv: the sizes are fixed, and dynamo has guarded them.
-                with tracing(TracingContext(FakeTensorMode())):
+                with outside_capture(), tracing(TracingContext(FakeTensorMode())):
                     self._traced = torch.compiler.disable(self._trace(inputs))  # type: ignore[no-untyped-call]
                 self._frozen = None
             return self._traced

@@ -20,12 +20,15 @@ from torch import fx
 from npu_compiler.config import read_settings
 from npu_compiler.content import ProgramContent
 from npu_compiler.execution import ProgramCall
+from npu_compiler.index_checks import check_indices
 from npu_compiler.options import CompilerConfig
 from npu_compiler.programs import ProgramCache, compile_options, content_key
 from npu_compiler.recall.graph import RecalledGraph
 from npu_compiler.recall.identity import graph_identity
 from npu_compiler.recall.store import GraphStore
 from npu_compiler.records import GraphRecord, next_graph_name, publish, recalled_record
+from npu_compiler.source_names import source_names
+from npu_compiler.verification.verdict import Verdict
 from npu_runtime import FrozenTensors, ProgramError, layer_recording, observe
 
 if TYPE_CHECKING:
@@ -44,6 +47,7 @@ class GraphMemory:
     ) -> None:
         """Takes the identity of a graph; see graph_identity for the arguments."""
         self._inputs = tuple(inputs)
+        self._names = source_names(graph_module)
         self._config = config
         self._store = GraphStore(config.cache_dir)
         self._tuning: tuple[str, str | None] = ("", None)
@@ -63,7 +67,7 @@ class GraphMemory:
             trace: the full way, for inputs: taken when a weight has changed since.
         """
         # Its calls are not traced, so nobody would know the lines that its layers come from.
-        if self._key is None or layer_recording.is_wanted():
+        if self._key is None or layer_recording.is_wanted() or self._config.verify == "always":
             return None
         record = self._store.read(self._key)
         if record is None:
@@ -89,10 +93,17 @@ class GraphMemory:
             return None
         told = recalled_record(record["graph"], name=next_graph_name())
         options = {**compile_options(told.programs[0].precision), **record["device_options"]}
+        cache, program_key = (
+            ProgramCache(self._config.cache_dir),
+            content.key(weights, options=options),
+        )
+        if self._config.verify == "first":
+            # With other weights it is another program, perhaps left before its first run.
+            verdict = Verdict.from_json(cache.verdict(program_key))
+            if verdict is None or verdict.status == "wrong":
+                return None
         try:
-            program = ProgramCache(self._config.cache_dir).find(
-                content.key(weights, options=options), name=told.name, options=options
-            )
+            program = cache.find(program_key, name=told.name, options=options)
         except ProgramError as failure:
             _logger.warning("graph store: the program of a graph cannot be loaded (%s)", failure)
             return None
@@ -104,7 +115,9 @@ class GraphMemory:
             output_orders=[_order(order) for order in record["output_orders"]],
             home=record["home"],
         )
-        frozen = FrozenTensors([*record["weights"].values()], [*weights.values()])
+        check_indices(program, record["index_checks"])
+        positions = [*record["weights"].values()]
+        frozen = FrozenTensors(positions, [*weights.values()], [self._names[p] for p in positions])
         publish(told)
         return RecalledGraph(
             call,
@@ -162,6 +175,7 @@ class GraphMemory:
                 "output_orders": built.output_orders,
                 "home": built.home,
                 "device_options": dict(built.device_options),
+                "index_checks": [dict(check) for check in built.index_checks],
                 "tuning": self._tuning,
                 "graph": asdict(record),
             },

@@ -6,7 +6,9 @@ imported when a model is built and not before: the table itself can be read with
 
 from __future__ import annotations
 
+import contextvars
 import importlib
+import random
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,8 +20,12 @@ from npu_compiler.errors import SuiteError
 
 __all__ = [
     "IMAGE",
+    "USUAL",
     "VOCABULARY",
     "Architecture",
+    "Sizes",
+    "answer",
+    "coinciding",
     "from_config",
     "image",
     "make",
@@ -31,11 +37,45 @@ __all__ = [
 
 VOCABULARY = 128
 IMAGE = 64
-_LENGTH = 16
 _NOISE = 0.1
 _GAIN = 1.4
 
 Inputs = Callable[[], dict[str, torch.Tensor]]
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Sizes of a model's inputs.
+
+    Attributes:
+        batch: rows.
+        length: tokens of a text.
+        answer: tokens of an answer.
+        image: height and width of an image in pixels; patches are 16.
+        samples: of a waveform; 105 and 40 more for each frame after the first.
+    """
+
+    batch: int = 2
+    length: int = 16
+    answer: int = 7
+    image: int = IMAGE
+    samples: int = 4000
+
+
+USUAL = Sizes()
+_sizes: contextvars.ContextVar[Sizes] = contextvars.ContextVar("sizes", default=USUAL)
+
+
+def coinciding(seed: int) -> Sizes:
+    """Draws sizes that meet those of the models: 4 heads of 16 channels, batches of as many."""
+    draw = random.Random(seed).choice  # no secret
+    return Sizes(
+        batch=draw((1, 2, 4)),
+        length=draw((4, 16)) if seed else 4,
+        answer=draw((4, 16)),
+        image=draw((32, 64)),
+        samples=105 + 40 * (draw((4, 16)) - 1),
+    )
 
 
 @dataclass(frozen=True)
@@ -56,7 +96,7 @@ class Architecture:
 
 
 def make(
-    architecture: Architecture, *, seed: int = 0
+    architecture: Architecture, *, seed: int = 0, sizes: Sizes = USUAL
 ) -> tuple[torch.nn.Module, dict[str, torch.Tensor]]:
     """Builds a model in evaluation mode and its inputs, the same for one seed.
 
@@ -69,14 +109,22 @@ def make(
         SuiteError: [suite-transformers] transformers is missing, or lacks the architecture.
     """
     torch.manual_seed(seed)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        model = architecture.build().eval()
+    token = _sizes.set(sizes)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            model = architecture.build().eval()
+        return _enlivened(model), architecture.inputs()
+    finally:
+        _sizes.reset(token)
+
+
+def _enlivened(model: torch.nn.Module) -> torch.nn.Module:
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if parameter.numel() > 1:
                 _enliven(name, parameter)
-    return model, architecture.inputs()
+    return model
 
 
 def _enliven(name: str, parameter: torch.Tensor) -> None:
@@ -101,10 +149,21 @@ def from_config(model: str, config: str, **settings: Any) -> Callable[[], torch.
     """
 
     def build() -> torch.nn.Module:
-        built: torch.nn.Module = _of_transformers(model)(_of_transformers(config)(**settings))
+        given = {name: _of_this_draw(name, value) for name, value in settings.items()}
+        built: torch.nn.Module = _of_transformers(model)(_of_transformers(config)(**given))
         return built
 
     return build
+
+
+def _of_this_draw(name: str, value: Any) -> Any:
+    """A configuration's value, an image's size as it is drawn."""
+    if isinstance(value, dict):
+        return {key: _of_this_draw(key, part) for key, part in value.items()}
+    if name != "image_size" or _sizes.get() is USUAL:
+        return value
+    size = _sizes.get().image
+    return [size, size] if isinstance(value, list) else size
 
 
 def _of_transformers(name: str) -> Any:
@@ -127,28 +186,35 @@ def _of_transformers(name: str) -> Any:
 
 
 def text() -> dict[str, torch.Tensor]:
-    """Token ids and a mask of ones, (2, 16) int64."""
-    ids = torch.randint(3, VOCABULARY, (2, _LENGTH))
+    """Token ids and a mask of ones, (batch, length) int64."""
+    ids = torch.randint(3, VOCABULARY, (_sizes.get().batch, _sizes.get().length))
     return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
 
 
 def padded() -> dict[str, torch.Tensor]:
-    """As `text`, with the first row's last four tokens masked."""
+    """As `text`, with the last quarter of the first row's tokens masked."""
     inputs = text()
-    inputs["attention_mask"][0, 12:] = 0
+    inputs["attention_mask"][0, -(_sizes.get().length // 4) :] = 0
     return inputs
 
 
 def image() -> dict[str, torch.Tensor]:
-    """Two images, (2, 3, 64, 64) float32."""
-    return {"pixel_values": torch.randn(2, 3, IMAGE, IMAGE)}
+    """Images, (batch, 3, image, image) float32."""
+    size = _sizes.get().image
+    return {"pixel_values": torch.randn(_sizes.get().batch, 3, size, size)}
 
 
 def waveform() -> dict[str, torch.Tensor]:
-    """Two sounds, (2, 4000) float32."""
-    return {"input_values": torch.randn(2, 4000)}
+    """Sounds, (batch, samples) float32."""
+    return {"input_values": torch.randn(_sizes.get().batch, _sizes.get().samples)}
+
+
+def answer() -> dict[str, torch.Tensor]:
+    """Token ids of an answer, (batch, answer) int64."""
+    shape = (_sizes.get().batch, _sizes.get().answer)
+    return {"decoder_input_ids": torch.randint(3, VOCABULARY, shape)}
 
 
 def translation() -> dict[str, torch.Tensor]:
-    """As `padded`, with (2, 7) token ids of the answer."""
-    return {**padded(), "decoder_input_ids": torch.randint(3, VOCABULARY, (2, 7))}
+    """As `padded`, with an answer."""
+    return {**padded(), **answer()}

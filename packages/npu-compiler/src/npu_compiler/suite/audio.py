@@ -9,7 +9,13 @@ from typing import Any
 
 import torch
 
-from npu_compiler.suite.architecture import VOCABULARY, Architecture, from_config, waveform
+from npu_compiler.suite.architecture import (
+    VOCABULARY,
+    Architecture,
+    answer,
+    from_config,
+    waveform,
+)
 
 __all__ = ["ARCHITECTURES"]
 
@@ -32,15 +38,13 @@ def _spectrogram() -> dict[str, torch.Tensor]:
 
 
 def _recognition() -> dict[str, torch.Tensor]:
-    """(2, 32 bands, 64 frames) float32 and (2, 7) token ids."""
-    return {
-        "input_features": torch.randn(2, 32, 64),
-        "decoder_input_ids": torch.randint(3, VOCABULARY, (2, 7)),
-    }
+    """(batch, 32 bands, 64 frames) float32 and an answer."""
+    ids = answer()
+    return {"input_features": torch.randn(len(ids["decoder_input_ids"]), 32, 64), **ids}
 
 
 def _moonshine() -> dict[str, torch.Tensor]:
-    return {**waveform(), "decoder_input_ids": torch.randint(3, VOCABULARY, (2, 7))}
+    return {**waveform(), **answer()}
 
 
 ARCHITECTURES = (

@@ -12,6 +12,7 @@ import torch
 from npu_compiler.suite.architecture import (
     VOCABULARY,
     Architecture,
+    answer,
     from_config,
     image,
     translation,
@@ -41,8 +42,8 @@ def _row(
 
 
 def _reading() -> dict[str, torch.Tensor]:
-    """Two images and (2, 7) token ids."""
-    return {**image(), "decoder_input_ids": torch.randint(3, VOCABULARY, (2, 7))}
+    """Images and an answer."""
+    return {**image(), **answer()}
 
 
 ARCHITECTURES = (

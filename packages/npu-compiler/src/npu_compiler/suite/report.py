@@ -21,10 +21,11 @@ _WIDTHS = (30, 18, 6, 6, 8, 12, 8, 9, 0)
 
 def cells(row: Measurement) -> tuple[str, ...]:
     """A measurement as the cells of one line, under HEADER."""
+    name = row.name if row.draw is None else f"{row.name}, draw {row.draw}"
     if not row.finished:
-        return (row.name, row.family, "", "", "", "", "", "", verdict(row))
+        return (name, row.family, "", "", "", "", "", "", verdict(row))
     return (
-        row.name,
+        name,
         row.family,
         str(row.graph_breaks),
         str(row.graphs),
@@ -39,7 +40,9 @@ def cells(row: Measurement) -> tuple[str, ...]:
 def verdict(row: Measurement) -> str:
     """Whether a model is right and whole, and why not."""
     if not row.finished:
-        return f"FAILED: {row.detail}"
+        return f"{'left out' if row.is_left_out else 'FAILED'}: {row.detail}"
+    if row.false_alarm:
+        return f"FALSE ALARM: {row.false_alarm}"
     if not row.is_right:
         return f"WRONG: {row.detail}" if row.detail else "WRONG"
     return "whole" if row.is_whole else f"right; {row.detail}"
@@ -53,11 +56,14 @@ def row_line(values: Sequence[str]) -> str:
 
 def summary(rows: Sequence[Measurement]) -> str:
     """How many are right and how many are whole."""
+    left_out = sum(row.is_left_out for row in rows)
+    rows = [row for row in rows if not row.is_left_out]
     right = sum(row.is_right for row in rows)
     whole = sum(row.is_whole for row in rows)
     return (
         f"{len(rows)} architectures: {right} right (error at most {BOUND:.0e}), {whole} whole (one "
         "program with every node lowered, no graph break)"
+        + (f"; {left_out} draws left out, which torch does not take" if left_out else "")
     )
 
 
@@ -82,4 +88,5 @@ def _measurement(line: dict[str, str]) -> Measurement:
         values[name] = int(line[name])
     for name in ("error", "compile_time_s"):
         values[name] = float(line[name])
+    values["draw"] = int(line["draw"]) if line.get("draw") else None
     return Measurement(**{**values, "finished": line["finished"] == "True"})

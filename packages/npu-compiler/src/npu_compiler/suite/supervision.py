@@ -2,7 +2,7 @@
 
 A child measures one architecture after the other, since its imports take longer than a small model;
 one that ends or hangs is replaced. ``python -m npu_compiler.suite.supervision DEVICE SEED`` is the
-child: it reads names and answers each with a row. What a row says is in measurement.py.
+child: it reads names and draws, and answers each with a row. What a row says is in measurement.py.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ def run_all(
     timeout_s: float,
     jobs: int,
     on_row: Callable[[Measurement], object],
+    draws: Sequence[int | None] = (None,),
 ) -> list[Measurement]:
     """Measures architectures in children; returns the rows in the order given.
 
@@ -47,20 +48,23 @@ def run_all(
         timeout_s: of each architecture.
         jobs: children at a time.
         on_row: called with each row when it is there, by one thread at a time.
+        draws: of sizes, each of which every architecture is measured with; see measurement.
     """
-    waiting: queue.SimpleQueue[Architecture] = queue.SimpleQueue()
-    for architecture in architectures:
-        waiting.put(architecture)
-    rows: dict[str, Measurement] = {}
+    waiting: queue.SimpleQueue[tuple[Architecture, int | None]] = queue.SimpleQueue()
+    every = [(architecture, draw) for architecture in architectures for draw in draws]
+    for case in every:
+        waiting.put(case)
+    rows: dict[tuple[str, int | None], Measurement] = {}
     lock = threading.Lock()
 
     def work() -> None:
         child = Child(device=device, seed=seed, timeout_s=timeout_s)
         with contextlib.closing(child), contextlib.suppress(queue.Empty):
             while True:
-                row = child.measure(waiting.get_nowait())
+                architecture, draw = waiting.get_nowait()
+                row = child.measure(architecture, draw)
                 with lock:
-                    rows[row.name] = row
+                    rows[architecture.name, draw] = row
                     on_row(row)
 
     threads = [threading.Thread(target=work) for _ in range(jobs)]
@@ -68,7 +72,7 @@ def run_all(
         thread.start()
     for thread in threads:
         thread.join()
-    return [rows[architecture.name] for architecture in architectures]
+    return [rows[architecture.name, draw] for architecture, draw in every]
 
 
 class Child:
@@ -82,13 +86,13 @@ class Child:
         # What a library prints, so that an end can be told with its reason.
         self._errors = tempfile.TemporaryFile(mode="w+", errors="replace")  # noqa: SIM115  # close()
 
-    def measure(self, architecture: Architecture) -> Measurement:
+    def measure(self, architecture: Architecture, draw: int | None = None) -> Measurement:
         """Measures one architecture; however the process ends, there is a row."""
         process = self._process or self._start()
         assert process.stdin is not None
         assert process.stdout is not None
         with contextlib.suppress(BrokenPipeError):
-            process.stdin.write(architecture.name + "\n")
+            process.stdin.write(json.dumps([architecture.name, draw]) + "\n")
             process.stdin.flush()
         timer = threading.Timer(self._timeout_s, process.kill)
         timer.start()
@@ -103,6 +107,7 @@ class Child:
             architecture.family,
             device=self._device,
             detail=answer["error"][:_SHOWN],
+            draw=draw,
         )
 
     def close(self) -> None:
@@ -145,15 +150,17 @@ class Child:
 
 
 def main(arguments: list[str]) -> None:
-    """The child: reads names, writes rows as lines of JSON."""
+    """The child: reads names and draws as JSON, writes rows as lines of JSON."""
     device, seed = arguments
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what a library prints is no answer
     for line in sys.stdin:
         torch._dynamo.reset()
         torch._dynamo.utils.counters.clear()
+        name, draw = json.loads(line)
         try:
-            answer = {"row": measure(find(line.strip()), device=device, seed=int(seed)).to_json()}
+            row = measure(find(name), device=device, seed=int(seed), draw=draw)
+            answer = {"row": row.to_json()}
         except Exception as error:  # noqa: BLE001  # whatever it is, it is a row
             answer = {"error": f"{type(error).__name__}: {' '.join(str(error).split())}"}
         print(json.dumps(answer), file=answers, flush=True)

@@ -39,7 +39,9 @@ def test_creation_equals_eager(lowers, function):
 )
 def test_cast_equals_eager(lowers, source, target):
     values = torch.tensor([-2.7, -1.0, -0.5, 0.0, 0.5, 1.0, 2.7, 100.4])
-    lowers(lambda x: x.to(target), values.to(source))
+    # Without bfloat16's instructions the CPU plugin's casts to it do not round to nearest.
+    is_rounded = target is not torch.bfloat16 or torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    lowers(lambda x: x.to(target), values.to(source), tolerance=None if is_rounded else 2**-7)
 
 
 def test_range_up_to_a_symbolic_size(lowers):

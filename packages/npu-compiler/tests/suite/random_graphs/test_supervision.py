@@ -1,4 +1,4 @@
-"""Graphs in child processes: a signal, a hang and an exception are findings; the run goes on."""
+"""Graphs in child processes: a signal, a hang and an exception are findings; a run can go on."""
 
 from __future__ import annotations
 
@@ -9,8 +9,13 @@ import pytest
 
 from npu_compiler.suite.random_graphs import InputSpec, RandomGraph, Ref, Step, supervision
 from npu_compiler.suite.random_graphs.__main__ import main
+from npu_compiler.suite.random_graphs.ledger import Ledger
+from npu_compiler.suite.random_graphs.modes import PLAIN
+from npu_compiler.suite.random_graphs.supervision import Limits
 
 GRAPH = RandomGraph((InputSpec((2, 3)),), (Step("torch.tanh", (Ref(0),)),), (1,)).to_json()
+FINE = "say(result={'kind': 'equal', 'detail': '', 'programs': 1, 'nodes': 2, 'lowered': 2})\n"
+WRONG = "say(result={'kind': 'differs', 'detail': 'by 1'})\n"
 
 
 @pytest.fixture
@@ -21,11 +26,11 @@ def child(monkeypatch, tmp_path):
         file = tmp_path / "stand_in_worker.py"
         file.write_text(
             "import json, os, sys, time\n"
-            f"graph = {GRAPH!r}\n"
+            f"graph, mode = {GRAPH!r}, {PLAIN.to_json()!r}\n"
             "def say(**what):\n    print(json.dumps(what), flush=True)\n"
-            "count, seed, skip = map(int, sys.argv[1:])\n"
-            "for number in range(skip, count):\n"
-            "    say(graph=graph, device='npu')\n"
+            "seed, first, end = map(int, sys.argv[1:4])\n"
+            "for number in range(first, end):\n"
+            "    say(number=number, kind='ops', graph=graph, mode=mode)\n"
             + textwrap.indent(textwrap.dedent(body), "    ")
             + "say(done=True)\n"
         )
@@ -35,56 +40,107 @@ def child(monkeypatch, tmp_path):
     return put
 
 
-def run(count: int, timeout_s: float = 60) -> supervision.Tally:
-    ignore = lambda found: None  # noqa: E731
-    return supervision.run(
-        count, seed=0, jobs=1, timeout_s=timeout_s, on_finding=ignore, on_batch=ignore
+def run(count, directory=None, ledger=None, **limits):
+    ledger = ledger or Ledger(0)
+    findings = []
+    supervision.run(
+        ledger,
+        directory,
+        Limits(count=count, **limits),
+        on_finding=findings.append,
+        on_save=lambda current: None,
     )
-
-
-FINE = "say(end=None, programs=1, nodes=2, lowered=2)\n"
+    return ledger, findings
 
 
 def test_graphs_are_counted(child):
     child(FINE)
-    tally = run(5)
-    assert (tally.graphs, tally.programs, tally.nodes, tally.lowered) == (5, 5, 10, 10)
-    assert tally.findings == []
+    ledger, findings = run(5)
+    assert (ledger.graphs, findings) == (5, [])
+    assert ledger.counts["total: lowered"] == 10
+    assert ledger.counts["kind: ops"] == ledger.counts["end: equal"] == 5
+
+
+def test_a_graph_that_eager_refuses_is_counted_and_no_finding(child):
+    child("say(result={'kind': 'invalid', 'detail': ''})\n")
+    ledger, findings = run(2, shrink_s=0)
+    assert (ledger.counts["end: invalid"], findings) == (2, [])
 
 
 def test_a_signal_is_a_finding_and_the_rest_runs(child):
     child("if number == 1: os.kill(os.getpid(), 11)\n" + FINE)
-    tally = run(4)
-    assert tally.graphs == 4
-    (finding,) = tally.findings
-    assert (finding.detail, finding.graph) == ("the process ended with SIGSEGV", GRAPH)
+    ledger, (finding,) = run(4)
+    assert ledger.graphs == 4
+    assert (finding.end, finding.detail) == ("killed", "the process ended with SIGSEGV")
+    assert (finding.number, finding.graph) == (1, GRAPH)
 
 
 def test_a_hang_is_a_finding(child):
     child("if number == 1: time.sleep(60)\n" + FINE)
-    tally = run(3, timeout_s=3)
-    assert tally.graphs == 3
-    assert [finding.detail for finding in tally.findings] == ["no result in time"]
+    ledger, (finding,) = run(3, timeout_s=3)
+    assert (ledger.graphs, finding.end) == (3, "hangs")
 
 
-def test_a_child_that_cannot_start_is_a_finding(monkeypatch):
+def test_a_child_that_cannot_start_ends_the_run(monkeypatch):
     monkeypatch.setattr(supervision, "_CHILD", "no_such_worker")
-    (finding,) = run(3).findings
-    assert finding.detail == "no graph was drawn: the process ended with status 1"
+    with pytest.raises(
+        RuntimeError, match="graph 0 was not drawn: the process ended with status 1"
+    ):
+        run(3)
 
 
-def test_two_real_graphs_run_from_the_command(capsys):
-    assert main(["--count", "2", "--seed", "3", "--jobs", "1"]) == 0
-    assert "0 to mend" in capsys.readouterr().out
+def test_a_finding_is_kept_with_what_it_was_shrunk_to(child, tmp_path):
+    child(WRONG + "say(smaller=graph, simpler=mode)\n")
+    _, findings = run(2, tmp_path)
+    assert [finding.smaller for finding in findings] == [GRAPH, GRAPH]
+    lines = (tmp_path / "findings.jsonl").read_text().splitlines()
+    assert [json.loads(line)["number"] for line in lines] == [0, 1]
 
 
-def test_findings_are_written_and_run_again(child, tmp_path, monkeypatch, capsys):
-    child("say(end='result 0: differs', programs=1, nodes=1, lowered=1)\n")
-    file = tmp_path / "findings.tsv"
-    assert main(["--count", "1", "--findings", str(file)]) == 1
-    device, graph, detail = file.read_text().strip().split("\t")
-    assert (device, json.loads(graph), detail) == ("npu", json.loads(GRAPH), "result 0: differs")
+def test_a_process_that_ends_while_it_shrinks_leaves_the_finding(child):
+    child(WRONG + "if number == 0: os.kill(os.getpid(), 6)\nsay(smaller=graph, simpler=mode)\n")
+    ledger, findings = run(2)
+    assert ledger.graphs == 2
+    assert [(f.number, f.end, bool(f.smaller)) for f in findings] == [
+        (0, "differs", False),
+        (1, "differs", True),
+    ]
+
+
+def test_a_run_goes_on_where_it_was_stopped(child, tmp_path, monkeypatch):
+    monkeypatch.setattr(supervision, "_CHUNK", 4)
+    child(FINE)
+    ledger, _ = run(6, tmp_path)
+    ledger.open_chunks = {4: (5, 6)}  # as if number 5 had not been reached
+    ledger.graphs = 5
+    again, _ = run(9, tmp_path, ledger)
+    assert (again.graphs, again.open_chunks, again.next_first) == (9, {}, 9)
+
+
+def test_a_run_ends_in_time(child):
+    child("time.sleep(0.2)\n" + FINE)
+    ledger, _ = run(1000, seconds=2)
+    assert 0 < ledger.graphs < 50
+
+
+def test_two_real_graphs_run_from_the_command(capsys, tmp_path):
+    arguments = ["--count", "2", "--seed", "3", "--jobs", "1", "--verify", "first"]
+    assert main([*arguments, "--out", str(tmp_path)]) == 0
+    assert "2 graphs, seed 3" in capsys.readouterr().out
+    assert (tmp_path / "summary.csv").is_file()
+
+
+def test_a_run_of_another_seed_is_not_mixed_in(tmp_path, capsys):
+    Ledger(3).write(tmp_path)
+    with pytest.raises(SystemExit):
+        main(["--count", "1", "--out", str(tmp_path)])
+    assert "Name another directory" in capsys.readouterr().err
+
+
+def test_findings_are_shown_and_run_again(child, tmp_path, monkeypatch, capsys):
+    child(WRONG)
+    assert main(["--count", "1", "--jobs", "1", "--out", str(tmp_path), "--shrink", "0"]) == 1
     assert "x1 = torch.tanh(x0)" in capsys.readouterr().out
     monkeypatch.undo()
-    assert main(["--replay", str(file)]) == 0
+    assert main(["--replay", str(tmp_path / "findings.jsonl")]) == 0
     assert "0 graphs still differ" in capsys.readouterr().out

@@ -39,12 +39,33 @@ def _from_start(call: Call, index: fx.Node, dim: Dim) -> fx.Node:
     return made
 
 
+def _told(call: Call, index: fx.Node, dim: Dim, size: int, *, wraps: bool = False) -> fx.Node:
+    """An index that is beyond the padded end, where it is beyond the true one.
+
+    The program tells it then. With `wraps`, negative ones were counted from the end before.
+    """
+    writer = call.writer
+    if not call.checks_indices or not is_padded(dim):
+        return index
+    count = writer.count(dim[0].true)
+    if not writer.dims[index]:
+        count = writer.call(aten.view.default, count, [])
+    outside = writer.call(aten.ge.Tensor, index, count)
+    if wraps:
+        before = writer.call(aten.lt.Scalar, index, 0)
+        outside = writer.call(aten.bitwise_or.Tensor, outside, before)
+    made = writer.call(aten.masked_fill.Scalar, index, outside, size)
+    writer.dims[made] = writer.dims[index]
+    return made
+
+
 @rule(aten.embedding.default)
 def _embedding(call: Call) -> Any:
     weight, indices = call.dims("weight"), call.dims("indices")
     call.require_prefix("picks from joined dimensions", weight[0])
     size = call.writer.shape(call.get("weight"))[0]
-    call.set("indices", _within(call, call.get("indices"), size))
+    index = _told(call, call.get("indices"), weight[0], size)
+    call.set("indices", _within(call, index, size))
     return (*indices, weight[1])
 
 
@@ -54,7 +75,8 @@ def _index_select(call: Call) -> Any:
     axis = call.writer.axis(source, call.get("dim"))
     call.require_prefix("picks from joined dimensions", dims[axis])
     size = call.writer.shape(source)[axis]
-    call.set("index", _within(call, call.get("index"), size))
+    index = _told(call, call.get("index"), dims[axis], size)
+    call.set("index", _within(call, index, size))
     return (*dims[:axis], *call.dims("index"), *dims[axis + 1 :])
 
 
@@ -68,7 +90,9 @@ def _gather(call: Call) -> Any:
         # With true sizes the index is nowhere larger, so that prefixes meet; joined dims are none.
         if place != axis and ours != theirs and (len(ours) > 1 or len(theirs) > 1):
             raise call.refuse("differently padded tensors meet", ours, theirs)
-    call.set("index", _within(call, call.get("index"), call.writer.shape(source)[axis]))
+    size = call.writer.shape(source)[axis]
+    told = _told(call, call.get("index"), dims[axis], size)
+    call.set("index", _within(call, told, size))
     return index
 
 
@@ -81,9 +105,11 @@ def _index(call: Call) -> Any:
         raise call.refuse("a mask picks elements", *dims)
     call.require_prefix("picks from joined dimensions", *(dims[place] for place in places))
     for place in places:
+        size = call.writer.shape(source)[place]
         index = _from_start(call, indices[place], dims[place])
+        index = _told(call, index, dims[place], size, wraps=True)
         if index is indices[place]:
-            index = _within(call, index, call.writer.shape(source)[place])
+            index = _within(call, index, size)
         else:
             index = call.writer.all_masked(index, 0)
         indices[place] = index

@@ -41,16 +41,20 @@ def _neutral(call: Call, value: Any) -> Any:
     return _reduced(call, axes, keepdim)
 
 
+# Whole numbers with which a program computes lie between these; see npu_compiler.integer_widths.
+_LEAST_WHOLE, _GREATEST_WHOLE = -(1 << 24), (1 << 24) - 1
+
+
 def _least(dtype: torch.dtype) -> Any:
     if dtype.is_floating_point:
         return float("-inf")
-    return False if dtype is torch.bool else torch.iinfo(dtype).min
+    return False if dtype is torch.bool else max(torch.iinfo(dtype).min, _LEAST_WHOLE)
 
 
 def _greatest(dtype: torch.dtype) -> Any:
     if dtype.is_floating_point:
         return float("inf")
-    return True if dtype is torch.bool else torch.iinfo(dtype).max
+    return True if dtype is torch.bool else min(torch.iinfo(dtype).max, _GREATEST_WHOLE)
 
 
 @rule(aten.sum.default, aten.sum.dim_IntList)

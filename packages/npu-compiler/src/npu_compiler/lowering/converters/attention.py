@@ -14,6 +14,7 @@ import torch
 from torch import fx
 
 from npu_compiler import capture  # noqa: F401  (defines npu_compiler::attention)
+from npu_compiler.lowering import nan
 from npu_compiler.lowering.context import Context, same_size
 from npu_compiler.lowering.registry import converter
 
@@ -34,10 +35,16 @@ def _additive(ctx: Context, mask: fx.Node, dtype: torch.dtype) -> ov.Output:
     value = ctx.get(mask)
     if ctx.dtype(mask) is not torch.bool:
         # torch itself makes -inf of a mask of flags before it calls a kernel.
-        is_seen = ops.greater(value, ctx.number(-math.inf, ctx.dtype(mask)))
+        is_seen = _is_seen(ctx, value)
         hidden = ctx.number(MASKED, dtype)
         return ops.select(is_seen, ctx.convert(value, dtype), hidden).output(0)
     return ops.select(value, ctx.number(0.0, dtype), ctx.number(MASKED, dtype)).output(0)
+
+
+def _is_seen(ctx: Context, mask: ov.Output) -> ov.Output:
+    """Where an additive mask is not -inf; NaN in it is seen, and makes its row NaN."""
+    value = ctx.convert(mask, torch.float32)
+    return ops.not_equal(value, ctx.number(-math.inf, torch.float32)).output(0)
 
 
 def _zero_dead_rows(ctx: Context, output: ov.Output, mask: Any, dtype: torch.dtype) -> ov.Output:
@@ -46,7 +53,7 @@ def _zero_dead_rows(ctx: Context, output: ov.Output, mask: Any, dtype: torch.dty
         return output
     seen = ctx.get(mask)
     if ctx.dtype(mask) is not torch.bool:
-        seen = ops.greater(seen, ctx.number(-math.inf, ctx.dtype(mask))).output(0)
+        seen = _is_seen(ctx, seen)
     is_live = ops.reduce_logical_or(seen, ctx.integers([ctx.rank(mask) - 1]), True)
     return ops.select(is_live, output, ctx.number(0.0, dtype)).output(0)
 
@@ -147,7 +154,8 @@ def _log_sum_exp(
     scores = _scores(ctx, query, key, mask, causal, scale)
     axis = ctx.integers([ctx.rank(query) - 1])
     peak = ops.reduce_max(scores, axis, True)
-    total = ops.reduce_sum(ops.exp(ops.subtract(scores, peak)), axis, True)
+    powers = nan.exp(ctx, ops.subtract(scores, peak).output(0))
+    total = ops.reduce_sum(powers, axis, True)
     return ops.squeeze(ops.add(ops.log(total), peak), axis).output(0)
 
 
@@ -223,9 +231,8 @@ def convert_flash_for_cpu_backward(
     axis = ctx.integers([ctx.rank(query) - 1])
     statistic = ops.unsqueeze(ctx.get(logsumexp, work), axis)
     scores = _scores(ctx, query, key, attn_mask, is_causal, scale)
-    weights = _zero_dead_rows(
-        ctx, ops.exp(ops.subtract(scores, statistic)).output(0), attn_mask, work
-    )
+    powers = nan.exp(ctx, ops.subtract(scores, statistic).output(0))
+    weights = _zero_dead_rows(ctx, powers, attn_mask, work)
     grad = ctx.get(grad_out, work)
     grad_value = ops.matmul(weights, grad, True, False)
     grad_weights = ops.matmul(grad, ctx.get(value, work), False, True)

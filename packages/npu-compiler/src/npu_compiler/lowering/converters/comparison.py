@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import openvino as ov
 import openvino.opset15 as ops
 import torch
 
+from npu_compiler.lowering import nan
 from npu_compiler.lowering.context import Context, Operand
 from npu_compiler.lowering.registry import converter
 
@@ -26,6 +28,8 @@ def _comparison(name: str, make: Callable[..., Any]) -> None:
         dtype = ctx.result_type(self, other)
         if dtype is torch.bool and name not in ("eq", "ne"):
             dtype = torch.int32
+        if nan.is_lost(other, dtype):
+            dtype = torch.float32
         return make(ctx.get(self, dtype), ctx.get(other, dtype))
 
     convert.__name__ = f"convert_{name}"
@@ -101,17 +105,22 @@ def convert_isnan(ctx: Context, self: Operand) -> Any:
 
 @converter(aten.isinf.default)
 def convert_isinf(ctx: Context, self: Operand) -> Any:
-    value = ops.abs(ctx.get(self))
-    return ops.equal(value, ctx.number(float("inf"), ctx.dtype(self)))
+    work = torch.float32
+    return ops.equal(ops.abs(ctx.get(self, work)), ctx.number(float("inf"), work))
 
 
 @converter(aten.where.self, aten.where.ScalarOther, aten.where.ScalarSelf, aten.where.Scalar)
 def convert_where(ctx: Context, condition: Operand, self: Operand, other: Operand) -> Any:
+    return _selected(ctx, condition, self, other)
+
+
+def _selected(ctx: Context, condition: Operand, taken: Operand, other: Operand) -> ov.Output:
     dtype = ctx.out_dtype()
-    return ops.select(ctx.get(condition, torch.bool), ctx.get(self, dtype), ctx.get(other, dtype))
+    work = torch.float32 if any(nan.is_lost(side, dtype) for side in (taken, other)) else dtype
+    sides = (ctx.get(taken, work), ctx.get(other, work))
+    return ctx.convert(ops.select(ctx.get(condition, torch.bool), *sides).output(0), dtype)
 
 
 @converter(aten.masked_fill.Scalar, aten.masked_fill.Tensor)
 def convert_masked_fill(ctx: Context, self: Operand, mask: Operand, value: Operand) -> Any:
-    dtype = ctx.out_dtype()
-    return ops.select(ctx.get(mask, torch.bool), ctx.get(value, dtype), ctx.get(self))
+    return _selected(ctx, mask, value, self)

@@ -13,6 +13,7 @@ import openvino as ov
 import openvino.opset15 as ops
 import torch
 
+from npu_compiler.lowering import nan
 from npu_compiler.lowering.context import Context, Operand
 from npu_compiler.lowering.registry import converter
 
@@ -71,9 +72,10 @@ def convert_div_mode(ctx: Context, self: Operand, other: Operand, rounding_mode:
         return ops.divide(ctx.get(self, dtype), ctx.get(other, dtype))
     if not dtype.is_floating_point:
         ctx.refuse("truncating division of integers has no counterpart")
-    quotient = ops.divide(ctx.get(self, dtype), ctx.get(other, dtype))
+    work = torch.float32  # as in _floor_divide
+    quotient = ops.divide(ctx.get(self, work), ctx.get(other, work))
     whole = ops.floor(ops.abs(quotient))
-    return ops.multiply(ops.sign(quotient), whole)
+    return ctx.convert(ops.multiply(ops.sign(quotient), whole).output(0), dtype)
 
 
 @converter(aten.floor_divide.default)
@@ -86,24 +88,63 @@ def _floor_divide(ctx: Context, self: Operand, other: Operand) -> Any:
     if dtype.is_floating_point:
         # In float32, because a quotient that is rounded up to a whole number gives another floor.
         work = torch.float32
-        quotient = ops.floor(ops.divide(ctx.get(self, work), ctx.get(other, work)))
-        return ctx.convert(quotient.output(0), dtype)
+        a, b = ctx.get(self, work), ctx.get(other, work)
+        quotient = ops.floor(ops.divide(a, b)).output(0)
+        if nan.is_exact(ctx):
+            quotient = _floored_beyond(ctx, a, b, quotient)
+        return ctx.convert(quotient, dtype)
     a, b = ctx.get(self, dtype), ctx.get(other, dtype)
     # The CPU plugin's integer division truncates; subtracting the floored remainder first makes
     # the division exact.
     return ops.divide(ops.subtract(a, ops.floor_mod(a, b)), b)
 
 
+def _floored_beyond(ctx: Context, a: ov.Output, b: ov.Output, quotient: ov.Output) -> ov.Output:
+    """The floored quotients of infinities as torch has them: by way of a remainder."""
+    work = torch.float32
+    zero, inf = ctx.number(0, work), ctx.number(math.inf, work)
+    is_endless, is_beyond = ops.equal(ops.abs(a), inf), ops.equal(ops.abs(b), inf)
+    lost = ops.logical_and(is_endless, ops.not_equal(b, zero))
+    below = ops.logical_and(is_beyond, ops.less(ops.multiply(a, b), zero))
+    value = ops.select(below, ctx.number(-1, work), quotient)
+    return ops.select(lost, ctx.number(math.nan, work), value).output(0)
+
+
 @converter(aten.remainder.Scalar, aten.remainder.Tensor)
 def convert_remainder(ctx: Context, self: Operand, other: Operand) -> Any:
     dtype = ctx.out_dtype()
-    return ops.floor_mod(ctx.get(self, dtype), ctx.get(other, dtype))
+    a, b = ctx.get(self, dtype), ctx.get(other, dtype)
+    result = ops.floor_mod(a, b).output(0)
+    if not _may_be_infinite(other, dtype) or not nan.is_exact(ctx):
+        return result
+    is_other_side = ops.less(ops.multiply(a, b), ctx.number(0, dtype))
+    return _within_infinity(ctx, a, b, result, ops.select(is_other_side, b, a).output(0))
 
 
 @converter(aten.fmod.Scalar, aten.fmod.Tensor)
 def convert_fmod(ctx: Context, self: Operand, other: Operand) -> Any:
     dtype = ctx.out_dtype()
-    return ops.mod(ctx.get(self, dtype), ctx.get(other, dtype))
+    a, b = ctx.get(self, dtype), ctx.get(other, dtype)
+    result = ops.mod(a, b).output(0)
+    if not _may_be_infinite(other, dtype) or not nan.is_exact(ctx):
+        return result
+    return _within_infinity(ctx, a, b, result, a)
+
+
+def _may_be_infinite(divisor: Operand, dtype: torch.dtype) -> bool:
+    is_finite = isinstance(divisor, (bool, int, float)) and math.isfinite(divisor)
+    return dtype.is_floating_point and not is_finite
+
+
+def _within_infinity(
+    ctx: Context, a: ov.Output, b: ov.Output, result: ov.Output, rest: ov.Output
+) -> ov.Output:
+    """The rest, where a finite number is divided by an infinity; the device gives NaN."""
+    work = torch.float32
+    inf = ctx.number(math.inf, work)
+    sizes = [ops.abs(ctx.convert(value, work)) for value in (a, b)]
+    is_within = ops.logical_and(ops.less(sizes[0], inf), ops.equal(sizes[1], inf))
+    return ops.select(is_within, rest, result).output(0)
 
 
 @converter(aten.pow.Tensor_Scalar, aten.pow.Tensor_Tensor, aten.pow.Scalar)
@@ -116,6 +157,8 @@ def convert_pow(ctx: Context, self: Operand, exponent: Operand) -> Any:
         return ops.multiply(ops.multiply(base, base), base)
     if exponent == 0.5:
         return ops.sqrt(base)
+    if exponent == -1 and dtype.is_floating_point:
+        return ops.divide(ctx.number(1, dtype), base)
     if not dtype.is_floating_point:
         ctx.refuse("integer powers other than 2 and 3 would be computed in float32")
     return ops.power(base, ctx.get(exponent, dtype))
@@ -123,14 +166,37 @@ def convert_pow(ctx: Context, self: Operand, exponent: Operand) -> Any:
 
 @converter(aten.maximum.default)
 def convert_maximum(ctx: Context, self: Operand, other: Operand) -> Any:
-    dtype = ctx.out_dtype()
-    return ops.maximum(ctx.get(self, dtype), ctx.get(other, dtype))
+    return _larger(ctx, ctx.get(self, ctx.out_dtype()), ctx.get(other, ctx.out_dtype()))
 
 
 @converter(aten.minimum.default)
 def convert_minimum(ctx: Context, self: Operand, other: Operand) -> Any:
-    dtype = ctx.out_dtype()
-    return ops.minimum(ctx.get(self, dtype), ctx.get(other, dtype))
+    return _smaller(ctx, ctx.get(self, ctx.out_dtype()), ctx.get(other, ctx.out_dtype()))
+
+
+def _larger(ctx: Context, a: ov.Output, b: ov.Output) -> ov.Output:
+    """The larger of two, and NaN where either is."""
+    result = ops.maximum(a, b).output(0)
+    if not nan.is_real(a) or not nan.is_exact(ctx):
+        return result
+    return nan.guarded(a, nan.guarded(b, result))
+
+
+def _smaller(ctx: Context, a: ov.Output, b: ov.Output) -> ov.Output:
+    """The smaller of two, and NaN where either is."""
+    result = ops.minimum(a, b).output(0)
+    if not nan.is_real(a) or not nan.is_exact(ctx):
+        return result
+    return nan.guarded(a, nan.guarded(b, result))
+
+
+@converter(aten.logaddexp.default)
+def convert_logaddexp(ctx: Context, self: Operand, other: Operand) -> Any:
+    a, b = ctx.get(self, ctx.out_dtype()), ctx.get(other, ctx.out_dtype())
+    # Equal infinities have no difference.
+    apart = ops.negative(ops.abs(ops.subtract(a, b)))
+    apart = ops.select(ops.equal(a, b), ctx.number(0, ctx.out_dtype()), apart)
+    return ops.add(_larger(ctx, a, b), ops.softplus(apart))
 
 
 @converter(aten.atan2.default)
@@ -165,7 +231,6 @@ def _unary(key: Any, make: Callable[[ov.Output], Any], *, floats_only: bool = Tr
 _ROUNDING = (ops.floor, ops.ceiling)
 
 _unary(aten.abs.default, ops.abs)
-_unary(aten.exp.default, ops.exp)
 _unary(aten.log.default, ops.log)
 _unary(aten.sqrt.default, ops.sqrt)
 _unary(aten.sin.default, ops.sin)
@@ -182,10 +247,33 @@ _unary(aten.acosh.default, ops.acosh)
 _unary(aten.atanh.default, ops.atanh)
 _unary(aten.erf.default, ops.erf)
 _unary(aten.sigmoid.default, ops.sigmoid)
-_unary(aten.relu.default, ops.relu)
-_unary(aten.sign.default, ops.sign)
 _unary(aten.floor.default, ops.floor, floats_only=False)
 _unary(aten.ceil.default, ops.ceiling, floats_only=False)
+
+
+@converter(aten.exp.default)
+def convert_exp(ctx: Context, self: Operand) -> Any:
+    value = ctx.get(self, ctx.out_dtype())
+    result = ops.exp(value).output(0)
+    return nan.guarded(value, result) if nan.is_exact(ctx) else result
+
+
+@converter(aten.relu.default)
+def convert_relu(ctx: Context, self: Operand) -> Any:
+    value = ctx.get(self)
+    result = ops.relu(value).output(0)
+    is_exact = nan.is_real(value) and nan.is_exact(ctx, is_fused=nan.is_behind_product(self))
+    return nan.guarded(value, result) if is_exact else result
+
+
+@converter(aten.sign.default)
+def convert_sign(ctx: Context, self: Operand) -> Any:
+    """The sign, and 0 of NaN as in torch."""
+    value = ctx.get(self)
+    result = ops.sign(value)
+    if not nan.is_real(value):
+        return result
+    return ops.select(ops.not_equal(value, value), ctx.number(0, ctx.out_dtype()), result)
 
 
 @converter(aten.round.default)
@@ -237,7 +325,9 @@ def convert_expm1(ctx: Context, self: Operand) -> Any:
 @converter(aten.exp2.default)
 def convert_exp2(ctx: Context, self: Operand) -> Any:
     dtype = ctx.out_dtype()
-    return ops.exp(ops.multiply(ctx.get(self, dtype), ctx.number(math.log(2), dtype)))
+    power = ops.multiply(ctx.get(self, dtype), ctx.number(math.log(2), dtype)).output(0)
+    result = ops.exp(power).output(0)
+    return nan.guarded(power, result) if nan.is_exact(ctx) else result
 
 
 @converter(aten.gelu.default)
@@ -258,7 +348,9 @@ def convert_mish(ctx: Context, self: Operand) -> Any:
 
 @converter(aten.hardsigmoid.default)
 def convert_hardsigmoid(ctx: Context, self: Operand) -> Any:
-    return ops.hsigmoid(ctx.get(self))
+    value = ctx.get(self)
+    result = ops.hsigmoid(value).output(0)
+    return nan.guarded(value, result) if nan.is_exact(ctx) else result
 
 
 @converter(aten.hardswish.default)
@@ -271,9 +363,9 @@ def convert_elu(ctx: Context, self: Operand, alpha: Any, scale: Any, input_scale
     if scale != 1 or input_scale != 1:
         dtype = ctx.out_dtype()
         value = ctx.get(self)
-        inner = ops.multiply(value, ctx.number(input_scale, dtype))
+        inner = ops.multiply(value, ctx.number(input_scale, dtype)).output(0)
         negative = ops.multiply(
-            ops.subtract(ops.exp(inner), ctx.number(1, dtype)), ctx.number(alpha, dtype)
+            ops.subtract(nan.exp(ctx, inner), ctx.number(1, dtype)), ctx.number(alpha, dtype)
         )
         is_positive = ops.greater(value, ctx.number(0, dtype))
         return ops.multiply(ops.select(is_positive, value, negative), ctx.number(scale, dtype))
@@ -307,12 +399,22 @@ def convert_clamp(ctx: Context, self: Operand, **bounds: Any) -> Any:
     low = bounds.get("min_", bounds.get("min_val"))
     high = bounds.get("max_", bounds.get("max_val"))
     dtype = ctx.out_dtype()
-    value = ctx.get(self, dtype)
+    source = value = ctx.get(self, dtype)
+    given = [bound for bound in (low, high) if bound is not None]
+    if any(isinstance(bound, float) and math.isnan(bound) for bound in given):
+        return ops.add(value, ctx.number(math.nan, dtype))  # as in torch, whatever the value
     if low is not None:
         value = ops.maximum(value, ctx.get(low, dtype)).output(0)
     if high is not None:
         value = ops.minimum(value, ctx.get(high, dtype)).output(0)
-    return value
+    if not nan.is_real(source):
+        return value
+    if not nan.is_exact(ctx, is_fused=nan.is_behind_product(self)):
+        return value
+    for bound in given:
+        if ctx.rank(bound):
+            value = nan.guarded(ctx.get(bound, dtype), value)
+    return nan.guarded(source, value)
 
 
 @converter(aten.clamp.Tensor)
@@ -341,7 +443,8 @@ def convert_logit(ctx: Context, self: Operand, eps: Any) -> Any:
     value = ctx.get(self, dtype)
     if eps is not None:
         low, high = ctx.number(eps, dtype), ctx.number(1 - eps, dtype)
-        value = ops.minimum(ops.maximum(value, low), high).output(0)
+        inside = ops.minimum(ops.maximum(value, low), high).output(0)
+        value = nan.guarded(value, inside) if nan.is_exact(ctx) else inside
     return ops.log(ops.divide(value, ops.subtract(ctx.number(1, dtype), value)))
 
 
@@ -398,5 +501,6 @@ def convert_threshold_backward(
     ctx: Context, grad_output: Operand, self: Operand, threshold: Any
 ) -> Any:
     dtype = ctx.out_dtype()
-    is_open = ops.greater(ctx.get(self), ctx.number(threshold, dtype))
-    return ops.select(is_open, ctx.get(grad_output), ctx.number(0, dtype))
+    # What is no number is not closed: its gradient passes, as in torch.
+    is_closed = ops.less_equal(ctx.get(self), ctx.number(threshold, dtype))
+    return ops.select(is_closed, ctx.number(0, dtype), ctx.get(grad_output))

@@ -14,6 +14,7 @@ import torch
 from torch import fx
 
 import npu_ops  # noqa: F401  (defines torch.ops.npu)
+from npu_compiler.lowering import nan
 from npu_compiler.lowering.context import Context, same_size
 from npu_compiler.lowering.converters.attention import MASKED, attend
 from npu_compiler.lowering.converters.convolution import convert_convolution
@@ -31,7 +32,13 @@ _END = np.iinfo(np.int64).max
 
 @converter(npu.linear_relu.default)
 def convert_linear_relu(ctx: Context, x: fx.Node, weight: fx.Node, bias: Any) -> Any:
-    return ops.relu(convert_linear(ctx, x, weight, bias))
+    return _relu(ctx, convert_linear(ctx, x, weight, bias))
+
+
+def _relu(ctx: Context, product: Any) -> ov.Output:
+    value = product if isinstance(product, ov.Output) else product.output(0)
+    result = ops.relu(value).output(0)
+    return nan.guarded(value, result) if nan.is_exact(ctx, is_fused=True) else result
 
 
 @converter(npu.linear_gelu.default)
@@ -47,7 +54,7 @@ def convert_linear_gelu(
 def convert_addmm_relu(
     ctx: Context, input_: fx.Node, mat1: fx.Node, mat2: fx.Node, beta: Any, alpha: Any
 ) -> Any:
-    return ops.relu(convert_addmm(ctx, input_, mat1, mat2, beta, alpha))
+    return _relu(ctx, convert_addmm(ctx, input_, mat1, mat2, beta, alpha))
 
 
 @converter(npu.conv_bn_relu.default)
@@ -82,7 +89,7 @@ def convert_conv_bn_relu(
         ctx.get(running_var, dtype),
         float(eps),
     )
-    return ops.relu(normal)
+    return _relu(ctx, normal)
 
 
 @converter(npu.rms_norm.default)

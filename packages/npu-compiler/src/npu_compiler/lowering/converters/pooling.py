@@ -10,10 +10,12 @@ import math
 from typing import Any
 
 import numpy as np
+import openvino as ov
 import openvino.opset15 as ops
 import torch
 from torch import fx
 
+from npu_compiler.lowering import nan
 from npu_compiler.lowering.context import Context
 from npu_compiler.lowering.converters.convolution import spread
 from npu_compiler.lowering.registry import converter
@@ -22,6 +24,7 @@ __all__: list[str] = []
 
 aten = torch.ops.aten
 _PLACES = 25  # of a window, above which the positions of maxima are the device's own matter
+_OUTSIDE = -1  # stands for a position in the padding
 
 
 def _spatial(ctx: Context) -> int:
@@ -43,22 +46,27 @@ def convert_max_pool_with_indices(
     dilation: Any,
     ceil_mode: bool,
 ) -> Any:
-    pooled = _max_pool(ctx, self, kernel_size, stride, padding, dilation, ceil_mode)
+    windows = (kernel_size, stride, padding, dilation, ceil_mode)
+    maxima = convert_max_pool(ctx, self, *windows)
     if not ctx.is_read(1):
-        return pooled.output(0), None
-    positions = _positions(ctx, self, pooled, kernel_size, stride, padding, dilation)
+        return maxima, None
+    positions = _positions(ctx, self, maxima, kernel_size, stride, padding, dilation)
     if positions is not None:
-        return pooled.output(0), positions
+        return maxima, positions
     if self.meta["val"].dtype is torch.bfloat16:
         # Refused here, where only this call leaves the program: the CPU plugin refuses the whole.
         ctx.refuse("the device has no maxima of bfloat16 with their positions")
-    return pooled.output(0), pooled.output(1)
+    value = ctx.get(self)
+    if nan.is_real(value) and nan.is_exact(ctx):
+        inf = ctx.number(math.inf, ctx.dtype(self))
+        value = ops.select(ops.not_equal(value, value), inf, value).output(0)
+    return maxima, _max_pool(ctx, self, value, *windows).output(1)
 
 
 def _positions(
     ctx: Context,
     self: fx.Node,
-    pooled: Any,
+    maxima: ov.Output,
     kernel_size: Any,
     stride: Any,
     padding: Any,
@@ -73,7 +81,7 @@ def _positions(
     kernel, sizes = spread(kernel_size, 2), ctx.sizes(self)[2:]
     if _spatial(ctx) != 2 or not 1 < kernel[0] * kernel[1] <= _PLACES or None in sizes:
         return None
-    results = [n.get_length() for n in list(pooled.output(0).get_partial_shape())[2:]]
+    results = [n.get_length() for n in list(maxima.get_partial_shape())[2:]]
     strides = spread(stride, 2) if stride else kernel
     pads, steps = spread(padding, 2), spread(dilation, 2)
     reach = [
@@ -81,7 +89,9 @@ def _positions(
         for count, stride, k, step in zip(results, strides, kernel, steps, strict=True)
     ]
     data = ctx.get(self)
-    if any(pads) or any(end > size for end, size in zip(reach, sizes, strict=True)):
+    is_padded = any(pads) or any(end > size for end, size in zip(reach, sizes, strict=True))
+    outside = ctx.number(_OUTSIDE, torch.int64)
+    if is_padded:
         after = [max(end - pad - n, 0) for end, pad, n in zip(reach, pads, sizes, strict=True)]
         lowest = ctx.number(-math.inf, self.meta["val"].dtype)
         before, behind = ctx.integers([0, 0, *pads]), ctx.integers([0, 0, *after])
@@ -98,12 +108,20 @@ def _positions(
             ctx.integers(strides),
             ctx.integers([2, 3]),
         )
-        plane = (rows + top - pads[0])[:, None] * sizes[1] + (columns + left - pads[1])[None]
+        at, across = (rows + top - pads[0])[:, None], (columns + left - pads[1])[None]
+        is_inside = (at >= 0) & (at < sizes[0]) & (across >= 0) & (across < sizes[1])
+        plane = np.where(is_inside, at * sizes[1] + across, _OUTSIDE)
         number = ops.constant(plane.astype(np.int64)[None, None])
-        # Only what is larger takes the place of an earlier one: the first of equals stays.
-        is_larger = None if best is None else ops.greater(here, best)
-        best = here if best is None else ops.maximum(best, here)
-        chosen = number if is_larger is None else ops.select(is_larger, number, chosen)
+        if best is None:
+            best, chosen = here, number
+            continue
+        # Only what is larger takes the place of an earlier one: the first of equals stays, but the
+        # last of NaN, and no place in the padding.
+        is_better = ops.logical_or(ops.greater(here, best), ops.not_equal(here, here))
+        if is_padded:
+            is_better = ops.logical_or(is_better, ops.equal(chosen, outside))
+        best = ops.select(is_better, here, best)
+        chosen = ops.select(is_better, number, chosen)
     return chosen
 
 
@@ -117,12 +135,44 @@ def convert_max_pool(
     dilation: Any,
     ceil_mode: bool,
 ) -> Any:
-    return _max_pool(ctx, self, kernel_size, stride, padding, dilation, ceil_mode).output(0)
+    return _maxima(ctx, self, kernel_size, stride, padding, dilation, ceil_mode)
+
+
+@converter(aten.adaptive_max_pool2d.default)
+def convert_adaptive_max_pool(ctx: Context, self: fx.Node, output_size: Any) -> Any:
+    """Windows of one size, where the results' sizes divide the input's."""
+    sizes = ctx.sizes(self)[-2:]
+    kernel = []
+    for size, count in zip(sizes, spread(output_size, 2), strict=True):
+        if size is None or size % count:
+            ctx.refuse("windows that differ in size")
+        kernel.append(size // count)
+    if ctx.rank(self) != 4:
+        ctx.refuse("an input without a batch")
+    maxima = _maxima(ctx, self, kernel, kernel, [0, 0], [1, 1], False)
+    if not ctx.is_read(1):
+        return maxima, None
+    positions = _positions(ctx, self, maxima, kernel, kernel, [0, 0], [1, 1])
+    if positions is None:
+        ctx.refuse("positions in windows of one element or more than 25")
+    return maxima, positions
+
+
+def _maxima(ctx: Context, self: fx.Node, *windows: Any) -> ov.Output:
+    """The maxima of windows, NaN and infinities among them."""
+    value = ctx.get(self)
+    result = _max_pool(ctx, self, value, *windows).output(0)
+    if not nan.is_real(value) or nan.is_bounded_below(ctx, self) or not nan.is_exact(ctx):
+        return result
+    mark = nan.marks(ctx, value, is_max=True)
+    found = _max_pool(ctx, self, mark, *windows).output(0)
+    return nan.restored(ctx, result, found, is_max=True)
 
 
 def _max_pool(
     ctx: Context,
     self: fx.Node,
+    value: ov.Output,
     kernel_size: Any,
     stride: Any,
     padding: Any,
@@ -137,7 +187,7 @@ def _max_pool(
     strides = spread(stride, spatial) if stride else kernel
     pads = spread(padding, spatial)
     return ops.max_pool(
-        ctx.get(self),
+        value,
         strides,
         spread(dilation, spatial),
         pads,

@@ -13,6 +13,7 @@ import openvino.opset15 as ops
 import torch
 from torch import fx
 
+from npu_compiler.lowering import nan
 from npu_compiler.lowering.context import Context
 from npu_compiler.lowering.registry import converter
 
@@ -65,6 +66,10 @@ def _peak(ctx: Context, self: fx.Node, dim: Any, keepdim: bool, *, is_max: bool)
     dtype = ctx.dtype(self)
     if ctx.rank(self) == 0 or not dtype.is_floating_point:
         return result
+    if nan.is_exact(ctx):
+        mark = nan.marks(ctx, value, is_max=is_max)
+        found = _reduce(ctx, ops.reduce_max, mark, self, dim, keepdim)
+        return nan.restored(ctx, result.output(0), found, is_max=is_max)
     end = ctx.number(float("-inf") if is_max else float("inf"), dtype)
     all_at_end = _reduce(
         ctx, ops.reduce_logical_and, ops.equal(value, end).output(0), self, dim, keepdim
@@ -164,10 +169,20 @@ def convert_vector_norm(
 def convert_logsumexp(ctx: Context, self: fx.Node, dim: Any, keepdim: bool) -> Any:
     axes = ctx.integers(ctx.axes(self, dim))
     value = ctx.get(self)
-    peak = ops.reduce_max(value, axes, True)
-    total = ops.reduce_sum(ops.exp(ops.subtract(value, peak)), axes, True)
+    peak = ops.reduce_max(value, axes, True).output(0)
+    # An infinity would leave NaN where it is taken from itself.
+    is_endless = ops.equal(ops.abs(nan.wide(ctx, peak)), _inf(ctx, value))
+    peak = ops.select(is_endless, ctx.number(0, ctx.out_dtype()), peak)
+    powers = nan.exp(ctx, ops.subtract(value, peak).output(0))
+    total = ops.reduce_sum(powers, axes, True)
     result = ops.add(ops.log(total), peak)
     return result if keepdim else ops.squeeze(result, axes)
+
+
+def _inf(ctx: Context, value: ov.Output) -> ov.Output:
+    """Infinity in the type of nan.wide(value)."""
+    is_half = value.get_element_type() == ov.Type.f16
+    return ctx.number(float("inf"), torch.float16 if is_half else torch.float32)
 
 
 @converter(aten.cumsum.default)
@@ -187,8 +202,19 @@ def _extreme(ctx: Context, self: fx.Node, dim: int, mode: str) -> tuple[ov.Outpu
     if ctx.rank(self) == 0:
         return value, ctx.number(0, torch.int64)
     one = ctx.number(1, torch.int64)
-    best = ops.topk(value, one, axis, mode, "value", index_element_type="i64", stable=True)
-    return best.output(0), best.output(1)
+    return _topk(ctx, value, one, axis, mode, is_top=mode == "max")
+
+
+def _topk(
+    ctx: Context, value: ov.Output, count: ov.Output, axis: int, mode: str, *, is_top: bool
+) -> tuple[ov.Output, ov.Output]:
+    """The best values along an axis and their positions, NaN above inf or (not is_top) last."""
+    is_exact = nan.is_real(value) and nan.is_exact(ctx)
+    keys = nan.extreme_keys(ctx, value, is_top=is_top) if is_exact else value
+    best = ops.topk(keys, count, axis, mode, "value", index_element_type="i64", stable=True)
+    if not is_exact:
+        return best.output(0), best.output(1)
+    return ops.gather_elements(value, best.output(1), axis).output(0), best.output(1)
 
 
 @converter(aten.max.dim, aten.min.dim)
@@ -210,8 +236,8 @@ def convert_arg_extreme(ctx: Context, self: fx.Node, dim: Any, keepdim: bool) ->
             ctx.refuse("keepdim without a dim")
         flat = ctx.reshape(ctx.get(self), [-1])
         one = ctx.number(1, torch.int64)
-        best = ops.topk(flat, one, 0, mode, "value", index_element_type="i64", stable=True)
-        return ctx.reshape(best.output(1), [])
+        _, position = _topk(ctx, flat, one, 0, mode, is_top=mode == "max")
+        return ctx.reshape(position, [])
     _, indices = _extreme(ctx, self, dim, mode)
     if keepdim or ctx.rank(self) == 0:
         return indices
@@ -222,55 +248,52 @@ def convert_arg_extreme(ctx: Context, self: fx.Node, dim: Any, keepdim: bool) ->
 def convert_topk(
     ctx: Context, self: fx.Node, k: Any, dim: int, largest: bool, sorted_: bool
 ) -> Any:
-    found = ops.topk(
-        ctx.get(self),
-        ctx.get(k, torch.int64),
-        ctx.axis(self, dim),
-        "max" if largest else "min",
-        "value",
-        index_element_type="i64",
-        stable=True,
-    )
-    return found.output(0), found.output(1)
+    count = ctx.get(k, torch.int64)
+    mode = "max" if largest else "min"
+    return _topk(ctx, ctx.get(self), count, ctx.axis(self, dim), mode, is_top=True)
 
 
 @converter(aten.sort.default, aten.sort.stable)
 def convert_sort(ctx: Context, self: fx.Node, dim: int, descending: bool, **_: Any) -> Any:
     size = ctx.reshape(ctx.size(self, dim), [])
-    found = ops.topk(
-        ctx.get(self),
-        size,
-        ctx.axis(self, dim),
-        "max" if descending else "min",
-        "value",
-        index_element_type="i64",
-        stable=True,
-    )
-    return found.output(0), found.output(1)
+    mode = "max" if descending else "min"
+    return _topk(ctx, ctx.get(self), size, ctx.axis(self, dim), mode, is_top=True)
 
 
 @converter(aten._softmax.default, aten.softmax.int, aten._safe_softmax.default)
 def convert_softmax(ctx: Context, self: fx.Node, dim: int, **_: Any) -> Any:
     value = ctx.get(self, ctx.out_dtype())
     if ctx.rank(self) == 0:
-        return ctx.number(1, ctx.out_dtype())
-    if ctx.node.target is not aten._safe_softmax.default:
-        return ops.softmax(value, ctx.axis(self, dim))
-    # A row of -inf alone is 0 in _safe_softmax.
+        # 1 of a number, NaN of NaN and infinities.
+        return ops.add(ops.subtract(value, value), ctx.number(1, ctx.out_dtype()))
     axis = ctx.integers([ctx.axis(self, dim)])
-    low = ctx.number(float("-inf"), ctx.out_dtype())
-    is_seen = ops.greater(value, low)
+    if ctx.node.target is not aten._safe_softmax.default:
+        soft = ops.softmax(value, ctx.axis(self, dim)).output(0)
+        return _whole_rows(ctx, soft, axis, dim)
+    # A row of -inf alone is 0 in _safe_softmax.
+    low = ops.negative(_inf(ctx, value))
+    is_seen = ops.not_equal(nan.wide(ctx, value), low)
     is_live = ops.reduce_logical_or(is_seen, axis, True)
     floor = ctx.number(-65504.0, ctx.out_dtype())
     finite = ops.select(is_seen, value, floor)
-    soft = ops.softmax(finite, ctx.axis(self, dim))
+    soft = _whole_rows(ctx, ops.softmax(finite, ctx.axis(self, dim)).output(0), axis, dim)
     return ops.select(is_live, soft, ctx.number(0, ctx.out_dtype()))
+
+
+def _whole_rows(ctx: Context, soft: ov.Output, axis: ov.Output, dim: int) -> ov.Output:
+    """Lets NaN, which the device leaves at its place, fill its row, unless products do so."""
+    if nan.is_only_multiplied(ctx.node, dim) or not nan.is_exact(ctx):
+        return soft
+    return nan.poisoned(soft, axis)
 
 
 @converter(aten._log_softmax.default, aten.log_softmax.int)
 def convert_log_softmax(ctx: Context, self: fx.Node, dim: int, **_: Any) -> Any:
     value = ctx.get(self, ctx.out_dtype())
-    return ops.log_softmax(value, ctx.axis(self, dim))
+    result = ops.log_softmax(value, ctx.axis(self, dim)).output(0)
+    if not nan.is_exact(ctx):
+        return result
+    return nan.poisoned(result, ctx.integers([ctx.axis(self, dim)]))
 
 
 @converter(aten._softmax_backward_data.default)

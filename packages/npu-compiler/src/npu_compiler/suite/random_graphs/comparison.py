@@ -1,27 +1,43 @@
-"""Compiles one random graph and compares its results, and what it wrote, with eager's.
+"""Compiles one random graph in one mode and compares its results, and what it wrote, with eager's.
 
-Dynamo is left out: the graph is handed to the backend in the form in which dynamo hands one over,
-so that thousands take minutes. AOTAutograd and all that follows run as in torch.compile.
+How a graph becomes what the compiler takes is in capturing.py, how far results may lie apart in
+tolerance.py.
 """
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import os
+import re
+import tempfile
 import warnings
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import torch
-from torch import fx
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from npu_compiler.backend import npu
-from npu_compiler.records import collecting
+from npu_compiler.options import CompilerConfig
+from npu_compiler.records import GraphRecord, collecting
+from npu_compiler.suite.random_graphs.capturing import (
+    Compiled,
+    captured_by_aot,
+    captured_by_dynamo,
+    recorded,
+    traced,
+)
 from npu_compiler.suite.random_graphs.graph import RandomGraph
+from npu_compiler.suite.random_graphs.modes import PLAIN, Mode
+from npu_compiler.suite.random_graphs.tolerance import allowed_differences, difference
 
-__all__ = ["Comparison", "compare"]
+__all__ = ["Comparison", "compare", "with_indices_inside"]
 
-# Rounding of one op, relative to the largest number on the way to a result, by the coarsest dtype.
-_ROUNDING = {torch.float16: 4e-3, torch.bfloat16: 3e-2, torch.float32: 2e-5}
-# Eager's own distance from float64 shows how far a graph spreads rounding.
-_SPREAD = 8.0
+_CACHE_SIZE = "NPU_COMPILE_CACHE_SIZE_MB"
+_SOURCE = re.compile(r"x(\d+)\.(size|stride)\(\)\[(\d+)\]")
+_OTHER_SIZES = (1, 2, 3, 4, 5, 7, 8, 9, 12)
 
 
 @dataclass(frozen=True)
@@ -29,137 +45,210 @@ class Comparison:
     """How a graph ended.
 
     Attributes:
-        difference: what differs, or None.
+        kind: "equal"; "differs"; "silent", for an index out of range that raises nothing; "raises";
+            "invalid", for a graph that eager refuses, or whose index it does not refuse.
+        detail: what differs, or the error.
         programs: how many it became.
         nodes, lowered: calls, and those in programs.
+        calls: how often results were compared, sizes that vary included.
+        from_cache: programs that were neither lowered nor compiled.
     """
 
-    difference: str | None
+    kind: str = "equal"
+    detail: str = ""
     programs: int = 0
     nodes: int = 0
     lowered: int = 0
+    calls: int = 0
+    from_cache: int = 0
 
 
-def compare(graph: RandomGraph, *, device: str = "cpu") -> Comparison:
+def compare(graph: RandomGraph, mode: Mode = PLAIN) -> Comparison:
     """Runs a graph eagerly and compiled, and compares.
 
-    The compiled graph is called twice, and once more as the second process meets it: made anew,
-    with its programs from the cache on disk. Each call has inputs of its own.
+    The compiled graph is called twice. A graph with sizes that vary is called with others too. One
+    that starts from the cache is compiled, and then again as a second process would do it. A graph
+    with an index out of range is called with one in range before and after, and must raise between.
 
     Args:
         graph: what to run.
-        device: where the compiled graph's tensors live, "cpu" or "npu".
+        mode: how to compile it.
     """
-    with torch.no_grad(), warnings.catch_warnings():
+    with torch.no_grad(), warnings.catch_warnings(), _cache(mode) as directory:
         warnings.simplefilter("ignore")
-        module = graph.module()
-        inputs = _given(graph)
-        reference = module(*inputs)
-        expected = [*reference, *inputs]
-        allowed = _allowed(graph, expected)
-        # The module's buffers may have been written: only its first call starts afresh.
-        calls = 1 if _writes_buffer(graph, module) else 2
+        run = _Run(graph, mode, mode.config(directory))
         with collecting() as records:
-            difference = _compiled_difference(graph, device, expected, allowed, calls=calls)
-        if difference is None:
-            difference = _compiled_difference(graph, device, expected, allowed, calls=1)
+            try:
+                run.judge()
+            except Exception as error:  # noqa: BLE001  # whatever it is, it is a finding
+                text = " ".join(str(error).split())
+                run.end = ("raises", f"{type(error).__name__}: {text[:300]}")
+    return _told(run, records)
+
+
+def _told(run: _Run, records: Sequence[GraphRecord]) -> Comparison:
+    programs = [program for record in records for program in record.programs]
     return Comparison(
-        difference,
-        sum(len(record.programs) for record in records),
-        sum(record.node_count for record in records),
-        sum(record.lowered_count for record in records),
+        kind=run.end[0],
+        detail=run.end[1],
+        programs=len(programs),
+        nodes=sum(record.node_count for record in records),
+        lowered=sum(record.lowered_count for record in records),
+        calls=run.calls,
+        from_cache=sum(program.from_cache for program in programs),
     )
 
 
-def _compiled_difference(
-    graph: RandomGraph,
-    device: str,
-    expected: list[torch.Tensor],
-    allowed: list[float],
-    *,
-    calls: int,
-) -> str | None:
-    compiled = npu(graph.module(device), [t.to(device) for t in _given(graph)])
-    for _ in range(calls):
-        given = [t.to(device) for t in _given(graph)]
-        results = [*compiled(*given), *given]
-        difference = _difference(results, expected, allowed)
-        if difference:
-            return difference
-    return None
+@contextlib.contextmanager
+def _cache(mode: Mode) -> Iterator[Path | None]:
+    """A directory for programs that are loaded again; otherwise programs are not kept at all."""
+    before = os.environ.get(_CACHE_SIZE)
+    with contextlib.ExitStack() as stack:
+        directory = None
+        if mode.start == "cache":
+            memory = "/dev/shm" if Path("/dev/shm").is_dir() else None
+            made = tempfile.TemporaryDirectory(prefix="npu-graphs-", dir=memory)
+            directory = Path(stack.enter_context(made))
+        os.environ[_CACHE_SIZE] = "0" if directory is None else "100"
+        try:
+            yield directory
+        finally:
+            os.environ.pop(_CACHE_SIZE)
+            if before is not None:
+                os.environ[_CACHE_SIZE] = before
 
 
-def _given(graph: RandomGraph) -> list[torch.Tensor]:
-    tensors = zip(graph.tensors(), graph.inputs, strict=True)
-    return [tensor for tensor, spec in tensors if not spec.frozen]
+class _Run:
+    """One graph in one mode, and what was found so far."""
+
+    def __init__(self, graph: RandomGraph, mode: Mode, config: CompilerConfig) -> None:
+        self._inside = with_indices_inside(graph)
+        self._outside = None if self._inside is graph else graph
+        self._mode = mode
+        self._config = config
+        self.calls = 0
+        self.end = ("equal", "")
+
+    def judge(self) -> None:
+        """Compares, until something differs."""
+        if not _runs(self._inside) or (self._outside is not None and _runs(self._outside)):
+            self.end = ("invalid", "eager refuses it, or does not refuse its index")
+            return
+        starts = 2 if self._mode.start == "cache" else 1
+        for start in range(starts):
+            compiled, others = self._compiled()
+            if not self._agrees(compiled, self._inside, times=self._times()):
+                return
+            if any(not self._agrees(compiled, other, times=1) for other in others):
+                return
+            if self._outside is not None and start == starts - 1:
+                self._judge_outside(compiled, self._outside)
+
+    def _judge_outside(self, compiled: Compiled, graph: RandomGraph) -> None:
+        """An index out of range raises, at the call or when results are read."""
+        self.calls += 1
+        try:
+            for result in compiled(*self._given(graph)):
+                result.cpu()
+        except (RuntimeError, IndexError, ValueError):
+            self._agrees(compiled, self._inside, times=1)
+            return
+        self.end = ("silent", "an index out of range raises nothing, as it does eagerly")
+
+    def _times(self) -> int:
+        """Buffers may be written: only the first call starts afresh."""
+        graph = self._inside
+        if not graph.is_writing:
+            return 2
+        pairs = zip(graph.tensors(), graph.values(), strict=False)
+        frozen = [pair for pair, spec in zip(pairs, graph.inputs, strict=False) if spec.frozen]
+        return 2 if all(torch.equal(fresh, used) for fresh, used in frozen) else 1
+
+    def _compiled(self) -> tuple[Compiled, list[RandomGraph]]:
+        graph, mode, config = self._inside, self._mode, self._config
+        if mode.way == "traced":
+            compiled, shapes = traced(graph, config, mode.device)
+            return compiled, _other_sizes(graph, lambda other: _keeps_guards(graph, other, shapes))
+        if mode.way == "dynamo":
+            is_dynamic = mode.sizes != "static"
+            compiled = captured_by_dynamo(graph, config, mode.device, dynamic=is_dynamic)
+            return compiled, _other_sizes(graph, lambda other: True) if is_dynamic else []
+        way = captured_by_aot if mode.way == "aot" or graph.is_writing else recorded
+        return way(graph, config, mode.device), []
+
+    def _agrees(self, compiled: Compiled, graph: RandomGraph, *, times: int) -> bool:
+        values = graph.values()
+        written = [
+            value for value, spec in zip(values, graph.inputs, strict=False) if not spec.frozen
+        ]
+        expected = [*(values[index] for index in graph.outputs), *written]
+        allowed = allowed_differences(graph, expected, self._config.computed_in)
+        for _ in range(times):
+            given = self._given(graph)
+            results = [*compiled(*given), *given]
+            self.calls += 1
+            found = difference(results, expected, allowed)
+            if found:
+                self.end = ("differs", found)
+                return False
+        return True
+
+    def _given(self, graph: RandomGraph) -> list[torch.Tensor]:
+        return [tensor.to(self._mode.device) for tensor in graph.given()]
 
 
-def _writes_buffer(graph: RandomGraph, used: fx.GraphModule) -> bool:
-    fresh = dict(graph.module().named_buffers())
-    return any(not torch.equal(fresh[name], kept) for name, kept in used.named_buffers())
+def with_indices_inside(graph: RandomGraph) -> RandomGraph:
+    """The graph with all indices in range; the same object where they are."""
+    if all(spec.fill != "outside" for spec in graph.inputs):
+        return graph
+    inputs = [
+        dataclasses.replace(spec, fill="indices") if spec.fill == "outside" else spec
+        for spec in graph.inputs
+    ]
+    return dataclasses.replace(graph, inputs=tuple(inputs))
 
 
-def _allowed(graph: RandomGraph, expected: list[torch.Tensor]) -> list[float]:
-    """The largest difference each result may have, from the dtypes and numbers on the way."""
-    walk = _Walk(graph.module())
-    walk.run(*_given(graph))
-    wide = _Walk(graph.module(), widened=True)
-    exact = [*wide.run(*[_wide(t) for t in _given(graph)])]
-    coarsest = max((_ROUNDING[d] for d in walk.dtypes if d in _ROUNDING), default=2e-5)
-    bounds = []
-    for index, tensor in enumerate(expected):
-        if not tensor.is_floating_point():
-            bounds.append(0.0)
-            continue
-        noise = 0.0
-        if index < len(exact) and exact[index].shape == tensor.shape:
-            gap = (tensor.double() - exact[index].double()).abs()
-            noise = float(gap.max()) if bool(gap.isfinite().all()) else 0.0
-        bounds.append(coarsest * max(1.0, walk.largest) + _SPREAD * noise)
-    return bounds
+def _other_sizes(graph: RandomGraph, fits: Callable[[RandomGraph], bool]) -> list[RandomGraph]:
+    """Up to two variants of a graph with other sizes, on which it runs eagerly too."""
+    letters = sorted({name for names in graph.names() for name in names} - {"-"})
+    found: list[RandomGraph] = []
+    for size in _OTHER_SIZES:
+        sizes = {name: size + place for place, name in enumerate(letters)}
+        other = graph.resized(sizes)
+        if other != graph and len(found) < 2 and fits(other) and _runs(other):
+            found.append(other)
+    return found
 
 
-def _wide(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.double() if tensor.is_floating_point() else tensor
+def _runs(graph: RandomGraph) -> bool:
+    try:
+        graph.values()
+    except (RuntimeError, IndexError):
+        return False
+    return True
 
 
-class _Walk(fx.Interpreter):
-    """Runs a graph and notes its dtypes and its largest number; widened, in float64."""
-
-    def __init__(self, module: fx.GraphModule, *, widened: bool = False) -> None:
-        super().__init__(module.double() if widened else module)
-        self._widened = widened
-        self.dtypes: set[torch.dtype] = set()
-        self.largest = 0.0
-
-    def run_node(self, n: fx.Node) -> object:
-        """Runs one node; a cast to a narrower type is one to float64 here."""
-        if self._widened and n.op in ("call_function", "call_method"):
-            narrow = (torch.float16, torch.bfloat16, torch.float32)
-            n.args = tuple(torch.float64 if a in narrow else a for a in n.args)
-            n.kwargs = {k: torch.float64 if v in narrow else v for k, v in n.kwargs.items()}
-        value: object = super().run_node(n)
-        if isinstance(value, torch.Tensor):
-            self.dtypes.add(value.dtype)
-            if value.is_floating_point() and value.numel():
-                self.largest = max(self.largest, float(value.abs().max()))
-        return value
-
-
-def _difference(
-    results: list[torch.Tensor], expected: list[torch.Tensor], allowed: list[float]
-) -> str | None:
-    for index, (result, reference) in enumerate(zip(results, expected, strict=True)):
-        left = result.detach().cpu()
-        if (left.dtype, left.shape) != (reference.dtype, reference.shape):
-            return (
-                f"result {index}: {left.dtype} {tuple(left.shape)}, eager has {reference.dtype} "
-                f"{tuple(reference.shape)}"
-            )
-        gap = (left.double() - reference.double()).abs()
-        # Written so that NaN counts as a difference.
-        if gap.numel() and not float(gap.max()) <= allowed[index]:
-            return (
-                f"result {index}: differs by {float(gap.max()):.3g}, allowed {allowed[index]:.3g}"
-            )
-    return None
+def _keeps_guards(graph: RandomGraph, other: RandomGraph, shapes: ShapeEnv) -> bool:
+    """Whether another variant's sizes are as torch assumed when it traced the graph."""
+    values: dict[Any, int] = {}
+    given = other.given()
+    free = set()
+    for symbol, sources in shapes.var_to_sources.items():
+        found = _SOURCE.fullmatch(sources[0].name)
+        if found is None:
+            return False
+        index, axis = int(found[1]), int(found[3])
+        values[symbol] = getattr(given[index], found[2])()[axis]
+        free.add((index, axis))
+    for index, (tensor, traced_with) in enumerate(zip(given, graph.given(), strict=True)):
+        pairs = enumerate(zip(tensor.shape, traced_with.shape, strict=True))
+        if any(new != old and (index, axis) not in free for axis, (new, old) in pairs):
+            return False
+    for symbol, size in values.items():
+        fixed = shapes.replacements.get(symbol)
+        if fixed is not None and fixed.xreplace(values) != size:
+            return False
+        bounds = shapes.var_to_range.get(symbol)
+        if bounds is not None and not bounds.lower <= size <= bounds.upper:
+            return False
+    return all(bool(guard.expr.xreplace(values)) for guard in shapes.guards)

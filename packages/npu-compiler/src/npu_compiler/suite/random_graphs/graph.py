@@ -1,6 +1,7 @@
 """A random graph as plain data, which a pipe and a report can carry, and the module it stands for.
 
-How graphs are drawn is in strategies.py, how they are compared in comparison.py.
+How graphs are drawn is in drawing.py, what inputs hold in inputs.py, how graphs are compared in
+comparison.py.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,21 +17,23 @@ import torch
 import torch.nn.functional as F
 from torch import fx
 
+from npu_compiler.suite.random_graphs.inputs import InputSpec, make_input
+
 __all__ = [
     "CREATING",
-    "InputSpec",
     "Mark",
     "RandomGraph",
     "Ref",
     "Step",
     "call",
-    "make_input",
+    "function",
     "references",
+    "renumbered",
+    "replaced_reference",
 ]
 
 _ROOTS: dict[str, Any] = {"torch": torch, "F": F, "operator": operator}
 CREATING = ("torch.arange", "torch.full", "torch.ones", "torch.zeros")
-_QUARTERS = 65  # of -8 to 8
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,12 @@ class Ref:
 
 @dataclass(frozen=True)
 class Mark:
-    """An argument that plain data has no name for: a dtype by its name, or a slice."""
+    """An argument that plain data has no name for.
+
+    Attributes:
+        kind: "dtype", "slice", "rest" (an ellipsis), or "size" (of a value, along an axis).
+        content: a dtype's name; a slice's three numbers; None; the two numbers.
+    """
 
     kind: str
     content: Any
@@ -61,28 +69,6 @@ class Step:
     target: str
     arguments: tuple[Any, ...]
     keywords: dict[str, Any] = dataclasses.field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class InputSpec:
-    """A tensor given to the graph.
-
-    Attributes:
-        shape: its sizes.
-        dtype: for example "float32".
-        fill: "quarters" (multiples of 1/4 from -8 to 8, which each dtype holds exactly), "normal",
-            or "indices" (0 and 1).
-        seed: of its content.
-        frozen: whether it is a buffer of the module, which may become a constant of the program.
-        order: axes in the order in which they lie in memory; empty for the usual one.
-    """
-
-    shape: tuple[int, ...]
-    dtype: str = "float32"
-    fill: str = "quarters"
-    seed: int = 0
-    frozen: bool = False
-    order: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -116,6 +102,42 @@ class RandomGraph:
         """All inputs on the CPU; the same each time."""
         return [make_input(spec) for spec in self.inputs]
 
+    def given(self) -> list[torch.Tensor]:
+        """The inputs that a call takes: those that are not frozen."""
+        return [make_input(spec) for spec in self.inputs if not spec.frozen]
+
+    def names(self) -> list[str]:
+        """The names of the axes of each of these."""
+        return [spec.names for spec in self.inputs if not spec.frozen]
+
+    def values(self, tensors: list[torch.Tensor] | None = None, *, wide: bool = False) -> list[Any]:
+        """Runs the graph eagerly and returns all values, the inputs as they are afterwards.
+
+        Args:
+            tensors: all inputs; by default its own, on the CPU.
+            wide: in float64 instead of narrower floating-point types.
+        """
+        found: list[Any] = self.tensors() if tensors is None else list(tensors)
+        if wide:
+            found = [_widened(value) for value in found]
+        for step in self.steps:
+            found.append(call(step, found, wide=wide))
+        return found
+
+    def resized(self, sizes: Mapping[str, int]) -> RandomGraph:
+        """The graph with other sizes of axes, by their names."""
+        changed = []
+        for spec in self.inputs:
+            names = spec.names or "-" * len(spec.shape)
+            shape = tuple(sizes.get(n, old) for n, old in zip(names, spec.shape, strict=True))
+            changed.append(dataclasses.replace(spec, shape=shape))
+        return dataclasses.replace(self, inputs=tuple(changed))
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether a call of it writes to its argument."""
+        return any(step.target.endswith("_") for step in self.steps)
+
     def module(self, device: str = "cpu") -> fx.GraphModule:
         """The graph as dynamo would hand it over: torch functions, methods, buffers.
 
@@ -143,59 +165,42 @@ class RandomGraph:
                 values.append(graph.call_method(name, tuple(arguments), keywords))
             else:
                 values.append(
-                    graph.call_function(_function(step.target), tuple(arguments), keywords)
+                    graph.call_function(function(step.target), tuple(arguments), keywords)
                 )
         graph.output(tuple(values[index] for index in self.outputs))
         return fx.GraphModule(root, graph)
 
-    def program_text(self) -> str:
-        """The graph as lines of Python, for a report."""
-        lines = [f"x{i} = {spec}" for i, spec in enumerate(self.inputs)]
-        first = len(self.inputs)
-        for number, step in enumerate(self.steps, first):
-            listed = [*map(_shown, step.arguments)]
-            listed += [f"{key}={_shown(value)}" for key, value in step.keywords.items()]
-            lines.append(f"x{number} = {step.target}({', '.join(listed)})")
-        return "\n".join([*lines, f"return {', '.join(f'x{i}' for i in self.outputs)}"])
 
-
-def call(step: Step, values: list[Any]) -> Any:
-    """Makes one call on tensors."""
+def call(step: Step, values: list[Any], *, wide: bool = False) -> Any:
+    """Makes one call on tensors; wide, a cast to a narrow floating-point type is one to float64."""
     arguments = _replaced(step.arguments, values.__getitem__)
     keywords = _replaced(step.keywords, values.__getitem__)
+    if wide:
+        arguments = tuple(torch.float64 if _is_narrow(each) else each for each in arguments)
+        keywords = {k: torch.float64 if _is_narrow(v) else v for k, v in keywords.items()}
     kind, _, name = step.target.partition(".")
     if kind == "method":
         return getattr(arguments[0], name)(*arguments[1:], **keywords)
-    return _function(step.target)(*arguments, **keywords)
+    return function(step.target)(*arguments, **keywords)
 
 
-def make_input(spec: InputSpec) -> torch.Tensor:
-    """The tensor of a spec."""
-    generator = torch.Generator().manual_seed(spec.seed)
-    dtype: torch.dtype = getattr(torch, spec.dtype)
-    if spec.fill == "indices" or dtype is torch.bool:
-        tensor = torch.randint(0, 2, spec.shape, generator=generator)
-    elif not dtype.is_floating_point:
-        tensor = torch.randint(-8, 9, spec.shape, generator=generator)
-    elif spec.fill == "normal":
-        tensor = torch.randn(spec.shape, generator=generator)
-    else:
-        tensor = torch.randint(0, _QUARTERS, spec.shape, generator=generator) / 4 - 8
-    tensor = tensor.to(dtype)
-    if not spec.order:
-        return tensor
-    inverse = [spec.order.index(axis) for axis in range(len(spec.order))]
-    return tensor.permute(spec.order).contiguous().permute(inverse)
+def _is_narrow(value: Any) -> bool:
+    return any(value is dtype for dtype in (torch.float16, torch.bfloat16, torch.float32))
 
 
-def _function(target: str) -> Callable[..., Any]:
+def _widened(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.double() if tensor.is_floating_point() else tensor
+
+
+def function(target: str) -> Callable[..., Any]:
+    """The function of a name such as "torch.add"."""
     found: Any = _ROOTS
     head, *rest = target.split(".")
     found = _ROOTS[head]
     for part in rest:
         found = getattr(found, part)
-    function: Callable[..., Any] = found
-    return function
+    called: Callable[..., Any] = found
+    return called
 
 
 def _replaced(value: Any, get: Callable[[int], Any]) -> Any:
@@ -203,7 +208,7 @@ def _replaced(value: Any, get: Callable[[int], Any]) -> Any:
     if isinstance(value, Ref):
         return get(value.value)
     if isinstance(value, Mark):
-        return getattr(torch, value.content) if value.kind == "dtype" else slice(*value.content)
+        return _marked(value, get)
     if isinstance(value, dict):
         return {key: _replaced(each, get) for key, each in value.items()}
     if isinstance(value, (list, tuple)):
@@ -211,10 +216,23 @@ def _replaced(value: Any, get: Callable[[int], Any]) -> Any:
     return value
 
 
+def _marked(mark: Mark, get: Callable[[int], Any]) -> Any:
+    if mark.kind == "size":
+        owner, axis = get(mark.content[0]), mark.content[1]
+        is_node = isinstance(owner, fx.Node)
+        return owner.graph.call_method("size", (owner, axis)) if is_node else owner.size(axis)
+    if mark.kind == "rest":
+        return ...
+    return getattr(torch, mark.content) if mark.kind == "dtype" else slice(*mark.content)
+
+
 def references(value: Any) -> Iterator[int]:
     """The numbers of the values that arguments name."""
     if isinstance(value, Ref):
         yield value.value
+    elif isinstance(value, Mark):
+        if value.kind == "size":
+            yield value.content[0]
     elif isinstance(value, dict):
         yield from references(list(value.values()))
     elif isinstance(value, (list, tuple)):
@@ -222,14 +240,23 @@ def references(value: Any) -> Iterator[int]:
             yield from references(each)
 
 
-def _shown(value: Any) -> str:
+def renumbered(value: Any, numbers: Mapping[int, int]) -> Any:
+    """Arguments with other numbers for the values that they name."""
     if isinstance(value, Ref):
-        return f"x{value.value}"
-    if isinstance(value, Mark):
-        return str(value.content)
+        return Ref(numbers[value.value])
+    if isinstance(value, Mark) and value.kind == "size":
+        return Mark("size", [numbers[value.content[0]], value.content[1]])
+    if isinstance(value, dict):
+        return {key: renumbered(each, numbers) for key, each in value.items()}
     if isinstance(value, (list, tuple)):
-        return f"[{', '.join(map(_shown, value))}]"
-    return repr(value)
+        return type(value)(renumbered(each, numbers) for each in value)
+    return value
+
+
+def replaced_reference(value: Any, old: int, new: int) -> Any:
+    """Arguments that name another value in the place of one."""
+    used = set(references(value))
+    return renumbered(value, {index: new if index == old else index for index in used})
 
 
 def _packed(value: Any) -> Any:

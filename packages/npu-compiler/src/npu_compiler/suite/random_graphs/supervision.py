@@ -1,148 +1,258 @@
 """Runs random graphs in child processes; a signal, a hang or an exception is a finding.
 
-What a child does is in worker.py.
+What a child does is in worker.py, what is kept of a run in ledger.py.
 """
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import json
-import os
+import queue
 import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-__all__ = ["Finding", "Tally", "replay", "run"]
+from npu_compiler.suite.random_graphs.ledger import Finding, Ledger
+from npu_compiler.suite.random_graphs.modes import Mode
+
+__all__ = ["Limits", "replay", "run"]
 
 _CHILD = "npu_compiler.suite.random_graphs.worker"
-# Graphs of one seed: then a fresh process, so that memory does not grow without end.
-_BATCH = 250
+# Graphs of one process: then a fresh one, so that memory does not grow without end.
+_CHUNK = 400
 # The imports of a child, on a busy machine: they come before its first graph.
 _START_S = 600
+_SAVE_S = 10.0
+# Shrinking may take this share of a run's time; further findings are kept as drawn.
+_SHRINKING_SHARE = 0.35
+_FIGURES = ("programs", "nodes", "lowered", "calls", "from_cache")
 
 
 @dataclass(frozen=True)
-class Finding:
-    """A graph that did not end as eager does; `graph` goes back into ``--replay``."""
+class Limits:
+    """When a run ends, and what it may spend.
 
-    detail: str
-    graph: str
-    device: str
+    Attributes:
+        count: of graphs, those of earlier parts of the run included.
+        seconds: of this part; None for no bound.
+        jobs: children at a time.
+        timeout_s: of one graph.
+        shrink_s: of making one finding smaller.
+    """
 
-
-@dataclass
-class Tally:
-    """Counts over a run."""
-
-    graphs: int = 0
-    programs: int = 0
-    nodes: int = 0
-    lowered: int = 0
-    findings: list[Finding] = field(default_factory=list)
+    count: int
+    seconds: float | None = None
+    jobs: int = 1
+    timeout_s: float = 120.0
+    shrink_s: float = 40.0
 
 
 def run(
-    count: int,
+    ledger: Ledger,
+    directory: Path | None,
+    limits: Limits,
     *,
-    seed: int,
-    jobs: int,
-    timeout_s: float,
     on_finding: Callable[[Finding], object],
-    on_batch: Callable[[Tally], object],
-) -> Tally:
-    """Compares `count` graphs.
+    on_save: Callable[[Ledger], object],
+) -> None:
+    """Compares graphs, on from where a ledger stands.
 
     Args:
-        count: of all graphs; hypothesis may run out of new ones a little earlier.
-        seed: the same graphs come again with the same seed.
-        jobs: children at a time.
-        timeout_s: of one graph.
+        ledger: counts; changed as the run goes on.
+        directory: where the ledger and findings.jsonl are kept; None for nowhere.
+        limits: see Limits.
         on_finding: called with each finding, by one thread at a time.
-        on_batch: called with the counts so far, likewise.
+        on_save: called every ten seconds and at the end, likewise.
     """
-    tally, lock = Tally(), threading.Lock()
-    sizes = [min(_BATCH, count - start) for start in range(0, count, _BATCH)]
-
-    def work(numbered: tuple[int, int]) -> None:
-        number, size = numbered
-        for step in _steps(size, seed * 1_000_003 + number, timeout_s):
-            with lock:
-                _add(tally, step, on_finding)
-        with lock:
-            on_batch(tally)
-
-    with ThreadPoolExecutor(jobs) as pool:
-        list(pool.map(work, enumerate(sizes)))
-    return tally
-
-
-def replay(graph: str, device: str, timeout_s: float) -> str | None:
-    """Compares one graph, as a finding shows it, alone; returns what differs, or None."""
-    child = _Child(["replay", device], timeout_s, graph)
-    ends = [step for step in child.lines() if "end" in step]
-    return ends[0]["end"] if ends else child.end
+    state = _State(ledger, directory, limits, on_finding, on_save)
+    for chunk in sorted(ledger.open_chunks):
+        state.waiting.put(chunk)
+    threads = [threading.Thread(target=state.work, daemon=True) for _ in range(limits.jobs)]
+    for thread in threads:
+        thread.start()
+    try:
+        for thread in threads:
+            while thread.is_alive():
+                thread.join(timeout=0.5)
+    finally:
+        state.stop()
+        for thread in threads:
+            thread.join()
+        state.save()
+    if state.failure is not None:
+        raise state.failure
 
 
-def _add(tally: Tally, step: dict[str, Any], on_finding: Callable[[Finding], object]) -> None:
-    tally.graphs += 1
-    for name in ("programs", "nodes", "lowered"):
-        setattr(tally, name, getattr(tally, name) + step.get(name, 0))
-    if step["end"] is not None:
-        finding = Finding(step["end"], step["graph"], step["device"])
-        tally.findings.append(finding)
-        on_finding(finding)
+def replay(graph: str, mode: str, timeout_s: float) -> tuple[str, str]:
+    """Compares one graph, as a finding shows it, alone; returns how it ends, and in detail."""
+    child = _Child(["replay"], timeout_s, json.dumps([graph, mode]))
+    found = [line["result"] for line in child.lines() if "result" in line]
+    return (found[0]["kind"], found[0]["detail"]) if found else child.end
 
 
-def _steps(count: int, seed: int, timeout_s: float) -> Iterator[dict[str, Any]]:
-    """The ends of a seed's graphs; after a graph that ended its child, the rest in another."""
-    skip = 0
-    while True:
-        child = _Child([str(count), str(seed), str(skip)], timeout_s)
-        current: dict[str, Any] = {}
-        is_done = False
+class _State:
+    """A run, shared by the threads that each watch one child."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        directory: Path | None,
+        limits: Limits,
+        on_finding: Callable[[Finding], object],
+        on_save: Callable[[Ledger], object],
+    ) -> None:
+        self.waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self.failure: Exception | None = None
+        self._ledger = ledger
+        self._directory = directory
+        self._limits = limits
+        self._on_finding = on_finding
+        self._on_save = on_save
+        self._lock = threading.RLock()
+        self._started = self._saved = time.monotonic()
+        self._before_s = ledger.seconds
+        self._shrinking_s = 0.0
+        self._is_stopped = False
+        self._children: set[_Child] = set()
+
+    def work(self) -> None:
+        """Takes chunks until the run is over."""
+        try:
+            while (chunk := self._take()) is not None:
+                while chunk in self._ledger.open_chunks and not self._is_over():
+                    self._part(chunk, *self._ledger.open_chunks[chunk])
+        except Exception as failure:  # noqa: BLE001  # raised again by the thread that waits
+            self.failure = failure
+            self.stop()
+
+    def stop(self) -> None:
+        """Ends the children; what they had not reported is run again when the run is resumed."""
+        with self._lock:
+            self._is_stopped = True
+            for child in self._children:
+                child.kill()
+
+    def save(self) -> None:
+        """Writes the ledger down."""
+        with self._lock:
+            self._saved = time.monotonic()
+            self._ledger.seconds = self._before_s + self._saved - self._started
+            if self._directory is not None:
+                self._ledger.write(self._directory)
+            self._on_save(self._ledger)
+
+    def _take(self) -> int | None:
+        with self._lock:
+            if self._is_over():
+                return None
+            with contextlib.suppress(queue.Empty):
+                return self.waiting.get_nowait()
+            left = self._limits.count - self._ledger.next_first
+            return self._ledger.take_chunk(min(_CHUNK, left)) if left > 0 else None
+
+    def _is_over(self) -> bool:
+        limit = self._limits.seconds
+        return self._is_stopped or (limit is not None and time.monotonic() - self._started > limit)
+
+    def _part(self, chunk: int, first: int, end: int) -> None:
+        """Runs numbers of a chunk in one child."""
+        # Known when the child starts: once too much time went into it, findings stay as drawn.
+        spent = self._shrinking_s / max(1.0, time.monotonic() - self._started)
+        shrink_s = 0.0 if spent > _SHRINKING_SHARE * self._limits.jobs else self._limits.shrink_s
+        arguments = [self._ledger.seed, first, end, self._ledger.verify or "-", shrink_s]
+        child = _Child([str(each) for each in arguments], self._limits.timeout_s)
+        with self._lock:
+            self._children.add(child)
+        drawn: dict[str, Any] | None = None
+        found: Finding | None = None
+        is_open = False
+        ended = time.monotonic()
         for line in child.lines():
-            is_done = is_done or "done" in line
-            if is_done:
-                continue
-            if "graph" in line:
-                current = line
-                continue
-            skip += 1
-            yield {**current, **line}
-            current = {}
-        if is_done:
+            if "number" in line:
+                drawn, found, is_open = line, None, True
+            elif "result" in line and drawn is not None:
+                is_open = False
+                found = self._end(chunk, drawn, line["result"])
+                ended = time.monotonic()
+                if found is None or not shrink_s:
+                    self._report(found)
+                    found = None
+            elif "smaller" in line and found is not None:
+                with self._lock:
+                    self._shrinking_s += time.monotonic() - ended
+                sizes = {"smaller": line["smaller"], "simpler": line["simpler"]}
+                self._report(dataclasses.replace(found, **sizes))
+                found = None
+            if self._is_over():
+                child.kill()
+        with self._lock:
+            self._children.discard(child)
+        self._report(found)  # shrinking was cut short
+        if self._is_over() or found is not None:
             return
-        if not current:
-            yield {"graph": "", "device": "", "end": f"no graph was drawn: {child.end}"}
+        if is_open and drawn is not None:
+            result = {"kind": child.end[0], "detail": child.end[1]}
+            self._report(self._end(chunk, drawn, result))
+        elif chunk in self._ledger.open_chunks and drawn is None:
+            raise RuntimeError(f"graph {first} was not drawn: {child.end[1]}")
+
+    def _end(self, chunk: int, drawn: dict[str, Any], result: dict[str, Any]) -> Finding | None:
+        """Counts how one graph ended."""
+        kind, mode = drawn["kind"], Mode.from_json(drawn["mode"])
+        labels = [f"kind: {kind.partition(':')[0]}", *mode.labels()]
+        labels += [f"form: {kind.partition(':')[2]}"] if ":" in kind else []
+        with self._lock:
+            figures = {name: result.get(name, 0) for name in _FIGURES}
+            self._ledger.add(labels, figures, result["kind"])
+            self._ledger.advance(chunk, drawn["number"] + 1)
+            if time.monotonic() - self._saved > _SAVE_S:
+                self.save()
+        if result["kind"] in ("equal", "invalid"):
+            return None
+        return Finding(
+            drawn["number"], kind, result["kind"], result["detail"], drawn["graph"], drawn["mode"]
+        )
+
+    def _report(self, finding: Finding | None) -> None:
+        if finding is None:
             return
-        skip += 1
-        yield {**current, "end": child.end}
+        with self._lock:
+            self._ledger.add_finding(finding)
+            if self._directory is not None:
+                with (self._directory / "findings.jsonl").open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(dataclasses.asdict(finding)) + "\n")
+            self._on_finding(finding)
 
 
 class _Child:
     """A worker process and what it says."""
 
     def __init__(self, arguments: list[str], timeout_s: float, text: str | None = None) -> None:
-        self._command = [sys.executable, "-m", _CHILD, *arguments]
         self._timeout_s = timeout_s
         self._text = text
-        self.end = ""
-
-    def lines(self) -> Iterator[dict[str, Any]]:
-        """Yields each JSON line; afterwards `end` says how the process ended."""
-        process = subprocess.Popen(
-            self._command,
+        self.end = ("killed", "")
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", _CHILD, *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
-            # Thousands of programs that nobody will ask for again are not kept on disk.
-            env=os.environ | {"NPU_COMPILE_CACHE_SIZE_MB": "0"},
         )
+
+    def kill(self) -> None:
+        """Ends the process."""
+        self._process.kill()
+
+    def lines(self) -> Iterator[dict[str, Any]]:
+        """Yields each JSON line; afterwards `end` says how the process ended."""
+        process = self._process
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdin.write(self._text or "")
@@ -156,14 +266,14 @@ class _Child:
             line = process.stdout.readline()
             is_late = not timer.is_alive()
             timer.cancel()
-            if not line:
+            if not line.endswith("\n"):
                 break
             yield json.loads(line)
         status = process.wait()
         process.stdout.close()
         if is_late:
-            self.end = "no result in time"
+            self.end = ("hangs", "no result in time")
         elif status < 0:
-            self.end = f"the process ended with {signal.Signals(-status).name}"
+            self.end = ("killed", f"the process ended with {signal.Signals(-status).name}")
         else:
-            self.end = f"the process ended with status {status}"
+            self.end = ("killed", f"the process ended with status {status}")

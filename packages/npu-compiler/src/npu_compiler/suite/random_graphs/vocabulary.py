@@ -1,7 +1,6 @@
 """The ops that random graphs are made of: for each, a call that fits values already there.
 
-A draft may still fail when it is made; the drawing in strategies.py then takes another. Nothing
-here imports hypothesis: choices go through `Values.choose`.
+A draft may still fail when it is made; npu_compiler.suite.random_graphs.drawing then takes another.
 """
 
 from __future__ import annotations

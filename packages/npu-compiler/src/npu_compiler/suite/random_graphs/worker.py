@@ -1,33 +1,35 @@
-"""The child process: draws graphs with one seed, compares each, and reports.
+"""The child process: draws graphs by their numbers, compares each, and reports.
 
-It writes each graph down before it runs it, so that the parent knows which one ended the process
+It names each graph before it runs it, so that the parent knows which one ended the process
 (supervision.py).
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import resource
 import sys
-import tempfile
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from npu_compiler.suite.random_graphs.comparison import compare
+from npu_compiler.suite.random_graphs.drawing import draw_graph
 from npu_compiler.suite.random_graphs.graph import RandomGraph
+from npu_compiler.suite.random_graphs.modes import Mode, draw_mode
+from npu_compiler.suite.random_graphs.shrinking import shrink
 
 __all__ = ["main"]
 
-_DEVICES = ("npu", "cpu")
-
 
 def main(arguments: list[str]) -> None:
-    """Compares graphs: ``COUNT SEED SKIP``, or one of standard input with ``replay DEVICE``.
+    """Compares graphs: ``SEED FIRST END VERIFY SHRINK_S``, or standard input with ``replay``.
 
-    Writes JSON lines: {"graph": ..., "device": ...} before and {"end": ...} after each.
+    Writes JSON lines: {"number": ...} before a graph, {"result": ...} after it, then {"smaller":
+    ...} after one that did not end well, and {"done": true} at the end.
     """
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what a library prints is no answer
@@ -39,53 +41,26 @@ def main(arguments: list[str]) -> None:
         answers.flush()
 
     if arguments[0] == "replay":
-        _compare(RandomGraph.from_json(sys.stdin.read()), arguments[1], say)
+        graph, mode = json.loads(sys.stdin.read())
+        _compare(RandomGraph.from_json(graph), Mode.from_json(mode), 0.0, say)
     else:
-        count, seed, skip = map(int, arguments)
-        _draw(count, seed, skip, say)
+        seed, first, end = map(int, arguments[:3])
+        verify, limit_s = arguments[3], float(arguments[4])
+        for number in range(first, end):
+            kind, graph = draw_graph(seed, number)
+            mode = draw_mode(seed, number, kind, graph, verify=verify.strip("-"))
+            say(number=number, kind=kind, graph=graph.to_json(), mode=mode.to_json())
+            _compare(graph, mode, limit_s, say)
     say(done=True)
 
 
-def _draw(count: int, seed: int, skip: int, say: Callable[..., None]) -> None:
-    """Draws the graphs of a seed; the first `skip` of them are drawn again and not run."""
-    import hypothesis
-    from hypothesis.configuration import set_hypothesis_home_dir
-
-    from npu_compiler.suite.random_graphs.strategies import random_graphs
-
-    set_hypothesis_home_dir(tempfile.gettempdir())  # nothing is kept, and nothing is left here
-    drawn = 0
-
-    def one(graph: RandomGraph) -> None:
-        nonlocal drawn
-        drawn += 1
-        if drawn > skip:
-            _compare(graph, _DEVICES[drawn % 2], say)
-
-    settings = hypothesis.settings(
-        max_examples=count,
-        phases=[hypothesis.Phase.generate],
-        database=None,
-        deadline=None,
-        suppress_health_check=list(hypothesis.HealthCheck),
-    )
-    hypothesis.seed(seed)(settings(hypothesis.given(random_graphs())(one)))()
-
-
-def _compare(graph: RandomGraph, device: str, say: Callable[..., None]) -> None:
-    say(graph=graph.to_json(), device=device)
-    try:
-        found = compare(graph, device=device)
-    except Exception as error:  # noqa: BLE001  # whatever it is, it is a finding
-        text = " ".join(str(error).split())
-        say(end=f"{type(error).__name__}: {text[:400]}", programs=0, nodes=0, lowered=0)
+def _compare(graph: RandomGraph, mode: Mode, limit_s: float, say: Callable[..., None]) -> None:
+    found = compare(graph, mode)
+    say(result=dataclasses.asdict(found))
+    if found.kind in ("equal", "invalid") or not limit_s:
         return
-    say(
-        end=found.difference,
-        programs=found.programs,
-        nodes=found.nodes,
-        lowered=found.lowered,
-    )
+    smaller, simpler = shrink(graph, mode, found, limit_s=limit_s)
+    say(smaller=smaller.to_json(), simpler=simpler.to_json())
 
 
 if __name__ == "__main__":

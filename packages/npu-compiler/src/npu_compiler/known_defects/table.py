@@ -1,0 +1,51 @@
+"""The list of known defects, and what a model needs because of them."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+import openvino
+
+from npu_compiler.known_defects import attention_in_place, attention_of_varying_sizes
+from npu_compiler.known_defects.entry import KnownDefect, version_number
+
+if TYPE_CHECKING:
+    import openvino as ov
+
+__all__ = ["KNOWN_DEFECTS", "avoid_defects"]
+
+_logger = logging.getLogger(__name__)
+
+KNOWN_DEFECTS: tuple[KnownDefect, ...] = (
+    attention_in_place.DEFECT,
+    attention_of_varying_sizes.DEFECT,
+)
+
+# The simulated device computes by the CPU plugin.
+_KINDS = {"SIM": "CPU"}
+
+
+def avoid_defects(model: ov.Model, *, device: str, release: str | None = None) -> dict[str, str]:
+    """Rewrites a model where a plugin would compute it wrongly; returns options it needs besides.
+
+    Args:
+        model: changed in place.
+        device: OpenVINO's name of the device that is to run it, or SIM.
+        release: of OpenVINO; by default the one that is installed.
+    """
+    # SIM2 and CPU.0 are of the same kinds as SIM and CPU.
+    letters = device.partition(".")[0].rstrip("0123456789")
+    kind = _KINDS.get(letters, letters)
+    number = version_number(release or openvino.__version__)
+    options: dict[str, str] = {}
+    for defect in KNOWN_DEFECTS:
+        if kind not in defect.devices or number < defect.first:
+            continue
+        if defect.avoid is not None:
+            if count := defect.avoid(model):
+                _logger.info("%s: %d places rewritten: %s", defect.name, count, defect.summary)
+        elif defect.occurs is not None and defect.occurs(model):
+            _logger.info("%s: compiling with %s", defect.name, dict(defect.options))
+            options |= defect.options
+    return options

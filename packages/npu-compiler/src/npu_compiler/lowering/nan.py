@@ -1,0 +1,206 @@
+"""Forms in which NaN and infinities come out as torch gives them.
+
+OpenVINO's own Relu, Clamp, Maximum, Exp, ReduceMax, MaxPool, TopK and Softmax drop NaN or let it
+reach only a part of its row (CPU plugin, OpenVINO 2026.4.1). The forms here test for it by
+`x != x`, which every plugin has. Which nodes may go without is decided by the context's `nan`.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import Any
+
+import openvino as ov
+import openvino.opset15 as ops
+import torch
+from torch import fx
+
+import npu_ops  # noqa: F401  (defines torch.ops.npu)
+from npu_compiler.lowering.context import Context
+from npu_compiler.lowering.dtypes import torch_dtype
+
+__all__ = [
+    "exp", "extreme_keys", "guarded", "is_behind_product", "is_bounded_below", "is_exact",
+    "is_lost", "is_only_multiplied", "is_real", "marks", "poisoned", "restored", "wide",
+]  # fmt: skip
+
+aten = torch.ops.aten
+
+_PRODUCTS = frozenset(
+    {
+        aten.convolution.default, aten.conv1d.default, aten.conv2d.default, aten.conv3d.default,
+        aten.conv_transpose2d.input, aten.linear.default, aten.addmm.default, aten.mm.default,
+        aten.bmm.default, aten.baddbmm.default, aten.matmul.default,
+    }
+)  # fmt: skip
+# Their forms that drop NaN give a number or inf; those of clamp depend on its bounds.
+_FLOORED = frozenset(
+    {
+        aten.relu.default, aten.relu6.default, torch.ops.npu.linear_relu.default,
+        torch.ops.npu.addmm_relu.default, torch.ops.npu.conv_bn_relu.default,
+    }
+)  # fmt: skip
+# What plugins compute together with the product before it.
+_JOINED = frozenset(
+    {
+        aten.add.Tensor, aten.add.Scalar, aten.sub.Tensor, aten.sub.Scalar, aten.mul.Tensor,
+        aten.mul.Scalar, aten.div.Tensor, aten.div.Scalar, operator.getitem,
+        aten._native_batch_norm_legit_no_training.default, aten.batch_norm.default,
+    }
+)  # fmt: skip
+# What keeps the last axis as it is.
+_SAME_ROWS = frozenset(
+    {
+        aten._to_copy.default, aten.clone.default, aten.alias.default, aten.detach.default,
+        aten.expand.default, aten.view.default, aten._unsafe_view.default, aten.reshape.default,
+        aten.dropout.default, aten.contiguous.default, aten.to.dtype,
+        torch.ops.prims.convert_element_type.default,
+    }
+)  # fmt: skip
+_LEFT_OF_PRODUCT: dict[Any, int] = {
+    aten.mm.default: 0, aten.bmm.default: 0, aten.matmul.default: 0, aten.linear.default: 0,
+    aten.addmm.default: 1, aten.baddbmm.default: 1,
+}  # fmt: skip
+
+
+def is_exact(ctx: Context, *, is_fused: bool = False) -> bool:
+    """Whether the current node must pass NaN on; notes it in the context where it does not.
+
+    Args:
+        ctx: of the lowering; its `nan` decides.
+        is_fused: whether the exact form would break a fusion with a product.
+    """
+    if ctx.nan == "propagate" or (ctx.nan is None and not is_fused):
+        return True
+    ctx.drops_nan.append(ctx.node)
+    return False
+
+
+def is_behind_product(operand: Any) -> bool:
+    """Whether a plugin would compute an activation of this operand together with a product.
+
+    That is a product or convolution, also with sums, factors or a batch norm in between.
+    """
+    if not isinstance(operand, fx.Node):
+        return False
+    if operand.target in _PRODUCTS:
+        return True
+    if operand.target not in _JOINED or len(operand.users) > 1:
+        return False
+    return any(is_behind_product(source) for source in operand.args[:2])
+
+
+def is_bounded_below(ctx: Context, operand: Any) -> bool:
+    """Whether an operand holds neither NaN nor -inf, because the form it was lowered to drops them.
+
+    Nothing is lost then by an operation that would drop them too.
+    """
+    return operand in ctx.drops_nan and operand.target in _FLOORED
+
+
+def is_only_multiplied(node: fx.Node, dim: int) -> bool:
+    """Whether each row of a result along dim is summed up in products, and read nowhere else.
+
+    One NaN in a row then does what a row of NaN does.
+    """
+    value = node.meta["val"]
+    if dim % max(value.dim(), 1) != value.dim() - 1 or not node.users:
+        return False
+    for user in node.users:
+        place = _LEFT_OF_PRODUCT.get(user.target)
+        if place is not None:
+            if [arg is node for arg in user.args].index(True) != place or user.args.count(node) > 1:
+                return False
+        elif user.target not in _SAME_ROWS or not _keeps_rows(node, user):
+            return False
+    return True
+
+
+def _keeps_rows(node: fx.Node, user: fx.Node) -> bool:
+    before, after = node.meta["val"], user.meta["val"]
+    if not after.dtype.is_floating_point or not after.dim():
+        return False
+    widths = before.shape[-1], after.shape[-1]
+    same = all(isinstance(width, int) for width in widths) and widths[0] == widths[1]
+    return same and is_only_multiplied(user, -1)
+
+
+def is_real(value: ov.Output) -> bool:
+    """Whether a value is of a floating type, so that it may hold NaN."""
+    return bool(value.get_element_type().is_real())
+
+
+def guarded(source: ov.Output, result: Any) -> ov.Output:
+    """The result, and NaN where the source is NaN; both of one type."""
+    return ops.select(ops.not_equal(source, source), source, result).output(0)
+
+
+def exp(ctx: Context, value: ov.Output) -> ov.Output:
+    """The exponential; the CPU plugin's own gives inf for NaN."""
+    result = ops.exp(value).output(0)
+    return guarded(value, result) if ctx.nan != "fast" else result
+
+
+def poisoned(result: ov.Output, axis: ov.Output) -> ov.Output:
+    """The result with NaN in the whole of each row that has one.
+
+    Args:
+        result: at most 0, or at least 0, so that a sum without NaN is no NaN.
+        axis: of the rows.
+    """
+    total = ops.reduce_sum(result, axis, True)
+    return ops.select(ops.not_equal(total, total), total, result).output(0)
+
+
+def wide(ctx: Context, value: ov.Output) -> ov.Output:
+    """The value in float32 where it is bfloat16, whose infinite constants the device loses.
+
+    On processors without arithmetic in bfloat16 the CPU plugin makes its constants float32, and
+    infinities among them the largest number (OpenVINO 2026.4.1).
+    """
+    is_bfloat16 = value.get_element_type() == ov.Type.bf16
+    return ctx.convert(value, torch.float32) if is_bfloat16 else value
+
+
+def is_lost(value: Any, dtype: torch.dtype) -> bool:
+    """Whether a number is one that the device loses in constants of a dtype; see wide."""
+    return dtype is torch.bfloat16 and isinstance(value, float) and math.isinf(value)
+
+
+def marks(ctx: Context, value: ov.Output, *, is_max: bool) -> ov.Output:
+    """2 for NaN, 0 for the infinity that loses, 1 for numbers: the greatest says what a row is."""
+    value = wide(ctx, value)
+    two, one, zero = (_constant(ctx, value, mark) for mark in (2, 1, 0))
+    end = _constant(ctx, value, -math.inf if is_max else math.inf)
+    finite = ops.select(ops.equal(value, end), zero, one)
+    return ops.select(ops.not_equal(value, value), two, finite).output(0)
+
+
+def restored(ctx: Context, result: ov.Output, mark: Any, *, is_max: bool) -> ov.Output:
+    """Puts NaN and infinities back into greatest or least values, by the rows' greatest marks."""
+    value = wide(ctx, result)
+    end = _constant(ctx, value, -math.inf if is_max else math.inf)
+    one = _constant(ctx, value, 1)
+    found = ops.select(ops.less(mark, one), end, value)
+    whole = ops.select(ops.greater(mark, one), _constant(ctx, value, math.nan), found).output(0)
+    return ctx.convert(whole, torch_dtype(result.get_element_type()))
+
+
+def extreme_keys(ctx: Context, value: ov.Output, *, is_top: bool) -> ov.Output:
+    """Numbers in torch's order of the values: NaN is above inf, or with is_top False below -inf.
+
+    Infinity moves to the largest number, and that to the one before it.
+    """
+    value = wide(ctx, value)
+    sign = 1.0 if is_top else -1.0
+    limits = torch.finfo(torch_dtype(value.get_element_type()))
+    before = limits.max - limits.eps * (limits.max / (2 - limits.eps))
+    inf, top, second = (_constant(ctx, value, sign * v) for v in (math.inf, limits.max, before))
+    moved = ops.select(ops.equal(value, top), second, value)
+    moved = ops.select(ops.equal(value, inf), top, moved)
+    return ops.select(ops.not_equal(value, value), inf, moved).output(0)
+
+
+def _constant(ctx: Context, value: ov.Output, number: float) -> ov.Output:
+    return ctx.number(number, torch_dtype(value.get_element_type()))

@@ -1,0 +1,208 @@
+"""Whether results are those of torch, up to the rounding of what computed them.
+
+Two stages. A result within a small share of its row's largest value is right. Where it is not,
+torch computes again with every value off by a rounding error: a graph that spreads rounding shows
+so, and what the program is off by is held against that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from npu_runtime.npu import as_cpu
+
+__all__ = ["ROUNDING", "Difference", "compare"]
+
+# One rounding in each precision. Twice float32's unit, because vectorized exponentials and their
+# like are off by two units in the last place (OpenVINO 2026.4.1's CPU plugin).
+ROUNDING = {"float32": 2.0**-22, "bfloat16": 2.0**-8, "float16": 2.0**-10}
+# The first stage, as shares of the largest value in a row: products of 1,000 terms pass it.
+_SHARE = {"float32": 1e-5, "bfloat16": 2.0**-6, "float16": 2.0**-8}
+# What a result may be off by, in multiples of what rounding alone did to torch's.
+_SPREADS = 12.0
+# Results that rounding turns over (comparisons, positions) beside those that it did turn over.
+_FLIPS = 3
+_DTYPES = {torch.float16: "float16", torch.bfloat16: "bfloat16"}
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How one result differs from torch's.
+
+    Attributes:
+        output: which of the results, from 0.
+        problem: in words, such as "off by 0.28".
+        size: the largest difference by the largest value of torch's result; infinite where NaN or
+            an infinity stands in the wrong place, or dtype or shape differ.
+        count: elements that differ by more than rounding.
+        elements: of the result.
+        index: of the worst element.
+        found, expected: its two values.
+    """
+
+    output: int
+    problem: str
+    size: float
+    count: int = 0
+    elements: int = 0
+    index: tuple[int, ...] = ()
+    found: Any = None
+    expected: Any = None
+
+    def __str__(self) -> str:
+        where = f" at {list(self.index)}" if self.index else ""
+        values = "" if self.found is None else f": {self.found} instead of {self.expected}{where}"
+        many = f", {self.count} of {self.elements} elements" if self.elements > 1 else ""
+        return f"result {self.output} {self.problem}{many}{values}"
+
+
+def compare(
+    found: Sequence[Any],
+    expected: Sequence[Any],
+    *,
+    precision: str,
+    noisy: Callable[[], Sequence[Sequence[Any]]] | None = None,
+    drops_nan: bool = False,
+) -> Difference | None:
+    """Returns how results differ from torch's by more than rounding, or None.
+
+    Args:
+        found: tensors on any device; what is no tensor is passed over.
+        expected: torch's, in the same order.
+        precision: in which `found` was computed: float32, bfloat16 or float16. A result of a
+            narrower dtype is held to that.
+        noisy: computes torch's results again, several times, with rounding errors of that precision
+            on all values. Called only when the first stage does not settle it; without it a graph
+            that spreads rounding counts as different.
+        drops_nan: whether elements that are NaN in torch's result may be anything.
+
+    Returns:
+        The first result that differs, with its worst element.
+    """
+    suspects: list[tuple[int, torch.Tensor, torch.Tensor]] = []
+    for index, (left, right) in enumerate(zip(found, expected, strict=True)):
+        if not isinstance(right, torch.Tensor):
+            continue
+        if not isinstance(left, torch.Tensor) or left.shape != right.shape:
+            shape = tuple(left.shape) if isinstance(left, torch.Tensor) else type(left).__name__
+            problem = f"has the shape {shape}, torch's has {tuple(right.shape)}"
+            return Difference(index, problem, float("inf"))
+        if left.dtype != right.dtype:
+            problem = f"has the dtype {left.dtype}, torch's has {right.dtype}"
+            return Difference(index, problem, float("inf"))
+        a, b = on_host(left), on_host(right)
+        if bool(_beyond(a, b, _share(b, precision), drops_nan=drops_nan).any()):
+            suspects.append((index, a, b))
+    if not suspects:
+        return None
+    samples = [] if noisy is None else [[*results] for results in noisy()]
+    for index, a, b in suspects:
+        others = [on_host(results[index]) for results in samples]
+        difference = _judge(index, a, b, others, precision, drops_nan=drops_nan)
+        if difference is not None:
+            return difference
+    return None
+
+
+def on_host(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor of the host over the same values, without gradients; complex ones as pairs."""
+    tensor = tensor.detach()
+    if tensor.device.type == "npu":
+        tensor = as_cpu(tensor)
+    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+
+
+def _judge(
+    index: int,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    others: list[torch.Tensor],
+    precision: str,
+    *,
+    drops_nan: bool,
+) -> Difference | None:
+    """The second stage, for one result."""
+    if not b.is_floating_point():
+        wrong = a != b
+        turned = max((int((other != b).sum()) for other in others), default=0)
+        if int(wrong.sum()) <= (_FLIPS * turned if turned else 0):
+            return None
+        return _described(index, a, b, wrong)
+    allowed = _share(b, precision)
+    wrong = _beyond(a, b, allowed, drops_nan=drops_nan)
+    if others:
+        deviations = torch.stack([(_wide(other) - _wide(b)).abs() for other in others])
+        unstable = ~deviations.isfinite().all(0) & ~_same_kind(others, b)
+        deviations = deviations.nan_to_num(0.0, 0.0, 0.0)
+        own = deviations.amax(0)
+        row = deviations.square().mean(0)
+        row = row.mean(-1, keepdim=True) if row.dim() else row
+        allowed = torch.maximum(allowed * 0.1, _SPREADS * (own + row.sqrt()))
+        wrong = _beyond(a, b, allowed, drops_nan=drops_nan) & ~unstable
+    return _described(index, a, b, wrong) if bool(wrong.any()) else None
+
+
+def _same_kind(others: list[torch.Tensor], b: torch.Tensor) -> torch.Tensor:
+    """Where rounding leaves NaN NaN, an infinity that infinity, and numbers numbers."""
+    same = torch.ones_like(b, dtype=torch.bool)
+    for other in others:
+        is_same_number = other.isfinite() & b.isfinite()
+        same &= is_same_number | (other == b) | (other.isnan() & b.isnan())
+    return same
+
+
+def _share(b: torch.Tensor, precision: str) -> torch.Tensor:
+    """The first stage's allowance for each element; of one dim less where rows share it."""
+    if not b.is_floating_point():
+        return torch.zeros(())
+    coarse = _DTYPES.get(b.dtype, precision)
+    share = max(_SHARE[coarse], _SHARE.get(precision, 0.0))
+    tiny = float(torch.finfo(getattr(torch, coarse)).tiny)
+    size = _wide(b).abs().nan_to_num(0.0, 0.0, 0.0)
+    if size.dim() and size.numel():
+        size = size.amax(-1, keepdim=True)
+    return size * share + tiny
+
+
+def _beyond(
+    a: torch.Tensor, b: torch.Tensor, allowed: torch.Tensor, *, drops_nan: bool
+) -> torch.Tensor:
+    if not b.is_floating_point():
+        return a != b
+    near = (_wide(a) - _wide(b)).abs() <= allowed
+    # Infinities are equal or wrong; their difference is NaN, which is not near.
+    right = near | (a == b) | (a.isnan() & b.isnan())
+    if drops_nan:
+        right |= b.isnan()
+    return ~right
+
+
+def _wide(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor if tensor.dtype == torch.float64 else tensor.float()
+
+
+def _described(index: int, a: torch.Tensor, b: torch.Tensor, wrong: torch.Tensor) -> Difference:
+    gap = (a.double() - b.double()).abs()
+    # What is NaN or infinite in the wrong place is worse than any number.
+    badness = torch.where(wrong, gap.nan_to_num(torch.inf, torch.inf), -1.0).flatten()
+    worst = int(badness.argmax())
+    place = torch.unravel_index(torch.tensor(worst), a.shape) if a.dim() else ()
+    sizes = b.double().abs()
+    largest = float(sizes[sizes.isfinite()].max()) if bool(sizes.isfinite().any()) else 0.0
+    by = float(badness[worst])
+    one, other = a.flatten()[worst].item(), b.flatten()[worst].item()
+    problem = f"is off by {by:.3g}" if by < float("inf") else "has NaN or infinity elsewhere"
+    return Difference(
+        output=index,
+        problem=problem,
+        size=by / largest if largest and by < float("inf") else float("inf"),
+        count=int(wrong.sum()),
+        elements=a.numel(),
+        index=tuple(int(axis) for axis in place),
+        found=one,
+        expected=other,
+    )

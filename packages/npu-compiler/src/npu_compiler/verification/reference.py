@@ -1,0 +1,148 @@
+"""Computes a graph by torch's kernels of the host: exactly, or with rounding errors everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils import _pytree as pytree
+
+from npu_compiler.verification.comparison import ROUNDING, on_host
+
+__all__ = ["REFUSALS", "SAMPLES", "Reference", "Rounding", "refusal_text", "standing_in"]
+
+# What torch's kernels raise where there is none of the host for a dtype, or values do not fit.
+REFUSALS = (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError)
+
+# How often a graph is computed with rounding errors to see how it spreads them.
+SAMPLES = 3
+
+
+class Reference:
+    """A graph, and the values that its inputs have."""
+
+    def __init__(
+        self, module: fx.GraphModule, inputs: Sequence[Any], *, precision: str = "float32"
+    ) -> None:
+        """Takes a graph; one that writes to its inputs writes to those that are given.
+
+        Args:
+            module: of calls that have kernels on the host; its tensors may live on npu.
+            inputs: one value for each placeholder. They are read, not copied.
+            precision: in which another computes this: which rounding errors `noisy` adds.
+        """
+        self._module = module
+        self._inputs = [_host_value(value) for value in inputs]
+        self._noise = ROUNDING[precision]
+
+    def results(self) -> list[Any]:
+        """Returns the elements of the graph's output, flattened, on the host."""
+        return self._run(None)
+
+    def noisy(self, *, also_inputs: Sequence[int] = ()) -> list[list[Any]]:
+        """Returns the results several times, each with other rounding errors.
+
+        Args:
+            also_inputs: positions of inputs that the graph writes to: each sample has its own, and
+                gives them after its results.
+        """
+        return [self._run(seed, also_inputs) for seed in range(SAMPLES)]
+
+    def values(self) -> dict[str, Any]:
+        """Returns what each node computes, by its name."""
+        walk = _Walk(self._module, keep=True)
+        with torch.no_grad(), _no_autocast():
+            walk.run(*self._inputs)
+        return walk.kept
+
+    def _run(self, seed: int | None, also_inputs: Sequence[int] = ()) -> list[Any]:
+        if seed is None:
+            walk, inputs = _Walk(self._module), self._inputs
+        else:
+            rounding = Rounding(self._noise, seed)
+            walk = _Walk(self._module, rounding=rounding)
+            inputs = [rounding(value) for value in self._inputs]
+            for position in also_inputs:
+                inputs[position] = inputs[position].clone()
+        with torch.no_grad(), _no_autocast():
+            results = walk.run(*inputs)
+        found = pytree.tree_leaves(results, is_leaf=lambda value: value is None)
+        return [*found, *(inputs[position] for position in also_inputs)]
+
+
+def refusal_text(failure: Exception) -> str:
+    """Returns what torch raised, on one line."""
+    first = (str(failure).splitlines() or [""])[0]
+    return f"torch raises {type(failure).__name__}: {first[:160]}"
+
+
+def standing_in(right: torch.Tensor, wrong: torch.Tensor) -> torch.Tensor:
+    """Returns torch's result where a program's wrong one lives, with its strides."""
+    return torch.empty_like(wrong, memory_format=torch.preserve_format).copy_(right)
+
+
+class Rounding:
+    """Puts an error of one rounding on each number of a tensor."""
+
+    def __init__(self, size: float, seed: int) -> None:
+        self._size = size
+        self._generator = torch.Generator().manual_seed(seed)
+
+    def __call__(self, value: Any) -> Any:
+        """Returns a new tensor; what is whole numbers throughout, as positions are, as it is."""
+        if not isinstance(value, torch.Tensor) or not value.is_floating_point():
+            return value
+        if value.numel() == 0 or bool((value == value.round()).all()):
+            return value
+        wide = value.float() if value.dtype != torch.float64 else value
+        errors = torch.empty(wide.shape, dtype=wide.dtype).uniform_(
+            -self._size, self._size, generator=self._generator
+        )
+        return (wide * (1 + errors)).to(value.dtype)
+
+
+class _Walk(fx.Interpreter):
+    """Runs a graph on the host, whatever device its calls name."""
+
+    def __init__(
+        self, module: fx.GraphModule, *, rounding: Rounding | None = None, keep: bool = False
+    ) -> None:
+        super().__init__(module)
+        self._rounding = rounding
+        self._keep = keep
+        self.kept: dict[str, Any] = {}
+
+    def run_node(self, n: fx.Node) -> Any:
+        """Runs one node."""
+        result = super().run_node(n)
+        if self._rounding is not None and n.op in ("call_function", "get_attr"):
+            result = pytree.tree_map(self._rounding, result)
+        if self._keep and n.op != "output":
+            self.kept[n.name] = result
+        return result
+
+    def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Calls with the host in place of any other device."""
+        args, kwargs = pytree.tree_map(_host_device, (args, kwargs))
+        return super().call_function(target, args, kwargs)
+
+    def get_attr(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Reads a tensor of the graph."""
+        return _host_value(super().get_attr(target, args, kwargs))
+
+
+def _host_device(value: Any) -> Any:
+    return torch.device("cpu") if isinstance(value, torch.device) else value
+
+
+def _host_value(value: Any) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return value
+    return on_host(value) if not value.is_complex() else value.detach().cpu()
+
+
+def _no_autocast() -> Any:
+    # A traced graph has its casts in it.
+    return torch.autocast("cpu", enabled=False)

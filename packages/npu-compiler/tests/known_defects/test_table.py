@@ -1,0 +1,163 @@
+"""Each known defect: that it is there, what avoids it, and which models are told to have it."""
+
+from __future__ import annotations
+
+import numpy as np
+import openvino as ov
+import openvino.opset15 as ops
+import pytest
+import torch
+
+from npu_compiler.known_defects.entry import KnownDefect, measure, version_number
+from npu_compiler.known_defects.table import KNOWN_DEFECTS, avoid_defects
+
+# Far above rounding, far below what each of them is off by.
+WRONG = 1e-2
+
+every = pytest.mark.parametrize("defect", KNOWN_DEFECTS, ids=lambda defect: defect.name)
+
+
+@every
+def test_the_installed_openvino_still_has_the_defect(defect: KnownDefect) -> None:
+    release = version_number(ov.__version__)
+    assert release >= defect.first
+    error = measure(defect)
+    if defect.name == "attention-of-varying-sizes" and torch.cpu._is_avx512_supported():
+        return  # seen without AVX-512; what is taken instead is right on every processor
+    assert error > WRONG, (
+        f"OpenVINO {ov.__version__} computes {defect.name} right (error {error}): "
+        "give the entry a last release, and have avoid_defects leave later ones alone."
+    )
+
+
+@every
+def test_a_workaround_gives_the_right_result(defect: KnownDefect) -> None:
+    if defect.options:
+        assert measure(defect, options=defect.options) < WRONG / 100
+    if defect.avoid is not None:
+        assert measure(defect, is_avoided=True) < WRONG / 100
+    assert defect.options or defect.avoid
+
+
+@every
+def test_entries_say_when_and_carry_a_report(defect: KnownDefect) -> None:
+    assert defect.summary.endswith(".")
+    assert defect.condition
+    assert len(defect.report) > 20
+    assert defect.first <= defect.last
+
+
+@pytest.mark.parametrize("device, is_rewritten", [("CPU", 1), ("SIM2", 1), ("NPU", 0)])
+def test_models_are_rewritten_for_the_devices_that_have_a_defect(
+    device: str, is_rewritten: int
+) -> None:
+    model = _attention(heads=4, tokens=4)
+    avoid_defects(model, device=device)
+    assert _count(model, "Unsqueeze") == is_rewritten
+
+
+def test_releases_before_the_first_are_left_alone() -> None:
+    model = _attention(heads=4, tokens=4)
+    avoid_defects(model, device="CPU", release="2025.1.0")
+    assert _count(model, "Unsqueeze") == 0
+
+
+@pytest.mark.parametrize(
+    "heads, tokens, swaps, is_rewritten",
+    [
+        (4, 4, "result", 1),
+        (4, 4, "query", 1),
+        (4, 4, "both", 2),
+        (4, 4, "none", 0),
+        (4, 5, "result", 0),
+        (4, 5, "query", 0),
+        (4, 5, "both", 0),
+    ],
+)
+def test_only_attention_with_a_transpose_and_equal_shapes_is_rewritten(
+    heads: int, tokens: int, swaps: str, is_rewritten: int
+) -> None:
+    model = _attention(heads=heads, tokens=tokens, swaps=swaps)
+    avoid_defects(model, device="CPU")
+    assert _count(model, "Unsqueeze") == is_rewritten
+
+
+@pytest.mark.parametrize(
+    "swaps, between",
+    [
+        ("query", "scale"),
+        ("both", "scale"),
+        ("result", "select"),
+        ("result", "products of rank 3"),
+        ("query", "products of rank 3"),
+    ],
+)
+def test_a_transpose_behind_other_operations_is_rewritten_and_the_result_is_right(
+    swaps: str, between: str
+) -> None:
+    model = _attention(heads=4, tokens=4, swaps=swaps, between=between)
+    given = np.random.default_rng(0).standard_normal((3, 1, 4, 4, 8)).astype(np.float32)
+    plain = {"INFERENCE_PRECISION_HINT": "f32", "SNIPPETS_MODE": "DISABLE"}
+    expected = ov.compile_model(model, "CPU", plain)(list(given))[0]
+    avoid_defects(model, device="CPU")
+    assert _count(model, "Unsqueeze") == (2 if swaps == "both" else 1)
+    result = ov.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})(list(given))[0]
+    np.testing.assert_allclose(result, expected, atol=1e-5)
+
+
+def test_the_operation_for_attention_is_rewritten_as_its_parts_are() -> None:
+    parts = [ops.parameter([1, 4, 4, 8], np.float32) for _ in range(3)]
+    mixed = ops.scaled_dot_product_attention(*parts)
+    model = ov.Model([ops.transpose(mixed, ops.constant(np.array([0, 2, 1, 3])))], parts)
+    avoid_defects(model, device="CPU")
+    assert _count(model, "Unsqueeze") == 1
+
+
+def test_a_rewritten_model_keeps_names_and_shapes() -> None:
+    model = _attention(heads=4, tokens=4)
+    model.outputs[0].get_tensor().set_names({"answer"})
+    avoid_defects(model, device="CPU")
+    assert model.output("answer").get_partial_shape() == ov.PartialShape([1, 4, 4, 8])
+
+
+def test_a_second_look_finds_nothing_left() -> None:
+    model = _attention(heads=4, tokens=4)
+    avoid_defects(model, device="CPU")
+    avoid_defects(model, device="CPU")
+    assert _count(model, "Unsqueeze") == 1
+
+
+@pytest.mark.parametrize(
+    "text, numbers",
+    [("2026.4.1-21234-abc", (2026, 4, 1)), ("2026.4.1", (2026, 4, 1)), ("custom", ())],
+)
+def test_the_numbers_of_a_release_are_read(text: str, numbers: tuple[int, ...]) -> None:
+    assert version_number(text) == numbers
+
+
+def _attention(*, heads: int, tokens: int, swaps: str = "result", between: str = "") -> ov.Model:
+    swap = ops.constant(np.array([0, 2, 1, 3]))
+    shape = [1, tokens, heads, 8] if swaps in ("query", "both") else [1, heads, tokens, 8]
+    given = ops.parameter(shape, np.float32)
+    key, value = (ops.parameter([1, heads, tokens, 8], np.float32) for _ in range(2))
+    query = ops.transpose(given, swap) if swaps in ("query", "both") else given
+    parts = [query, key, value]
+    if between == "scale":
+        parts[0] = ops.multiply(query, ops.constant(np.float32(0.5)))
+    if between == "products of rank 3":
+        flat = ops.constant(np.array([heads, tokens, 8]))
+        parts = [ops.reshape(part, flat, False) for part in parts]
+    scores = ops.multiply(ops.matmul(*parts[:2], False, True), ops.constant(np.float32(0.3)))
+    result = ops.matmul(ops.softmax(scores, -1), parts[2], False, False)
+    if between == "products of rank 3":
+        result = ops.reshape(result, ops.constant(np.array([1, heads, tokens, 8])), False)
+    if between == "select":
+        zero = ops.constant(np.float32(0))
+        result = ops.select(ops.constant(np.array(True)), result, zero)
+    if swaps in ("result", "both"):
+        result = ops.transpose(result, swap)
+    return ov.Model([result], [given, key, value])
+
+
+def _count(model: ov.Model, kind: str) -> int:
+    return sum(node.get_type_name() == kind for node in model.get_ops())
