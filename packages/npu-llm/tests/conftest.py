@@ -183,7 +183,7 @@ def on_npu_plugin():
         pipeline = model._pipeline
         known = pipeline.programs
         programs = StaticPrograms(
-            known._model, known.layout, known._folder, lambda path, _: NpuwProgram(path)
+            known._model, known.layout, known._folder, lambda path, *_: NpuwProgram(path)
         )
         other = copy.copy(model)
         other._pipeline = replace(pipeline, programs=programs)

@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 
 from npu_llm.config import read_settings
+from npu_llm.errors import OptionError
 
 
 @pytest.mark.parametrize(
@@ -15,3 +16,9 @@ from npu_llm.config import read_settings
 )
 def test_cache_directory(environment, expected):
     assert read_settings(environment).cache_dir == expected
+
+
+def test_cache_directory_cannot_be_a_file():
+    with pytest.raises(OptionError, match="NPU_LLM_CACHE_DIR: a folder") as caught:
+        read_settings({"NPU_LLM_CACHE_DIR": __file__})
+    assert caught.value.code == "bad-setting"

@@ -121,7 +121,7 @@ def test_dtype_that_the_folder_does_not_have(exported):
 
 
 def test_folder_appears_whole_or_not_at_all(llama, tmp_path, monkeypatch):
-    monkeypatch.setattr(npu_llm.exported, "load_pipeline", lambda *_: 1 / 0)
+    monkeypatch.setattr(npu_llm.exported, "load_pipeline", lambda *_, **__: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         export(llama.folder, tmp_path / "out", dtype="int8")
     assert list(tmp_path.iterdir()) == []

@@ -248,3 +248,23 @@ def test_another_device(llama, tmp_path):
     with pytest.raises(OptionError) as caught:
         NPUModelForCausalLM.from_pretrained(llama.folder, device="cuda:0", cache_dir=tmp_path)
     assert_code(caught, "other-device", "cuda:0")
+
+
+@pytest.mark.parametrize(
+    "ids, mask, code",
+    [
+        (prompt(1)[0], None, "step-shape"),
+        (prompt(1).float(), None, "step-dtype"),
+        (prompt(1).tolist(), None, "step-dtype"),
+        (prompt(1), torch.ones(1, 12), "step-shape"),
+        (prompt(2), torch.ones(1, 13), "step-shape"),
+        (prompt(1), torch.ones(13), "step-shape"),
+    ],
+)
+@pytest.mark.parametrize("by_name", [False, True])
+def test_generate_refuses_tokens_and_masks_that_do_not_fit(llama, ids, mask, code, by_name):
+    arguments = {"attention_mask": mask, **GREEDY}
+    given, named = ((), {"input_ids": ids}) if by_name else ((ids,), {})
+    with pytest.raises(OptionError) as caught:
+        llama.ours().generate(*given, **named, **arguments)
+    assert_code(caught, code, "must")

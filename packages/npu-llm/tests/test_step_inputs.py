@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from npu_llm.errors import OptionError
-from npu_llm.step_inputs import step_inputs
+from npu_llm.step_inputs import check_prompt, step_inputs
 
 
 def make(input_ids, past=0, **changes):
@@ -46,6 +46,10 @@ def test_last_logits(kept, indices):
     [
         (torch.tensor([1, 2]), {}, "step-shape", "(2,)"),
         (torch.empty(1, 0, dtype=torch.int64), {}, "step-shape", "(1, 0)"),
+        (IDS.float(), {}, "step-dtype", "torch.float32"),
+        (IDS.bool(), {}, "step-dtype", "torch.bool"),
+        ([[1, 2]], {}, "step-dtype", "list"),
+        (IDS, {"attention_mask": [[1, 1, 1]]}, "step-dtype", "attention_mask"),
         (torch.tensor([[1, 50]]), {}, "token-range", "got 50"),
         (torch.tensor([[-1, 2]]), {}, "token-range", "got -1"),
         (IDS, {"attention_mask": torch.ones(2, 4)}, "step-shape", "(2, 4)"),
@@ -58,3 +62,28 @@ def test_what_does_not_fit_is_an_error(ids, changes, code, quoted):
         make(ids, **changes)
     assert caught.value.code == code
     assert quoted in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "ids, mask, past, code",
+    [
+        (torch.tensor([1, 2]), None, 0, "step-shape"),
+        (IDS.float(), None, 0, "step-dtype"),
+        (IDS, torch.ones(2, 4), 0, "step-shape"),
+        (IDS, torch.ones(3), 0, "step-shape"),
+        (IDS, torch.ones(2, 4), 2, "step-shape"),
+    ],
+)
+def test_prompt_that_does_not_fit_is_an_error(ids, mask, past, code):
+    with pytest.raises(OptionError) as caught:
+        check_prompt(ids, mask, past=past)
+    assert caught.value.code == code
+
+
+@pytest.mark.parametrize("mask", [None, torch.ones(2, 3), torch.ones(2, 5)])
+def test_mask_of_a_continued_prompt_covers_it_or_the_cache_too(mask):
+    check_prompt(IDS, mask, past=2)
+
+
+def test_prompt_may_be_nothing():
+    check_prompt(None, None, past=0)

@@ -20,3 +20,10 @@ def test_check_writable_refuses_a_directory(tmp_path):
 def test_check_writable_leaves_nothing_behind(tmp_path):
     assert check_writable(str(tmp_path / "t.json"), "picture") == tmp_path / "t.json"
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["a\0b", "\ud800", "n" * 300])
+def test_name_that_no_file_can_have(name):
+    with pytest.raises(TraceError) as caught:
+        check_writable(name, "--output")
+    assert caught.value.code == "output-unwritable"

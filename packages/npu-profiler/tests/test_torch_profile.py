@@ -157,3 +157,16 @@ profiler.export_chrome_trace("t.json")
     assert len(modules) == 3
     (row,) = {of_rows[e["pid"], e["tid"]] for e in modules}
     assert row.startswith("modules of ")
+
+
+def test_a_profile_that_was_not_begun_is_not_ended_or_written(run, tmp_path):
+    run(f"""
+profile = npu_profiler.profile()
+for attempt in (profile.stop, lambda: profile.export_chrome_trace("{tmp_path}/trace.json")):
+    try:
+        attempt()
+    except npu_profiler.TraceError as error:
+        assert error.code == "trace-state", error
+    else:
+        raise AssertionError("no error")
+""")

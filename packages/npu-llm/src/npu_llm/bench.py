@@ -18,6 +18,7 @@ import torch
 from npu_llm.bar_chart import Panel, draw_bars
 from npu_llm.errors import OptionError
 from npu_llm.power import EnergyMeter, find_meter
+from npu_runtime.public_calls import public_call
 
 __all__ = ["BenchRecord", "benchmark", "plot_records", "process_memory_bytes"]
 
@@ -94,6 +95,7 @@ def benchmark(
     return records
 
 
+@public_call
 def plot_records(records: Iterable[BenchRecord], *, title: str) -> str:
     """Draws time to first token and decode speed as an SVG document."""
     first: dict[str, dict[str, float]] = {}

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import npu_runtime
+from npu_compiler.verification.verdict import Verdict
 from npu_llm.compression import Compression
 from npu_llm.config import read_settings
 from npu_llm.entry import VARIANTS, CompileCache, CompiledForm, Entry, make_key
@@ -30,8 +31,10 @@ from npu_llm.pipelines import DynamicPipeline, Pipeline, PipelineName, StaticPip
 from npu_llm.precision import KvCache, Precision, compile_options
 from npu_llm.progress import Progress, ProgressListener
 from npu_llm.source import ModelSource, find_source
-from npu_llm.static_layout import StaticSizes
+from npu_llm.static_layout import LONGEST, StaticSizes
 from npu_llm.static_programs import StaticPrograms, load_variant
+from npu_llm.verification import Verify
+from npu_llm.verified_loading import verify_step, verify_variant
 from npu_runtime import layer_recording
 
 __all__ = [
@@ -45,9 +48,6 @@ __all__ = [
     "surroundings",
 ]
 
-# Slots of the largest static cache where a model sets no bound.
-_LONGEST = 4096
-
 
 @dataclass(frozen=True)
 class LoadReport:
@@ -59,6 +59,7 @@ class LoadReport:
         build_time_s: seconds for reading the files, tracing, lowering and saving; 0 from the cache.
         compile_time_s: seconds for compiling, or for importing the compiled form.
         device: what serves as npu, as OpenVINO calls it.
+        verification: what came of comparing the program, or that of one token, with torch.
         compiled_because: why an exported folder's own compiled form did not serve; None where it
             did, or where there is none.
     """
@@ -68,6 +69,7 @@ class LoadReport:
     build_time_s: float
     compile_time_s: float
     device: str
+    verification: Verdict
     compiled_because: str | None = None
 
 
@@ -93,6 +95,7 @@ def prepare(
     pipeline: PipelineName,
     max_context: int | None = None,
     kv_cache: KvCache | None = None,
+    verify: Verify = "first",
     cache_dir: Path | None = None,
     gguf_file: str | None = None,
     trust_remote_code: bool = False,
@@ -107,6 +110,7 @@ def prepare(
         pipeline: which one is to run it.
         max_context: tokens that prompt and answer may have; what the model was made for by default.
         kv_cache: what keys and values are kept as; None for what the arithmetic is done in.
+        verify: when programs are compared with torch; see npu_llm.verification.
         cache_dir: the compile cache; that of the settings by default.
         gguf_file: which GGUF file of a folder.
         trust_remote_code: whether model code inside the checkpoint may run.
@@ -117,6 +121,7 @@ def prepare(
         MemoryNeedError: [memory-need] when it does not fit.
         CacheError: [disk-need] when the cache has no room for it.
         OptionError: [max-context], [static-kv-cache], see check_context and check_kv_cache.
+        WrongResultError: [wrong-result] when the program computes something else than torch.
     """
     check_kv_cache(kv_cache, pipeline)
     progress = Progress(on_progress)
@@ -152,13 +157,14 @@ def prepare(
     build_time_s = 0.0 if found else time.perf_counter() - started
     with progress.stage("compile"):
         entry = replace(entry, max_context=max_context, kv_cache=kv_cache)
-        loaded = load_pipeline(entry, entry.compiled)
+        loaded = load_pipeline(entry, entry.compiled, verify=verify)
     report = LoadReport(
         from_cache=found and loaded.program.loaded_from_cache,
         entry_from_cache=found,
         build_time_s=build_time_s,
         compile_time_s=loaded.program.compile_time_s,
         device=loaded.program.device,
+        verification=loaded.verdict,
     )
     return Prepared(entry, loaded, report)
 
@@ -194,10 +200,14 @@ def check_kv_cache(kv_cache: KvCache | None, pipeline: PipelineName) -> None:
         )
 
 
-def load_pipeline(entry: Entry, form: CompiledForm) -> Pipeline:
+def load_pipeline(entry: Entry, form: CompiledForm, *, verify: Verify = "first") -> Pipeline:
     """Loads an entry's programs; compiles them where the compiled form is absent or does not fit.
 
-    Of a static pipeline the program for one token is loaded, the others when they are needed.
+    Of a static pipeline the program for one token is loaded, the others when they are needed. Each
+    is compared with torch as `verify` says, see npu_llm.verification.
+
+    Raises:
+        WrongResultError: [wrong-result] when a program computes something else than torch.
     """
     options = compile_options(entry.precision, entry.kv_cache)
     if layer_recording.is_wanted():
@@ -205,23 +215,34 @@ def load_pipeline(entry: Entry, form: CompiledForm) -> Pipeline:
     layout = entry.static_layout
     if layout is not None:
         load = load_variant(entry.name, options)
-        programs = StaticPrograms(entry.model_path, layout, form.folder / VARIANTS, load)
-        sizes = StaticSizes(entry.context_length or _LONGEST)
+        programs = StaticPrograms(
+            entry.model_path,
+            layout,
+            form.folder / VARIANTS,
+            load,
+            verify=verify_variant(entry, layout, verify),
+        )
+        sizes = StaticSizes(entry.context_length or LONGEST)
         pipeline = StaticPipeline(programs, sizes, entry.relocation)
         assert pipeline.program.inputs, "loading it now shows here what keeps it from running"
         return pipeline
-    form.clear_unless_sound()
-    with fixed_path(entry.folder) as folder:
-        program = npu_runtime.load_program(
-            folder / entry.model_path.name,
-            name=entry.name,
-            # The compiled form without the weights, which stay mapped from the IR's own file.
-            options={**options, "CACHE_MODE": "OPTIMIZE_SIZE"},
-            cache_dir=form.blobs,
-        )
-    if not program.loaded_from_cache:
-        form.record()
-    return DynamicPipeline(program, entry.relocation)
+
+    def load_amended(amendments: Mapping[str, str]) -> npu_runtime.Program:
+        form.clear_unless_sound()
+        with fixed_path(entry.folder) as folder:
+            program = npu_runtime.load_program(
+                folder / entry.model_path.name,
+                name=entry.name,
+                # The compiled form without the weights, which stay mapped from the IR's own file.
+                options={**options, **amendments, "CACHE_MODE": "OPTIMIZE_SIZE"},
+                cache_dir=form.blobs,
+            )
+        if not program.loaded_from_cache:
+            form.record()
+        return program
+
+    program, verdict = verify_step(entry, load_amended, form.folder, verify)
+    return DynamicPipeline(program, entry.relocation, verdict)
 
 
 def surroundings() -> dict[str, Any]:
@@ -292,6 +313,7 @@ def fill_entry(
         progress=progress,
         weights=weights,
         compression=compression or Compression(),
+        context=_context_length(model.config),
         tokenizer=tokenizer,
     )
     (folder / "about.json").write_text(json.dumps(about))

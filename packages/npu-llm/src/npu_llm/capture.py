@@ -24,8 +24,9 @@ from torch.fx.experimental.symbolic_shapes import (
     ShapeEnv,
     StatelessSymbolicContext,
 )
-from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
+from transformers.cache_utils import Cache, DynamicLayer
 
+from npu_llm.cache_facts import LayerCache, cache_layers
 from npu_llm.capture_origins import noted_modules
 from npu_llm.errors import CaptureError
 from npu_llm.older_transformers import as_in_newer
@@ -35,16 +36,6 @@ __all__ = ["CapturedStep", "LayerCache", "capture_step"]
 # Stand-ins for the symbolic sizes. No model has a dimension of one of these, so that a size that
 # torch fixed by comparing it with one of the model's own shows up at once.
 _BATCH, _TOKENS, _PAST, _KEPT = 11, 13, 17, 5
-
-
-@dataclass(frozen=True)
-class LayerCache:
-    """The cache of one layer: keys (batch, key_heads, length, key_dim), values alike."""
-
-    key_heads: int
-    key_dim: int
-    value_heads: int
-    value_dim: int
 
 
 @dataclass(frozen=True)
@@ -102,7 +93,7 @@ def capture_step(
             when it cannot be traced.
     """
     accepted = set(inspect.signature(model.forward).parameters)
-    layers = _cache_layers(model)
+    layers = cache_layers(model)
     names = ["input_ids", "attention_mask", "position_ids", "logits_to_keep"]
     inputs = tuple(name for name in names if name != "position_ids" or name in accepted)
     environment = ShapeEnv()
@@ -134,30 +125,6 @@ def capture_step(
     config: Any = model.config
     vocabulary = int(config.get_text_config().vocab_size)
     return CapturedStep(graph_module, inputs, layers, vocabulary, limits)
-
-
-def _cache_layers(model: torch.nn.Module) -> tuple[LayerCache, ...]:
-    """Runs one token eagerly to see what the model caches."""
-    cache = DynamicCache()
-    with torch.no_grad():
-        output = model(
-            input_ids=torch.zeros(1, 1, dtype=torch.int64), past_key_values=cache, use_cache=True
-        )
-    kept = getattr(output, "past_key_values", None)
-    layers = getattr(kept, "layers", None) or []
-    plain = bool(layers) and all(type(layer) is DynamicLayer for layer in layers)
-    if not plain or any(layer.keys is None or layer.keys.dim() != 4 for layer in layers):
-        raise CaptureError(
-            f"{type(model).__name__}: its cache must be keys and values for each layer; got "
-            f"{type(kept).__name__}. Recurrent and hybrid models cannot run here yet.",
-            code="unsupported-cache",
-        )
-    return tuple(
-        LayerCache(
-            layer.keys.shape[1], layer.keys.shape[3], layer.values.shape[1], layer.values.shape[3]
-        )
-        for layer in layers
-    )
 
 
 def _examples(

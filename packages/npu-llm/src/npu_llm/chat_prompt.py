@@ -11,7 +11,9 @@ from typing import Any
 import torch
 from jinja2 import TemplateError
 
+from npu_llm.chat_template import bounded_templates
 from npu_llm.errors import OptionError
+from npu_llm.unicode_text import check_text
 
 __all__ = ["Message", "common_length", "encode_chat"]
 
@@ -38,19 +40,23 @@ def encode_chat(
         input_ids and attention_mask, each (1, tokens) int64.
 
     Raises:
-        OptionError: [chat-template] when the template refuses the messages.
+        OptionError: [chat-template] when the template refuses the messages, [template-limit] when
+            it takes too long or too much memory, [text-encoding] for a text that is not Unicode.
     """
+    for message in messages:
+        check_text("messages", str(message.get("content")))
     if getattr(tokenizer, "chat_template", None):
         try:
-            encoded = tokenizer.apply_chat_template(
-                [dict(message) for message in messages],
-                tools=None if tools is None else list(tools),
-                add_generation_prompt=True,
-                return_tensors="pt",
-                return_dict=True,
-                **(template_options or {}),
-            )
-        except TemplateError as failure:
+            with bounded_templates():
+                encoded = tokenizer.apply_chat_template(
+                    [dict(message) for message in messages],
+                    tools=None if tools is None else list(tools),
+                    add_generation_prompt=True,
+                    return_tensors="pt",
+                    return_dict=True,
+                    **(template_options or {}),
+                )
+        except (TemplateError, RecursionError) as failure:
             roles = ", ".join(str(message.get("role")) for message in messages)
             raise OptionError(
                 f"messages: must be what the model's chat template takes; got the roles {roles}, "

@@ -22,6 +22,7 @@ from npu_llm.read_tokens import ReadTokens
 from npu_llm.reply import Finish, Reply, ReplyStream
 from npu_llm.session_file import ModelIdentity, SavedSession, read_session, write_session
 from npu_llm.stop_request import InterruptGuard, StopWhenSet
+from npu_runtime.public_calls import public_call
 
 if TYPE_CHECKING:
     from npu_llm.model import NPUModelForCausalLM
@@ -52,6 +53,7 @@ class ChatSession:
         last_reply: the latest answer; None before the first.
     """
 
+    @public_call
     def __init__(
         self,
         model: NPUModelForCausalLM,
@@ -137,6 +139,7 @@ class ChatSession:
         with self._claimed():
             self._messages.append(_as_message(message))
 
+    @public_call
     def edit(self, index: int, text: str) -> None:
         """Changes what a message says; the messages around it stay.
 
@@ -258,6 +261,7 @@ class ChatSession:
             write_session(Path(path), saved)
 
     @classmethod
+    @public_call
     def restore(cls, model: NPUModelForCausalLM, path: str | Path, **options: Any) -> ChatSession:
         """Reads what `save` wrote, and takes the conversation up where it was.
 
@@ -340,6 +344,7 @@ class ChatSession:
             tokens_per_s=recorder.tokens_per_s,
             finish="cancelled" if is_stopped else self._finish(len(prompt), recorder, options),
             dropped_messages=dropped,
+            verification=str(self._model.verification),
         )
 
     def _options(self, generation: Mapping[str, Any]) -> dict[str, Any]:

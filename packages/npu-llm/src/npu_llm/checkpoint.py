@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import difflib
 import functools
+import pickle
 import struct
 import threading
+import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import metadata
@@ -16,6 +18,7 @@ from typing import Any
 
 import gguf
 import torch
+from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, modeling_gguf_pytorch_utils
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
@@ -40,7 +43,10 @@ _gguf_lock = threading.RLock()
 _STORED = {"BF16": torch.bfloat16, "F16": torch.float16}
 
 # What transformers and its readers raise for files that they cannot make sense of.
-_READ_FAILURES = (OSError, ValueError, KeyError, RuntimeError, TypeError, struct.error)
+_READ_FAILURES = (
+    OSError, ValueError, KeyError, RuntimeError, TypeError, EOFError, struct.error,
+    pickle.UnpicklingError, SafetensorError, zipfile.BadZipFile,
+)  # fmt: skip
 
 
 def load_model(
@@ -64,7 +70,8 @@ def load_model(
 
     Raises:
         ModelError: [model-unreadable] when transformers cannot load it, [weights-missing] when the
-            files lack some of its weights, [unknown-architecture] for one that it does not have.
+            files lack some of its weights, [weights-shape] when they have some of another shape,
+            [unknown-architecture] for one that it does not have.
     """
     dtype = _stored_dtype(source)
     arguments: dict[str, Any] = {"dtype": dtype, "trust_remote_code": trust_remote_code}
@@ -75,10 +82,21 @@ def load_model(
     try:
         with _gguf_progress(on_progress):
             model, info = AutoModelForCausalLM.from_pretrained(
-                str(source.folder), output_loading_info=True, **arguments
+                str(source.folder),
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,  # they are named below
+                **arguments,
             )
     except _READ_FAILURES as failure:
         raise _unreadable(source, "the model", failure) from failure
+    if unfit := sorted(info["mismatched_keys"]):
+        name, given, wanted = unfit[0]
+        raise ModelError(
+            f"{source.path}: the weights' shapes must be those that config.json asks for; "
+            f"{len(unfit)} are not, such as {name}: got {list(given)} instead of {list(wanted)}. "
+            "Get weights and config.json of one model.",
+            code="weights-shape",
+        )
     if missing := sorted(info["missing_keys"]):
         # transformers would go on with random numbers in their place.
         raise ModelError(

@@ -10,6 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from npu_command.setting_values import read_folder
+from npu_llm.errors import OptionError
+
 __all__ = ["Settings", "read_settings"]
 
 
@@ -30,11 +33,14 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
     Args:
         environment: variables; those of the process by default. `NPU_LLM_CACHE_DIR` names the
             cache directory, else it is `npu-llm` in `XDG_CACHE_HOME`, else in `~/.cache`.
+
+    Raises:
+        OptionError: [bad-setting] when NPU_LLM_CACHE_DIR is a file.
     """
     variables = os.environ if environment is None else environment
-    named = variables.get("NPU_LLM_CACHE_DIR")
-    if named:
-        return Settings(cache_dir=Path(named).expanduser())
+    named = read_folder(variables, "NPU_LLM_CACHE_DIR", error=OptionError)
+    if named is not None:
+        return Settings(cache_dir=named)
     base = variables.get("XDG_CACHE_HOME")
     parent = Path(base) if base else Path.home() / ".cache"
     return Settings(cache_dir=parent / "npu-llm")

@@ -22,14 +22,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from npu_command.interrupt import removed_at_interrupt
+from npu_compiler.blob_files import AMENDMENTS
 from npu_llm.errors import CacheError
 from npu_llm.precision import PRECISIONS, KvCache, Precision
 from npu_llm.slots import Relocation
 from npu_llm.static_layout import StaticLayout
+from npu_llm.verification import VERDICT
 
 __all__ = [
     "MANIFEST",
     "ORIGINS",
+    "REFERENCE",
     "VARIANTS",
     "CompileCache",
     "CompiledForm",
@@ -42,6 +46,7 @@ __all__ = [
 _logger = logging.getLogger(__name__)
 MANIFEST = "entry.json"
 ORIGINS = "origins.json"  # which modules and lines the program's calls come from
+REFERENCE = "reference.safetensors"  # what torch computes for a few tokens
 _BLOBS = "blob"
 VARIANTS = "variants"  # programs of fixed sizes, which check themselves: npu_llm.static_programs
 _BLOB_MANIFEST = "blob.json"
@@ -141,6 +146,11 @@ class Entry:
     def model_path(self) -> Path:
         """The program's IR."""
         return self.folder / "step.xml"
+
+    @property
+    def reference_path(self) -> Path:
+        """What torch computes for a few tokens; absent where nothing was kept of it."""
+        return self.folder / REFERENCE
 
     @property
     def origins(self) -> dict[str, tuple[str, str]]:
@@ -243,8 +253,9 @@ def draft(target: Path) -> Iterator[Path]:
     except OSError as failure:
         raise _unwritable(root, failure) from failure
     try:
-        yield folder
-        _commit(folder, target)
+        with removed_at_interrupt(folder):
+            yield folder
+            _commit(folder, target)
     except OSError as failure:
         raise _unwritable(root, failure) from failure
     finally:
@@ -277,7 +288,8 @@ def _commit(folder: Path, target: Path) -> None:
     records = {
         name: record
         for name, record in _records(folder).items()
-        if name != _BLOB_MANIFEST and not name.startswith((f"{_BLOBS}/", f"{VARIANTS}/"))
+        if name not in (_BLOB_MANIFEST, VERDICT, AMENDMENTS)
+        and not name.startswith((f"{_BLOBS}/", f"{VARIANTS}/"))
     }
     content = {"format": _FORMAT, "about": about, "files": records}
     _write_text(folder / MANIFEST, json.dumps(content, indent=1))

@@ -16,6 +16,7 @@ import torch
 
 from npu_compiler.quantize import perplexity
 from npu_llm.errors import OptionError
+from npu_runtime.public_calls import public_call
 
 __all__ = ["EvaluationResult", "default_text", "evaluate", "read_text"]
 
@@ -48,6 +49,7 @@ class EvaluationResult:
         return self.perplexity / exact.perplexity - 1
 
 
+@public_call
 def evaluate(
     model: Any, text: str, *, window: int = 256, stride: int | None = None
 ) -> EvaluationResult:
@@ -63,8 +65,15 @@ def evaluate(
 
     Raises:
         OptionError: [eval-text] for a text that is shorter than a window, a window of less than 2
-            tokens or of more than the model's context, or a stride that is not from 1 to window.
+            tokens or of more than the model's context, or a stride that is not from 1 to window;
+            [foreign-model] for a model without its tokenizer.
     """
+    if getattr(model, "tokenizer", None) is None:
+        raise OptionError(
+            "model: must be one that npu_llm.load gave, with its tokenizer; got a "
+            f"{type(model).__name__} without one. Load it from a folder that holds the tokenizer.",
+            code="foreign-model",
+        )
     step = window if stride is None else stride
     tokens = model.tokenizer(text, return_tensors="pt", verbose=False)["input_ids"][0]
     bound = model.context_length
@@ -94,6 +103,7 @@ def default_text() -> str:
     return (resources.files("npu_llm") / "evaluation.txt").read_text(encoding="utf-8")
 
 
+@public_call
 def read_text(file: Path) -> str:
     """Reads a text in UTF-8.
 

@@ -35,6 +35,7 @@ from npu_llm.pipelines import PipelineName, choose_pipeline
 from npu_llm.precision import KvCache, Precision, compile_options, parse_precision
 from npu_llm.progress import Progress, ProgressListener
 from npu_llm.source import find_source
+from npu_llm.verification import Verify, parse_verify
 
 if TYPE_CHECKING:
     import torch
@@ -54,6 +55,7 @@ def export(
     symmetric: bool = False,
     data: str | os.PathLike[str] | None = None,
     pipeline: str | None = None,
+    verify: str = "first",
     gguf_file: str | None = None,
     trust_remote_code: bool = False,
     on_progress: ProgressListener | None = None,
@@ -72,6 +74,8 @@ def export(
         symmetric: without zero points; for int8 and int4.
         data: a text file by which int4 weights are rounded (GPTQ); None for the nearest values.
         pipeline: "dynamic" or "static"; by default what suits this device.
+        verify: "off" to leave out the comparison of the program with torch; what torch computes for
+            a few tokens is in the folder all the same, for machines that compile it again.
         gguf_file: which GGUF file of a folder.
         trust_remote_code: whether model code inside the checkpoint may run.
         on_progress: called with a stage and the share of it that is done.
@@ -80,12 +84,14 @@ def export(
         The folder.
 
     Raises:
-        OptionError: [unknown-dtype], [unknown-pipeline], [group-size], [quantize-text], or
-            [output-exists] for a folder that holds something.
+        OptionError: [unknown-dtype], [unknown-pipeline], [unknown-verify], [group-size],
+            [quantize-text], or [output-exists] for a folder that holds something.
+        WrongResultError: [wrong-result] when the program computes something else than torch.
         ModelError, CaptureError, CacheError, MemoryNeedError: as from_pretrained does.
     """
     precision = parse_precision(dtype)
     chosen = choose_pipeline(pipeline, npu_runtime.device_info().device)
+    when = parse_verify(verify)
     text = None if data is None else Path(data)
     compression = Compression(group_size=group_size, symmetric=symmetric, text=text)
     target = Path(output).expanduser().absolute()
@@ -105,7 +111,7 @@ def export(
         about |= {"made_with": _made_with(Entry(folder, about))}
         (folder / "about.json").write_text(json.dumps(about))
         with progress.stage("compile"):
-            load_pipeline(Entry(folder, about), CompiledForm(folder))
+            load_pipeline(Entry(folder, about), CompiledForm(folder), verify=when)
     return target
 
 
@@ -141,6 +147,7 @@ def prepare_exported(
     pipeline: PipelineName | None = None,
     max_context: int | None = None,
     kv_cache: KvCache | None = None,
+    verify: Verify = "first",
     cache_dir: Path | None = None,
     on_progress: ProgressListener | None = None,
 ) -> Prepared:
@@ -152,6 +159,7 @@ def prepare_exported(
         pipeline: what a user asked for; None for that of the folder.
         max_context: tokens that prompt and answer may have.
         kv_cache: what keys and values are kept as; None for what the arithmetic is done in.
+        verify: when programs are compared with torch; see npu_llm.verification.
         cache_dir: where another compiled form is kept, should the folder's not serve.
         on_progress: see npu_llm.progress.
 
@@ -160,6 +168,7 @@ def prepare_exported(
         OptionError: [exported-dtype] when the precision is not that of the folder, [max-context],
             [static-kv-cache].
         MemoryNeedError: [memory-need] when it does not fit.
+        WrongResultError: [wrong-result] when a program computes something else than torch.
     """
     progress = Progress(on_progress)
     with progress.stage("check"):
@@ -190,7 +199,7 @@ def prepare_exported(
         cache = CompileCache(cache_dir or read_settings().cache_dir)
         form = cache.compiled_form(_form_key(entry))
     with progress.stage("compile"):
-        loaded = load_pipeline(entry, form)
+        loaded = load_pipeline(entry, form, verify=verify)
     program = loaded.program
     report = LoadReport(
         from_cache=program.loaded_from_cache,
@@ -198,6 +207,7 @@ def prepare_exported(
         build_time_s=0.0,
         compile_time_s=program.compile_time_s,
         device=program.device,
+        verification=loaded.verdict,
         compiled_because=reason,
     )
     return Prepared(entry, loaded, report)

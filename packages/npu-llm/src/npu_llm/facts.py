@@ -25,6 +25,8 @@ _LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
 _HIDDEN = ("hidden_size", "n_embd", "d_model")
 _HEADS = ("num_attention_heads", "n_head", "num_heads", "n_heads")
 _MAPPED = {"F32", "BF16", "F16"}
+# Files that hold weights of some program, and that transformers does not look for.
+_OTHER_WEIGHTS = {".bin", ".ckpt", ".h5", ".msgpack", ".onnx", ".pkl", ".pt", ".pth"}
 _FLOAT_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
@@ -76,13 +78,17 @@ def read_facts(source: ModelSource) -> ModelFacts:
         source: a checkpoint folder or a GGUF file.
 
     Raises:
-        ModelError: [config-unreadable] for a config.json that is none, and whatever the checks of
+        ModelError: [config-unreadable] for a config.json that is none, [weights-missing] for a
+            folder without weights that transformers loads, and whatever the checks of
             the weights' headers raise, see npu_llm.safetensors_check and npu_llm.gguf_check.
     """
     if source.gguf_file is not None:
         return _from_gguf(read_gguf_header(source.path), source.path)
     config = read_config(source.folder)
     tensors = read_folder_headers(source.folder)
+    loaded = ("*.safetensors", "pytorch_model*.bin")
+    if not tensors and not any(any(source.folder.glob(names)) for names in loaded):
+        raise _without_weights(source.folder)
     return _from_config(config, tensors.values(), source.folder)
 
 
@@ -100,6 +106,16 @@ def read_config(folder: Path) -> dict[str, Any]:
     if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
         raise _unreadable(path, "it names no model_type")
     return config
+
+
+def _without_weights(folder: Path) -> ModelError:
+    other = sorted(file.name for file in folder.iterdir() if file.suffix in _OTHER_WEIGHTS)
+    return ModelError(
+        f"{folder}: a model's weights must be model.safetensors, or an index and the files that it "
+        f"names; got {', '.join(other[:3]) or 'none'}. Get them in that format, or write them in "
+        "it with save_pretrained.",
+        code="weights-missing",
+    )
 
 
 def _unreadable(path: Path, reason: str) -> ModelError:

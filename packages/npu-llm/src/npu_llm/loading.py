@@ -20,6 +20,7 @@ from npu_llm.exported import is_exported, prepare_exported
 from npu_llm.pipelines import choose_pipeline
 from npu_llm.precision import parse_kv_cache, parse_precision
 from npu_llm.progress import ProgressListener
+from npu_llm.verification import parse_verify
 
 if TYPE_CHECKING:
     from npu_llm.model import NPUModelForCausalLM
@@ -58,6 +59,7 @@ def make_ready(
     max_context: int | None = None,
     pipeline: str | None = None,
     kv_cache: str | None = None,
+    verify: str = "first",
     device: str | torch.device | None = None,
     cache_dir: str | Path | None = None,
     gguf_file: str | None = None,
@@ -69,6 +71,7 @@ def make_ready(
     """Makes a model ready to run; arguments and errors are those of from_pretrained."""
     precision = parse_precision(dtype)
     kept_as = parse_kv_cache(kv_cache)
+    when = parse_verify(verify)
     if device is not None and torch.device(device).type != "npu":
         raise OptionError(
             f"device: the model runs on npu; got {device!r}. Leave it away, and choose what "
@@ -85,6 +88,7 @@ def make_ready(
             pipeline=None if pipeline in (None, "auto") else chosen,
             max_context=max_context,
             kv_cache=kept_as,
+            verify=when,
             cache_dir=cache,
             on_progress=on_progress,
         )
@@ -95,6 +99,7 @@ def make_ready(
         pipeline=chosen,
         max_context=max_context,
         kv_cache=kept_as,
+        verify=when,
         cache_dir=cache,
         gguf_file=gguf_file,
         trust_remote_code=trust_remote_code,

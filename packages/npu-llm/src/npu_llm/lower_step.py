@@ -19,16 +19,18 @@ from npu_compiler.lowering import lower, node_origins
 from npu_compiler.stateful import StateVariable, make_stateful
 from npu_llm.capture import CapturedStep, capture_step
 from npu_llm.compression import Compression, compress, compress_by_text
-from npu_llm.entry import ORIGINS
+from npu_llm.eager_weights import CompressedWeights, Rounding
+from npu_llm.entry import ORIGINS, REFERENCE
 from npu_llm.errors import CaptureError
 from npu_llm.functional import make_functional
 from npu_llm.pipelines import PipelineName
-from npu_llm.precision import Precision, cache_dtype
+from npu_llm.precision import Precision, cache_dtype, rounding_of
 from npu_llm.progress import Progress
 from npu_llm.relocation import relocate
 from npu_llm.slots import Relocation
 from npu_llm.static_step import make_static
 from npu_llm.streamed import StreamedWeights
+from npu_llm.torch_reference import compute_reference
 
 __all__ = ["save_step"]
 
@@ -47,18 +49,21 @@ def save_step(
     progress: Progress,
     weights: StreamedWeights,
     compression: Compression,
+    context: int | None,
     tokenizer: Any | None = None,
 ) -> dict[str, Any]:
     """Captures a model's step and saves it as IR: `path` and the weights beside it.
 
     Args:
         model: a decoder-only transformers model in float32, on cpu.
-        path: the .xml file to write; where its calls come from goes into a file beside it.
+        path: the .xml file to write; where its calls come from and what torch computes for a few
+            tokens go into files beside it.
         precision: how to store the weights.
         pipeline: which one the model is for.
         progress: where to report.
         weights: what the model's parameters hold.
         compression: how weights of few bits are made.
+        context: tokens that the model was made for; None where nothing sets a bound.
         tokenizer: the model's, where weights are rounded by a text.
 
     Returns:
@@ -88,6 +93,7 @@ def save_step(
             about["static"] = make_static(captured, _static_dtype(precision, compression)).as_dict()
         lowered = lower(captured.graph_module, name=type(model).__name__).model
         _name_ports(lowered, captured)
+    integers = CompressedWeights(lowered) if precision.weights in ("int8", "int4") else None
     if precision.weights == "int4" and compression.text is not None:
         with progress.stage("compress"):
             weights.fill()
@@ -97,6 +103,13 @@ def save_step(
     if precision.weights in ("int8", "int4"):
         with progress.stage("compress"):
             compress(lowered, precision, compression, weights)
+    with progress.stage("reference"):
+        if integers is not None:
+            integers.find(lowered)
+        rounding = Rounding(rounding_of(precision), precision.activation_group)
+        compute_reference(
+            model, weights, compressed=integers, rounding=rounding, context=context
+        ).write(path.with_name(REFERENCE))
     origins = node_origins(captured.graph_module.graph)
     path.with_name(ORIGINS).write_text(json.dumps(origins))
     with progress.stage("save"):

@@ -16,6 +16,7 @@ from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 from transformers.generation import GenerationMixin
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
+from npu_compiler.verification.verdict import Verdict
 from npu_llm.build import LoadReport, Prepared
 from npu_llm.decoding import can_decode, decode
 from npu_llm.entry import Entry
@@ -26,8 +27,9 @@ from npu_llm.pipelines import Pipeline, PipelineName
 from npu_llm.precision import KvCache, Precision
 from npu_llm.progress import ProgressListener
 from npu_llm.step_cache import StepCache
-from npu_llm.step_inputs import step_inputs
+from npu_llm.step_inputs import check_prompt, step_inputs
 from npu_runtime import observe
+from npu_runtime.public_calls import public_call
 
 __all__ = ["NPUModelForCausalLM"]
 
@@ -89,6 +91,7 @@ class NPUModelForCausalLM(GenerationMixin):  # type: ignore[misc]
         max_context: int | None = None,
         pipeline: str | None = None,
         kv_cache: str | None = None,
+        verify: str = "first",
         device: str | torch.device | None = None,
         cache_dir: str | Path | None = None,
         gguf_file: str | None = None,
@@ -110,6 +113,8 @@ class NPUModelForCausalLM(GenerationMixin):  # type: ignore[misc]
                 as NPUs want them; by default what suits the device.
             kv_cache: "u8" to keep keys and values in 8 bits, each token's of a head with a scale
                 of its own, in the dynamic pipeline; by default what the arithmetic is done in.
+            verify: "first" to compare each program with torch once, before anybody gets a token of
+                it; "always" to do so at each start; "off" not to.
             device: None or "npu".
             cache_dir: where compiled models are kept; see npu_llm.config for the default.
             gguf_file: which GGUF file of a folder.
@@ -126,6 +131,7 @@ class NPUModelForCausalLM(GenerationMixin):  # type: ignore[misc]
                 device, a max_context that the model was not made for, or a kv_cache that the
                 pipeline does not have.
             CaptureError: when the architecture cannot run here.
+            npu_compiler.errors.WrongResultError: when a program computes something else than torch.
             npu_runtime.errors.DeviceError: when the device asked for by NPU_DEVICE is absent.
         """
         ready = make_ready(
@@ -134,6 +140,7 @@ class NPUModelForCausalLM(GenerationMixin):  # type: ignore[misc]
             max_context=max_context,
             pipeline=pipeline,
             kv_cache=kv_cache,
+            verify=verify,
             device=device,
             cache_dir=cache_dir,
             gguf_file=gguf_file,
@@ -145,6 +152,7 @@ class NPUModelForCausalLM(GenerationMixin):  # type: ignore[misc]
         return cls.from_ready(ready)
 
     @classmethod
+    @public_call
     def from_ready(cls, ready: Prepared) -> NPUModelForCausalLM:
         """Makes the model of a program that npu_llm.loading has made ready."""
         return cls(ready.entry, ready.pipeline, ready.entry.precision, ready.report)
@@ -182,6 +190,11 @@ class NPUModelForCausalLM(GenerationMixin):  # type: ignore[misc]
     def pipeline(self) -> PipelineName:
         """How its steps run: "dynamic" or "static"."""
         return self._pipeline.name
+
+    @property
+    def verification(self) -> Verdict:
+        """What came of comparing its programs, those loaded so far, with torch."""
+        return self._pipeline.verdict
 
     @property
     def kv_cache(self) -> KvCache | None:
@@ -310,10 +323,21 @@ class NPUModelForCausalLM(GenerationMixin):  # type: ignore[misc]
 
     # Running
 
-    def generate(self, *args: Any, **kwargs: Any) -> Any:
-        """Generates as transformers does: all arguments and results are those of its `generate`."""
+    def generate(self, inputs: torch.Tensor | None = None, *args: Any, **kwargs: Any) -> Any:
+        """Generates as transformers does: all arguments and results are those of its `generate`.
+
+        Raises:
+            OptionError: [step-shape], [step-dtype] for tokens or a mask that do not fit, and what
+                forward raises.
+        """
+        self._check({}, kwargs.get("past_key_values"))
+        check_prompt(
+            kwargs.get("input_ids") if inputs is None else inputs,
+            kwargs.get("attention_mask"),
+            past=_length_of(kwargs.get("past_key_values")),
+        )
         with allow_host_tokens():
-            return super().generate(*args, **kwargs)
+            return super().generate(inputs, *args, **kwargs)
 
     def __call__(self, *args: Any, **kwargs: Any) -> CausalLMOutputWithPast:
         """The same as forward."""
@@ -405,3 +429,7 @@ class NPUModelForCausalLM(GenerationMixin):  # type: ignore[misc]
             bound = max(self.context_length, length + 1)
             generation_config.max_length = min(generation_config.max_length, bound)
         return generation_config
+
+
+def _length_of(cache: StepCache | None) -> int:
+    return 0 if cache is None else cache.get_seq_length()

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
+from npu_compiler.verification.verdict import Verdict
 from npu_llm.errors import OptionError
 from npu_llm.slots import Relocation
 from npu_llm.static_layout import StaticSizes, StepSizes
@@ -37,6 +38,10 @@ class Pipeline(Protocol):
     def program(self) -> Program:
         """The program of a step of one token."""
 
+    @property
+    def verdict(self) -> Verdict:
+        """What came of comparing its programs with torch."""
+
     def new_cache(self) -> StepCache:
         """An empty cache."""
 
@@ -48,10 +53,12 @@ class DynamicPipeline:
     Attributes:
         program: which holds the cache of each of its sessions.
         relocation: how it learns which slots count.
+        verdict: what came of comparing it with torch.
     """
 
     program: Program
     relocation: Relocation
+    verdict: Verdict
     name: PipelineName = "dynamic"
 
     def new_cache(self) -> SessionCache:
@@ -81,6 +88,11 @@ class StaticPipeline:
     def program(self) -> Program:
         """The program of a step of one token, on the smallest cache."""
         return self.programs.get(StepSizes(1, self.sizes.capacities[0], 1))
+
+    @property
+    def verdict(self) -> Verdict:
+        """The worst that came of comparing the programs so far with torch."""
+        return self.programs.verdict
 
     def new_cache(self) -> StaticCache:
         """An empty cache of the smallest capacity."""

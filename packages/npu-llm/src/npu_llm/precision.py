@@ -24,6 +24,7 @@ __all__ = [
     "compile_options",
     "parse_kv_cache",
     "parse_precision",
+    "rounding_of",
 ]
 
 
@@ -117,6 +118,16 @@ def compile_options(precision: Precision, kv_cache: KvCache | None = None) -> di
         dynamic_quantization_group_size=precision.activation_group,
         kv_cache=kv_cache,
     )
+
+
+def rounding_of(precision: Precision) -> torch.dtype:
+    """To what the results of a program are rounded on the device that serves, or its weights are.
+
+    Weights of 16 bits, and constants beside integers, are stored as float16 where they fit.
+    """
+    computed = cache_dtype(precision)
+    is_exact = computed is torch.float32 and precision.weights != "float32"
+    return torch.float16 if is_exact else computed
 
 
 def cache_dtype(precision: Precision) -> torch.dtype:

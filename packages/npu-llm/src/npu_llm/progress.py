@@ -32,13 +32,14 @@ class Stage:
 # In order. The shares are those of SmolLM2-135M from a GGUF file on 2 cores (2026-11-20).
 STAGES: tuple[Stage, ...] = (
     Stage("check", "checking the model's files", 1),
-    Stage("weights", "loading weights", 45),
+    Stage("weights", "loading weights", 43),
     Stage("tokenizer", "reading the tokenizer", 6),
     Stage("capture", "tracing one step", 23),
     Stage("lower", "lowering to a program", 2),
     Stage("compress", "compressing weights", 12),
+    Stage("reference", "computing a few tokens in torch", 1),
     Stage("save", "writing the compile cache", 5),
-    Stage("compile", "compiling for the device", 6),
+    Stage("compile", "compiling for the device", 7),
 )
 
 # Called with the stage and the share of it that is done, 0.0 to 1.0.

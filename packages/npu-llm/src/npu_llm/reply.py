@@ -32,6 +32,7 @@ class Reply:
         finish: "stop" at the model's own end or a stop string, "length" at the number of tokens
             asked for or the end of the context, "cancelled" when it was stopped.
         dropped_messages: how many of the oldest messages had to go to make room.
+        verification: what came of comparing the programs that answered with torch, in words.
     """
 
     text: str
@@ -42,6 +43,7 @@ class Reply:
     tokens_per_s: float | None
     finish: Finish
     dropped_messages: int = 0
+    verification: str = ""
 
 
 class ReplyStream:

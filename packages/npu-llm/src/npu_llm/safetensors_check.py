@@ -21,6 +21,11 @@ _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
 # The format's own bound on the header.
 _MAX_HEADER_BYTES = 100_000_000
+# Bits of a number, by the format's names of dtypes; what it adds later is the reader's to check.
+_BITS = {
+    "BOOL": 8, "U8": 8, "I8": 8, "U16": 16, "I16": 16, "F16": 16, "BF16": 16, "U32": 32, "I32": 32,
+    "F32": 32, "U64": 64, "I64": 64, "F64": 64, "C64": 64, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -117,7 +122,14 @@ def _read_header(path: Path) -> list[TensorSpec]:
 def _spec(name: str, at: dict[str, Any]) -> TensorSpec:
     first, end = at["data_offsets"]
     shape = tuple(int(size) for size in at["shape"])
-    return TensorSpec(name, str(at["dtype"]), shape, int(end) - int(first))
+    spec = TensorSpec(name, str(at["dtype"]), shape, int(end) - int(first))
+    bits = _BITS.get(spec.dtype)
+    is_sound = first >= 0 and spec.size_bytes >= 0 and all(size >= 0 for size in shape)
+    if not is_sound or (bits is not None and spec.elements * bits != spec.size_bytes * 8):
+        raise ValueError(
+            f"{name} of shape {list(shape)} in {spec.dtype} cannot take {spec.size_bytes:,} bytes"
+        )
+    return spec
 
 
 def _truncated(path: Path, size: int, needed: int) -> ModelError:

@@ -9,15 +9,27 @@ costs.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 import torch
 
 from npu_llm.slots import KEY_POSITIONS, Relocation
 from npu_llm.static_layout import StaticLayout, StaticSizes, StepSizes
-from npu_llm.static_programs import StaticPrograms
 from npu_llm.step_cache import StepCache
+from npu_runtime import Program
 
-__all__ = ["StaticCache"]
+__all__ = ["StaticCache", "StepPrograms"]
+
+
+class StepPrograms(Protocol):
+    """The programs of a model by their sizes."""
+
+    @property
+    def layout(self) -> StaticLayout:
+        """Their ports."""
+
+    def get(self, sizes: StepSizes) -> Program:
+        """Returns the program for these sizes."""
 
 
 class _Row:
@@ -50,7 +62,7 @@ class StaticCache(StepCache):
     """The cache of one generation, in the host's memory."""
 
     def __init__(
-        self, programs: StaticPrograms, sizes: StaticSizes, *, relocation: Relocation
+        self, programs: StepPrograms, sizes: StaticSizes, *, relocation: Relocation
     ) -> None:
         """Makes an empty one.
 

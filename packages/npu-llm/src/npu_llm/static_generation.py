@@ -15,6 +15,7 @@ from npu_llm.decoding import tokens
 from npu_llm.errors import ContextError, OptionError
 from npu_llm.model import NPUModelForCausalLM
 from npu_llm.step_cache import StepCache
+from npu_llm.step_inputs import check_prompt
 
 __all__ = ["generate_with_static_shape", "warm_up_decoder_model"]
 
@@ -48,9 +49,11 @@ def generate_with_static_shape(
         ContextError: [context-overflow] when the prompt leaves no room for a token, or max_length
             is above the model's context.
         OptionError: [foreign-model] for a model of another class, [static-search] for beams and
-            other searches that give no token until they end.
+            other searches that give no token until they end, [step-shape] or [step-dtype] for
+            tokens or a mask that do not fit.
     """
     _check_model(model)
+    check_prompt(input_ids, attention_mask, past=0)
     length = input_ids.shape[-1]
     context = model.context_length
     if length >= max_length or (context is not None and max_length > context):

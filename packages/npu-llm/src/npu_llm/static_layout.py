@@ -14,7 +14,10 @@ import torch
 
 from npu_llm.errors import ContextError
 
-__all__ = ["CacheGroup", "StaticLayout", "StaticSizes", "StepSizes"]
+__all__ = ["LONGEST", "CacheGroup", "StaticLayout", "StaticSizes", "StepSizes"]
+
+# Slots of the largest cache where a model sets no bound.
+LONGEST = 4096
 
 
 @dataclass(frozen=True)

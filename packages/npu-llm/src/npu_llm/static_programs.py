@@ -6,6 +6,7 @@ text, and the weights' file is linked beside it, so that it is stored and mapped
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import shutil
@@ -17,19 +18,26 @@ from pathlib import Path
 
 import npu_runtime
 from npu_compiler.blob_files import check_blobs, record_blobs
+from npu_compiler.verification.verdict import Verdict
 from npu_llm.errors import CacheError
 from npu_llm.fixed_path import fixed_path
 from npu_llm.static_layout import StaticLayout, StepSizes
+from npu_llm.verification import Load
 from npu_runtime import Program
 
-__all__ = ["LoadVariant", "StaticPrograms", "load_variant", "write_variant"]
+__all__ = ["LoadVariant", "StaticPrograms", "VerifyVariant", "load_variant", "write_variant"]
 
-# Loads the model at a path, with the compiled form in a folder beside it.
-LoadVariant = Callable[[Path, Path], Program]
+# Loads the model at a path, with the compiled form in a folder beside it and further options of the
+# device's compiler.
+LoadVariant = Callable[[Path, Path, Mapping[str, str]], Program]
+# Given the sizes, what loads a program of them and its folder: the program, compared with torch.
+VerifyVariant = Callable[[StepSizes, Load, Path], tuple[Program, Verdict]]
 
 # Each keeps weights of its own in the form that the device wants: two for the capacity at hand, for
 # one token and for many, and two while it grows.
 _KEPT = 4
+# What a verdict can be, from good to bad; a wrong program is none of them, nobody gets it.
+_WORSE = ("right", "mended", "unsteady", "unchecked")
 _PARAMETER = re.compile(r'name="([^"]+)" type="Parameter"[^>]*>\s*<data shape="([^"]*)"')
 
 
@@ -40,7 +48,15 @@ class StaticPrograms:
         layout: their ports.
     """
 
-    def __init__(self, model: Path, layout: StaticLayout, folder: Path, load: LoadVariant) -> None:
+    def __init__(
+        self,
+        model: Path,
+        layout: StaticLayout,
+        folder: Path,
+        load: LoadVariant,
+        *,
+        verify: VerifyVariant | None = None,
+    ) -> None:
         """Names the model.
 
         Args:
@@ -48,19 +64,29 @@ class StaticPrograms:
             layout: what lower_step said of it.
             folder: where variants are kept.
             load: makes a program of a variant.
+            verify: sees to it that the program is right; None where nothing is compared.
         """
         self.layout = layout
         self._model = model
         self._folder = folder
         self._load = load
+        self._verify = verify or _unverified
+        self._verdicts: dict[StepSizes, Verdict] = {}
         self._programs: OrderedDict[StepSizes, Program] = OrderedDict()
         self._lock = threading.Lock()
         self.compiled = 0  # programs that were not on disk
+
+    @property
+    def verdict(self) -> Verdict:
+        """The worst of those on the programs that were loaded so far."""
+        return max(self._verdicts.values(), key=lambda verdict: _WORSE.index(verdict.status))
 
     def get(self, sizes: StepSizes) -> Program:
         """Returns the program for these sizes.
 
         Raises:
+            npu_compiler.errors.WrongResultError: [wrong-result] when it computes something else
+                than torch.
             npu_runtime.ProgramError: when the device refuses it.
             CacheError: [cache-unwritable] when it cannot be written.
         """
@@ -68,9 +94,9 @@ class StaticPrograms:
             program = self._programs.get(sizes)
             if program is None:
                 folder = self._folder / str(sizes)
-                program = self._load(
-                    write_variant(self._model, folder, self.layout, sizes), folder / "blob"
-                )
+                path = write_variant(self._model, folder, self.layout, sizes)
+                load = functools.partial(self._load, path, folder / "blob")
+                program, self._verdicts[sizes] = self._verify(sizes, load, folder)
                 self.compiled += not program.loaded_from_cache
                 self._programs[sizes] = program
             self._programs.move_to_end(sizes)
@@ -87,10 +113,10 @@ def load_variant(name: str, options: Mapping[str, str]) -> LoadVariant:
         options: of the device's compiler.
     """
 
-    def load(model: Path, blobs: Path) -> Program:
+    def load(model: Path, blobs: Path, amendments: Mapping[str, str]) -> Program:
         check_blobs(blobs)
         # The compiled form without the weights, which stay mapped from the model's own file.
-        settings = {**options, "CACHE_MODE": "OPTIMIZE_SIZE"}
+        settings = {**options, **amendments, "CACHE_MODE": "OPTIMIZE_SIZE"}
         with fixed_path(model.parent) as folder:
             program = npu_runtime.load_program(
                 folder / model.name, name=name, options=settings, cache_dir=blobs
@@ -130,6 +156,10 @@ def write_variant(model: Path, folder: Path, layout: StaticLayout, sizes: StepSi
     finally:
         shutil.rmtree(draft, ignore_errors=True)
     return path
+
+
+def _unverified(_: StepSizes, load: Load, __: Path) -> tuple[Program, Verdict]:
+    return load({}), Verdict("unchecked", "nothing was given to compare with")
 
 
 def _fixed(text: str, shapes: Mapping[str, tuple[int, ...]]) -> str:

@@ -6,11 +6,15 @@ that the checks stand here. Running the step is npu_llm.model's work.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from npu_llm.errors import OptionError
 
-__all__ = ["step_inputs"]
+__all__ = ["check_prompt", "step_inputs"]
+
+_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
 def step_inputs(
@@ -36,15 +40,11 @@ def step_inputs(
         vocabulary: token ids are below this.
 
     Raises:
-        OptionError: [step-shape] for a tensor of another shape, [token-range] for a token id that
-            the model does not have, [kept-range] for an index that is no token's.
+        OptionError: [step-shape] for a tensor of another shape, [step-dtype] for something else
+            than a tensor, or for token ids that are no whole numbers, [token-range] for a token id
+            that the model does not have, [kept-range] for an index that is no token's.
     """
-    if input_ids.dim() != 2 or input_ids.numel() == 0:
-        raise OptionError(
-            "input_ids: must have shape (batch, tokens) with at least one token; got "
-            f"{tuple(input_ids.shape)}. Give one row per sequence.",
-            code="step-shape",
-        )
+    _check_ids(input_ids)
     batch, tokens = input_ids.shape
     low, high = (int(bound) for bound in torch.aminmax(input_ids))
     if low < 0 or high >= vocabulary:
@@ -68,7 +68,52 @@ def step_inputs(
     }
 
 
-def _check_shape(name: str, tensor: torch.Tensor, shapes: list[tuple[int, int]]) -> None:
+def check_prompt(input_ids: Any, attention_mask: Any, *, past: int) -> None:
+    """Checks what a generation starts from, before transformers works with it.
+
+    Args:
+        input_ids: (batch, tokens); None for a start from nothing.
+        attention_mask: (batch, tokens), or (batch, past + tokens) of a cache that is continued.
+        past: tokens in the cache.
+
+    Raises:
+        OptionError: [step-shape] or [step-dtype], as step_inputs does.
+    """
+    if input_ids is None:
+        return
+    _check_ids(input_ids)
+    if attention_mask is not None:
+        batch, tokens = input_ids.shape
+        _check_shape("attention_mask", attention_mask, [(batch, tokens), (batch, past + tokens)])
+
+
+def _check_ids(input_ids: Any) -> None:
+    _check_tensor("input_ids", input_ids)
+    if input_ids.dim() != 2 or input_ids.numel() == 0:
+        raise OptionError(
+            "input_ids: must have shape (batch, tokens) with at least one token; got "
+            f"{tuple(input_ids.shape)}. Give one row per sequence.",
+            code="step-shape",
+        )
+    if input_ids.dtype not in _INTEGERS:
+        raise OptionError(
+            f"input_ids: must be whole numbers, the ids of tokens; got {input_ids.dtype}. Pass "
+            "what the tokenizer gave, or int64.",
+            code="step-dtype",
+        )
+
+
+def _check_tensor(name: str, value: Any) -> None:
+    if not isinstance(value, torch.Tensor):
+        raise OptionError(
+            f"{name}: must be a tensor; got {type(value).__name__}. Pass "
+            'tokenizer(..., return_tensors="pt"), or torch.tensor of it.',
+            code="step-dtype",
+        )
+
+
+def _check_shape(name: str, tensor: Any, shapes: list[tuple[int, int]]) -> None:
+    _check_tensor(name, tensor)
     if tuple(tensor.shape) not in shapes:
         raise OptionError(
             f"{name}: must have shape {shapes[0]}, for the cache's tokens and the new ones; got "

@@ -293,3 +293,12 @@ def test_ctrl_c_stops_the_answer_and_keeps_what_was_read(talkative, cache_dir):
     assert "(interrupted)" in text
     read, of = text.rsplit("(read ", 1)[1].split(" tokens")[0].split(" of ")
     assert int(read) < int(of)
+
+
+def test_input_that_is_no_utf_8_ends_the_chat_with_an_error(in_process, monkeypatch):
+    bytes_ = io.BytesIO(b"Hello \xff\n")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(bytes_, encoding="utf-8"))
+    code, out, err = in_process("chat")
+    assert (code, out) == (2, "")
+    assert "standard input: must be a text in UTF-8" in err
+    assert err.endswith("[text-encoding]\n")

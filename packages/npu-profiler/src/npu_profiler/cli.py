@@ -6,19 +6,16 @@ npu_runtime.commands, which comes with torch.
 """
 
 import importlib
-import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import NamedTuple
 
+from npu_command.endings import ENDINGS, EXIT_ERROR, end
+from npu_command.interrupt import as_exception, end_at_once, give_back
 from npu_profiler.errors import TraceError
 
 __all__ = ["SUBCOMMANDS", "Subcommand", "main"]
-
-EXIT_ERROR = 2
-# As a shell counts a process that a signal ended: 128 and the signal's number.
-EXIT_INTERRUPTED = 130
-EXIT_BROKEN_PIPE = 141
 
 
 class Subcommand(NamedTuple):
@@ -53,6 +50,8 @@ SUBCOMMANDS = {
 
 # These run programs of others, whose own interrupts and closed pipes are not ours to explain.
 _RUNS_PROGRAMS = {"trace"}
+# These have something to do when Ctrl-C comes: leave a job, a server, a command that they started.
+_TAKE_INTERRUPT = {"attach", "llm", "view"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -75,10 +74,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"npu-profiler: no command {name!r}.\n{_help()}", file=sys.stderr)
         return EXIT_ERROR
     try:
+        if argv is None:  # the process is this command
+            end_at_once(f"npu-profiler {name}")
         run = importlib.import_module(SUBCOMMANDS[name].module).main
         if name in _RUNS_PROGRAMS:
+            give_back()
             return int(run(words))
-        return _run(run, words)
+        with as_exception() if name in _TAKE_INTERRUPT else nullcontext():
+            return _run(run, words)
     except TraceError as error:
         print(f"npu-profiler: {error}", file=sys.stderr)
         return EXIT_ERROR
@@ -89,13 +92,8 @@ def _run(run: Callable[[Sequence[str]], int], words: Sequence[str]) -> int:
         code = run(words)
         sys.stdout.flush()  # here, where a reader that has gone is caught
         return code
-    except KeyboardInterrupt:
-        print("\nnpu-profiler: interrupted", file=sys.stderr)
-        return EXIT_INTERRUPTED
-    except BrokenPipeError:
-        # Python would try to flush standard output once more at its end, and fail loudly.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_BROKEN_PIPE
+    except ENDINGS as error:
+        return end("npu-profiler", error)
 
 
 def _help() -> str:

@@ -3,6 +3,7 @@
 A trace, which grows, is `trace_file.py`'s; tables of several files are `tables/files.py`'s.
 """
 
+import os
 import tempfile
 from pathlib import Path
 
@@ -23,7 +24,7 @@ def check_writable(name: str | Path, what: str) -> Path:
             itself a directory.
     """
     path = Path(name)
-    if path.is_dir():
+    if os.path.isdir(path):  # noqa: PTH112  # Path.is_dir raises for a name too long
         raise TraceError(
             f"{what}: must be a file; got the directory {path}. Name a file in it",
             "output-unwritable",
@@ -31,9 +32,10 @@ def check_writable(name: str | Path, what: str) -> Path:
     try:
         with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}."):
             pass
-    except OSError as error:
+    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
+        reason = getattr(error, "strerror", None) or error
         raise TraceError(
-            f"{what}: its directory must be there and writable; got {path} ({error.strerror}). "
+            f"{what}: its directory must be there and writable; got {str(path)!a} ({reason}). "
             "Name another",
             "output-unwritable",
         ) from None

@@ -5,6 +5,7 @@ Knows nothing of recording; the command that does both is in `commands/trace.py`
 
 import importlib.util
 import io
+import os
 import runpy
 import sys
 import types
@@ -37,8 +38,9 @@ class ScriptProgram:
             TraceError: [script-missing].
         """
         path = Path(name)
-        runnable = path / "__main__.py" if path.is_dir() else path
-        if not runnable.is_file():
+        # os.path takes any text, where Path raises for a name too long.
+        runnable = path / "__main__.py" if os.path.isdir(path) else path  # noqa: PTH112
+        if not os.path.isfile(runnable):  # noqa: PTH113
             raise TraceError(
                 f"script: must be a file; got {name}, which is not there. "
                 "Check the path, or use -m for a module",

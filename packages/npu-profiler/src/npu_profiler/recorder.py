@@ -83,11 +83,16 @@ class TraceOptions:
     program: str = ""
 
     def __post_init__(self) -> None:
+        """Refuses what is no count.
+
+        Raises:
+            TraceError: [trace-option].
+        """
         for name in ("layers_first", "layers_every", "warmup", "steps"):
             value = getattr(self, name)
-            if value < 0:
+            if not isinstance(value, int) or value < 0:
                 raise TraceError(
-                    f"trace: {name} must be 0 or more; got {value}. Pass a count", "trace-option"
+                    f"trace: {name} must be 0 or more; got {value!r}. Pass a count", "trace-option"
                 )
 
 
@@ -150,6 +155,12 @@ class Recording:
     """
 
     def __init__(self, path: Path, options: TraceOptions) -> None:
+        if not isinstance(path, Path) or not isinstance(options, TraceOptions):
+            raise TraceError(
+                "Recording: needs a pathlib.Path and TraceOptions; got "
+                f"{type(path).__name__} and {type(options).__name__}. npu_profiler.trace makes one",
+                "trace-option",
+            )
         self.path = path.absolute()  # the program may change the directory
         self.options = options
         self.summary: Summary | None = None

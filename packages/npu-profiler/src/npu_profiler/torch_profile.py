@@ -23,6 +23,7 @@ from npu_profiler.assemble import Assembler
 from npu_profiler.chrome import format_piece, format_tracks, new_flow_ids
 from npu_profiler.config import quiet_kineto
 from npu_profiler.device_events import DeviceEvents
+from npu_profiler.errors import TraceError
 from npu_profiler.module_calls import ModuleCall, ModuleCalls
 from npu_profiler.thread_names import ThreadNames
 from npu_profiler.timeline import Piece, Slice
@@ -125,8 +126,16 @@ class profile(torch.profiler.profile):  # torch's own name, to stand in its plac
         super().stop_trace()
 
     def stop(self) -> None:
-        """Ends the recording."""
-        super().stop()
+        """Ends the recording.
+
+        Raises:
+            TraceError: [trace-state] It was not begun.
+        """
+        try:
+            super().stop()
+        except AssertionError:  # torch's: a schedule without a window may end unbegun, others not
+            self._check_begun("ended")
+            raise
         if self._layers is not None:
             layer_recording.stop()
 
@@ -141,7 +150,9 @@ class profile(torch.profiler.profile):  # torch's own name, to stand in its plac
 
         Raises:
             OSError: It cannot be written.
+            TraceError: [trace-state] Nothing was recorded.
         """
+        self._check_begun("written")
         target = Path(path)
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as scratch:
             plain = Path(scratch) / "kineto.json"
@@ -151,6 +162,14 @@ class profile(torch.profiler.profile):  # torch's own name, to stand in its plac
                 sink.write(head)
                 sink.write(self._rows(base_ns))
                 shutil.copyfileobj(source, sink, _CHUNK)
+
+    def _check_begun(self, what: str) -> None:
+        if self.profiler is None:
+            raise TraceError(
+                f"profile: a recording must be begun before it is {what}; got none. Use it with "
+                "`with`, or call start() first",
+                "trace-state",
+            )
 
     def _rows(self, base_ns: int) -> bytes:
         """What torch does not know, as events that each end with a comma."""

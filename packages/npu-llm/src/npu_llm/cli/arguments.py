@@ -9,12 +9,16 @@ import argparse
 from pathlib import Path
 
 from npu_llm.precision import DEFAULT_PRECISION, KV_CACHES, PRECISIONS
+from npu_llm.verification import VERIFY
 
-__all__ = ["add_generation", "add_model", "positive"]
+__all__ = ["add_generation", "add_model", "add_verify", "positive"]
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
-    """Adds --model and how it runs: --dtype, --pipeline, --max-context, --kv-cache, --cache-dir."""
+    """Adds --model and how it runs.
+
+    That is --dtype, --pipeline, --max-context, --kv-cache, --verify and --cache-dir.
+    """
     parser.add_argument(
         "--model",
         metavar="PATH",
@@ -45,8 +49,20 @@ def add_model(parser: argparse.ArgumentParser) -> None:
         help=f"{', '.join(KV_CACHES)}, to keep keys and values in 8 bits (default: in what the "
         "arithmetic is done in)",
     )
+    add_verify(parser)
     parser.add_argument(
         "--cache-dir", metavar="DIR", type=Path, help="where compiled models are kept"
+    )
+
+
+def add_verify(parser: argparse.ArgumentParser) -> None:
+    """Adds --verify: when programs are compared with torch."""
+    parser.add_argument(
+        "--verify",
+        metavar="WHEN",
+        default="first",
+        help=f"when programs are compared with torch: {', '.join(VERIFY)} (default: first, once "
+        "for each, before it answers)",
     )
 
 

@@ -11,10 +11,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from npu_command.interrupt import as_exception
 from npu_llm.cli.arguments import add_generation, add_model
 from npu_llm.cli.display import Display
 from npu_llm.cli.lines import LineReader
-from npu_llm.errors import LlmError
+from npu_llm.errors import LlmError, OptionError
 
 if TYPE_CHECKING:
     from npu_llm.chat_session import ChatSession
@@ -69,14 +70,16 @@ def chat(options: argparse.Namespace) -> int:
     display = Display()
     history = (options.cache_dir or read_settings().cache_dir) / "chat-history"
     lines = LineReader(history)
-    talk = Chat(start(options, display), options, display, lines)
-    display.line("/help lists the commands.", style="dim")
-    try:
-        talk.run()
-    finally:
-        if options.session is not None:
-            talk.session.save(options.session)
-            display.line(f"saved in {options.session}", style="dim")
+    model = start(options, display)
+    with as_exception():  # from here on Ctrl-C stops an answer
+        talk = Chat(model, options, display, lines)
+        display.line("/help lists the commands.", style="dim")
+        try:
+            talk.run()
+        finally:
+            if options.session is not None:
+                talk.session.save(options.session)
+                display.line(f"saved in {options.session}", style="dim")
     return 0
 
 
@@ -124,6 +127,11 @@ class Chat:
                 text = self._lines.read()
             except KeyboardInterrupt:
                 self._display.line("\n(/exit leaves)", style="dim")
+                continue
+            except OptionError as error:
+                if not self._lines.can_edit:
+                    raise  # a pipe: what follows would not be what was meant
+                self._display.line(str(error))
                 continue
             if text is None or text.strip() in ("/exit", "/quit"):
                 return
@@ -235,4 +243,6 @@ def figures_of(reply: Reply) -> str:
         parts.append(f"first after {reply.time_to_first_token_s:.2f} s")
     if reply.tokens_per_s is not None:
         parts.append(f"{reply.tokens_per_s:.1f} tokens/s")
+    if reply.verification:
+        parts.append(reply.verification)
     return ", ".join(parts)

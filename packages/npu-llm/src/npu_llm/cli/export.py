@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from npu_llm.cli.arguments import add_verify
 from npu_llm.cli.display import Display
 from npu_llm.precision import DEFAULT_PRECISION, PRECISIONS
 from npu_llm.source import DEFAULT_WEIGHTS, find_installed_weights
@@ -38,7 +39,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def add_export(parser: argparse.ArgumentParser) -> None:
-    """Adds the model and -o: what is written, and where."""
+    """Adds the model, -o, --pipeline and --verify: what is written, and where."""
     parser.add_argument(
         "model",
         metavar="MODEL",
@@ -54,13 +55,14 @@ def add_export(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="dynamic, or static for programs of fixed sizes (default: what suits the device)",
     )
+    add_verify(parser)
 
 
 def write_folder(options: argparse.Namespace, **how: Any) -> int:
     """Exports as the options say, with progress on standard error.
 
     Args:
-        options: model, output, dtype, pipeline.
+        options: model, output, dtype, pipeline, verify.
         how: further arguments of npu_llm.export.
 
     Returns:
@@ -81,6 +83,7 @@ def write_folder(options: argparse.Namespace, **how: Any) -> int:
             options.output,
             dtype=options.dtype,
             pipeline=options.pipeline,
+            verify=options.verify,
             on_progress=listener,
             **how,
         )

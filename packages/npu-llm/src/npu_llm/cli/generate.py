@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from npu_llm.cli.arguments import add_generation, add_model
 from npu_llm.cli.display import Display
 from npu_llm.errors import OptionError
+from npu_llm.unicode_text import check_text, read_text
 
 __all__ = ["generate", "main"]
 
@@ -37,7 +38,12 @@ def generate(options: argparse.Namespace) -> int:
     Raises:
         NpuError: for whatever keeps the answer from coming.
     """
-    prompt = sys.stdin.read() if options.prompt == "-" else options.prompt
+    if options.prompt == "-":
+        prompt = read_text("standard input", sys.stdin.read)
+    else:
+        prompt = check_text("PROMPT", options.prompt)
+    if options.system:
+        check_text("--system", options.system)
     if not prompt.strip():
         raise OptionError(
             f"PROMPT: must hold some text; got {prompt!r}. Pass a prompt, or - to read it from "

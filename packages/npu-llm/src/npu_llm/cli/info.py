@@ -17,12 +17,14 @@ from rich.console import Console
 from rich.table import Table
 
 import npu_runtime
+from npu_compiler.verification.verdict import Verdict
 from npu_llm.exported import is_exported, open_exported
 from npu_llm.facts import ModelFacts, read_facts
 from npu_llm.memory import available_bytes, cache_bytes_per_token, estimate, weights_bytes
 from npu_llm.pipelines import PipelineName, choose_pipeline
 from npu_llm.precision import PRECISIONS, cache_dtype
 from npu_llm.source import DEFAULT_WEIGHTS, find_installed_weights, find_source
+from npu_llm.verified_loading import read_verdict
 
 __all__ = ["describe", "main"]
 
@@ -93,6 +95,7 @@ def describe(name_or_path: str | Path | None) -> dict[str, Any]:
         "model": model.name,
         "path": str(model.path),
         "kind": model.kind,
+        "verification": None if model.verdict is None else str(model.verdict),
         "facts": facts.as_dict(),
         "memory": {"available_bytes": available, "precisions": rows},
         "device": {
@@ -112,6 +115,7 @@ class _Model:
     facts: ModelFacts
     precisions: tuple[str, ...]
     pipeline: PipelineName | None  # of an exported folder
+    verdict: Verdict | None  # on its program
 
 
 def _identify(name_or_path: str | Path | None) -> _Model:
@@ -120,10 +124,12 @@ def _identify(name_or_path: str | Path | None) -> _Model:
         facts = ModelFacts(**entry.about["facts"])
         kind = f"exported folder, {entry.precision.name}"
         precisions = (entry.precision.name,)
-        return _Model(entry.name, entry.folder, kind, facts, precisions, entry.pipeline)
+        verdict = read_verdict(entry)
+        return _Model(entry.name, entry.folder, kind, facts, precisions, entry.pipeline, verdict)
     source = find_installed_weights() if name_or_path is None else find_source(name_or_path)
     kind = "transformers checkpoint" if source.gguf_file is None else "GGUF file"
-    return _Model(source.name, source.path, kind, read_facts(source), tuple(PRECISIONS), None)
+    facts = read_facts(source)
+    return _Model(source.name, source.path, kind, facts, tuple(PRECISIONS), None, None)
 
 
 def _contexts(facts: ModelFacts) -> list[int]:
@@ -139,6 +145,7 @@ def _print(said: dict[str, Any]) -> None:
     facts, device, memory = said["facts"], said["device"], said["memory"]
     context = facts["context_length"]
     about = Table(show_header=False, pad_edge=False, box=None)
+    verified = {"program": said["verification"]} if said["verification"] else {}
     for name, value in {
         "model": f"{said['model']} ({said['kind']})",
         "architecture": facts["architecture"],
@@ -152,6 +159,7 @@ def _print(said: dict[str, Any]) -> None:
         "computes in": " or ".join(
             dict.fromkeys(row["computed_in"] for row in memory["precisions"])
         ),
+        **verified,
         "memory": f"{memory['available_bytes'] / 1e9:.1f} GB are available",
     }.items():
         about.add_row(name, str(value))

@@ -9,6 +9,8 @@ import contextlib
 import sys
 from pathlib import Path
 
+from npu_llm.unicode_text import read_text
+
 __all__ = ["LineReader"]
 
 _PROMPT, _MORE = "> ", "... "
@@ -42,6 +44,7 @@ class LineReader:
 
         Raises:
             KeyboardInterrupt: for Ctrl-C.
+            OptionError: [text-encoding] for bytes that are not UTF-8.
         """
         line = self._line(_PROMPT, draft)
         if line is None:
@@ -69,7 +72,7 @@ class LineReader:
         if sys.stdin.isatty():
             # input() would write its prompt among the answers.
             print(prompt, end="", file=sys.stderr, flush=True)
-        line = sys.stdin.readline()
+        line = read_text("standard input", sys.stdin.readline)
         return line.removesuffix("\n") if line else None
 
     def _typed(self, prompt: str, draft: str) -> str | None:
@@ -82,7 +85,7 @@ class LineReader:
                 readline.read_history_file(self._history)
         readline.set_startup_hook(lambda: readline.insert_text(draft))
         try:
-            line = input(prompt)
+            line = read_text("the line", lambda: input(prompt))
         except EOFError:
             print(file=sys.stderr)
             return None

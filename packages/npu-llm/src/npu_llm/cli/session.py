@@ -20,6 +20,7 @@ from npu_llm.exported import is_exported
 from npu_llm.loading import load
 from npu_llm.precision import parse_kv_cache, parse_precision
 from npu_llm.source import DEFAULT_WEIGHTS, find_installed_weights, find_source
+from npu_llm.verification import parse_verify
 
 __all__ = ["be_quiet", "figures", "generation_options", "start"]
 
@@ -40,6 +41,7 @@ def start(options: argparse.Namespace, display: Display, *, needs_tokenizer: boo
     """
     parse_precision(options.dtype)
     parse_kv_cache(options.kv_cache)
+    parse_verify(options.verify)
     temperature = getattr(options, "temperature", None)  # bench and eval have none
     if temperature is not None and not temperature > 0:
         raise OptionError(
@@ -64,12 +66,15 @@ def start(options: argparse.Namespace, display: Display, *, needs_tokenizer: boo
             pipeline=options.pipeline,
             max_context=options.max_context,
             kv_cache=options.kv_cache,
+            verify=options.verify,
             cache_dir=options.cache_dir,
             on_progress=listener,
         )
     if needs_tokenizer and model.tokenizer is None:
         raise _without_tokenizer(path)
     display.line(_how_it_started(model))
+    if model.verification.status != "right":
+        display.line(f"program: {model.verification}")
     if getattr(options, "seed", None) is not None:
         import torch
 
@@ -105,6 +110,7 @@ def figures(model: Any, prompt_tokens: int, answer: AnswerStreamer) -> dict[str,
     return {
         "device": npu_runtime.device_info().device,
         "precision": model.precision.name,
+        "program": str(model.verification),
         "compile time": compiled,
         "prompt": f"{prompt_tokens:,} tokens",
         "answer": f"{len(answer.tokens):,} tokens",

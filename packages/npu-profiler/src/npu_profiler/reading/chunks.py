@@ -45,10 +45,11 @@ class TraceText:
                 file.seek(0)
                 for data in self._unpacked(file) if is_packed else _pieces(file):
                     yield decoder.decode(data)
-        except OSError as error:
+        except (OSError, ValueError) as error:  # ValueError: a name that no file can have
+            reason = getattr(error, "strerror", None) or error
             raise TraceError(
-                f"trace file: must be a file that can be read; got {self._path} "
-                f"({error.strerror or error}). Pass a file that npu-profiler trace wrote",
+                f"trace file: must be a file that can be read; got {str(self._path)!a} "
+                f"({reason}). Pass a file that npu-profiler trace wrote",
                 "trace-unreadable",
             ) from None
 
