@@ -244,7 +244,7 @@ def models(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def graphs(session: nox.Session) -> None:
-    """Compile random graphs and compare with eager, 5,000 of them (`-- --count 300 --seed 7`)."""
+    """Compile random graphs, compare with eager (`-- --count 50000 --seed 7 --out DIR`); long."""
     python = shared_environment(session, "platform")
     install_platform(session, python, extra=group("test"))
     run_in(session, python, "-m", "npu_compiler.suite.random_graphs", *session.posargs)

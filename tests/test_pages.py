@@ -21,6 +21,7 @@ PAGES = (
     "docs/guides/mixed-precision.md",
     "docs/guides/moving-from-cuda.md",
     "docs/guides/moving-from-intel-npu-acceleration-library.md",
+    "docs/guides/nan.md",
     "docs/guides/numpy-operators.md",
     "docs/guides/profiling.md",
     "docs/guides/quantization.md",
@@ -29,6 +30,7 @@ PAGES = (
     "docs/guides/sessions.md",
     "docs/guides/static-shapes.md",
     "docs/guides/streams.md",
+    "docs/guides/trusting-results.md",
     "docs/guides/where-ops-run.md",
     "docs/reference/errors.md",
 )

@@ -1,0 +1,222 @@
+"""Which public entry points there are: found in the reference pages, signatures and parsers."""
+
+from __future__ import annotations
+
+import argparse
+import enum
+import importlib
+import inspect
+import re
+import sys
+import types
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+__all__ = ["Command", "Entry", "Parameter", "commands", "entry_points", "variables"]
+
+ROOT = Path(__file__).parents[2]
+REFERENCE = ROOT / "docs" / "reference"
+# Documented by pages of their own, or reached as attributes of what the pages document.
+_FURTHER = ("npu_ops.variants",)
+# What a page documents and nobody calls, by a pattern of the whole name.
+_NOT_CALLED = {
+    r"npu_ops\.fused\.": "formulas in plain torch: the ops of torch.ops.npu are called, and drawn",
+    r"npu_ops\.tools\.Op\w+\.(take|leave)$": "torch's dispatch calls them",
+    r"npu_ops\.tools\.OpTool(\.|$)": "a base, to be derived from",
+    r"npu_profiler\.profile\.(prepare|start|stop)_trace$": "torch's profiler calls them",
+    r"npu_profiler\.reading\.(?!load_trace)": "what load_trace makes",
+    r"npu_compiler\.LoadedModel$": "load() makes it",
+    r"npu_compiler\.GraphTensor(\.|$)": "GraphBuilder makes it",
+    r"npu_llm\.NPUModelForCausalLM(\.from_ready)?$": "load() makes it",
+}
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter of an entry point.
+
+    Attributes:
+        annotation: as text; empty where there is none.
+        is_required: whether a call must give it.
+        is_keyword: whether it is given by name.
+        many: "*" or "**" where it takes any number.
+    """
+
+    name: str
+    annotation: str
+    is_required: bool
+    is_keyword: bool
+    many: str = ""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A function, a class that is called, or a method of one.
+
+    Attributes:
+        package: the distribution, such as npu-ops.
+        module: where it is reached.
+        name: in the module.
+        method: of the class of that name; empty for the name itself.
+        is_static: whether the method is called on the class.
+    """
+
+    package: str
+    module: str
+    name: str
+    parameters: tuple[Parameter, ...]
+    method: str = ""
+    is_static: bool = False
+
+    def __str__(self) -> str:
+        return ".".join(part for part in (self.module, self.name, self.method) if part)
+
+
+@dataclass(frozen=True)
+class Command:
+    """A subcommand with the actions of its parser."""
+
+    package: str
+    name: str
+    actions: tuple[argparse.Action, ...] = field(compare=False, default=())
+
+    def __str__(self) -> str:
+        return f"{self.package} {self.name}"
+
+
+def entry_points() -> list[Entry]:
+    """The callables in `__all__` of each module that a reference page documents."""
+    found = {str(entry): entry for module in _modules() for entry in _of_module(module)}
+    found |= {str(entry): entry for entry in _operators()}
+    return [found[key] for key in sorted(found) if not any(re.match(p, key) for p in _NOT_CALLED)]
+
+
+def _modules() -> Iterator[str]:
+    pages = "\n".join(page.read_text() for page in sorted(REFERENCE.glob("npu-*.md")))
+    names = [*re.findall(r"^::: (\S+)", pages, re.M), *_FURTHER]
+    for name in names:
+        yield name
+        module = importlib.import_module(name)
+        for inner in getattr(module, "__all__", ()):
+            value = getattr(module, inner)
+            if isinstance(value, types.ModuleType) and hasattr(value, "__all__"):
+                yield value.__name__
+
+
+def _of_module(name: str) -> Iterator[Entry]:
+    module = importlib.import_module(name)
+    package = name.partition(".")[0].replace("_", "-")
+    for public in getattr(module, "__all__", ()):
+        value = getattr(module, public)
+        if isinstance(value, types.ModuleType | types.GenericAlias) or not callable(value):
+            continue
+        if not inspect.isclass(value):
+            if str(getattr(value, "__module__", "")).startswith("npu_"):
+                yield Entry(package, name, public, _parameters(value))
+        elif not issubclass(value, BaseException | enum.Enum):
+            yield Entry(package, name, public, _parameters(value))
+            yield from _methods(package, name, public, value)
+
+
+def _methods(package: str, module: str, public: str, owner: type) -> Iterator[Entry]:
+    ours = [base for base in owner.__mro__ if base.__module__.startswith("npu_")]
+    names = {name for base in ours for name in vars(base) if not name.startswith("_")}
+    for name in sorted(names):
+        raw = inspect.getattr_static(owner, name)
+        value = getattr(owner, name, None)
+        if not callable(value) or isinstance(raw, property) or inspect.isclass(value):
+            continue
+        is_static = isinstance(raw, staticmethod | classmethod)
+        parameters = _parameters(value)
+        yield Entry(
+            package, module, public, parameters if is_static else parameters[1:], name, is_static
+        )
+
+
+def _operators() -> Iterator[Entry]:
+    """The ops of torch.ops.npu: their schemas have the types."""
+    import torch
+
+    for schema in torch._C._jit_get_all_schemas():
+        space, _, op = schema.name.partition("::")
+        if space != "npu" or op.startswith("_") or schema.overload_name:
+            continue
+        parameters = tuple(
+            Parameter(one.name, str(one.type), not one.has_default_value(), one.kwarg_only)
+            for one in schema.arguments
+        )
+        yield Entry("npu-ops", "torch.ops.npu", op, parameters)
+
+
+def _parameters(function: Any) -> tuple[Parameter, ...]:
+    try:
+        signature = inspect.signature(function)
+    except ValueError:  # a native function: anything is drawn for it
+        return (Parameter("args", "", False, False, "*"),)
+    kinds = inspect.Parameter
+    many = {kinds.VAR_POSITIONAL: "*", kinds.VAR_KEYWORD: "**"}
+    return tuple(
+        Parameter(
+            one.name,
+            "" if one.annotation is kinds.empty else inspect.formatannotation(one.annotation),
+            one.default is kinds.empty and one.kind not in many,
+            one.kind is kinds.KEYWORD_ONLY,
+            many.get(one.kind, ""),
+        )
+        for one in signature.parameters.values()
+    )
+
+
+class _SeenError(Exception):
+    """Carries a parser away from the command that was about to use it."""
+
+    def __init__(self, parser: argparse.ArgumentParser) -> None:
+        super().__init__()
+        self.parser = parser
+
+
+def commands() -> list[Command]:
+    """Each subcommand of the five commands, with the options that its parser takes."""
+    found = []
+    tables = {
+        "npu-ops": ("npu_ops.cli", "_SUBCOMMANDS"),
+        "npu-compiler": ("npu_compiler.cli", "_SUBCOMMANDS"),
+        "npu-llm": ("npu_llm.cli.main", "_SUBCOMMANDS"),
+        "npu-profiler": ("npu_profiler.cli", "SUBCOMMANDS"),
+    }
+    for package, (module, table) in tables.items():
+        for name, row in getattr(importlib.import_module(module), table).items():
+            main = importlib.import_module(row.module).main
+            found.append(Command(package, name, tuple(_parser(main)._actions)))
+    runtime = _parser(importlib.import_module("npu_runtime.cli").main)
+    (subparsers,) = (a for a in runtime._actions if isinstance(a, argparse._SubParsersAction))
+    for name, parser in subparsers.choices.items():
+        found.append(Command("npu-runtime", name, tuple(parser._actions)))
+    return found
+
+
+def _parser(main: Any) -> argparse.ArgumentParser:
+    def seen(self: argparse.ArgumentParser, *_: Any, **__: Any) -> None:
+        raise _SeenError(self)
+
+    # Of the words that a command looks at before it parses, one is enough for each to go on.
+    kept = argparse.ArgumentParser.parse_known_args
+    argparse.ArgumentParser.parse_known_args = seen  # type: ignore[assignment, method-assign]
+    try:
+        for words in (["word"], []):
+            try:
+                main(words)
+            except _SeenError as found:
+                return found.parser
+    finally:
+        argparse.ArgumentParser.parse_known_args = kept  # type: ignore[method-assign]
+    sys.exit(f"{main.__module__}: no parser was found")
+
+
+def variables() -> list[str]:
+    """The environment variables of ours that the reference page lists."""
+    ours = (REFERENCE / "environment.md").read_text().split("Variables of others")[0]
+    names = re.findall(r"^\| `([A-Z<>_]+)` \|", ours, re.M)
+    return [name.replace("<TOOL>", "OBSERVE") for name in names]

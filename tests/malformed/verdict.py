@@ -1,0 +1,101 @@
+"""What a malformed call may end with, and what is a finding.
+
+A call may succeed, or raise what docs/reference/errors.md lists: an exception with one of its
+codes, as the attribute `code` or, where it passed through PyTorch, at the end of its text. Beside
+that:
+
+- A TypeError, for arguments of a wrong number or of another kind than the signature says, is
+  Python's own word and enough. It is a finding where all arguments had the right kind.
+- PyTorch's own words for a call that does not fit an operator's schema are its TypeError.
+- What a callable of the caller's raises is the caller's. So is what PyTorch says of a tensor that
+  does not fit a module of `npu_compiler.nn`, which is one of torch's modules.
+
+All else is a finding: AttributeError, KeyError, IndexError, a vendor's RuntimeError, a signal, a
+call that does not end. A command exits with 0, 1 or 2, and never prints a traceback.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from malformed.entry_points import REFERENCE
+
+__all__ = ["Outcome", "codes", "finding_of_call", "finding_of_command"]
+
+_CODE = re.compile(r"\[([a-z0-9]+(?:-[a-z0-9]+)+)\]\s*$")
+_SCHEMA = re.compile(
+    r"Expected a value of type|missing value for argument|Unknown keyword argument|"
+    r"expected at most \d+ argument|is missing value|Could not cast|Unable to cast|"
+    r"Tried to cast|Overflow when unpacking"
+)
+
+
+# The program that a command runs has its own tracebacks, and its own end at a closed output.
+_PROGRAM = re.compile(r'File "[^"]*(script|raises|syntax)\.py"|No module named|SyntaxError: ')
+_BEHIND = re.compile(r"in run\n    sys\.stdout\.flush|OSError: \[Errno 28\]")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a call ended with.
+
+    Attributes:
+        kind: "ok", "raised", "exit", "signal", "slow" (Ctrl-C ended it) or "hang".
+        error: classes of the exception, the most special first.
+        text: of the exception, or what a command wrote to standard error.
+        code: the exception's, or the exit code.
+        place: where the exception arose.
+        is_callers: whether a callable of the caller raised it.
+    """
+
+    kind: str
+    error: tuple[str, ...] = ()
+    text: str = ""
+    code: str | int | None = None
+    place: str = ""
+    is_callers: bool = False
+
+
+def codes() -> set[str]:
+    """All that the reference page lists."""
+    page = (REFERENCE / "errors.md").read_text()
+    return set(re.findall(r"^\| `([a-z0-9-]+)` \|", page, re.M))
+
+
+def finding_of_call(
+    subject: str, outcome: Outcome, listed: set[str], *, is_kind_wrong: bool
+) -> str | None:
+    """Why the end of a Python call is not what may be, or None."""
+    if outcome.kind in ("ok", "skipped") or outcome.is_callers:
+        return None
+    if outcome.kind != "raised":
+        return outcome.kind
+    at_end = _CODE.search(outcome.text)
+    code = outcome.code or (at_end and at_end[1])
+    if code:
+        return None if code in listed else f"code {code} is not listed"
+    if "TypeError" in outcome.error and is_kind_wrong:
+        return None
+    if subject.startswith("npu_compiler.nn.") and subject.endswith(".forward"):
+        return None if {"RuntimeError", "AttributeError"} & {*outcome.error} else outcome.error[0]
+    if outcome.text == "I/O operation on closed file.":
+        return None  # the caller's file
+    if "RuntimeError" in outcome.error and is_kind_wrong and _SCHEMA.search(outcome.text):
+        return None
+    return outcome.error[0]
+
+
+def finding_of_command(outcome: Outcome, *, runs_programs: bool) -> str | None:
+    """Why the end of a command is not what may be, or None."""
+    if outcome.kind != "exit":
+        return outcome.kind
+    if runs_programs and (_PROGRAM.search(outcome.text) or _BEHIND.search(outcome.text)):
+        return None
+    if "Traceback (most" in outcome.text:
+        return "Traceback"
+    if outcome.code not in (0, 1, 2):
+        return f"exit code {outcome.code}"
+    if outcome.code == 2 and not outcome.text.strip():
+        return "exit code 2 without a word"
+    return None
