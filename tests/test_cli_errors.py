@@ -141,9 +141,12 @@ def test_standard_output_that_is_closed(cache, command):
 
 
 @pytest.mark.parametrize("command", COMMANDS[:4], ids=lambda command: command[0])
-def test_standard_output_that_is_full(cache, command):
-    with Path("/dev/full").open("wb") as full:
-        done = piped(command, cache, stdout=full)
+def test_standard_output_that_is_full(cache, tmp_path, command):
+    def no_byte_more() -> None:  # as on a full disk; not every sandbox has /dev/full
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+
+    with (tmp_path / "full").open("wb") as full:
+        done = piped(command, cache, stdout=full, preexec_fn=no_byte_more)
     assert done.returncode == 2
     assert b"Traceback" not in done.stderr
     assert b"standard output: " in done.stderr

@@ -47,7 +47,7 @@ FITTING = [
 ]
 
 
-@pytest.mark.parametrize("given", FITTING, ids=repr)
+@pytest.mark.parametrize("given", FITTING, ids=lambda given: "-".join(f"{name}={type(value).__name__}" for name, value in given.items()))
 def test_arguments_that_fit(given):
     assert measured(torch.ones(2), **given) == given.get("count", 1)
 
