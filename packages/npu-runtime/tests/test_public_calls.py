@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -13,6 +13,9 @@ import torch
 
 from npu_runtime.errors import FileAccessError, InputError, KindError
 from npu_runtime.public_calls import public_call
+
+if TYPE_CHECKING:
+    from fractions import Fraction
 
 
 @public_call
@@ -100,6 +103,29 @@ def test_file_that_the_system_refuses(tmp_path):
         write(tmp_path)
     assert caught.value.code == "file-access"
     assert isinstance(caught.value.__cause__, IsADirectoryError)
+
+
+def test_a_path_alone_takes_no_text():
+    @public_call
+    def parent(path: Path, below: Path | None = None, given: str | Path = "here") -> Path:
+        return path.parent
+
+    assert parent(Path("a/b"), None, "c") == Path("a")
+    for arguments in (("a/b",), (Path("a"), "b"), (Path("a"), None, "a\0b")):
+        with pytest.raises(KindError):
+            parent(*arguments)
+
+
+def test_imports_for_type_checkers_are_known():
+    @public_call
+    def denominator(ratio: Fraction) -> int:
+        return ratio.denominator
+
+    from fractions import Fraction as Real
+
+    assert denominator(Real(1, 3)) == 3
+    with pytest.raises(KindError, match=r"ratio must be Fraction; got 3"):
+        denominator(3)
 
 
 def test_annotations_that_are_not_known_take_anything():

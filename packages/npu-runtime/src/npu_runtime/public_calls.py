@@ -6,9 +6,12 @@ some line within. Values are the function's own matter.
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import functools
 import inspect
 import os
+import sys
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
@@ -33,8 +36,9 @@ def public_call(function: Callable[P, R]) -> Callable[P, R]:
     """Decorates a function or method whose arguments are checked against its annotations.
 
     A whole number fits float, and what has `__index__` fits int, as numpy's numbers do; any
-    iterable but a text fits a sequence. Annotations that say nothing, or that cannot be resolved
-    when the function is first called, take anything.
+    iterable but a text fits a sequence. What an annotation names and the module imports for type
+    checkers alone is imported when the function is first called. Annotations that say nothing, or
+    that cannot be resolved then, take anything.
 
     Raises:
         KindError: [argument-kind] an argument is of another kind than its annotation.
@@ -71,22 +75,38 @@ def public_call(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def _checks(function: Callable[..., Any], signature: inspect.Signature) -> dict[str, Check]:
-    # A class's or a TYPE_CHECKING import's name may be unknown here: it says nothing then.
     names = getattr(inspect.unwrap(function), "__globals__", {})
     found: dict[str, Check] = {}
     for name, parameter in signature.parameters.items():
         annotation = parameter.annotation
         if isinstance(annotation, str):
-            try:
-                annotation = eval(annotation, names)
-            except (NameError, AttributeError, TypeError):
-                annotation = Any
+            annotation = _resolved(annotation, names)
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             annotation = Any
         is_default = _is_default(parameter.default)
         check = _check(annotation)
         found[name] = _either(is_default, check)
     return found
+
+
+def _resolved(annotation: str, names: dict[str, Any]) -> Any:
+    for known in (lambda: names, lambda: {**names, **_for_type_checkers(names["__name__"])}):
+        try:
+            return eval(annotation, known())
+        except (NameError, AttributeError, TypeError):
+            continue
+    return Any  # a class in a function, for one
+
+
+@functools.cache
+def _for_type_checkers(module: str) -> dict[str, Any]:
+    """What the module imports `if TYPE_CHECKING`; nothing where it has no source."""
+    names = {"__name__": module, "__package__": sys.modules[module].__package__}
+    with contextlib.suppress(OSError, ImportError):
+        for line in ast.parse(inspect.getsource(sys.modules[module])).body:
+            if isinstance(line, ast.If) and ast.unparse(line.test) == "TYPE_CHECKING":
+                exec(compile(ast.Module(line.body, []), module, "exec"), names)
+    return names
 
 
 def _is_default(default: Any) -> Check:
@@ -106,11 +126,12 @@ def _check(annotation: Any) -> Check:
     origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
     if origin in (typing.Union, types.UnionType):
         # A path's text is no other text: no NUL in it.
-        is_path = any(_OF_TYPE.get(typing.get_origin(p) or p) is _is_path for p in inner)
+        is_path = str in inner and any((typing.get_origin(p) or p) in _PATHS for p in inner)
         parts = [_check(part) for part in inner if not (is_path and part is str)]
+        parts += [_is_path] * is_path
         return lambda value: any(part(value) for part in parts)
-    if origin is os.PathLike:
-        return _is_path
+    if (origin or annotation) in _PATHS:
+        return lambda value: isinstance(value, _PATHS[origin or annotation]) and _is_path(value)
     if isinstance(origin, type) and issubclass(origin, Mapping):
         return lambda value: isinstance(value, Mapping)
     if origin is Callable or annotation is Callable:
@@ -181,9 +202,8 @@ _OF_TYPE: dict[Any, Check] = {
     bool: _is_bool,
     int: _is_int,
     float: _is_float,
-    Path: _is_path,
-    os.PathLike: _is_path,
 }
+_PATHS: dict[Any, type] = {Path: Path, os.PathLike: os.PathLike}
 
 
 def _subject(function: Callable[..., Any]) -> str:
