@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -19,6 +19,9 @@ from npu_llm.bar_chart import Panel, draw_bars
 from npu_llm.errors import OptionError
 from npu_llm.power import EnergyMeter, find_meter
 from npu_runtime.public_calls import public_call
+
+if TYPE_CHECKING:
+    from npu_llm.model import NPUModelForCausalLM
 
 __all__ = ["BenchRecord", "benchmark", "plot_records", "process_memory_bytes"]
 
@@ -53,8 +56,9 @@ class BenchRecord:
     power_w: float | None
 
 
+@public_call
 def benchmark(
-    model: Any,
+    model: NPUModelForCausalLM,
     *,
     prompt_lengths: Sequence[int] = (32, 1024),
     new_tokens: Sequence[int] = (128,),
@@ -67,7 +71,7 @@ def benchmark(
     """Measures a model at each combination of sizes, greedily and without a stop at EOS.
 
     Args:
-        model: an NPUModelForCausalLM.
+        model: what is measured.
         prompt_lengths: in tokens; the prompts are seeded random tokens.
         new_tokens: lengths of the answers.
         batch_sizes: rows that are generated at once.

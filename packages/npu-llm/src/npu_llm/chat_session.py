@@ -130,6 +130,7 @@ class ChatSession:
         """How many tokens the model has read and need not read again."""
         return len(self._read.tokens)
 
+    @public_call
     def append(self, message: str | Message) -> None:
         """Adds a message that the next question follows: of the user, or as given.
 
@@ -154,6 +155,7 @@ class ChatSession:
             index = self._index(index)
             self._messages[index] = {**self._messages[index], "content": text}
 
+    @public_call
     def rewind(self, index: int) -> None:
         """Forgets a message and all that follow.
 
@@ -184,6 +186,7 @@ class ChatSession:
 
     # Answers
 
+    @public_call
     def ask(
         self,
         message: str | Message,
@@ -214,6 +217,7 @@ class ChatSession:
         events = () if cancel is None else (cancel,)
         return self._ask(_as_message(message), streamer, events, generation)
 
+    @public_call
     def stream(
         self,
         message: str | Message,
@@ -241,6 +245,7 @@ class ChatSession:
 
     # Saving
 
+    @public_call
     def save(self, path: str | Path) -> None:
         """Writes the session into one file, whole or not at all.
 

@@ -44,6 +44,7 @@ class EvaluationResult:
     stride: int
     kv_cache: str | None = None
 
+    @public_call
     def loss(self, exact: EvaluationResult) -> float:
         """By how much the perplexity is above another's: 0.01 for 1 %."""
         return self.perplexity / exact.perplexity - 1

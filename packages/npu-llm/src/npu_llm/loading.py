@@ -21,6 +21,7 @@ from npu_llm.pipelines import choose_pipeline
 from npu_llm.precision import parse_kv_cache, parse_precision
 from npu_llm.progress import ProgressListener
 from npu_llm.verification import parse_verify
+from npu_runtime.public_calls import public_call
 
 if TYPE_CHECKING:
     from npu_llm.model import NPUModelForCausalLM
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["load", "make_ready"]
 
 
+@public_call
 def load(name_or_path: str | Path, **arguments: Any) -> NPUModelForCausalLM:
     """Loads a model as NPUModelForCausalLM.from_pretrained does, sooner in a new process.
 

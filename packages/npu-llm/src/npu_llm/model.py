@@ -323,12 +323,20 @@ class NPUModelForCausalLM(GenerationMixin):  # type: ignore[misc]
 
     # Running
 
-    def generate(self, inputs: torch.Tensor | None = None, *args: Any, **kwargs: Any) -> Any:
+    @public_call
+    def generate(
+        self,
+        inputs: torch.Tensor | None = None,
+        generation_config: GenerationConfig | None = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
         """Generates as transformers does: all arguments and results are those of its `generate`.
 
         Raises:
-            OptionError: [step-shape], [step-dtype] for tokens or a mask that do not fit, and what
-                forward raises.
+            OptionError: [step-shape], [step-dtype] for tokens or a mask that do not fit,
+                [generate-option] for an option that transformers does not know, and what forward
+                raises.
         """
         self._check({}, kwargs.get("past_key_values"))
         check_prompt(
@@ -337,7 +345,17 @@ class NPUModelForCausalLM(GenerationMixin):  # type: ignore[misc]
             past=_length_of(kwargs.get("past_key_values")),
         )
         with allow_host_tokens():
-            return super().generate(inputs, *args, **kwargs)
+            return super().generate(inputs, generation_config, *args, **kwargs)
+
+    def _validate_model_kwargs(self, model_kwargs: dict[str, Any]) -> None:
+        try:
+            super()._validate_model_kwargs(model_kwargs)
+        except ValueError as error:
+            raise OptionError(
+                f"generate: options must be those of transformers' generate and of forward; got "
+                f"other ones: {error}. Check how they are written.",
+                code="generate-option",
+            ) from error
 
     def __call__(self, *args: Any, **kwargs: Any) -> CausalLMOutputWithPast:
         """The same as forward."""

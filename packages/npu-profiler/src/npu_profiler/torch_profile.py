@@ -30,6 +30,7 @@ from npu_profiler.timeline import Piece, Slice
 from npu_profiler.trace_file import GZIP_LEVEL
 from npu_profiler.tracks import DEVICE_PID, OWN_TIDS, Tracks
 from npu_runtime import layer_recording
+from npu_runtime.public_calls import public_call
 
 if TYPE_CHECKING:
     from npu_runtime.observe import Event
@@ -65,8 +66,12 @@ class profile(torch.profiler.profile):  # torch's own name, to stand in its plac
         layers_first: Of each program's first runs in a window.
         layers_every: After those of each run of this distance; 0 for none.
         schedule: As torch's, like all that follow.
+
+    Raises:
+        TraceError: [trace-option] There are activities, and none that torch supports here.
     """
 
+    @public_call
     def __init__(
         self,
         *,
@@ -80,6 +85,14 @@ class profile(torch.profiler.profile):  # torch's own name, to stand in its plac
         **options: Any,
     ) -> None:
         chosen = None if activities is None else set(activities)
+        known = torch.profiler.supported_activities()
+        if chosen is not None and chosen.isdisjoint(known):
+            raise TraceError(
+                "profile: activities must have one that torch supports here: "
+                f"{', '.join(sorted(one.name for one in known))}; got {len(chosen)} others. Leave "
+                "them out for all.",
+                "trace-option",
+            )
         super().__init__(
             activities=chosen,
             schedule=schedule,

@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 from npu_runtime import _C
+from npu_runtime.public_calls import public_call
 
 __all__ = [
     "Event",
@@ -80,6 +81,7 @@ def _replace_lock() -> None:
 os.register_at_fork(after_in_child=_replace_lock)
 
 
+@public_call
 def add_listener(listener: Listener, *, with_kernels: bool = True) -> None:
     """Hands every later event to ``listener``, in lists, on whichever thread emits or flushes.
 

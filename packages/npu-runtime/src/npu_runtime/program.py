@@ -12,7 +12,7 @@ import torch
 
 from npu_runtime import _C, layer_recording
 from npu_runtime._C import LayerRecord, Port
-from npu_runtime.errors import InputError
+from npu_runtime.errors import InputError, KindError
 
 __all__ = ["IndexCheck", "Program", "Session", "load_program"]
 
@@ -76,19 +76,8 @@ class _Runner:
             ProgramError: The vendor's software failed (code ``program-run``).
             IndexRangeError: An index is out of range (code ``index-range``); see check_indices.
         """
-        if output_device is None:
-            on_cpu = bool(inputs) and all(tensor.device.type == "cpu" for tensor in inputs)
-            device = _CPU if on_cpu else _NPU
-        else:
-            device = torch.device(output_device)
-            if device.type not in ("cpu", "npu"):
-                raise InputError(
-                    f"Program.run: output_device must be npu or cpu; got {device}. "
-                    "Move the result afterwards.",
-                    "program-input",
-                )
         given = None if outputs is None else list(outputs)
-        return self._native._run(list(inputs), given, device)
+        return self._native._run(list(inputs), given, _home(inputs, output_device))
 
     def layers(self) -> tuple[LayerRecord, ...]:
         """What each layer of the latest run took, in the device's order.
@@ -244,6 +233,31 @@ def _source(model: str | os.PathLike[str] | bytes, name: str) -> tuple[str, byte
             "program-load-input",
         )
     return os.fspath(path), b""
+
+
+def _home(inputs: Sequence[torch.Tensor], output_device: torch.device | str | None) -> torch.device:
+    """Where new outputs live."""
+    if output_device is None:
+        try:
+            on_cpu = bool(inputs) and all(tensor.device.type == "cpu" for tensor in inputs)
+        except (AttributeError, TypeError, RuntimeError, ValueError) as error:
+            raise KindError(
+                f"Program.run: inputs must be a sequence of tensors; got {type(inputs).__name__}: "
+                f"{error}. Pass one tensor per input.",
+                code="argument-kind",
+            ) from error
+        return _CPU if on_cpu else _NPU
+    try:
+        device = torch.device(output_device)
+    except RuntimeError:  # it is no device's name
+        device = None
+    if device is None or device.type not in ("cpu", "npu"):
+        raise InputError(
+            f"Program.run: output_device must be npu or cpu; got {ascii(output_device)[:80]}. "
+            "Move the result afterwards.",
+            "program-input",
+        )
+    return device
 
 
 _CPU = torch.device("cpu")

@@ -10,6 +10,7 @@ import ast
 import contextlib
 import functools
 import inspect
+import itertools
 import os
 import sys
 import types
@@ -142,9 +143,10 @@ def _check(annotation: Any) -> Check:
     if isinstance(origin, type) and issubclass(origin, Iterable):
         element = _check(inner[0]) if inner else _anything
         return lambda value: _is_sequence(value, element)
-    if not isinstance(annotation, type) or getattr(annotation, "_is_protocol", False):
+    owner = origin or annotation
+    if not isinstance(owner, type) or getattr(owner, "_is_protocol", False):
         return _anything
-    return lambda value: isinstance(value, annotation)
+    return lambda value: isinstance(value, owner)
 
 
 def _anything(_: Any) -> bool:
@@ -184,7 +186,8 @@ def _is_path(value: Any) -> bool:
 def _is_sequence(value: Any, element: Check) -> bool:
     if isinstance(value, str | bytes | bytearray) or not hasattr(value, "__iter__"):
         return False
-    return not isinstance(value, list | tuple) or all(map(element, value[:_LOOKED_AT]))
+    is_plain = isinstance(value, list | tuple | dict | set | frozenset)
+    return not is_plain or all(map(element, itertools.islice(value, _LOOKED_AT)))
 
 
 def _is_tuple(value: Any, places: list[Check]) -> bool:

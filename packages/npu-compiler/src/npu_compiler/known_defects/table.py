@@ -7,7 +7,11 @@ from typing import TYPE_CHECKING
 
 import openvino
 
-from npu_compiler.known_defects import attention_in_place, attention_of_varying_sizes
+from npu_compiler.known_defects import (
+    attention_in_place,
+    attention_of_varying_sizes,
+    comparison_with_nan,
+)
 from npu_compiler.known_defects.entry import KnownDefect, version_number
 
 if TYPE_CHECKING:
@@ -20,6 +24,7 @@ _logger = logging.getLogger(__name__)
 KNOWN_DEFECTS: tuple[KnownDefect, ...] = (
     attention_in_place.DEFECT,
     attention_of_varying_sizes.DEFECT,
+    comparison_with_nan.DEFECT,
 )
 
 # The simulated device computes by the CPU plugin.

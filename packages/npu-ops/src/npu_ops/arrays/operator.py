@@ -19,6 +19,7 @@ import openvino as ov
 import torch
 
 import npu_runtime
+from npu_runtime.public_calls import public_call
 
 from .arguments import Array, device_index
 
@@ -49,6 +50,7 @@ class ArrayOperator:
     float32), and its result has their dtype.
     """
 
+    @public_call
     def __init__(self, *, profile: bool, device: Any) -> None:
         self._subject = f"npu_ops.{type(self).__name__}"
         self._profile = bool(profile)

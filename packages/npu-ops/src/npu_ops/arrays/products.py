@@ -255,7 +255,7 @@ def _integers(subject: str, dtype: Any) -> np.dtype[Any]:
     integers: np.dtype[Any]
     try:
         integers = np.dtype(dtype)
-    except TypeError:
+    except (TypeError, ValueError):
         integers = np.dtype(object)
     if integers not in (np.dtype(np.int8), PACKED):
         raise OperatorInputError(

@@ -14,6 +14,7 @@ import torch
 
 from npu_ops import _C
 from npu_ops.errors import VerificationError
+from npu_runtime.public_calls import public_call
 
 from .call import Call
 from .capture import GIB, CaptureStore, captured
@@ -48,6 +49,7 @@ class OpAutoCompare(OpTool):
 
     tool_name = "AUTOCOMPARE"
 
+    @public_call
     def __init__(
         self,
         names: Sequence[str] | None = None,

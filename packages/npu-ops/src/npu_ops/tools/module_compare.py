@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_leaves
 from npu_ops.difference import Comparison
 from npu_ops.errors import OperatorInputError, VerificationError
 from npu_ops.seal import damaged, digest
+from npu_runtime.errors import FileAccessError
 from npu_runtime.public_calls import public_call
 
 from .judge import compare, cosine_similarity
@@ -65,7 +66,11 @@ class ModuleRun:
 
     @public_call
     def save(self, file: str | Path) -> None:
-        """Writes the run, so that it can be compared on another machine."""
+        """Writes the run, so that it can be compared on another machine.
+
+        Raises:
+            FileAccessError: [file-access] for a file that cannot be written.
+        """
         tensors: dict[str, torch.Tensor] = {}
         for kind in ("activations", "gradients"):
             for place, (key, value) in enumerate(getattr(self, kind).items()):
@@ -73,7 +78,14 @@ class ModuleRun:
         for place, (name, value) in enumerate(self.parameters.items()):
             tensors[json.dumps(["parameters", place, name])] = value.contiguous()
         metadata = {_CHECKSUM: _checksum(tensors)}
-        safetensors.torch.save_file(tensors, str(file), metadata)
+        try:
+            safetensors.torch.save_file(tensors, str(file), metadata)
+        except safetensors.SafetensorError as error:
+            raise FileAccessError(
+                f"ModuleRun.save: {file} must be a file that can be written; got: {error}. Name "
+                "another.",
+                code="file-access",
+            ) from error
 
     @classmethod
     @public_call

@@ -5,6 +5,7 @@ replayed are in graphed_callables.py.
 """
 
 import contextlib
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
@@ -15,6 +16,7 @@ from npu_runtime import _C
 from npu_runtime.errors import InputError
 from npu_runtime.npu.graphed_callables import follows_weights, make_graphed_callables
 from npu_runtime.npu.streams import StreamContext
+from npu_runtime.public_calls import public_call
 
 __all__ = [
     "NPUGraph",
@@ -58,6 +60,7 @@ class NPUGraph:
     def __init__(self, keep_graph: bool = False, *, weights: str = "refuse") -> None:
         self._native = _C.Graph(follows_weights("npu.NPUGraph", weights))
 
+    @public_call
     def capture_begin(
         self,
         pool: PoolId | None = None,
@@ -117,7 +120,8 @@ class NPUGraph:
     def enable_debug_mode(self) -> None:
         """Does nothing: what :meth:`debug_dump` writes is always at hand."""
 
-    def debug_dump(self, debug_path: str) -> None:
+    @public_call
+    def debug_dump(self, debug_path: str | os.PathLike[str]) -> None:
         """Writes one line for each program: its name, and the tensors that it reads and writes."""
         Path(debug_path).write_text(self._native.describe(), encoding="utf-8")
 

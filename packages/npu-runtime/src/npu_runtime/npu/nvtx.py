@@ -11,6 +11,8 @@ import time
 from collections.abc import Iterator
 
 from npu_runtime import observe
+from npu_runtime.errors import InputError
+from npu_runtime.public_calls import public_call
 
 __all__ = ["mark", "range", "range_end", "range_pop", "range_push", "range_start"]
 
@@ -62,7 +64,20 @@ def range_end(range_id: int) -> None:
 
 
 @contextlib.contextmanager
+@public_call
 def range(msg: str, *args: object, **kwargs: object) -> Iterator[None]:  # noqa: A001  # its name
-    """A range over the body; ``msg`` is formatted with the arguments."""
-    with observe.span(_CATEGORY, msg.format(*args, **kwargs)):
+    """A range over the body; ``msg`` is formatted with the arguments.
+
+    Raises:
+        InputError: ``msg`` cannot be formatted with them (code ``range-format``).
+    """
+    try:
+        text = msg.format(*args, **kwargs)
+    except (ValueError, LookupError, AttributeError, TypeError) as error:
+        raise InputError(
+            f"torch.npu.nvtx.range: msg must be a format that its arguments fill; got "
+            f"{ascii(msg)[:80]}: {error}. Write braces twice where none is to be filled.",
+            code="range-format",
+        ) from error
+    with observe.span(_CATEGORY, text):
         yield

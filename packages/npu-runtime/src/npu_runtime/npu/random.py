@@ -9,7 +9,7 @@ from collections.abc import Iterable
 import torch
 
 from npu_runtime import _C
-from npu_runtime.errors import InputError
+from npu_runtime.errors import InputError, KindError
 from npu_runtime.npu.device import DeviceLike, device_index
 from npu_runtime.public_calls import public_call
 
@@ -80,7 +80,17 @@ def get_rng_state(device: DeviceLike = "npu") -> torch.Tensor:
 
 @public_call
 def set_rng_state(new_state: torch.Tensor, device: DeviceLike = "npu") -> None:
-    """Sets the state of a device's generator from :func:`get_rng_state`'s tensor."""
+    """Sets the state of a device's generator from :func:`get_rng_state`'s tensor.
+
+    Raises:
+        KindError: The tensor is not uint8 (code ``argument-kind``).
+    """
+    if new_state.dtype is not torch.uint8:
+        raise KindError(
+            f"torch.npu.set_rng_state: new_state must be a uint8 tensor; got {new_state.dtype}. "
+            "Pass what get_rng_state gave.",
+            code="argument-kind",
+        )
     _C.default_generator(device_index(device)).set_state(new_state.cpu())
 
 

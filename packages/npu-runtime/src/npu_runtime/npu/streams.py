@@ -97,6 +97,7 @@ class ExternalStream(torch.Stream):
 _SYNC_DEBUG_MODES = {"default": 0, "warn": 1, "error": 2}
 
 
+@public_call
 def set_sync_debug_mode(debug_mode: int | str) -> None:
     """Reports host code that waits for the device.
 

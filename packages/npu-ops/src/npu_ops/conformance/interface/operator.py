@@ -58,10 +58,12 @@ class Operator:
         """Names of the arguments that are tensors or lists of them."""
         return frozenset(one.name for one in self.schema.arguments if "Tensor" in str(one.type))
 
+    @public_call
     def function(self, check: str = "forward") -> Callable[..., Any]:
         """What is called on the device for a check."""
         return _resolve(self.inplace if check == "in-place" else self.call)
 
+    @public_call
     def host_function(self, check: str = "forward") -> Callable[..., Any]:
         """What is called on the CPU for a check."""
         return _resolve(self.reference) if self.reference else self.function(check)
@@ -130,7 +132,7 @@ def aten_operator(name: str) -> Operator:
     try:
         op: Any = _resolve(f"torch.ops.{name}")
         schema = op._schema
-    except (AttributeError, RuntimeError, UnicodeError):
+    except (AttributeError, RuntimeError, TypeError, UnicodeError):
         raise _unknown(name) from None
     rules = {"tolerance": "sums", "compare": "close"}
     for pattern, rule in _read()["aten"].items():

@@ -136,8 +136,8 @@ def load_rules(name: str) -> Rules:
         OperatorInputError: [conformance-rules] for a file that cannot be read as rules.
     """
     shipped = _SHIPPED / f"{name}.toml"
-    file = shipped if shipped.exists() else Path(name)
     try:
+        file = shipped if shipped.exists() else Path(name)
         return _rules(tomllib.loads(file.read_text(encoding="utf-8")))
     except (OSError, ValueError, KeyError, AttributeError, AssertionError) as error:
         known = ", ".join(sorted(one.stem for one in _SHIPPED.glob("*.toml")))
