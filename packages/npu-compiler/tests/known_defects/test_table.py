@@ -139,6 +139,16 @@ def test_comparisons_that_nan_takes_part_in_are_exchanged(
     assert model.output("answer").get_partial_shape() == ov.PartialShape([3, 4])
 
 
+@pytest.mark.parametrize("shape", [[-1, 3], [4, 3]])
+def test_the_absolute_value_of_what_a_shape_gives_is_right(shape: list[int]) -> None:
+    given = ops.parameter(ov.PartialShape(shape), np.float32)
+    below = ops.subtract(ops.shape_of(given), ops.constant(np.array(10)))
+    model = ov.Model([ops.abs(below)], [given])
+    avoid_defects(model, device="CPU")
+    result = ov.compile_model(model, "CPU")([np.ones((4, 3), np.float32)])[0]
+    np.testing.assert_array_equal(result, [6, 7])
+
+
 def test_a_second_look_finds_nothing_left() -> None:
     model = _attention(heads=4, tokens=4)
     avoid_defects(model, device="CPU")

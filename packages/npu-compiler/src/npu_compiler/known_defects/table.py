@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import openvino
 
 from npu_compiler.known_defects import (
+    absolute_of_computed_constant,
     attention_in_place,
     attention_of_varying_sizes,
     comparison_with_nan,
@@ -25,6 +26,7 @@ KNOWN_DEFECTS: tuple[KnownDefect, ...] = (
     attention_in_place.DEFECT,
     attention_of_varying_sizes.DEFECT,
     comparison_with_nan.DEFECT,
+    absolute_of_computed_constant.DEFECT,
 )
 
 # The simulated device computes by the CPU plugin.
