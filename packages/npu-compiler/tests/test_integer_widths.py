@@ -58,6 +58,7 @@ def test_indices_are_left_to_their_own_check():
     "function, bits",
     [
         pytest.param(lambda ids: ids.t().contiguous(), 31, id="moved"),
+        pytest.param(lambda ids: ids.split(2, 1), 31, id="moved in parts"),
         pytest.param(lambda ids: ids.to(torch.bool), 31, id="cast"),
         pytest.param(lambda ids: (ids == 3).float(), 24, id="compared"),
         pytest.param(lambda ids: ids + 1, 20, id="added to"),
@@ -123,6 +124,27 @@ def test_a_value_that_does_not_fit_runs_eagerly_in_a_first_call_and_in_a_later_o
         close(again(IDS + (1 << 40), X), function(IDS + (1 << 40), X))
     assert again.eager_ops[0] == "aten.add.Tensor"
     assert again.records[-1].eager[0].reason == WIDE
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_parts_of_large_values_are_moved_in_a_program(compiled, close, dtype):
+    def function(ids, x):
+        return ids.split(2, 1)[0], x.argmin(1)
+
+    run, large = compiled(function), (IDS - 6).to(dtype) * (1 << 28)
+    with torch.no_grad():
+        close(run(large, X), function(large, X))
+    assert (run.programs, run.eager_ops) == (1, [])
+
+
+def test_parts_that_are_too_large_run_eagerly_together_with_their_call(compiled, close):
+    def function(ids, x):
+        return ids.sort(1).values, x.argmin(1)
+
+    run, large = compiled(function), IDS * (1 << 26)
+    with torch.no_grad():
+        close(run(large, X), function(large, X))
+    assert (run.programs, {*run.eager_ops}) == (1, {"aten.sort.default"})
 
 
 def test_hash_of_ids_runs_eagerly_beside_its_program(compiled, close):

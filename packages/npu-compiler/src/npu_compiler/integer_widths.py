@@ -12,6 +12,7 @@ npu_compiler.lowering.index_checks'.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -157,7 +158,10 @@ class _Proof:
         self._calls = [
             node
             for node in graph.nodes
-            if node.op == "call_function" and node not in eager and any(_looked_at(node))
+            if node.op == "call_function"
+            and node.target is not operator.getitem
+            and node not in eager
+            and any(_looked_at(node))
         ]
         self._sources = self._find_sources()
 
@@ -242,7 +246,9 @@ def _looked_at(node: fx.Node) -> Iterator[fx.Node]:
     place = _INDEXED.get(node.target)
     indices = [] if place is None else pytree.tree_leaves(node.args[place])
     read = () if node.target in _SHAPED else node.all_input_nodes
-    for one in (*read, node):
+    # The parts of a call with several results stand where it stands.
+    parts = [user for user in node.users if user.target is operator.getitem]
+    for one in (*read, node, *parts):
         if one not in indices and _is_wide(one):
             # A cast to int32, or a move of one, cannot leave 32 bits.
             is_narrow = node.target in _EXACT and one.meta["val"].dtype is torch.int32

@@ -105,7 +105,7 @@ std::optional<std::string> CheckedIndices::find_violation(const std::string& pro
   const std::int64_t wrong = found.least < low ? found.least : found.most;
   return "program " + program + ": " + check->what + " must be from " + std::to_string(low) +
          " to " + std::to_string(end - 1) + "; got " + std::to_string(wrong) +
-         ". Look at where the indices come from.";
+         ". Look at where these integers come from.";
 }
 
 bool needs_outputs(const IndexCheck& check) noexcept {
