@@ -151,7 +151,7 @@ def _calls(draw: Any, entry: Entry) -> Call:
     target = draw(st.sampled_from(plain)).name if plain else ""
     arguments: list[str] = []
     named: list[tuple[str, str]] = []
-    is_wrong = False
+    is_wrong = entry.is_native
     for one in plain:
         is_malformed = one.name == target or draw(st.floats(0, 1)) < odds / 2
         if not is_malformed and not one.is_required and draw(st.booleans()):

@@ -30,6 +30,8 @@ _NOT_CALLED = {
     r"npu_compiler\.LoadedModel$": "load() makes it",
     r"npu_compiler\.GraphTensor(\.|$)": "GraphBuilder makes it",
     r"npu_llm\.NPUModelForCausalLM(\.from_ready)?$": "load() makes it",
+    r"npu_compiler\.(lowering\.Context|(lowering\.)?custom_op)(\.|$)": "converters call it",
+    r"npu_runtime\.(LayerRecord|Port)$": "a program makes them",
 }
 
 
@@ -51,6 +53,10 @@ class Parameter:
     many: str = ""
 
 
+# Of a native function: anything is drawn for it.
+_NATIVE = (Parameter("args", "", False, False, "*"),)
+
+
 @dataclass(frozen=True)
 class Entry:
     """A function, a class that is called, or a method of one.
@@ -69,6 +75,11 @@ class Entry:
     parameters: tuple[Parameter, ...]
     method: str = ""
     is_static: bool = False
+
+    @property
+    def is_native(self) -> bool:
+        """Whether Python does not know its parameters."""
+        return self.parameters == _NATIVE
 
     def __str__(self) -> str:
         return ".".join(part for part in (self.module, self.name, self.method) if part)
@@ -130,9 +141,9 @@ def _methods(package: str, module: str, public: str, owner: type) -> Iterator[En
             continue
         is_static = isinstance(raw, staticmethod | classmethod)
         parameters = _parameters(value)
-        yield Entry(
-            package, module, public, parameters if is_static else parameters[1:], name, is_static
-        )
+        if not is_static and parameters != _NATIVE:
+            parameters = parameters[1:]
+        yield Entry(package, module, public, parameters, name, is_static)
 
 
 def _operators() -> Iterator[Entry]:
@@ -153,8 +164,8 @@ def _operators() -> Iterator[Entry]:
 def _parameters(function: Any) -> tuple[Parameter, ...]:
     try:
         signature = inspect.signature(function)
-    except ValueError:  # a native function: anything is drawn for it
-        return (Parameter("args", "", False, False, "*"),)
+    except ValueError:
+        return _NATIVE
     kinds = inspect.Parameter
     many = {kinds.VAR_POSITIONAL: "*", kinds.VAR_KEYWORD: "**"}
     return tuple(

@@ -13,6 +13,7 @@ import importlib
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import sys
@@ -33,6 +34,7 @@ from malformed.verdict import Outcome
 __all__ = ["Maker"]
 
 _KEPT_TEXT = 4_000
+_CALLERS = re.compile(f"{os.sep}torch{os.sep}(nn|_dynamo){os.sep}")
 _HERE = str(Path(__file__).parent)
 
 
@@ -242,11 +244,12 @@ def _make(call: Call) -> Outcome:
             if hasattr(result, "__enter__") and hasattr(result, "gen"):
                 with result:  # a context manager of a generator has done nothing yet
                     pass
-            if call.entry.method == "start":
-                function.__self__.stop()  # or it would see the calls that follow
+            if call.entry.method == "start":  # or it would see the calls that follow
+                getattr(owner, "stop", getattr(owner, "finish", None))()
             return Outcome("ok")
         except KeyboardInterrupt as error:
-            return Outcome("slow", text=_stack(error))
+            kind = "waited" if "'fifo'" in str(call) else "slow"
+            return Outcome(kind, text=_stack(error))
         except BaseException as error:  # noqa: BLE001  # it is what is judged
             return _raised(error)
 
@@ -256,9 +259,10 @@ def _raised(error: BaseException) -> Outcome:
     ours = [frame for frame in frames if "/npu_" in frame.filename]
     place = f"{ours[-1].filename}:{ours[-1].lineno}" if ours else ""
     last = frames[-1].filename
-    # Behind the last frame of ours: a module or a callable that the call was given.
+    # Behind the last frame of ours: a module or a callable that the call was given, or Dynamo that
+    # traces it.
     is_callers = any(isinstance(one, valid.CallersError) for one in _chain(error)) or (
-        bool(ours) and last != ours[-1].filename and f"{os.sep}torch{os.sep}nn{os.sep}" in last
+        bool(ours) and last != ours[-1].filename and bool(_CALLERS.search(last))
     )
     try:
         text = str(error)
@@ -268,11 +272,16 @@ def _raised(error: BaseException) -> Outcome:
     return Outcome(
         "raised",
         tuple(one.__name__ for one in type(error).__mro__[:-2]),
-        text[-_KEPT_TEXT:].encode("utf-8", "backslashreplace").decode(),
+        _shortened(text).encode("utf-8", "backslashreplace").decode(),
         code if isinstance(code, str) else None,
         place,
         is_callers,
     )
+
+
+def _shortened(text: str) -> str:
+    half = _KEPT_TEXT // 2
+    return text if len(text) <= _KEPT_TEXT else f"{text[:half]} ... {text[-half:]}"
 
 
 def _chain(error: BaseException | None) -> list[BaseException]:

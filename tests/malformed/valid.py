@@ -275,7 +275,9 @@ _RECEIVERS: dict[str, Callable[[], Any]] = {
         "npu_ops.conformance.interface.operator"
     ).aten_operator("aten.relu.default"),
     "Rules": lambda: importlib.import_module("npu_ops.conformance.rules").Rules(),
-    "MLP": lambda: importlib.import_module("npu_ops").MLP(2, 4, 4, 4),
+    "MLP": lambda: importlib.import_module("npu_ops").MLP((2, 4), 4),
+    "SDPA": lambda: importlib.import_module("npu_ops").SDPA(*[(1, 2, 4, 4)] * 3, (1, 1, 4, 4)),
+    "SimpleSDPA": lambda: importlib.import_module("npu_ops").SimpleSDPA(*[(1, 2, 4, 4)] * 3),
     "Convolution": lambda: importlib.import_module("npu_ops").Convolution(
         (1, 2, 4, 4), (2, 2, 1, 1)
     ),

@@ -6,7 +6,9 @@ that:
 
 - A TypeError, for arguments of a wrong number or of another kind than the signature says, is
   Python's own word and enough. It is a finding where all arguments had the right kind.
-- PyTorch's own words for a call that does not fit an operator's schema are its TypeError.
+- PyTorch's own words for a call that does not fit an operator's schema are its TypeError, and its
+  NotImplementedError where an operator has no kernel for a tensor's layout.
+- `torch.npu.Stream` and `Event` are torch's own classes: what torch says of a device's name, too.
 - What a callable of the caller's raises is the caller's. So is what PyTorch says of a tensor that
   does not fit a module of `npu_compiler.nn`, which is one of torch's modules.
 
@@ -27,7 +29,15 @@ _CODE = re.compile(r"\[([a-z0-9]+(?:-[a-z0-9]+)+)\]\s*$")
 _SCHEMA = re.compile(
     r"Expected a value of type|missing value for argument|Unknown keyword argument|"
     r"expected at most \d+ argument|is missing value|Could not cast|Unable to cast|"
-    r"Tried to cast|Overflow when unpacking"
+    r"Tried to cast|Overflow when unpacking|positional argument\(s\) but|int too big to convert"
+)
+
+
+_NO_KERNEL = re.compile(r"Could not run 'npu::\w+' with arguments from the '(Sparse|Quantized|Mkl)")
+_TORCHS_CLASS = re.compile(r"npu_runtime\.npu\.(streams\.)?(Stream|Event)$")
+_DEVICE_NAME = re.compile(
+    r"Invalid device string|at start of device string|Device index must not be negative|"
+    r"Overflow when unpacking|not linked with support for"
 )
 
 
@@ -41,7 +51,8 @@ class Outcome:
     """What a call ended with.
 
     Attributes:
-        kind: "ok", "raised", "exit", "signal", "slow" (Ctrl-C ended it) or "hang".
+        kind: "ok", "raised", "exit", "signal", "slow" (Ctrl-C ended it), "waited" (so it did, for
+            the other end of a pipe) or "hang".
         error: classes of the exception, the most special first.
         text: of the exception, or what a command wrote to standard error.
         code: the exception's, or the exit code.
@@ -67,7 +78,7 @@ def finding_of_call(
     subject: str, outcome: Outcome, listed: set[str], *, is_kind_wrong: bool
 ) -> str | None:
     """Why the end of a Python call is not what may be, or None."""
-    if outcome.kind in ("ok", "skipped") or outcome.is_callers:
+    if outcome.kind in ("ok", "skipped", "waited") or outcome.is_callers:
         return None
     if outcome.kind != "raised":
         return outcome.kind
@@ -81,7 +92,15 @@ def finding_of_call(
         return None if {"RuntimeError", "AttributeError"} & {*outcome.error} else outcome.error[0]
     if outcome.text == "I/O operation on closed file.":
         return None  # the caller's file
-    if "RuntimeError" in outcome.error and is_kind_wrong and _SCHEMA.search(outcome.text):
+    if (
+        {"RuntimeError", "OverflowError"} & {*outcome.error}
+        and is_kind_wrong
+        and _SCHEMA.search(outcome.text)
+    ):
+        return None
+    if "NotImplementedError" in outcome.error and _NO_KERNEL.match(outcome.text):
+        return None
+    if _TORCHS_CLASS.match(subject) and not outcome.place and _DEVICE_NAME.search(outcome.text):
         return None
     return outcome.error[0]
 

@@ -18,6 +18,7 @@ from torch._dynamo.utils import counters
 from npu_compiler.backend import npu
 from npu_compiler.in_place import compiled_config, options_of, plain_call
 from npu_compiler.records import EagerNode, GraphRecord, ProgramRecord, collecting
+from npu_runtime.public_calls import public_call
 
 __all__ = ["Explanation", "explain", "graph_breaks_since"]
 
@@ -76,6 +77,7 @@ class Explanation:
         return "\n".join(_lines(self))
 
 
+@public_call
 def explain(
     model: Callable[..., Any],
     *args: Any,

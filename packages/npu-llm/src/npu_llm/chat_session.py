@@ -22,6 +22,7 @@ from npu_llm.read_tokens import ReadTokens
 from npu_llm.reply import Finish, Reply, ReplyStream
 from npu_llm.session_file import ModelIdentity, SavedSession, read_session, write_session
 from npu_llm.stop_request import InterruptGuard, StopWhenSet
+from npu_runtime.errors import KindError
 from npu_runtime.public_calls import public_call
 
 if TYPE_CHECKING:
@@ -130,7 +131,6 @@ class ChatSession:
         """How many tokens the model has read and need not read again."""
         return len(self._read.tokens)
 
-    @public_call
     def append(self, message: str | Message) -> None:
         """Adds a message that the next question follows: of the user, or as given.
 
@@ -186,7 +186,6 @@ class ChatSession:
 
     # Answers
 
-    @public_call
     def ask(
         self,
         message: str | Message,
@@ -210,14 +209,15 @@ class ChatSession:
             ContextError: [context-overflow] when the conversation does not fit into the model's
                 context; with overflow="drop_oldest", when this message alone does not.
             OptionError: [message-kind], [session-option], [chat-template]; and what generate has.
+            KindError: [argument-kind] for a streamer or a cancel that is none.
             SessionError: [session-busy] while another thread asks.
             KeyboardInterrupt: after Ctrl-C. What came of the answer is in `last_reply` and in the
                 conversation, as after a cancel.
         """
+        _check_listeners(streamer, cancel)
         events = () if cancel is None else (cancel,)
         return self._ask(_as_message(message), streamer, events, generation)
 
-    @public_call
     def stream(
         self,
         message: str | Message,
@@ -231,6 +231,7 @@ class ChatSession:
         stops it.
         """
         question = _as_message(message)
+        _check_listeners(None, cancel)
         given = () if cancel is None else (cancel,)
 
         def answer(on_text: Any, stop: threading.Event) -> Reply:
@@ -263,7 +264,7 @@ class ChatSession:
                 tokens=self._read.tokens,
                 cache=self._read.tensors(),
             )
-            write_session(Path(path), saved)
+            write_session(Path(path).absolute(), saved)
 
     @classmethod
     @public_call
@@ -459,6 +460,20 @@ def _as_message(message: str | Message) -> dict[str, Any]:
         'Pass {"role": "tool", "content": "..."}, for example.',
         code="message-kind",
     )
+
+
+def _check_listeners(streamer: BaseStreamer | None, cancel: threading.Event | None) -> None:
+    """What has a streamer's methods, or an event's, is one."""
+    for name, given, methods in (
+        ("streamer", streamer, ("put", "end")),
+        ("cancel", cancel, ("is_set",)),
+    ):
+        if given is not None and not all(callable(getattr(given, one, None)) for one in methods):
+            raise KindError(
+                f"ChatSession: {name} must have {' and '.join(methods)}; got a "
+                f"{type(given).__name__}. Leave it out, or pass one.",
+                code="argument-kind",
+            )
 
 
 def _check_options(options: Mapping[str, Any]) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import torch
 
+from npu_runtime.errors import KindError
 from npu_runtime.public_calls import public_call
 
 from . import _C
@@ -84,10 +85,17 @@ def set_fallback_policy(
         host_ops: patterns of ops that run on the host in any case, strict or not
             (`NPU_FALLBACK_OPS`): `aten.mm`, `mm`, `aten.*norm*`. None leaves them.
     """
+    patterns = None if host_ops is None else tuple(host_ops)
+    if patterns is not None and not all(isinstance(one, str) for one in patterns):
+        raise KindError(
+            "npu_ops.set_fallback_policy: host_ops must be patterns of names; got "
+            f"{ascii(patterns)[:80]}. Write them as texts: ['aten.mm'].",
+            code="argument-kind",
+        )
     if strict is not None:
         _policy.change(strict=bool(strict))
-    if host_ops is not None:
-        _policy.change(host_ops=tuple(host_ops))
+    if patterns is not None:
+        _policy.change(host_ops=patterns)
     _force(_policy.get().host_ops)
     _C.reset_host_use()
     _C.reset_choices()

@@ -152,6 +152,7 @@ class profile(torch.profiler.profile):  # torch's own name, to stand in its plac
         if self._layers is not None:
             layer_recording.stop()
 
+    @public_call
     def export_chrome_trace(
         self, path: str | os.PathLike[str], use_python_export: bool = False
     ) -> None:

@@ -253,7 +253,7 @@ def _home(inputs: Sequence[torch.Tensor], output_device: torch.device | str | No
         device = None
     if device is None or device.type not in ("cpu", "npu"):
         raise InputError(
-            f"Program.run: output_device must be npu or cpu; got {ascii(output_device)[:80]}. "
+            f"Program.run: output_device must be npu or cpu; got {ascii(str(output_device))[:80]}. "
             "Move the result afterwards.",
             "program-input",
         )

@@ -186,7 +186,7 @@ def _is_path(value: Any) -> bool:
 def _is_sequence(value: Any, element: Check) -> bool:
     if isinstance(value, str | bytes | bytearray) or not hasattr(value, "__iter__"):
         return False
-    is_plain = isinstance(value, list | tuple | dict | set | frozenset)
+    is_plain = isinstance(value, list | tuple | dict | set | frozenset | range)
     return not is_plain or all(map(element, itertools.islice(value, _LOOKED_AT)))
 
 

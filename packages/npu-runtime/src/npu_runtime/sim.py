@@ -11,6 +11,7 @@ from enum import IntEnum
 from npu_runtime import _C
 from npu_runtime.config import config
 from npu_runtime.errors import InputError
+from npu_runtime.public_calls import public_call
 
 __all__ = ["Flip", "Flips", "Status", "delay", "failure", "flips"]
 
@@ -76,6 +77,7 @@ class Flips:
 
 
 @contextlib.contextmanager
+@public_call
 def delay(least_us: int, most_us: int, *, seed: int = 0) -> Iterator[None]:
     """Each piece of enqueued work waits a random time, in microseconds, before it runs."""
     _C.sim_set_delay(least_us, most_us, seed)
@@ -86,6 +88,7 @@ def delay(least_us: int, most_us: int, *, seed: int = 0) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+@public_call
 def failure(
     call: str, *, status: Status = Status.ERROR, skip: int = 0, times: int = 1
 ) -> Iterator[None]:
@@ -105,6 +108,7 @@ def failure(
 
 
 @contextlib.contextmanager
+@public_call
 def flips(
     probability: float, *, seed: int = 0, programs: str = "*", bit: int | None = None
 ) -> Iterator[Flips]:

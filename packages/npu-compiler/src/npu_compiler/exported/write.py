@@ -31,12 +31,14 @@ from npu_compiler.known_defects.table import avoid_defects
 from npu_compiler.lowering import LoweredModel, lower, op_name, source_line
 from npu_compiler.options import CompilerConfig, resolve_config
 from npu_compiler.programs.load import write_model
+from npu_runtime.public_calls import public_call
 
 __all__ = ["export"]
 
 _NO_BOUND = 1 << 62
 
 
+@public_call
 def export(
     model: nn.Module,
     example_inputs: tuple[Any, ...],

@@ -6,6 +6,7 @@ running is npu_compiler.graph_builder.builder's work.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -35,7 +36,7 @@ def torch_dtype_of(dtype: Any) -> torch.dtype:
     if name is None:
         try:
             name = np.dtype(dtype).name
-        except TypeError:
+        except (TypeError, ValueError):
             name = ""
     found = getattr(torch, name, None)
     if not isinstance(found, torch.dtype):
@@ -201,7 +202,7 @@ class NamedCalls:
         Raises:
             GraphError: [graph-op] for a place that the result has not, or one named twice.
         """
-        axes = [axis] if isinstance(axis, int) else axis
+        axes = (axis,) if isinstance(axis, int) else tuple(map(operator.index, axis))
         for place in _places("unsqueeze", axes, _rank(x) + len(axes)):
             x = self._call(torch.unsqueeze, (x, place))
         return x
@@ -393,7 +394,7 @@ def _rank(x: GraphTensor) -> int:
 def _axes(x: GraphTensor, axes: Axes) -> tuple[int, ...]:
     if axes is None:
         return tuple(range(_rank(x)))
-    return (axes,) if isinstance(axes, int) else tuple(axes)
+    return (axes,) if isinstance(axes, int) else tuple(map(operator.index, axes))
 
 
 def _places(name: str, axes: Sequence[int], rank: int) -> list[int]:

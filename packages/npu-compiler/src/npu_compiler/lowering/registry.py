@@ -16,6 +16,7 @@ import torch
 
 from npu_compiler.errors import RegistryError
 from npu_compiler.lowering.plugins import broken_plugins, load_plugins
+from npu_runtime.public_calls import public_call
 
 __all__ = [
     "Converter",
@@ -139,8 +140,11 @@ def registered_ops() -> tuple[str, ...]:
     return tuple(sorted(op_name(key) for key in _TABLE))
 
 
+@public_call
 def near_matches(key: OpKey, *, limit: int = 3) -> tuple[str, ...]:
-    """Returns names of registered ops that are spelt like this one, best first."""
+    """Returns names of registered ops that are spelt like this one, best first; `limit` at most."""
+    if limit < 1:
+        return ()
     return tuple(difflib.get_close_matches(op_name(key), registered_ops(), n=limit, cutoff=0.6))
 
 

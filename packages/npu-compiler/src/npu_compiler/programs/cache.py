@@ -65,6 +65,7 @@ class CacheEntry:
     used: float
 
 
+@public_call
 def content_key(parts: Mapping[str, Any], *, device: str | None = None) -> str:
     """Returns the key of a program: a hash of what the caller names and of what always counts.
 
@@ -100,6 +101,7 @@ def _own_code() -> str:
 class ProgramCache:
     """Programs in a directory, bounded in size; many threads and processes may share it."""
 
+    @public_call
     def __init__(
         self, cache_dir: str | os.PathLike[str] | None = None, *, max_bytes: int | None = None
     ) -> None:
@@ -120,6 +122,7 @@ class ProgramCache:
         """What this object did so far."""
         return self._statistics
 
+    @public_call
     def load(
         self,
         key: str,
@@ -154,6 +157,7 @@ class ProgramCache:
         )
         return program
 
+    @public_call
     def load_with_facts(
         self,
         key: str,
@@ -208,6 +212,7 @@ class ProgramCache:
         self._evict(keep=key)
         return program, facts
 
+    @public_call
     def find(
         self, key: str, *, name: str, options: Mapping[str, str]
     ) -> npu_runtime.Program | None:
@@ -224,6 +229,7 @@ class ProgramCache:
         self._count(hits=1)
         return self._load_entry(entry, name, options, None, False)
 
+    @public_call
     def verdict(self, key: str) -> dict[str, Any] | None:
         """Returns what was recorded about the results of a key's program, or None.
 
@@ -259,6 +265,7 @@ class ProgramCache:
             # Another process may have removed the entry: the next one judges again.
             _logger.debug("program cache: cannot keep the verdict on %s (%s)", key, failure)
 
+    @public_call
     def load_amended(
         self, key: str, *, name: str, options: Mapping[str, str], amendments: Mapping[str, str]
     ) -> npu_runtime.Program:

@@ -15,6 +15,7 @@ from npu_command.interrupt import removed_at_interrupt
 from npu_compiler.config import read_settings
 from npu_compiler.device_options import compile_tolerant
 from npu_runtime import observe
+from npu_runtime.public_calls import public_call
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -27,6 +28,7 @@ __all__ = [
 ]
 
 
+@public_call
 def load_model(
     model: ov.Model,
     *,
@@ -64,6 +66,7 @@ def load_model(
         )
 
 
+@public_call
 def load_tolerant(
     model: ov.Model,
     *,

@@ -11,6 +11,7 @@ import torch
 import npu_runtime
 from npu_compiler.device_options import PRECISIONS, device_options
 from npu_compiler.errors import OptionError
+from npu_runtime.public_calls import public_call
 
 __all__ = ["PRECISIONS", "compile_options", "precision_name"]
 
@@ -30,6 +31,7 @@ def precision_name(dtype: torch.dtype | str) -> str:
     return name
 
 
+@public_call
 def compile_options(
     dtype: torch.dtype | str,
     *,

@@ -27,6 +27,7 @@ _LIBRARY = "nncf"
 _NO_REPORTS = "NNCF_CI"
 
 
+@public_call
 def compress_weights_by_data(
     model: ov.Model,
     samples: Sequence[Sequence[Any]],

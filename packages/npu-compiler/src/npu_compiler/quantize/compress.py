@@ -23,6 +23,7 @@ from npu_compiler.quantize.weights import (
     fitting_group,
     quantize_weight,
 )
+from npu_runtime.public_calls import public_call
 
 __all__ = [
     "CompressedWeight",
@@ -91,6 +92,7 @@ class CompressionReport:
         )
 
 
+@public_call
 def compress_weights(
     model: ov.Model,
     *,

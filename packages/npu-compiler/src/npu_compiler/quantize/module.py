@@ -14,10 +14,12 @@ from torch import nn
 from npu_compiler.errors import OptionError
 from npu_compiler.nn.quantized_linear import QuantizedLinear
 from npu_compiler.quantize.weights import GROUP_SIZES, MODES
+from npu_runtime.public_calls import public_call
 
 __all__ = ["quantize_model"]
 
 
+@public_call
 def quantize_model(
     model: nn.Module,
     dtype: torch.dtype | str,

@@ -151,6 +151,7 @@ def compare_perplexity(
     return QualityReport("perplexity", first, second, second / first - 1, limit)
 
 
+@public_call
 def compare_outputs(
     before: Callable[..., Any],
     after: Callable[..., Any],

@@ -17,6 +17,7 @@ __all__ = ["compress_to_i4", "quantize_tensor"]
 _BITS = {(-128, 127): 8, (-8, 7): 4}
 
 
+@public_call
 def quantize_tensor(
     weight: torch.Tensor,
     min_max_range: tuple[int, int] = (-128, 127),

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from npu_compiler.errors import OptionError
+from npu_runtime.public_calls import public_call
 
 __all__ = [
     "GROUP_SIZES",
@@ -59,6 +60,7 @@ class QuantizedWeight:
         return (values * self.scale).flatten(1)
 
 
+@public_call
 def fitting_group(columns: int, group_size: int) -> int | None:
     """Returns the group size to use for rows of a length.
 
@@ -75,6 +77,7 @@ def fitting_group(columns: int, group_size: int) -> int | None:
     return None
 
 
+@public_call
 def quantize_weight(
     weight: torch.Tensor, *, bits: int, group_size: int | None = None, symmetric: bool = False
 ) -> QuantizedWeight:
@@ -90,9 +93,16 @@ def quantize_weight(
         symmetric: without zero points.
 
     Raises:
-        OptionError: [quantize-weight] when weight is no matrix or group_size does not divide it.
+        OptionError: [quantize-weight] when weight is no matrix, group_size does not divide it, or
+            bits are others.
     """
-    if weight.dim() != 2 or (group_size is not None and weight.shape[1] % group_size):
+    if bits not in (4, 8):
+        raise OptionError(
+            f"quantize_weight: bits must be 4 or 8; got {bits}. Choose one.",
+            code="quantize-weight",
+        )
+    is_divided = group_size is None or (group_size > 0 and weight.shape[-1] % group_size == 0)
+    if weight.dim() != 2 or not is_divided:
         raise OptionError(
             f"quantize_weight: weight must be a matrix whose rows group_size divides; got shape "
             f"{tuple(weight.shape)}, group_size {group_size}. Choose one by fitting_group().",

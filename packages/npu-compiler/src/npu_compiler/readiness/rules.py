@@ -18,10 +18,12 @@ from pathlib import Path
 from typing import Any
 
 import openvino as ov
+from torch import nn
 
 from npu_compiler.exported.manifest import read_manifest
 from npu_compiler.openvino_core import openvino_core
 from npu_compiler.readiness.report import Finding, Readiness
+from npu_runtime.public_calls import public_call
 
 __all__ = ["check", "check_folder", "main"]
 
@@ -35,8 +37,9 @@ _TOLERANCE = 3e-2
 _TIMEOUT_S = 600.0
 
 
+@public_call
 def check(
-    model: Any, example_inputs: tuple[Any, ...], *, kwargs: Mapping[str, Any] | None = None
+    model: nn.Module, example_inputs: tuple[Any, ...], *, kwargs: Mapping[str, Any] | None = None
 ) -> Readiness:
     """Says whether a model is what an NPU accepts; no NPU is needed.
 

@@ -28,6 +28,7 @@ from npu_compiler.passes.write_in_place import written_inputs
 from npu_compiler.recall import GraphMemory
 from npu_compiler.tuning.candidates import CANDIDATES, Candidate, find_candidate
 from npu_compiler.tuning.store import TuningRecord, TuningStore, tuning_key
+from npu_runtime.public_calls import public_call
 
 __all__ = [
     "TuningReport",
@@ -110,6 +111,7 @@ def open_session(*, budget_s: float, max_error: float) -> Iterator[Session]:
             _session = before
 
 
+@public_call
 def tune(
     model: Callable[..., Any],
     *args: Any,

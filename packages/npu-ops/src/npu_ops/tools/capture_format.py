@@ -116,6 +116,7 @@ def save_capture(capture: Capture, folder: Path) -> int:
     Returns:
         The bytes written.
     """
+    folder = folder.absolute()
     made = folder.with_name(f".{folder.name}.part")
     shutil.rmtree(made, ignore_errors=True)
     made.mkdir(parents=True)

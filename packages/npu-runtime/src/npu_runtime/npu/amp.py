@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.amp import autocast_mode, grad_scaler
 
+from npu_runtime.errors import InputError
 from npu_runtime.public_calls import public_call
 
 __all__ = [
@@ -57,6 +58,10 @@ class GradScaler(grad_scaler.GradScaler):
         backoff_factor: What it is multiplied by after a step with an inf or a nan.
         growth_interval: Good steps in a row before the scale grows.
         enabled: Whether to scale at all.
+
+    Raises:
+        InputError: The growth factor is not above 1, or the backoff factor not below (code
+            ``scale-factor``).
     """
 
     @public_call
@@ -68,6 +73,12 @@ class GradScaler(grad_scaler.GradScaler):
         growth_interval: int = 2000,
         enabled: bool = True,
     ) -> None:
+        if enabled and not (growth_factor > 1.0 and backoff_factor < 1.0):
+            raise InputError(
+                "torch.npu.amp.GradScaler: growth_factor must be above 1 and backoff_factor below; "
+                f"got {growth_factor} and {backoff_factor}. Omit them for 2 and 0.5.",
+                code="scale-factor",
+            )
         super().__init__("npu", init_scale, growth_factor, backoff_factor, growth_interval, enabled)
 
 

@@ -35,6 +35,7 @@ from npu_runtime.npu.memory_pools import (
     get_allocator_backend,
     use_mem_pool,
 )
+from npu_runtime.public_calls import public_call
 
 __all__ = [
     "MemPool",
@@ -182,6 +183,7 @@ def mem_get_info(device: DeviceLike = None) -> tuple[int, int]:
     return _C.memory_info(device_index(device))
 
 
+@public_call
 def memory_summary(device: DeviceLike = None, abbreviated: bool = False) -> str:
     """A table of current and peak use for people.
 
@@ -207,6 +209,7 @@ def memory_summary(device: DeviceLike = None, abbreviated: bool = False) -> str:
     return "\n".join(lines)
 
 
+@public_call
 def set_per_process_memory_fraction(fraction: float, device: DeviceLike = None) -> None:
     """Limits what the pool may have from the system, as a share of the device's memory.
 
