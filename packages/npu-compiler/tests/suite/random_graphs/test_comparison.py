@@ -120,6 +120,28 @@ def test_an_index_out_of_range_that_is_read_in_silence_is_a_finding(monkeypatch)
     assert compare(INDEXED).kind == "silent"
 
 
+def test_a_buffer_that_calls_write_is_not_called_afresh_after_an_index_out_of_range():
+    inputs = (*INDEXED.inputs, InputSpec((3, 4), seed=1, frozen=True))
+    steps = (INDEXED.steps[0], Step("method.tanh_", (Ref(2),)))
+    found = compare(RandomGraph(inputs, steps, (3, 4)), Mode(way="aot"))
+    assert (found.kind, found.detail, found.calls) == ("equal", "", 2)
+
+
+DYNAMIC = Mode(way="traced", sizes="dynamic")
+
+
+def test_a_traced_graph_of_which_nothing_is_lowered_runs():
+    image = InputSpec((1, 2, 2, 2), fill="normal", names="b-n-")
+    found = compare(RandomGraph((image,), (Step("F.conv2d", (Ref(0), Ref(0))),), (1,)), DYNAMIC)
+    assert (found.kind, found.lowered) == ("equal", 0)
+
+
+def test_a_size_that_the_capture_fixed_stays_where_its_stride_varies():
+    inputs = (InputSpec((1, 2, 2), layout="interleaved", names="bn-"), InputSpec((2, 2)))
+    found = compare(RandomGraph(inputs, (Step("F.linear", (Ref(0), Ref(1))),), (2,)), DYNAMIC)
+    assert (found.kind, found.detail) == ("equal", "")
+
+
 def test_a_graph_without_its_index_is_no_finding():
     graph = dataclasses.replace(INDEXED, steps=(Step("torch.tanh", (Ref(0),)),), outputs=(2,))
     assert compare(graph).kind == "invalid"

@@ -160,6 +160,9 @@ def traced(graph: RandomGraph, config: CompilerConfig, device: str) -> tuple[Com
 
     with mode:
         captured = make_fx(run, decomposition_table=decompositions())(constants, *fakes)
+    # Called with one list, as AOTAutograd's graphs are, also where nothing of it is lowered.
+    captured.graph.set_codegen(fx.graph.CodeGen())
+    captured.recompile()
     tensors = list(frozen.values())
 
     def whole(static: fx.GraphModule) -> CompiledGraph:

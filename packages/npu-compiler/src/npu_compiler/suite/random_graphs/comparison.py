@@ -68,7 +68,8 @@ def compare(graph: RandomGraph, mode: Mode = PLAIN) -> Comparison:
 
     The compiled graph is called twice. A graph with sizes that vary is called with others too. One
     that starts from the cache is compiled, and then again as a second process would do it. A graph
-    with an index out of range is called with one in range before and after, and must raise between.
+    with an index out of range is called with one in range before and after, and must raise between;
+    after only where calls before leave no trace in its buffers.
 
     Args:
         graph: what to run.
@@ -151,7 +152,8 @@ class _Run:
             for result in compiled(*self._given(graph)):
                 result.cpu()
         except (RuntimeError, IndexError, ValueError):
-            self._agrees(compiled, self._inside, times=1)
+            if self._times() > 1:
+                self._agrees(compiled, self._inside, times=1)
             return
         self.end = ("silent", "an index out of range raises nothing, as it does eagerly")
 
@@ -239,7 +241,8 @@ def _keeps_guards(graph: RandomGraph, other: RandomGraph, shapes: ShapeEnv) -> b
             return False
         index, axis = int(found[1]), int(found[3])
         values[symbol] = getattr(given[index], found[2])()[axis]
-        free.add((index, axis))
+        if found[2] == "size":
+            free.add((index, axis))
     for index, (tensor, traced_with) in enumerate(zip(given, graph.given(), strict=True)):
         pairs = enumerate(zip(tensor.shape, traced_with.shape, strict=True))
         if any(new != old and (index, axis) not in free for axis, (new, old) in pairs):
