@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import openvino as ov
 import openvino.opset15 as ops
@@ -24,7 +27,7 @@ every = pytest.mark.parametrize("defect", KNOWN_DEFECTS, ids=lambda defect: defe
 def test_the_installed_openvino_still_has_the_defect(defect: KnownDefect) -> None:
     release = version_number(ov.__version__)
     assert release >= defect.first
-    error = measure(defect)
+    error = measure(defect) if not defect.ends_process else _error_in_another_process(defect)
     has_avx512 = torch.cpu._is_avx512_supported()
     if _ON_AVX512.get(defect.name, has_avx512) is not has_avx512:
         return  # what is taken instead is right on every processor
@@ -186,6 +189,19 @@ def _attention(*, heads: int, tokens: int, swaps: str = "result", between: str =
     if swaps in ("result", "both"):
         result = ops.transpose(result, swap)
     return ov.Model([result], [given, key, value])
+
+
+def _error_in_another_process(defect: KnownDefect) -> float:
+    code = (
+        "from npu_compiler.known_defects import entry, table\n"
+        f"(defect,) = [one for one in table.KNOWN_DEFECTS if one.name == {defect.name!r}]\n"
+        "print(entry.measure(defect))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    if done.returncode < 0:
+        return float("inf")
+    assert done.returncode == 0, done.stderr
+    return float(done.stdout)
 
 
 def _count(model: ov.Model, kind: str) -> int:

@@ -51,6 +51,7 @@ class KnownDefect:
             where only options help.
         occurs: whether a model has such a place; for defects that options avoid.
         options: of the device's compiler, with which it does not occur.
+        ends_process: whether compiling the reproducer ends the process.
     """
 
     name: str
@@ -64,6 +65,7 @@ class KnownDefect:
     avoid: Callable[[ov.Model], int] | None = None
     occurs: Callable[[ov.Model], bool] | None = None
     options: Mapping[str, str] = field(default_factory=dict)
+    ends_process: bool = False
 
 
 def measure(

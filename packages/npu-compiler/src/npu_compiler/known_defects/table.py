@@ -10,6 +10,7 @@ import openvino
 from npu_compiler.known_defects import (
     absolute_of_computed_constant,
     attention_in_place,
+    attention_less_something,
     attention_of_varying_sizes,
     comparison_with_nan,
 )
@@ -25,6 +26,7 @@ _logger = logging.getLogger(__name__)
 KNOWN_DEFECTS: tuple[KnownDefect, ...] = (
     attention_in_place.DEFECT,
     attention_of_varying_sizes.DEFECT,
+    attention_less_something.DEFECT,
     comparison_with_nan.DEFECT,
     absolute_of_computed_constant.DEFECT,
 )
