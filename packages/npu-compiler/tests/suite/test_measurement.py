@@ -108,6 +108,13 @@ def test_a_draw_has_sizes_that_coincide() -> None:
     assert len({coinciding(seed) for seed in range(8)}) > 3
 
 
+def test_three_draws_meet_heads_rows_and_channels_of_a_head() -> None:
+    first, second, third = map(coinciding, range(3))
+    assert first.length == first.heads == first.batch == 4
+    assert second.length == second.heads == second.batch == 64 // second.heads
+    assert third.length == 64 // third.heads
+
+
 def test_sizes_that_torch_refuses_are_left_out() -> None:
     def build() -> torch.nn.Module:
         return Net()
@@ -121,6 +128,15 @@ def test_sizes_that_torch_refuses_are_left_out() -> None:
     row = Measurement("net", "encoder", detail=str(failure.value), draw=0)
     assert row.is_left_out
     assert not Measurement("net", "encoder", detail="SIGSEGV").is_left_out
+
+
+def test_a_missing_library_is_not_a_draw_left_out() -> None:
+    def build() -> torch.nn.Module:
+        raise SuiteError("npu_compiler.suite: no timm.", code="suite-timm")
+
+    with pytest.raises(SuiteError) as failure:
+        measure(Architecture("net", "timm", build, dict), device="cpu", draw=0)
+    assert failure.value.code == "suite-timm"
 
 
 def test_a_false_alarm_is_not_right() -> None:

@@ -24,6 +24,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--only", nargs="+", default=(), metavar="NAME", help="these alone")
     parser.add_argument("--family", metavar="F", help=f"one of {', '.join(FAMILIES)}")
+    parser.add_argument(
+        "--timm", action="store_true", help="timm's models instead of those of transformers"
+    )
     parser.add_argument("--device", choices=("npu", "cpu"), default="npu", help="of the models")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of weights and inputs")
     parser.add_argument(
@@ -47,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if argv is None else argv)
     arguments = parser.parse_args(given)
     try:
-        chosen = select(arguments.only, arguments.family)
+        chosen = select(arguments.only, arguments.family, is_timm=arguments.timm)
     except SuiteError as error:
         parser.error(str(error))
     if not chosen:

@@ -26,6 +26,7 @@ __all__ = [
     "Sizes",
     "answer",
     "coinciding",
+    "drawn",
     "from_config",
     "image",
     "make",
@@ -39,6 +40,18 @@ VOCABULARY = 128
 IMAGE = 64
 _NOISE = 0.1
 _GAIN = 1.4
+_CHANNELS = 64
+
+# How configurations name them.
+_HEADS = frozenset(
+    {
+        *("attention_heads", "decoder_attention_heads", "decoder_num_attention_heads", "n_head"),
+        *("encoder_attention_heads", "encoder_num_attention_heads", "n_heads", "num_heads"),
+        *("num_attention_heads", "num_decoder_attention_heads", "num_encoder_attention_heads"),
+        "num_key_value_heads",
+    }
+)
+_CHANNELS_OF_A_HEAD = frozenset({"d_head", "d_kv", "head_dim", "v_head_dim"})
 
 Inputs = Callable[[], dict[str, torch.Tensor]]
 
@@ -49,6 +62,7 @@ class Sizes:
 
     Attributes:
         batch: rows.
+        heads: of an attention with 64 channels, where a configuration gives it 4.
         length: tokens of a text.
         answer: tokens of an answer.
         image: height and width of an image in pixels; patches are 16.
@@ -56,6 +70,7 @@ class Sizes:
     """
 
     batch: int = 2
+    heads: int = 4
     length: int = 16
     answer: int = 7
     image: int = IMAGE
@@ -66,15 +81,27 @@ USUAL = Sizes()
 _sizes: contextvars.ContextVar[Sizes] = contextvars.ContextVar("sizes", default=USUAL)
 
 
+def drawn() -> Sizes:
+    """The sizes of the model that is being made."""
+    return _sizes.get()
+
+
 def coinciding(seed: int) -> Sizes:
-    """Draws sizes that meet those of the models: 4 heads of 16 channels, batches of as many."""
+    """Draws sizes that meet those of the models, whose attention has 64 channels.
+
+    Of three draws that follow each other, one has as many tokens as heads and rows, one besides as
+    many channels of a head, and one as many tokens as channels of a head.
+    """
     draw = random.Random(seed).choice  # no secret
+    heads, length = ((4, 4), (8, 8), (4, 16))[seed % 3]
+    either = (heads, _CHANNELS // heads)
     return Sizes(
-        batch=draw((1, 2, 4)),
-        length=draw((4, 16)) if seed else 4,
-        answer=draw((4, 16)),
+        batch=heads if length == heads else draw((1, 2, heads)),
+        heads=heads,
+        length=length,
+        answer=draw(either),
         image=draw((32, 64)),
-        samples=105 + 40 * (draw((4, 16)) - 1),
+        samples=105 + 40 * (draw(either) - 1),
     )
 
 
@@ -83,8 +110,9 @@ class Architecture:
     """One row of the suite.
 
     Attributes:
-        name: as transformers' `model_type`, with what tells two forms apart behind it.
-        family: one of npu_compiler.suite.table.FAMILIES.
+        name: as transformers' `model_type`, with what tells two forms apart behind it; or as
+            timm's variant.
+        family: one of npu_compiler.suite.table.FAMILIES, or timm.
         build: makes the model, with weights drawn from torch's generator.
         inputs: makes its keyword arguments, on the CPU, from the same generator.
     """
@@ -106,7 +134,8 @@ def make(
     would fade on its way to the output, and nothing on that way would show.
 
     Raises:
-        SuiteError: [suite-transformers] transformers is missing, or lacks the architecture.
+        SuiteError: [suite-transformers] transformers is missing, or lacks the architecture;
+            [suite-timm] timm is missing.
     """
     torch.manual_seed(seed)
     token = _sizes.set(sizes)
@@ -149,21 +178,30 @@ def from_config(model: str, config: str, **settings: Any) -> Callable[[], torch.
     """
 
     def build() -> torch.nn.Module:
-        given = {name: _of_this_draw(name, value) for name, value in settings.items()}
+        given = _of_this_draw(settings)
         built: torch.nn.Module = _of_transformers(model)(_of_transformers(config)(**given))
         return built
 
     return build
 
 
-def _of_this_draw(name: str, value: Any) -> Any:
-    """A configuration's value, an image's size as it is drawn."""
-    if isinstance(value, dict):
-        return {key: _of_this_draw(key, part) for key, part in value.items()}
-    if name != "image_size" or _sizes.get() is USUAL:
-        return value
-    size = _sizes.get().image
-    return [size, size] if isinstance(value, list) else size
+def _of_this_draw(settings: dict[str, Any]) -> dict[str, Any]:
+    """A configuration with images and heads of the sizes that are drawn."""
+    sizes = _sizes.get()
+    if sizes is USUAL:
+        return settings
+    given = {
+        name: _of_this_draw(value) if isinstance(value, dict) else value
+        for name, value in settings.items()
+    }
+    if "image_size" in given:
+        is_pair = isinstance(given["image_size"], list)
+        given["image_size"] = [sizes.image, sizes.image] if is_pair else sizes.image
+    heads = [name for name in _HEADS & given.keys() if given[name] == USUAL.heads]
+    if heads:
+        given |= dict.fromkeys(heads, sizes.heads)
+        given |= dict.fromkeys(_CHANNELS_OF_A_HEAD & given.keys(), _CHANNELS // sizes.heads)
+    return given
 
 
 def _of_transformers(name: str) -> Any:

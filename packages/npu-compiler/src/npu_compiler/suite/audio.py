@@ -13,6 +13,7 @@ from npu_compiler.suite.architecture import (
     VOCABULARY,
     Architecture,
     answer,
+    drawn,
     from_config,
     waveform,
 )
@@ -43,8 +44,19 @@ def _recognition() -> dict[str, torch.Tensor]:
     return {"input_features": torch.randn(len(ids["decoder_input_ids"]), 32, 64), **ids}
 
 
+def _frames() -> dict[str, torch.Tensor]:
+    """(batch, 64 frames, 32 bands) float32."""
+    return {"input_features": torch.randn(drawn().batch, 64, 32)}
+
+
+def _translation() -> dict[str, torch.Tensor]:
+    return {**_frames(), **answer()}
+
+
 def _moonshine() -> dict[str, torch.Tensor]:
-    return {**waveform(), **answer()}
+    """Sounds of as many frames as a text has tokens, and an answer."""
+    samples = 127 + 384 * (drawn().length + 1)
+    return {"input_values": torch.randn(drawn().batch, samples), **answer()}
 
 
 ARCHITECTURES = (
@@ -104,6 +116,79 @@ ARCHITECTURES = (
         decoder_num_hidden_layers=2,
         encoder_num_attention_heads=4,
         decoder_num_attention_heads=4,
+        use_cache=False,
+        pad_token_id=0,
+        bos_token_id=1,
+        eos_token_id=2,
+        decoder_start_token_id=1,
+    ),
+    _row("hubert", "HubertForCTC", "HubertConfig", **_WAVES),
+    _row("sew", "SEWForCTC", "SEWConfig", **_WAVES),
+    _row(
+        "sew_d",
+        "SEWDForCTC",
+        "SEWDConfig",
+        position_buckets=8,
+        max_position_embeddings=64,
+        **_WAVES,
+    ),
+    _row("unispeech", "UniSpeechForCTC", "UniSpeechConfig", **_WAVES),
+    _row(
+        "wav2vec2_conformer",
+        "Wav2Vec2ConformerForCTC",
+        "Wav2Vec2ConformerConfig",
+        conv_depthwise_kernel_size=7,
+        **_WAVES,
+    ),
+    _row(
+        "wav2vec2_bert",
+        "Wav2Vec2BertForCTC",
+        "Wav2Vec2BertConfig",
+        _frames,
+        vocab_size=32,
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        feature_projection_input_dim=32,
+        conv_depthwise_kernel_size=7,
+        left_max_position_embeddings=8,
+        right_max_position_embeddings=4,
+    ),
+    _row(
+        "parakeet_ctc",
+        "ParakeetForCTC",
+        "ParakeetCTCConfig",
+        _frames,
+        vocab_size=32,
+        pad_token_id=0,
+        encoder_config={
+            "hidden_size": 64,
+            "intermediate_size": 128,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "num_mel_bins": 32,
+            "subsampling_conv_channels": 16,
+            "conv_kernel_size": 7,
+        },
+    ),
+    _row(
+        "speech_to_text",
+        "Speech2TextForConditionalGeneration",
+        "Speech2TextConfig",
+        _translation,
+        vocab_size=VOCABULARY,
+        d_model=64,
+        encoder_layers=2,
+        decoder_layers=2,
+        encoder_attention_heads=4,
+        decoder_attention_heads=4,
+        encoder_ffn_dim=128,
+        decoder_ffn_dim=128,
+        input_feat_per_channel=32,
+        conv_channels=64,
+        max_source_positions=64,
+        max_target_positions=64,
         use_cache=False,
         pad_token_id=0,
         bos_token_id=1,

@@ -110,7 +110,8 @@ def measure(
 
     Raises:
         SuiteError: [suite-transformers] transformers is missing, or lacks the architecture;
-            [suite-sizes] the model does not take the sizes that were drawn.
+            [suite-timm] timm is missing; [suite-sizes] the model does not take the sizes that were
+            drawn.
     """
     before = sum(counters["graph_break"].values())
     with torch.no_grad(), warnings.catch_warnings():
@@ -156,6 +157,8 @@ def _eager(
     try:
         model, inputs = make(architecture, seed=seed, sizes=sizes)
         return model, inputs, tensors_of(model(**inputs))
+    except SuiteError:
+        raise  # a library is missing, whatever the sizes
     except (RuntimeError, ValueError, IndexError, AssertionError, TypeError) as failure:
         raise SuiteError(
             f"{architecture.name}: a draw of sizes must be one that the model takes; got {sizes}, "

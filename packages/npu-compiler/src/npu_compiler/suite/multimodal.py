@@ -32,25 +32,28 @@ def _row(name: str, model: str, config: str, inputs: Any, **settings: Any) -> Ar
 
 
 def _pair() -> dict[str, torch.Tensor]:
-    """Texts and images, two of each."""
+    """Texts and images, as many of each."""
     return {**padded(), **image()}
 
 
 def _two_towers() -> dict[str, torch.Tensor]:
-    """Texts of one row ending in the token that CLIP pools at, and images."""
+    """Texts whose rows end in the token that CLIP pools at, the first before its mask; images."""
     inputs = _pair()
-    inputs["input_ids"][0, 11] = inputs["input_ids"][1, 15] = 2
+    inputs["input_ids"][:, -1] = 2
+    inputs["input_ids"][0, int(inputs["attention_mask"][0].sum()) - 1] = 2
     return inputs
 
 
 def _caption() -> dict[str, torch.Tensor]:
-    """One text with a place for each of 16 patches, and one image."""
-    ids = torch.randint(3, 90, (1, 24))
-    ids[0, 2:18] = _IMAGE_TOKEN
+    """Texts with a place for each patch of 16 by 16 pixels, and images."""
+    pixels = image()["pixel_values"]
+    patches = (pixels.shape[-1] // 16) ** 2
+    ids = torch.randint(3, 90, (len(pixels), patches + 8))
+    ids[:, 2 : patches + 2] = _IMAGE_TOKEN
     return {
         "input_ids": ids,
         "attention_mask": torch.ones_like(ids),
-        "pixel_values": torch.randn(1, 3, 64, 64),
+        "pixel_values": pixels,
     }
 
 

@@ -26,7 +26,7 @@ from npu_compiler.suite.table import find
 
 __all__ = ["Child", "run_all"]
 
-_SHOWN = 300
+_SHOWN = 600
 
 
 def run_all(

@@ -17,6 +17,7 @@ from npu_compiler.suite import (
     multimodal,
     state_space,
     text_decoders,
+    timm_models,
     vision,
 )
 from npu_compiler.suite.architecture import Architecture
@@ -47,26 +48,35 @@ LEFT_OUT: dict[str, str] = {
 
 
 def find(name: str) -> Architecture:
-    """Returns the architecture of that name.
+    """Returns the architecture of that name, of transformers or of timm.
 
     Raises:
         SuiteError: [suite-name] there is none; names that are spelt alike are quoted.
     """
-    for row in ARCHITECTURES:
+    rows = ARCHITECTURES + timm_models.ARCHITECTURES
+    for row in rows:
         if row.name == name:
             return row
-    raise _unknown("architecture", name, [row.name for row in ARCHITECTURES])
+    raise _unknown("architecture", name, [row.name for row in rows])
 
 
-def select(names: Iterable[str] = (), family: str | None = None) -> tuple[Architecture, ...]:
-    """Returns the architectures of these names, or of a family, or all.
+def select(
+    names: Iterable[str] = (), family: str | None = None, *, is_timm: bool = False
+) -> tuple[Architecture, ...]:
+    """Returns the architectures of these names, or of a family, or all of transformers or timm.
+
+    Args:
+        names: each stands for itself, whichever library it is of.
+        family: one of FAMILIES.
+        is_timm: timm's models take the place of those of transformers.
 
     Raises:
         SuiteError: [suite-name] a name or the family is not known.
     """
     if family is not None and family not in FAMILIES:
         raise _unknown("family", family, FAMILIES)
-    rows = tuple(find(name) for name in names) or ARCHITECTURES
+    every = timm_models.ARCHITECTURES if is_timm else ARCHITECTURES
+    rows = tuple(find(name) for name in names) or every
     return tuple(row for row in rows if family in (None, row.family))
 
 

@@ -24,8 +24,11 @@ _OLD_SIZES: dict[str, Any] = {"n_embd": 64, "n_layer": 2, "n_head": 4, "n_positi
 
 
 def _row(name: str, prefix: str, inputs: Any = text, **settings: Any) -> Architecture:
-    build = from_config(f"{prefix}ForCausalLM", f"{prefix}Config", **settings)
-    return Architecture(name, "text decoder", build, inputs)
+    return _other(name, f"{prefix}ForCausalLM", f"{prefix}Config", inputs, **settings)
+
+
+def _other(name: str, model: str, config: str, inputs: Any = text, **settings: Any) -> Architecture:
+    return Architecture(name, "text decoder", from_config(model, config, **settings), inputs)
 
 
 ARCHITECTURES = (
@@ -41,25 +44,60 @@ ARCHITECTURES = (
     _row("gpt_neox", "GPTNeoX", **_TOKENS, **_SIZES, **_WIDE),
     _row("falcon", "Falcon", **_TOKENS, **_SIZES),
     _row("bloom", "Bloom", padded, hidden_size=64, n_layer=2, n_head=4, **_TOKENS),
-    Architecture(
-        "gpt2",
-        "text decoder",
-        from_config("GPT2LMHeadModel", "GPT2Config", **_OLD_SIZES, **_TOKENS),
-        text,
-    ),
+    _other("gpt2", "GPT2LMHeadModel", "GPT2Config", **_OLD_SIZES, **_TOKENS),
     _row("gptj", "GPTJ", rotary_dim=8, **_OLD_SIZES, **_TOKENS),
-    Architecture(
+    _row(
         "opt",
-        "text decoder",
-        from_config(
-            "OPTForCausalLM",
-            "OPTConfig",
-            ffn_dim=128,
-            word_embed_proj_dim=64,
-            max_position_embeddings=128,
-            **_SIZES,
-            **_TOKENS,
-        ),
+        "OPT",
         padded,
+        ffn_dim=128,
+        word_embed_proj_dim=64,
+        max_position_embeddings=128,
+        **_SIZES,
+        **_TOKENS,
     ),
+    _row("gemma", "Gemma", head_dim=16, **DECODER),
+    _other(
+        "gemma3",
+        "Gemma3ForCausalLM",
+        "Gemma3TextConfig",
+        head_dim=16,
+        sliding_window=8,
+        **DECODER,
+    ),
+    _row("starcoder2", "Starcoder2", padded, **DECODER),
+    _row("stablelm", "StableLm", **DECODER),
+    _row("granite", "Granite", padded, **DECODER),
+    _row("nemotron", "Nemotron", **DECODER),
+    _row("olmo", "Olmo", **DECODER),
+    _row("persimmon", "Persimmon", padded, **DECODER),
+    _row("phi", "Phi", **DECODER),
+    _row("cohere2", "Cohere2", sliding_window=8, **DECODER),
+    _row("apertus", "Apertus", **DECODER),
+    _row(
+        "gpt_neo",
+        "GPTNeo",
+        attention_types=[[["global", "local"], 1]],
+        window_size=8,
+        num_layers=2,
+        num_heads=4,
+        hidden_size=64,
+        max_position_embeddings=128,
+        **_TOKENS,
+    ),
+    _row("gpt_bigcode", "GPTBigCode", **_OLD_SIZES, **_TOKENS),
+    _row("codegen", "CodeGen", rotary_dim=8, **_OLD_SIZES, **_TOKENS),
+    _row("biogpt", "BioGpt", padded, **_SIZES, **_WIDE, **_TOKENS),
+    _row("mpt", "Mpt", padded, d_model=64, n_heads=4, n_layers=2, max_seq_len=64, **_TOKENS),
+    _row(
+        "xglm",
+        "XGLM",
+        d_model=64,
+        ffn_dim=128,
+        num_layers=2,
+        attention_heads=4,
+        max_position_embeddings=64,
+        **_TOKENS,
+    ),
+    _other("ctrl", "CTRLLMHeadModel", "CTRLConfig", dff=128, **_OLD_SIZES, **_TOKENS),
 )
