@@ -6,7 +6,11 @@ import pytest
 import torch
 
 from npu_compiler.suite.random_graphs import InputSpec, RandomGraph, Ref, Step
-from npu_compiler.suite.random_graphs.tolerance import allowed_differences, difference
+from npu_compiler.suite.random_graphs.tolerance import (
+    allowed_differences,
+    difference,
+    unsettled_places,
+)
 
 NAN, INF = float("nan"), float("inf")
 
@@ -47,3 +51,87 @@ def test_half_types_and_precisions_get_the_room_of_their_rounding():
     (own,) = allowed_differences(graph, expected)
     (half,) = allowed_differences(graph, expected, "bfloat16")
     assert half > 100 * own
+
+
+def bounds(graph: RandomGraph, precision: str | None = None) -> tuple[list[float], list[float]]:
+    """The largest result and what it may differ by, of each that is compared."""
+    expected = graph.compared(graph.values())
+    largest = [float(tensor.double().abs().max()) for tensor in expected]
+    return largest, allowed_differences(graph, expected, precision)
+
+
+QUARTERS = InputSpec((2,), seed=39)  # 3 and -7.5
+RECIPROCAL = Step("torch.reciprocal", (Ref(1),))
+
+
+def test_what_was_rounded_near_zero_gets_room_where_it_divides():
+    (near, whole) = (Step("F.softplus", (Ref(0),)), Step("torch.mul", (Ref(0), 2)))
+    (largest, _), (allowed, _) = bounds(RandomGraph((QUARTERS,), (near, RECIPROCAL), (2,)))
+    assert 1e-4 * largest < allowed < 1e-2 * largest
+    (_, _), (allowed, _) = bounds(RandomGraph((QUARTERS,), (whole, RECIPROCAL), (2,)))
+    assert allowed < 1e-3
+
+
+def test_a_quotient_by_a_sum_that_cancels_gets_the_room_of_its_precision():
+    inputs = tuple(InputSpec((1, 8, 8, 8), fill="normal") for _ in range(3))
+    steps = (Step("torch.matmul", (Ref(1), Ref(2))), Step("torch.div", (Ref(0), Ref(3))))
+    graph = RandomGraph(inputs, steps, (4,))
+    own, half = bounds(graph)[1][0], bounds(graph, "bfloat16")[1][0]
+    assert half > 100 * own
+
+
+def test_comparisons_of_exact_numbers_are_not_disturbed():
+    steps = (
+        Step("torch.ge", (Ref(0), 3)),
+        Step("torch.where", (Ref(1), Ref(0), 100.0)),
+    )
+    for precision in (None, "bfloat16"):
+        assert bounds(RandomGraph((QUARTERS,), steps, (2,)), precision)[1][0] <= 3.0
+
+
+def test_an_input_that_is_written_gets_the_room_of_a_result():
+    steps = (
+        Step("F.softplus", (Ref(0),)),
+        Step("torch.reciprocal", (Ref(2),)),
+        Step("method.copy_", (Ref(1), Ref(3))),
+    )
+    _, allowed = bounds(RandomGraph((QUARTERS, InputSpec((2,))), steps, (3,)))
+    assert allowed[2] == pytest.approx(allowed[0], rel=1e-3)
+    assert allowed[2] > 10 * allowed[1]
+
+
+def unsettled(graph: RandomGraph) -> list[torch.Tensor]:
+    expected = graph.compared(graph.values())
+    return unsettled_places(graph, expected, allowed_differences(graph, expected))
+
+
+def test_quotients_by_denormals_are_not_compared_and_others_are():
+    tiny = InputSpec((12,), fill="tiny")
+    graph = RandomGraph((tiny,), (Step("torch.div", (Ref(0), Ref(0))),), (1,))
+    x, quotient = graph.values()
+    (places, written) = unsettled(graph)
+    assert places.any()
+    assert torch.equal(places, (x != 0) & (x.abs() < 1e-38))
+    assert not written.any()
+    device = torch.where(places, INF, quotient)
+    expected = [quotient]
+    assert difference([device], expected, [1e-3], [places]) == ""
+    device[~places] += 1
+    assert "differs by 1" in difference([device], expected, [1e-3], [places])
+
+
+def test_rows_that_attention_of_numbers_not_finite_makes_by_its_kernel_are_not_compared():
+    steps = (Step("F.scaled_dot_product_attention", (Ref(0),) * 3, {"is_causal": True}),)
+    for seed in range(3):
+        graph = RandomGraph((InputSpec((1, 1, 4, 4), fill="nan", seed=seed),), steps, (1,))
+        x, result = graph.values()
+        # On some machines torch's kernels agree.
+        assert torch.equal(unsettled(graph)[0], result.isnan() != _by_hand(x).isnan())
+    finite = InputSpec((1, 1, 4, 4), fill="normal")
+    assert not any(bool(p.any()) for p in unsettled(RandomGraph((finite,), steps, (1,))))
+
+
+def _by_hand(x: torch.Tensor) -> torch.Tensor:
+    """Causal attention whose scores are added to a mask."""
+    mask = torch.full((4, 4), -INF).triu(1)
+    return (x @ x.transpose(-2, -1) / 2 + mask).softmax(-1) @ x

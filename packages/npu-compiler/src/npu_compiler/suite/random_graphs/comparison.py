@@ -31,7 +31,11 @@ from npu_compiler.suite.random_graphs.capturing import (
 )
 from npu_compiler.suite.random_graphs.graph import RandomGraph
 from npu_compiler.suite.random_graphs.modes import PLAIN, Mode
-from npu_compiler.suite.random_graphs.tolerance import allowed_differences, difference
+from npu_compiler.suite.random_graphs.tolerance import (
+    allowed_differences,
+    difference,
+    unsettled_places,
+)
 
 __all__ = ["Comparison", "compare", "with_indices_inside"]
 
@@ -179,17 +183,14 @@ class _Run:
         return way(graph, config, mode.device), []
 
     def _agrees(self, compiled: Compiled, graph: RandomGraph, *, times: int) -> bool:
-        values = graph.values()
-        written = [
-            value for value, spec in zip(values, graph.inputs, strict=False) if not spec.frozen
-        ]
-        expected = [*(values[index] for index in graph.outputs), *written]
+        expected = graph.compared(graph.values())
         allowed = allowed_differences(graph, expected, self._config.computed_in)
+        unsettled = unsettled_places(graph, expected, allowed)
         for _ in range(times):
             given = self._given(graph)
             results = [*compiled(*given), *given]
             self.calls += 1
-            found = difference(results, expected, allowed)
+            found = difference(results, expected, allowed, unsettled)
             if found:
                 self.end = ("differs", found)
                 return False

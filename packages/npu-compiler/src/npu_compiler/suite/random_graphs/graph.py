@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -110,19 +110,38 @@ class RandomGraph:
         """The names of the axes of each of these."""
         return [spec.names for spec in self.inputs if not spec.frozen]
 
-    def values(self, tensors: list[torch.Tensor] | None = None, *, wide: bool = False) -> list[Any]:
+    def values(
+        self,
+        tensors: list[torch.Tensor] | None = None,
+        *,
+        wide: bool = False,
+        disturb: Callable[[Any, Sequence[torch.Tensor]], None] = lambda value, operands: None,
+    ) -> list[Any]:
         """Runs the graph eagerly and returns all values, the inputs as they are afterwards.
 
         Args:
             tensors: all inputs; by default its own, on the CPU.
             wide: in float64 instead of narrower floating-point types.
+            disturb: may write to each input, and to what a call computes from its operands, before
+                the next call is made.
         """
         found: list[Any] = self.tensors() if tensors is None else list(tensors)
         if wide:
             found = [_widened(value) for value in found]
+        for value in found:
+            disturb(value, ())
         for step in self.steps:
+            used = references([list(step.arguments), step.keywords])
+            operands = [found[i] for i in used if isinstance(found[i], torch.Tensor)]
             found.append(call(step, found, wide=wide))
+            if step.target.endswith("_") or not _is_view(found[-1], operands):
+                disturb(found[-1], operands)
         return found
+
+    def compared(self, values: Sequence[Any]) -> list[torch.Tensor]:
+        """What of the values is compared: the results, and the inputs that are not frozen."""
+        given = [value for value, spec in zip(values, self.inputs, strict=False) if not spec.frozen]
+        return [*(values[index] for index in self.outputs), *given]
 
     def resized(self, sizes: Mapping[str, int]) -> RandomGraph:
         """The graph with other sizes of axes, by their names."""
@@ -182,6 +201,15 @@ def call(step: Step, values: list[Any], *, wide: bool = False) -> Any:
     if kind == "method":
         return getattr(arguments[0], name)(*arguments[1:], **keywords)
     return function(step.target)(*arguments, **keywords)
+
+
+def _is_view(value: Any, operands: Sequence[torch.Tensor]) -> bool:
+    parts = value if isinstance(value, (tuple, list)) else [value]
+    memory = {operand.untyped_storage().data_ptr() for operand in operands}
+    return any(
+        isinstance(part, torch.Tensor) and part.untyped_storage().data_ptr() in memory
+        for part in parts
+    )
 
 
 def _is_narrow(value: Any) -> bool:
