@@ -11,8 +11,8 @@ import logging
 import shutil
 from pathlib import Path
 
+from npu_command.whole_files import write_json
 from npu_compiler.fingerprint import fingerprint
-from npu_compiler.json_file import write_json
 
 __all__ = ["AMENDMENTS", "check_blobs", "read_amendments", "record_blobs"]
 

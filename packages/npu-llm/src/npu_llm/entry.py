@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from npu_command.interrupt import removed_at_interrupt
+from npu_command.whole_files import write_text
 from npu_compiler.blob_files import AMENDMENTS
 from npu_llm.errors import CacheError
 from npu_llm.precision import PRECISIONS, KvCache, Precision
@@ -89,7 +90,7 @@ class CompiledForm:
     def record(self) -> None:
         """Records the files, after a load has written them."""
         if self.blobs.is_dir():
-            _write_text(self.folder / _BLOB_MANIFEST, json.dumps(_records(self.blobs)))
+            write_text(self.folder / _BLOB_MANIFEST, json.dumps(_records(self.blobs)))
 
 
 @dataclass(frozen=True)
@@ -292,7 +293,7 @@ def _commit(folder: Path, target: Path) -> None:
         and not name.startswith((f"{_BLOBS}/", f"{VARIANTS}/"))
     }
     content = {"format": _FORMAT, "about": about, "files": records}
-    _write_text(folder / MANIFEST, json.dumps(content, indent=1))
+    write_text(folder / MANIFEST, json.dumps(content, indent=1))
     try:
         folder.rename(target)
     except OSError:
@@ -359,16 +360,6 @@ def _digest(file: Path) -> str:
         while chunk := stream.read(_CHUNK_BYTES):
             digest.update(chunk)
     return digest.hexdigest()
-
-
-def _write_text(path: Path, text: str) -> None:
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        draft.write_text(text)
-        draft.replace(path)
-    finally:
-        with contextlib.suppress(OSError):
-            draft.unlink(missing_ok=True)
 
 
 def _unwritable(root: Path, failure: OSError) -> CacheError:

@@ -7,11 +7,9 @@ a session does with them is npu_llm.chat_session's work.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
-import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -21,6 +19,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
+from npu_command.whole_files import draft_of
 from npu_llm.errors import SessionError
 
 __all__ = ["ModelIdentity", "SavedSession", "read_session", "write_session"]
@@ -91,7 +90,6 @@ def write_session(path: Path, saved: SavedSession) -> None:
     """
     tensors = {"tokens": torch.tensor(list(saved.tokens), dtype=torch.int64)}
     tensors |= {_CACHE + name: tensor.contiguous().cpu() for name, tensor in saved.cache.items()}
-    draft = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
     try:
         about = json.dumps(
             {"messages": [dict(item) for item in saved.messages], "model": asdict(saved.model)}
@@ -102,19 +100,16 @@ def write_session(path: Path, saved: SavedSession) -> None:
             "about": about,
             "digest": _digest(about, tensors),
         }
-        save_file(tensors, draft, metadata)
-        with draft.open("rb") as written:
-            os.fsync(written.fileno())
-        draft.replace(path)
+        with draft_of(path) as draft:
+            save_file(tensors, draft, metadata)
+            with draft.open("rb") as written:
+                os.fsync(written.fileno())
     except (OSError, SafetensorError, TypeError, ValueError) as failure:
         raise SessionError(
             f"{path}: a session must be saved in a folder with room that can be written, and its "
             f"messages must be what JSON holds; got: {failure}. Save it elsewhere.",
             code="session-unwritable",
         ) from failure
-    finally:
-        with contextlib.suppress(OSError):
-            draft.unlink(missing_ok=True)
 
 
 def read_session(path: Path, model: ModelIdentity) -> SavedSession:

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import npu_runtime
+from npu_command.whole_files import write_json
 from npu_compiler.blob_files import AMENDMENTS, read_amendments
 from npu_compiler.errors import WrongResultError, WrongResultWarning
-from npu_compiler.json_file import write_json
 from npu_compiler.verification.verdict import Verdict
 from npu_llm.errors import OptionError
 from npu_runtime import Program

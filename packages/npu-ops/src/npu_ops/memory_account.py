@@ -12,6 +12,8 @@ import threading
 import time
 from pathlib import Path
 
+from npu_command.whole_files import write_text
+
 __all__ = ["keep_account", "read_accounts"]
 
 _INTERVAL_S = 0.05
@@ -39,12 +41,10 @@ def _keep(directory: Path) -> None:
 
     file = directory / str(os.getpid())
     npu = torch.get_device_module("npu")
-    part = file.with_suffix(".part")
     while directory.is_dir():
         # A device that nobody has opened stays closed.
         if npu.is_initialized():
             text = f"{npu.memory_allocated()} {npu.memory_reserved()}"
             with contextlib.suppress(OSError):
-                part.write_text(text)
-                part.replace(file)
+                write_text(file, text)
         time.sleep(_INTERVAL_S)

@@ -11,6 +11,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from npu_command.whole_files import write_json
 from npu_profiler.errors import TraceError
 
 __all__ = ["Mailbox", "control_directory"]
@@ -90,9 +91,7 @@ class Mailbox:
         return self._base.with_name(self._base.name + suffix)
 
     def _put(self, suffix: str, content: dict[str, Any]) -> None:
-        part = self._path(f"{suffix}.{os.getpid()}.part")
-        part.write_text(json.dumps(content))
-        part.replace(self._path(suffix))
+        write_json(self._path(suffix), content)
 
     def _get(self, suffix: str) -> dict[str, Any] | None:
         with contextlib.suppress(OSError, ValueError):

@@ -19,10 +19,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar
 
+from npu_command.whole_files import write_json
 from npu_compiler.blob_files import AMENDMENTS, check_blobs, read_amendments, record_blobs
 from npu_compiler.config import read_settings
 from npu_compiler.device_options import compile_tolerant
-from npu_compiler.json_file import write_json
 
 __all__ = ["KeptModel"]
 

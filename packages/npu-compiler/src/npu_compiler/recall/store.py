@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from npu_command.whole_files import write_json
 from npu_compiler.config import read_settings
-from npu_compiler.json_file import write_json
 
 __all__ = ["GraphStore"]
 

@@ -19,10 +19,10 @@ import openvino as ov
 from torch import fx
 
 import npu_runtime
+from npu_command.whole_files import write_json
 from npu_compiler.config import read_settings
 from npu_compiler.errors import TuningError
 from npu_compiler.graph_text import graph_text
-from npu_compiler.json_file import write_json
 from npu_compiler.options import CompilerConfig
 
 __all__ = ["TuningRecord", "TuningStore", "tuning_key"]

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 
 import npu_runtime
+from npu_command.whole_files import write_json
 from npu_compiler.config import read_settings
 from npu_compiler.errors import LoweringError, WrongResultWarning
-from npu_compiler.json_file import write_json
 from npu_compiler.verification.comparison import ROUNDING, compare
 from npu_compiler.verification.program_trial import WORKAROUNDS
 from npu_compiler.verification.reference import REFUSALS, SAMPLES, Rounding, refusal_text

@@ -8,13 +8,13 @@ from __future__ import annotations
 import fcntl
 import json
 import logging
-import os
-import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+
+from npu_command.whole_files import write_json
 
 __all__ = ["Measurement", "Records"]
 
@@ -120,7 +120,4 @@ def _write(path: Path, devices: dict[str, dict[str, Measurement]]) -> None:
             for device, calls in sorted(devices.items())
         },
     }
-    handle, place = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
-    with os.fdopen(handle, "w") as file:
-        json.dump(content, file, indent=1)
-    Path(place).replace(path)
+    write_json(path, content, indent=1)
