@@ -1,8 +1,10 @@
 import logging
 import multiprocessing
+import threading
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from npu_ops.variants.records import Measurement, Records
 
@@ -34,6 +36,19 @@ def test_processes_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
         writer.join(60)
     assert [writer.exitcode for writer in writers] == [0, 0]
     assert len(Records(path).calls("NPU")) == 20
+
+
+def test_a_measurement_waits_for_whoever_holds_the_lock(tmp_path: Path) -> None:
+    path = tmp_path / "records.json"
+    writer = threading.Thread(target=Records(path).add, args=("NPU", "x", ONE))
+    with FileLock(tmp_path / "records.lock"):
+        writer.start()
+        writer.join(0.3)
+        assert writer.is_alive()
+        assert not path.exists()
+    writer.join(60)
+    assert Records(path).find("NPU", "x") == ONE
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["records.json", "records.lock"]
 
 
 @pytest.mark.parametrize("content", ["", "{", '{"format": 99}', '{"format": 1, "devices": 3}'])

@@ -5,7 +5,6 @@ Taking them is measure.py's work, deciding by them policy.py's.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
 import threading
@@ -13,6 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+
+from filelock import FileLock
 
 from npu_command.whole_files import write_json
 
@@ -90,8 +91,7 @@ class Records:
     @contextmanager
     def _locked_file(self) -> Iterator[None]:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.with_suffix(".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with FileLock(self.path.with_suffix(".lock")):
             yield
 
 
