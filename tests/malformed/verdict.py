@@ -9,6 +9,7 @@ that:
 - PyTorch's own words for a call that does not fit an operator's schema are its TypeError, and its
   NotImplementedError where an operator has no kernel for a tensor's layout.
 - `torch.npu.Stream` and `Event` are torch's own classes: what torch says of a device's name, too.
+- PyTorch's allocator says itself that the machine has no memory for a tensor on the CPU.
 - What a callable of the caller's raises is the caller's. So is what PyTorch says of a tensor that
   does not fit a module of `npu_compiler.nn`, which is one of torch's modules.
 
@@ -33,7 +34,11 @@ _SCHEMA = re.compile(
 )
 
 
-_NO_KERNEL = re.compile(r"Could not run 'npu::\w+' with arguments from the '(Sparse|Quantized|Mkl)")
+_NO_KERNEL = re.compile(
+    r"Could not run 'npu::\w+' with arguments from the '(Sparse|Quantized|Mkl)|"
+    r"There were no tensor arguments to this function"
+)
+_NO_MEMORY = re.compile(r"DefaultCPUAllocator: can't allocate memory")
 _TORCHS_CLASS = re.compile(r"npu_runtime\.npu\.(streams\.)?(Stream|Event)$")
 _DEVICE_NAME = re.compile(
     r"Invalid device string|at start of device string|Device index must not be negative|"
@@ -97,6 +102,8 @@ def finding_of_call(
         and is_kind_wrong
         and _SCHEMA.search(outcome.text)
     ):
+        return None
+    if _NO_MEMORY.search(outcome.text):
         return None
     if "NotImplementedError" in outcome.error and _NO_KERNEL.match(outcome.text):
         return None

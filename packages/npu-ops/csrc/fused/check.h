@@ -23,8 +23,9 @@ inline std::string shape_of(const at::Tensor& tensor) {
   return text.str();
 }
 
-// "torch.float32"
+// "torch.float32"; "None" for what Python gave as None.
 inline std::string dtype_of(const at::Tensor& tensor) {
+  if (!tensor.defined()) return "None";
   return "torch." + std::string(c10::getDtypeNames(tensor.scalar_type()).first);
 }
 

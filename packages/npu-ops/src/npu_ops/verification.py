@@ -121,8 +121,8 @@ def verify_correctness(
         `report.raise_if_failed()` makes one of it.
 
     Raises:
-        OperatorInputError: A tolerance is negative or NaN, or a part is neither tensor, array nor
-            number (code ``verification-input``).
+        OperatorInputError: A tolerance is negative or NaN, a part is neither tensor, array nor
+            number, or it has no values, as on meta (code ``verification-input``).
     """
     for name, value in (("rtol", rtol), ("atol", atol)):
         if value is not None and not value >= 0:
@@ -188,6 +188,12 @@ def _members(
 
 def _tensor(path: str, value: Any) -> torch.Tensor:
     if isinstance(value, torch.Tensor):
+        if value.is_meta:
+            raise OperatorInputError(
+                f"verify_correctness: each part must have values; got a meta tensor"
+                f"{f' at {path}' if path else ''}. Compare its shape and dtype on their own.",
+                "verification-input",
+            )
         return value.detach()
     try:
         # A copy: torch takes no array with negative strides, and warns of one it may not write.

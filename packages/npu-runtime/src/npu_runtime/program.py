@@ -13,6 +13,7 @@ import torch
 from npu_runtime import _C, layer_recording
 from npu_runtime._C import LayerRecord, Port
 from npu_runtime.errors import InputError, KindError
+from npu_runtime.public_calls import public_call
 
 __all__ = ["IndexCheck", "Program", "Session", "load_program"]
 
@@ -142,9 +143,10 @@ class Program(_Runner):
         """
         self._native.check_indices([_C.IndexCheck(*astuple(check)) for check in checks])
 
+    @public_call
     def get_property(self, key: str) -> str:
         """A property of the compiled model as the vendor prints it; empty when it has none."""
-        return self._native.get_property(key)
+        return self._native.get_property(key) if key.isascii() else ""
 
     def session(self) -> "Session":
         """A new execution context: its variables (a KV cache, say) start anew, and persist."""

@@ -34,6 +34,12 @@ def load(path: str | os.PathLike[str], *, device: str | None = None) -> LoadedMo
             as it was exported; [export-device] for a device that is not there, [export-load] for
             one that cannot run the model. In a process with torch npu_runtime.ProgramError.
     """
+    if device is not None and not isinstance(device, str):
+        raise ExportError(
+            "npu_compiler.load: device must be a name of OpenVINO's, such as 'CPU'; got "
+            f"{type(device).__name__}. Leave it out for the default.",
+            code="export-device",
+        )
     folder = Path(path)
     return LoadedModel(folder, read_manifest(folder), device)
 

@@ -40,6 +40,7 @@ class autocast(autocast_mode.autocast):
         cache_enabled: Whether a weight that was cast is kept for the rest of the context.
     """
 
+    @public_call
     def __init__(
         self,
         enabled: bool = True,
