@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from npu_compiler.suite.measurement import Measurement
-from npu_compiler.suite.page import Facts, model_coverage_page
+from npu_compiler.suite.page import Facts, draws_section, model_coverage_page
 from npu_compiler.suite.report import cells, read_csv, row_line, summary, verdict, write_csv
 from npu_compiler.suite.table import LEFT_OUT
 
@@ -67,3 +67,25 @@ def test_page_names_what_was_left_out_and_the_runs_note():
 
 def test_page_is_the_same_for_the_same_rows():
     assert model_coverage_page(ROWS, FACTS) == model_coverage_page(ROWS, FACTS)
+
+
+def test_draws_are_counted_by_family_and_those_not_right_are_named():
+    kept = {"family": "encoder", "finished": True, "programs": 1, "graphs": 1}
+    rows = [
+        Measurement("bert", error=1e-7, draw=0, **kept),
+        Measurement("bert", error=2e-6, draw=1, **kept),
+        Measurement("fnet", error=0.5, draw=0, detail="`a`", **kept),
+        Measurement("fnet", error=1e-7, draw=1, false_alarm="differed", **kept),
+        Measurement("fnet", "encoder", draw=2, detail="too small [suite-sizes]"),
+        Measurement("vit", "vision", draw=0, detail="ended by SIGSEGV"),
+    ]
+    section = draws_section(rows, FACTS)
+    assert "| encoder | 2 | 5 | 2 | 2 | 1 | 2 | 5.0e-01 |" in section
+    assert "| vision | 1 | 1 | 0 | 0 | 0 | 1 | 0.0e+00 |" in section
+    assert "| all | 3 | 6 | 2 | 2 | 1 | 3 | 5.0e-01 |" in section
+    assert "Encoder: bert, fnet." in section
+    assert "- fnet, draw 0, not right: `'a'`" in section
+    assert "- fnet, draw 1, not right: `differed`" in section
+    assert "- fnet, draw 2, refused by torch: `too small [suite-sizes]`" in section
+    assert "- vit, draw 0, not right: `ended by SIGSEGV`" in section
+    assert "bert, draw" not in section

@@ -11,7 +11,7 @@ from pathlib import Path
 from npu_compiler.errors import SuiteError
 from npu_compiler.suite import report
 from npu_compiler.suite.measurement import Measurement
-from npu_compiler.suite.page import Facts, model_coverage_page
+from npu_compiler.suite.page import Facts, draws_section, model_coverage_page
 from npu_compiler.suite.supervision import run_all
 from npu_compiler.suite.table import FAMILIES, select
 
@@ -73,7 +73,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.csv is not None:
         report.write_csv(rows, arguments.csv)
     if arguments.page is not None:
-        arguments.page.write_text(model_coverage_page(rows, Facts.of_this_machine(given)), "utf-8")
+        write = draws_section if arguments.coinciding else model_coverage_page
+        arguments.page.write_text(write(rows, Facts.of_this_machine(given)), "utf-8")
     return 0 if all(row.is_right or row.is_left_out for row in rows) else 1
 
 

@@ -1,4 +1,4 @@
-"""The coverage page of the documentation, from the measurements of one run.
+"""The coverage page of the documentation, and its sections of draws, each from one run.
 
 The table for a terminal is in report.py.
 """
@@ -16,7 +16,7 @@ import torch
 from npu_compiler.suite.measurement import BOUND, Measurement
 from npu_compiler.suite.table import LEFT_OUT
 
-__all__ = ["Facts", "model_coverage_page"]
+__all__ = ["Facts", "draws_section", "model_coverage_page"]
 
 _VERSIONS = ("torch", "transformers", "openvino", "npu-compiler", "npu-runtime")
 _WHAT = (
@@ -90,6 +90,47 @@ def model_coverage_page(rows: Sequence[Measurement], facts: Facts) -> str:
     left_out = [f"- {name}: {reason}." for name, reason in LEFT_OUT.items()]
     lines += ["## Tried and left out of the suite", "", *left_out, ""]
     return "\n".join(lines)
+
+
+def draws_section(rows: Sequence[Measurement], facts: Facts) -> str:
+    """A section of that page, of a run with draws of sizes; the same for the same arguments."""
+    families = dict.fromkeys(row.family for row in rows)
+    lines = [
+        f"- Command: `{facts.command}`, {facts.date}",
+        f"- Versions: {facts.versions}",
+        f"- Driver: {facts.driver}",
+        *([f"- {facts.note}"] if facts.note else []),
+        "",
+        "| Family | Models | Runs | Right | Whole | Refused by torch | Not right | Largest error |",
+        "|---|---|---|---|---|---|---|---|",
+        *(_counts(name, [row for row in rows if row.family == name]) for name in families),
+        _counts("all", rows),
+        "",
+    ]
+    for family in families:
+        names = dict.fromkeys(row.name for row in rows if row.family == family)
+        lines += [f"{family.capitalize()}: {', '.join(names)}.", ""]
+    for row in rows:
+        if not row.is_right:
+            told = " ".join((row.false_alarm or row.detail or f"{row.error:.1e}").split())
+            state = "refused by torch" if row.is_left_out else "not right"
+            lines.append(f"- {row.name}, draw {row.draw}, {state}: `{told.replace('`', chr(39))}`")
+    return "\n".join([*lines, ""])
+
+
+def _counts(name: str, rows: Sequence[Measurement]) -> str:
+    refused = sum(row.is_left_out for row in rows)
+    right = sum(row.is_right for row in rows)
+    values = (
+        len({row.name for row in rows}),
+        len(rows),
+        right,
+        sum(row.is_whole for row in rows),
+        refused,
+        len(rows) - right - refused,
+        f"{max((row.error for row in rows if row.finished), default=0.0):.1e}",
+    )
+    return f"| {name} | {' | '.join(map(str, values))} |"
 
 
 def _table(rows: Sequence[Measurement]) -> Iterator[str]:

@@ -127,7 +127,7 @@ def _timm() -> Any:
         if "torchvision::" not in str(failure):
             raise
     # torchvision is built for another torch and cannot load its ops. The models call none of them.
-    ops = torch.library.Library("torchvision", "DEF")
+    ops: Any = torch.library.Library("torchvision", "DEF")  # type: ignore[no-untyped-call]
     for name in ("nms", "qnms"):
         ops.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
     _declared.append(ops)
