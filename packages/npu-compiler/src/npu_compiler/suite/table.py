@@ -44,6 +44,10 @@ LEFT_OUT: dict[str, str] = {
     "take at random, so its results cannot be compared as they are",
     "encodec": "was right in 23 programs with 17 graph breaks, but its small form gave the same "
     "sound for different inputs, so that being right said nothing",
+    "splinter, pp_lcnet": "give nearly the same result for different inputs in their small form",
+    "vit_mae": "draws which patches to keep at random",
+    "nystromformer": "takes one number of tokens alone",
+    "efficientformer of timm": "takes one size of image alone, of 224 pixels",
 }
 
 
