@@ -1,12 +1,14 @@
-"""The judge of malformed calls: what may end a call, and what is a finding.
+"""Malformed calls of every public entry point and command, and the judge of how they end.
 
-`PYTHONPATH=tests python -m malformed --count 5000` draws, makes and judges them.
+A short sample always, 5,000 with `-m long`; `PYTHONPATH=tests python -m malformed` takes more.
 """
 
 import os
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 HERE = Path(__file__).parent
 
@@ -23,6 +25,11 @@ assert judged("raised", error=("TypeError",), text="missing") is None
 assert judged("raised", error=("OpsError",), text="x", code="new-code") == (
     "code new-code is not listed"
 )
+assert judged("waited") is None
+sparse = "Could not run 'npu::swiglu' with arguments from the 'SparseCPU' backend."
+assert judged("raised", error=("NotImplementedError", "RuntimeError"), text=sparse) is None
+device = "Invalid device string: 'x'"
+assert judged("raised", error=("RuntimeError",), text=device) == "RuntimeError"
 for name in ("AttributeError", "KeyError", "IndexError", "OverflowError", "RuntimeError"):
     assert judged("raised", error=(name,), text="x") == name
 for kind in ("signal", "hang", "slow", "exit"):
@@ -39,6 +46,32 @@ assert ended(1, "Traceback (most recent call last):") == "Traceback"
 """
 
 
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(HERE)}
+
+
 def test_the_judge_finds_what_is_planted():
-    environment = {**os.environ, "PYTHONPATH": str(HERE)}
-    subprocess.run([sys.executable, "-c", PLANTED], env=environment, timeout=300, check=True)
+    subprocess.run([sys.executable, "-c", PLANTED], env=ENVIRONMENT, timeout=300, check=True)
+
+
+SAMPLES = [
+    (200, 0),
+    pytest.param(5_000, 0, marks=pytest.mark.long),
+    pytest.param(5_000, 1, marks=pytest.mark.long),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count, seed", SAMPLES)
+def test_malformed_calls_end_as_documented(count, seed):
+    sample = ["--count", str(count), "--seed", str(seed)]
+    made = subprocess.run(
+        [sys.executable, "-m", "malformed", *sample],
+        env=ENVIRONMENT,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    findings = [line for line in made.stdout.splitlines() if line.startswith('{"call"')]
+    assert findings == []
+    assert made.returncode == 0
+    assert '"ended: raised"' in made.stdout

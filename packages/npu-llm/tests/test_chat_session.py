@@ -677,3 +677,16 @@ def test_messages_that_the_template_refuses(model):
     with pytest.raises(OptionError) as caught:
         session.ask("w5")
     assert_code(caught, "chat-template", "robot, user", "no robots")
+
+
+@pytest.mark.parametrize("given", [{"streamer": "x"}, {"cancel": 1}], ids=repr)
+def test_a_streamer_or_a_cancel_that_is_none(session, given):
+    with pytest.raises(TypeError, match=r"ChatSession: .* must have") as caught:
+        session.ask("w5", **given)
+    assert caught.value.code == "argument-kind"
+
+
+def test_an_option_that_nobody_knows(session):
+    with pytest.raises(OptionError, match="bogus") as caught:
+        session.ask("w5", bogus=1)
+    assert caught.value.code == "generate-option"

@@ -148,3 +148,9 @@ def test_the_environment_forces_ops_from_the_start() -> None:
         check=True,
     )
     assert done.stdout == "{'aten::add.Tensor': 1}\n"
+
+
+def test_patterns_that_are_no_texts_are_refused():
+    with pytest.raises(TypeError, match=r"patterns of names; got \(1, 2\)") as caught:
+        npu_ops.set_fallback_policy(host_ops=iter([1, 2]))
+    assert caught.value.code == "argument-kind"

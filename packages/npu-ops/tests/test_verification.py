@@ -206,3 +206,9 @@ def test_many_failures_are_counted_and_not_all_printed():
     report = verify([torch.ones(1)] * 30, [torch.zeros(1)] * 30)
     assert "30 of 30 tensors not as expected" in str(report)
     assert "... and 20 more" in str(report)
+
+
+def test_a_meta_tensor_has_no_values():
+    with pytest.raises(OperatorInputError, match="got a meta tensor") as caught:
+        npu_ops.verify_correctness(torch.zeros(2), torch.zeros(2, device="meta"))
+    assert caught.value.code == "verification-input"

@@ -7,6 +7,7 @@ import torch
 
 import npu_runtime
 from npu_runtime import InputError, ProgramError, load_program
+from npu_runtime.errors import KindError
 
 F32 = {"INFERENCE_PRECISION_HINT": "f32"}
 
@@ -223,3 +224,19 @@ def test_a_profiled_program_lists_the_layers_of_its_latest_run(save_model, scale
 def test_without_profiling_no_layers_are_listed(scale):
     scale.run([torch.randn(2, 3), torch.randn(2, 3)])
     assert scale.layers() == ()
+
+
+def test_inputs_that_are_no_tensors(scale):
+    with pytest.raises(KindError, match="inputs must be a sequence of tensors") as caught:
+        scale.run([1, 2])
+    assert caught.value.code == "argument-kind"
+
+
+def test_output_device_that_is_no_name_of_one(scale):
+    with pytest.raises(InputError, match="got 'a=b'") as caught:
+        scale.run([torch.ones(2)], output_device="a=b")
+    assert caught.value.code == "program-input"
+
+
+def test_property_of_a_name_that_none_has(scale):
+    assert scale.get_property("\ud800") == ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 import pytest
@@ -16,6 +16,12 @@ from npu_runtime.public_calls import public_call
 
 if TYPE_CHECKING:
     from fractions import Fraction
+
+T = TypeVar("T")
+
+
+class Box(Generic[T]):
+    size = 1
 
 
 @public_call
@@ -50,7 +56,11 @@ FITTING = [
 ]
 
 
-@pytest.mark.parametrize("given", FITTING, ids=lambda given: "-".join(f"{name}={type(value).__name__}" for name, value in given.items()))
+@pytest.mark.parametrize(
+    "given",
+    FITTING,
+    ids=lambda given: "-".join(f"{name}={type(value).__name__}" for name, value in given.items()),
+)
 def test_arguments_that_fit(given):
     assert measured(torch.ones(2), **given) == given.get("count", 1)
 
@@ -138,3 +148,22 @@ def test_annotations_that_are_not_known_take_anything():
 
 def test_signature_stays():
     assert list(measured.__annotations__)[:2] == ["tensor", "count"]
+
+
+def test_a_generic_class_is_held_to_its_class():
+    @public_call
+    def size(box: Box[int]) -> int:
+        return box.size
+
+    assert size(Box()) == 1
+    with pytest.raises(KindError):
+        size("x")
+
+
+@pytest.mark.parametrize("given", [{"a": 1}, {"a"}, frozenset("a"), range(2)], ids=repr)
+def test_what_a_collection_holds_is_looked_at(given):
+    @public_call
+    def pair(sizes: Sequence[int | None], names: Sequence[str]) -> None: ...
+
+    with pytest.raises(KindError):
+        pair(*([1], given) if isinstance(given, range) else (given, []))

@@ -61,3 +61,12 @@ def test_large_matrices_are_quantized_in_parts(monkeypatch):
     parts = quantize_weight(matrix, bits=4, group_size=64)
     assert torch.equal(whole.values, parts.values)
     assert torch.equal(whole.scale, parts.scale)
+
+
+@pytest.mark.parametrize(
+    "options", [{"bits": 3}, {"bits": 4, "group_size": 0}, {"bits": 4, "group_size": -1}]
+)
+def test_bits_and_groups_that_cannot_be(options):
+    with pytest.raises(OptionError) as caught:
+        quantize_weight(torch.ones(4, 32), **options)
+    assert caught.value.code == "quantize-weight"

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from npu_runtime import observe
+from npu_runtime.errors import InputError
 
 
 @pytest.fixture
@@ -46,3 +47,10 @@ def test_marks_and_formatted_ranges(heard):
         pass
     named = [(event.kind, event.name) for event in heard if event.category == "user"]
     assert named == [("instant", "here"), ("span", "step 3")]
+
+
+@pytest.mark.parametrize("text", ["{", "{0}{}", "{name}", "{5}"])
+def test_a_range_that_cannot_be_formatted(text):
+    with pytest.raises(InputError, match="must be a format") as caught, torch.npu.nvtx.range(text):
+        pass
+    assert caught.value.code == "range-format"
