@@ -127,6 +127,15 @@ def test_a_buffer_that_calls_write_is_not_called_afresh_after_an_index_out_of_ra
     assert (found.kind, found.detail, found.calls) == ("equal", "", 2)
 
 
+def test_a_call_in_which_torch_writes_to_what_it_computed_is_captured_without_writes():
+    steps = (
+        Step("torch.arange", (4,), {"dtype": Mark("dtype", "float32")}),
+        Step("F.rms_norm", (Ref(0), [4], Ref(0)), {"eps": 0.1}),
+    )
+    found = compare(RandomGraph((), steps, (1,)))
+    assert (found.kind, found.detail, found.calls) == ("equal", "", 2)
+
+
 DYNAMIC = Mode(way="traced", sizes="dynamic")
 
 

@@ -40,7 +40,10 @@ Compiled = Callable[..., Sequence[torch.Tensor]]
 
 
 def recorded(graph: RandomGraph, config: CompilerConfig, device: str) -> Compiled:
-    """Compiles the aten calls that one eager run makes: static sizes, no writes."""
+    """Compiles the aten calls that one eager run makes: static sizes, no writes.
+
+    Where torch itself writes on its way, as in rms_norm, AOTAutograd takes the graph instead.
+    """
     tensors = [tensor.to(device) for tensor in graph.tensors()]
     pairs = list(zip(tensors, graph.inputs, strict=True))
     frozen = [tensor for tensor, spec in pairs if spec.frozen]
@@ -49,8 +52,11 @@ def recorded(graph: RandomGraph, config: CompilerConfig, device: str) -> Compile
     recorder = _Recorder(root)
     for tensor in (*frozen, *given):
         recorder.add_input(tensor)
-    with recorder, _WholeAttention(), torch.device(device):
-        values = graph.values(tensors)
+    try:
+        with recorder, _WholeAttention(), torch.device(device):
+            values = graph.values(tensors)
+    except _Write:
+        return captured_by_aot(graph, config, device)
     results = [values[index] for index in graph.outputs]
     captured = fx.GraphModule(root, recorder.finish(results))
     run = CompiledGraph(
@@ -70,6 +76,10 @@ class _WholeAttention(TorchFunctionMode):
             return func(*args, **(kwargs or {}))
         is_causal = (kwargs or {}).get("is_causal", False)
         return torch.ops.npu_compiler.attention.default(*args, None, is_causal, None, False)
+
+
+class _Write(Exception):
+    """A call that writes to its argument, which compiled graphs do not hold."""
 
 
 class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -95,7 +105,13 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Makes a call, and writes it down."""
+        """Makes a call, and writes it down.
+
+        Raises:
+            _Write: it changes a tensor.
+        """
+        if func._schema.is_mutable:
+            raise _Write
         if func in self._table:
             with self:
                 result = self._table[func](*args, **(kwargs or {}))
