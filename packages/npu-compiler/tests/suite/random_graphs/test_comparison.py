@@ -88,6 +88,14 @@ def test_a_graph_that_eager_refuses_is_no_finding():
     assert compare(graph).kind == "invalid"
 
 
+@pytest.mark.parametrize("way", ["aot", "dynamo"])
+def test_a_graph_that_torch_cannot_capture_is_no_finding(way):
+    # Eager's logsigmoid of a transposed tensor is contiguous, and that of a fake tensor is not.
+    steps = (Step("F.logsigmoid", (Ref(0),)), Step("method.view", (Ref(1), (12,))))
+    transposed = RandomGraph((InputSpec((3, 4), order=(1, 0)),), steps, (2,))
+    assert compare(transposed, Mode(way=way)).kind == "invalid"
+
+
 def test_an_exception_of_the_compiler_is_a_finding(monkeypatch):
     def broken(*_):
         raise KeyError("planted")

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from npu_compiler.options import CompilerConfig
@@ -50,7 +51,8 @@ class Comparison:
 
     Attributes:
         kind: "equal"; "differs"; "silent", for an index out of range that raises nothing; "raises";
-            "invalid", for a graph that eager refuses, or whose index it does not refuse.
+            "invalid", for a graph that eager refuses, or whose index it does not refuse, or that
+            torch cannot capture.
         detail: what differs, or the error.
         programs: how many it became.
         nodes, lowered: calls, and those in programs.
@@ -88,6 +90,8 @@ def compare(graph: RandomGraph, mode: Mode = PLAIN) -> Comparison:
             except Exception as error:  # noqa: BLE001  # whatever it is, it is a finding
                 text = " ".join(str(error).split())
                 run.end = ("raises", f"{type(error).__name__}: {text[:300]}")
+                if _is_refused_by_torch(graph, str(error)):
+                    run.end = ("invalid", "torch refuses to capture it, for any backend")
     return _told(run, records)
 
 
@@ -229,6 +233,17 @@ def _runs(graph: RandomGraph) -> bool:
     except (RuntimeError, IndexError):
         return False
     return True
+
+
+def _is_refused_by_torch(graph: RandomGraph, error: str) -> bool:
+    """Whether an error is that of torch's own fake tensors, whose strides may not be eager's."""
+    with FakeTensorMode() as mode:
+        try:
+            graph.values([mode.from_tensor(tensor) for tensor in graph.tensors()])
+        except (RuntimeError, ValueError) as refusal:
+            reason = str(refusal).partition("\n")[0]
+            return bool(reason) and reason in error
+    return False
 
 
 def _keeps_guards(graph: RandomGraph, other: RandomGraph, shapes: ShapeEnv) -> bool:

@@ -115,7 +115,7 @@ class RandomGraph:
         tensors: list[torch.Tensor] | None = None,
         *,
         wide: bool = False,
-        disturb: Callable[[Any, Sequence[torch.Tensor]], None] = lambda value, operands: None,
+        disturb: Callable[[Any, Sequence[torch.Tensor]], None] | None = None,
     ) -> list[Any]:
         """Runs the graph eagerly and returns all values, the inputs as they are afterwards.
 
@@ -128,14 +128,16 @@ class RandomGraph:
         found: list[Any] = self.tensors() if tensors is None else list(tensors)
         if wide:
             found = [_widened(value) for value in found]
-        for value in found:
+        for value in found if disturb is not None else ():
             disturb(value, ())
         for step in self.steps:
-            used = references([list(step.arguments), step.keywords])
-            operands = [found[i] for i in used if isinstance(found[i], torch.Tensor)]
-            found.append(call(step, found, wide=wide))
-            if step.target.endswith("_") or not _is_view(found[-1], operands):
-                disturb(found[-1], operands)
+            result = call(step, found, wide=wide)
+            if disturb is not None:
+                used = references([list(step.arguments), step.keywords])
+                operands = [found[i] for i in used if isinstance(found[i], torch.Tensor)]
+                if step.target.endswith("_") or not _is_view(result, operands):
+                    disturb(result, operands)
+            found.append(result)
         return found
 
     def compared(self, values: Sequence[Any]) -> list[torch.Tensor]:
