@@ -1,13 +1,12 @@
 """`npu-compiler show DIR`: what NPU_COMPILE_DEBUG wrote, as one HTML page that needs no network.
 
-Writing the dumps is npu_compiler.debug's work.
+Writing the dumps is npu_compiler.debug's work; what the page looks like is in `show.html`.
 """
 
 from __future__ import annotations
 
 import argparse
 import difflib
-import html
 import json
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
@@ -15,26 +14,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from npu_command.pages import render_page
 from npu_compiler.errors import DumpError
 
 __all__ = ["main", "render"]
 
 _SUMMARY = "graph.json"
-_STYLE = """
-body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 72rem; padding: 0 1rem;
-       color: #1c2430; background: #fff; }
-h1 { font-size: 1.5rem; } h2 { margin-top: 2.5rem; border-bottom: 1px solid #d6dce5; }
-h3 { font-size: 1rem; margin-bottom: .3rem; }
-table { border-collapse: collapse; margin: .4rem 0; }
-th, td { text-align: left; padding: .15rem .9rem .15rem 0; vertical-align: top; }
-th { color: #5a6778; font-weight: 600; border-bottom: 1px solid #d6dce5; }
-td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; }
-pre { background: #f5f7fa; padding: .7rem; overflow-x: auto; font-size: 12.5px; line-height: 1.4; }
-summary { cursor: pointer; } .more { background: #dff5e1; } .less { background: #fbe3e1; }
-@media (prefers-color-scheme: dark) {
-  body { color: #dde3ec; background: #14181f; } pre { background: #1d232d; }
-  th { color: #93a1b5; } .more { background: #173d23; } .less { background: #4a1f1d; } }
-"""
+_TEMPLATE = Path(__file__).with_name("show.html")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -48,7 +34,7 @@ def main(arguments: Sequence[str]) -> int:
     output = given.output or given.directory / "index.html"
     page = render(given.directory)
     try:
-        output.write_text(page)
+        output.write_text(page, encoding="utf-8")
     except OSError as failure:
         raise DumpError(
             f"{output}: the page must be writable; got {failure.strerror}. Name another file "
@@ -75,12 +61,8 @@ def render(directory: Path) -> str:
             f"Run the program with NPU_COMPILE_DEBUG={directory} first.",
             code="dump-absent",
         )
-    parts = ["<!doctype html><html lang='en'><meta charset='utf-8'>"]
-    parts += ["<title>npu-compiler</title><style>", _STYLE, "</style>"]
-    parts.append(f"<h1>{len(found)} compiled graphs in {html.escape(str(directory))}</h1>")
-    for path in found:
-        parts.extend(_graph(path.parent, _read(path)))
-    return "\n".join(parts) + "\n"
+    graphs = [_graph(path.parent, _read(path)) for path in found]
+    return render_page(_TEMPLATE, directory=directory, graphs=graphs)
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -98,62 +80,49 @@ def _read(path: Path) -> dict[str, Any]:
 _KEYS = ("name", "kind", "node_count", "programs", "eager", "passes", "stages", "rebuilds")
 
 
-def _graph(place: Path, summary: dict[str, Any]) -> Iterator[str]:
-    lowered = sum(program["node_count"] for program in summary["programs"])
-    yield f"<h2>{html.escape(place.name)}</h2>"
-    yield (
-        f"<p>{summary['kind']}: {lowered} of {summary['node_count']} calls in "
-        f"{len(summary['programs'])} programs.</p>"
-    )
-    if summary["programs"]:
-        yield "<h3>Programs</h3>"
-        yield _table(
-            ("program", "calls", "weights MB", "precision", "lower s", "compile s", "from cache"),
-            [
-                (
-                    program["name"],
-                    program["node_count"],
-                    f"{program['constant_bytes'] / 1e6:.1f}",
-                    program["precision"],
-                    f"{program['lower_time_s']:.3f}",
-                    f"{program['compile_time_s']:.3f}",
-                    "yes" if program["from_cache"] else "no",
-                )
-                for program in summary["programs"]
-            ],
-        )
-    if summary["eager"]:
-        yield "<h3>Runs eagerly</h3>"
-        keys = ("name", "op", "reason", "source")
-        rows = [tuple(node[key] or "" for key in keys) for node in summary["eager"]]
-        yield _table(("node", "op", "because", "source"), rows)
-    if summary["passes"]:
-        yield "<h3>Passes that rewrote something</h3>"
-        yield _table(
-            ("pass", "stage", "places", "ms"),
-            [(p["name"], p["stage"], p["count"], f"{p['time_s'] * 1e3:.1f}")
-             for p in summary["passes"]],
-        )  # fmt: skip
-    yield "<h3>Stages</h3>"
-    yield from _stages(place, summary["stages"])
-    for model in sorted(place.glob("program-*.xml")):
-        yield f"<details><summary>{html.escape(model.name)}: OpenVINO model</summary>"
-        yield _table(("operation", "count"), _operations(model)) + "</details>"
+def _graph(place: Path, summary: dict[str, Any]) -> dict[str, Any]:
+    """What the template says of a graph; a table is its rows."""
+    eager_keys = ("name", "op", "reason", "source")
+    return {
+        "folder": place.name,
+        "kind": summary["kind"],
+        "node_count": summary["node_count"],
+        "lowered": sum(program["node_count"] for program in summary["programs"]),
+        "programs": [
+            (
+                program["name"],
+                program["node_count"],
+                f"{program['constant_bytes'] / 1e6:.1f}",
+                program["precision"],
+                f"{program['lower_time_s']:.3f}",
+                f"{program['compile_time_s']:.3f}",
+                "yes" if program["from_cache"] else "no",
+            )
+            for program in summary["programs"]
+        ],
+        "eager": [tuple(node[key] or "" for key in eager_keys) for node in summary["eager"]],
+        "passes": [
+            (one["name"], one["stage"], one["count"], f"{one['time_s'] * 1e3:.1f}")
+            for one in summary["passes"]
+        ],
+        "stages": list(_stages(place, summary["stages"])),
+        "models": [(path.name, _operations(path)) for path in sorted(place.glob("program-*.xml"))],
+    }
 
 
-def _stages(place: Path, names: Sequence[str]) -> Iterator[str]:
+def _stages(place: Path, names: Sequence[str]) -> Iterator[dict[str, Any]]:
     before: list[str] | None = None
     for name in names:
         text = _lines(place / name)
         changed = before is not None and text != before
-        title = html.escape(name.removesuffix(".txt"))
-        note = "" if before is None else (", changed" if changed else ", as before")
-        yield f"<details><summary>{title}: {len(text)} lines{note}</summary><pre>"
-        if before is not None and changed:
-            yield "\n".join(_difference(before, text))
-        else:
-            yield html.escape("\n".join(text))
-        yield "</pre></details>"
+        yield {
+            "title": name.removesuffix(".txt"),
+            "length": len(text),
+            "note": "" if before is None else (", changed" if changed else ", as before"),
+            "lines": _difference(before, text)
+            if before is not None and changed
+            else [("", line) for line in text],
+        }
         before = text
 
 
@@ -164,12 +133,11 @@ def _lines(path: Path) -> list[str]:
         return [f"({failure.strerror})"]
 
 
-def _difference(before: list[str], after: list[str]) -> Iterator[str]:
-    for line in difflib.ndiff(before, after):
-        if line.startswith("?"):
-            continue
-        style = {"+": " class='more'", "-": " class='less'"}.get(line[0], "")
-        yield f"<span{style}>{html.escape(line)}</span>"
+def _difference(before: list[str], after: list[str]) -> list[tuple[str, str]]:
+    """Lines with their class in the template's style."""
+    styles = {"+": "more", "-": "less"}
+    found = difflib.ndiff(before, after)
+    return [(styles.get(line[0], ""), line) for line in found if not line.startswith("?")]
 
 
 def _operations(model: Path) -> list[tuple[str, int]]:
@@ -178,16 +146,3 @@ def _operations(model: Path) -> list[tuple[str, int]]:
         return Counter(str(layer.get("type")) for layer in layers).most_common()
     except (OSError, ElementTree.ParseError) as failure:
         return [(f"cannot be read: {failure}", 0)]
-
-
-def _table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    cells = "".join(f"<th>{html.escape(name)}</th>" for name in header)
-    lines = [f"<table><tr>{cells}</tr>"]
-    for row in rows:
-        inside = "".join(f"<td{_align(value)}>{html.escape(str(value))}</td>" for value in row)
-        lines.append(f"<tr>{inside}</tr>")
-    return "\n".join([*lines, "</table>"])
-
-
-def _align(value: Any) -> str:
-    return " class='n'" if isinstance(value, (int, float)) else ""

@@ -1,22 +1,26 @@
 """A run's cells as files: CSV of all, HTML for people, JUnit XML for CI.
 
-What the terminal shows is in table.py. Each failure comes with the command that runs it again.
+What the terminal shows is in table.py, what the page looks like in `report.html`. Each failure
+comes with the command that runs it again.
 """
 
 from __future__ import annotations
 
-import html
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from xml.etree import ElementTree
 
+from npu_command.pages import render_page
+
 from .cell import Cell, Outcome
 from .models import model_cases
-from .table import Rate, failed_cells, rates, write_csv
+from .table import failed_cells, rates, write_csv
 
 __all__ = ["REPORTS", "Run", "reproducer"]
+
+_TEMPLATE = Path(__file__).with_name("report.html")
 
 
 @dataclass(frozen=True)
@@ -55,20 +59,15 @@ def reproducer(cell: Cell, run: Run) -> str:
 
 def write_html(cells: Sequence[Cell], run: Run, path: Path) -> None:
     """Writes a page that stands alone: rates by op and network, failures with their commands."""
-    failed = failed_cells(cells)
-    networks = _network_rates(cells)
-    checks = sum(cell.samples for cell in cells)
-    parts = [
-        "<!doctype html><html lang=en><meta charset=utf-8>",
-        f"<title>Conformance: {_text(run.device)}</title><style>{_STYLE}</style>",
-        f"<h1>Conformance of {_text(run.device)}</h1>",
-        f"<p><code>npu-ops conformance {_text(run.command)}</code><br>{_text(run.versions)}<br>",
-        f"{checks:,} checks in {run.duration_s:,.0f} s, {len(failed):,} failed.</p>",
-        _section("Failures", ["case", "check", "what differs", "again"], _failures(failed, run)),
-        _section("Ops", ["suite", "op", "right", "of", "share"], map(_rate_row, rates(cells))),
-        _section("Networks", ["network", "right", "of", "share"], networks),
-    ]
-    path.write_text("\n".join(parts) + "\n", encoding="utf-8")
+    page = render_page(
+        _TEMPLATE,
+        run=run,
+        checks=sum(cell.samples for cell in cells),
+        failed=[(cell, reproducer(cell, run)) for cell in failed_cells(cells)],
+        ops=rates(cells),
+        networks=_network_rates(cells),
+    )
+    path.write_text(page, encoding="utf-8")
 
 
 def write_junit(cells: Sequence[Cell], run: Run, path: Path) -> None:
@@ -115,28 +114,9 @@ REPORTS: dict[str, Callable[[Sequence[Cell], Run, Path], None]] = {
     "junit": write_junit,
 }
 
-_STYLE = (
-    "body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:72rem;padding:0 1rem}"
-    "table{border-collapse:collapse;width:100%}td,th{border-bottom:1px solid #ccc;padding:.2rem "
-    ".6rem;text-align:left;vertical-align:top}td.n{text-align:right}.low{color:#b00020}"
-    "code{font-size:13px;overflow-wrap:anywhere}"
-)
 
-
-def _failures(cells: Iterable[Cell], run: Run) -> list[str]:
-    return [
-        f"<tr><td><code>{_text(cell.case or f'{cell.subject} {cell.dtype}')}</code><td>"
-        f"{_text(cell.check)}, {cell.outcome}<td>{_text(cell.detail)}<td><code>"
-        f"{_text(reproducer(cell, run))}</code>"
-        for cell in cells
-    ]
-
-
-def _rate_row(rate: Rate) -> str:
-    return f"<tr><td>{rate.suite}<td>{_text(rate.subject)}{_numbers(rate.right, rate.total)}"
-
-
-def _network_rates(cells: Iterable[Cell]) -> list[str]:
+def _network_rates(cells: Iterable[Cell]) -> list[tuple[str, int, int]]:
+    """Networks, how many of their checks were right, and of how many."""
     right: dict[str, int] = {}
     total: dict[str, int] = {}
     for cell in cells:
@@ -145,21 +125,4 @@ def _network_rates(cells: Iterable[Cell]) -> list[str]:
         for name in model_cases()[cell.case].models:
             total[name] = total.get(name, 0) + 1
             right[name] = right.get(name, 0) + (cell.outcome is Outcome.PASSED)
-    return [f"<tr><td>{name}{_numbers(right[name], total[name])}" for name in sorted(total)]
-
-
-def _numbers(right: int, total: int) -> str:
-    low = "" if right == total else " low"
-    return f"<td class=n>{right:,}<td class=n>{total:,}<td class='n{low}'>{right / total:.2%}"
-
-
-def _section(title: str, columns: Sequence[str], rows: Iterable[str]) -> str:
-    lines = list(rows)
-    if not lines:
-        return f"<h2>{title}</h2><p>None.</p>"
-    head = "".join(f"<th>{column}" for column in columns)
-    return f"<h2>{title}</h2><table><tr>{head}{''.join(lines)}</table>"
-
-
-def _text(value: object) -> str:
-    return html.escape(str(value))
+    return [(name, right[name], total[name]) for name in sorted(total)]

@@ -1,6 +1,6 @@
 """What a tool found, as a table for the terminal, as CSV and as a page.
 
-What the rows say is each tool's business.
+What the rows say is each tool's business; what the page looks like is in `report.html`.
 """
 
 from __future__ import annotations
@@ -8,9 +8,9 @@ from __future__ import annotations
 import csv
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 
+from npu_command.pages import render_page
 from npu_runtime.public_calls import public_call
 
 __all__ = ["Report"]
@@ -18,12 +18,7 @@ __all__ = ["Report"]
 Value = str | int | float | None
 
 _WIDEST = 70  # characters of a column in the terminal
-_STYLE = """\
-body { font: 14px/1.4 system-ui, sans-serif; margin: 2rem; color-scheme: light dark; }
-table { border-collapse: collapse; } caption { text-align: left; padding: .5rem 0; }
-th, td { padding: .2rem .7rem; border-bottom: 1px solid #8884; text-align: left; }
-td.number { text-align: right; font-variant-numeric: tabular-nums; }
-tr.marked { background: #d3302f33; }"""
+_TEMPLATE = Path(__file__).with_name("report.html")
 
 
 @dataclass(frozen=True)
@@ -72,18 +67,14 @@ class Report:
     @public_call
     def write_html(self, path: str | Path) -> None:
         """Writes a page that needs nothing from elsewhere."""
-        head = "".join(f"<th>{escape(name)}</th>" for name in self.columns)
-        body = "\n".join(
-            f"<tr{' class=marked' if number in self.marked else ''}>{_cells(row)}</tr>"
-            for number, row in enumerate(self.rows)
+        page = render_page(
+            _TEMPLATE,
+            title=self.title,
+            summary=self.summary,
+            columns=self.columns,
+            rows=[(number in self.marked, _cells(row)) for number, row in enumerate(self.rows)],
         )
-        Path(path).write_text(
-            f'<!doctype html>\n<html lang="en"><meta charset="utf-8">\n'
-            f"<title>{escape(self.title)}</title>\n<style>\n{_STYLE}\n</style>\n"
-            f"<h1>{escape(self.title)}</h1>\n<p>{escape(self.summary)}</p>\n"
-            f"<table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table>\n",
-            encoding="utf-8",
-        )
+        Path(path).write_text(page, encoding="utf-8")
 
     @public_call
     def write(self, directory: Path, name: str) -> list[Path]:
@@ -108,8 +99,6 @@ def _line(words: Sequence[str], widths: list[int]) -> str:
     return "  ".join(f"{word:{wide}}" for word, wide in zip(words, widths, strict=True)).rstrip()
 
 
-def _cells(row: tuple[Value, ...]) -> str:
-    kinds = [" class=number" if isinstance(value, int | float) else "" for value in row]
-    return "".join(
-        f"<td{kind}>{escape(_text(value))}</td>" for kind, value in zip(kinds, row, strict=True)
-    )
+def _cells(row: tuple[Value, ...]) -> list[tuple[bool, str]]:
+    """Whether a value is a number, and its text."""
+    return [(isinstance(value, int | float), _text(value)) for value in row]

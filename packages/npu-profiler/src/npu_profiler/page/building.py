@@ -1,14 +1,15 @@
 """Makes the page of a trace: one file with its data, style and script in it.
 
-What is drawn is chosen in `timeline_data.py`; the script is `view.js`, beside this file.
+What is drawn is chosen in `timeline_data.py`; the template is `view.html` and the script `view.js`,
+beside this file. That one draws the timeline by hand: rows of 100,000 slices that are panned and
+zoomed at once need a canvas, and the page has to be one file that needs no network.
 """
 
 import json
-from collections.abc import Mapping
-from html import escape
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
+from npu_command.pages import render_page
 from npu_profiler.page.timeline_data import Timeline
 from npu_profiler.queries.launches import launches
 from npu_profiler.reading import Trace
@@ -20,6 +21,7 @@ __all__ = ["build_page", "notes"]
 
 _TABLES = ("op", "program", "type", "layer")
 _MOST_ROWS = 500
+_TEMPLATE = Path(__file__).with_name("view.html")
 
 
 def build_page(trace: Trace, timeline: Timeline) -> str:
@@ -34,9 +36,7 @@ def build_page(trace: Trace, timeline: Timeline) -> str:
     }
     # "</" would end the script; JSON allows the escaped slash.
     data = json.dumps(document, separators=(",", ":"), default=str).replace("</", "<\\/")
-    parts = {"TITLE": escape(trace.path.name), "STYLE": _asset("view.css"),
-             "SCRIPT": _asset("view.js"), "DATA": data}  # fmt: skip
-    return _fill(_asset("view.html"), parts)
+    return render_page(_TEMPLATE, title=trace.path.name, data=data)
 
 
 def notes(timeline: Timeline) -> list[str]:
@@ -60,13 +60,3 @@ def _table(table: Table) -> dict[str, Any]:
         "columns": [[column.title, column.unit] for column in table.columns],
         "rows": rows,
     }
-
-
-def _asset(name: str) -> str:
-    return files("npu_profiler.page").joinpath(name).read_text("utf-8")
-
-
-def _fill(text: str, parts: Mapping[str, str]) -> str:
-    # Once from left to right: what is put in may contain the marks of other parts.
-    pieces = text.split("@@")
-    return "".join(parts[piece] if at % 2 else piece for at, piece in enumerate(pieces))

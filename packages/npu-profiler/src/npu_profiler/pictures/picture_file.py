@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from npu_command.pages import render_page
 from npu_profiler.errors import TraceError
 from npu_profiler.output_file import check_writable, write_bytes
 
@@ -10,13 +11,7 @@ __all__ = ["check_picture", "write_picture"]
 
 _FORMATS = (".svg", ".png", ".html")
 
-_PAGE = """<!DOCTYPE html>
-<html lang="en"><head><meta charset="utf-8"><title>npu-profiler</title>
-<style>body {{ margin: 2em; font-family: sans-serif }} svg {{ max-width: 100% }}</style></head>
-<body>
-{picture}
-</body></html>
-"""
+_PAGE = Path(__file__).with_name("picture.html")
 
 
 def check_picture(name: str, *, formats: Sequence[str] = _FORMATS) -> Path:
@@ -44,5 +39,5 @@ def write_picture(path: Path, svg: str) -> None:
     Raises:
         TraceError: [output-unwritable] It cannot be written.
     """
-    content = _PAGE.format(picture=svg) if path.suffix == ".html" else svg
+    content = render_page(_PAGE, picture=svg) if path.suffix == ".html" else svg
     write_bytes(path, content.encode(), "picture")
