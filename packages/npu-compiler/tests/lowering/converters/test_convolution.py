@@ -35,6 +35,18 @@ def test_conv_without_bias_and_whole_equals_eager(lowers):
     )
 
 
+def test_conv_by_a_kernel_whose_sizes_vary_is_the_only_call_that_runs_eagerly(compiled, close):
+    def function(x, w):
+        return F.conv2d(x @ x, w).tanh()
+
+    run = compiled(function, dynamic=True)
+    with torch.no_grad():
+        for count in (6, 5):
+            x, w = torch.randn(1, 4, 9, 9), torch.randn(count, 4, 3, 3)
+            close(run(x, w), function(x, w))
+    assert (run.eager_ops, run.programs) == (["aten.convolution.default"], 2)
+
+
 def test_conv1d_and_conv3d_equal_eager(lowers):
     lowers(lambda x, w: F.conv1d(x, w, padding=1), torch.randn(2, 4, 9), torch.randn(6, 4, 3))
     lowers(lambda x, w: F.conv3d(x, w), torch.randn(1, 2, 5, 5, 5), torch.randn(4, 2, 3, 3, 3))

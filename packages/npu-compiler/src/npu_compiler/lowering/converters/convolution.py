@@ -87,13 +87,16 @@ def convert_conv(
 
 
 def grouped_kernel(ctx: Context, weight: fx.Node, groups: int) -> ov.Output:
-    """OpenVINO wants groups as an axis of their own in front."""
-    kernel = ctx.get(weight)
-    if groups == 1:
-        return kernel
+    """OpenVINO wants groups as an axis of their own in front.
+
+    Its CPU plugin (2026.4.1) compiles no model with a kernel whose sizes vary.
+    """
     sizes = ctx.sizes(weight)
     if any(size is None for size in sizes):
         ctx.refuse("a kernel of symbolic size")
+    kernel = ctx.get(weight)
+    if groups == 1:
+        return kernel
     first, second, *window = (size for size in sizes if size is not None)
     shape = [groups, first // groups, second, *window]
     return ctx.reshape(kernel, shape)
