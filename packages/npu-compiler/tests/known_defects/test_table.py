@@ -128,9 +128,7 @@ def test_a_rewritten_model_keeps_names_and_shapes() -> None:
 
 
 @pytest.mark.parametrize("kind", ["greater", "greater_equal"])
-@pytest.mark.parametrize(
-    "dtype, is_exchanged", [(np.float32, 1), (np.float16, 1), (np.int32, 0)]
-)
+@pytest.mark.parametrize("dtype, is_exchanged", [(np.float32, 1), (np.float16, 1), (np.int32, 0)])
 def test_comparisons_that_nan_takes_part_in_are_exchanged(
     kind: str, dtype: type, is_exchanged: int
 ) -> None:

@@ -10,9 +10,10 @@ import openvino
 from npu_compiler.known_defects import (
     absolute_of_computed_constant,
     attention_in_place,
-    attention_less_something,
+    attention_of_two_uses,
     attention_of_varying_sizes,
     comparison_with_nan,
+    reduction_of_unsqueezed,
 )
 from npu_compiler.known_defects.entry import KnownDefect, version_number
 
@@ -26,9 +27,10 @@ _logger = logging.getLogger(__name__)
 KNOWN_DEFECTS: tuple[KnownDefect, ...] = (
     attention_in_place.DEFECT,
     attention_of_varying_sizes.DEFECT,
-    attention_less_something.DEFECT,
+    attention_of_two_uses.DEFECT,
     comparison_with_nan.DEFECT,
     absolute_of_computed_constant.DEFECT,
+    reduction_of_unsqueezed.DEFECT,
 )
 
 # The simulated device computes by the CPU plugin.

@@ -1,4 +1,4 @@
-"""Attention that is subtracted from, or divided, and transposed as well: compiling ends the process.
+"""Attention whose result is transposed and used otherwise too: compiling may end the process.
 
 A pass of the CPU plugin reads through a null pointer when its generator of kernels has taken the
 attention in, together with a transpose before it, and the attention has both users.
@@ -25,13 +25,10 @@ def _occurs(model: ov.Model) -> bool:
 
 
 def _is_suspect(node: ov.Node) -> bool:
-    if node.get_type_name() not in ("Subtract", "Divide"):
+    if node.get_type_name() not in ("MatMul", "ScaledDotProductAttention"):
         return False
-    left = node.input_value(0)
-    if left.get_node().get_type_name() not in ("MatMul", "ScaledDotProductAttention"):
-        return False
-    users = {user.get_node().get_type_name() for user in left.get_target_inputs()}
-    return "Transpose" in users
+    users = [user.get_node().get_type_name() for user in node.output(0).get_target_inputs()]
+    return len(users) > 1 and "Transpose" in users
 
 
 def _reproducer() -> Reproducer:
@@ -51,19 +48,18 @@ def _reproducer() -> Reproducer:
 
 
 DEFECT = KnownDefect(
-    name="attention-less-something",
-    summary="Compiling attention that is the left operand of a difference or quotient, and is "
-    "transposed as well, ends the process.",
+    name="attention-of-two-uses",
+    summary="Compiling attention whose result is transposed and used otherwise too ends the process.",
     condition="static shapes; a transpose by (0, 2, 1, 3) of the query, key or value and one of "
-    "the result, which is also the left operand of Subtract or Divide",
+    "the result, which is also the left operand of Subtract or Divide, or added to the query",
     devices=("CPU",),
     first=(2026, 4, 1),
     last=(2026, 4, 1),
     report="""\
-[CPU] SIGSEGV in compile_model: attention whose result is transposed and also subtracted from
+[CPU] SIGSEGV in compile_model: attention whose result is transposed and has another user
 
 A = MatMul(Softmax(MatMul(Transpose(q), k)), v) with the two users Transpose(A) and Subtract(A, x),
-or Divide(A, x): a matcher pass of the CPU plugin reads through a null pointer (a load of 0xc0 from
+Divide(A, x), or Add(Multiply(Transpose(q), c), A) where that product is the query: a matcher pass of the CPU plugin reads through a null pointer (a load of 0xc0 from
 it, below GraphRewrite::apply_matcher_passes). Add, Multiply and Subtract(x, A) are fine, and so is
 SNIPPETS_MODE=DISABLE.""",
     reproducer=_reproducer,
