@@ -1,6 +1,9 @@
 """Walks a GGUF file's header and checks its tensor table against the file, before it is loaded.
 
-Reading the weights is transformers' work; see npu_llm.checkpoint. Layout: ggml's docs/gguf.md.
+By hand, because gguf's GGUFReader makes an array of each token of the vocabulary (19 s instead of
+0.5 s for 128,000 tokens and merges, gguf 0.19) and says of a file that was cut short that a dtype
+does not divide an axis. Reading the weights is transformers' work; see npu_llm.checkpoint. Layout:
+ggml's docs/gguf.md.
 """
 
 from __future__ import annotations

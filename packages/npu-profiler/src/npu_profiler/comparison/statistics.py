@@ -3,7 +3,8 @@
 Formulas: the pooled two-sample t interval for means; for medians the same with the deviation by the
 median absolute deviation (times 1.4826) and the median's lower efficiency (times 1.2533, both of
 normal values; Huber, Robust Statistics). The distribution function is the regularized incomplete
-beta function, its continued fraction by Lentz's method (Press et al., Numerical Recipes, 6.4).
+beta function, its continued fraction by Lentz's method (Press et al., Numerical Recipes, 6.4): by
+hand, because Python's statistics has no t distribution, and nothing else here needs scipy.
 """
 
 import math
