@@ -31,6 +31,7 @@ _NOT_CALLED = {
     r"npu_compiler\.GraphTensor(\.|$)": "GraphBuilder makes it",
     r"npu_llm\.NPUModelForCausalLM(\.from_ready)?$": "load() makes it",
     r"npu_compiler\.(lowering\.Context|(lowering\.)?custom_op)(\.|$)": "converters call it",
+    r"npu_llm\.NPUModelForCausalLM\.prepare_inputs_for_generation$": "transformers calls it",
     r"npu_runtime\.(LayerRecord|Port)$": "a program makes them",
 }
 

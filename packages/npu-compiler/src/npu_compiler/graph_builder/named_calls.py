@@ -271,7 +271,7 @@ class NamedCalls:
 
     def normL2(self, x: GraphTensor, axis: int, eps: float = 1e-12) -> GraphTensor:
         """Divides by the root of the sum of squares over an axis, plus eps under the root."""
-        total = self._call(torch.sum, (x * x, axis, True))
+        total = self._call(torch.sum, (self._call(torch.mul, (x, x)), axis, True))
         return self._call(torch.div, (x, self._call(torch.sqrt, (total + eps,))))
 
     def avg_pooling(

@@ -130,7 +130,7 @@ def quantize_activations(
 
 
 def _prepare(model: ov.Model, samples: Sequence[Sequence[Any]]) -> None:
-    if not samples:
+    if not len(samples):
         raise OptionError(
             "calibration: quantizing by data needs at least one example call; got none. Pass "
             "some, typical of what the model will meet.",
