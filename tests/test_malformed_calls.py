@@ -41,6 +41,7 @@ def ended(code, text=""):
 assert ended(0) is None
 assert ended(2, "npu-llm: no. [option-value]") is None
 assert ended(2) == "exit code 2 without a word"
+assert ended(3) == "exit code 3"
 assert ended(70) == "exit code 70"
 assert ended(1, "Traceback (most recent call last):") == "Traceback"
 """

@@ -48,6 +48,7 @@ _DEVICE_NAME = re.compile(
 
 # The program that a command runs has its own tracebacks, and its own end at a closed output.
 _PROGRAM = re.compile(r'File "[^"]*(script|raises|syntax)\.py"|No module named|SyntaxError: ')
+_EXIT_OF_RAISES = 3
 _BEHIND = re.compile(r"in run\n    sys\.stdout\.flush|OSError: \[Errno 28\]")
 
 
@@ -117,6 +118,8 @@ def finding_of_command(outcome: Outcome, *, runs_programs: bool) -> str | None:
     if outcome.kind != "exit":
         return outcome.kind
     if runs_programs and (_PROGRAM.search(outcome.text) or _BEHIND.search(outcome.text)):
+        return None
+    if runs_programs and outcome.code == _EXIT_OF_RAISES:
         return None
     if "Traceback (most" in outcome.text:
         return "Traceback"

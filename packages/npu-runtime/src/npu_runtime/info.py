@@ -6,6 +6,8 @@ The choice is made by the driver (csrc/driver); printing it for people is in cli
 from dataclasses import dataclass
 
 from npu_runtime import _C
+from npu_runtime.errors import DeviceError
+from npu_runtime.public_calls import public_call
 
 __all__ = ["DeviceInfo", "device_info"]
 
@@ -35,6 +37,7 @@ class DeviceInfo:
     reason: str
 
 
+@public_call
 def device_info(index: int = 0) -> DeviceInfo:
     """Describes a device; opens the driver on first use.
 
@@ -42,6 +45,11 @@ def device_info(index: int = 0) -> DeviceInfo:
         DeviceError: No device can serve (code ``device-absent``), or the index does not exist
             (``device-index``).
     """
+    if not -(2**31) <= index < 2**31:  # what a native index holds
+        raise DeviceError(
+            f'npu: device index {index} does not exist; devices are numbered from 0. Use "npu:0".',
+            code="device-index",
+        )
     properties = _C.device_properties(index)
     return DeviceInfo(
         name=f"npu:{index}",
