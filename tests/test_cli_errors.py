@@ -206,7 +206,7 @@ def edited(checkpoint: Path, folder: Path, edit) -> Path:
         ({"shape": [10**30, 64]}, "weights-corrupt"),
         ({"shape": "128x64"}, "weights-corrupt"),
         ({"dtype": "F16"}, "weights-corrupt"),
-        ({"dtype": "Q7"}, "model-unreadable"),
+        ({"dtype": "Q7"}, "weights-corrupt"),
     ],
     ids=str,
 )
