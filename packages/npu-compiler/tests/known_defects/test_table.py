@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import openvino as ov
@@ -138,6 +139,43 @@ def test_comparisons_that_nan_takes_part_in_are_exchanged(
     avoid_defects(model, device="CPU")
     assert _count(model, "Less") + _count(model, "LessEqual") == is_exchanged
     assert model.output("answer").get_partial_shape() == ov.PartialShape([3, 4])
+
+
+@pytest.mark.parametrize("form", ["float32", "equal constants", "float16", "bfloat16", "scaled", "viewed"])
+def test_a_matrix_and_its_transpose_are_packed_apart(form: str, tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    matrix = generator.integers(-8, 8, (64, 64)).astype(np.float32)
+    weights = [ops.constant(matrix) for _ in range(2)]
+    if form == "float16":
+        weights = [ops.convert(ops.constant(matrix.astype(np.float16)), "f32")] * 2
+    elif form == "bfloat16":
+        weights = [ops.convert(ops.constant(matrix, ov.Type.bf16), "f32")] * 2
+    elif form == "scaled":
+        whole = ops.convert(ops.constant(matrix.astype(np.int8)), "f32")
+        weights = [ops.multiply(whole, ops.constant(np.float32(0.5)))] * 2
+        matrix = matrix * 0.5
+    elif form != "equal constants":
+        weights = [weights[0]] * 2
+    matrices = [matrix, matrix]
+    if form == "viewed":
+        matrices = [matrix.reshape(32, 128), matrix.reshape(128, 32)]
+        weights = [
+            ops.reshape(weight, ops.constant(np.array(view.shape)), False)
+            for weight, view in zip(weights, matrices, strict=True)
+        ]
+    given = [ops.parameter([3, view.shape[side]], np.float32) for side, view in enumerate(matrices)]
+    products = [
+        ops.matmul(given[0], weights[0], False, False),
+        ops.matmul(given[1], weights[1], False, True),
+    ]
+    model = ov.Model(products, given)
+    avoid_defects(model, device="CPU")
+    ov.serialize(model, tmp_path / "model.xml")
+    inputs = [generator.standard_normal(port.shape).astype(np.float32) for port in given]
+    options = {"INFERENCE_PRECISION_HINT": "f32", "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0"}
+    results = ov.compile_model(tmp_path / "model.xml", "CPU", options)(inputs)
+    np.testing.assert_allclose(results[0], inputs[0] @ matrices[0], atol=1e-3)
+    np.testing.assert_allclose(results[1], inputs[1] @ matrices[1].T, atol=1e-3)
 
 
 @pytest.mark.parametrize("shape", [[-1, 3], [4, 3]])

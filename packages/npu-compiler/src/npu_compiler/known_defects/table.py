@@ -14,6 +14,7 @@ from npu_compiler.known_defects import (
     attention_of_varying_sizes,
     comparison_with_nan,
     reduction_of_unsqueezed,
+    weight_and_its_transpose,
 )
 from npu_compiler.known_defects.entry import KnownDefect, version_number
 
@@ -31,6 +32,7 @@ KNOWN_DEFECTS: tuple[KnownDefect, ...] = (
     comparison_with_nan.DEFECT,
     absolute_of_computed_constant.DEFECT,
     reduction_of_unsqueezed.DEFECT,
+    weight_and_its_transpose.DEFECT,
 )
 
 # The simulated device computes by the CPU plugin.
