@@ -184,7 +184,7 @@ def _changes_since_release(package: Package, tags: Collection[str]) -> list[str]
     changed = _git("diff", "--name-only", package.tag, "--", *shipped)
     if not changed:
         return []
-    where = f"{changed[0]} and {len(changed) - 1} more files changed since"
+    where = f"{len(changed)} of its files changed since, {changed[0]} first"
     return [f"version {package.version} is released, and {where}: it needs a new version"]
 
 
@@ -209,6 +209,9 @@ def _main(arguments: list[str]) -> int:
     if any(problems.values()):
         print("Not released: see above.", file=sys.stderr)
         return 1
+    if not wanted:
+        print("Nothing to release: each version has its tag.")
+        return 0
     if not given.tag:
         print("Ready. With --tag the tags are made.")
         return 0
@@ -217,7 +220,7 @@ def _main(arguments: list[str]) -> int:
         return 1
     for tag in wanted:
         _git("tag", "--annotate", tag, "--message", tag)
-    print(f"Made {len(wanted)} tags. `git push origin {' '.join(wanted)}` publishes them.")
+    print(f"Made {', '.join(wanted)}. Push them one by one, siblings first: docs/releasing.md.")
     return 0
 
 
