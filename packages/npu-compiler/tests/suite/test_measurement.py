@@ -10,7 +10,14 @@ import torch
 from npu_compiler.errors import SuiteError
 from npu_compiler.suite import Architecture
 from npu_compiler.suite.architecture import coinciding
-from npu_compiler.suite.measurement import Measurement, measure, relative_error, tensors_of
+from npu_compiler.suite.measurement import (
+    Measurement,
+    _eager,
+    _rounding,
+    measure,
+    relative_error,
+    tensors_of,
+)
 
 
 class Net(torch.nn.Module):
@@ -63,6 +70,44 @@ def test_an_error_above_the_bound_is_wrong():
     assert not dataclasses.replace(right, error=2e-4).is_right
     assert not dataclasses.replace(right, error=float("nan")).is_right
     assert not dataclasses.replace(right, finished=False).is_right
+
+
+def test_a_model_that_multiplies_roundings_is_right_as_far_as_eager_is_off() -> None:
+    row = Measurement("a", "vision", error=2.8e-3, rounding=1.7e-3, finished=True)
+    assert row.is_right
+    assert not dataclasses.replace(row, error=6e-3).is_right
+    assert not dataclasses.replace(row, rounding=0.0).is_right
+    assert not dataclasses.replace(row, rounding=2e-2).is_right
+    assert not dataclasses.replace(row, rounding=float("inf"), error=float("inf")).is_right
+    assert not dataclasses.replace(row, rounding=float("nan")).is_right
+
+
+class Steep(Net):
+    """Takes the difference of large numbers, and is off by much in float32."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = torch.exp(self.layer(x))
+        return torch.log((y + 1e3).cumsum(-1)).diff() * y.new_ones(3)
+
+
+class Single(Net):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x).float()
+
+
+def test_rounding_is_eagers_distance_from_float64() -> None:
+    row = small(Steep)
+    with torch.no_grad():
+        model, inputs, expected = _eager(row, 0, None)
+        exact = model.double()(**{name: value.double() for name, value in inputs.items()})
+    wanted = float((expected[0] - exact).abs().max() / exact.abs().max())
+    assert _rounding(row, 0, None, expected) == pytest.approx(wanted)
+    assert wanted > 1e-8
+
+
+def test_rounding_is_not_known_of_a_model_that_computes_in_float32_itself() -> None:
+    row = small(Single)
+    assert _rounding(row, 0, None, _eager(row, 0, None)[2]) == 0
 
 
 def test_error_is_relative_to_the_largest_magnitude():

@@ -74,18 +74,20 @@ def test_draws_are_counted_by_family_and_those_not_right_are_named():
     rows = [
         Measurement("bert", error=1e-7, draw=0, **kept),
         Measurement("bert", error=2e-6, draw=1, **kept),
+        Measurement("bert", error=1e-3, rounding=8e-4, draw=2, **kept),
         Measurement("fnet", error=0.5, draw=0, detail="`a`", **kept),
         Measurement("fnet", error=1e-7, draw=1, false_alarm="differed", **kept),
         Measurement("fnet", "encoder", draw=2, detail="too small [suite-sizes]"),
         Measurement("vit", "vision", draw=0, detail="ended by SIGSEGV"),
     ]
     section = draws_section(rows, FACTS)
-    assert "| encoder | 2 | 5 | 2 | 2 | 1 | 2 | 5.0e-01 |" in section
+    assert "| encoder | 2 | 6 | 3 | 3 | 1 | 2 | 5.0e-01 |" in section
     assert "| vision | 1 | 1 | 0 | 0 | 0 | 1 | 0.0e+00 |" in section
-    assert "| all | 3 | 6 | 2 | 2 | 1 | 3 | 5.0e-01 |" in section
+    assert "| all | 3 | 7 | 3 | 3 | 1 | 3 | 5.0e-01 |" in section
     assert "Encoder: bert, fnet." in section
     assert "- fnet, draw 0, not right: `'a'`" in section
     assert "- fnet, draw 1, not right: `differed`" in section
     assert "- fnet, draw 2, refused by torch: `too small [suite-sizes]`" in section
     assert "- vit, draw 0, not right: `ended by SIGSEGV`" in section
-    assert "bert, draw" not in section
+    assert "- bert, draw 2, right: off by 1.0e-03, where eager float32 is off by 8.0e-04" in section
+    assert "bert, draw 0" not in section

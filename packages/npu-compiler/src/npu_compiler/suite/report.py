@@ -45,7 +45,9 @@ def verdict(row: Measurement) -> str:
         return f"FALSE ALARM: {row.false_alarm}"
     if not row.is_right:
         return f"WRONG: {row.detail}" if row.detail else "WRONG"
-    return "whole" if row.is_whole else f"right; {row.detail}"
+    rounding = f"eager itself is off by {row.rounding:.1e}" if row.rounding else ""
+    state = ("whole",) if row.is_whole else ("right", row.detail)
+    return "; ".join(filter(None, (*state, rounding)))
 
 
 def row_line(values: Sequence[str]) -> str:
@@ -86,7 +88,7 @@ def _measurement(line: dict[str, str]) -> Measurement:
     values: dict[str, Any] = dict(line)
     for name in ("graph_breaks", "graphs", "programs", "nodes", "lowered"):
         values[name] = int(line[name])
-    for name in ("error", "compile_time_s"):
+    for name in ("error", "compile_time_s", "rounding"):
         values[name] = float(line[name])
     values["draw"] = int(line["draw"]) if line.get("draw") else None
     return Measurement(**{**values, "finished": line["finished"] == "True"})
