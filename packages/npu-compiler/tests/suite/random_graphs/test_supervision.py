@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import textwrap
 
@@ -9,7 +10,7 @@ import pytest
 
 from npu_compiler.suite.random_graphs import InputSpec, RandomGraph, Ref, Step, supervision
 from npu_compiler.suite.random_graphs.__main__ import main
-from npu_compiler.suite.random_graphs.ledger import Ledger
+from npu_compiler.suite.random_graphs.ledger import Finding, Ledger
 from npu_compiler.suite.random_graphs.modes import PLAIN
 from npu_compiler.suite.random_graphs.supervision import Limits
 
@@ -144,3 +145,14 @@ def test_findings_are_shown_and_run_again(child, tmp_path, monkeypatch, capsys):
     monkeypatch.undo()
     assert main(["--replay", str(tmp_path / "findings.jsonl")]) == 0
     assert "0 graphs still differ" in capsys.readouterr().out
+
+
+def test_a_graph_that_is_invalid_by_now_is_shown_and_differs_no_more(tmp_path, capsys):
+    product = RandomGraph((InputSpec((2, 3)),), (Step("torch.mm", (Ref(0), Ref(0))),), (1,))
+    finding = Finding(7, "ops", "raises", "by then", product.to_json(), PLAIN.to_json())
+    file = tmp_path / "findings.jsonl"
+    file.write_text(json.dumps(dataclasses.asdict(finding)) + "\n")
+    assert main(["--replay", str(file)]) == 0
+    shown = capsys.readouterr().out
+    assert "# graph 7 (ops) invalid" in shown
+    assert "0 graphs still differ" in shown
