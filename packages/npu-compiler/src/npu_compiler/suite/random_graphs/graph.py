@@ -128,8 +128,9 @@ class RandomGraph:
         found: list[Any] = self.tensors() if tensors is None else list(tensors)
         if wide:
             found = [_widened(value) for value in found]
-        for value in found if disturb is not None else ():
-            disturb(value, ())
+        if disturb is not None:
+            for value in found:
+                disturb(value, ())
         for step in self.steps:
             result = call(step, found, wide=wide)
             if disturb is not None:
