@@ -47,7 +47,8 @@ import torch
 from _llm_files import MODELS, form_path
 from _llm_worker import Job
 
-from npu_llm.bar_chart import Panel, draw_bars
+from npu_command.charts import Panel, check_matplotlib, draw_bars
+from npu_llm.errors import OptionError
 from npu_llm.precision import PRECISIONS, compile_options
 
 HERE = Path(__file__).parent
@@ -340,7 +341,7 @@ def plot(lines: Sequence[dict[str, Any]]) -> str:
         group = panels.setdefault(title, {}).setdefault(line["precision"], {})
         group[line["engine"]] = max(line["tokens_per_s"], group.get(line["engine"], 0.0))
     drawn = [Panel(title, groups) for title, groups in panels.items()]
-    return draw_bars(drawn, title="Decode speed by precision and engine")
+    return draw_bars(drawn, title="Decode speed by precision and engine").svg()
 
 
 def listed(text: str) -> list[str]:
@@ -364,6 +365,8 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--plot", type=Path, help="an .svg file")
     options = parser.parse_args()
+    if options.plot:
+        check_matplotlib("npu-llm", OptionError)
     options.work.mkdir(parents=True, exist_ok=True)
     place = options.work / "results.jsonl"
     if options.again and place.exists():

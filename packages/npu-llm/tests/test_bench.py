@@ -80,4 +80,8 @@ def test_plot_names_every_size(records):
     assert drawn.startswith("<svg")
     assert drawn.endswith("</svg>\n")
     assert "a &lt;model&gt;" in drawn
-    assert drawn.count("<rect") == len(records) + sum(record.new_tokens > 1 for record in records)
+    for record in records:
+        label = (
+            f"{record.prompt_tokens:,} + {record.new_tokens:,} tokens, batch {record.batch_size}"
+        )
+        assert drawn.count(f">{label}</text>") == 1 + (record.new_tokens > 1)

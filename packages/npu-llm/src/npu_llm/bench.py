@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from npu_llm.bar_chart import Panel, draw_bars
+from npu_command.charts import Panel, check_matplotlib, draw_bars
 from npu_llm.errors import OptionError
 from npu_llm.power import EnergyMeter, find_meter
 from npu_runtime.public_calls import public_call
@@ -101,7 +101,12 @@ def benchmark(
 
 @public_call
 def plot_records(records: Iterable[BenchRecord], *, title: str) -> str:
-    """Draws time to first token and decode speed as an SVG document."""
+    """Draws time to first token and decode speed as an SVG document.
+
+    Raises:
+        OptionError: [plot-library] matplotlib is missing.
+    """
+    check_matplotlib("npu-llm", OptionError)
     first: dict[str, dict[str, float]] = {}
     speed: dict[str, dict[str, float]] = {}
     for record in records:
@@ -111,7 +116,7 @@ def plot_records(records: Iterable[BenchRecord], *, title: str) -> str:
         if record.decode_tokens_per_s is not None:
             speed.setdefault(group, {})[series] = record.decode_tokens_per_s
     panels = [Panel("time to first token, ms", first), Panel("decode, tokens/s", speed)]
-    return draw_bars([panel for panel in panels if panel.groups], title=title)
+    return draw_bars([panel for panel in panels if panel.groups], title=title).svg()
 
 
 def process_memory_bytes() -> tuple[int, int]:

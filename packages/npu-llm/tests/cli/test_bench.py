@@ -1,3 +1,4 @@
+import importlib.util
 import json
 
 SIZES = ("--prompt", "4,9", "--new", "3", "--repeats", "1", "--warm-up", "0")
@@ -34,6 +35,15 @@ def test_place_that_cannot_take_the_result_is_said_first(in_process, tmp_path):
         assert (code, out) == (2, "")
         assert "[output-file]" in err
         assert "measured" not in err
+
+
+def test_plot_without_matplotlib_is_refused_first(in_process, monkeypatch, tmp_path):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    code, out, err = in_process("bench", *SIZES, "--plot", str(tmp_path / "bench.svg"))
+    assert (code, out) == (2, "")
+    assert "pip install 'npu-llm[plot]'" in err
+    assert "[plot-library]" in err
+    assert "measured" not in err
 
 
 def test_size_past_the_context_is_an_error(in_process):

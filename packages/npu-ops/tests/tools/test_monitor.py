@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import csv
+import importlib.util
 import sys
 from pathlib import Path
 from xml.etree import ElementTree
@@ -46,8 +47,23 @@ def test_a_command_and_the_device_memory_of_its_processes(
     assert max(int(row["npu_allocated_bytes"]) for row in rows) >= 8_000_000
     assert max(int(row["npu_reserved_bytes"]) for row in rows) >= 8_000_000
     assert max(float(row["cpu_percent"]) for row in rows) > 0
-    assert plot.read_text().count("<polyline") == 4
+    words = {text.text for text in ElementTree.parse(plot).iter("{http://www.w3.org/2000/svg}text")}
+    assert {"CPU", "resident", "reserved", "allocated"} <= words
     assert "MB of device memory in tensors" in capfd.readouterr().out
+
+
+def test_a_plot_without_matplotlib_is_refused_before_the_command_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    started = tmp_path / "started"
+    command = [sys.executable, "-S", "-c", f"open({str(started)!r}, 'w')"]
+    options = ["-o", str(tmp_path / "m.csv"), "--plot", str(tmp_path / "m.svg")]
+    assert main(["monitor", *options, "--", *command]) == 2
+    said = capsys.readouterr().err
+    assert "pip install 'npu-ops[plot]'" in said
+    assert "[plot-library]" in said
+    assert not started.exists()
 
 
 def test_the_commands_exit_code_is_kept(tmp_path: Path) -> None:

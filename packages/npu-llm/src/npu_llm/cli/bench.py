@@ -16,6 +16,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from npu_command.charts import check_matplotlib
 from npu_llm.cli.arguments import add_model, positive
 from npu_llm.errors import OptionError
 from npu_llm.source import DEFAULT_WEIGHTS
@@ -46,6 +47,8 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     for file in (options.json, options.plot):
         check_writable(file)
+    if options.plot is not None:
+        check_matplotlib("npu-llm", OptionError)
     return _run(options)
 
 

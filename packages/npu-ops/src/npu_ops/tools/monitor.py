@@ -17,6 +17,7 @@ from typing import Self
 
 import psutil
 
+from npu_command.charts import check_matplotlib
 from npu_ops.errors import OperatorInputError
 from npu_ops.memory_account import read_accounts
 from npu_runtime.public_calls import public_call
@@ -128,7 +129,12 @@ class ProcessMonitor:
 
     @public_call
     def write_svg(self, path: str | Path) -> None:
-        """Writes the plot."""
+        """Writes the plot.
+
+        Raises:
+            OperatorInputError: [plot-library] matplotlib is missing.
+        """
+        check_matplotlib("npu-ops", OperatorInputError)
         times = [sample.time_s for sample in self.samples]
         panels = [
             Panel("Processor (percent of one)", {"CPU": self._column("cpu_percent", 1)}),
@@ -141,7 +147,7 @@ class ProcessMonitor:
                 },
             ),
         ]
-        Path(path).write_text(draw_series(times, panels, title="Process over time"), "utf-8")
+        Path(path).write_text(draw_series(times, panels, title="Process over time").svg(), "utf-8")
 
     def summary(self) -> str:
         """The peaks, in a line."""

@@ -9,6 +9,9 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from npu_command.charts import check_matplotlib
+from npu_ops.errors import OperatorInputError
+
 from .monitor import ProcessMonitor
 
 __all__ = ["main"]
@@ -31,6 +34,8 @@ def main(arguments: Sequence[str]) -> int:
     command = options.command[1:] if options.command[:1] == ["--"] else options.command
     if not command:
         parser.error("a command must follow --")
+    if options.plot is not None:
+        check_matplotlib("npu-ops", OperatorInputError)
     with tempfile.TemporaryDirectory(prefix="npu-monitor-") as accounts:
         environment = os.environ | {"NPU_OPS_MEMORY_DIR": accounts}
         try:

@@ -10,7 +10,7 @@ from npu_profiler.commands.messages import say
 from npu_profiler.commands.sweep import add_outputs
 from npu_profiler.errors import TraceError
 from npu_profiler.output_file import check_writable, write_bytes
-from npu_profiler.pictures.picture import check_target
+from npu_profiler.pictures.picture_file import check_target, write_picture
 from npu_profiler.sweeps.llm import draw, find_command, run_bench, to_table
 from npu_profiler.tables.files import to_json
 from npu_profiler.tables.text import format_table
@@ -49,7 +49,8 @@ def main(words: Sequence[str]) -> int:
         document = {"command": "llm", "benches": benches}
         write_bytes(target, (to_json(document) + "\n").encode(), "--json")
     if picture is not None:
-        draw(benches, title=f"{benches[0]['model']} on {benches[0]['device']}").write(picture)
+        title = f"{benches[0]['model']} on {benches[0]['device']}"
+        write_picture(picture, draw(benches, title=title))
     return 0
 
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from npu_profiler.commands.reading_options import add_file, add_top, check_top
 from npu_profiler.errors import TraceError
 from npu_profiler.pictures.memory_picture import draw_memory
-from npu_profiler.pictures.picture import check_target
+from npu_profiler.pictures.picture_file import check_target, write_picture
 from npu_profiler.queries.memory import (
     DEVICE_SERIES,
     Peak,
@@ -78,7 +78,8 @@ def main(words: Sequence[str]) -> int:
             lines += ["", *_lines(trace, curve, arguments.top)]
         print("\n".join(lines))
     if picture is not None:
-        draw_memory([(curve.counter, curve.peak) for curve in curves]).write(picture)
+        drawn = draw_memory([(curve.counter, curve.peak) for curve in curves])
+        write_picture(picture, drawn)
         if not arguments.json:
             print(f"\nwrote {picture}")
     return 0

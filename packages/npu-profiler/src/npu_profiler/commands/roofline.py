@@ -10,7 +10,7 @@ from pathlib import Path
 from npu_profiler.commands.messages import say
 from npu_profiler.commands.reading_options import add_file, add_top, check_top
 from npu_profiler.errors import TraceError
-from npu_profiler.pictures.picture import check_target
+from npu_profiler.pictures.picture_file import check_target, write_picture
 from npu_profiler.pictures.roof import draw_roofline
 from npu_profiler.reading import load_trace
 from npu_profiler.roofline import table
@@ -44,7 +44,7 @@ def main(words: Sequence[str]) -> int:
     _print(roofs, peaks, arguments.top)
     if target is not None:
         title = f"{Path(arguments.file).name} on {peaks.device}"
-        draw_roofline(roofs, peaks, title=title).write(target)
+        write_picture(target, draw_roofline(roofs, peaks, title=title))
         print(f"wrote {target}")
     return 0
 

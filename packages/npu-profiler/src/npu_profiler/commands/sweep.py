@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from npu_profiler.commands.messages import say
 from npu_profiler.errors import TraceError
 from npu_profiler.output_file import check_writable, write_bytes
-from npu_profiler.pictures.picture import check_target
+from npu_profiler.pictures.picture_file import check_target, write_picture
 from npu_profiler.tables.files import to_json
 from npu_profiler.tables.text import format_table
 
@@ -92,7 +92,7 @@ def run_sweep(command: SweepCommand, words: Sequence[str]) -> int:
         }
         write_bytes(target, (to_json(document) + "\n").encode(), "--json")
     if picture is not None:
-        report.draw(measured, title=about).write(picture)
+        write_picture(picture, report.draw(measured, title=about))
     return 0 if any(one.runs for one in measured) else 1
 
 

@@ -1,16 +1,16 @@
-"""The file of a picture: its name, and SVG as it is or in a page of its own."""
+"""The file of a picture: its name, and the chart as SVG, as PNG or in a page of its own."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
+from npu_command.charts import Chart, check_matplotlib
 from npu_command.pages import render_page
 from npu_profiler.errors import TraceError
 from npu_profiler.output_file import check_writable, write_bytes
 
-__all__ = ["check_picture", "write_picture"]
+__all__ = ["check_picture", "check_target", "write_picture"]
 
 _FORMATS = (".svg", ".png", ".html")
-
 _PAGE = Path(__file__).with_name("picture.html")
 
 
@@ -33,11 +33,28 @@ def check_picture(name: str, *, formats: Sequence[str] = _FORMATS) -> Path:
     return check_writable(name, "picture")
 
 
-def write_picture(path: Path, svg: str) -> None:
-    """Writes an SVG picture, within a page if the name ends in .html.
+def check_target(name: str) -> Path:
+    """Returns the path of a chart that is to be drawn; asked before the work that it shows.
+
+    Raises:
+        TraceError: [picture-format] [output-unwritable] It cannot be written, [plot-library]
+            matplotlib is missing.
+    """
+    path = check_picture(name)
+    check_matplotlib("npu-profiler", TraceError)
+    return path
+
+
+def write_picture(path: Path, chart: Chart) -> None:
+    """Writes a chart by the file's suffix: .svg, .png, or .html for a page with the SVG.
 
     Raises:
         TraceError: [output-unwritable] It cannot be written.
     """
-    content = render_page(_PAGE, picture=svg) if path.suffix == ".html" else svg
-    write_bytes(path, content.encode(), "picture")
+    if path.suffix == ".png":
+        content = chart.png()
+    elif path.suffix == ".html":
+        content = render_page(_PAGE, title=chart.title, picture=chart.svg()).encode()
+    else:
+        content = chart.svg().encode()
+    write_bytes(path, content, "picture")

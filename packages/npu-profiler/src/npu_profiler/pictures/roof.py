@@ -1,38 +1,27 @@
 """The picture of a roofline: intensity to the right, arithmetic upwards, both in powers of ten."""
 
-import math
-from collections.abc import Sequence
+from __future__ import annotations
 
-from npu_profiler.pictures.picture import PALETTE, Picture
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from npu_command.charts import INK, PALETTE, Chart, make_figure, own_style
 from npu_profiler.roofline.layers import Roof
 from npu_profiler.roofline.peaks import Peaks
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 __all__ = ["draw_roofline"]
 
 _WIDTH, _HEIGHT = 900, 520
-_LEFT, _RIGHT, _TOP, _BOTTOM = 70, 190, 46, 56
 _MOST_KINDS = len(PALETTE) - 1
-_LEAST_RADIUS, _MOST_RADIUS = 2.0, 16.0
+_LEAST_SIZE, _MOST_SIZE = 3.0, 24.0  # a dot's, in points
+_APART = 0.035  # words of two roofs, as a share of the height
 
 
-class _Scale:
-    """Puts values on the paper; both axes cover whole powers of ten."""
-
-    def __init__(self, points: Sequence[tuple[float, float]]) -> None:
-        xs, ys = zip(*points, strict=True)
-        self.x0, self.x1 = _decades(xs)
-        self.y0, self.y1 = _decades(ys)
-
-    def x(self, value: float) -> float:
-        part = (math.log10(value) - self.x0) / (self.x1 - self.x0)
-        return _LEFT + part * (_WIDTH - _LEFT - _RIGHT)
-
-    def y(self, value: float) -> float:
-        part = (math.log10(value) - self.y0) / (self.y1 - self.y0)
-        return _HEIGHT - _BOTTOM - part * (_HEIGHT - _TOP - _BOTTOM)
-
-
-def draw_roofline(roofs: Sequence[Roof], peaks: Peaks, *, title: str) -> Picture:
+def draw_roofline(roofs: Sequence[Roof], peaks: Peaks, *, title: str) -> Chart:
     """Draws layers that have operations and bytes as dots, as large as their time, under the roofs.
 
     Args:
@@ -40,96 +29,109 @@ def draw_roofline(roofs: Sequence[Roof], peaks: Peaks, *, title: str) -> Picture
         peaks: Of the device: a slope for the memory, a level for each precision.
         title: The picture's.
     """
-    picture = Picture(_WIDTH, _HEIGHT, title)
-    picture.word(0, 20, title, is_bold=True, size=15)
     shown = [roof for roof in roofs if roof.flops and roof.size_bytes and roof.time_ns]
-    points = [(roof.flops / roof.size_bytes, roof.flops / roof.time_ns)
-              for roof in shown if roof.flops and roof.size_bytes]  # fmt: skip
+    shown.sort(key=lambda roof: -roof.time_ns)
     levels = {name: rate / 1e9 for name, rate in peaks.flops_per_s.items()}
     slope = peaks.bytes_per_s / 1e9
     corners = [(level / slope, level) for level in levels.values()]
-    scale = _Scale([*points, *corners, (1.0, slope)])
-    _draw_axes(picture, scale)
-    _draw_roofs(picture, scale, levels, slope)
-    _draw_layers(picture, scale, shown)
-    time_ns = sum(roof.time_ns for roof in roofs)
-    rest_ns = time_ns - sum(roof.time_ns for roof in shown)
-    if time_ns and len(shown) < len(roofs):
-        picture.word(
-            _LEFT,
-            _HEIGHT - 6,
-            f"not drawn: {len(roofs) - len(shown):,} layers without operations or whose operations "
-            f"are not known ({rest_ns / time_ns:.1%} of the time)",
-        )
-    return picture
+    points = [*map(_point, shown), *corners, (1.0, slope)]
+    with own_style():
+        figure = make_figure(_WIDTH, _HEIGHT, title)
+        axes = figure.subplots()
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        axes.set_xlim(_decades([x for x, _ in points]))
+        axes.set_ylim(_decades([y for _, y in points]))
+        axes.minorticks_off()
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_formatter("{x:g}")
+        axes.grid(alpha=0.3)
+        axes.set_xlabel("operations per byte (FLOP/B)")
+        axes.set_ylabel("GFLOP/s")
+        _draw_roofs(axes, levels, slope)
+        hints = _draw_layers(axes, shown)
+        if hints:
+            figure.legend(loc="outside right lower")
+        if len(shown) < len(roofs):
+            figure.supxlabel(_left_out(roofs, shown), x=0.01, ha="left", size=9)
+    return Chart(figure, title, hints)
 
 
-def _draw_axes(picture: Picture, scale: _Scale) -> None:
-    left, right = scale.x(10**scale.x0), scale.x(10**scale.x1)
-    top, bottom = scale.y(10**scale.y1), scale.y(10**scale.y0)
-    for power in range(scale.x0, scale.x1 + 1):
-        x = scale.x(10**power)
-        picture.line([(x, top), (x, bottom)], colour="#88888844")
-        picture.word(x, bottom + 16, f"{10**power:g}", anchor="middle")
-    for power in range(scale.y0, scale.y1 + 1):
-        y = scale.y(10**power)
-        picture.line([(left, y), (right, y)], colour="#88888844")
-        picture.word(left - 6, y + 4, f"{10**power:g}", anchor="end")
-    picture.word((left + right) / 2, bottom + 34, "operations per byte (FLOP/B)", anchor="middle")
-    picture.word(0, _TOP - 8, "GFLOP/s")
-
-
-def _draw_roofs(picture: Picture, scale: _Scale, levels: dict[str, float], slope: float) -> None:
-    right = 10.0**scale.x1
-    top = max([*levels.values(), slope])
-    start = max(10.0**scale.x0, 10.0**scale.y0 / slope)
-    end = min(top / slope, right)
-    picture.line([(scale.x(start), scale.y(start * slope)), (scale.x(end), scale.y(end * slope))])
-    picture.word(scale.x(start) + 14, scale.y(start * slope) - 8, f"memory {slope:,.1f} GB/s")
-    # Two precisions can reach the same: one word above the other.
-    previous = -math.inf
+def _draw_roofs(axes: Axes, levels: Mapping[str, float], slope: float) -> None:
+    (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
+    start = max(left, low / slope)
+    end = min(max([*levels.values(), slope]) / slope, right)
+    axes.plot([start, end], [start * slope, end * slope], color=INK, linewidth=1)
+    axes.annotate(
+        f"memory {slope:,.1f} GB/s",
+        (start, start * slope),
+        xytext=(14, 4),
+        textcoords="offset points",
+    )
+    previous = math.inf
     for name, level in sorted(levels.items(), key=lambda item: -item[1]):
-        y = scale.y(level)
-        picture.line([(scale.x(min(level / slope, right)), y), (scale.x(right), y)])
-        at = max(y, previous + 13)
-        picture.word(scale.x(right) + 6, at + 4, f"{name} {level:,.0f} GFLOP/s")
-        previous = at
+        axes.plot([min(level / slope, right), right], [level, level], color=INK, linewidth=1)
+        # Two precisions can reach the same: one word below the other.
+        previous = min(math.log(level / low) / math.log(high / low), previous - _APART)
+        axes.annotate(
+            f"{name} {level:,.0f} GFLOP/s",
+            (1.01, previous),
+            xycoords="axes fraction",
+            va="center",
+        )
 
 
-def _draw_layers(picture: Picture, scale: _Scale, shown: Sequence[Roof]) -> None:
+def _draw_layers(axes: Axes, shown: Sequence[Roof]) -> list[str]:
+    """Draws a dot for each layer, the longest first; returns what each of them is."""
     times: dict[str, float] = {}
     for roof in shown:
         times[roof.layer.kind] = times.get(roof.layer.kind, 0) + roof.time_ns
     kinds = sorted(times, key=lambda kind: -times[kind])
-    colours = {
-        kind: PALETTE[index] if index < _MOST_KINDS else PALETTE[-1]
-        for index, kind in enumerate(kinds)
-    }
-    longest = max((roof.time_ns for roof in shown), default=1.0)
-    for roof in sorted(shown, key=lambda one: -one.time_ns):
-        if roof.flops is None or not roof.size_bytes:
-            continue
-        radius = max(_MOST_RADIUS * math.sqrt(roof.time_ns / longest), _LEAST_RADIUS)
+    colours = {kind: PALETTE[min(index, _MOST_KINDS)] for index, kind in enumerate(kinds)}
+    hints: list[str] = []
+    for roof in shown:
+        size = max(_MOST_SIZE * math.sqrt(roof.time_ns / shown[0].time_ns), _LEAST_SIZE)
         share = "" if roof.share is None else f", {roof.share:.0%} of the roof"
-        picture.dot(
-            scale.x(roof.flops / roof.size_bytes),
-            scale.y(roof.flops / roof.time_ns),
-            radius,
-            colours[roof.layer.kind],
-            title=f"{roof.layer.name} ({roof.layer.kind}) {roof.layer.step}: "
-            f"{roof.time_ns / 1e6:.3f} ms{share}, bound by {roof.bound}",
+        axes.plot(
+            *([value] for value in _point(roof)),
+            "o",
+            markersize=size,
+            markeredgewidth=0,
+            alpha=0.75,
+            clip_on=False,
+            color=colours[roof.layer.kind],
+            gid=f"hint-{len(hints)}",
         )
-    y = _HEIGHT - _BOTTOM - 18.0 * min(len(kinds), _MOST_KINDS + 1)
-    for index, kind in enumerate(kinds[: _MOST_KINDS + 1]):
-        is_rest = index == _MOST_KINDS
-        picture.dot(_WIDTH - _RIGHT + 20, y + 18 * index, 5, colours[kind])
-        label = f"{len(kinds) - index} others" if is_rest else kind
-        picture.word(_WIDTH - _RIGHT + 30, y + 4 + 18 * index, _short(label))
+        hints.append(
+            f"{roof.layer.name} ({roof.layer.kind}) {roof.layer.step}: "
+            f"{roof.time_ns / 1e6:.3f} ms{share}, bound by {roof.bound}"
+        )
+    for kind in kinds[:_MOST_KINDS]:
+        axes.plot([], [], "o", markeredgewidth=0, color=colours[kind], label=_short(kind))
+    if len(kinds) > _MOST_KINDS:
+        others = f"{len(kinds) - _MOST_KINDS} others"
+        axes.plot([], [], "o", markeredgewidth=0, color=PALETTE[-1], label=others)
+    return hints
 
 
-def _decades(values: Sequence[float]) -> tuple[int, int]:
+def _left_out(roofs: Sequence[Roof], shown: Sequence[Roof]) -> str:
+    time_ns = sum(roof.time_ns for roof in roofs)
+    rest_ns = time_ns - sum(roof.time_ns for roof in shown)
+    return (
+        f"not drawn: {len(roofs) - len(shown):,} layers without operations or whose operations "
+        f"are not known ({rest_ns / max(time_ns, 1):.1%} of the time)"
+    )
+
+
+def _point(roof: Roof) -> tuple[float, float]:
+    flops, size_bytes = roof.flops or 0.0, roof.size_bytes or 1.0
+    return flops / size_bytes, flops / roof.time_ns
+
+
+def _decades(values: Sequence[float]) -> tuple[float, float]:
+    """The whole powers of ten around values."""
     least, most = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
-    return least, max(most, least + 1)
+    return 10.0**least, 10.0 ** max(most, least + 1)
 
 
 def _short(text: str) -> str:

@@ -12,9 +12,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from npu_command.charts import Chart, Panel, draw_bars
 from npu_profiler.errors import TraceError
-from npu_profiler.pictures.bars import Panel, draw_bars
-from npu_profiler.pictures.picture import Picture
 from npu_profiler.tables.model import Column, Table
 
 __all__ = ["draw", "find_command", "run_bench", "to_table"]
@@ -100,7 +99,7 @@ def to_table(benches: Sequence[Mapping[str, Any]]) -> Table:
     return Table(names, columns, rows)
 
 
-def draw(benches: Sequence[Mapping[str, Any]], *, title: str) -> Picture:
+def draw(benches: Sequence[Mapping[str, Any]], *, title: str) -> Chart:
     """Bars: a panel for each figure, a group for each size, a bar for each dtype."""
     panels = []
     for key, name in _PANELS.items():

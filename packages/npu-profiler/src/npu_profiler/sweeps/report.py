@@ -4,8 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from npu_profiler.pictures.bars import Panel, draw_bars
-from npu_profiler.pictures.picture import Picture
+from npu_command.charts import Chart, Panel, draw_bars
 from npu_profiler.roofline.peaks import ABOVE_PEAK, Peaks
 from npu_profiler.sweeps.measuring import Measurement
 from npu_profiler.tables.model import Column, Table
@@ -75,7 +74,7 @@ def records(measured: Sequence[Measurement], peaks: Peaks | None) -> list[dict[s
     return found
 
 
-def draw(measured: Sequence[Measurement], *, title: str) -> Picture:
+def draw(measured: Sequence[Measurement], *, title: str) -> Chart:
     """Bars of GFLOP/s: a panel for each size, a bar for each dtype and mode."""
     panels = []
     for size in dict.fromkeys(one.size for one in measured):
