@@ -8,7 +8,11 @@ import warnings
 
 import pytest
 import torch
-from torch import nn
+from torch import fx, nn
+from torch._dynamo.source import ConstantSource
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 from transformers import (
     BertConfig,
     BertModel,
@@ -17,6 +21,9 @@ from transformers import (
     ResNetConfig,
     ResNetModel,
 )
+
+from npu_compiler.buckets import BucketedGraph
+from npu_compiler.buckets.sizes import Sizes
 
 POWERS = {"buckets": "powers of two"}
 VOCABULARY = 99
@@ -231,3 +238,39 @@ def test_training_follows_eager_with_a_program_per_size(compiled, close):
         close([p.grad for p in model.parameters()], expected)
     assert {record.kind for record in fast.records} == {"forward", "backward"}
     assert len(fast.records) == 4
+
+
+def test_an_input_whose_stride_is_a_size_of_nothing_else():
+    shapes = ShapeEnv(duck_shape=False)
+    mode = FakeTensorMode(shape_env=shapes)
+    part, rows = torch.randn(1, 1, 4)[..., :1], torch.randn(1, 5, 1)
+    static, dynamic = DimDynamic.STATIC, DimDynamic.DYNAMIC
+    inferred = DimDynamic.INFER_STRIDE
+    fakes = [
+        mode.from_tensor(
+            tensor,
+            source=ConstantSource(f"x{place}"),
+            symbolic_context=StatelessSymbolicContext(
+                dynamic_sizes=[static, sizes, static],
+                dynamic_strides=[dynamic, dynamic, inferred] if place == 0 else [inferred] * 3,
+                constraint_sizes=[None] * 3,
+            ),
+        )
+        for place, (tensor, sizes) in enumerate([(part, static), (rows, dynamic)])
+    ]
+    with mode:
+        captured = make_fx(lambda part, rows: (torch.softmax(part * rows, 1),))(*fakes)
+    captured.graph.set_codegen(fx.graph.CodeGen())
+    captured.recompile()
+    (stride, *_) = fakes[0].stride()
+    assert isinstance(stride, torch.SymInt), "the capture has a stride of its own"
+    graph = BucketedGraph(
+        captured,
+        Sizes(captured.graph),
+        is_padding=True,
+        kept=range(0),
+        buckets=[4, 8, 16],
+        compile_static=lambda static: lambda inputs: static(*inputs),
+    )
+    (result,) = graph([part, rows])
+    torch.testing.assert_close(result, torch.softmax(part * rows, 1))

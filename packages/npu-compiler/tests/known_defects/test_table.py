@@ -141,7 +141,9 @@ def test_comparisons_that_nan_takes_part_in_are_exchanged(
     assert model.output("answer").get_partial_shape() == ov.PartialShape([3, 4])
 
 
-@pytest.mark.parametrize("form", ["float32", "equal constants", "float16", "bfloat16", "scaled", "viewed"])
+@pytest.mark.parametrize(
+    "form", ["float32", "equal constants", "float16", "bfloat16", "scaled", "viewed"]
+)
 def test_a_matrix_and_its_transpose_are_packed_apart(form: str, tmp_path: Path) -> None:
     generator = np.random.default_rng(0)
     matrix = generator.integers(-8, 8, (64, 64)).astype(np.float32)

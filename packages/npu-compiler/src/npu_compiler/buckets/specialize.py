@@ -174,14 +174,16 @@ class _Specializer:
 
     def _fake_input(self, value: torch.Tensor, is_copy: bool) -> torch.Tensor:
         sizes = [self._number(self._true(size)) for size in value.shape]
+        strides = [evaluate(self._true(stride), self._all) for stride in value.stride()]
+        # Of a part of a larger tensor the strides may be sizes that no input has.
+        is_dense = is_copy or not all(isinstance(stride, int) for stride in strides)
         with self._mode:
-            if is_copy:
+            if is_dense:
                 order = axis_order(value) or tuple(range(value.dim()))
                 made = torch.empty(
                     [sizes[axis] for axis in order], dtype=value.dtype, device=value.device
                 )
                 return made.permute([order.index(axis) for axis in range(len(order))])
-            strides = [self._number(self._true(stride)) for stride in value.stride()]
             return torch.empty_strided(sizes, strides, dtype=value.dtype, device=value.device)
 
     def _attribute(self, node: fx.Node) -> fx.Node:

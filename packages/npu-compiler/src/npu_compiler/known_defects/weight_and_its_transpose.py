@@ -106,7 +106,10 @@ def _reproducer() -> Reproducer:
     matrix = generator.standard_normal((64, 64)).astype(np.float32)
     weight = ops.constant(matrix)
     given = [ops.parameter([rows, 64], np.float32) for rows in (3, 5)]
-    products = [ops.matmul(given[0], weight, False, True), ops.matmul(given[1], weight, False, False)]
+    products = [
+        ops.matmul(given[0], weight, False, True),
+        ops.matmul(given[1], weight, False, False),
+    ]
     result = ops.concat(products, 0)
     inputs = [generator.standard_normal((rows, 64)).astype(np.float32) for rows in (3, 5)]
     expected = np.concatenate([inputs[0] @ matrix.T, inputs[1] @ matrix])
