@@ -10,7 +10,15 @@ import pytest
 import torch
 
 from npu_compiler.errors import SuiteError
-from npu_compiler.suite import ARCHITECTURES, FAMILIES, find, make, select, timm_models
+from npu_compiler.suite import (
+    ARCHITECTURES,
+    FAMILIES,
+    Architecture,
+    find,
+    make,
+    select,
+    timm_models,
+)
 from npu_compiler.suite.architecture import coinciding, from_config
 from npu_compiler.suite.measurement import tensors_of
 
@@ -119,6 +127,18 @@ def test_one_seed_gives_one_model():
 def test_no_parameter_is_left_as_a_constant():
     model, _ = make(find("bert"))
     assert all(float(p.detach().std()) > 0 for p in model.parameters() if p.numel() > 1)
+
+
+def test_a_scale_that_is_constant_but_for_rounding_gets_noise():
+    class Scaled(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.gamma = torch.nn.Parameter(torch.full((48, 1, 1), 1e-5))
+
+    spread = Scaled().gamma.detach().std()
+    assert 0 < float(spread) < 1e-10
+    model, _ = make(Architecture("net", "vision", Scaled, dict))
+    assert 0.05 < float(model.gamma.detach().std()) < 0.2
 
 
 @pytest.mark.parametrize("name", ["mobilevit", "bert", "resnet"])

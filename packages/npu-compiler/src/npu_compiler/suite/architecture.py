@@ -40,6 +40,7 @@ VOCABULARY = 128
 IMAGE = 64
 _NOISE = 0.1
 _GAIN = 1.4
+_CONSTANT = 1e-6
 _CHANNELS = 64
 
 # How configurations name them.
@@ -158,7 +159,7 @@ def _enlivened(model: torch.nn.Module) -> torch.nn.Module:
 
 def _enliven(name: str, parameter: torch.Tensor) -> None:
     spread, middle = float(parameter.std()), float(parameter.mean())
-    if spread == 0:
+    if spread <= _CONSTANT * abs(middle):  # the mean of a constant may be rounded
         parameter.add_(torch.randn_like(parameter), alpha=_NOISE)
     elif parameter.dim() > 1:
         wanted = _GAIN * (parameter.numel() / parameter.shape[0]) ** -0.5
