@@ -82,7 +82,6 @@ _FREE = (
     "rexnet_100",
     "ghostnet_050",
     "repghostnet_050",
-    "starnet_s1",
     "fasternet_t0",
     "shvit_s1",
     "iformer_t",
