@@ -47,7 +47,7 @@ def make_checkpoint(work: Path, model: str, target: Path) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
-    from npu_llm.source import find_installed_weights
+    from npu_llm.checkpoint.source import find_installed_weights
 
     source = find_installed_weights()
     place = {"pretrained_model_name_or_path": source.folder, "gguf_file": source.gguf_file}

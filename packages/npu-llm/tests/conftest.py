@@ -14,8 +14,8 @@ import transformers
 
 from npu_compiler.openvino_core import openvino_core
 from npu_llm import NPUModelForCausalLM
-from npu_llm.source import find_installed_weights
-from npu_llm.static_programs import StaticPrograms
+from npu_llm.checkpoint.source import find_installed_weights
+from npu_llm.steps.static_programs import StaticPrograms
 
 _SIZES = {
     "vocab_size": 97,

@@ -4,7 +4,7 @@ import pytest
 import torch
 import transformers
 
-from npu_llm.capture import capture_step
+from npu_llm.capture.step import capture_step
 from npu_llm.older_transformers import as_in_newer
 
 _SIZES = {
@@ -23,7 +23,7 @@ def make(name, **changes):
     config = getattr(transformers, f"{name}Config")(**_SIZES, **changes)
     model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
     if hasattr(model, "set_experts_implementation"):
-        model.set_experts_implementation("batched_mm")  # as npu_llm.checkpoint does
+        model.set_experts_implementation("batched_mm")  # as npu_llm.checkpoint.loading does
     return model
 
 

@@ -151,7 +151,7 @@ def test_tokenizer_of_the_model_is_that_of_the_file(ours, tokenizer):
 
 
 def test_second_start_traces_and_compiles_nothing(ours, weights, smollm_cache, monkeypatch):
-    from npu_llm import build
+    from npu_llm.entries import build
 
     def fail(*_, **__):
         raise AssertionError("a start from the cache reads no weights")

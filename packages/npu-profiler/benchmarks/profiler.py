@@ -25,7 +25,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 import npu_profiler
-from npu_profiler.attach_listener import install
+from npu_profiler.attaching.listener import install
 from npu_profiler.config import quiet_kineto
 
 Work = Callable[[], object]

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from npu_profiler.chrome import format_piece, format_tracks, new_flow_ids
-from npu_profiler.timeline import Piece, Track
-from npu_profiler.trace_file import TraceFile
+from npu_profiler.trace_format.chrome import format_piece, format_tracks, new_flow_ids
+from npu_profiler.trace_format.timeline import Piece, Track
+from npu_profiler.trace_format.trace_file import TraceFile
 
 
 @dataclass(frozen=True)

@@ -16,12 +16,15 @@ from npu_llm.errors import (
 )
 
 if TYPE_CHECKING:
-    from npu_llm.chat_session import ChatSession
-    from npu_llm.exported import export
-    from npu_llm.loading import load
-    from npu_llm.model import NPUModelForCausalLM
-    from npu_llm.reply import Reply, ReplyStream
-    from npu_llm.static_generation import generate_with_static_shape, warm_up_decoder_model
+    from npu_llm.chat.chat_session import ChatSession
+    from npu_llm.chat.reply import Reply, ReplyStream
+    from npu_llm.entries.exported import export
+    from npu_llm.generation.loading import load
+    from npu_llm.generation.model import NPUModelForCausalLM
+    from npu_llm.generation.static_generation import (
+        generate_with_static_shape,
+        warm_up_decoder_model,
+    )
 
 __all__ = [
     "CacheError",
@@ -43,14 +46,14 @@ __all__ = [
 ]
 
 _HOMES = {
-    "ChatSession": "chat_session",
-    "NPUModelForCausalLM": "model",
-    "Reply": "reply",
-    "ReplyStream": "reply",
-    "export": "exported",
-    "generate_with_static_shape": "static_generation",
-    "load": "loading",
-    "warm_up_decoder_model": "static_generation",
+    "ChatSession": "chat.chat_session",
+    "NPUModelForCausalLM": "generation.model",
+    "Reply": "chat.reply",
+    "ReplyStream": "chat.reply",
+    "export": "entries.exported",
+    "generate_with_static_shape": "generation.static_generation",
+    "load": "generation.loading",
+    "warm_up_decoder_model": "generation.static_generation",
 }
 
 

@@ -1,7 +1,7 @@
 """What transformers 4.57 does otherwise than 5, where reading, capturing and generating meet it.
 
-Everything here is nothing under transformers 5. The capture is npu_llm.capture's; how 5 runs
-experts is chosen in npu_llm.checkpoint.
+Everything here is nothing under transformers 5. The capture is npu_llm.capture.step's; how 5 runs
+experts is chosen in npu_llm.checkpoint.loading.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from npu_llm.cli import main
 from npu_llm.cli.chat import Chat
 from npu_llm.cli.display import Display
 from npu_llm.cli.lines import LineReader
-from npu_llm.session_cache import SessionCache
+from npu_llm.steps.session_cache import SessionCache
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from npu_llm.cli import main
-from npu_llm.entry import MANIFEST
+from npu_llm.entries.entry import MANIFEST
 
 
 @pytest.fixture

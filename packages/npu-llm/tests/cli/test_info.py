@@ -5,7 +5,7 @@ import pytest
 
 import npu_runtime
 from npu_llm.cli import main
-from npu_llm.exported import export
+from npu_llm.entries.exported import export
 
 
 def info(capsys, *arguments):

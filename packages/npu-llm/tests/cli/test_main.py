@@ -109,7 +109,7 @@ def test_cache_of_another_kind(in_process):
 
 
 def test_memory_that_is_not_there(in_process, monkeypatch):
-    monkeypatch.setattr("npu_llm.memory.available_bytes", lambda: 1000)
+    monkeypatch.setattr("npu_llm.checkpoint.requirements.available_bytes", lambda: 1000)
     assert_explained(in_process("generate", "Hello"), "memory-need", "GB are available")
 
 
@@ -127,7 +127,7 @@ def test_cache_that_fills_up_while_it_is_written(checkpoint, tmp_path, monkeypat
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr("os.pwrite", fail)
-    monkeypatch.setattr("npu_llm.streamed.write_model", fail)
+    monkeypatch.setattr("npu_llm.checkpoint.streamed.write_model", fail)
     line = ["generate", "--model", str(checkpoint), "--cache-dir", str(tmp_path / "cache"), "Hello"]
     result = (main(line), *capsys.readouterr())
     assert_explained(result, "cache-full", "No space left")

@@ -8,12 +8,12 @@ torch when it is asked for: the command must not import it before the program do
 from typing import TYPE_CHECKING, Any
 
 from npu_profiler.errors import TraceError
-from npu_profiler.recorder import Recording, TraceOptions, trace
-from npu_profiler.recorder import mark_step as step
-from npu_profiler.summary import OpTime, Summary
+from npu_profiler.recording.recorder import Recording, TraceOptions, trace
+from npu_profiler.recording.recorder import mark_step as step
+from npu_profiler.recording.summary import OpTime, Summary
 
 if TYPE_CHECKING:
-    from npu_profiler.torch_profile import profile
+    from npu_profiler.recording.torch_profile import profile
 
 __all__ = [
     "OpTime",
@@ -29,7 +29,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name == "profile":
-        from npu_profiler.torch_profile import profile
+        from npu_profiler.recording.torch_profile import profile
 
         return profile
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

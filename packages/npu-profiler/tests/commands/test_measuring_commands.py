@@ -3,7 +3,7 @@ import json
 import pytest
 
 from npu_profiler import cli
-from npu_profiler.timeline import Slice, Track
+from npu_profiler.trace_format.timeline import Slice, Track
 
 PROGRAMS = Track(1 << 22, 1 << 22, "programs", "npu:0")
 GIVEN = ("--bandwidth", "10", "--peak", "f32=100")

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from npu_profiler.cli import SUBCOMMANDS, main
-from npu_profiler.timeline import Flow, FlowEnd, Instant, Sample, Slice, Track
+from npu_profiler.trace_format.timeline import Flow, FlowEnd, Instant, Sample, Slice, Track
 
 MAIN = Track(1, 1, "main thread", "python x.py")
 STEPS = Track(1, 9, "prefill and decode", "python x.py")

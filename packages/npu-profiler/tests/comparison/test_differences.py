@@ -8,7 +8,7 @@ from npu_profiler.comparison.differences import (
 )
 from npu_profiler.comparison.samples import take_samples
 from npu_profiler.reading import load_trace
-from npu_profiler.timeline import Slice, Track
+from npu_profiler.trace_format.timeline import Slice, Track
 
 MAIN = Track(1, 1, "main thread", "python x.py")
 STEPS = Track(1, 9, "prefill and decode", "python x.py")

@@ -4,7 +4,7 @@ from npu_profiler.queries.layers import layer_kinds, layer_rows, layered_program
 from npu_profiler.queries.overview import overview
 from npu_profiler.queries.programs import program_rows
 from npu_profiler.reading import load_trace
-from npu_profiler.timeline import Flow, FlowEnd, Slice, Track
+from npu_profiler.trace_format.timeline import Flow, FlowEnd, Slice, Track
 
 MAIN = Track(1, 1, "main thread", "python x.py")
 PROGRAMS = Track(1 << 22, 1 << 22, "programs", "npu:0")

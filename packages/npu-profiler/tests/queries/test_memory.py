@@ -1,6 +1,6 @@
 from npu_profiler.queries.memory import Place, Whereabouts, find_peak, memory_curves, rises
 from npu_profiler.reading import load_trace
-from npu_profiler.timeline import Sample, Slice, Track
+from npu_profiler.trace_format.timeline import Sample, Slice, Track
 
 MAIN = Track(1, 1, "main thread", "python x.py")
 WORKER = Track(1, 2, "worker", "python x.py")

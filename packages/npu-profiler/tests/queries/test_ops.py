@@ -1,7 +1,7 @@
 from npu_profiler.queries.launches import launches
 from npu_profiler.queries.ops import fallback_totals, op_rows
 from npu_profiler.reading import load_trace
-from npu_profiler.timeline import Flow, FlowEnd, Instant, Slice, Track
+from npu_profiler.trace_format.timeline import Flow, FlowEnd, Instant, Slice, Track
 
 MAIN = Track(1, 1, "main thread", "python x.py")
 WORKER = Track(1, 2, "worker", "python x.py")

@@ -1,7 +1,7 @@
 from npu_profiler.queries.launches import launches
 from npu_profiler.queries.origins import line_rows, module_rows
 from npu_profiler.reading import load_trace
-from npu_profiler.timeline import Flow, FlowEnd, Slice, Track
+from npu_profiler.trace_format.timeline import Flow, FlowEnd, Slice, Track
 
 MAIN = Track(1, 1, "main thread", "python x.py")
 PROGRAMS = Track(1 << 22, 1 << 22, "programs", "npu:0")

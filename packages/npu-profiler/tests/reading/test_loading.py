@@ -5,7 +5,7 @@ import pytest
 
 from npu_profiler import TraceError
 from npu_profiler.reading import load_trace
-from npu_profiler.timeline import Flow, FlowEnd, Instant, Sample, Slice, Track
+from npu_profiler.trace_format.timeline import Flow, FlowEnd, Instant, Sample, Slice, Track
 
 MAIN = Track(1, 1, "main thread", "python x.py")
 PROGRAMS = Track(1 << 22, 1 << 22, "programs", "npu:0")

@@ -4,7 +4,7 @@ from npu_profiler.errors import TraceError
 from npu_profiler.reading import load_trace
 from npu_profiler.roofline.layers import collect_layers, find_roofs, sum_roofs
 from npu_profiler.roofline.peaks import Peaks
-from npu_profiler.timeline import Slice, Track
+from npu_profiler.trace_format.timeline import Slice, Track
 
 STEPS = Track(1, 1, "prefill and decode", "python x.py")
 PROGRAMS = Track(1 << 22, 1 << 22, "programs", "npu:0")

@@ -49,7 +49,8 @@ def _reproducer() -> Reproducer:
 
 DEFECT = KnownDefect(
     name="attention-of-two-uses",
-    summary="Compiling attention whose result is transposed and used otherwise too ends the process.",
+    summary="Compiling attention whose result is transposed and used otherwise too ends the "
+    "process.",
     condition="static shapes; a transpose by (0, 2, 1, 3) of the query, key or value and one of "
     "the result, which is also the left operand of Subtract or Divide, or added to the query",
     devices=("CPU",),
@@ -59,9 +60,10 @@ DEFECT = KnownDefect(
 [CPU] SIGSEGV in compile_model: attention whose result is transposed and has another user
 
 A = MatMul(Softmax(MatMul(Transpose(q), k)), v) with the two users Transpose(A) and Subtract(A, x),
-Divide(A, x), or Add(Multiply(Transpose(q), c), A) where that product is the query: a matcher pass of the CPU plugin reads through a null pointer (a load of 0xc0 from
-it, below GraphRewrite::apply_matcher_passes). Add, Multiply and Subtract(x, A) are fine, and so is
-SNIPPETS_MODE=DISABLE.""",
+Divide(A, x), or Add(Multiply(Transpose(q), c), A) where that product is the query: a matcher pass
+of the CPU plugin reads through a null pointer (a load of 0xc0 from it, below GraphRewrite::
+apply_matcher_passes), if the transpose is the first result. Add(A, Transpose(q)), Multiply and
+Subtract(x, A) are fine, and so is SNIPPETS_MODE=DISABLE.""",
     reproducer=_reproducer,
     occurs=_occurs,
     options={"SNIPPETS_MODE": "DISABLE"},

@@ -1,4 +1,4 @@
-"""A reduction that keeps its axes, of a tensor that was given an axis of size 1: axes change places.
+"""A reduction that keeps its axes, of a tensor that was given an axis of size 1: axes swap.
 
 A common transformation (PullUnsqueezeThroughReduce) computes the reduction first and puts the axis
 in after it. It counts the axes as if the reduction had dropped its own.

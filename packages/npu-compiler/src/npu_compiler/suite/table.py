@@ -47,8 +47,8 @@ LEFT_OUT: dict[str, str] = {
     "splinter, pp_lcnet": "give nearly the same result for different inputs in their small form",
     "vit_mae": "draws which patches to keep at random",
     "nystromformer": "takes one number of tokens alone",
-    "starnet of timm": "multiplies activations by each other until float32 has no digits left: with "
-    "random weights eager float32 is off by more than 1 from eager float64",
+    "starnet of timm": "multiplies activations by each other until float32 has no digits left: "
+    "with random weights eager float32 is off by more than 1 from eager float64",
     "efficientformer of timm": "takes one size of image alone, of 224 pixels",
 }
 

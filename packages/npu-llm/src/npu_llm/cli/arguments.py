@@ -9,7 +9,7 @@ import argparse
 from pathlib import Path
 
 from npu_llm.precision import DEFAULT_PRECISION, KV_CACHES, PRECISIONS
-from npu_llm.verification import VERIFY
+from npu_llm.verification.verifier import VERIFY
 
 __all__ = ["add_generation", "add_model", "add_verify", "positive"]
 

@@ -17,9 +17,9 @@ from rich.console import Console
 from rich.table import Table
 
 from npu_command.charts import check_matplotlib
+from npu_llm.checkpoint.source import DEFAULT_WEIGHTS
 from npu_llm.cli.arguments import add_model, positive
 from npu_llm.errors import OptionError
-from npu_llm.source import DEFAULT_WEIGHTS
 
 __all__ = ["main"]
 
@@ -84,9 +84,9 @@ def write_output(file: Path, text: str) -> None:
 def _run(options: argparse.Namespace) -> int:
     # Heavy: a mistyped command should not wait for them.
     from npu_llm.bench import benchmark, plot_records
+    from npu_llm.bench.power import find_meter
     from npu_llm.cli.display import Display
     from npu_llm.cli.session import start
-    from npu_llm.power import find_meter
 
     display, meter = Display(), find_meter()
     model = start(options, display, needs_tokenizer=False)

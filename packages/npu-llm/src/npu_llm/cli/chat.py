@@ -1,7 +1,7 @@
 """`npu-llm chat`: a conversation in the terminal, and its commands.
 
-The conversation itself is npu_llm.chat_session's work, reading lines that of npu_llm.cli.lines,
-starting the model that of npu_llm.cli.session.
+The conversation itself is npu_llm.chat.chat_session's work, reading lines that of
+npu_llm.cli.lines, starting the model that of npu_llm.cli.session.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from npu_llm.cli.lines import LineReader
 from npu_llm.errors import LlmError, OptionError
 
 if TYPE_CHECKING:
-    from npu_llm.chat_session import ChatSession
-    from npu_llm.model import NPUModelForCausalLM
-    from npu_llm.reply import Reply
+    from npu_llm.chat.chat_session import ChatSession
+    from npu_llm.chat.reply import Reply
+    from npu_llm.generation.model import NPUModelForCausalLM
 
 __all__ = ["Chat", "chat", "main"]
 
@@ -228,7 +228,7 @@ class Chat:
     @staticmethod
     def _session_class() -> type[ChatSession]:
         # Heavy: a mistyped command should not wait for it.
-        from npu_llm.chat_session import ChatSession
+        from npu_llm.chat.chat_session import ChatSession
 
         return ChatSession
 

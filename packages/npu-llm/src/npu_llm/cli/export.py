@@ -1,6 +1,6 @@
 """`npu-llm export`: writes a model into a folder that starts as it is.
 
-Writing is npu_llm.exported's work; `npu-llm quantize`, with the options of compression, is
+Writing is npu_llm.entries.exported's work; `npu-llm quantize`, with the options of compression, is
 npu_llm.cli.quantize.
 """
 
@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from npu_llm.checkpoint.source import DEFAULT_WEIGHTS, find_installed_weights
 from npu_llm.cli.arguments import add_verify
 from npu_llm.cli.display import Display
 from npu_llm.precision import DEFAULT_PRECISION, PRECISIONS
-from npu_llm.source import DEFAULT_WEIGHTS, find_installed_weights
 
 __all__ = ["add_export", "main", "write_folder"]
 
@@ -72,7 +72,7 @@ def write_folder(options: argparse.Namespace, **how: Any) -> int:
         NpuError: as npu_llm.export does.
     """
     from npu_llm.cli.session import be_quiet
-    from npu_llm.exported import export
+    from npu_llm.entries.exported import export
 
     display = Display()
     model = find_installed_weights().path if options.model is None else options.model

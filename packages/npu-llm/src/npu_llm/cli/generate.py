@@ -9,10 +9,10 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from npu_llm.chat.unicode_text import check_text, read_text
 from npu_llm.cli.arguments import add_generation, add_model
 from npu_llm.cli.display import Display
 from npu_llm.errors import OptionError
-from npu_llm.unicode_text import check_text, read_text
 
 __all__ = ["generate", "main"]
 
@@ -51,7 +51,7 @@ def generate(options: argparse.Namespace) -> int:
             code="empty-prompt",
         )
     # Heavy: a mistyped command should not wait for them.
-    from npu_llm.chat_prompt import encode_chat
+    from npu_llm.chat.chat_prompt import encode_chat
     from npu_llm.cli.session import figures, generation_options, start
     from npu_llm.cli.streamer import AnswerStreamer
 

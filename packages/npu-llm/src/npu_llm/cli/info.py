@@ -1,6 +1,6 @@
 """`npu-llm info`: what a model is, what memory it needs, and what would run it, without loading it.
 
-Reading the facts is npu_llm.facts' work, estimating npu_llm.memory's.
+Reading the facts is npu_llm.checkpoint.facts' work, estimating npu_llm.checkpoint.requirements's.
 """
 
 from __future__ import annotations
@@ -18,13 +18,18 @@ from rich.table import Table
 
 import npu_runtime
 from npu_compiler.verification.verdict import Verdict
-from npu_llm.exported import is_exported, open_exported
-from npu_llm.facts import ModelFacts, read_facts
-from npu_llm.memory import available_bytes, cache_bytes_per_token, estimate, weights_bytes
-from npu_llm.pipelines import PipelineName, choose_pipeline
+from npu_llm.checkpoint.facts import ModelFacts, read_facts
+from npu_llm.checkpoint.requirements import (
+    available_bytes,
+    cache_bytes_per_token,
+    estimate,
+    weights_bytes,
+)
+from npu_llm.checkpoint.source import DEFAULT_WEIGHTS, find_installed_weights, find_source
+from npu_llm.entries.exported import is_exported, open_exported
+from npu_llm.entries.verified_loading import read_verdict
 from npu_llm.precision import PRECISIONS, cache_dtype
-from npu_llm.source import DEFAULT_WEIGHTS, find_installed_weights, find_source
-from npu_llm.verified_loading import read_verdict
+from npu_llm.steps.pipelines import PipelineName, choose_pipeline
 
 __all__ = ["describe", "main"]
 

@@ -1,6 +1,7 @@
 """`npu-llm quantize`: writes a model with weights of few bits into a folder that starts as it is.
 
-The folder is that of npu_llm.cli.export; how weights are rounded is npu_llm.compression's matter.
+The folder is that of npu_llm.cli.export; how weights are rounded is npu_llm.capture.compression's
+matter.
 """
 
 from __future__ import annotations
@@ -9,8 +10,8 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from npu_llm.capture.compression import GROUP_SIZES
 from npu_llm.cli.export import add_export, write_folder
-from npu_llm.compression import GROUP_SIZES
 from npu_llm.errors import OptionError
 
 __all__ = ["main"]

@@ -13,14 +13,14 @@ from typing import Any
 
 import npu_runtime
 from npu_llm.bench import process_memory_bytes
+from npu_llm.checkpoint.source import DEFAULT_WEIGHTS, find_installed_weights, find_source
 from npu_llm.cli.display import Display
 from npu_llm.cli.streamer import AnswerStreamer
+from npu_llm.entries.exported import is_exported
 from npu_llm.errors import ModelError, OptionError
-from npu_llm.exported import is_exported
-from npu_llm.loading import load
+from npu_llm.generation.loading import load
 from npu_llm.precision import parse_kv_cache, parse_precision
-from npu_llm.source import DEFAULT_WEIGHTS, find_installed_weights, find_source
-from npu_llm.verification import parse_verify
+from npu_llm.verification.verifier import parse_verify
 
 __all__ = ["be_quiet", "figures", "generation_options", "start"]
 

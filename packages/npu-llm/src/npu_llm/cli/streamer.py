@@ -1,6 +1,6 @@
 """Writes an answer to standard output as its tokens come.
 
-What a streamer notes, and how text comes of tokens, stands in npu_llm.answer_streamer.
+What a streamer notes, and how text comes of tokens, stands in npu_llm.chat.answer_streamer.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from npu_llm.answer_streamer import AnswerText
+from npu_llm.chat.answer_streamer import AnswerText
 
 __all__ = ["AnswerStreamer"]
 

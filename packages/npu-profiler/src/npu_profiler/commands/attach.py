@@ -1,13 +1,13 @@
 """`npu-profiler attach`: records a job that is running.
 
-How the command and the job meet is in `npu_profiler.attach`.
+How the command and the job meet is in `npu_profiler.attaching.attach`.
 """
 
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from npu_profiler.attach import attach, detach
+from npu_profiler.attaching.attach import attach, detach
 from npu_profiler.commands.messages import say
 from npu_profiler.commands.recording_options import (
     VIEWER,

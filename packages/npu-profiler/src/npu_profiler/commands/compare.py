@@ -18,8 +18,8 @@ from npu_profiler.comparison.differences import (
 from npu_profiler.comparison.samples import Samples, take_samples
 from npu_profiler.errors import TraceError
 from npu_profiler.reading import load_trace
-from npu_profiler.tables import Column, Table, format_table
-from npu_profiler.tables.files import to_json
+from npu_profiler.reports.tables import Column, Table, format_table
+from npu_profiler.reports.tables.files import to_json
 
 __all__ = ["main"]
 

@@ -10,10 +10,10 @@ from npu_profiler.commands.messages import say
 from npu_profiler.commands.sweep import add_outputs
 from npu_profiler.errors import TraceError
 from npu_profiler.output_file import check_writable, write_bytes
-from npu_profiler.pictures.picture_file import check_target, write_picture
+from npu_profiler.reports.pictures.picture_file import check_target, write_picture
+from npu_profiler.reports.tables.files import to_json
+from npu_profiler.reports.tables.text import format_table
 from npu_profiler.sweeps.llm import draw, find_command, run_bench, to_table
-from npu_profiler.tables.files import to_json
-from npu_profiler.tables.text import format_table
 
 __all__ = ["main"]
 

@@ -1,7 +1,7 @@
 """`npu-profiler memory`: memory over time, its peak, and which ops hold that.
 
 Who holds what is answered by `npu_profiler.queries.memory`; the picture is drawn by
-`npu_profiler.pictures`.
+`npu_profiler.reports.pictures`.
 """
 
 import argparse
@@ -11,8 +11,6 @@ from collections.abc import Sequence
 
 from npu_profiler.commands.reading_options import add_file, add_top, check_top
 from npu_profiler.errors import TraceError
-from npu_profiler.pictures.memory_picture import draw_memory
-from npu_profiler.pictures.picture_file import check_target, write_picture
 from npu_profiler.queries.memory import (
     DEVICE_SERIES,
     Peak,
@@ -23,10 +21,12 @@ from npu_profiler.queries.memory import (
     rises,
 )
 from npu_profiler.reading import Counter, Trace, load_trace
-from npu_profiler.tables import Column, Table, format_bytes, format_ms, format_table
-from npu_profiler.tables.files import to_json
-from npu_profiler.tables.overview_text import heading_lines
-from npu_profiler.tables.sparkline import bin_highest, sparkline
+from npu_profiler.reports.pictures.memory_picture import draw_memory
+from npu_profiler.reports.pictures.picture_file import check_target, write_picture
+from npu_profiler.reports.tables import Column, Table, format_bytes, format_ms, format_table
+from npu_profiler.reports.tables.files import to_json
+from npu_profiler.reports.tables.overview_text import heading_lines
+from npu_profiler.reports.tables.sparkline import bin_highest, sparkline
 
 __all__ = ["main"]
 

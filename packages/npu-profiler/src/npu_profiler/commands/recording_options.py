@@ -1,11 +1,11 @@
 """What the commands that record share: their options.
 
-What is recorded and how is in `npu_profiler.recorder`.
+What is recorded and how is in `npu_profiler.recording.recorder`.
 """
 
 import argparse
 
-from npu_profiler.recorder import TraceOptions
+from npu_profiler.recording.recorder import TraceOptions
 
 __all__ = ["VIEWER", "add_recording_options", "recording_options"]
 

@@ -1,6 +1,7 @@
 """`npu-profiler roofline`: each layer of a trace against the device's memory and arithmetic.
 
-Counting and measuring are in `npu_profiler.roofline`, drawing is in `npu_profiler.pictures`.
+Counting and measuring are in `npu_profiler.roofline`, drawing is in
+`npu_profiler.reports.pictures`.
 """
 
 import argparse
@@ -10,13 +11,13 @@ from pathlib import Path
 from npu_profiler.commands.messages import say
 from npu_profiler.commands.reading_options import add_file, add_top, check_top
 from npu_profiler.errors import TraceError
-from npu_profiler.pictures.picture_file import check_target, write_picture
-from npu_profiler.pictures.roof import draw_roofline
 from npu_profiler.reading import load_trace
-from npu_profiler.roofline import table
+from npu_profiler.reports.pictures.picture_file import check_target, write_picture
+from npu_profiler.reports.pictures.roof import draw_roofline
+from npu_profiler.reports.tables import roofline as table
+from npu_profiler.reports.tables.text import format_ms, format_table
 from npu_profiler.roofline.layers import LayerRuns, Roof, collect_layers, find_roofs
 from npu_profiler.roofline.peaks import ABOVE_PEAK, Peaks, find_peaks
-from npu_profiler.tables.text import format_ms, format_table
 
 __all__ = ["main"]
 

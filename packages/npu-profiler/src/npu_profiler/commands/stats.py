@@ -1,6 +1,6 @@
 """`npu-profiler stats`: operators, kernels, memory and steps of a trace as CSV files.
 
-What the files hold is gathered by `npu_profiler.records`.
+What the files hold is gathered by `npu_profiler.reports.records`.
 """
 
 import argparse
@@ -10,8 +10,8 @@ from pathlib import Path
 from npu_profiler.commands.reading_options import add_file
 from npu_profiler.queries.launches import launches
 from npu_profiler.reading import load_trace
-from npu_profiler.records import RECORDS
-from npu_profiler.tables.files import make_directory, write_csv
+from npu_profiler.reports.records import RECORDS
+from npu_profiler.reports.tables.files import make_directory, write_csv
 
 __all__ = ["main"]
 

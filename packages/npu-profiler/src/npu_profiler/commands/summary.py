@@ -1,6 +1,6 @@
 """`npu-profiler summary`: what ran how long, by op, program, layer, module or line.
 
-The figures are computed in `npu_profiler.queries` and shown by `npu_profiler.tables`.
+The figures are computed in `npu_profiler.queries` and shown by `npu_profiler.reports.tables`.
 """
 
 import argparse
@@ -11,10 +11,10 @@ from npu_profiler.commands.reading_options import add_file, add_top, check_top
 from npu_profiler.queries.launches import launches
 from npu_profiler.queries.overview import Overview, overview
 from npu_profiler.reading import Trace, load_trace
-from npu_profiler.tables import Table, format_table
-from npu_profiler.tables.files import to_json
-from npu_profiler.tables.overview_text import heading_lines, overview_lines
-from npu_profiler.tables.views import VIEWS, missing_note
+from npu_profiler.reports.tables import Table, format_table
+from npu_profiler.reports.tables.files import to_json
+from npu_profiler.reports.tables.overview_text import heading_lines, overview_lines
+from npu_profiler.reports.tables.views import VIEWS, missing_note
 
 __all__ = ["main"]
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from npu_profiler.commands.messages import say
 from npu_profiler.errors import TraceError
 from npu_profiler.output_file import check_writable, write_bytes
-from npu_profiler.pictures.picture_file import check_target, write_picture
-from npu_profiler.tables.files import to_json
-from npu_profiler.tables.text import format_table
+from npu_profiler.reports.pictures.picture_file import check_target, write_picture
+from npu_profiler.reports.tables.files import to_json
+from npu_profiler.reports.tables.text import format_table
 
 if TYPE_CHECKING:
     import torch

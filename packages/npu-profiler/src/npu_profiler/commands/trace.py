@@ -1,7 +1,7 @@
 """`npu-profiler trace`: runs a program unchanged and records it.
 
-What is recorded and how is in `npu_profiler.recorder`; how a program is run unchanged is in
-`npu_profiler.program`.
+What is recorded and how is in `npu_profiler.recording.recorder`; how a program is run unchanged is
+in `npu_profiler.program.running`.
 """
 
 import argparse
@@ -17,9 +17,9 @@ from npu_profiler.commands.recording_options import (
     recording_options,
 )
 from npu_profiler.errors import TraceError
-from npu_profiler.program import ModuleProgram, Program, ScriptProgram
-from npu_profiler.recorder import Recording, TraceOptions
-from npu_profiler.termination import Termination
+from npu_profiler.program.running import ModuleProgram, Program, ScriptProgram
+from npu_profiler.program.termination import Termination
+from npu_profiler.recording.recorder import Recording, TraceOptions
 
 __all__ = ["main"]
 

@@ -1,6 +1,6 @@
 """`npu-profiler view`: a trace as a page in the browser, without network.
 
-What the page shows is decided in `npu_profiler.page`.
+What the page shows is decided in `npu_profiler.reports.page`.
 """
 
 import argparse
@@ -10,11 +10,11 @@ from npu_profiler.commands.messages import say
 from npu_profiler.commands.reading_options import add_file
 from npu_profiler.errors import TraceError
 from npu_profiler.output_file import write_bytes
-from npu_profiler.page.building import build_page, notes
-from npu_profiler.page.serving import serve
-from npu_profiler.page.timeline_data import DEFAULT_LIMIT, choose
-from npu_profiler.pictures.picture_file import check_picture
 from npu_profiler.reading import load_trace
+from npu_profiler.reports.page.building import build_page, notes
+from npu_profiler.reports.page.serving import serve
+from npu_profiler.reports.page.timeline_data import DEFAULT_LIMIT, choose
+from npu_profiler.reports.pictures.picture_file import check_picture
 
 __all__ = ["main"]
 

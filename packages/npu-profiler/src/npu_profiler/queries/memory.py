@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from npu_profiler.queries.intervals import host_activity
 from npu_profiler.reading import Counter, SliceRef, Trace, Track
-from npu_profiler.summary import is_op
+from npu_profiler.recording.summary import is_op
 
 __all__ = [
     "DEVICE_SERIES",

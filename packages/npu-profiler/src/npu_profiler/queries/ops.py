@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from npu_profiler.queries.launches import Launch
 from npu_profiler.reading import Trace, Track
-from npu_profiler.summary import is_op
+from npu_profiler.recording.summary import is_op
 
 __all__ = ["OpRow", "fallback_totals", "is_op_number", "op_rows"]
 

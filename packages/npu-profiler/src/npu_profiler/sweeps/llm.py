@@ -14,7 +14,7 @@ from typing import Any
 
 from npu_command.charts import Chart, Panel, draw_bars
 from npu_profiler.errors import TraceError
-from npu_profiler.tables.model import Column, Table
+from npu_profiler.reports.tables.model import Column, Table
 
 __all__ = ["draw", "find_command", "run_bench", "to_table"]
 

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from npu_command.charts import Chart, Panel, draw_bars
+from npu_profiler.reports.tables.model import Column, Table
 from npu_profiler.roofline.peaks import ABOVE_PEAK, Peaks
 from npu_profiler.sweeps.measuring import Measurement
-from npu_profiler.tables.model import Column, Table
 
 __all__ = ["PRECISIONS", "draw", "notes", "records", "to_table"]
 

@@ -1,0 +1,10 @@
+"""How fast a model is, and what it draws."""
+
+from npu_llm.bench.measuring import (
+    BenchRecord,
+    benchmark,
+    plot_records,
+    process_memory_bytes,
+)
+
+__all__ = ["BenchRecord", "benchmark", "plot_records", "process_memory_bytes"]

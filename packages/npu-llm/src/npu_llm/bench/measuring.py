@@ -1,0 +1,219 @@
+"""Measures a loaded model: time to first token, speed of prefill and decode, memory and power.
+
+Printing is npu_llm.cli.bench's work. Comparing with other engines is that of benchmarks/llm.py of
+the repository.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from npu_command.charts import Panel, check_matplotlib, draw_bars
+from npu_llm.bench.power import EnergyMeter, find_meter
+from npu_llm.errors import OptionError
+from npu_runtime.public_calls import public_call
+
+if TYPE_CHECKING:
+    from npu_llm.generation.model import NPUModelForCausalLM
+
+__all__ = ["BenchRecord", "benchmark", "plot_records", "process_memory_bytes"]
+
+
+@dataclass(frozen=True)
+class BenchRecord:
+    """What one size of prompt, answer and batch took; times are the best of the repeats.
+
+    Attributes:
+        prompt_tokens: of each row.
+        new_tokens: generated in each row.
+        batch_size: rows.
+        repeats: how many answers the best was taken from, those to warm up not counted.
+        first_token_s: seconds from the call to the first token of all rows (TTFT).
+        prefill_tokens_per_s: prompt tokens of all rows, by first_token_s.
+        decode_tokens_per_s: tokens of all rows after the first, by their time; None for an answer
+            of one token.
+        peak_memory_bytes: most memory resident in this process so far, mapped files included.
+        anonymous_memory_bytes: memory resident after this size, mapped files not counted.
+        power_w: mean power while it generated, in watts; None where it is not readable.
+    """
+
+    prompt_tokens: int
+    new_tokens: int
+    batch_size: int
+    repeats: int
+    first_token_s: float
+    prefill_tokens_per_s: float
+    decode_tokens_per_s: float | None
+    peak_memory_bytes: int
+    anonymous_memory_bytes: int
+    power_w: float | None
+
+
+@public_call
+def benchmark(
+    model: NPUModelForCausalLM,
+    *,
+    prompt_lengths: Sequence[int] = (32, 1024),
+    new_tokens: Sequence[int] = (128,),
+    batch_sizes: Sequence[int] = (1,),
+    repeats: int = 3,
+    warm_up: int = 1,
+    meter: EnergyMeter | None = None,
+    on_record: Callable[[BenchRecord], None] = lambda record: None,
+) -> list[BenchRecord]:
+    """Measures a model at each combination of sizes, greedily and without a stop at EOS.
+
+    Args:
+        model: what is measured.
+        prompt_lengths: in tokens; the prompts are seeded random tokens.
+        new_tokens: lengths of the answers.
+        batch_sizes: rows that are generated at once.
+        repeats: answers per combination; the best counts.
+        warm_up: answers per combination before that.
+        meter: measures energy; by default npu_llm.bench.power.find_meter's.
+        on_record: called with each record as it comes.
+
+    Returns:
+        One record per combination, prompt lengths innermost.
+
+    Raises:
+        OptionError: [bench-size] for a size below 1, or one that the model's context cannot hold.
+    """
+    sizes = list(product(batch_sizes, new_tokens, prompt_lengths))
+    _check(model, sizes, repeats, warm_up)
+    meter = find_meter() if meter is None else meter
+    records = []
+    for batch, new, prompt in sizes:
+        record = _measure(
+            model, (batch, prompt), new, repeats=repeats, warm_up=warm_up, meter=meter
+        )
+        records.append(record)
+        on_record(record)
+    return records
+
+
+@public_call
+def plot_records(records: Iterable[BenchRecord], *, title: str) -> str:
+    """Draws time to first token and decode speed as an SVG document.
+
+    Raises:
+        OptionError: [plot-library] matplotlib is missing.
+    """
+    check_matplotlib("npu-llm", OptionError)
+    first: dict[str, dict[str, float]] = {}
+    speed: dict[str, dict[str, float]] = {}
+    for record in records:
+        group = f"{record.prompt_tokens:,} + {record.new_tokens:,} tokens"
+        series = f"batch {record.batch_size}"
+        first.setdefault(group, {})[series] = record.first_token_s * 1e3
+        if record.decode_tokens_per_s is not None:
+            speed.setdefault(group, {})[series] = record.decode_tokens_per_s
+    panels = [Panel("time to first token, ms", first), Panel("decode, tokens/s", speed)]
+    return draw_bars([panel for panel in panels if panel.groups], title=title).svg()
+
+
+def process_memory_bytes() -> tuple[int, int]:
+    """The most memory that this process has had (VmHWM), and its anonymous memory now (RssAnon)."""
+    found = {"VmHWM": 0, "RssAnon": 0}
+    for line in Path("/proc/self/status").read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name in found:
+            found[name] = int(value.split()[0]) * 1024
+    return found["VmHWM"], found["RssAnon"]
+
+
+class _Clock:
+    """A streamer of transformers that notes when tokens come."""
+
+    def __init__(self) -> None:
+        self.times: list[float] = []
+
+    def put(self, value: torch.Tensor) -> None:
+        """Takes the prompt, then the tokens."""
+        self.times.append(time.perf_counter())
+
+    def end(self) -> None:
+        """Has nothing to do."""
+
+
+def _check(model: Any, sizes: Sequence[tuple[int, int, int]], repeats: int, warm_up: int) -> None:
+    bound = model.context_length
+    for batch, new, prompt in sizes:
+        if min(batch, new, prompt, repeats) < 1 or warm_up < 0:
+            raise OptionError(
+                "benchmark: lengths, batch sizes and repeats must be at least 1, warm_up at least "
+                f"0; got prompt {prompt}, new tokens {new}, batch {batch}, repeats {repeats}, "
+                f"warm_up {warm_up}. Raise what is below.",
+                code="bench-size",
+            )
+        if bound is not None and prompt + new > bound:
+            raise OptionError(
+                f"benchmark: prompt and answer must fit into the context of {bound:,} tokens; got "
+                f"{prompt:,} + {new:,}. Measure shorter ones.",
+                code="bench-size",
+            )
+
+
+def _measure(
+    model: Any,
+    shape: tuple[int, int],
+    new_tokens: int,
+    *,
+    repeats: int,
+    warm_up: int,
+    meter: EnergyMeter,
+) -> BenchRecord:
+    batch, prompt = shape
+    vocabulary = int(model.config.get_text_config().vocab_size)
+    ids = torch.randint(vocabulary, shape, generator=torch.Generator().manual_seed(0))
+    for _ in range(warm_up):
+        _answer_times(model, ids, new_tokens)
+    first_s, rest_s = float("inf"), float("inf")
+    started, energy = time.perf_counter(), meter.read_joules()
+    for _ in range(repeats):
+        first, rest = _answer_times(model, ids, new_tokens)
+        first_s, rest_s = min(first_s, first), min(rest_s, rest)
+    power = meter.mean_watts(energy, time.perf_counter() - started)
+    peak, anonymous = process_memory_bytes()
+    return BenchRecord(
+        prompt_tokens=prompt,
+        new_tokens=new_tokens,
+        batch_size=batch,
+        repeats=repeats,
+        first_token_s=first_s,
+        prefill_tokens_per_s=batch * prompt / first_s,
+        decode_tokens_per_s=batch * (new_tokens - 1) / rest_s if new_tokens > 1 else None,
+        peak_memory_bytes=peak,
+        anonymous_memory_bytes=anonymous,
+        power_w=power,
+    )
+
+
+def _answer_times(model: Any, ids: torch.Tensor, new_tokens: int) -> tuple[float, float]:
+    """Seconds to the first token, and from there to the last.
+
+    A streamer takes one row only, so that a batch is measured in two parts: an answer of one token,
+    and the whole one.
+    """
+    options: dict[str, Any] = {"do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    if ids.shape[0] == 1:
+        clock = _Clock()
+        started = time.perf_counter()
+        model.generate(**inputs, streamer=clock, max_new_tokens=new_tokens, **options)
+        return clock.times[1] - started, clock.times[-1] - clock.times[1]
+    started = time.perf_counter()
+    model.generate(**inputs, max_new_tokens=1, **options)
+    first = time.perf_counter() - started
+    if new_tokens == 1:
+        return first, 0.0
+    started = time.perf_counter()
+    model.generate(**inputs, max_new_tokens=new_tokens, **options)
+    return first, max(time.perf_counter() - started - first, 1e-9)

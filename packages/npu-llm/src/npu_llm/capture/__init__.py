@@ -1,0 +1,1 @@
+"""From a transformers model to the graph of one step."""

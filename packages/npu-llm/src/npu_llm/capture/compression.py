@@ -1,0 +1,152 @@
+"""How the weights of a step are made few bits: to the nearest value, or by what a text does to it.
+
+The rounding itself is npu_compiler.quantize's work; here it is fed with a language model's inputs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from npu_llm.checkpoint.streamed import StreamedWeights
+from npu_llm.errors import OptionError
+from npu_llm.precision import Precision
+from npu_llm.steps.slots import KEY_POSITIONS
+
+if TYPE_CHECKING:
+    from npu_llm.capture.step import CapturedStep
+
+__all__ = ["GROUP_SIZES", "Compression", "compress", "compress_by_text"]
+
+GROUP_SIZES = (32, 64, 128)
+# Calls of this many tokens, at most so many: GPTQ's gain flattens there, its time does not.
+_CALL_TOKENS, _CALLS = 256, 32
+# Fewer tokens than this say little of what the products' inputs look like.
+_FEWEST_TOKENS = 64
+
+
+@dataclass(frozen=True)
+class Compression:
+    """How weights are compressed.
+
+    Attributes:
+        group_size: weights of a row that share a scale; for int4.
+        symmetric: without zero points: a little smaller, a little less exact.
+        text: a text file by which int4 weights are rounded so that the products with its tokens
+            change least (GPTQ); None to round to the nearest value.
+    """
+
+    group_size: int = 64
+    symmetric: bool = False
+    text: Path | None = None
+
+    def __post_init__(self) -> None:
+        """Checks the group size.
+
+        Raises:
+            OptionError: [group-size].
+        """
+        if self.group_size not in GROUP_SIZES:
+            raise OptionError(
+                f"group_size: must be one of {', '.join(map(str, GROUP_SIZES))}; got "
+                f"{self.group_size!r}. Choose one.",
+                code="group-size",
+            )
+
+
+def compress(
+    model: Any, precision: Precision, compression: Compression, weights: StreamedWeights
+) -> None:
+    """Compresses the weights of an openvino.Model in place, to the nearest values."""
+    from npu_compiler.quantize import compress_weights
+
+    compress_weights(
+        model,
+        mode=precision.weights,
+        group_size=compression.group_size,
+        symmetric=compression.symmetric,
+        read=weights.read,
+    )
+
+
+def compress_by_text(
+    model: Any, captured: CapturedStep, compression: Compression, tokenizer: Any | None
+) -> Any:
+    """Compresses weights to int4 by what the tokens of a text do.
+
+    Args:
+        model: an openvino.Model in float32 with the captured step's inputs, the cache among them.
+        captured: the step.
+        compression: with a text.
+        tokenizer: the model's.
+
+    Returns:
+        The compressed model; the given one may be changed.
+
+    Raises:
+        OptionError: [quantize-text] for a file that cannot be read, is too short, or where the
+            model has no tokenizer.
+    """
+    from npu_compiler.quantize import compress_weights_by_data
+
+    assert compression.text is not None
+    return compress_weights_by_data(
+        model,
+        _samples(captured, model, _tokens(compression.text, tokenizer)),
+        group_size=compression.group_size,
+        symmetric=compression.symmetric,
+    )
+
+
+def _tokens(path: Path, tokenizer: Any | None) -> list[int]:
+    if tokenizer is None:
+        raise _unusable(path, "the model has no tokenizer to read it with")
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as failure:
+        raise _unusable(path, str(failure)) from failure
+    tokens = list(tokenizer(text, verbose=False)["input_ids"])
+    if len(tokens) < _FEWEST_TOKENS:
+        raise _unusable(path, f"{len(tokens)} tokens")
+    return tokens
+
+
+def _samples(captured: CapturedStep, model: Any, tokens: list[int]) -> list[list[Any]]:
+    """Calls of the step without a past: each a piece of the text, spread over all of it."""
+    caches = model.get_parameters()[len(captured.inputs) :]
+    shapes = [_without_length(cache.get_output_partial_shape(0)) for cache in caches]
+    empty = [np.zeros(shape, np.float32) for shape in shapes]
+    size = min(_CALL_TOKENS, len(tokens))
+    pieces = range(0, len(tokens) - size + 1, size)
+    calls = min(_CALLS, len(pieces))
+    samples = []
+    for call in range(calls):
+        start = pieces[call * len(pieces) // calls]
+        ids = np.asarray([tokens[start : start + size]], np.int64)
+        values = {
+            "input_ids": ids,
+            "attention_mask": np.ones_like(ids),
+            "position_ids": np.arange(size, dtype=np.int64)[None],
+            "logits_to_keep": np.arange(size, dtype=np.int64),
+            KEY_POSITIONS: np.arange(size, dtype=np.int64),
+        }
+        samples.append([values[name] for name in captured.inputs] + empty)
+    return samples
+
+
+def _without_length(shape: Any) -> tuple[int, ...]:
+    """The shape of one sequence's cache that holds nothing."""
+    batch, *rest = shape
+    assert batch.is_dynamic
+    return (1, *(0 if size.is_dynamic else size.get_length() for size in rest))
+
+
+def _unusable(path: Path, reason: str) -> OptionError:
+    return OptionError(
+        f"--data: must be a readable text of at least {_FEWEST_TOKENS} tokens; got {path}: "
+        f"{reason}. Pass some pages of what the model will read and write.",
+        code="quantize-text",
+    )

@@ -1,0 +1,164 @@
+"""Lets tokens of the past lie anywhere in the cache: positions become an input of the step.
+
+Models number keys and queries by where they stand: key j is token j. A cache that hides slots, or
+that has room for more tokens than it holds, breaks this rule. The pass here finds where the traced
+code numbers them and reads the numbers from an input instead. Whether that is all that the model
+knows of places is not taken for granted: the step runs with a cache full of holes, and must give
+what it gives without.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import fx
+
+from npu_llm.capture.step import CapturedStep
+from npu_llm.checkpoint.streamed import StreamedWeights
+from npu_llm.steps.slots import KEY_POSITIONS, Relocation, Slots
+
+__all__ = ["relocate"]
+
+_TO_END = 2**63 - 1
+_TOKENS, _PAST = 6, 4
+# Of the largest logit; what sums in another order differ by, also in half precision.
+_TOLERANCE = 2e-2
+_aten = torch.ops.aten
+_ARANGE = (_aten.arange.default, _aten.arange.start, _aten.arange.start_step)
+
+
+def relocate(
+    captured: CapturedStep, *, windowed: bool, weights: StreamedWeights | None = None
+) -> tuple[CapturedStep, Relocation]:
+    """Makes a step independent of where its past lies, if it can be.
+
+    Args:
+        captured: not changed; the result shares its weights.
+        windowed: whether a layer sees a window of positions only: holes would then shift what it
+            hides, though no short test shows it.
+        weights: what the step's parameters hold, where it is not in their memory.
+
+    Returns:
+        The step, with the input key_positions (past + tokens,) int64 behind the others where it
+        numbers its keys; and how a program of it learns which slots count.
+    """
+    weights = weights or StreamedWeights()
+    numbered = _with_positions(captured)
+    if numbered is not None and _stands_holes(numbered, "positions", weights):
+        return numbered, "positions"
+    if not windowed and _stands_holes(captured, "mask", weights):
+        return captured, "mask"
+    return captured, None
+
+
+def _with_positions(captured: CapturedStep) -> CapturedStep | None:
+    """The step with its numbers of keys and queries as an input; None where it makes none."""
+    graph = copy.deepcopy(captured.graph_module.graph)
+    placeholders = [node for node in graph.nodes if node.op == "placeholder"]
+    count = len(captured.inputs)
+    past = placeholders[count].meta["val"].shape[2]
+    tokens = placeholders[0].meta["val"].shape[1]
+    keys = [node for node in graph.nodes if _counts(node, 0, past + tokens)]
+    if not keys:
+        return None
+    with graph.inserting_after(placeholders[count - 1]):
+        positions = graph.placeholder(KEY_POSITIONS)
+    positions.meta["val"] = keys[0].meta["val"]
+    for node in keys:
+        node.replace_all_uses_with(positions)
+    with graph.inserting_after(placeholders[-1]):
+        length = graph.call_function(_aten.sym_size.int, (placeholders[count], 2))
+    length.meta["val"] = past
+    with graph.inserting_after(length):
+        last = graph.call_function(_aten.slice.Tensor, (positions, 0, length, _TO_END))
+    for node in list(graph.nodes):
+        if _counts(node, past, tokens) or _adds(node, tokens, past):
+            last.meta["val"] = node.meta["val"]
+            node.replace_all_uses_with(last)
+    graph.eliminate_dead_code()
+    return replace(
+        captured,
+        graph_module=fx.GraphModule(captured.graph_module, graph),
+        inputs=(*captured.inputs, KEY_POSITIONS),
+    )
+
+
+def _counts(node: fx.Node, start: Any, length: Any) -> bool:
+    """Whether a node numbers from `start` on, `length` times."""
+    if node.target not in _ARANGE:
+        return False
+    first = 0 if node.target is _aten.arange.default else _value(node.args[0])
+    step = node.args[2] if len(node.args) > 2 else 1
+    size = node.meta["val"].shape[0]
+    return bool(_same(first, start) and step == 1 and _same(size, length))
+
+
+def _adds(node: fx.Node, length: Any, summand: Any) -> bool:
+    """Whether a node adds `summand` to the numbers from 0 to `length`."""
+    if node.target is not _aten.add.Tensor or not isinstance(node.args[0], fx.Node):
+        return False
+    return _counts(node.args[0], 0, length) and _same(_value(node.args[1]), summand)
+
+
+def _value(argument: Any) -> Any:
+    return argument.meta.get("val") if isinstance(argument, fx.Node) else argument
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two sizes are the same expression; asking that adds no condition to the trace."""
+    return bool(_expression(one) == _expression(other))
+
+
+def _expression(size: Any) -> Any:
+    return size.node.expr if isinstance(size, torch.SymInt) else size
+
+
+def _stands_holes(captured: CapturedStep, relocation: Relocation, weights: StreamedWeights) -> bool:
+    """Whether the step gives the same with a cache full of holes."""
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(0, captured.vocabulary, (1, _TOKENS), generator=generator)
+    empty = [torch.zeros(1, heads, 0, size) for heads, size in captured.caches]
+    whole = _run(captured, ids, Slots(), empty, relocation, weights)
+    slots = Slots()
+    # Three tokens, two holes, the fourth token, a hole.
+    for wasted in (2, 1):
+        slots.append(wasted + (3 if slots.length == 0 else 1))
+        slots.crop(slots.length - wasted)
+    where = [0, 1, 2, 5]
+    past = [
+        torch.randn(1, heads, slots.held, size, generator=generator)
+        for heads, size in captured.caches
+    ]
+    for holed, known in zip(past, whole[1:], strict=True):
+        holed[:, :, where] = known[:, :, :_PAST].float()
+    rest = _run(captured, ids[:, _PAST:], slots, past, relocation, weights)
+    expected, actual = whole[0][:, _PAST:], rest[0]
+    scale = expected.abs().max().clamp_min(1e-6)
+    return bool((expected - actual).abs().max() / scale < _TOLERANCE)
+
+
+def _run(
+    captured: CapturedStep,
+    ids: torch.Tensor,
+    slots: Slots,
+    past: list[torch.Tensor],
+    relocation: Relocation,
+    weights: StreamedWeights,
+) -> tuple[torch.Tensor, ...]:
+    tokens = ids.shape[1]
+    positions = torch.arange(slots.length, slots.length + tokens)
+    mask = torch.ones(1, slots.length + tokens, dtype=torch.int64)
+    values = {
+        "input_ids": ids,
+        "attention_mask": slots.mask(mask, relocation),
+        "position_ids": positions[None],
+        "logits_to_keep": torch.arange(tokens),
+        KEY_POSITIONS: slots.key_positions(tokens),
+    }
+    with torch.no_grad():
+        return weights.run(
+            captured.graph_module, *(values[name] for name in captured.inputs), *past
+        )

@@ -1,0 +1,230 @@
+"""Turns a captured step into one of fixed sizes, which reads its past where it lies.
+
+Devices that want fixed sizes run each step over the whole capacity of a cache. That cache is memory
+of the host's, an input of the program; what a step adds is an output, which the host writes into
+its slots. The program must therefore never join past and new tokens into one tensor, which would
+copy the cache for each token: attention is taken apart instead into products with the past and with
+the new tokens, whose scores alone are joined.
+
+Models whose attention is no scaled_dot_product_attention over heads of a cache keep the joined
+tensor: right, and slower by that copy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import fx
+
+from npu_llm.capture.step import CapturedStep
+from npu_llm.errors import CaptureError
+from npu_llm.steps.static_layout import CacheGroup, StaticLayout
+
+__all__ = ["make_static"]
+
+_TO_END = 2**63 - 1
+_aten = torch.ops.aten
+_ORIGIN = ("nn_module_stack", "stack_trace")
+# Calls that only look at a tensor, on the way from a cache to the attention that reads it.
+_LOOKS = frozenset(
+    {
+        _aten.slice.Tensor,
+        _aten.unsqueeze.default,
+        _aten.expand.default,
+        _aten.reshape.default,
+        _aten.view.default,
+        _aten.to.dtype,
+        _aten.to.device,
+        _aten.alias.default,
+        _aten.contiguous.default,
+        _aten.repeat_interleave.self_int,
+    }
+)
+
+
+def make_static(captured: CapturedStep, dtype: torch.dtype = torch.float32) -> StaticLayout:
+    """Changes a functional step in place; see the module.
+
+    Afterwards the graph's placeholders are its inputs, then the past key and value of each layer;
+    its outputs are the logits (1, kept, vocabulary) float32, then what each group of caches gets.
+
+    Args:
+        captured: a step in float32.
+        dtype: what the caches are stored as.
+
+    Raises:
+        CaptureError: [static-cache] when a layer's longer cache is not its past with new tokens
+            behind.
+    """
+    graph = captured.graph_module.graph
+    placeholders = [node for node in graph.nodes if node.op == "placeholder"]
+    caches = placeholders[len(captured.inputs) :]
+    (output,) = (node for node in graph.nodes if node.op == "output")
+    logits, *longer = output.args[0]
+    added = [_added(node, cache) for node, cache in zip(longer, caches, strict=True)]
+    output.args = ((logits, *added),)
+    joined = {
+        whole: _Past(cache, new) for whole, cache, new in zip(longer, caches, added, strict=True)
+    }
+    for node in list(graph.nodes):
+        if node.target is _aten.scaled_dot_product_attention.default:
+            _split_attention(node, joined)
+    graph.eliminate_dead_code()
+    transposed = _transpose_keys(caches)
+    if dtype is not torch.float32:
+        for cache in caches:
+            _store_as(cache, dtype)
+    groups: dict[CacheGroup, list[int]] = {}
+    for index, cache in enumerate(captured.caches):
+        is_so = index % 2 == 0 and transposed[index // 2]
+        groups.setdefault(CacheGroup((), *cache, is_so), []).append(index)
+    with graph.inserting_before(output):
+        emit = _Emitter(logits)
+        packed = [emit(_aten.cat.default, [added[i] for i in them], 0) for them in groups.values()]
+    output.args = ((logits, *packed),)
+    graph.eliminate_dead_code()
+    captured.graph_module.recompile()
+    names = captured.cache_names
+    return StaticLayout(
+        captured.inputs,
+        tuple(
+            replace(group, ports=tuple(names[index] for index in them))
+            for group, them in groups.items()
+        ),
+        str(dtype).removeprefix("torch."),
+    )
+
+
+def _added(longer: Any, cache: fx.Node) -> fx.Node:
+    """What a step adds to a cache."""
+    is_joined = longer.target is _aten.cat.default and len(longer.args[0]) == 2
+    parts: list[fx.Node] = list(longer.args[0]) if is_joined else [longer, longer]
+    dim = longer.args[1] if len(longer.args) > 1 else 0
+    if parts[0] is not cache or dim not in (2, -2):
+        raise CaptureError(
+            f"{cache.name}: a step must put its new tokens behind the past ones; got "
+            f"{longer.target}. Such a model runs in the dynamic pipeline only.",
+            code="static-cache",
+        )
+    return parts[1]
+
+
+@dataclass(frozen=True)
+class _Past:
+    """What a tensor of the attention is made of: a cache and the new tokens behind it."""
+
+    cache: fx.Node
+    added: fx.Node
+
+    @property
+    def heads(self) -> int:
+        return int(self.cache.meta["val"].shape[1])
+
+    @property
+    def size(self) -> int:
+        return int(self.cache.meta["val"].shape[3])
+
+
+def _split_attention(node: fx.Node, joined: dict[fx.Node, _Past]) -> None:
+    """Takes one attention apart, where it reads joined caches under a mask of numbers."""
+    arguments = [item for item in node.args if isinstance(item, fx.Node)]
+    if len(arguments) != 4 or len(node.args) != 4 or node.kwargs.get("is_causal"):
+        return
+    query, key, value, mask = arguments
+    keys, values = _origin(key, joined), _origin(value, joined)
+    if keys is None or values is None or keys.heads != values.heads:
+        return
+    if mask.meta["val"].dtype is torch.bool:
+        return
+    heads, size = (int(query.meta["val"].shape[dim]) for dim in (1, 3))
+    given: Any = node.kwargs.get("scale")
+    scale = size**-0.5 if given is None else given
+    with node.graph.inserting_before(node):
+        emit = _Emitter(node)
+        past = emit(_aten.sym_size.int, keys.cache, 2)
+        batch, tokens = (emit(_aten.sym_size.int, query, axis) for axis in (0, 2))
+        # Heads that share keys become rows of one product, instead of copies of the keys.
+        scaled = emit(_aten.mul.Tensor, query, scale)
+        rows = emit(_aten.reshape.default, scaled, [batch, keys.heads, -1, size])
+        with_past = emit(_aten.matmul.default, rows, emit(_aten.transpose.int, keys.cache, 2, 3))
+        with_new = emit(_aten.matmul.default, rows, emit(_aten.transpose.int, keys.added, 2, 3))
+        scores = emit(_aten.cat.default, [with_past, with_new], -1)
+        scores = emit(_aten.reshape.default, scores, [batch, heads, tokens, -1])
+        scores = emit(_aten.add.Tensor, scores, mask)
+        weights = emit(_aten._softmax.default, scores, -1, False)
+        parts = []
+        for begin, end, length, tensor in (
+            (0, past, past, values.cache),
+            (past, _TO_END, tokens, values.added),
+        ):
+            part = emit(_aten.slice.Tensor, weights, 3, begin, end)
+            part = emit(_aten.reshape.default, part, [batch, values.heads, -1, length])
+            parts.append(emit(_aten.matmul.default, part, tensor))
+        seen = emit(_aten.add.Tensor, *parts)
+        result = emit(_aten.reshape.default, seen, [batch, heads, -1, values.size])
+    node.replace_all_uses_with(result)
+    node.graph.erase_node(node)  # attention may drop out at random: no dead code to the pass
+
+
+class _Emitter:
+    """Adds calls to a graph, with their fake values and the origin of a call beside them."""
+
+    def __init__(self, beside: fx.Node) -> None:
+        self._graph = beside.graph
+        self._origin = {key: beside.meta[key] for key in _ORIGIN if key in beside.meta}
+        self._mode = beside.meta["val"].fake_mode
+
+    def __call__(self, target: Any, *args: Any) -> fx.Node:
+        node = self._graph.call_function(target, args)
+        node.meta.update(self._origin)
+        with self._mode:
+            node.meta["val"] = target(*fx.map_arg(args, lambda item: item.meta["val"]))
+        return node
+
+
+def _origin(argument: Any, joined: dict[fx.Node, _Past]) -> _Past | None:
+    """The joined cache that an attention's argument shows, perhaps once for each of its heads."""
+    node = argument
+    while isinstance(node, fx.Node) and node.target in _LOOKS:
+        node = node.args[0]
+    found = joined.get(node) if isinstance(node, fx.Node) else None
+    if found is None or int(argument.meta["val"].shape[3]) != found.size:
+        return None
+    return found
+
+
+def _transpose_keys(caches: list[fx.Node]) -> list[bool]:
+    """Has keys lie transposed where only products read them, so that nothing transposes them.
+
+    Returns:
+        For each layer whether its keys do.
+    """
+    transposed = []
+    for key in caches[::2]:
+        looks = [user for user in key.users if user.target is _aten.transpose.int]
+        sizes = [user for user in key.users if user.target is _aten.sym_size.int]
+        is_read_so = bool(looks) and len(looks) + len(sizes) == len(key.users)
+        if is_read_so:
+            for user in sizes:
+                axis = user.args[1]
+                user.args = (key, {2: 3, 3: 2}.get(axis, axis) if isinstance(axis, int) else axis)
+            value = looks[0].meta["val"]
+            for user in looks:
+                user.replace_all_uses_with(key)
+            key.meta["val"] = value
+        transposed.append(is_read_so)
+    return transposed
+
+
+def _store_as(cache: fx.Node, dtype: torch.dtype) -> None:
+    """Has a cache come in another dtype, and be read as float32."""
+    readers = [user for user in cache.users if user.target is not _aten.sym_size.int]
+    with cache.graph.inserting_after(cache):
+        read = cache.graph.call_function(_aten.to.dtype, (cache, torch.float32))
+    read.meta["val"] = cache.meta["val"]
+    with cache.meta["val"].fake_mode:
+        cache.meta["val"] = cache.meta["val"].to(dtype)
+    for reader in readers:
+        reader.replace_input_with(cache, read)

@@ -1,0 +1,233 @@
+"""Captures one step of a decoder-only model as a graph with its KV cache as inputs.
+
+Which step that is: new tokens and a cache of past ones in, logits and the longer cache out. Turning
+the cache into state of a program is npu_compiler.stateful's work. No class of transformers is
+changed: the model is called as its own generate() calls it, on tensors with symbolic sizes.
+"""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+from torch._dynamo.source import ConstantSource
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import (
+    DimDynamic,
+    ShapeEnv,
+    StatelessSymbolicContext,
+)
+from transformers.cache_utils import Cache, DynamicLayer
+
+from npu_llm.capture.cache_facts import LayerCache, cache_layers
+from npu_llm.capture.origins import noted_modules
+from npu_llm.errors import CaptureError
+from npu_llm.older_transformers import as_in_newer
+
+__all__ = ["CapturedStep", "LayerCache", "capture_step"]
+
+# Stand-ins for the symbolic sizes. No model has a dimension of one of these, so that a size that
+# torch fixed by comparing it with one of the model's own shows up at once.
+_BATCH, _TOKENS, _PAST, _KEPT = 11, 13, 17, 5
+
+
+@dataclass(frozen=True)
+class CapturedStep:
+    """One step as a graph.
+
+    The graph's placeholders are the `inputs`, then key and value of each layer; its outputs are the
+    logits (batch, kept, vocabulary) in float32, then the longer key and value of each layer.
+
+    Attributes:
+        graph_module: the graph.
+        inputs: names of the inputs ahead of the cache, in order: input_ids (batch, tokens) int64,
+            attention_mask (batch, past + tokens) int64, position_ids (batch, tokens) int64 where
+            the model takes them, logits_to_keep (kept,) int64, indices of the tokens whose logits
+            are wanted.
+        layers: the cache's layers.
+        vocabulary: token ids are below this.
+        limits: conditions on the sizes that the trace took for granted, as text.
+    """
+
+    graph_module: fx.GraphModule
+    inputs: tuple[str, ...]
+    layers: tuple[LayerCache, ...]
+    vocabulary: int
+    limits: tuple[str, ...]
+
+    @property
+    def caches(self) -> tuple[tuple[int, int], ...]:
+        """Heads and size of each cache: key and value of each layer."""
+        both = (
+            ((layer.key_heads, layer.key_dim), (layer.value_heads, layer.value_dim))
+            for layer in self.layers
+        )
+        return tuple(cache for layer in both for cache in layer)
+
+    @property
+    def cache_names(self) -> tuple[str, ...]:
+        """A name for each cache."""
+        kinds = ("key", "value")
+        return tuple(f"past.{i}.{kind}" for i in range(len(self.layers)) for kind in kinds)
+
+
+def capture_step(
+    model: torch.nn.Module, *, on_progress: Callable[[float], None] = lambda share: None
+) -> CapturedStep:
+    """Traces one step of a model.
+
+    Args:
+        model: a decoder-only model of transformers, on cpu, in eval mode; its dtype is the graph's.
+        on_progress: called with the share of the trace that is done.
+
+    Raises:
+        CaptureError: [unsupported-cache] when the model keeps something else than keys and values
+            per layer, [fixed-size] when it treats a size that must vary as fixed, [capture-failed]
+            when it cannot be traced.
+    """
+    accepted = set(inspect.signature(model.forward).parameters)
+    layers = cache_layers(model)
+    names = ["input_ids", "attention_mask", "position_ids", "logits_to_keep"]
+    inputs = tuple(name for name in names if name != "position_ids" or name in accepted)
+    environment = ShapeEnv()
+    fake = FakeTensorMode(shape_env=environment, allow_non_fake_inputs=True)
+    examples = _examples(inputs, layers, fake)
+    step = _step(model, inputs, keeps="logits_to_keep" in accepted)
+    with _count_modules(model, on_progress), torch.no_grad(), warnings.catch_warnings():
+        # What tracing would warn of concerns code that runs many times; this one runs once.
+        warnings.simplefilter("ignore")
+        try:
+            with as_in_newer(model), noted_modules(model):
+                graph_module = make_fx(
+                    step,
+                    tracing_mode="symbolic",
+                    pre_dispatch=True,
+                    _allow_non_fake_inputs=True,
+                    record_stack_traces=True,
+                )(*examples)
+        except (RuntimeError, ValueError, TypeError, NotImplementedError) as failure:
+            first = (str(failure).strip().splitlines() or [type(failure).__name__])[0]
+            raise CaptureError(
+                f"{type(model).__name__}: cannot be traced with a cache of varying length: "
+                f"{first} Only models whose step is free of such a condition can run here.",
+                code="capture-failed",
+            ) from failure
+    _check_sizes(model, examples)
+    _join_weights(graph_module)
+    limits = tuple(str(guard.expr) for guard in environment.guards)
+    config: Any = model.config
+    vocabulary = int(config.get_text_config().vocab_size)
+    return CapturedStep(graph_module, inputs, layers, vocabulary, limits)
+
+
+def _examples(
+    inputs: Sequence[str], layers: Sequence[LayerCache], fake: FakeTensorMode
+) -> list[torch.Tensor]:
+    def make(name: str, tensor: torch.Tensor, *varying: int) -> torch.Tensor:
+        sizes = [
+            DimDynamic.DUCK if dim in varying else DimDynamic.STATIC for dim in range(tensor.dim())
+        ]
+        context: Any = StatelessSymbolicContext(dynamic_sizes=sizes)
+        return fake.from_tensor(tensor, source=ConstantSource(name), symbolic_context=context)
+
+    integers: dict[str, torch.Tensor] = {
+        "input_ids": torch.zeros(_BATCH, _TOKENS, dtype=torch.int64),
+        "attention_mask": torch.ones(_BATCH, _PAST + _TOKENS, dtype=torch.int64),
+        "position_ids": torch.zeros(_BATCH, _TOKENS, dtype=torch.int64),
+        "logits_to_keep": torch.zeros(_KEPT, dtype=torch.int64),
+    }
+    examples = [make(name, integers[name], *range(integers[name].dim())) for name in inputs]
+    for index, layer in enumerate(layers):
+        key = torch.zeros(_BATCH, layer.key_heads, _PAST, layer.key_dim)
+        value = torch.zeros(_BATCH, layer.value_heads, _PAST, layer.value_dim)
+        examples += [make(f"key_{index}", key, 0, 2), make(f"value_{index}", value, 0, 2)]
+    return examples
+
+
+def _step(
+    model: torch.nn.Module, inputs: Sequence[str], *, keeps: bool
+) -> Callable[..., tuple[torch.Tensor, ...]]:
+    def step(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        arguments = dict(zip(inputs, tensors, strict=False))
+        kept = arguments["logits_to_keep"]
+        if not keeps:
+            del arguments["logits_to_keep"]
+        cache = _filled_cache(tensors[len(inputs) :])
+        output = model(**arguments, past_key_values=cache, use_cache=True, return_dict=True)
+        logits = output.logits if keeps else output.logits[:, kept]
+        results = [logits.float()]
+        for layer in cache.layers:
+            results += [layer.keys, layer.values]
+        return tuple(results)
+
+    return step
+
+
+def _filled_cache(tensors: Sequence[torch.Tensor]) -> Cache:
+    """A cache that holds what is given, every layer with its whole past.
+
+    Layers with a sliding window keep all of their past too: their mask hides what is outside the
+    window, and a cache that only grows can stay inside the program.
+    """
+    layers = []
+    for key, value in zip(tensors[::2], tensors[1::2], strict=True):
+        layer = DynamicLayer()
+        layer.keys, layer.values = key, value
+        layer.dtype, layer.device = key.dtype, key.device
+        layer.is_initialized = True
+        layers.append(layer)
+    return Cache(layers=layers)
+
+
+def _join_weights(graph_module: fx.GraphModule) -> None:
+    """Has a weight that several modules share, an embedding tied to the head say, be one node.
+
+    Tracing makes one for each use, and compressing could not see that they are the same.
+    """
+    first: dict[int, fx.Node] = {}
+    for node in graph_module.graph.find_nodes(op="get_attr"):
+        known = first.setdefault(id(getattr(graph_module, str(node.target))), node)
+        if known is not node:
+            node.replace_all_uses_with(known)
+            graph_module.graph.erase_node(node)
+    graph_module.recompile()
+
+
+def _check_sizes(model: torch.nn.Module, examples: Sequence[torch.Tensor]) -> None:
+    """Fails when tracing fixed one of the sizes that vary from call to call."""
+    ids, mask, key = examples[0], examples[1], examples[-1]
+    watched = {"batch": ids.shape[0], "tokens": ids.shape[1], "cache length": key.shape[2]}
+    watched["mask length"] = mask.shape[1]
+    for name, size in watched.items():
+        if isinstance(size, int) or size.node.maybe_as_int() is not None:
+            raise CaptureError(
+                f"{type(model).__name__}: the {name} must be free to vary, and the model's code "
+                f"fixes it at {size}. Such a model cannot run here yet.",
+                code="fixed-size",
+            )
+
+
+@contextmanager
+def _count_modules(model: torch.nn.Module, report: Callable[[float], None]) -> Iterator[None]:
+    """Reports the share of the model's modules that have run."""
+    modules = [module for module in model.modules() if not any(module.children())]
+    done = 0
+
+    def hook(*_: Any) -> None:
+        nonlocal done
+        done += 1
+        report(done / len(modules))
+
+    handles = [module.register_forward_hook(hook) for module in modules]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()

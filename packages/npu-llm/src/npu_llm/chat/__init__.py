@@ -1,0 +1,1 @@
+"""Conversations: from messages to tokens, and from tokens to what the screen shows."""

@@ -1,0 +1,175 @@
+"""The file of a saved session: one safetensors file, whole or not there at all.
+
+Its metadata hold the messages, which model they were held with, and a digest of all of it; its
+tensors are the tokens that the cache had read and, of caches that give them, keys and values. What
+a session does with them is npu_llm.chat.chat_session's work.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from npu_command.whole_files import draft_of
+from npu_llm.errors import SessionError
+
+__all__ = ["ModelIdentity", "SavedSession", "read_session", "write_session"]
+
+_FORMAT = "npu-llm session"
+_VERSION = 1
+_CACHE = "cache."  # prefix of the cache's tensors
+
+
+@dataclass(frozen=True)
+class ModelIdentity:
+    """Which model a session was held with.
+
+    Attributes:
+        name: its name.
+        precision: how its weights are stored and its arithmetic is done.
+        config: digest of its configuration.
+        cache: which caches it can take up. Another one is no other model: building a model with
+            another version may change it. Saved keys and values are of no use then.
+    """
+
+    name: str
+    precision: str
+    config: str
+    cache: str
+
+    @classmethod
+    def of(cls, model: Any) -> ModelIdentity:
+        """That of a loaded model."""
+        config = {
+            key: value
+            for key, value in model.config.to_dict().items()
+            # Where a checkpoint lies and what wrote it does not make it another model.
+            if key not in ("_name_or_path", "transformers_version", "dtype", "torch_dtype")
+        }
+        text = json.dumps(config, sort_keys=True, default=str)
+        return cls(
+            name=model.name,
+            precision=model.precision.name,
+            config=hashlib.sha256(text.encode()).hexdigest()[:16],
+            cache=hashlib.sha256(model.cache_kind.encode()).hexdigest()[:16],
+        )
+
+
+@dataclass(frozen=True)
+class SavedSession:
+    """What is in the file.
+
+    Attributes:
+        messages: the conversation, oldest first; what JSON can hold.
+        model: the model that it was held with.
+        tokens: what the cache had read.
+        cache: keys and values by name; empty for a cache that does not give them.
+    """
+
+    messages: Sequence[Mapping[str, Any]]
+    model: ModelIdentity
+    tokens: Sequence[int]
+    cache: Mapping[str, torch.Tensor] = field(default_factory=dict)
+
+
+def write_session(path: Path, saved: SavedSession) -> None:
+    """Writes the file under another name, and renames it when it is complete.
+
+    Raises:
+        SessionError: [session-unwritable] when the folder is absent, not to be written or full, or
+            a message holds what JSON cannot.
+    """
+    tensors = {"tokens": torch.tensor(list(saved.tokens), dtype=torch.int64)}
+    tensors |= {_CACHE + name: tensor.contiguous().cpu() for name, tensor in saved.cache.items()}
+    try:
+        about = json.dumps(
+            {"messages": [dict(item) for item in saved.messages], "model": asdict(saved.model)}
+        )
+        metadata = {
+            "format": _FORMAT,
+            "version": str(_VERSION),
+            "about": about,
+            "digest": _digest(about, tensors),
+        }
+        with draft_of(path) as draft:
+            save_file(tensors, draft, metadata)
+            with draft.open("rb") as written:
+                os.fsync(written.fileno())
+    except (OSError, SafetensorError, TypeError, ValueError) as failure:
+        raise SessionError(
+            f"{path}: a session must be saved in a folder with room that can be written, and its "
+            f"messages must be what JSON holds; got: {failure}. Save it elsewhere.",
+            code="session-unwritable",
+        ) from failure
+
+
+def read_session(path: Path, model: ModelIdentity) -> SavedSession:
+    """Reads the file of a session that was held with this model.
+
+    Returns:
+        What was saved; without its cache where the model cannot take that up.
+
+    Raises:
+        SessionError: [session-unreadable] when it is absent, damaged, of another kind or of a later
+            version, [session-model] when it was held with another model or precision.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            _check_kind(path, metadata)
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        if _digest(metadata["about"], tensors) != metadata["digest"]:
+            raise ValueError("its digest is another")
+        about = json.loads(metadata["about"])
+        held = ModelIdentity(**about["model"])
+        messages: list[dict[str, Any]] = about["messages"]
+        tokens: list[int] = tensors["tokens"].tolist()
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError) as failure:
+        raise _unreadable(path, f"{type(failure).__name__}: {failure}") from failure
+    for what in ("name", "precision", "config"):
+        if getattr(held, what) != getattr(model, what):
+            raise SessionError(
+                f"{path}: a session must be restored with the model it was held with, "
+                f"{held.name} in {held.precision}; got {model.name} in {model.precision}, which "
+                f"differs by its {what}. Load that model, or begin a new session.",
+                code="session-model",
+            )
+    cache = {
+        name.removeprefix(_CACHE): tensor
+        for name, tensor in tensors.items()
+        if name.startswith(_CACHE) and held.cache == model.cache
+    }
+    return SavedSession(messages=messages, model=held, tokens=tokens, cache=cache)
+
+
+def _check_kind(path: Path, metadata: Mapping[str, str]) -> None:
+    if metadata.get("format") != _FORMAT:
+        raise _unreadable(path, "a file of another kind")
+    if metadata.get("version") != str(_VERSION):
+        raise _unreadable(path, f"format {metadata.get('version')}, where {_VERSION} is known")
+
+
+def _unreadable(path: Path, received: str) -> SessionError:
+    return SessionError(
+        f"{path}: must be a session that npu-llm saved, whole and of a format that this version "
+        f"knows; got {received}. Restore another, or begin a new session.",
+        code="session-unreadable",
+    )
+
+
+def _digest(about: str, tensors: Mapping[str, torch.Tensor]) -> str:
+    """Digest of the metadata and of each tensor's name, dtype, shape and bytes."""
+    digest = hashlib.sha256(about.encode())
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.view(torch.uint8).numpy().data if tensor.numel() else b"")
+    return digest.hexdigest()

@@ -1,0 +1,227 @@
+"""What a model's files say of it before any weight is read: sizes, layers, heads, context.
+
+The facts come from config.json and the headers of the safetensors files, from a GGUF file's header,
+or from what an exported folder records. What they mean for memory is
+npu_llm.checkpoint.requirements's question.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from npu_llm.checkpoint.gguf_check import GgufHeader, read_gguf_header
+from npu_llm.checkpoint.safetensors_check import TensorSpec, read_folder_headers
+from npu_llm.checkpoint.source import ModelSource
+from npu_llm.errors import ModelError
+
+__all__ = ["ModelFacts", "read_config", "read_facts"]
+
+# The first that a config has counts.
+_CONTEXT = ("max_position_embeddings", "max_seq_len", "n_positions", "seq_length", "n_ctx")
+_LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
+_HIDDEN = ("hidden_size", "n_embd", "d_model")
+_HEADS = ("num_attention_heads", "n_head", "num_heads", "n_heads")
+_MAPPED = {"F32", "BF16", "F16"}
+# Files that hold weights of some program, and that transformers does not look for.
+_OTHER_WEIGHTS = {".bin", ".ckpt", ".h5", ".msgpack", ".onnx", ".pkl", ".pt", ".pth"}
+_FLOAT_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """A model in numbers.
+
+    Attributes:
+        architecture: transformers' name of its kind, such as "llama".
+        parameters: numbers among its weights, one that two layers share counted once.
+        matrix_parameters: those of them in weights that a precision of few bits compresses.
+        table_parameters: those in the embedding, where no matrix product reads it.
+        layers: layers that keep keys and values.
+        hidden_size: width of the stream between layers.
+        heads: query heads of a layer.
+        kv_heads: heads of keys and values.
+        head_dim: width of a head.
+        vocabulary: token ids are below this.
+        context_length: tokens that it was made for; None where it sets no bound.
+        stored_bytes: bytes of the weights on disk.
+        is_tied: whether the embedding is the head as well.
+        is_mapped: whether the weights can stay in their files until each is needed.
+    """
+
+    architecture: str
+    parameters: int
+    matrix_parameters: int
+    table_parameters: int
+    layers: int
+    hidden_size: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocabulary: int
+    context_length: int | None
+    stored_bytes: int
+    is_tied: bool
+    is_mapped: bool
+
+    def as_dict(self) -> dict[str, Any]:
+        """The attributes by name, as JSON has them."""
+        return asdict(self)
+
+
+def read_facts(source: ModelSource) -> ModelFacts:
+    """Reads a model's facts from headers alone.
+
+    Args:
+        source: a checkpoint folder or a GGUF file.
+
+    Raises:
+        ModelError: [config-unreadable] for a config.json that is none, [weights-missing] for a
+            folder without weights that transformers loads, and whatever the checks of
+            the weights' headers raise, see npu_llm.checkpoint.safetensors_check and
+            npu_llm.checkpoint.gguf_check.
+    """
+    if source.gguf_file is not None:
+        return _from_gguf(read_gguf_header(source.path), source.path)
+    config = read_config(source.folder)
+    tensors = read_folder_headers(source.folder)
+    loaded = ("*.safetensors", "pytorch_model*.bin")
+    if not tensors and not any(any(source.folder.glob(names)) for names in loaded):
+        raise _without_weights(source.folder)
+    return _from_config(config, tensors.values(), source.folder)
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """Reads config.json.
+
+    Raises:
+        ModelError: [config-unreadable] when it is no JSON object that names a model_type.
+    """
+    path = folder / "config.json"
+    try:
+        config = json.loads(path.read_text())
+    except (OSError, ValueError) as failure:
+        raise _unreadable(path, str(failure)) from failure
+    if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
+        raise _unreadable(path, "it names no model_type")
+    return config
+
+
+def _without_weights(folder: Path) -> ModelError:
+    other = sorted(file.name for file in folder.iterdir() if file.suffix in _OTHER_WEIGHTS)
+    return ModelError(
+        f"{folder}: a model's weights must be model.safetensors, or an index and the files that it "
+        f"names; got {', '.join(other[:3]) or 'none'}. Get them in that format, or write them in "
+        "it with save_pretrained.",
+        code="weights-missing",
+    )
+
+
+def _unreadable(path: Path, reason: str) -> ModelError:
+    return ModelError(
+        f"{path}: must be the JSON configuration of a transformers model; got: {reason}. "
+        "Get the file again.",
+        code="config-unreadable",
+    )
+
+
+def _from_config(
+    config: Mapping[str, Any], tensors: Iterable[TensorSpec], folder: Path
+) -> ModelFacts:
+    text = config.get("text_config")
+    inner = {**config, **text} if isinstance(text, dict) else dict(config)
+    layers, hidden = _number(inner, _LAYERS), _number(inner, _HIDDEN)
+    heads = _number(inner, _HEADS) or 1
+    listed = list(tensors)
+    if listed:
+        stored = sum(tensor.size_bytes for tensor in listed)
+    else:  # torch's own files say nothing before they are unpickled
+        stored = sum(file.stat().st_size for file in folder.glob("*.bin"))
+    has_head = any("lm_head" in tensor.name or "embed_out" in tensor.name for tensor in listed)
+    is_tied = not has_head if listed else bool(inner.get("tie_word_embeddings"))
+    parameters = sum(tensor.elements for tensor in listed)
+    if not listed:
+        parameters = stored // _FLOAT_BYTES.get(str(inner.get("torch_dtype")), 4)
+    tables = sum(tensor.elements for tensor in listed if _is_table(tensor.name))
+    matrices = sum(tensor.elements for tensor in listed if len(tensor.shape) > 1)
+    kinds = {tensor.dtype for tensor in listed}
+    return ModelFacts(
+        architecture=str(config["model_type"]),
+        parameters=parameters,
+        matrix_parameters=matrices - (0 if is_tied else tables) if listed else parameters,
+        table_parameters=0 if is_tied else tables,
+        layers=layers,
+        hidden_size=hidden,
+        heads=heads,
+        kv_heads=_kv_heads(inner, heads),
+        head_dim=_number(inner, ("head_dim",)) or hidden // heads,
+        vocabulary=_number(inner, ("vocab_size",)),
+        context_length=_number(inner, _CONTEXT) or None,
+        stored_bytes=stored,
+        is_tied=is_tied,
+        is_mapped=len(kinds) == 1 and kinds <= _MAPPED and "quantization_config" not in config,
+    )
+
+
+def _from_gguf(header: GgufHeader, path: Path) -> ModelFacts:
+    kind = header.architecture
+
+    def number(name: str) -> int:
+        value = header.metadata.get(f"{kind}.{name}", 0)
+        return value if isinstance(value, int) else 0
+
+    hidden, heads = number("embedding_length"), number("attention.head_count") or 1
+    is_tied = "output.weight" not in header.shapes
+    table = header.shapes.get("token_embd.weight", ())
+    tables = 0 if is_tied else _product(table)
+    matrices = sum(_product(shape) for shape in header.shapes.values() if len(shape) > 1)
+    return ModelFacts(
+        architecture=kind,
+        parameters=sum(_product(shape) for shape in header.shapes.values()),
+        matrix_parameters=matrices - tables,
+        table_parameters=tables,
+        layers=number("block_count"),
+        hidden_size=hidden,
+        heads=heads,
+        kv_heads=number("attention.head_count_kv") or heads,
+        head_dim=number("attention.key_length") or hidden // heads,
+        vocabulary=table[-1] if table else 0,
+        context_length=number("context_length") or None,
+        stored_bytes=path.stat().st_size,
+        is_tied=is_tied,
+        is_mapped=False,
+    )
+
+
+def _kv_heads(config: Mapping[str, Any], heads: int) -> int:
+    # Falcon says it in a word.
+    if config.get("multi_query") and not config.get("new_decoder_architecture"):
+        return 1
+    return _number(config, ("num_key_value_heads", "num_kv_heads")) or heads
+
+
+def _number(config: Mapping[str, Any], names: Iterable[str]) -> int:
+    for name in names:
+        value = config.get(name)
+        if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+            return value
+    return 0
+
+
+def _is_table(name: str) -> bool:
+    parts = name.split(".")
+    return len(parts) > 1 and parts[-1] == "weight" and parts[-2] in _TABLES
+
+
+# What architectures call the embedding of tokens.
+_TABLES = ("embed_tokens", "wte", "embed_in", "word_embeddings", "tok_embeddings")
+
+
+def _product(shape: Iterable[int]) -> int:
+    result = 1
+    for size in shape:
+        result *= size
+    return result

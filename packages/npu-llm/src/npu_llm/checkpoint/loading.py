@@ -1,0 +1,237 @@
+"""Loads a model and its tokenizer with transformers, from a checkpoint folder or a GGUF file.
+
+Finding the files is npu_llm.checkpoint.source's work, capturing the model npu_llm.capture.step's.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import pickle
+import struct
+import threading
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import metadata
+from typing import Any
+
+import gguf
+import torch
+from safetensors import SafetensorError
+from transformers import AutoModelForCausalLM, AutoTokenizer, modeling_gguf_pytorch_utils
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+from npu_llm.checkpoint.facts import read_config
+from npu_llm.checkpoint.safetensors_check import read_folder_headers
+from npu_llm.checkpoint.source import ModelSource
+from npu_llm.checkpoint.streamed import StreamedWeights
+from npu_llm.errors import ModelError
+from npu_llm.older_transformers import show_tokenizer_failure
+
+try:
+    from transformers.initialization import no_init_weights
+except ImportError:  # before transformers 5
+    from transformers.modeling_utils import no_init_weights
+
+__all__ = ["load_model", "load_tokenizer", "read_gguf_once"]
+
+_gguf_lock = threading.RLock()
+
+# The format's names of dtypes in which a checkpoint's weights can stay until they are needed.
+_STORED = {"BF16": torch.bfloat16, "F16": torch.float16}
+
+# What transformers and its readers raise for files that they cannot make sense of.
+_READ_FAILURES = (
+    OSError, ValueError, KeyError, RuntimeError, TypeError, EOFError, struct.error,
+    pickle.UnpicklingError, SafetensorError, zipfile.BadZipFile,
+)  # fmt: skip
+
+
+def load_model(
+    source: ModelSource,
+    *,
+    trust_remote_code: bool = False,
+    on_progress: Callable[[float], None] = lambda share: None,
+) -> tuple[Any, StreamedWeights]:
+    """Loads a causal language model on the CPU, with float32 parameters.
+
+    The weights of a checkpoint in one 16-bit dtype stay in its files, mapped; those of a float32
+    one are the model's parameters as they are mapped. A GGUF file is unpacked into memory.
+
+    Args:
+        source: where it is.
+        trust_remote_code: whether model code inside the checkpoint may run.
+        on_progress: called with the share of the weights that is loaded.
+
+    Returns:
+        A transformers model in eval mode, and what its parameters hold.
+
+    Raises:
+        ModelError: [model-unreadable] when transformers cannot load it, [weights-missing] when the
+            files lack some of its weights, [weights-shape] when they have some of another shape,
+            [unknown-architecture] for one that it does not have.
+    """
+    dtype = _stored_dtype(source)
+    arguments: dict[str, Any] = {"dtype": dtype, "trust_remote_code": trust_remote_code}
+    if source.gguf_file is not None:
+        arguments["gguf_file"] = source.gguf_file
+    else:
+        _check_architecture(read_config(source.folder), source)
+    try:
+        with _gguf_progress(on_progress):
+            model, info = AutoModelForCausalLM.from_pretrained(
+                str(source.folder),
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,  # they are named below
+                **arguments,
+            )
+    except _READ_FAILURES as failure:
+        raise _unreadable(source, "the model", failure) from failure
+    if unfit := sorted(info["mismatched_keys"]):
+        name, given, wanted = unfit[0]
+        raise ModelError(
+            f"{source.path}: the weights' shapes must be those that config.json asks for; "
+            f"{len(unfit)} are not, such as {name}: got {list(given)} instead of {list(wanted)}. "
+            "Get weights and config.json of one model.",
+            code="weights-shape",
+        )
+    if missing := sorted(info["missing_keys"]):
+        # transformers would go on with random numbers in their place.
+        raise ModelError(
+            f"{source.path}: the model's weights must all be there; {len(missing)} are missing, "
+            f"such as {missing[0]}. Get the whole checkpoint.",
+            code="weights-missing",
+        )
+    # A dequantized model is a plain one: without this transformers refuses to save its config.
+    if hasattr(model.config, "quantization_config"):
+        del model.config.quantization_config
+    weights = StreamedWeights()
+    if dtype is not torch.float32:
+        model = _in_float32(model, weights, trust_remote_code)
+    experts = getattr(model, "set_experts_implementation", None)
+    if experts is not None and _has_experts(model.config):
+        experts("batched_mm")  # the default one wants bfloat16 and sizes that depend on the data
+    return model.eval(), weights
+
+
+def _stored_dtype(source: ModelSource) -> torch.dtype:
+    """The dtype in which a checkpoint can be mapped; float32 where it must be converted."""
+    if source.gguf_file is not None or "quantization_config" in read_config(source.folder):
+        return torch.float32
+    kinds = {tensor.dtype for tensor in read_folder_headers(source.folder).values()}
+    return _STORED.get(kinds.pop(), torch.float32) if len(kinds) == 1 else torch.float32
+
+
+def _in_float32(model: Any, weights: StreamedWeights, trust_remote_code: bool) -> Any:
+    """The same model with float32 parameters that stand for the given one's.
+
+    It is made anew: what a model computes once from its config, such as the frequencies of rotary
+    positions, would else be of the lower precision.
+    """
+    config = model.config
+    config.dtype = torch.float32
+    with no_init_weights():
+        made = AutoModelForCausalLM.from_config(
+            config, dtype=torch.float32, trust_remote_code=trust_remote_code
+        )
+    made.generation_config = model.generation_config
+    stored = dict(model.named_parameters(remove_duplicate=False))
+    weights.stand_in(made, stored)
+    kept = model.state_dict()
+    for name, buffer in made.named_buffers():
+        if name in kept:
+            buffer.copy_(kept[name])
+    return made
+
+
+def _check_architecture(config: dict[str, Any], source: ModelSource) -> None:
+    """Refuses a kind of model that transformers does not have as a causal language model."""
+    kind = config["model_type"]
+    if kind in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES or "auto_map" in config:
+        return
+    near = difflib.get_close_matches(kind, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, n=3)
+    known = kind in CONFIG_MAPPING_NAMES
+    raise ModelError(
+        f"{source.path}: its architecture must be a language model that transformers "
+        f"{metadata.version('transformers')} has; got {kind!r}"
+        f"{', which it has as another kind of model' if known else ''}. "
+        f"{'Spelt alike: ' + ', '.join(near) + '. ' if near else ''}"
+        "Check model_type in config.json, or install a transformers that has it.",
+        code="unknown-architecture",
+    )
+
+
+def load_tokenizer(source: ModelSource, *, trust_remote_code: bool = False) -> Any | None:
+    """Loads the tokenizer that lies with a model; None when there is none.
+
+    Raises:
+        ModelError: [model-unreadable] when there is one and it cannot be loaded.
+    """
+    if not source.has_tokenizer:
+        return None
+    arguments: dict[str, Any] = {"trust_remote_code": trust_remote_code}
+    if source.gguf_file is not None:
+        arguments["gguf_file"] = source.gguf_file
+    try:
+        with show_tokenizer_failure():
+            return AutoTokenizer.from_pretrained(str(source.folder), **arguments)
+    except _READ_FAILURES as failure:
+        raise _unreadable(source, "the tokenizer", failure) from failure
+
+
+def _has_experts(config: Any) -> bool:
+    names = ("num_experts", "num_local_experts", "n_routed_experts")
+    return any(getattr(config, name, None) for name in names)
+
+
+def _unreadable(source: ModelSource, what: str, failure: Exception) -> ModelError:
+    lines = str(failure).strip().splitlines()
+    reason = lines[0] if lines else type(failure).__name__
+    return ModelError(
+        f"{source.path}: {what} cannot be loaded: {reason} Check the files, and that transformers "
+        "knows the architecture.",
+        code="model-unreadable",
+    )
+
+
+@contextmanager
+def read_gguf_once() -> Iterator[None]:
+    """Has transformers parse a GGUF file once while it loads config, weights and tokenizer.
+
+    It reads the file anew for each, and builds the table of tensor names anew for each module: of
+    the 14 s for SmolLM2-135M, 7 s (transformers 5.23, 2026-11-20). Inside, gguf's reader and table
+    give the same object for the same arguments.
+    """
+    names = ("GGUFReader", "get_tensor_name_map")
+    with _gguf_lock:
+        originals = {name: getattr(gguf, name) for name in names}
+        try:
+            for name, original in originals.items():
+                setattr(gguf, name, functools.cache(original))
+            yield
+        finally:
+            for name, original in originals.items():
+                setattr(gguf, name, original)
+
+
+@contextmanager
+def _gguf_progress(report: Callable[[float], None]) -> Iterator[None]:
+    """Passes on the progress that transformers would draw while it dequantizes."""
+    drawn = getattr(modeling_gguf_pytorch_utils, "tqdm", None)
+    if drawn is None:
+        yield
+        return
+
+    def counted(items: Any, **_: Any) -> Iterator[Any]:
+        total = len(items)
+        for index, item in enumerate(items):
+            report(index / total)
+            yield item
+
+    modeling_gguf_pytorch_utils.tqdm = counted
+    try:
+        yield
+    finally:
+        modeling_gguf_pytorch_utils.tqdm = drawn

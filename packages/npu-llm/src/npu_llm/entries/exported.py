@@ -1,0 +1,265 @@
+"""Models in folders of a user's own: written whole by `export`, started as they are.
+
+Such a folder is an entry of the compile cache (npu_llm.entries.entry) under a name that a user
+chose, with
+the compiled form for the machine that wrote it. Nothing in it changes later: where its compiled
+form does not serve, another is kept in the compile cache. How entries are built is
+npu_llm.entries.build's work.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import npu_runtime
+from npu_llm.capture.compression import Compression
+from npu_llm.checkpoint.facts import ModelFacts, read_facts
+from npu_llm.checkpoint.requirements import check_disk, check_memory
+from npu_llm.checkpoint.source import find_source
+from npu_llm.config import read_settings
+from npu_llm.entries.build import (
+    LoadReport,
+    Prepared,
+    check_context,
+    check_kv_cache,
+    fill_entry,
+    load_pipeline,
+    surroundings,
+)
+from npu_llm.entries.entry import (
+    MANIFEST,
+    CompileCache,
+    CompiledForm,
+    Entry,
+    draft,
+    make_key,
+    read_entry,
+)
+from npu_llm.errors import ModelError, OptionError
+from npu_llm.precision import KvCache, Precision, compile_options, parse_precision
+from npu_llm.progress import Progress, ProgressListener
+from npu_llm.steps.pipelines import PipelineName, choose_pipeline
+from npu_llm.verification.verifier import Verify, parse_verify
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["export", "is_exported", "open_exported", "prepare_exported"]
+
+# What the manifest of an exported folder says at least.
+_ABOUT = {"name", "precision", "context_length", "has_tokenizer", "facts", "made_with"}
+
+
+def export(
+    name_or_path: str | Path,
+    output: str | os.PathLike[str],
+    *,
+    dtype: str | torch.dtype | None = None,
+    group_size: int = 64,
+    symmetric: bool = False,
+    data: str | os.PathLike[str] | None = None,
+    pipeline: str | None = None,
+    verify: str = "first",
+    gguf_file: str | None = None,
+    trust_remote_code: bool = False,
+    on_progress: ProgressListener | None = None,
+) -> Path:
+    """Writes a model that starts without transformers' model code, and here without compiling.
+
+    The folder holds the program with its weights in the wished precision, its compiled form for
+    this device, tokenizer, config, generation config, and a manifest of all that. It appears whole
+    or not at all.
+
+    Args:
+        name_or_path: a checkpoint folder, a GGUF file, or a name on the hub.
+        output: the folder to write; it must not exist, or be empty.
+        dtype: as in NPUModelForCausalLM.from_pretrained.
+        group_size: weights of a row that share a scale, 32, 64 or 128; for int4.
+        symmetric: without zero points; for int8 and int4.
+        data: a text file by which int4 weights are rounded (GPTQ); None for the nearest values.
+        pipeline: "dynamic" or "static"; by default what suits this device.
+        verify: "off" to leave out the comparison of the program with torch; what torch computes for
+            a few tokens is in the folder all the same, for machines that compile it again.
+        gguf_file: which GGUF file of a folder.
+        trust_remote_code: whether model code inside the checkpoint may run.
+        on_progress: called with a stage and the share of it that is done.
+
+    Returns:
+        The folder.
+
+    Raises:
+        OptionError: [unknown-dtype], [unknown-pipeline], [unknown-verify], [group-size],
+            [quantize-text], or [output-exists] for a folder that holds something.
+        WrongResultError: [wrong-result] when the program computes something else than torch.
+        ModelError, CaptureError, CacheError, MemoryNeedError: as from_pretrained does.
+    """
+    precision = parse_precision(dtype)
+    chosen = choose_pipeline(pipeline, npu_runtime.device_info().device)
+    when = parse_verify(verify)
+    text = None if data is None else Path(data)
+    compression = Compression(group_size=group_size, symmetric=symmetric, text=text)
+    target = Path(output).expanduser().absolute()
+    _check_target(target)
+    progress = Progress(on_progress)
+    with progress.stage("check"):
+        source = find_source(name_or_path, gguf_file=gguf_file)
+        facts = read_facts(source)
+        check_memory(source.name, facts, precision, max_context=None, is_built=False)
+        check_disk(source.name, facts, precision, target)
+    with draft(target) as folder:
+        fill_entry(
+            folder, source, precision, progress, pipeline=chosen, facts=facts,
+            compression=compression, trust_remote_code=trust_remote_code,
+        )  # fmt: skip
+        about = json.loads((folder / "about.json").read_text())
+        about |= {"made_with": _made_with(Entry(folder, about))}
+        (folder / "about.json").write_text(json.dumps(about))
+        with progress.stage("compile"):
+            load_pipeline(Entry(folder, about), CompiledForm(folder), verify=when)
+    return target
+
+
+def is_exported(path: Path) -> bool:
+    """Whether a path is a folder that export wrote."""
+    return (path / MANIFEST).is_file()
+
+
+def open_exported(folder: Path) -> Entry:
+    """Reads an exported folder and checks that it is whole.
+
+    Raises:
+        ModelError: [exported-damaged] when it is not what export wrote.
+    """
+    try:
+        entry = read_entry(folder.absolute())
+        missing = sorted(_ABOUT - set(entry.about))
+        if missing:
+            raise ValueError(f"{MANIFEST} does not say {missing[0]}")
+    except ValueError as problem:
+        raise ModelError(
+            f"{folder}: must be as npu_llm.export wrote it; got: {problem}. Copy it again, or "
+            "export the model again.",
+            code="exported-damaged",
+        ) from problem
+    return entry
+
+
+def prepare_exported(
+    folder: Path,
+    *,
+    precision: Precision | None = None,
+    pipeline: PipelineName | None = None,
+    max_context: int | None = None,
+    kv_cache: KvCache | None = None,
+    verify: Verify = "first",
+    cache_dir: Path | None = None,
+    on_progress: ProgressListener | None = None,
+) -> Prepared:
+    """Makes an exported model ready to run.
+
+    Args:
+        folder: what export wrote.
+        precision: what a user asked for; None for that of the folder.
+        pipeline: what a user asked for; None for that of the folder.
+        max_context: tokens that prompt and answer may have.
+        kv_cache: what keys and values are kept as; None for what the arithmetic is done in.
+        verify: when programs are compared with torch; see npu_llm.verification.verifier.
+        cache_dir: where another compiled form is kept, should the folder's not serve.
+        on_progress: see npu_llm.progress.
+
+    Raises:
+        ModelError: [exported-damaged], see open_exported.
+        OptionError: [exported-dtype] when the precision is not that of the folder, [max-context],
+            [static-kv-cache].
+        MemoryNeedError: [memory-need] when it does not fit.
+        WrongResultError: [wrong-result] when a program computes something else than torch.
+    """
+    progress = Progress(on_progress)
+    with progress.stage("check"):
+        entry = open_exported(folder)
+        if precision not in (None, entry.precision):
+            raise OptionError(
+                f"dtype: must be that of the exported folder, {entry.precision.name}; got "
+                f"{precision.name}. Leave it away, or export the model in that precision.",
+                code="exported-dtype",
+            )
+        if pipeline not in (None, entry.pipeline):
+            raise OptionError(
+                f"pipeline: must be that of the exported folder, {entry.pipeline}; got {pipeline}. "
+                "Leave it away, or export the model for that pipeline.",
+                code="exported-pipeline",
+            )
+        check_context(entry.name, max_context, entry.model_context)
+        check_kv_cache(kv_cache, entry.pipeline)
+        facts = ModelFacts(**entry.about["facts"])
+        check_memory(
+            entry.name, facts, entry.precision,
+            max_context=max_context, kv_cache=kv_cache, is_built=True,
+        )  # fmt: skip
+        entry = replace(entry, max_context=max_context, kv_cache=kv_cache)
+        reason = _why_not_its_form(entry)
+    form = entry.compiled
+    if reason is not None:
+        cache = CompileCache(cache_dir or read_settings().cache_dir)
+        form = cache.compiled_form(_form_key(entry))
+    with progress.stage("compile"):
+        loaded = load_pipeline(entry, form, verify=verify)
+    program = loaded.program
+    report = LoadReport(
+        from_cache=program.loaded_from_cache,
+        entry_from_cache=True,
+        build_time_s=0.0,
+        compile_time_s=program.compile_time_s,
+        device=program.device,
+        verification=loaded.verdict,
+        compiled_because=reason,
+    )
+    return Prepared(entry, loaded, report)
+
+
+def _made_with(entry: Entry) -> dict[str, Any]:
+    """What the compiled form of an entry depends on, here."""
+    return {**surroundings(), "options": compile_options(entry.precision, entry.kv_cache)}
+
+
+def _why_not_its_form(entry: Entry) -> str | None:
+    """Says why an exported folder's compiled form cannot serve here; None when it can."""
+    then, now = entry.about.get("made_with", {}), _made_with(entry)
+    names = {"device": "device and driver", "options": "options of the device"}
+    for key, name in names.items():
+        if then.get(key) != now[key]:
+            return f"{name}: exported with {_plain(then.get(key))}, here {_plain(now[key])}"
+    was, version = then["versions"].get("openvino"), now["versions"]["openvino"]
+    if was != version:
+        return f"exported with OpenVINO {was}, here {version}"
+    if entry.static_layout is None and not entry.compiled.is_sound():
+        return "its compiled form is damaged or missing"
+    return None
+
+
+def _form_key(entry: Entry) -> str:
+    files = json.loads((entry.folder / MANIFEST).read_text())["files"]
+    digests = {name: record["sha256"] for name, record in files.items()}
+    return make_key(f"{entry.name}-compiled", {"files": digests, "with": _made_with(entry)})
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key}={item}" for key, item in sorted(value.items()))
+    return " ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _check_target(target: Path) -> None:
+    if target.is_dir() and not any(target.iterdir()):
+        target.rmdir()
+    elif target.exists():
+        raise OptionError(
+            f"{target}: the folder to export to must not exist or be empty; got one that holds "
+            "something. Remove it, or name another.",
+            code="output-exists",
+        )

@@ -1,0 +1,189 @@
+"""Lowers a model's captured step to a model on disk, in the wished precision.
+
+For the dynamic pipeline the cache becomes the model's state, for the static one it stays an input
+whose sizes each program fixes (npu_llm.capture.static_step). Capturing is npu_llm.capture.step's
+work; the table of converters, compression and the change into state are npu_compiler's.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import fx
+
+from npu_compiler.lowering import lower, node_origins
+from npu_compiler.stateful import StateVariable, make_stateful
+from npu_llm.capture.compression import Compression, compress, compress_by_text
+from npu_llm.capture.functional import make_functional
+from npu_llm.capture.relocation import relocate
+from npu_llm.capture.static_step import make_static
+from npu_llm.capture.step import CapturedStep, capture_step
+from npu_llm.checkpoint.streamed import StreamedWeights
+from npu_llm.entries.entry import ORIGINS, REFERENCE
+from npu_llm.errors import CaptureError
+from npu_llm.precision import Precision, cache_dtype, rounding_of
+from npu_llm.progress import Progress
+from npu_llm.steps.pipelines import PipelineName
+from npu_llm.steps.slots import Relocation
+from npu_llm.verification.eager_weights import CompressedWeights, Rounding
+from npu_llm.verification.torch_reference import compute_reference
+
+__all__ = ["save_step"]
+
+# What stands for "not seen": the lowest float16. float32's own minimum becomes -inf in half
+# precision, and a row of -inf becomes NaN.
+_MASKED = -65504.0
+_aten = torch.ops.aten
+
+
+def save_step(
+    model: Any,
+    path: Path,
+    *,
+    precision: Precision,
+    pipeline: PipelineName,
+    progress: Progress,
+    weights: StreamedWeights,
+    compression: Compression,
+    context: int | None,
+    tokenizer: Any | None = None,
+) -> dict[str, Any]:
+    """Captures a model's step and saves it as IR: `path` and the weights beside it.
+
+    Args:
+        model: a decoder-only transformers model in float32, on cpu.
+        path: the .xml file to write; where its calls come from and what torch computes for a few
+            tokens go into files beside it.
+        precision: how to store the weights.
+        pipeline: which one the model is for.
+        progress: where to report.
+        weights: what the model's parameters hold.
+        compression: how weights of few bits are made.
+        context: tokens that the model was made for; None where nothing sets a bound.
+        tokenizer: the model's, where weights are rounded by a text.
+
+    Returns:
+        What is known of the step: layers, the conditions of the trace, how its slots are told apart
+        (see npu_llm.steps.slots.Relocation), and for the static pipeline how its cache lies in
+        memory.
+
+    Raises:
+        CaptureError: when the model cannot be captured.
+        OptionError: [quantize-text], see npu_llm.capture.compression.
+        npu_compiler.errors.LoweringError: when one of its calls has no converter.
+    """
+    with progress.stage("capture"):
+        captured = capture_step(model, on_progress=progress.advance)
+        make_functional(captured.graph_module)  # first: relocating puts inputs where ranges were
+        captured, relocation = relocate(
+            captured, windowed=_is_windowed(model.config), weights=weights
+        )
+    about = {
+        "layers": len(captured.layers),
+        "limits": list(captured.limits),
+        "relocation": relocation,
+    }
+    with progress.stage("lower"):
+        _share_masks(captured.graph_module)
+        if pipeline == "static":
+            _check_relocation(model, relocation)
+            about["static"] = make_static(captured, _static_dtype(precision, compression)).as_dict()
+        lowered = lower(captured.graph_module, name=type(model).__name__).model
+        _name_ports(lowered, captured)
+    integers = CompressedWeights(lowered) if precision.weights in ("int8", "int4") else None
+    if precision.weights == "int4" and compression.text is not None:
+        with progress.stage("compress"):
+            weights.fill()
+            lowered = compress_by_text(lowered, captured, compression, tokenizer)
+    if pipeline == "dynamic":
+        lowered = make_stateful(lowered, _variables(captured))
+    if precision.weights in ("int8", "int4"):
+        with progress.stage("compress"):
+            compress(lowered, precision, compression, weights)
+    with progress.stage("reference"):
+        if integers is not None:
+            integers.find(lowered)
+        rounding = Rounding(rounding_of(precision), precision.activation_group)
+        compute_reference(
+            model, weights, compressed=integers, rounding=rounding, context=context
+        ).write(path.with_name(REFERENCE))
+    origins = node_origins(captured.graph_module.graph)
+    path.with_name(ORIGINS).write_text(json.dumps(origins))
+    with progress.stage("save"):
+        weights.write(lowered, path, half=_fits_half(model, weights, precision))
+    return about
+
+
+def _static_dtype(precision: Precision, compression: Compression) -> torch.dtype:
+    """What the static pipeline's caches are stored as."""
+    if compression.text is not None:
+        return torch.float32  # rounding by a text runs the step on arrays of numpy's types
+    return cache_dtype(precision)
+
+
+def _check_relocation(model: Any, relocation: Relocation) -> None:
+    if relocation is None:
+        raise CaptureError(
+            f"{type(model).__name__}: the static pipeline needs a model that is told where its "
+            "tokens lie; got one that counts them itself. Run it in the dynamic pipeline.",
+            code="static-positions",
+        )
+
+
+def _is_windowed(config: Any) -> bool:
+    """Whether a layer may see less than all that lies before it."""
+    text_config = config.get_text_config()
+    names = ("sliding_window", "attention_chunk_size", "local_attention")
+    return any(getattr(text_config, name, None) for name in names)
+
+
+def _fits_half(model: Any, weights: StreamedWeights, precision: Precision) -> bool:
+    """Whether the weights may be stored as float16, which has three bits more than bfloat16."""
+    if precision.weights not in ("bfloat16", "float16"):
+        return False
+    values = itertools.chain(weights.values(), model.parameters())
+    return all(float(value.detach().abs().max()) <= -_MASKED for value in values)
+
+
+def _variables(captured: CapturedStep) -> list[StateVariable]:
+    first = len(captured.inputs)
+    return [
+        StateVariable(name, first + index, 1 + index)
+        for index, name in enumerate(captured.cache_names)
+    ]
+
+
+def _name_ports(model: Any, captured: CapturedStep) -> None:
+    names = [*captured.inputs, *captured.cache_names]
+    for parameter, name in zip(model.get_parameters(), names, strict=True):
+        parameter.set_friendly_name(name)
+        parameter.get_output_tensor(0).set_names({name})
+    model.get_results()[0].get_output_tensor(0).set_names({"logits"})
+
+
+def _share_masks(graph_module: fx.GraphModule) -> None:
+    """Turns each boolean mask into an additive one, once for all layers that read it.
+
+    Attention gives 0 for a query that may see nothing, which lowering honours in each layer. Here
+    such queries are padding, whose results nobody reads.
+    """
+    graph = graph_module.graph
+    additive: dict[fx.Node, fx.Node] = {}
+    for node in list(graph.nodes):
+        if node.target is not _aten.scaled_dot_product_attention.default:
+            continue
+        mask = node.args[3] if len(node.args) > 3 else node.kwargs.get("attn_mask")
+        if not isinstance(mask, fx.Node) or mask.meta["val"].dtype is not torch.bool:
+            continue
+        if mask not in additive:
+            with graph.inserting_after(mask):
+                chosen = graph.call_function(_aten.where.Scalar, (mask, 0.0, _MASKED))
+            with mask.meta["val"].fake_mode:
+                chosen.meta["val"] = torch.where(mask.meta["val"], 0.0, _MASKED)
+            additive[mask] = chosen
+        node.replace_input_with(mask, additive[mask])
+    graph_module.recompile()

@@ -1,0 +1,94 @@
+"""Loads the programs of an entry so that nobody gets a result of them that torch does not give.
+
+Judging one program is npu_llm.verification.verifier's work, running its steps
+npu_llm.entries.step_check's.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from npu_compiler.verification.comparison import ROUNDING
+from npu_compiler.verification.verdict import Verdict
+from npu_llm.entries.entry import VARIANTS, Entry
+from npu_llm.precision import rounding_of
+from npu_llm.steps.static_layout import LONGEST, StaticLayout, StaticSizes, StepSizes
+from npu_llm.steps.static_programs import VerifyVariant
+from npu_llm.verification.verifier import Load, Verifier, Verify, read_kept
+from npu_runtime import Program
+
+if TYPE_CHECKING:
+    from npu_llm.verification.finding import Finding
+    from npu_llm.verification.torch_reference import TorchReference
+
+__all__ = ["read_verdict", "verify_step", "verify_variant"]
+
+# Activations in 8 bits are most of what such a program rounds, in whatever it computes besides.
+_MOST_BESIDE_INTEGERS = 2.0
+
+
+def verify_step(entry: Entry, load: Load, folder: Path, when: Verify) -> tuple[Program, Verdict]:
+    """Loads the program of an entry's dynamic pipeline; see Verifier.load."""
+
+    def check(program: Program, reference: TorchReference) -> Finding | None:
+        from npu_llm.entries.step_check import check_dynamic
+        from npu_llm.steps.session_cache import SessionCache
+
+        return check_dynamic(
+            lambda: SessionCache(program.session(), relocation=entry.relocation),
+            _as_here(entry, reference),
+            has_positions=any(port.name == "position_ids" for port in program.inputs),
+        )
+
+    return Verifier(entry.name, entry.reference_path, when).load(load, check, folder)
+
+
+def verify_variant(entry: Entry, layout: StaticLayout, when: Verify) -> VerifyVariant:
+    """Returns what loads the programs of an entry's static pipeline; see Verifier.load."""
+    verifier = Verifier(entry.name, entry.reference_path, when)
+
+    def verified(sizes: StepSizes, load: Load, folder: Path) -> tuple[Program, Verdict]:
+        def check(program: Program, reference: TorchReference) -> Finding | None:
+            from npu_llm.entries.step_check import check_static
+
+            return check_static(
+                program,
+                layout,
+                sizes,
+                _as_here(entry, reference),
+                relocation=entry.relocation,
+            )
+
+        return verifier.load(load, check, folder)
+
+    return verified
+
+
+def read_verdict(entry: Entry) -> Verdict:
+    """Returns what is kept of an entry's program: of that of one token, in the static pipeline."""
+    folder = entry.compiled.folder
+    layout = entry.static_layout
+    if layout is not None:
+        first = StaticSizes(entry.context_length or LONGEST).capacities[0]
+        folder = folder / VARIANTS / str(StepSizes(1, first, 1))
+    return read_kept(folder) or Verdict("unchecked", "it was written without that")
+
+
+def _as_here(entry: Entry, reference: TorchReference) -> TorchReference:
+    """The reference with the roundings of the device that serves, and of the entry's cache."""
+    wanted = rounding_of(entry.precision)
+    if entry.kv_cache is not None:
+        wanted = torch.bfloat16  # 8 bits of a token's largest value round about as these do
+    factor = ROUNDING[_name(wanted)] / ROUNDING[reference.precision]
+    if entry.precision.activation_group:
+        factor = min(factor, _MOST_BESIDE_INTEGERS)
+    if factor <= 1:
+        return reference
+    return reference.with_more_rounding(factor, _name(wanted))
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -1,0 +1,200 @@
+"""The loop that turns steps into tokens, for greedy search and sampling.
+
+transformers' own loop prepares each step anew from all that generate allows, which costs a small
+model as much as its step. This one does what that does for the common case: it runs the step on
+buffers that grow by a token, asks transformers' logits processors and stopping criteria where there
+are any, and stops by itself at a length and at end tokens. Whatever else is asked of generate
+goes the long way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from transformers import GenerationConfig
+from transformers.generation import GenerateDecoderOnlyOutput, StoppingCriteria
+from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria
+
+from npu_llm.steps.step_cache import StepCache
+from npu_runtime import observe
+
+__all__ = ["can_decode", "decode", "tokens"]
+
+_KNOWN = {
+    "attention_mask",
+    "cache_position",
+    "logits_to_keep",
+    "past_key_values",
+    "position_ids",
+    "use_cache",
+}
+
+
+def can_decode(
+    input_ids: torch.Tensor, config: GenerationConfig, arguments: Mapping[str, Any]
+) -> bool:
+    """Whether `decode` does all that is asked for.
+
+    Args:
+        input_ids: (batch, tokens); transformers' loop also goes on from the new tokens alone.
+        config: the prepared generation config.
+        arguments: what generate would pass to the model.
+    """
+    asked = ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
+    if any(getattr(config, name, None) for name in asked) or not config.use_cache:
+        return False
+    unknown = {name for name, value in arguments.items() if value is not None} - _KNOWN
+    cache = arguments.get("past_key_values")
+    if unknown or not isinstance(cache, StepCache):
+        return False
+    return cache.get_seq_length() < input_ids.shape[1]
+
+
+def decode(
+    first: Callable[..., torch.Tensor],
+    input_ids: torch.Tensor,
+    *,
+    cache: StepCache,
+    config: GenerationConfig,
+    streamer: Any | None = None,
+    **search: Any,
+) -> GenerateDecoderOnlyOutput | torch.Tensor:
+    """Generates until every row has ended.
+
+    Args:
+        first: as for `tokens`.
+        input_ids: as for `tokens`.
+        cache: as for `tokens`.
+        config: as for `tokens`.
+        streamer: of transformers.
+        search: the other arguments of `tokens`.
+
+    Returns:
+        What transformers' own loop returns: (batch, tokens + new) int64, or these with the cache.
+    """
+    columns = [input_ids]
+    for chosen in tokens(first, input_ids, cache=cache, config=config, **search):
+        columns.append(chosen[:, None].to(input_ids.device))
+        if streamer is not None:
+            streamer.put(chosen)
+    if streamer is not None:
+        streamer.end()
+    result = torch.cat(columns, 1)
+    if not config.return_dict_in_generate:
+        return result
+    return GenerateDecoderOnlyOutput(sequences=result, past_key_values=cache)
+
+
+def tokens(
+    first: Callable[..., torch.Tensor],
+    input_ids: torch.Tensor,
+    *,
+    cache: StepCache,
+    attention_mask: torch.Tensor | None,
+    position_ids: torch.Tensor | None,
+    logits_processor: Sequence[Any],
+    stopping_criteria: Sequence[StoppingCriteria],
+    config: GenerationConfig,
+) -> Iterator[torch.Tensor]:
+    """Gives the next token of each row, until every row has ended.
+
+    Args:
+        first: runs the step of the prompt on input_ids, attention_mask and position_ids of the
+            tokens that the cache does not hold; returns logits (batch, 1, vocabulary).
+        input_ids: (batch, tokens) int64, the cache's tokens among them.
+        cache: of the model; filled.
+        attention_mask: (batch, tokens), ones for None.
+        position_ids: (batch, tokens) or those of the new tokens; counted by the mask for None.
+        logits_processor: of transformers.
+        stopping_criteria: of transformers.
+        config: the prepared generation config.
+
+    Yields:
+        (batch,) int64 on cpu.
+    """
+    device = input_ids.device
+    batch, length = input_ids.shape
+    ends, limit, others = _split(stopping_criteria)
+    room = length + 64 if limit is None else limit
+    sequences = _grown(input_ids.cpu(), room)
+    given = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+    mask = _grown(given.cpu().to(torch.int64), room)
+    new = input_ids[:, cache.get_seq_length() :]
+    if position_ids is None:
+        position = mask.sum(-1, keepdim=True)
+    else:
+        position_ids = position_ids[:, -new.shape[1] :].expand_as(new)
+        position = position_ids[:, -1:].cpu() + 1
+    last = torch.zeros(1, dtype=torch.int64)
+    pad = 0 if config.pad_token_id is None else int(config.pad_token_id)
+    is_running = torch.ones(batch, dtype=torch.bool)
+    logits = first(new, attention_mask=given, position_ids=position_ids)
+    while True:
+        chosen = _choose(logits[:, -1], sequences[:, :length], logits_processor, config, device)
+        if ends and not bool(is_running.all()):
+            chosen = torch.where(is_running, chosen, pad)
+        if length == sequences.shape[1]:
+            sequences, mask = _grown(sequences, 2 * length), _grown(mask, 2 * length)
+        sequences[:, length] = chosen
+        mask[:, length] = 1
+        length += 1
+        yield chosen
+        if ends:
+            is_running &= ~torch.isin(chosen, torch.tensor(ends))
+        for criterion in others:
+            is_running &= ~criterion(sequences[:, :length].to(device), None).cpu()
+        if (limit is not None and length >= limit) or not bool(is_running.any()):
+            return
+        with observe.span("decode", "decode 1 tokens", batch=batch, tokens=1, past=length - 1):
+            values = {
+                "input_ids": chosen[:, None],
+                "attention_mask": mask[:, :length].contiguous(),
+                "position_ids": position.clone(),
+                "logits_to_keep": last,
+            }
+            logits = cache.step(values, "cpu")
+        position += 1
+
+
+def _choose(
+    logits: torch.Tensor,
+    sequences: torch.Tensor,
+    processors: Sequence[Any],
+    config: GenerationConfig,
+    device: torch.device,
+) -> torch.Tensor:
+    """The next token of each row: (batch,) int64 on cpu."""
+    scores = logits
+    if processors:
+        scores = processors(sequences.to(device), logits.to(device))  # type: ignore[operator]
+    if not config.do_sample:
+        return scores.argmax(-1).cpu()
+    shares = torch.nn.functional.softmax(scores, dim=-1)
+    return torch.multinomial(shares, num_samples=1)[:, 0].cpu()
+
+
+def _split(
+    criteria: Sequence[StoppingCriteria],
+) -> tuple[list[int], int | None, list[StoppingCriteria]]:
+    """End tokens, the length to stop at, and the criteria that say neither."""
+    ends: list[int] = []
+    limit: int | None = None
+    others = []
+    for criterion in criteria:
+        if type(criterion) is MaxLengthCriteria:
+            length = int(criterion.max_length)
+            limit = length if limit is None else min(limit, length)
+        elif type(criterion) is EosTokenCriteria:
+            ends += criterion.eos_token_id.flatten().tolist()
+        else:
+            others.append(criterion)
+    return ends, limit, others
+
+
+def _grown(tensor: torch.Tensor, length: int) -> torch.Tensor:
+    """A tensor whose rows are longer, with what they hold in front."""
+    grown = tensor.new_zeros(tensor.shape[0], max(length, tensor.shape[1] + 1))
+    grown[:, : tensor.shape[1]] = tensor
+    return grown

@@ -1,0 +1,453 @@
+"""NPUModelForCausalLM: a language model as one program, which generates as transformers does.
+
+How a model becomes a program is npu_llm.entries.build's work; this module runs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoTokenizer, GenerationConfig
+from transformers.generation import GenerationMixin
+from transformers.modeling_outputs import CausalLMOutputWithPast
+
+from npu_compiler.verification.verdict import Verdict
+from npu_llm.entries.build import LoadReport, Prepared
+from npu_llm.entries.entry import Entry
+from npu_llm.errors import ContextError, OptionError
+from npu_llm.generation.decoding import can_decode, decode
+from npu_llm.generation.loading import make_ready
+from npu_llm.older_transformers import allow_host_tokens
+from npu_llm.precision import KvCache, Precision
+from npu_llm.progress import ProgressListener
+from npu_llm.steps.pipelines import Pipeline, PipelineName
+from npu_llm.steps.step_cache import StepCache
+from npu_llm.steps.step_inputs import check_prompt, step_inputs
+from npu_runtime import observe
+from npu_runtime.public_calls import public_call
+
+__all__ = ["NPUModelForCausalLM"]
+
+
+@dataclass(frozen=True)
+class _Assisted:
+    """An assisted generation that is running.
+
+    Attributes:
+        device: where its tokens are.
+        continued: the cache that holds a beginning of them; None for a new one.
+    """
+
+    device: torch.device
+    continued: StepCache | None
+
+
+# Of each thread, and of the assistant's generation inside the model's as well.
+_assisted: ContextVar[_Assisted | None] = ContextVar("assisted", default=None)
+
+
+class NPUModelForCausalLM(GenerationMixin):  # type: ignore[misc]
+    """A decoder-only language model, compiled for the npu device.
+
+    Made by `from_pretrained`. `generate` is transformers' own: greedy, sampling, beams, streamers,
+    stop strings, logits processors, batches with left padding. Where keys and
+    values are kept is its pipeline's matter (npu_llm.steps.pipelines).
+
+    Attributes:
+        config: the transformers config.
+        generation_config: the defaults of generate.
+        precision: how weights are stored and arithmetic is done.
+        report: how this start went: from the cache or not, times.
+    """
+
+    main_input_name = "input_ids"
+    input_modalities = ("text",)
+    base_model_prefix = ""
+
+    def __init__(
+        self, entry: Entry, pipeline: Pipeline, precision: Precision, report: LoadReport
+    ) -> None:
+        self.config = AutoConfig.from_pretrained(entry.folder)
+        self.generation_config = GenerationConfig.from_pretrained(entry.folder)
+        self.precision = precision
+        self.report = report
+        self._entry = entry
+        self._pipeline = pipeline
+        self._device = torch.device("npu")
+        self._vocabulary = int(self.config.get_text_config().vocab_size)
+        self._tokenizer: Any = None
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        pretrained_model_name_or_path: str | Path,
+        *,
+        dtype: str | torch.dtype | None = None,
+        max_context: int | None = None,
+        pipeline: str | None = None,
+        kv_cache: str | None = None,
+        verify: str = "first",
+        device: str | torch.device | None = None,
+        cache_dir: str | Path | None = None,
+        gguf_file: str | None = None,
+        trust_remote_code: bool = False,
+        revision: str | None = None,
+        token: str | bool | None = None,
+        on_progress: ProgressListener | None = None,
+    ) -> NPUModelForCausalLM:
+        """Loads a model, from the compile cache where this start is not the first.
+
+        Args:
+            pretrained_model_name_or_path: a checkpoint folder of transformers, a GGUF file, a
+                folder that `npu_llm.export` wrote, or a name on the hub.
+            dtype: "float32", "bfloat16", "float16", "int8", "int4", or a torch dtype; the default
+                is bfloat16, or what an exported folder has.
+            max_context: tokens that prompt and answer may have together; by default all that the
+                model was made for. Fewer need less memory.
+            pipeline: "dynamic" for one program of all sizes, "static" for programs of fixed sizes,
+                as NPUs want them; by default what suits the device.
+            kv_cache: "u8" to keep keys and values in 8 bits, each token's of a head with a scale
+                of its own, in the dynamic pipeline; by default what the arithmetic is done in.
+            verify: "first" to compare each program with torch once, before anybody gets a token of
+                it; "always" to do so at each start; "off" not to.
+            device: None or "npu".
+            cache_dir: where compiled models are kept; see npu_llm.config for the default.
+            gguf_file: which GGUF file of a folder.
+            trust_remote_code: whether model code inside the checkpoint may run.
+            revision: which revision, for a name on the hub.
+            token: access token, for a name on the hub.
+            on_progress: called with a stage and the share of it that is done.
+
+        Raises:
+            ModelError: when there is no such model, or its files are damaged.
+            MemoryNeedError: when it does not fit into memory.
+            CacheError: when the cache has no room for it.
+            OptionError: for an unknown dtype, one that an exported folder does not have, another
+                device, a max_context that the model was not made for, or a kv_cache that the
+                pipeline does not have.
+            CaptureError: when the architecture cannot run here.
+            npu_compiler.errors.WrongResultError: when a program computes something else than torch.
+            npu_runtime.errors.DeviceError: when the device asked for by NPU_DEVICE is absent.
+        """
+        ready = make_ready(
+            pretrained_model_name_or_path,
+            dtype=dtype,
+            max_context=max_context,
+            pipeline=pipeline,
+            kv_cache=kv_cache,
+            verify=verify,
+            device=device,
+            cache_dir=cache_dir,
+            gguf_file=gguf_file,
+            trust_remote_code=trust_remote_code,
+            revision=revision,
+            token=token,
+            on_progress=on_progress,
+        )
+        return cls.from_ready(ready)
+
+    @classmethod
+    @public_call
+    def from_ready(cls, ready: Prepared) -> NPUModelForCausalLM:
+        """Makes the model of a program that npu_llm.generation.loading has made ready."""
+        return cls(ready.entry, ready.pipeline, ready.entry.precision, ready.report)
+
+    # What transformers asks a model for
+
+    @property
+    def device(self) -> torch.device:
+        """torch.device("npu"); within assisted generation, where its tokens are."""
+        assisted = _assisted.get()
+        return self._device if assisted is None else assisted.device
+
+    @property
+    def _is_stateful(self) -> bool:
+        """Whether tokens that were read cannot be taken back, as assisted generation must."""
+        return self.pipeline == "dynamic" and self._entry.relocation is None
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        return self._entry.name
+
+    @property
+    def cache_kind(self) -> str:
+        """Which caches this model can take up: those of the same weights, pipeline and layout."""
+        entry = self._entry
+        return f"{entry.weights_digest} {self.pipeline} {entry.static_layout} {entry.kv_cache}"
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The torch dtype of the weights; int4 says int8, torch's nearest."""
+        return self.precision.torch_dtype
+
+    @property
+    def pipeline(self) -> PipelineName:
+        """How its steps run: "dynamic" or "static"."""
+        return self._pipeline.name
+
+    @property
+    def verification(self) -> Verdict:
+        """What came of comparing its programs, those loaded so far, with torch."""
+        return self._pipeline.verdict
+
+    @property
+    def kv_cache(self) -> KvCache | None:
+        """What keys and values are kept as; None for what the arithmetic is done in."""
+        return self._entry.kv_cache
+
+    @property
+    def tokenizer(self) -> Any | None:
+        """The tokenizer that came with the model; None when there was none."""
+        if self._tokenizer is None and self._entry.has_tokenizer:
+            self._tokenizer = AutoTokenizer.from_pretrained(self._entry.folder / "tokenizer")
+        return self._tokenizer
+
+    @property
+    def context_length(self) -> int | None:
+        """Tokens that prompt and answer may have together; None where the model sets no bound."""
+        return self._entry.context_length
+
+    def can_generate(self) -> bool:
+        """True."""
+        return True
+
+    def is_remote_code(self) -> bool:
+        """False: the program holds the model's code already."""
+        return False
+
+    def get_experts_implementation(self) -> Mapping[str, str]:
+        """Empty: how experts run was settled when the model was captured."""
+        return {}
+
+    def _prepare_cache_for_generation(
+        self, generation_config: GenerationConfig, model_kwargs: dict[str, Any], *_: Any, **__: Any
+    ) -> None:
+        """Makes the cache of a generation; the kinds that transformers has do not serve here."""
+        if model_kwargs.get("past_key_values") is None and generation_config.use_cache:
+            model_kwargs["past_key_values"] = self.new_cache()
+
+    def _assisted_decoding(
+        self, input_ids: torch.Tensor, *args: Any, generation_config: Any, **kwargs: Any
+    ) -> Any:
+        """Has tokens and guesses where the tokens are, and a cache that is continued noticed.
+
+        transformers has the guesses on the model's device and compares them with tokens that need
+        not be there, where a step takes its inputs from anywhere. And its first step gives all
+        tokens to read, those in the cache too.
+        """
+        mask, cache = kwargs.get("attention_mask"), kwargs.get("past_key_values")
+        known = getattr(generation_config, "_mask_length", -1)  # of a mask that was all ones
+        length = known if mask is None else mask.shape[1]
+        is_whole = length == input_ids.shape[1]
+        token = _assisted.set(_Assisted(input_ids.device, cache if is_whole else None))
+        try:
+            return super()._assisted_decoding(
+                input_ids, *args, generation_config=generation_config, **kwargs
+            )
+        finally:
+            _assisted.reset(token)
+
+    def prepare_inputs_for_generation(
+        self,
+        input_ids: torch.Tensor,
+        next_sequence_length: int | None = None,
+        past_key_values: StepCache | None = None,
+        **kwargs: Any,
+    ) -> dict[str, Any]:
+        """The arguments of a step; see transformers' GenerationMixin."""
+        assisted = _assisted.get()
+        continued = None if assisted is None else assisted.continued
+        if next_sequence_length is None and continued is not None and continued is past_key_values:
+            next_sequence_length = input_ids.shape[1] - continued.get_seq_length()
+        inputs: dict[str, Any] = super().prepare_inputs_for_generation(
+            input_ids,
+            next_sequence_length=next_sequence_length,
+            past_key_values=past_key_values,
+            **kwargs,
+        )
+        return inputs
+
+    def new_cache(self) -> StepCache:
+        """An empty cache, for `past_key_values` of forward and generate."""
+        return self._pipeline.new_cache()
+
+    def _sample(
+        self,
+        input_ids: torch.Tensor,
+        logits_processor: Any,
+        stopping_criteria: Any,
+        generation_config: GenerationConfig,
+        synced_gpus: bool = False,
+        streamer: Any | None = None,
+        **model_kwargs: Any,
+    ) -> Any:
+        """Greedy search and sampling, by our own loop where that does all that is asked for."""
+        if synced_gpus or not can_decode(input_ids, generation_config, model_kwargs):
+            return super()._sample(
+                input_ids,
+                logits_processor,
+                stopping_criteria,
+                generation_config,
+                synced_gpus,
+                streamer,
+                **model_kwargs,
+            )
+
+        cache = model_kwargs["past_key_values"]
+
+        def first(
+            ids: torch.Tensor, attention_mask: torch.Tensor, position_ids: torch.Tensor | None
+        ) -> torch.Tensor:
+            logits: torch.Tensor = self.forward(
+                ids, attention_mask, position_ids, cache, logits_to_keep=1
+            ).logits
+            return logits.cpu()
+
+        return decode(
+            first,
+            input_ids,
+            cache=cache,
+            attention_mask=model_kwargs.get("attention_mask"),
+            position_ids=model_kwargs.get("position_ids"),
+            logits_processor=logits_processor,
+            stopping_criteria=stopping_criteria,
+            config=generation_config,
+            streamer=streamer,
+        )
+
+    # Running
+
+    @public_call
+    def generate(
+        self,
+        inputs: torch.Tensor | None = None,
+        generation_config: GenerationConfig | None = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        """Generates as transformers does: all arguments and results are those of its `generate`.
+
+        Raises:
+            OptionError: [step-shape], [step-dtype] for tokens or a mask that do not fit,
+                [generate-option] for an option that transformers does not know, and what forward
+                raises.
+        """
+        self._check({}, kwargs.get("past_key_values"))
+        check_prompt(
+            kwargs.get("input_ids") if inputs is None else inputs,
+            kwargs.get("attention_mask"),
+            past=_length_of(kwargs.get("past_key_values")),
+        )
+        with allow_host_tokens():
+            return super().generate(inputs, generation_config, *args, **kwargs)
+
+    def _validate_model_kwargs(self, model_kwargs: dict[str, Any]) -> None:
+        try:
+            super()._validate_model_kwargs(model_kwargs)
+        except ValueError as error:
+            raise OptionError(
+                f"generate: options must be those of transformers' generate and of forward; got "
+                f"other ones: {error}. Check how they are written.",
+                code="generate-option",
+            ) from error
+
+    def __call__(self, *args: Any, **kwargs: Any) -> CausalLMOutputWithPast:
+        """The same as forward."""
+        return self.forward(*args, **kwargs)
+
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        past_key_values: StepCache | None = None,
+        use_cache: bool | None = None,
+        logits_to_keep: int | torch.Tensor = 0,
+        **kwargs: Any,
+    ) -> CausalLMOutputWithPast:
+        """Runs one step.
+
+        Args:
+            input_ids: (batch, tokens) int64, on npu or cpu; only the tokens that are new when
+                past_key_values is given.
+            attention_mask: (batch, past + tokens), 0 for padding; all ones by default.
+            position_ids: (batch, tokens) int64; counted from the mask by default.
+            past_key_values: the cache that a former step returned.
+            use_cache: whether to return a cache; True by default.
+            logits_to_keep: how many of the last tokens' logits are wanted, 0 for all; or a vector
+                of indices.
+            kwargs: what else generate passes; output_attentions and output_hidden_states are
+                refused.
+
+        Returns:
+            logits (batch, kept, vocabulary) float32 on the device of input_ids, and the cache.
+
+        Raises:
+            ContextError: [context-overflow] when the tokens do not fit into the context.
+            OptionError: [no-inner-states] when attentions or hidden states are asked for,
+                [foreign-cache] for a cache that this class did not make, [cache-rows] for a batch
+                that does not continue the cache's; see also npu_llm.steps.step_inputs.
+        """
+        self._check(kwargs, past_key_values)
+        cache = past_key_values
+        if cache is None:
+            cache = self.new_cache()
+        past = cache.get_seq_length()
+        values = step_inputs(
+            input_ids,
+            attention_mask=attention_mask,
+            position_ids=position_ids,
+            logits_to_keep=logits_to_keep,
+            past=past,
+            vocabulary=self._vocabulary,
+        )
+        batch, tokens = input_ids.shape
+        self._check_context(past + tokens)
+        phase = "decode" if past else "prefill"
+        with observe.span(phase, f"{phase} {tokens} tokens", batch=batch, tokens=tokens, past=past):
+            logits = cache.step(values, input_ids.device.type)
+        return CausalLMOutputWithPast(
+            logits=logits, past_key_values=cache if use_cache is not False else None
+        )
+
+    def _check(self, kwargs: Mapping[str, Any], cache: Any) -> None:
+        for name in ("output_attentions", "output_hidden_states"):
+            if kwargs.get(name):
+                raise OptionError(
+                    f"{name}: a compiled model gives logits only; got True. Leave it away.",
+                    code="no-inner-states",
+                )
+        if cache is not None and not isinstance(cache, StepCache):
+            raise OptionError(
+                "past_key_values: must be the cache that this model returned; got a "
+                f"{type(cache).__name__}. Leave it away for a new one.",
+                code="foreign-cache",
+            )
+
+    def _check_context(self, length: int) -> None:
+        if self.context_length is not None and length > self.context_length:
+            raise ContextError(
+                f"{self._entry.name}: its context holds {self.context_length:,} tokens; got "
+                f"{length:,}. Shorten the prompt, or ask for fewer new tokens.",
+                code="context-overflow",
+            )
+
+    def _prepare_generated_length(self, *args: Any, **kwargs: Any) -> GenerationConfig:
+        """Has an answer end where the context ends, rather than fail there."""
+        generation_config = super()._prepare_generated_length(*args, **kwargs)
+        length = kwargs["input_ids_length"]
+        self._check_context(length)
+        if self.context_length is not None and generation_config.max_length is not None:
+            bound = max(self.context_length, length + 1)
+            generation_config.max_length = min(generation_config.max_length, bound)
+        return generation_config
+
+
+def _length_of(cache: StepCache | None) -> int:
+    return 0 if cache is None else cache.get_seq_length()

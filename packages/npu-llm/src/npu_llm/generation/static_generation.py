@@ -1,0 +1,185 @@
+"""Generation token by token within a fixed length, under the names that users know it by.
+
+The functions answer to those of intel-npu-acceleration-library. They run in either pipeline; in the
+static one all steps have the same sizes, since the cache gets its room at the start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+
+from npu_llm.errors import ContextError, OptionError
+from npu_llm.generation.decoding import tokens
+from npu_llm.generation.model import NPUModelForCausalLM
+from npu_llm.steps.step_cache import StepCache
+from npu_llm.steps.step_inputs import check_prompt
+
+__all__ = ["generate_with_static_shape", "warm_up_decoder_model"]
+
+
+def generate_with_static_shape(
+    model: NPUModelForCausalLM,
+    input_ids: torch.Tensor,
+    max_length: int,
+    attention_mask: torch.Tensor | None = None,
+    use_past: bool = True,
+    pad_token_id: int | None = None,
+    **options: Any,
+) -> Iterator[int | torch.Tensor]:
+    """Generates one token at a time, prompt and answer together at most max_length tokens.
+
+    Args:
+        model: from NPUModelForCausalLM.from_pretrained.
+        input_ids: (batch, tokens) int64.
+        max_length: tokens of prompt and answer.
+        attention_mask: (batch, tokens), 0 for padding, which is on the left; ones by default.
+        use_past: keep keys and values between the steps; without, each token costs a whole prompt.
+        pad_token_id: what a row that has ended goes on with; the model's by default.
+        options: other arguments of generate for greedy search or sampling: do_sample, temperature,
+            top_k, top_p, eos_token_id, stopping_criteria and their like.
+
+    Returns:
+        An iterator: for one row its next token, an int; for several (batch,) int64 on cpu. It ends
+        after max_length tokens, or when every row has given an end token.
+
+    Raises:
+        ContextError: [context-overflow] when the prompt leaves no room for a token, or max_length
+            is above the model's context.
+        OptionError: [foreign-model] for a model of another class, [static-search] for beams and
+            other searches that give no token until they end, [step-shape] or [step-dtype] for
+            tokens or a mask that do not fit.
+    """
+    _check_model(model)
+    check_prompt(input_ids, attention_mask, past=0)
+    length = input_ids.shape[-1]
+    context = model.context_length
+    if length >= max_length or (context is not None and max_length > context):
+        bound = "" if context is None else f", and at most {context:,}, the model's context"
+        raise ContextError(
+            f"max_length: must be more than the prompt's {length:,} tokens{bound}; got "
+            f"{max_length:,}. Shorten the prompt, or load the model with a larger max_context.",
+            code="context-overflow",
+        )
+    if options.get("num_beams", 1) != 1 or "assistant_model" in options:
+        raise OptionError(
+            "generate_with_static_shape: goes token by token, greedily or by sampling; got "
+            "another search. Call model.generate for it.",
+            code="static-search",
+        )
+    if pad_token_id is not None:
+        options["pad_token_id"] = pad_token_id
+    cache = model.new_cache()
+    cache.reserve(max_length)
+
+    def search(_: Any, ids: torch.Tensor, **arguments: Any) -> Iterator[torch.Tensor]:
+        return _tokens(model, ids, cache, use_past=use_past, **arguments)
+
+    # generate prepares config, processors and criteria, and hands them to the search.
+    found: Iterator[torch.Tensor] = model.generate(
+        input_ids,
+        attention_mask=attention_mask,
+        max_length=max_length,
+        past_key_values=cache,
+        custom_generate=search,
+        **options,
+    )
+    if input_ids.shape[0] == 1:
+        return (int(chosen) for chosen in found)
+    return found
+
+
+def warm_up_decoder_model(
+    tokenizer: Any, model: NPUModelForCausalLM, model_seq_length: int, use_past: bool = True
+) -> None:
+    """Compiles and runs once what a generation of this length needs, so that the first is as fast.
+
+    Args:
+        tokenizer: the model's.
+        model: from NPUModelForCausalLM.from_pretrained.
+        model_seq_length: tokens of prompt and answer to come.
+        use_past: as for generate_with_static_shape.
+
+    Raises:
+        ContextError: [context-overflow] when the model has no context of this length.
+        OptionError: [foreign-model] for a model of another class.
+    """
+    _check_model(model)
+    ids = tokenizer("Hello", return_tensors="pt")["input_ids"]
+    half = max(model_seq_length // 2, 1)
+    prompt = ids.repeat(1, -(-half // ids.shape[1]))[:, :half]
+    limit = min(model_seq_length, half + 2)
+    for chosen in generate_with_static_shape(
+        model, prompt, max(limit, half + 1), use_past=use_past, do_sample=False, eos_token_id=None
+    ):
+        del chosen  # that it ran is all
+
+
+def _tokens(
+    model: NPUModelForCausalLM,
+    input_ids: torch.Tensor,
+    cache: StepCache,
+    *,
+    use_past: bool,
+    logits_processor: Any,
+    stopping_criteria: Any,
+    generation_config: Any,
+    attention_mask: torch.Tensor | None = None,
+    position_ids: torch.Tensor | None = None,
+    **_: Any,
+) -> Iterator[torch.Tensor]:
+    held = cache if use_past else _Forgetful(model, input_ids)
+
+    def first(ids: torch.Tensor, **inputs: torch.Tensor | None) -> torch.Tensor:
+        logits: torch.Tensor = model(ids, past_key_values=cache, logits_to_keep=1, **inputs).logits
+        return logits.cpu()
+
+    yield from tokens(
+        first,
+        input_ids,
+        cache=held,
+        attention_mask=attention_mask,
+        position_ids=position_ids,
+        logits_processor=logits_processor,
+        stopping_criteria=stopping_criteria,
+        config=generation_config,
+    )
+
+
+class _Forgetful(StepCache):
+    """Stands for a cache where none is to be kept: each step reads all tokens anew."""
+
+    def __init__(self, model: NPUModelForCausalLM, input_ids: torch.Tensor) -> None:
+        super().__init__()
+        self._model = model
+        self._read = input_ids.cpu()
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """0."""
+        return 0
+
+    @property
+    def is_croppable(self) -> bool:
+        """False: there is nothing to cut."""
+        return False
+
+    def step(self, values: Mapping[str, torch.Tensor], device: str) -> torch.Tensor:
+        """Runs all tokens so far, and the new one."""
+        self._read = torch.cat([self._read, values["input_ids"]], 1)
+        output = self._model(self._read, attention_mask=values["attention_mask"], logits_to_keep=1)
+        logits: torch.Tensor = output.logits
+        return logits.to(device)
+
+    def _keep(self, length: int) -> None:
+        raise AssertionError("a cache without tokens is not cut")
+
+
+def _check_model(model: Any) -> None:
+    if not isinstance(model, NPUModelForCausalLM):
+        raise OptionError(
+            "model: must come from NPUModelForCausalLM.from_pretrained; got a "
+            f"{type(model).__name__}. Load it with that class.",
+            code="foreign-model",
+        )

@@ -1,0 +1,1 @@
+"""Steps of a model that run: programs, their inputs, and their caches."""

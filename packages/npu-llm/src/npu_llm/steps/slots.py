@@ -1,0 +1,96 @@
+"""Which token each slot of a KV cache holds, for caches that can hide a slot but not move one.
+
+A slot is a place in the cache's memory, a position the number of the token that it holds. Cutting a
+cache hides slots; the next tokens go behind them. What a step must be told of this is made here, by
+the model's relocation (see npu_llm.capture.relocation).
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+
+__all__ = ["KEY_POSITIONS", "Relocation", "Slots"]
+
+# Name of the input with each slot's position.
+KEY_POSITIONS = "key_positions"
+
+# How a program learns which slots count: from an input with each slot's position, or from zeros in
+# its mask alone; None when it takes every slot for the token of the same number.
+Relocation = Literal["positions", "mask"] | None
+
+_HIDDEN = -1
+
+
+class Slots:
+    """The slots of one cache; the same for all rows of a batch.
+
+    Attributes:
+        held: slots in use, hidden ones counted.
+        length: tokens that count.
+    """
+
+    def __init__(self) -> None:
+        self.held = 0
+        self.length = 0
+        # Only once something was hidden: until then slot and position are the same number.
+        self._positions: torch.Tensor | None = None
+
+    @property
+    def hidden(self) -> int:
+        """Slots in use that hold nothing of worth."""
+        return self.held - self.length
+
+    def append(self, tokens: int) -> None:
+        """Records that a step has filled the next slots with the next tokens."""
+        if self._positions is not None:
+            new = torch.arange(self.length, self.length + tokens)
+            self._positions = torch.cat([self._positions, new])
+        self.held += tokens
+        self.length += tokens
+
+    def crop(self, length: int) -> None:
+        """Hides all tokens but the first `length`, which is at most the number there are."""
+        if length == self.length:
+            return
+        if self._positions is None:
+            self._positions = torch.arange(self.held)
+        self._positions[self._positions >= length] = _HIDDEN
+        self.length = length
+
+    def key_positions(self, tokens: int) -> torch.Tensor:
+        """The position of each slot once a step of `tokens` tokens has added its own.
+
+        A hidden slot gets the last position of all, where no step's query reaches and where the
+        mask of `mask` is 0.
+
+        Returns:
+            (held + tokens,) int64 on cpu.
+        """
+        count = self.held + tokens
+        if self._positions is None:
+            return torch.arange(count)
+        known = self._positions.masked_fill(self._positions == _HIDDEN, count - 1)
+        return torch.cat([known, torch.arange(self.length, self.length + tokens)])
+
+    def mask(self, mask: torch.Tensor, relocation: Relocation) -> torch.Tensor:
+        """A step's mask for the slots, from its mask for the tokens.
+
+        Args:
+            mask: (batch, length + tokens) int64, by position.
+            relocation: how the program learns which slots count.
+
+        Returns:
+            (batch, held + tokens) int64: by position with zeros behind for "positions", by slot for
+            "mask".
+        """
+        if self._positions is None or self.hidden == 0:
+            return mask
+        tokens = mask.shape[1] - self.length
+        if relocation == "positions":
+            return torch.nn.functional.pad(mask, (0, self.hidden))
+        by_slot = mask.new_zeros(mask.shape[0], self.held + tokens)
+        by_slot[:, : self.held][:, self._positions != _HIDDEN] = mask[:, : self.length]
+        by_slot[:, self.held :] = mask[:, self.length :]
+        return by_slot

@@ -1,0 +1,232 @@
+"""The static pipeline's KV cache: memory of the host, and the steps that read and fill it.
+
+Programs have fixed sizes. A step of many tokens runs in chunks, the last one padded; slots that
+hold nothing yet are masked; what a program adds is written into its slots, so that nothing of the
+past is moved. A cache starts small and grows by doubling, since attention costs what its capacity
+costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import torch
+
+from npu_llm.steps.slots import KEY_POSITIONS, Relocation
+from npu_llm.steps.static_layout import StaticLayout, StaticSizes, StepSizes
+from npu_llm.steps.step_cache import StepCache
+from npu_runtime import Program
+
+__all__ = ["StaticCache", "StepPrograms"]
+
+
+class StepPrograms(Protocol):
+    """The programs of a model by their sizes."""
+
+    @property
+    def layout(self) -> StaticLayout:
+        """Their ports."""
+
+    def get(self, sizes: StepSizes) -> Program:
+        """Returns the program for these sizes."""
+
+
+class _Row:
+    """The memory of one sequence."""
+
+    def __init__(self, layout: StaticLayout, capacity: int, dtype: torch.dtype) -> None:
+        self.layout = layout
+        # Slots that hold nothing are masked, and must still be numbers: 0 times NaN is NaN.
+        self.memory = [torch.zeros(group.shape(capacity), dtype=dtype) for group in layout.groups]
+        self.ports = {
+            name: memory[index : index + 1]
+            for group, memory in zip(layout.groups, self.memory, strict=True)
+            for index, name in enumerate(group.ports)
+        }
+
+    def write(self, added: Sequence[torch.Tensor], first: int, count: int) -> None:
+        """Puts what a step adds into the slots from `first` on."""
+        for group, memory, new in zip(self.layout.groups, self.memory, added, strict=True):
+            group.slots(memory, first, first + count).copy_(new[:, :, :count])
+
+    def copy(self, capacity: int, length: int) -> _Row:
+        """The same first tokens with another capacity."""
+        row = _Row(self.layout, capacity, self.memory[0].dtype)
+        for group, old, new in zip(self.layout.groups, self.memory, row.memory, strict=True):
+            group.slots(new, 0, length).copy_(group.slots(old, 0, length))
+        return row
+
+
+class StaticCache(StepCache):
+    """The cache of one generation, in the host's memory."""
+
+    def __init__(
+        self, programs: StepPrograms, sizes: StaticSizes, *, relocation: Relocation
+    ) -> None:
+        """Makes an empty one.
+
+        Args:
+            programs: of the model.
+            sizes: in which they come.
+            relocation: how they learn which slots count.
+        """
+        super().__init__()
+        self._programs = programs
+        self._sizes = sizes
+        self._relocation: Relocation = relocation
+        self._memory: list[_Row] = []
+        self._length = 0
+        self._reserved = 0
+        self.capacity = 0
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Number of tokens that the cache holds, padding counted."""
+        return self._length
+
+    @property
+    def is_croppable(self) -> bool:
+        """True: forgotten slots are written anew."""
+        return True
+
+    def step(self, values: Mapping[str, torch.Tensor], device: str) -> torch.Tensor:
+        """Runs a step, in chunks and row by row; see StepCache.step.
+
+        A step that is broken off leaves the cache as it was.
+
+        Raises:
+            OptionError: [cache-rows] for a batch that does not continue the cache's.
+            ContextError: [context-overflow] when the tokens do not fit.
+        """
+        batch, tokens = values["input_ids"].shape
+        self._prepare(batch, self._length + tokens)
+        on_host = {name: tensor.cpu() for name, tensor in values.items()}
+        logits = [self._run(row, index, on_host) for index, row in enumerate(self._memory)]
+        self._length += tokens
+        return torch.cat(logits).to(device) if batch > 1 else logits[0].to(device)
+
+    def reset(self) -> None:
+        """Forgets everything."""
+        super().reset()
+        self._memory = []
+        self._length = self.capacity = 0
+
+    def reserve(self, tokens: int) -> None:
+        """Has the next step give the cache room for so many tokens, so that it need not grow.
+
+        Raises:
+            ContextError: [context-overflow] when the model has no cache as large.
+        """
+        self._reserved = self._sizes.capacity(tokens)
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """What the cache holds: by group of caches, (batch, caches, heads, tokens, size)."""
+        groups = self._programs.layout.groups
+        rows = [self._memory[index] for index in self.next_rows(self._held_rows).tolist()]
+        return {
+            f"group.{index}": torch.stack(
+                [group.slots(row.memory[index], 0, self._length) for row in rows]
+            ).contiguous()
+            for index, group in enumerate(groups)
+        }
+
+    def restore(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Takes what `tensors` of a cache of the same model gave.
+
+        Raises:
+            KeyError: when a group is absent.
+            RuntimeError: when a tensor has another shape.
+        """
+        self.reset()
+        first = tensors["group.0"]
+        batch, length = first.shape[0], first.shape[3]
+        self._prepare(batch, length)
+        for index, group in enumerate(self._programs.layout.groups):
+            for row, tensor in zip(self._memory, tensors[f"group.{index}"], strict=True):
+                group.slots(row.memory[index], 0, length).copy_(tensor)
+        self._length = length
+
+    def _keep(self, length: int) -> None:
+        self._length = length
+
+    def _prepare(self, batch: int, length: int) -> None:
+        """Has a row of memory for each row of the step, with room for so many tokens."""
+        chosen = self.next_rows(batch).tolist()
+        capacity = max(self._sizes.capacity(length), self._reserved, self.capacity)
+        known = self._memory
+        layout, dtype = self._programs.layout, self._programs.layout.torch_dtype
+        rows: list[_Row] = []
+        for index in chosen:
+            if not known:
+                rows.append(_Row(layout, capacity, dtype))
+            elif known[index] in rows or capacity != self.capacity:
+                rows.append(known[index].copy(capacity, self._length))
+            else:
+                rows.append(known[index])
+        self._memory, self._batch, self._rows = rows, batch, None
+        self.capacity = capacity
+
+    def _run(self, row: _Row, index: int, values: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """Runs all tokens of one row; returns logits (1, kept, vocabulary)."""
+        tokens = values["input_ids"].shape[1]
+        kept, order = values["logits_to_keep"].sort()
+        pieces = []
+        at = 0
+        while at < tokens:
+            size = self._sizes.chunk(tokens - at)
+            count = min(size, tokens - at)
+            wanted = kept[(kept >= at) & (kept < at + count)] - at
+            sizes = StepSizes(size, self.capacity, 1 if wanted.numel() < 2 else size)
+            program = self._programs.get(sizes)
+            inputs = {**self._inputs(sizes, index, at, count, wanted, values), **row.ports}
+            logits, *added = program.run(
+                [inputs[port.name] for port in program.inputs], output_device="cpu"
+            )
+            row.write(added, self._length + at, count)
+            pieces.append(logits[:, : wanted.numel()])
+            at += count
+        if len(pieces) == 1 and kept.numel() == 1:
+            return pieces[0]
+        result = torch.empty_like(joined := torch.cat(pieces, 1))
+        result[:, order] = joined
+        return result
+
+    def _inputs(
+        self,
+        sizes: StepSizes,
+        index: int,
+        at: int,
+        count: int,
+        wanted: torch.Tensor,
+        values: Mapping[str, torch.Tensor],
+    ) -> dict[str, torch.Tensor]:
+        """The inputs of a chunk besides the caches: `count` tokens from `at` on, then padding."""
+        past = self._length + at
+        free, padding = sizes.capacity - past, sizes.tokens - count
+        ids = values["input_ids"][index, at : at + count]
+        positions = values["position_ids"][index, at : at + count]
+        mask = values["attention_mask"][index, : past + count]
+        if padding:
+            ids = torch.nn.functional.pad(ids, (0, padding))
+            positions = torch.cat([positions, positions[-1:].expand(padding)])
+        if self._relocation == "mask":
+            mask = torch.cat(
+                [mask[:past], mask.new_zeros(free), mask[past:], mask.new_zeros(padding)]
+            )
+        else:
+            mask = torch.nn.functional.pad(mask, (0, free + padding))
+        nowhere = sizes.capacity + sizes.tokens - 1  # where the mask is 0 and no query reaches
+        key_positions = torch.cat(
+            [
+                torch.arange(past),
+                torch.full((free,), nowhere),
+                torch.arange(past, past + sizes.tokens),
+            ]
+        )
+        return {
+            "input_ids": ids[None].contiguous(),
+            "attention_mask": mask[None].contiguous(),
+            "position_ids": positions[None].contiguous(),
+            "logits_to_keep": torch.nn.functional.pad(wanted, (0, sizes.kept - wanted.numel())),
+            KEY_POSITIONS: key_positions,
+        }

@@ -1,0 +1,173 @@
+"""The sizes of the static pipeline: how caches lie in memory, and which programs there are.
+
+Caches of the same shape share one tensor, so that what a step adds to all of them is written by one
+copy. Making the step is npu_llm.capture.static_step's work, keeping the memory
+npu_llm.steps.static_cache's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+from npu_llm.errors import ContextError
+
+__all__ = ["LONGEST", "CacheGroup", "StaticLayout", "StaticSizes", "StepSizes"]
+
+# Slots of the largest cache where a model sets no bound.
+LONGEST = 4096
+
+
+@dataclass(frozen=True)
+class StepSizes:
+    """The fixed sizes of a program.
+
+    Attributes:
+        tokens: new ones, padding counted.
+        capacity: slots for past ones.
+        kept: tokens whose logits it gives.
+    """
+
+    tokens: int
+    capacity: int
+    kept: int
+
+    def __str__(self) -> str:
+        return f"{self.tokens}x{self.capacity}x{self.kept}"
+
+
+@dataclass(frozen=True)
+class CacheGroup:
+    """Caches of one shape.
+
+    Attributes:
+        ports: names of the program's inputs that they are, in order.
+        heads: heads of each.
+        size: numbers per head and token.
+        is_transposed: whether a cache is (heads, size, capacity) instead of (heads, capacity,
+            size).
+    """
+
+    ports: tuple[str, ...]
+    heads: int
+    size: int
+    is_transposed: bool
+
+    def shape(self, capacity: int) -> tuple[int, ...]:
+        """Shape of the group's memory: caches, then that of a cache."""
+        last = (self.size, capacity) if self.is_transposed else (capacity, self.size)
+        return (len(self.ports), self.heads, *last)
+
+    def slots(self, memory: torch.Tensor, first: int, last: int) -> torch.Tensor:
+        """The view of some slots: (caches, heads, slots, size)."""
+        if self.is_transposed:
+            return memory[..., first:last].transpose(-1, -2)
+        return memory[:, :, first:last]
+
+
+@dataclass(frozen=True)
+class StaticLayout:
+    """A step's inputs besides its caches, and its caches in groups.
+
+    Attributes:
+        inputs: names.
+        groups: caches of one shape each.
+        dtype: name of the caches' torch dtype.
+
+    The program's outputs are the logits, then for each group what the step adds: (caches, heads,
+    tokens, size) float32.
+    """
+
+    inputs: tuple[str, ...]
+    groups: tuple[CacheGroup, ...]
+    dtype: str = "float32"
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        """What the caches are stored as."""
+        found = getattr(torch, self.dtype)
+        assert isinstance(found, torch.dtype)
+        return found
+
+    def port_shapes(self, sizes: StepSizes) -> dict[str, tuple[int, ...]]:
+        """The shape of each input for these sizes."""
+        whole = sizes.capacity + sizes.tokens
+        known = {
+            "input_ids": (1, sizes.tokens),
+            "attention_mask": (1, whole),
+            "position_ids": (1, sizes.tokens),
+            "logits_to_keep": (sizes.kept,),
+            "key_positions": (whole,),
+        }
+        shapes = {name: known[name] for name in self.inputs}
+        for group in self.groups:
+            shapes |= dict.fromkeys(group.ports, (1, *group.shape(sizes.capacity)[1:]))
+        return shapes
+
+    @property
+    def bytes_per_token(self) -> int:
+        """Bytes that a token takes in the caches of all layers."""
+        counts = (len(group.ports) * group.heads * group.size for group in self.groups)
+        return self.torch_dtype.itemsize * sum(counts)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+    @staticmethod
+    def from_dict(known: Mapping[str, Any]) -> StaticLayout:
+        """What as_dict gave."""
+        groups = (
+            CacheGroup(tuple(group["ports"]), group["heads"], group["size"], group["is_transposed"])
+            for group in known["groups"]
+        )
+        return StaticLayout(tuple(known["inputs"]), tuple(groups), known["dtype"])
+
+
+class StaticSizes:
+    """Which sizes the programs of a model come in.
+
+    Attributes:
+        chunks: tokens of a program, ascending, the first one 1.
+        capacities: slots of a cache, ascending.
+    """
+
+    def __init__(
+        self, limit: int, *, chunks: Sequence[int] = (1, 16, 128), smallest: int = 256
+    ) -> None:
+        """Doubles the capacity from the smallest up to the limit.
+
+        Args:
+            limit: tokens of the context.
+            chunks: tokens of a program.
+            smallest: the first capacity.
+        """
+        self.chunks = tuple(chunks)
+        doubled = []
+        capacity = smallest
+        while capacity < limit:
+            doubled.append(capacity)
+            capacity *= 2
+        self.capacities = (*doubled, limit)
+
+    def chunk(self, tokens: int) -> int:
+        """Tokens of the program that the next of so many run through."""
+        return next((chunk for chunk in self.chunks if chunk >= tokens), self.chunks[-1])
+
+    def capacity(self, tokens: int) -> int:
+        """Slots of the smallest cache that holds so many.
+
+        Raises:
+            ContextError: [context-overflow] when none does.
+        """
+        for capacity in self.capacities:
+            if capacity >= tokens:
+                return capacity
+        raise ContextError(
+            f"static cache: holds at most {self.capacities[-1]:,} tokens; got {tokens:,}. Shorten "
+            "the prompt, or load the model with a larger max_context.",
+            code="context-overflow",
+        )

@@ -1,0 +1,178 @@
+"""Programs of one step in the sizes that are asked for, each compiled once and kept on disk.
+
+All are the same model with other sizes at its inputs: a size is written into a copy of the model's
+text, and the weights' file is linked beside it, so that it is stored and mapped once.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import shutil
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import npu_runtime
+from npu_compiler.blob_files import check_blobs, record_blobs
+from npu_compiler.verification.verdict import Verdict
+from npu_llm.errors import CacheError
+from npu_llm.steps.fixed_path import fixed_path
+from npu_llm.steps.static_layout import StaticLayout, StepSizes
+from npu_llm.verification.verifier import Load
+from npu_runtime import Program
+
+__all__ = ["LoadVariant", "StaticPrograms", "VerifyVariant", "load_variant", "write_variant"]
+
+# Loads the model at a path, with the compiled form in a folder beside it and further options of the
+# device's compiler.
+LoadVariant = Callable[[Path, Path, Mapping[str, str]], Program]
+# Given the sizes, what loads a program of them and its folder: the program, compared with torch.
+VerifyVariant = Callable[[StepSizes, Load, Path], tuple[Program, Verdict]]
+
+# Each keeps weights of its own in the form that the device wants: two for the capacity at hand, for
+# one token and for many, and two while it grows.
+_KEPT = 4
+# What a verdict can be, from good to bad; a wrong program is none of them, nobody gets it.
+_WORSE = ("right", "mended", "unsteady", "unchecked")
+_PARAMETER = re.compile(r'name="([^"]+)" type="Parameter"[^>]*>\s*<data shape="([^"]*)"')
+
+
+class StaticPrograms:
+    """The programs of a model's static pipeline; threads may share it.
+
+    Attributes:
+        layout: their ports.
+    """
+
+    def __init__(
+        self,
+        model: Path,
+        layout: StaticLayout,
+        folder: Path,
+        load: LoadVariant,
+        *,
+        verify: VerifyVariant | None = None,
+    ) -> None:
+        """Names the model.
+
+        Args:
+            model: the .xml file, from npu_llm.entries.lower_step, its .bin beside it.
+            layout: what lower_step said of it.
+            folder: where variants are kept.
+            load: makes a program of a variant.
+            verify: sees to it that the program is right; None where nothing is compared.
+        """
+        self.layout = layout
+        self._model = model
+        self._folder = folder
+        self._load = load
+        self._verify = verify or _unverified
+        self._verdicts: dict[StepSizes, Verdict] = {}
+        self._programs: OrderedDict[StepSizes, Program] = OrderedDict()
+        self._lock = threading.Lock()
+        self.compiled = 0  # programs that were not on disk
+
+    @property
+    def verdict(self) -> Verdict:
+        """The worst of those on the programs that were loaded so far."""
+        return max(self._verdicts.values(), key=lambda verdict: _WORSE.index(verdict.status))
+
+    def get(self, sizes: StepSizes) -> Program:
+        """Returns the program for these sizes.
+
+        Raises:
+            npu_compiler.errors.WrongResultError: [wrong-result] when it computes something else
+                than torch.
+            npu_runtime.ProgramError: when the device refuses it.
+            CacheError: [cache-unwritable] when it cannot be written.
+        """
+        with self._lock:
+            program = self._programs.get(sizes)
+            if program is None:
+                folder = self._folder / str(sizes)
+                path = write_variant(self._model, folder, self.layout, sizes)
+                load = functools.partial(self._load, path, folder / "blob")
+                program, self._verdicts[sizes] = self._verify(sizes, load, folder)
+                self.compiled += not program.loaded_from_cache
+                self._programs[sizes] = program
+            self._programs.move_to_end(sizes)
+            while len(self._programs) > _KEPT:
+                self._programs.popitem(last=False)
+            return program
+
+
+def load_variant(name: str, options: Mapping[str, str]) -> LoadVariant:
+    """Returns what loads variants on the device that serves.
+
+    Args:
+        name: shown in traces and errors.
+        options: of the device's compiler.
+    """
+
+    def load(model: Path, blobs: Path, amendments: Mapping[str, str]) -> Program:
+        check_blobs(blobs)
+        # The compiled form without the weights, which stay mapped from the model's own file.
+        settings = {**options, **amendments, "CACHE_MODE": "OPTIMIZE_SIZE"}
+        with fixed_path(model.parent) as folder:
+            program = npu_runtime.load_program(
+                folder / model.name, name=name, options=settings, cache_dir=blobs
+            )
+        if not program.loaded_from_cache:
+            record_blobs(blobs)
+        return program
+
+    return load
+
+
+def write_variant(model: Path, folder: Path, layout: StaticLayout, sizes: StepSizes) -> Path:
+    """Writes a model with fixed sizes, unless it is there.
+
+    Returns:
+        Its .xml file in `folder`, the weights beside it.
+
+    Raises:
+        CacheError: [cache-unwritable].
+    """
+    path = folder / "step.xml"
+    if path.is_file():
+        return path
+    draft = folder.with_name(f".{folder.name}.{os.getpid()}.{threading.get_ident()}")
+    try:
+        draft.mkdir(parents=True)
+        (draft / path.name).write_text(_fixed(model.read_text(), layout.port_shapes(sizes)))
+        _link(model.with_suffix(".bin"), draft / "step.bin", folder)
+        with suppress(OSError):  # another thread or process was faster, and its files are the same
+            draft.rename(folder)
+    except OSError as failure:
+        raise CacheError(
+            f"{folder}: must be a folder that can be written; got: {failure.strerror or failure}. "
+            "Name another with NPU_LLM_CACHE_DIR or --cache-dir.",
+            code="cache-unwritable",
+        ) from failure
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    return path
+
+
+def _unverified(_: StepSizes, load: Load, __: Path) -> tuple[Program, Verdict]:
+    return load({}), Verdict("unchecked", "nothing was given to compare with")
+
+
+def _fixed(text: str, shapes: Mapping[str, tuple[int, ...]]) -> str:
+    """The model's text with these shapes at its inputs."""
+
+    def put(match: re.Match[str]) -> str:
+        name, old = match.groups()
+        new = ",".join(map(str, shapes[name]))
+        return match.group(0).removesuffix(f'shape="{old}"') + f'shape="{new}"'
+
+    return _PARAMETER.sub(put, text)
+
+
+def _link(source: Path, target: Path, place: Path) -> None:
+    """Makes a file appear at another place without its bytes twice, also once both are moved."""
+    target.symlink_to(os.path.relpath(source, place))

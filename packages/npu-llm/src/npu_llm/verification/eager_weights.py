@@ -1,0 +1,229 @@
+"""Runs a model in torch with the weights that its program has, each read when a call needs it.
+
+The parameters of a model that is being built have no memory behind them
+(npu_llm.checkpoint.streamed), and a
+program may hold them as integers. Here each call of torch gets what the program computes with in
+place of a parameter, in float32, and lets it go: the whole in float32 is never in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+
+from npu_llm.checkpoint.streamed import StreamedWeights
+
+__all__ = ["CompressedWeights", "EagerWeights", "Rounding"]
+
+# Calls that pick some of a weight's numbers: what they pick is converted, and not all of it.
+_PICKS = frozenset({torch.nn.functional.embedding, torch.Tensor.__getitem__, torch.index_select})
+_PRODUCTS = frozenset(
+    {
+        torch.nn.functional.linear,
+        torch.nn.functional.scaled_dot_product_attention,
+        torch.matmul,
+        torch.Tensor.matmul,
+        torch.Tensor.__matmul__,
+        torch.bmm,
+        torch.baddbmm,
+        torch.addmm,
+        torch.Tensor.baddbmm,
+    }
+)
+# Of float32's 23 bits behind the point, those that a value loses. float32 itself loses some here:
+# what sums in another order are off by.
+_DROPPED_BITS = {torch.float32: 2, torch.float16: 13, torch.bfloat16: 16}
+_SUMS = frozenset({torch.add, torch.Tensor.add, torch.Tensor.__add__})
+
+
+class CompressedWeights:
+    """The integer weights of an openvino.Model, by the memory of what they were made from."""
+
+    def __init__(self, model: Any) -> None:
+        """Takes the model before its weights are compressed.
+
+        Args:
+            model: an openvino.Model whose constants lie in the parameters' memory.
+        """
+        from npu_compiler.quantize.compress import weight_uses
+
+        self._made_from = {
+            uses.name: (int(uses.constant.get_tensor_view().data.ctypes.data), uses.is_transposed)
+            for uses in weight_uses(model)
+        }
+        self._values: dict[int, tuple[Any, bool]] = {}
+
+    def find(self, model: Any) -> None:
+        """Finds them in the compressed model."""
+        for node in model.get_ordered_ops():
+            name, _, kind = str(node.get_friendly_name()).rpartition("/")
+            if kind == "decompressed" and name in self._made_from:
+                address, is_transposed = self._made_from[name]
+                self._values[address] = (node, is_transposed)
+
+    def read(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        """What the integers made from a parameter stand for; None where it was not compressed."""
+        found = self._values.get(tensor.data_ptr())
+        if found is None:
+            return None
+        node, is_transposed = found
+        matrix = torch.from_numpy(_evaluate(node, slice(None)))
+        return (matrix if is_transposed else matrix.t()).reshape(tensor.shape)
+
+    def rows(self, tensor: torch.Tensor, indices: torch.Tensor) -> torch.Tensor | None:
+        """Some rows of what `read` gives, the others left alone; None where it gives none.
+
+        Args:
+            tensor: a parameter.
+            indices: of any shape, int64.
+
+        Returns:
+            (*indices.shape, columns) float32.
+        """
+        node, is_transposed = self._values.get(tensor.data_ptr(), (None, False))
+        if node is None or not is_transposed:
+            return None
+        values = torch.from_numpy(_evaluate(node, indices.reshape(-1).numpy()))
+        return values.reshape(*indices.shape, -1)
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """What a device's arithmetic does to values.
+
+    Attributes:
+        dtype: what products and sums are rounded to.
+        activation_group: so many inputs of a linear layer share a scale of 8 bits; 0 for none.
+    """
+
+    dtype: torch.dtype
+    activation_group: int = 0
+
+    def round(self, value: torch.Tensor) -> torch.Tensor:
+        """A float32 tensor rounded, in the range of float32; one of another dtype as it is."""
+        if value.dtype is not torch.float32:
+            return value
+        dropped = _DROPPED_BITS[self.dtype]
+        bits = value.contiguous().view(torch.int32) + (1 << (dropped - 1))
+        return bits.bitwise_and_(-1 << dropped).view(torch.float32)
+
+    def quantize(self, value: torch.Tensor) -> torch.Tensor:
+        """The inputs of a linear layer (..., inputs) in 8 bits, each group with its scale."""
+        size = self.activation_group
+        if not size or value.shape[-1] % size:
+            return value
+        grouped = value.reshape(*value.shape[:-1], -1, size)
+        scale = grouped.abs().amax(-1, keepdim=True).clamp_min(1e-30) / 127
+        return ((grouped / scale).round() * scale).reshape(value.shape)
+
+
+class EagerWeights(TorchFunctionMode):
+    """While it is entered, calls of torch get a program's weights for a model's parameters."""
+
+    def __init__(
+        self,
+        weights: StreamedWeights,
+        compressed: CompressedWeights | None = None,
+        *,
+        rounding: Rounding | None = None,
+    ) -> None:
+        """Names the weights.
+
+        Args:
+            weights: what the parameters hold.
+            compressed: which of them the program holds as integers.
+            rounding: what to do to weights and results besides; None for float32 as it is.
+        """
+        super().__init__()
+        self._weights = weights
+        self._compressed = compressed
+        self._rounding = rounding
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Calls with values in place of parameters."""
+        named = dict(kwargs or {})
+        if getattr(func, "__name__", "") == "__get__":
+            found = func(*args, **named)
+            if not isinstance(found, torch.Tensor):
+                return found  # a shape, a dtype: no values are needed for it
+        rows = self._embedded(func, args)
+        if rows is not None:
+            return self._rounded(rows)
+        is_pick = func in _PICKS
+        args, named = pytree.tree_map_only(
+            torch.nn.Parameter, self._stored if is_pick else self._value, (args, named)
+        )
+        rounding = self._rounding
+        if rounding is not None and func is torch.nn.functional.linear:
+            args = (rounding.quantize(args[0]), *args[1:])
+        result = func(*args, **named)
+        if is_pick and isinstance(result, torch.Tensor) and result.is_floating_point():
+            result = result.float()
+        if rounding is not None and (is_pick or func in _PRODUCTS or func in _SUMS):
+            result = pytree.tree_map(self._rounded, result)
+        return result
+
+    def _embedded(self, func: Callable[..., Any], args: tuple[Any, ...]) -> torch.Tensor | None:
+        """The rows of a compressed embedding that a call asks for; None for any other call."""
+        if self._compressed is None or func is not torch.nn.functional.embedding:
+            return None
+        return self._compressed.rows(args[1], args[0])
+
+    def _stored(self, parameter: torch.Tensor) -> torch.Tensor:
+        """A parameter's values in the dtype that they have now."""
+        value = None if self._compressed is None else self._compressed.read(parameter)
+        return self._weights.read(parameter.detach()) if value is None else value
+
+    def _value(self, parameter: torch.Tensor) -> torch.Tensor:
+        value = self._stored(parameter).float()
+        return value if self._rounding is None else self._rounding.round(value)
+
+    def _rounded(self, value: Any) -> Any:
+        """A result as the program's arithmetic has it; what is no tensor of floats, as it is."""
+        if self._rounding is None or not isinstance(value, torch.Tensor):
+            return value
+        return self._rounding.round(value)
+
+
+def _evaluate(node: Any, rows: Any) -> np.ndarray[Any, Any]:
+    """Rows of a constant, or of what is computed from constants as compressing does it."""
+    kind = node.get_type_name()
+    if kind == "Constant":
+        numbers: np.ndarray[Any, Any] = _numbers(node)[rows]
+        return numbers
+    first, *rest = (node.input_value(index).get_node() for index in range(node.get_input_size()))
+    value = _evaluate(first, rows)
+    if kind == "Convert":
+        return value.astype(np.float32)
+    if kind == "Reshape":
+        return value.reshape(len(value), -1)
+    assert kind in ("Subtract", "Multiply"), "what compressing makes of a weight"
+    (other,) = (_evaluate(item, rows) for item in rest)
+    combine = np.subtract if kind == "Subtract" else np.multiply
+    combined: np.ndarray[Any, Any] = combine(value, other, out=value)
+    return combined
+
+
+def _numbers(constant: Any) -> np.ndarray[Any, Any]:
+    kind = constant.get_output_element_type(0).get_type_name()
+    if kind not in ("u4", "i4"):
+        return np.asarray(constant.get_tensor_view().data)
+    shape = tuple(constant.get_output_shape(0))
+    # Two in a byte, the first one in its lower half.
+    packed = np.asarray(constant.get_tensor_view().data).view(np.uint8).reshape(-1)
+    nibbles = np.stack([packed & 0xF, packed >> 4], -1).reshape(-1)[: int(np.prod(shape))]
+    if kind == "i4":
+        nibbles = (nibbles ^ 8).astype(np.int8) - 8
+    return nibbles.reshape(shape)

@@ -1,0 +1,183 @@
+"""What torch computes for a few tokens, kept beside a program to hold its results against.
+
+It is written while a model is built, when its weights are at hand, and small: a program that is
+compiled later or on another machine is compared without them. The comparing is
+npu_llm.entries.step_check's work.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+from npu_llm.checkpoint.streamed import StreamedWeights
+from npu_llm.verification.eager_weights import CompressedWeights, EagerWeights, Rounding
+
+__all__ = ["TorchReference", "compute_reference", "read_reference"]
+
+# Tokens behind a first piece of as many as there are heads: three alone, and three at once.
+_REST = 6
+_FEWEST = 9
+_MOST_HEADS = 64
+# Tokens whose logits are kept, at most.
+_ROWS = 16
+
+
+@dataclass(frozen=True)
+class TorchReference:
+    """A short sequence and its logits.
+
+    Attributes:
+        ids: (tokens,) int64.
+        rows: of which tokens the logits are known, ascending.
+        logits: (rows, vocabulary) float32, of torch in float32 with the program's weights.
+        rounded: the same from values that are rounded as the program's arithmetic rounds them: how
+            far the model spreads rounding.
+        heads: query heads of a layer.
+        kv_heads: heads of keys and values.
+        is_routed: whether tokens choose among experts: rounding may then change the choice.
+        precision: whose roundings `rounded` has: float32, bfloat16 or float16.
+    """
+
+    ids: torch.Tensor
+    rows: tuple[int, ...]
+    logits: torch.Tensor
+    rounded: torch.Tensor
+    heads: int
+    kv_heads: int
+    is_routed: bool
+    precision: str
+
+    def with_more_rounding(self, factor: float, precision: str) -> TorchReference:
+        """The same for arithmetic in another precision, of so many times larger roundings."""
+        rounded = self.logits + factor * (self.rounded - self.logits)
+        return replace(self, rounded=rounded, precision=precision)
+
+    def write(self, path: Path) -> None:
+        """Writes it; `read_reference` reads it."""
+        about = {
+            "heads": self.heads,
+            "kv_heads": self.kv_heads,
+            "is_routed": self.is_routed,
+            "precision": self.precision,
+        }
+        tensors = {
+            "ids": self.ids,
+            "rows": torch.tensor(self.rows),
+            "logits": self.logits,
+            "rounded": self.rounded,
+        }
+        save_file(tensors, path, {"about": json.dumps(about)})
+
+
+def read_reference(path: Path) -> TorchReference | None:
+    """Reads a reference; None where there is none."""
+    if not path.is_file():
+        return None
+    with safe_open(path, "pt") as file:
+        about = json.loads(file.metadata()["about"])
+        tensors = {name: file.get_tensor(name) for name in ("ids", "rows", "logits", "rounded")}
+    rows = tuple(tensors.pop("rows").tolist())
+    return TorchReference(rows=rows, **tensors, **about)
+
+
+def compute_reference(
+    model: Any,
+    weights: StreamedWeights,
+    *,
+    compressed: CompressedWeights | None,
+    rounding: Rounding,
+    context: int | None,
+) -> TorchReference:
+    """Runs a model in torch.
+
+    Args:
+        model: a decoder-only transformers model in float32, on cpu.
+        weights: what its parameters hold.
+        compressed: which of them the program holds as integers.
+        rounding: what the program's arithmetic does to values.
+        context: tokens that the model was made for; None where nothing sets a bound.
+    """
+    config = model.config.get_text_config()
+    heads = _heads(config)
+    kv_heads = int(getattr(config, "num_key_value_heads", None) or heads)
+    ids = _ids(int(config.vocab_size), heads, context)
+    rows = _rows(len(ids), heads, kv_heads)
+
+    def run(how: Rounding | None) -> torch.Tensor:
+        real = EagerWeights(weights, compressed, rounding=how)
+        with _experts_one_by_one(model), torch.no_grad(), real:
+            return _logits(model, ids, rows)
+
+    return TorchReference(
+        ids=ids,
+        rows=rows,
+        logits=run(None),
+        rounded=run(rounding),
+        heads=heads,
+        kv_heads=kv_heads,
+        is_routed=_is_routed(config),
+        precision=str(rounding.dtype).removeprefix("torch."),
+    )
+
+
+def _heads(config: Any) -> int:
+    for name in ("num_attention_heads", "n_head", "n_heads", "num_heads"):
+        heads = getattr(config, name, None)
+        if isinstance(heads, int) and heads > 0:
+            return min(heads, _MOST_HEADS)
+    return 1
+
+
+def _ids(vocabulary: int, heads: int, context: int | None) -> torch.Tensor:
+    """Tokens drawn over the vocabulary, the same each time."""
+    count = max(heads + _REST, _FEWEST)
+    generator = torch.Generator().manual_seed(0)
+    return torch.randint(0, vocabulary, (min(count, context or count),), generator=generator)
+
+
+def _rows(tokens: int, heads: int, kv_heads: int) -> tuple[int, ...]:
+    """Tokens whose logits are kept: the last of each piece that npu_llm.entries.step_check runs."""
+    wanted = {0, *range(4, 8), kv_heads - 1, heads // 2, heads - 2, heads - 1}
+    wanted |= set(range(heads, heads + _REST))
+    return tuple(sorted(row for row in wanted if 0 <= row < tokens))
+
+
+def _is_routed(config: Any) -> bool:
+    names = ("num_experts", "num_local_experts", "n_routed_experts")
+    return any(getattr(config, name, None) for name in names)
+
+
+def _logits(model: Any, ids: torch.Tensor, rows: tuple[int, ...]) -> torch.Tensor:
+    """The logits of some tokens: (rows, vocabulary) float32."""
+    kept = torch.tensor(rows)
+    arguments: dict[str, Any] = {"input_ids": ids[None], "use_cache": False, "return_dict": True}
+    if "logits_to_keep" in inspect.signature(model.forward).parameters:
+        found = model(**arguments, logits_to_keep=kept).logits
+    else:
+        found = model(**arguments).logits[:, kept]
+    logits: torch.Tensor = found[0].float().contiguous()
+    return logits
+
+
+@contextmanager
+def _experts_one_by_one(model: Any) -> Iterator[None]:
+    """Has experts run one after the other, whose weights are then not copied for each token."""
+    choose = getattr(model, "set_experts_implementation", None)
+    if choose is None or not _is_routed(model.config.get_text_config()):
+        yield
+        return
+    choose("eager")
+    try:
+        yield
+    finally:
+        choose("batched_mm")

@@ -1,0 +1,173 @@
+"""Has a program's results held against torch's before anybody gets them, and keeps what came of it.
+
+A program that fails is compiled again without what the device's compiler is known to do wrong; one
+that still fails is not served. The verdict lies beside the compiled form, so that a second start
+pays nothing. What is run and compared is npu_llm.entries.step_check's work.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import npu_runtime
+from npu_command.whole_files import write_json
+from npu_compiler.blob_files import AMENDMENTS, read_amendments
+from npu_compiler.errors import WrongResultError, WrongResultWarning
+from npu_compiler.verification.verdict import Verdict
+from npu_llm.errors import OptionError
+from npu_runtime import Program
+
+if TYPE_CHECKING:
+    from npu_llm.verification.finding import Finding
+    from npu_llm.verification.torch_reference import TorchReference
+
+__all__ = ["VERDICT", "VERIFY", "Check", "Load", "Verifier", "Verify", "parse_verify", "read_kept"]
+
+_logger = logging.getLogger(__name__)
+VERDICT = "verdict.json"
+Verify = Literal["first", "always", "off"]
+VERIFY: tuple[Verify, ...] = ("first", "always", "off")
+# Loads a program with further options of the device's compiler.
+Load = Callable[[Mapping[str, str]], Program]
+# Runs a program; returns the first step that is not torch's.
+Check = Callable[[Program, "TorchReference"], "Finding | None"]
+
+
+def parse_verify(verify: str) -> Verify:
+    """Returns when programs are compared with torch.
+
+    Args:
+        verify: what a user passed.
+
+    Raises:
+        OptionError: [unknown-verify] for anything but "first", "always" and "off".
+    """
+    for known in VERIFY:
+        if verify == known:
+            return known
+    raise OptionError(
+        f"verify: must be one of {', '.join(VERIFY)}; got {verify!r}. Omit it, and a program is "
+        "compared with torch when it is built.",
+        code="unknown-verify",
+    )
+
+
+@dataclass(frozen=True)
+class Verifier:
+    """Judges the programs of one model.
+
+    Attributes:
+        name: the model's, for messages.
+        reference: the file with what torch computes.
+        when: "first": programs that were not judged yet; "always": at each start; "off": none.
+    """
+
+    name: str
+    reference: Path
+    when: Verify
+
+    def load(self, load: Load, check: Check, folder: Path) -> tuple[Program, Verdict]:
+        """Loads a program that computes what torch does.
+
+        Args:
+            load: compiles it, or loads its compiled form.
+            check: compares it with torch.
+            folder: where its compiled form lies in `blob`, and the verdict beside it.
+
+        Raises:
+            WrongResultError: [wrong-result] where it is wrong, with the known workarounds as well.
+        """
+        amendments = read_amendments(folder)
+        known = read_kept(folder)
+        program = load(amendments)
+        if known is not None and program.loaded_from_cache and self.when != "always":
+            return program, known
+        if self.when == "off":
+            return program, Verdict("unchecked", 'verify is "off"')
+        # Heavy, and of no use to a start from the cache.
+        from npu_llm.verification.torch_reference import read_reference
+
+        reference = read_reference(self.reference)
+        if reference is None:
+            return program, Verdict("unchecked", "the model was built without torch's results")
+        finding = check(program, reference)
+        if finding is None:
+            is_mended = known is not None and known.workaround == amendments != {}
+            verdict = known if is_mended and known is not None else Verdict("right")
+            _keep(folder, verdict)
+            return program, verdict
+        if check(program, reference) is None:
+            verdict = Verdict("unsteady", str(finding))
+            self._warn(f"its program {verdict}")
+            return program, verdict
+        del program
+        return self._mended(load, check, folder, finding, reference, amendments)
+
+    def _mended(
+        self,
+        load: Load,
+        check: Check,
+        folder: Path,
+        finding: Finding,
+        reference: TorchReference,
+        amendments: Mapping[str, str],
+    ) -> tuple[Program, Verdict]:
+        """Loads a wrong program in the ways in which it may be right."""
+        from npu_compiler.verification.program_trial import WORKAROUNDS
+
+        tried = []
+        for options in WORKAROUNDS:
+            if options.items() <= amendments.items():
+                continue
+            tried += [f"{name}={value}" for name, value in options.items()]
+            shutil.rmtree(folder / "blob", ignore_errors=True)
+            try:
+                program = load({**amendments, **options})
+            except npu_runtime.ProgramError as failure:
+                _logger.info("%s: does not compile with %s: %s", self.name, options, failure)
+                continue
+            if check(program, reference) is None:
+                verdict = Verdict("mended", str(finding), {**amendments, **options})
+                _keep(folder, verdict)
+                self._warn(f"its program {verdict}, and runs so")
+                return program, verdict
+        shutil.rmtree(folder / "blob", ignore_errors=True)
+        also = f", also with {', '.join(tried)}" if tried else ""
+        raise WrongResultError(
+            f"{self.name}: its program must compute what torch computes; got another result for "
+            f"{finding}{also}. Nothing of it is served. Try another dtype or pipeline, and please "
+            'report it; verify="off" runs it all the same.',
+            code="wrong-result",
+        )
+
+    def _warn(self, text: str) -> None:
+        advice = "Please report it, with what npu-llm info prints"
+        warnings.warn(f"{self.name}: {text}. {advice}.", WrongResultWarning, stacklevel=2)
+
+
+def read_kept(folder: Path) -> Verdict | None:
+    """Returns the verdict that is kept beside a compiled form, where there is one."""
+    try:
+        return Verdict.from_json(json.loads((folder / VERDICT).read_text()))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as failure:
+        _logger.warning("the verdict in %s cannot be read (%s): judging again", folder, failure)
+        return None
+
+
+def _keep(folder: Path, verdict: Verdict) -> None:
+    """Keeps a verdict, and the options that it asks for."""
+    try:
+        if verdict.workaround:
+            write_json(folder / AMENDMENTS, dict(verdict.workaround))
+        write_json(folder / VERDICT, verdict.as_json())
+    except OSError as failure:
+        _logger.debug("%s: cannot keep the verdict (%s): the next start judges", folder, failure)

@@ -1,0 +1,87 @@
+from dataclasses import replace
+
+import pytest
+import torch
+
+from npu_llm.bench import benchmark, plot_records
+from npu_llm.bench.power import EnergyMeter
+from npu_llm.errors import OptionError
+
+NO_METER = EnergyMeter("", reason="none here")
+
+
+@pytest.fixture(scope="module")
+def records(llama):
+    torch.manual_seed(3)
+    return benchmark(
+        llama.ours(), prompt_lengths=[3, 20], new_tokens=[1, 5], batch_sizes=[1, 2], repeats=1,
+        warm_up=0, meter=NO_METER,
+    )  # fmt: skip
+
+
+def test_each_combination_of_sizes_is_measured_once(records):
+    sizes = [(record.batch_size, record.new_tokens, record.prompt_tokens) for record in records]
+    assert sizes == [(b, n, p) for b in (1, 2) for n in (1, 5) for p in (3, 20)]
+
+
+def test_figures_belong_together(records):
+    for record in records:
+        tokens = record.batch_size * record.prompt_tokens
+        assert record.prefill_tokens_per_s == pytest.approx(tokens / record.first_token_s)
+        assert (record.decode_tokens_per_s is None) == (record.new_tokens == 1)
+        assert 0 < record.anonymous_memory_bytes < record.peak_memory_bytes
+        assert record.power_w is None
+
+
+def test_warm_up_and_repeats_are_answers_and_the_listener_hears_each_size(llama, monkeypatch):
+    calls = []
+    model = llama.ours()
+    generate = model.generate
+    monkeypatch.setattr(model, "generate", lambda **given: calls.append(given) or generate(**given))
+    heard = []
+    found = benchmark(
+        model, prompt_lengths=[4], new_tokens=[2], repeats=3, warm_up=2, meter=NO_METER,
+        on_record=heard.append,
+    )  # fmt: skip
+    assert len(calls) == 5
+    assert heard == found
+
+
+def test_energy_becomes_power(llama, tmp_path):
+    counter = tmp_path / "energy_uj"
+    counter.write_text("5000000")
+    meter = EnergyMeter("package-0", (counter,), 10.0)
+    assert meter.read_joules() == 5.0
+    counter.write_text("8000000")
+    assert meter.mean_watts(5.0, 2.0) == pytest.approx(1.5)
+    found = benchmark(
+        llama.ours(), prompt_lengths=[3], new_tokens=[2], repeats=1, warm_up=0, meter=meter
+    )
+    assert found[0].power_w == 0.0
+
+
+@pytest.mark.parametrize(
+    "changes, quoted",
+    [
+        ({"prompt_lengths": [0]}, "prompt 0"),
+        ({"repeats": 0}, "repeats 0"),
+        ({"prompt_lengths": [100], "new_tokens": [100]}, "128"),
+    ],
+)
+def test_sizes_that_cannot_be_measured_are_errors(llama, changes, quoted):
+    with pytest.raises(OptionError) as caught:
+        benchmark(llama.ours(), **changes)
+    assert caught.value.code == "bench-size"
+    assert quoted in str(caught.value)
+
+
+def test_plot_names_every_size(records):
+    drawn = plot_records([replace(record, power_w=1.0) for record in records], title="a <model>")
+    assert drawn.startswith("<svg")
+    assert drawn.endswith("</svg>\n")
+    assert "a &lt;model&gt;" in drawn
+    for record in records:
+        label = (
+            f"{record.prompt_tokens:,} + {record.new_tokens:,} tokens, batch {record.batch_size}"
+        )
+        assert drawn.count(f">{label}</text>") == 1 + (record.new_tokens > 1)

@@ -1,0 +1,122 @@
+import pytest
+import torch
+import transformers
+from torch import fx
+
+from npu_compiler.lowering import node_origins
+from npu_llm.capture.step import LayerCache, capture_step
+from npu_llm.errors import CaptureError
+
+aten = torch.ops.aten
+
+
+def targets(graph_module: fx.GraphModule) -> list:
+    return [node.target for node in graph_module.graph.nodes if node.op == "call_function"]
+
+
+def test_step_has_the_cache_as_inputs_and_outputs(llama):
+    captured = capture_step(llama.reference)
+    placeholders = [node for node in captured.graph_module.graph.nodes if node.op == "placeholder"]
+    assert captured.inputs == (
+        "input_ids", "attention_mask", "position_ids", "logits_to_keep"
+    )  # fmt: skip
+    assert captured.layers == (LayerCache(2, 8, 2, 8),) * 2
+    assert len(placeholders) == 4 + 2 * 2
+    (output,) = (node for node in captured.graph_module.graph.nodes if node.op == "output")
+    assert len(output.args[0]) == 1 + 2 * 2
+
+
+def test_batch_tokens_and_past_stay_symbolic(llama):
+    captured = capture_step(llama.reference)
+    values = [node.meta["val"] for node in captured.graph_module.graph.nodes if node.op != "output"]
+    shapes = [value.shape for value in values if isinstance(value, torch.Tensor)]
+    fixed = {size for shape in shapes for size in shape if isinstance(size, int)}
+    assert not {11, 13, 17, 30} & fixed
+
+
+def test_attention_and_linear_stay_whole(llama):
+    found = targets(capture_step(llama.reference).graph_module)
+    assert found.count(aten.scaled_dot_product_attention.default) == 2
+    assert aten.linear.default in found
+    assert aten.mm.default not in found
+
+
+def test_graph_gives_the_numbers_of_the_model(llama):
+    captured = capture_step(llama.reference)
+    ids = torch.arange(3, 9).reshape(2, 3)
+    past = [torch.zeros(2, 2, 0, 8) for _ in range(4)]
+    arguments = (ids, torch.ones_like(ids), torch.arange(3).expand(2, 3), torch.arange(3))
+    logits, *_ = captured.graph_module(*arguments, *past)
+    with torch.no_grad():
+        torch.testing.assert_close(logits, llama.reference(ids).logits)
+
+
+def test_no_class_of_transformers_is_changed(llama):
+    forward = type(llama.reference).forward
+    before = dict(transformers.cache_utils.DynamicLayer.__dict__)
+    capture_step(llama.reference)
+    assert type(llama.reference).forward is forward
+    assert dict(transformers.cache_utils.DynamicLayer.__dict__) == before
+    assert not any(module._forward_hooks for module in llama.reference.modules())
+
+
+def test_progress_reaches_its_end(llama):
+    shares = []
+    capture_step(llama.reference, on_progress=shares.append)
+    assert shares[-1] == 1.0
+    assert shares == sorted(shares)
+
+
+def test_recurrent_model_is_refused():
+    config = transformers.MambaConfig(
+        vocab_size=97, hidden_size=32, num_hidden_layers=2, bos_token_id=1, eos_token_id=2
+    )
+    with torch.no_grad():
+        model = transformers.AutoModelForCausalLM.from_config(config).eval()
+    with pytest.raises(CaptureError, match="MambaForCausalLM") as caught:
+        capture_step(model)
+    assert caught.value.code == "unsupported-cache"
+
+
+class FixedLength(transformers.LlamaForCausalLM):
+    """Its code makes a number of a size."""
+
+    def forward(self, input_ids, **kwargs):
+        int(input_ids.shape[1])
+        return super().forward(input_ids, **kwargs)
+
+
+class Untraceable(transformers.LlamaForCausalLM):
+    """Its code asks for what stands in a tensor."""
+
+    def forward(self, input_ids, **kwargs):
+        assert input_ids.max() < 97
+        return super().forward(input_ids, **kwargs)
+
+
+@pytest.mark.parametrize(
+    "kind, rule, code",
+    [
+        (FixedLength, "FixedLength: the tokens must be free to vary", "fixed-size"),
+        (Untraceable, "Untraceable: cannot be traced.*data-dependent", "capture-failed"),
+    ],
+    ids=["fixed", "untraceable"],
+)
+def test_model_that_cannot_be_one_program_is_refused(kind, rule, code):
+    config = transformers.LlamaConfig(
+        vocab_size=97, hidden_size=16, intermediate_size=16, num_hidden_layers=1,
+        num_attention_heads=2, num_key_value_heads=2,
+    )  # fmt: skip
+    with pytest.raises(CaptureError, match=rule) as caught:
+        capture_step(kind(config).eval())
+    assert caught.value.code == code
+
+
+def test_calls_know_their_module_and_the_line_in_its_code(llama):
+    origins = node_origins(capture_step(llama.reference).graph_module.graph)
+    by_module = dict(origins.values())
+    file = "transformers/models/llama/modeling_llama.py"
+    assert by_module["model.layers.1.mlp.down_proj"].startswith(f"{file}:")
+    assert by_module["model.layers.0.self_attn"].startswith(f"{file}:")
+    assert "lm_head" in by_module
+    assert not any(module._forward_pre_hooks for module in llama.reference.modules())

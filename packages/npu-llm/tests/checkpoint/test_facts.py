@@ -1,0 +1,54 @@
+import json
+
+import pytest
+import torch
+import transformers
+
+from npu_llm.checkpoint.facts import read_facts
+from npu_llm.checkpoint.source import ModelSource, find_source
+from npu_llm.errors import ModelError
+
+
+def test_facts_of_every_architecture_are_those_of_the_model(tiny, architecture):
+    pair = tiny(architecture)
+    facts = read_facts(find_source(pair.folder))
+    model = pair.reference
+    text = model.config.get_text_config()
+    assert facts.architecture == text.model_type or facts.architecture == model.config.model_type
+    assert facts.parameters == sum(weight.numel() for weight in model.parameters())
+    assert facts.layers == text.num_hidden_layers
+    assert facts.heads == text.num_attention_heads
+    assert facts.vocabulary == text.vocab_size
+    assert facts.is_mapped
+    cache = model(torch.tensor([[1, 2, 3]]), use_cache=True).past_key_values
+    assert facts.kv_heads == cache.layers[0].keys.shape[1]
+    assert facts.head_dim == cache.layers[0].keys.shape[3]
+
+
+def test_facts_of_a_gguf_file(weights):
+    facts = read_facts(ModelSource(weights.parent, weights.name))
+    assert facts.architecture == "llama"
+    assert (facts.layers, facts.heads, facts.kv_heads, facts.head_dim) == (30, 9, 3, 64)
+    assert (facts.vocabulary, facts.context_length, facts.is_tied) == (49152, 8192, True)
+    assert facts.parameters == pytest.approx(134.5e6, rel=0.01)
+
+
+def test_embedding_that_is_no_head_counts_apart(tmp_path):
+    sizes = {"vocab_size": 50, "hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 1}
+    config = transformers.LlamaConfig(
+        **sizes, num_attention_heads=2, tie_word_embeddings=False, eos_token_id=2
+    )
+    transformers.LlamaForCausalLM(config).save_pretrained(tmp_path)
+    facts = read_facts(find_source(tmp_path))
+    assert not facts.is_tied
+    assert facts.table_parameters == 50 * 8
+    assert facts.matrix_parameters == 50 * 8 + 4 * 8 * 8 + 3 * 8 * 16
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "{}", json.dumps({"model_type": 3})])
+def test_config_that_is_none(tmp_path, content):
+    (tmp_path / "config.json").write_text(content)
+    with pytest.raises(ModelError) as caught:
+        read_facts(ModelSource(tmp_path))
+    assert caught.value.code == "config-unreadable"
+    assert "config.json" in str(caught.value)

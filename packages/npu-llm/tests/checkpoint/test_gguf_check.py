@@ -1,0 +1,96 @@
+import contextlib
+import struct
+
+import numpy as np
+import pytest
+from gguf import GGMLQuantizationType, GGUFWriter
+from gguf.quants import quantize
+
+from npu_llm.checkpoint.gguf_check import read_gguf_header
+from npu_llm.errors import ModelError
+
+
+@pytest.fixture
+def sound(tmp_path):
+    """A small GGUF file with arrays and tensors of several types."""
+    path = tmp_path / "sound.gguf"
+    writer = GGUFWriter(path, "llama")
+    writer.add_context_length(128)
+    writer.add_array("tokenizer.ggml.tokens", ["a", "é", "<s>"])
+    writer.add_array("tokenizer.ggml.scores", [0.5, 1.5, 2.5])
+    rows = np.arange(256, dtype=np.float32).reshape(2, 128)
+    writer.add_tensor("plain", rows)
+    packed = quantize(rows, GGMLQuantizationType.Q4_1)
+    writer.add_tensor("packed", packed, raw_dtype=GGMLQuantizationType.Q4_1)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def test_header_of_a_sound_file(sound):
+    header = read_gguf_header(sound)
+    assert header.architecture == "llama"
+    assert header.tensor_count == 2
+    assert header.metadata["llama.context_length"] == 128
+    assert header.size_bytes <= sound.stat().st_size
+
+
+def test_header_of_the_real_weights(weights):
+    header = read_gguf_header(weights)
+    assert header.architecture == "llama"
+    assert header.tensor_count == 272
+
+
+@pytest.mark.parametrize("share", [0.999, 0.9, 0.6, 0.3, 0.05, 0.01, 0.0])
+def test_file_that_is_cut_short(sound, tmp_path, share):
+    content = sound.read_bytes()
+    cut = tmp_path / "cut.gguf"
+    cut.write_bytes(content[: int(len(content) * share)])
+    with pytest.raises(ModelError) as caught:
+        read_gguf_header(cut)
+    # A header that is cut may look too short for its counts before it looks cut.
+    assert caught.value.code in ("gguf-truncated", "gguf-corrupt")
+    assert str(cut) in str(caught.value)
+    assert "Download it again" in str(caught.value)
+
+
+def test_cut_file_says_how_much_is_missing(sound, tmp_path):
+    content = sound.read_bytes()
+    cut = tmp_path / "cut.gguf"
+    cut.write_bytes(content[:-200])
+    with pytest.raises(ModelError, match=f"it has {len(content) - 200:,}") as caught:
+        read_gguf_header(cut)
+    assert caught.value.code == "gguf-truncated"
+
+
+@pytest.mark.parametrize(
+    "at, change, quoted",
+    [
+        (0, b"GGML", "GGML"),
+        (4, struct.pack("<I", 77), "77"),
+        (8, struct.pack("<Q", 10**15), "1000000000000000 tensors"),
+        (16, struct.pack("<Q", 10**15), "1000000000000000 pairs"),
+    ],
+)
+def test_header_that_makes_no_sense(sound, at, change, quoted):
+    content = bytearray(sound.read_bytes())
+    content[at : at + len(change)] = change
+    sound.write_bytes(content)
+    with pytest.raises(ModelError) as caught:
+        read_gguf_header(sound)
+    assert caught.value.code == "gguf-corrupt"
+    assert quoted in str(caught.value)
+
+
+def test_noise_is_an_error_and_never_a_crash(sound):
+    content = sound.read_bytes()
+    generator = np.random.default_rng(0)
+    for _ in range(300):
+        noisy = bytearray(content)
+        for at in generator.integers(0, 400, 6):
+            noisy[at] = generator.integers(0, 256)
+        sound.write_bytes(noisy)
+        with contextlib.suppress(ModelError):
+            read_gguf_header(sound)

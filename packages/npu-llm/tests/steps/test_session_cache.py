@@ -1,0 +1,122 @@
+import pytest
+import torch
+
+from npu_llm.errors import OptionError
+from npu_llm.steps.session_cache import SessionCache
+
+
+@pytest.fixture
+def filled(llama):
+    """filled(batch, tokens): our Llama's cache after one step of these."""
+
+    def make(batch: int, tokens: int) -> SessionCache:
+        ids = torch.arange(3, 3 + batch * tokens).view(batch, tokens)
+        return llama.ours()(ids).past_key_values
+
+    return make
+
+
+def test_length_counts_tokens(llama):
+    model = llama.ours()
+    cache = model.new_cache()
+    assert (cache.get_seq_length(), cache.is_initialized) == (0, False)
+    model(torch.tensor([[3, 4, 5, 6, 7], [3, 4, 5, 6, 8]]), past_key_values=cache)
+    model(torch.tensor([[3], [4]]), past_key_values=cache)
+    assert cache.get_seq_length() == 6
+    cache.reset()
+    assert cache.get_seq_length() == 0
+
+
+def test_rows_are_chosen_for_one_step_and_choices_add_up(filled, llama):
+    cache = filled(3, 5)
+    assert cache.next_rows(3).tolist() == [0, 1, 2]
+    cache.reorder_cache(torch.tensor([2, 2, 0]))
+    cache.reorder_cache(torch.tensor([2, 0, 0]))
+    assert cache.next_rows(3).tolist() == [0, 2, 2]
+    llama.ours()(torch.tensor([[3], [4], [5]]), past_key_values=cache)
+    assert cache.next_rows(3).tolist() == [0, 1, 2]
+
+
+def test_one_row_is_continued_several_times(llama):
+    model = llama.ours()
+    ids = torch.tensor([[5, 6, 7]])
+    cache = model(ids).past_key_values
+    cache.batch_repeat_interleave(2)
+    step = model(torch.tensor([[8], [9]]), past_key_values=cache)
+    for row, token in enumerate((8, 9)):
+        alone = model(torch.tensor([[5, 6, 7, token]])).logits[0, -1]
+        torch.testing.assert_close(step.logits[row, -1], alone, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("rows", [[3], [-1], [0, 5, 0]])
+def test_rows_that_are_not_there(filled, rows):
+    cache = filled(3, 5)
+    with pytest.raises(OptionError) as caught:
+        cache.reorder_cache(torch.tensor(rows))
+    assert caught.value.code == "cache-rows"
+    assert str(rows) in str(caught.value)
+
+
+def test_batch_that_does_not_continue_the_cache(filled):
+    cache = filled(3, 5)
+    with pytest.raises(OptionError, match="2 rows for a cache of 3") as caught:
+        cache.next_rows(2)
+    assert caught.value.code == "cache-rows"
+
+
+def test_a_cut_cache_goes_on_as_if_it_had_never_held_more(tiny, sampled_architecture):
+    model = tiny(sampled_architecture).ours()
+    ids = torch.randint(3, 97, (2, 30), generator=torch.Generator().manual_seed(1))
+    mask = torch.ones_like(ids)
+    mask[1, :3] = 0
+    expected = model(ids, attention_mask=mask).logits
+    # Windows of 8 tokens: holes enough to shift them.
+    cache = model(ids[:, :20], attention_mask=mask[:, :20]).past_key_values
+    cache.crop(12)
+    model(ids[:, 12:17], attention_mask=mask[:, :17], past_key_values=cache)
+    cache.crop(-3)
+    assert (cache.get_seq_length(), cache.hidden_tokens) == (14, 11)
+    rest = model(ids[:, 14:], attention_mask=mask, past_key_values=cache).logits
+    torch.testing.assert_close(rest[0], expected[0, 14:], rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(rest[1], expected[1, 14:], rtol=1e-3, atol=1e-3)
+
+
+def test_crop_counts_as_in_transformers(filled):
+    cache = filled(1, 5)
+    for argument, left in ((0, 5), (9, 5), (4, 4), (-1, 3), (-9, 0)):
+        cache.crop(argument)
+        assert cache.get_seq_length() == left
+
+
+def test_crop_where_places_cannot_be_told_apart(llama):
+    cache = SessionCache(llama.ours()._pipeline.program.session(), relocation=None)
+    llama.ours()(torch.tensor([[3, 4, 5]]), past_key_values=cache)
+    assert not cache.is_croppable
+    with pytest.raises(OptionError, match="1 of 3 tokens") as caught:
+        cache.crop(1)
+    assert caught.value.code == "not-croppable"
+
+
+def test_a_step_that_is_broken_off_leaves_a_cache_that_says_so(llama, monkeypatch):
+    model = llama.ours()
+    cache = model(torch.tensor([[3, 4, 5]])).past_key_values
+
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cache.session, "run", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        model(torch.tensor([[6]]), past_key_values=cache)
+    monkeypatch.undo()
+    assert not cache.is_croppable
+    with pytest.raises(OptionError) as caught:
+        model(torch.tensor([[6]]), past_key_values=cache)
+    assert caught.value.code == "cache-broken"
+    cache.reset()
+    model(torch.tensor([[6]]), past_key_values=cache)
+
+
+def test_what_a_program_does_not_give_back(filled):
+    with pytest.raises(OptionError, match="update") as caught:
+        filled(1, 2).update(1)
+    assert caught.value.code == "cache-in-program"

@@ -1,0 +1,1 @@
+"""Who hears what while a recording runs: devices, torch modules, steps, threads, memory."""

@@ -1,0 +1,1 @@
+"""One recording from its start to its file."""

@@ -1,0 +1,453 @@
+"""One recording from its start to its file: who listens when, and what is written when.
+
+The listeners are npu_runtime's own for ops, `device_events.py`, and `torch_windows.py` for Python
+calls; the picture is made in `assemble.py`, the file in `trace_file.py`. Running a program under a
+recording is in `commands/trace.py`.
+"""
+
+import contextlib
+import dataclasses
+import gc
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from npu_profiler.errors import TraceError
+from npu_profiler.listeners.device_events import DeviceEvents
+from npu_profiler.listeners.import_hook import ImportHook
+from npu_profiler.listeners.layer_origins import is_told_of_layers
+from npu_profiler.listeners.module_calls import ModuleCalls
+from npu_profiler.listeners.process_memory import resident_bytes
+from npu_profiler.listeners.step_marks import is_step, listen_to_torch
+from npu_profiler.listeners.thread_names import ThreadNames
+from npu_profiler.output_file import check_writable
+from npu_profiler.recording.assemble import Assembler
+from npu_profiler.recording.facts import versions
+from npu_profiler.recording.steps import StepGate
+from npu_profiler.recording.summary import Summary, Tally, op_times
+from npu_profiler.signal_mask import signals_blocked
+from npu_profiler.torch_side.clock import align
+from npu_profiler.torch_side.torch_windows import OpWindow, TorchWindows
+from npu_profiler.trace_format.chrome import format_piece, format_tracks, new_flow_ids
+from npu_profiler.trace_format.timeline import Piece, Sample, nested
+from npu_profiler.trace_format.trace_file import TraceFile
+from npu_profiler.trace_format.tracks import Tracks
+
+if TYPE_CHECKING:
+    from npu_runtime.observe import Event
+    from npu_runtime.op_recording import OpRecording
+
+__all__ = ["Recording", "TraceOptions", "mark_step", "trace"]
+
+# Ops come at a million a second at most, device events at 400,000 (2026-11).
+_PIECE_S = 0.5
+_MEMORY_S = 0.05
+# What stands on rows of threads, between Python calls.
+_ON_THREADS = ("launch", "sync", "module")
+
+_current: "Recording | None" = None
+_current_lock = threading.Lock()
+
+
+@dataclass(frozen=True, slots=True)
+class TraceOptions:
+    """How to record.
+
+    Attributes:
+        stacks: Record Python calls as well; several times the cost, and ops and calls are written
+            at the end only.
+        modules: Record calls of torch modules, each with its path in its model.
+        layers: Record the device's layers of some runs of each program, of programs that are
+            loaded while it runs or with NPU_PROFILE_LAYERS=1.
+        layers_first: How many runs of each program at the start.
+        layers_every: After those each run of this distance; 0 for none.
+        memory: Record how much memory the process has, twenty times a second.
+        warmup: Steps that are not recorded at the start (`steps.py` says what a step is).
+        steps: How many steps are recorded then; 0 for all.
+        program: What the process is called in the trace; the script's name if empty.
+    """
+
+    stacks: bool = False
+    modules: bool = False
+    layers: bool = False
+    layers_first: int = 3
+    layers_every: int = 100
+    memory: bool = False
+    warmup: int = 0
+    steps: int = 0
+    program: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuses what is no count.
+
+        Raises:
+            TraceError: [trace-option].
+        """
+        for name in ("layers_first", "layers_every", "warmup", "steps"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < 0:
+                raise TraceError(
+                    f"trace: {name} must be 0 or more; got {value!r}. Pass a count", "trace-option"
+                )
+
+
+@contextlib.contextmanager
+def trace(
+    path: str | os.PathLike[str],
+    *,
+    stacks: bool = False,
+    layers: bool = False,
+    modules: bool = False,
+) -> Iterator["Recording"]:
+    """Records what happens inside and writes it to `path` as a Chrome trace.
+
+    The file grows while the body runs, and is complete at its end, also when the body raises; its
+    error goes on unchanged.
+
+        with npu_profiler.trace("step.json"):
+            loss = model(x).sum()
+            loss.backward()
+
+    Args:
+        path: The file, replaced if there; compressed when it ends in .gz.
+        stacks: Record Python calls as well.
+        layers: Record layers of programs that are loaded inside.
+        modules: Record calls of torch modules.
+
+    Raises:
+        TraceError: [output-unwritable] for a path that takes no file, [trace-active] when another
+            recording runs.
+        OSError: The file could not be written at the end.
+    """
+    options = TraceOptions(stacks=stacks, layers=layers, modules=modules)
+    recording = Recording(Path(path), options)
+    recording.start()
+    try:
+        yield recording
+    finally:
+        recording.finish()
+
+
+def mark_step() -> None:
+    """Says that a step of the program has ended; does nothing when nobody records."""
+    recording = _current
+    if recording is not None and recording.is_ours:
+        recording.gate.mark("step")
+
+
+class Recording:
+    """A recording of this process: all threads, ops from the first import of npu_runtime on.
+
+    Args:
+        path: Where the trace goes.
+        options: How to record.
+
+    Attributes:
+        path: Where the trace goes.
+        options: How it is recorded.
+        gate: Which steps are recorded.
+        summary: What was recorded; None until it is finished.
+    """
+
+    def __init__(self, path: Path, options: TraceOptions) -> None:
+        if not isinstance(path, Path) or not isinstance(options, TraceOptions):
+            raise TraceError(
+                "Recording: needs a pathlib.Path and TraceOptions; got "
+                f"{type(path).__name__} and {type(options).__name__}. npu_profiler.trace makes one",
+                "trace-option",
+            )
+        self.path = path.absolute()  # the program may change the directory
+        self.options = options
+        self.summary: Summary | None = None
+        self.gate = StepGate(
+            warmup=options.warmup,
+            steps=options.steps,
+            on_open=self._open_gate,
+            on_close=self._close,
+        )
+        self._pid = os.getpid()
+        self._start_ns = 0
+        # Of the steps that are recorded; events are told later than they happen.
+        self._opened_ns: int | None = None if options.warmup else 0
+        self._closed_ns: int | None = None
+        self._problems: list[str] = []
+        self._file: TraceFile | None = None
+        self._flow_ids = new_flow_ids()
+        self._ops: OpRecording | None = None
+        self._windows: TorchWindows | None = None
+        self._modules: ModuleCalls | None = None
+        self._end_marks: Callable[[], None] | None = None
+        self._device = DeviceEvents(watch=self._watch)
+        self._held: list[Piece] = []  # with stacks: rows of threads, until their ops are there
+        self._thread_names = ThreadNames()
+        self._tally = Tally()
+        self._tracks = Tracks(
+            pid=self._pid,
+            program=options.program or Path(sys.argv[0]).name or "-",
+            thread_name=self._thread_names.get,
+        )
+        self._assembler = Assembler(self._tracks)
+        self._writing = threading.RLock()
+        self._stopping = threading.Event()
+        self._upkeep = threading.Thread(target=self._keep_up, name="npu-profiler", daemon=True)
+        self._hook = ImportHook({"npu_runtime": self._start_runtime, "torch": self._start_torch})
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether this is the process that records, not a fork of it."""
+        return os.getpid() == self._pid
+
+    def start(self) -> None:
+        """Begins to record; what is not imported yet is listened to from its import on.
+
+        Raises:
+            TraceError: [output-unwritable], [trace-active].
+            OSError: The file cannot be made all the same; the disk is full, for example.
+        """
+        global _current
+        check_writable(self.path, "trace output")
+        with _current_lock:
+            if _current is not None and _current.is_ours:
+                raise TraceError(
+                    f"trace: one recording at a time; {_current.path.name} is still being "
+                    "recorded. Finish it first",
+                    "trace-active",
+                )
+            _current = self
+        self._start_ns = time.time_ns()
+        self._thread_names.start()
+        first = format_tracks(self._tracks.take_new())
+        try:
+            self._file = TraceFile(self.path, start_ns=self._start_ns, first=first)
+        except OSError:
+            _current = None
+            self._thread_names.stop()
+            raise
+        with signals_blocked():
+            self._upkeep.start()
+        self._hook.install()
+
+    def finish(self) -> None:
+        """Ends the recording and completes the file. A second call, or one in a fork, does nothing.
+
+        Raises:
+            OSError: The file cannot be written.
+        """
+        global _current
+        if _current is not self or not self.is_ours:
+            return
+        _current = None
+        with _collector_paused():
+            self._finish()
+
+    def _finish(self) -> None:
+        self._stopping.set()
+        self._hook.remove()
+        if self._end_marks is not None:
+            self._end_marks()
+        if self._ops is not None:
+            self._ops.stop()
+        if self._modules is not None:
+            self._modules.stop()
+        if self.options.layers and self._device.is_listening:
+            from npu_runtime import layer_recording
+
+            layer_recording.stop()
+        self._device.stop()
+        self._thread_names.stop()
+        with self._writing:
+            facts = self._finish_windows()
+            self._tracks.rename_threads()
+            self._write_piece()
+            file, self._file = self._file, None
+            if self._modules is not None and self._modules.dropped:
+                self._problems.append(f"{self._modules.dropped:,} calls of modules past the limit")
+            if self._device.dropped:
+                self._problems.append(f"{self._device.dropped:,} device events past the limit")
+            if self.gate.steps < self.options.warmup:
+                self._problems.append(
+                    f"all but the warm-up: {self.gate.steps} steps were marked, and the warm-up "
+                    f"takes {self.options.warmup}"
+                )
+            facts = {"problems": self._problems, **versions(), **facts}
+            self.summary = self._tally.summarize(facts)
+            if file is not None:
+                file.finish(facts)
+
+    def _keep_up(self) -> None:
+        interval_s = _MEMORY_S if self.options.memory else _PIECE_S
+        written_s = time.monotonic()
+        while not self._stopping.wait(interval_s):
+            if self.options.memory and self.gate.is_open:
+                self._write(Piece(samples=self._memory_samples()))
+            if time.monotonic() - written_s < _PIECE_S:
+                continue
+            # Outside of our lock: the program's main thread may hold the runtime's, and a signal
+            # may make it finish the recording right there.
+            self._device.fetch()
+            if self._windows is not None:
+                self._windows.keep_bounded()
+            with self._writing:
+                if not self._stopping.is_set():
+                    self._write_piece()
+            written_s = time.monotonic()
+
+    def _watch(self, event: "Event") -> bool:
+        if is_step(event):
+            self.gate.mark("npu-llm")
+        return is_told_of_layers(event) or self._is_recorded(event.start_ns)
+
+    def _is_recorded(self, time_ns: int) -> bool:
+        is_begun = self._opened_ns is not None and time_ns >= self._opened_ns
+        return is_begun and (self._closed_ns is None or time_ns <= self._closed_ns)
+
+    def _open_gate(self) -> None:
+        self._open()
+        self._opened_ns = time.time_ns()
+
+    def _open(self) -> None:
+        if self._ops is not None:
+            self._ops.start()
+        if self._windows is not None:
+            self._windows.start()
+        if self._modules is not None:
+            self._modules.start()
+
+    def _close(self) -> None:
+        # Torch's profiler goes on: ending it while ops are under way ends the process.
+        self._closed_ns = time.time_ns()
+        if self._ops is not None:
+            self._ops.stop()
+        if self._modules is not None:
+            self._modules.stop()
+
+    def _write_piece(self) -> None:
+        """Writes what was heard since the last piece. To be called with the lock."""
+        piece = self._assembler.place(self._device.take())
+        if self._modules is not None:
+            modules = self._assembler.place_modules(self._modules.take())
+            piece = dataclasses.replace(piece, slices=[*piece.slices, *modules])
+        if self.options.stacks:
+            held = [item for item in piece.slices if item.category in _ON_THREADS]
+            self._held.append(Piece(slices=held))
+            rest = [item for item in piece.slices if item.category not in _ON_THREADS]
+            piece = dataclasses.replace(piece, slices=rest)
+        if self._ops is not None:
+            ops = self._ops.take()
+            self._tally.add_ops(ops.totals, events=ops.events)
+            if ops.dropped:
+                self._problems.append(f"{ops.dropped:,} ops that came faster than they are written")
+            for thread_id in ops.thread_ids:
+                self._tracks.thread(thread_id)
+            self._put(ops.text)
+        self._write(piece)
+
+    def _write(self, piece: Piece) -> None:
+        with self._writing:
+            self._tally.add(piece)
+            text = format_piece(piece, self._start_ns, flow_ids=self._flow_ids)
+            self._put(format_tracks(self._tracks.take_new()) + text)
+
+    def _put(self, text: bytes) -> None:
+        if self._file is None:
+            return
+        try:
+            self._file.write(text)
+        except OSError as error:
+            self._problems.append(f"all that came after the file was full ({error.strerror})")
+            self._file.close()
+            self._file = None
+
+    def _memory_samples(self) -> list[Sample]:
+        resident, own = resident_bytes()
+        track, now_ns = self._tracks.thread(self._pid), time.time_ns()
+        return [
+            Sample(track, "process memory", "resident_bytes", now_ns, resident),
+            Sample(track, "process memory", "resident_own_bytes", now_ns, own),
+        ]
+
+    def _start_runtime(self) -> None:
+        try:
+            from npu_runtime.op_recording import OpRecording
+
+            self._device.start()
+            if not self.options.stacks:
+                self._ops = OpRecording(self._start_ns)
+            if self.options.layers:
+                from npu_runtime import layer_recording
+
+                layer_recording.start(
+                    first=self.options.layers_first, every=self.options.layers_every
+                )
+        except ImportError as error:  # must not break the program's own import
+            self._problems.append(f"ops and device events: npu_runtime cannot be used ({error})")
+        if self.gate.is_open:
+            self._open()
+
+    def _start_torch(self) -> None:
+        try:
+            self._end_marks = listen_to_torch(self.gate.mark)
+            if self.options.modules:
+                self._modules = ModuleCalls()
+                if self.gate.is_open:
+                    self._modules.start()
+            if self.options.stacks:
+                # Beside the trace: that place is known to be writable, and to have room for it.
+                scratch = self.path.with_name(f".{self.path.name}.{self._pid}.kineto-")
+                windows = TorchWindows(scratch)
+                if self.gate.is_open:
+                    windows.start()
+                self._windows = windows
+        except (ImportError, RuntimeError, OSError) as error:
+            self._problems.append(f"Python calls: torch's profiler does not start ({error})")
+
+    def _finish_windows(self) -> dict[str, object]:
+        """Writes what torch's profiler recorded, together with the rows that it shares."""
+        if self._windows is None:
+            return {}
+        windows: list[OpWindow] = []
+        try:
+            self._windows.stop()
+            windows = self._windows.read()
+        except (RuntimeError, OSError, ValueError) as error:
+            self._problems.append(f"aten ops: torch's recording cannot be read ({error})")
+        self._problems += self._windows.problems
+        alignment = align([mark for window in windows for mark in window.marks])
+        for window in windows:
+            for thread_id, name in window.recorded.thread_names.items():
+                self._thread_names.add(thread_id, name)
+        unreadable = sum(window.recorded.unreadable for window in windows)
+        gaps = self._assembler.place_gaps(windows, time.time_ns())
+        piece = self._assembler.place_windows(
+            windows,
+            alignment,
+            own_thread_id=self._upkeep.native_id,
+            until_ns=self._closed_ns,
+        )
+        self._write_piece()
+        slices = nested([*piece.slices, *(item for held in self._held for item in held.slices)])
+        self._tally.add_ops(op_times(slices), events=0)
+        self._write(Piece(slices=[*slices, *gaps.slices], flows=piece.flows))
+        return {
+            "clock_offset_ns": alignment.offset_ns,
+            "clock_error_ns": alignment.error_ns,
+            "clock_marks": alignment.marks,
+            "unreadable_torch_events": unreadable,
+        }
+
+
+@contextlib.contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Stops looking for garbage while millions of objects are made that all stay (30 % faster)."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

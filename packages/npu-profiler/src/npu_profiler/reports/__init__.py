@@ -1,0 +1,1 @@
+"""What people read of a trace: tables, pictures, records and a page."""

@@ -1,0 +1,218 @@
+"""The tables of a trace: which columns they have, and what to say where the trace has no rows.
+
+What stands in the rows is answered by `npu_profiler.queries`; `text.py` and `files.py` show them.
+"""
+
+from collections.abc import Callable, Sequence
+
+from npu_profiler.queries.launches import Launch
+from npu_profiler.queries.layers import LayerRow, layer_kinds, layer_rows, layered_program_ns
+from npu_profiler.queries.ops import op_rows
+from npu_profiler.queries.origins import OriginRow, has_python_calls, line_rows, module_rows
+from npu_profiler.queries.programs import program_rows
+from npu_profiler.reading import Trace
+from npu_profiler.reports.tables.model import Column, Table
+
+__all__ = ["VIEWS", "View", "missing_note"]
+
+View = Callable[[Trace, list[Launch]], Table]
+
+_NOTES = {
+    "op": "no ops in this trace: the program ran none while it was recorded",
+    "program": "no device programs in this trace: nothing that was compiled for a device ran",
+    "layer": "no layers in this trace: `npu-profiler trace --layers` records them",
+    "type": "no layers in this trace: `npu-profiler trace --layers` records them",
+    "module": "no modules in this trace: `npu-profiler trace --modules` records calls of modules, "
+    "`--layers` the layers of compiled ones",
+    "line": "no Python lines in this trace: `npu-profiler trace --stacks` records Python calls, "
+    "`--layers` the lines that layers come from",
+}
+
+
+def missing_note(view: str, trace: Trace) -> str:
+    """Says why a table is empty, and which option of `trace` would fill it."""
+    if view in ("module", "line") and any(True for _ in trace.slices("layer")):
+        call, option = ("a module", "--modules") if view == "module" else ("Python", "--stacks")
+        return (
+            f"no {view}s in this trace: its layers do not say where they come from (those of a "
+            f"program from a cache cannot), and no calls of {call} were recorded (`npu-profiler "
+            f"trace {option}` does that)"
+        )
+    return _NOTES[view]
+
+
+def _ops(trace: Trace, launched: list[Launch]) -> Table:
+    rows = op_rows(trace, launched)
+    whole = sum(row.self_ns for row in rows)
+    columns = [
+        Column("op", "op"),
+        Column("calls", "calls", "count"),
+        Column("self_ns", "self ms", "ns"),
+        Column("self_share", "share", "share"),
+        Column("total_ns", "total ms", "ns"),
+        Column("device_ns", "device ms", "ns"),
+        Column("fallbacks", "fallbacks", "count"),
+    ]
+    return Table(
+        "ops by own host time (device: programs launched within)",
+        columns,
+        [
+            (
+                row.name,
+                row.calls,
+                row.self_ns,
+                _part(row.self_ns, whole),
+                row.total_ns,
+                row.device_ns,
+                row.fallbacks,
+            )
+            for row in rows
+        ],
+    )
+
+
+def _programs(trace: Trace, _: list[Launch]) -> Table:
+    rows = program_rows(trace)
+    whole = sum(row.total_ns for row in rows)
+    columns = [
+        Column("program", "program"),
+        Column("device", "device"),
+        Column("runs", "runs", "count"),
+        Column("total_ns", "total ms", "ns"),
+        Column("share", "share", "share"),
+        Column("mean_ns", "mean ms", "ns"),
+        Column("least_ns", "least ms", "ns"),
+        Column("most_ns", "most ms", "ns"),
+        Column("layered_runs", "runs with layers", "count"),
+        Column("layered_share", "explained", "share"),
+    ]
+    return Table(
+        "programs by time (explained: their layers' part of the runs that tell them)",
+        columns,
+        [
+            (
+                row.name,
+                f"npu:{row.device}",
+                row.runs,
+                row.total_ns,
+                _part(row.total_ns, whole),
+                row.mean_ns,
+                row.least_ns,
+                row.most_ns,
+                row.layered,
+                row.layer_ns / row.layered_ns if row.layered_ns else None,
+            )
+            for row in rows
+        ],
+    )
+
+
+def _layers(trace: Trace, _: list[Launch]) -> Table:
+    rows = layer_rows(trace)
+    columns = [Column("layer", "layer"), Column("program", "program")]
+    title = "layers by time"
+    return _layer_table(trace, title, columns, rows, [(row.name, row.program) for row in rows])
+
+
+def _layer_kinds(trace: Trace, _: list[Launch]) -> Table:
+    columns = [Column("layers", "layers", "count")]
+    rows = layer_kinds(trace)
+    return _layer_table(
+        trace, "kinds of layers by time", columns, rows, [(row.layers,) for row in rows]
+    )
+
+
+def _layer_table(
+    trace: Trace,
+    title: str,
+    first: Sequence[Column],
+    rows: Sequence[LayerRow],
+    first_cells: Sequence[Sequence[object]],
+) -> Table:
+    whole = layered_program_ns(trace)
+    runs = len({layer.parent for layer in trace.slices("layer")} - {None})
+    columns = [
+        *first,
+        Column("type", "type"),
+        Column("precision", "precision"),
+        Column("implementation", "implementation"),
+        Column("calls", "calls", "count"),
+        Column("total_ns", "total ms", "ns"),
+        Column("mean_ns", "mean ms", "ns"),
+        Column("share", "share", "share"),
+    ]
+    cells: list[list[object]] = [
+        [
+            *head,
+            row.kind,
+            row.precision,
+            row.implementation,
+            row.calls,
+            row.total_ns,
+            row.total_ns / row.calls,
+            _part(row.total_ns, whole),
+        ]
+        for row, head in zip(rows, first_cells, strict=True)
+    ]
+    if any(row.flops is not None for row in rows):
+        columns.append(Column("flops", "GFLOP", "number"))
+        for row, line in zip(rows, cells, strict=True):
+            line.append(None if row.flops is None else row.flops / 1e9)
+    if any(row.moved_bytes is not None for row in rows):
+        columns.append(Column("bytes", "bytes", "bytes"))
+        for row, line in zip(rows, cells, strict=True):
+            line.append(row.moved_bytes)
+    return Table(f"{title}, in the {runs:,} runs of programs that tell them", columns, cells)
+
+
+def _modules(trace: Trace, launched: list[Launch]) -> Table:
+    return _origins("modules", "module", module_rows(trace, launched))
+
+
+def _lines(trace: Trace, launched: list[Launch]) -> Table:
+    title = "lines of layers, and Python calls" if has_python_calls(trace) else "lines of layers"
+    return _origins(title, "line", line_rows(trace, launched))
+
+
+def _origins(title: str, key: str, rows: Sequence[OriginRow]) -> Table:
+    columns = [
+        Column(key, key),
+        Column("class", "class"),
+        Column("calls", "calls", "count"),
+        Column("self_ns", "host self ms", "ns"),
+        Column("total_ns", "host total ms", "ns"),
+        Column("device_ns", "device ms", "ns"),
+        Column("layers", "layer runs", "count"),
+        Column("layer_ns", "layer ms", "ns"),
+    ]
+    has_classes = any(row.kind for row in rows)
+    if not has_classes:
+        columns.pop(1)
+    cells = [
+        (
+            row.name,
+            *([row.kind] if has_classes else []),
+            row.calls,
+            row.self_ns,
+            row.total_ns,
+            row.device_ns,
+            row.layers,
+            row.layer_ns,
+        )
+        for row in rows
+    ]
+    return Table(f"{title} by device and host time", columns, cells)
+
+
+def _part(value: float, whole: float) -> float | None:
+    return value / whole if whole else None
+
+
+VIEWS: dict[str, View] = {
+    "op": _ops,
+    "program": _programs,
+    "type": _layer_kinds,
+    "layer": _layers,
+    "module": _modules,
+    "line": _lines,
+}

@@ -1,0 +1,240 @@
+"""Records ops together with Python calls by torch's own profiler, which alone can do the latter.
+
+Ops without Python calls are npu_runtime's to record, in pieces; torch keeps all until the end.
+
+There are several windows when the program uses torch's profiler itself (two at a time end in a
+segmentation fault, torch 2.13, so ours steps aside). A window is never ended to open the next while
+the program runs: an op that is under way then ends in the memory of the window before, which torch
+has freed, and the process with it (2026-11). What was exported is read in `kineto_file.py`.
+"""
+
+import dataclasses
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from npu_profiler.config import quiet_kineto
+from npu_profiler.listeners.process_memory import available_bytes
+from npu_profiler.signal_mask import signals_blocked
+from npu_profiler.torch_side.clock import ClockMark
+from npu_profiler.torch_side.kineto_file import KinetoFile, TorchSlice, read_kineto_file
+from npu_profiler.torch_side.other_profilers import step_aside
+
+if TYPE_CHECKING:
+    import torch.profiler
+
+__all__ = ["OpWindow", "TorchWindows"]
+
+MARK_PREFIX = "npu_profiler::clock:"
+MARKS_PER_EDGE = 16
+
+# Torch keeps 275 bytes of an op and needs 1,000 more of each for a moment at the end (2026-11), so
+# recording ends for good while the machine can still give what the end needs.
+RESERVE_BYTES = 2 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class OpWindow:
+    """One uninterrupted recording of ops.
+
+    Attributes:
+        start_ns: System clock when it began.
+        end_ns: System clock when it ended.
+        end_reason: Why, where it is not the recording's end.
+        recorded: What torch recorded, without our clock marks.
+        marks: The clock marks at both edges.
+    """
+
+    start_ns: int
+    end_ns: int
+    end_reason: str
+    recorded: KinetoFile
+    marks: list[ClockMark]
+
+
+@dataclass(frozen=True, slots=True)
+class _OpenWindow:
+    profile: "torch.profiler.profile"
+    start_ns: int
+    brackets: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _ClosedWindow:
+    window: _OpenWindow
+    end_ns: int
+    end_reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Export:
+    path: Path
+    start_ns: int
+    end_ns: int
+    end_reason: str
+    brackets: dict[str, tuple[int, int]]
+
+
+class TorchWindows:
+    """Starts and stops torch's profiler. To be used after torch has been imported.
+
+    Args:
+        scratch: Beginning of the names of the files that hold an export until it is read.
+
+    Attributes:
+        problems: Why ops are missing from the recording, one sentence each.
+    """
+
+    def __init__(self, scratch: Path) -> None:
+        self._scratch = scratch
+        self._open: _OpenWindow | None = None
+        self._exports: list[_Export] = []
+        self._restore: Callable[[], None] | None = None
+        self._is_full = False
+        # Re-entrant: a signal may end the recording while its own thread opens a window.
+        self._lock = threading.RLock()
+        self.problems: list[str] = []
+
+    def start(self) -> None:
+        """Begins to record.
+
+        Raises:
+            RuntimeError: Torch cannot profile now, for example because somebody else does.
+        """
+        self._open_window()
+        self._restore = step_aside(self._owns, self._pause, self._resume)
+
+    def stop(self) -> None:
+        """Ends the recording. Nothing happens when none runs.
+
+        Raises:
+            RuntimeError, OSError: Torch could not export it.
+        """
+        if self._restore is not None:
+            self._restore()
+            self._restore = None
+        self._export(self._close_window(""))
+
+    def keep_bounded(self) -> None:
+        """Ends the recording of ops when memory runs short. To be called now and then."""
+        with self._lock:
+            if self._open is None or available_bytes() >= RESERVE_BYTES:
+                return
+            self._is_full = True
+            self._attempt(lambda: self._export(self._close_window("memory runs short")))
+            self.problems.append(
+                "aten ops after memory ran short; npu_profiler.trace records a part of a program"
+            )
+
+    def read(self) -> list[OpWindow]:
+        """Reads what was recorded, and removes torch's files.
+
+        Raises:
+            OSError, ValueError: An export cannot be read.
+        """
+        windows = []
+        for export in self._exports:
+            try:
+                recorded = read_kineto_file(export.path)
+            finally:
+                export.path.unlink(missing_ok=True)
+            marks, slices = _take_marks(export.brackets, recorded.slices)
+            recorded = dataclasses.replace(recorded, slices=slices)
+            windows.append(
+                OpWindow(export.start_ns, export.end_ns, export.end_reason, recorded, marks)
+            )
+        self._exports.clear()
+        return windows
+
+    def _owns(self, profile: object) -> bool:
+        return self._open is not None and profile is self._open.profile.profiler
+
+    def _open_window(self) -> None:
+        with self._lock:
+            if self._open is not None or self._is_full:
+                return
+            self._open = _OpenWindow(self._new_profile(), time.time_ns())
+            try:
+                with quiet_kineto(), signals_blocked():
+                    self._open.profile.prepare_trace()
+                    self._open.profile.start_trace()
+            except RuntimeError:
+                self._open = None
+                raise
+            _set_marks(self._open.brackets, "start")
+
+    def _new_profile(self) -> "torch.profiler.profile":
+        import torch.profiler
+        from torch._C._profiler import _ExperimentalConfig
+
+        return torch.profiler.profile(
+            activities=[torch.profiler.ProfilerActivity.CPU],
+            with_stack=True,
+            experimental_config=_ExperimentalConfig(profile_all_threads=True),
+        )
+
+    def _close_window(self, end_reason: str) -> _ClosedWindow | None:
+        with self._lock:
+            window, self._open = self._open, None
+            if window is None:
+                return None
+            _set_marks(window.brackets, "end")
+            end_ns = time.time_ns()
+            window.profile.stop_trace()
+            return _ClosedWindow(window, end_ns, end_reason)
+
+    def _export(self, closed: _ClosedWindow | None) -> None:
+        if closed is None:
+            return
+        window = closed.window
+        path = self._scratch.with_name(f"{self._scratch.name}{len(self._exports)}.json")
+        window.profile.export_chrome_trace(str(path))
+        self._exports.append(
+            _Export(
+                path,
+                window.start_ns,
+                closed.end_ns,
+                closed.end_reason,
+                window.brackets,
+            )
+        )
+
+    def _pause(self) -> None:
+        reason = "the program's own torch.profiler runs"
+        self._attempt(lambda: self._export(self._close_window(reason)))
+
+    def _resume(self) -> None:
+        self._attempt(self._open_window)
+
+    def _attempt(self, action: Callable[[], None]) -> None:
+        # Within the program's own profiling, or on our thread: an error must not reach the program.
+        try:
+            action()
+        except (RuntimeError, OSError) as error:
+            self.problems.append(f"aten ops of one window: {error}")
+
+
+def _set_marks(brackets: dict[str, tuple[int, int]], edge: str) -> None:
+    # The C object itself: entering it takes 0.3 us, torch.profiler.record_function 3 us (2026-11).
+    from torch._C._profiler import _RecordFunctionFast
+
+    for number in range(MARKS_PER_EDGE):
+        name = f"{MARK_PREFIX}{edge}{number}"
+        mark = _RecordFunctionFast(name)
+        before_ns = time.time_ns()
+        mark.__enter__()
+        after_ns = time.time_ns()
+        mark.__exit__(None, None, None)
+        brackets[name] = (before_ns, after_ns)
+
+
+def _take_marks(
+    brackets: dict[str, tuple[int, int]], slices: list[TorchSlice]
+) -> tuple[list[ClockMark], list[TorchSlice]]:
+    marks = [
+        ClockMark(*brackets[item.name], item.start_ns) for item in slices if item.name in brackets
+    ]
+    return marks, [item for item in slices if not item.name.startswith(MARK_PREFIX)]
