@@ -91,9 +91,10 @@ def _checks(function: Callable[..., Any], signature: inspect.Signature) -> dict[
 
 
 def _resolved(annotation: str, names: dict[str, Any]) -> Any:
-    for known in (lambda: names, lambda: {**names, **_for_type_checkers(names["__name__"])}):
+    for for_type_checkers in (False, True):
+        known = {**names, **_for_type_checkers(names["__name__"])} if for_type_checkers else names
         try:
-            return eval(annotation, known())
+            return eval(annotation, known)
         except (NameError, AttributeError, TypeError):
             continue
     return Any  # a class in a function, for one

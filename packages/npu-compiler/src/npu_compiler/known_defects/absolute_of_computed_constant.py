@@ -33,16 +33,16 @@ def _is_suspect(node: ov.Node) -> bool:
     if node.get_type_name() != "Abs":
         return False
     rank = node.output(0).get_partial_shape().rank
-    return rank.is_dynamic or rank.get_length() == 1
+    return bool(rank.is_dynamic or rank.get_length() == 1)
 
 
 def _reproducer() -> Reproducer:
     given = ops.parameter([3], np.float32)
-    known = ops.abs(ops.negative(ops.constant(np.float32([1, -2, 3]))))
+    known = ops.abs(ops.negative(ops.constant(np.array([1, -2, 3], np.float32))))
     return Reproducer(
         ov.Model([ops.multiply(known, given)], [given]),
         [np.ones(3, np.float32)],
-        np.float32([1, 2, 3]),
+        np.array([1, 2, 3], np.float32),
     )
 
 

@@ -37,8 +37,9 @@ def _is_suspect(node: ov.Node) -> bool:
 def _reproducer() -> Reproducer:
     left, right = (ops.parameter([1, 4], np.float32) for _ in range(2))
     model = ov.Model([ops.convert(ops.greater(left, right), "f32")], [left, right])
-    given = [np.float32([[np.nan, 1, 3, np.nan]]), np.float32([[1, np.nan, 2, np.nan]])]
-    return Reproducer(model, given, np.float32([[0, 0, 1, 0]]))
+    nan = np.nan
+    given = np.array([[[nan, 1, 3, nan]], [[1, nan, 2, nan]]], np.float32)
+    return Reproducer(model, list(given), np.array([[0, 0, 1, 0]], np.float32))
 
 
 DEFECT = KnownDefect(

@@ -85,7 +85,7 @@ class profile(torch.profiler.profile):  # torch's own name, to stand in its plac
         **options: Any,
     ) -> None:
         chosen = None if activities is None else set(activities)
-        known = torch.profiler.supported_activities()
+        known = torch.profiler.supported_activities()  # type: ignore[no-untyped-call]
         if chosen is not None and chosen.isdisjoint(known):
             raise TraceError(
                 "profile: activities must have one that torch supports here: "
