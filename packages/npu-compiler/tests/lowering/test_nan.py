@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import npu_compiler
 from npu_compiler.lowering import lower
@@ -58,7 +59,9 @@ def pairs(dtype: torch.dtype = torch.float32) -> tuple[torch.Tensor, torch.Tenso
 ACTIVATIONS = {
     "relu": F.relu, "relu6": F.relu6, "hardtanh": F.hardtanh, "leaky_relu": F.leaky_relu,
     "hardswish": F.hardswish, "hardsigmoid": F.hardsigmoid, "elu": F.elu, "softplus": F.softplus,
-    "gelu": F.gelu, "gelu tanh": lambda x: F.gelu(x, approximate="tanh"), "silu": F.silu,
+    # Of an infinity torch's own kernels give NaN or infinity, by the place in memory.
+    "gelu": lambda x: F.gelu(torch.where(x.isinf(), x.sign(), x)),
+    "gelu tanh": lambda x: F.gelu(x, approximate="tanh"), "silu": F.silu,
     "mish": F.mish, "sigmoid": torch.sigmoid, "tanh": torch.tanh,
     "scaled elu": lambda x: aten.elu.default(x, 1.5, 1.05, 0.9),
 }  # fmt: skip
@@ -234,7 +237,9 @@ def test_activation_behind_a_product_or_convolution_passes_nan_on(lowers, name):
 def test_attention_passes_nan_on(lowers, place, value):
     parts = [torch.randn(1, 2, 9, 8) for _ in range(3)]
     parts[place][0, :, 4, 3] = value
-    lowers(lambda q, k, v: F.scaled_dot_product_attention(q, k, v), *parts, whole=True)
+    # Not every kernel of torch's keeps a query's NaN.
+    with sdpa_kernel(SDPBackend.MATH):
+        lowers(lambda q, k, v: F.scaled_dot_product_attention(q, k, v), *parts, whole=True)
 
 
 def test_nan_in_a_mask_of_attention_is_kept(lowers):

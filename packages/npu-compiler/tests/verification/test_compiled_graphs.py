@@ -10,6 +10,7 @@ from typing import Any
 import openvino.opset15 as ops
 import pytest
 import torch
+from torch.nn import functional as F
 
 from npu_compiler import CompilerConfig, OptionError, explain
 from npu_compiler.compilation import CompiledGraph
@@ -341,3 +342,18 @@ def test_a_verdict_is_read_as_it_was_written(verdict: Verdict) -> None:
 @pytest.mark.parametrize("content", [None, [], {}, {"status": "fine"}, {"status": "right", "x": 1}])
 def test_what_is_no_verdict_is_none(content: Any) -> None:
     assert Verdict.from_json(content) is None
+
+
+@pytest.mark.parametrize("place", range(3), ids=["query", "key", "value"])
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_attention_of_nan_is_no_wrong_result(place: int, is_causal: bool) -> None:
+    def attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        return F.scaled_dot_product_attention(query, key, value, is_causal=is_causal) * 1.0
+
+    parts = [torch.randn(2, 3, 8, 8) for _ in range(3)]
+    parts[place][:, :, 5:] = torch.nan
+    torch._dynamo.reset()
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("error")
+        result = torch.compile(attend, backend="npu")(*parts)
+    assert result[:, :, 5:].isnan().all()

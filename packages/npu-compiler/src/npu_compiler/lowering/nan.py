@@ -192,9 +192,10 @@ def extreme_keys(ctx: Context, value: ov.Output, *, is_top: bool) -> ov.Output:
 
     Infinity moves to the largest number, and that to the one before it.
     """
+    # Of bfloat16 also where it is computed in float32: a device may compute that in bfloat16.
+    limits = torch.finfo(torch_dtype(value.get_element_type()))
     value = wide(ctx, value)
     sign = 1.0 if is_top else -1.0
-    limits = torch.finfo(torch_dtype(value.get_element_type()))
     before = limits.max - limits.eps * (limits.max / (2 - limits.eps))
     inf, top, second = (_constant(ctx, value, sign * v) for v in (math.inf, limits.max, before))
     moved = ops.select(ops.equal(value, top), second, value)

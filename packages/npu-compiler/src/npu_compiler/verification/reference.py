@@ -7,11 +7,20 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils import _pytree as pytree
 
+import npu_compiler.capture  # noqa: F401  # defines attention
 from npu_compiler.verification.comparison import ROUNDING, on_host
 
 __all__ = ["REFUSALS", "SAMPLES", "Reference", "Rounding", "refusal_text", "standing_in"]
+
+_ATTENTION = frozenset(
+    {
+        torch.ops.aten.scaled_dot_product_attention.default,
+        torch.ops.npu_compiler.attention.default,
+    }
+)
 
 # What torch's kernels raise where there is none of the host for a dtype, or values do not fit.
 REFUSALS = (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError)
@@ -126,11 +135,20 @@ class _Walk(fx.Interpreter):
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Calls with the host in place of any other device."""
         args, kwargs = pytree.tree_map(_host_device, (args, kwargs))
+        if target in _ATTENTION and not _is_finite(args):
+            # torch's faster kernels lose NaN of the query, on some processors.
+            with sdpa_kernel(SDPBackend.MATH):
+                return super().call_function(target, args, kwargs)
         return super().call_function(target, args, kwargs)
 
     def get_attr(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Reads a tensor of the graph."""
         return _host_value(super().get_attr(target, args, kwargs))
+
+
+def _is_finite(args: tuple[Any, ...]) -> bool:
+    """Whether the query, the key and the value hold neither NaN nor infinities."""
+    return all(bool(part.isfinite().all()) for part in args[:3])
 
 
 def _host_device(value: Any) -> Any:
