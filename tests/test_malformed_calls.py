@@ -35,13 +35,15 @@ for name in ("AttributeError", "KeyError", "IndexError", "OverflowError", "Runti
 for kind in ("signal", "hang", "slow", "exit"):
     assert judged(kind) == kind
 
-def ended(code, text=""):
-    return finding_of_command(Outcome("exit", text=text, code=code), runs_programs=False)
+def ended(code, text="", programs=None):
+    return finding_of_command(Outcome("exit", text=text, code=code), programs)
 
 assert ended(0) is None
 assert ended(2, "npu-llm: no. [option-value]") is None
 assert ended(2) == "exit code 2 without a word"
 assert ended(3) == "exit code 3"
+assert ended(3, programs=["--time", "script.py"]) == "exit code 3"
+assert ended(3, programs=["--time", "raises.py"]) is None
 assert ended(70) == "exit code 70"
 assert ended(1, "Traceback (most recent call last):") == "Traceback"
 """

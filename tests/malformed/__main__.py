@@ -58,7 +58,8 @@ def main() -> int:
 
     def judge(call: Call, outcome: Outcome, batch: Batch) -> None:
         if call.entry is None:
-            found = finding_of_command(outcome, runs_programs=call.subject in _RUN_PROGRAMS)
+            programs = call.words if call.subject in _RUN_PROGRAMS else None
+            found = finding_of_command(outcome, programs)
         else:
             found = finding_of_call(call.subject, outcome, listed, is_kind_wrong=call.is_kind_wrong)
         kind = "commands" if call.entry is None else "calls"

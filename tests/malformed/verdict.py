@@ -20,6 +20,7 @@ call that does not end. A command exits with 0, 1 or 2, and never prints a trace
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from malformed.entry_points import REFERENCE
@@ -47,7 +48,8 @@ _DEVICE_NAME = re.compile(
 
 
 # The program that a command runs has its own tracebacks, and its own end at a closed output.
-_PROGRAM = re.compile(r'File "[^"]*(script|raises|syntax)\.py"|No module named|SyntaxError: ')
+_PROGRAM = re.compile(r'File "[^"]*(script|raises|syntax)\.py"|SyntaxError: ')
+RAISING_SCRIPT = "raises.py"
 _EXIT_OF_RAISES = 3
 _BEHIND = re.compile(r"in run\n    sys\.stdout\.flush|OSError: \[Errno 28\]")
 
@@ -113,13 +115,19 @@ def finding_of_call(
     return outcome.error[0]
 
 
-def finding_of_command(outcome: Outcome, *, runs_programs: bool) -> str | None:
-    """Why the end of a command is not what may be, or None."""
+def finding_of_command(outcome: Outcome, programs: Sequence[str] | None) -> str | None:
+    """Why the end of a command is not what may be, or None.
+
+    Args:
+        outcome: of the command.
+        programs: the words of a command that runs programs, its program among them; None for
+            another command.
+    """
     if outcome.kind != "exit":
         return outcome.kind
-    if runs_programs and (_PROGRAM.search(outcome.text) or _BEHIND.search(outcome.text)):
+    if programs is not None and (_PROGRAM.search(outcome.text) or _BEHIND.search(outcome.text)):
         return None
-    if runs_programs and outcome.code == _EXIT_OF_RAISES:
+    if programs is not None and RAISING_SCRIPT in programs and outcome.code == _EXIT_OF_RAISES:
         return None
     if "Traceback (most" in outcome.text:
         return "Traceback"
