@@ -8,6 +8,7 @@ import torch
 
 import npu_ops
 from npu_ops.errors import OperatorInputError, VerificationError
+from npu_runtime.errors import KindError
 
 
 def verify(actual, expected, *arguments, **options):
@@ -194,6 +195,12 @@ def test_a_tolerance_must_be_a_size(tolerance):
     with pytest.raises(OperatorInputError, match="rtol must be 0 or more") as error:
         verify(1.0, 1.0, tolerance)
     assert error.value.code == "verification-input"
+
+
+def test_a_tolerance_must_be_a_number():
+    with pytest.raises(KindError, match="rtol must be float") as error:
+        verify(torch.ones(2), torch.ones(2), torch.zeros(4, 4))
+    assert error.value.code == "argument-kind"
 
 
 def test_what_is_no_array_is_refused():

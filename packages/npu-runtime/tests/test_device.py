@@ -27,6 +27,13 @@ def test_an_index_that_does_not_exist_is_refused(index):
     assert torch.npu.current_device() == 0
 
 
+@pytest.mark.parametrize("index", [2**31, -(10**30), 10**5000], ids=int.bit_length)
+def test_an_index_that_no_device_can_have_is_refused(index):
+    with pytest.raises(DeviceError, match=f"{index.bit_length()} bits") as caught:
+        npu_runtime.device_info(index)
+    assert caught.value.code == "device-index"
+
+
 def test_a_device_of_another_type_is_refused():
     with pytest.raises(InputError, match="cpu") as caught:
         torch.npu.synchronize("cpu")

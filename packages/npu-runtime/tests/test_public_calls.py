@@ -48,6 +48,8 @@ FITTING = [
     {"path": Path("x")},
     {"sizes": torch.Size([2])},
     {"sizes": iter([2])},
+    {"sizes": np.array([2, 3])},
+    {"sizes": torch.zeros(1).expand(2**40)},
     {"pair": [2, "b"]},
     {"names": {"a": 1}},
     {"names": None},
@@ -77,6 +79,9 @@ OTHERS = [
     ("sizes", "12"),
     ("sizes", [1, "a"]),
     ("sizes", None),
+    ("sizes", np.ones(2)),
+    ("sizes", np.ones((2, 2), int)),
+    ("sizes", np.array(3)),
     ("pair", (1,)),
     ("pair", (1, 2)),
     ("names", [1]),
@@ -97,6 +102,11 @@ def test_arguments_of_another_kind(name, value):
 def test_a_text_for_a_tensor_is_quoted():
     with pytest.raises(KindError, match=r"tensor must be torch\.Tensor; got 'x'"):
         measured("x")
+
+
+def test_a_number_too_long_to_write_out_is_told_by_its_bits():
+    with pytest.raises(KindError, match=r"tensor must be torch\.Tensor; got int of 16610 bits"):
+        measured(10**5000)
 
 
 def test_number_of_arguments_is_pythons_own():

@@ -258,6 +258,11 @@ def build(step):
         (lambda g, x: g.gather(x, [0], axis=2), "graph-op", "axes are from -2 to 1 here; got 2"),
         (lambda g, x: g.unsqueeze(x, -4), "graph-op", "from -3 to 2 here; got -4"),
         (lambda g, x: g.unsqueeze(x, (0, -4)), "graph-op", "got (0, -4)"),
+        (
+            lambda g, x: g.reduce_mean(x, torch.zeros(1, dtype=torch.int64).expand(2**40)),
+            "graph-op",
+            "at most 2 here; got 1099511627776",
+        ),
         (lambda g, x: g.reduce_prod(x, 2), "graph-op", "from -2 to 1 here; got 2"),
         (lambda g, x: g.reduce_prod(x, (0, -2)), "graph-op", "got (0, -2)"),
         (lambda g, x: g.compile(), "graph-output", "got none"),

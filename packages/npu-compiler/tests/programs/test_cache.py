@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from npu_compiler.programs import ProgramCache, compile_options, content_key
+from npu_runtime.errors import KindError
 
 OPTIONS = compile_options("float32")
 
@@ -61,13 +62,25 @@ def test_second_process_builds_and_compiles_nothing(cache, key, tmp_path):
         "from npu_compiler.programs import ProgramCache, compile_options, content_key\n"
         "cache = ProgramCache(sys.argv[1])\n"
         "key = content_key({'model': 'doubles'})\n"
-        "program = cache.load(key, None, name='test', options=compile_options('float32'))\n"
+        "def refuse_to_build(): raise AssertionError('the cache had it')\n"
+        "options = compile_options('float32')\n"
+        "program = cache.load(key, refuse_to_build, name='test', options=options)\n"
         "print(program.loaded_from_cache, program.run([torch.ones(4)])[0].tolist())\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "True [2.0, 2.0, 2.0, 2.0]"
+
+
+@pytest.mark.parametrize(
+    "method, build", [("load", dict), ("load_with_facts", dict), ("load_with_facts", model)]
+)
+def test_a_builder_that_returns_something_else_is_refused(cache, key, method, build):
+    with pytest.raises(KindError, match="build must return") as caught:
+        getattr(cache, method)(key, build, name="test", options=OPTIONS)
+    assert caught.value.code == "argument-kind"
+    assert not (cache.directory / key).exists()
 
 
 @pytest.mark.parametrize("name", ["model.xml", "model.bin", "entry.json"])

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from npu_runtime.public_calls import public_call
+
 from .difference import Comparison, compare_tensors, mismatch
 from .errors import OperatorInputError, VerificationError
 
@@ -95,6 +97,7 @@ class VerificationReport:
         return "\n".join([*lines, f"... and {rest} more"] if rest else lines)
 
 
+@public_call
 def verify_correctness(
     actual: Any,
     expected: Any,
@@ -123,6 +126,7 @@ def verify_correctness(
     Raises:
         OperatorInputError: A tolerance is negative or NaN, a part is neither tensor, array nor
             number, or it has no values, as on meta (code ``verification-input``).
+        KindError: A tolerance is no number (code ``argument-kind``).
     """
     for name, value in (("rtol", rtol), ("atol", atol)):
         if value is not None and not value >= 0:

@@ -3,6 +3,7 @@
 The choice is made by the driver (csrc/driver); printing it for people is in cli.py.
 """
 
+import operator
 from dataclasses import dataclass
 
 from npu_runtime import _C
@@ -47,7 +48,8 @@ def device_info(index: int = 0) -> DeviceInfo:
     """
     if not -(2**31) <= index < 2**31:  # what a native index holds
         raise DeviceError(
-            f'npu: device index {index} does not exist; devices are numbered from 0. Use "npu:0".',
+            "npu_runtime.device_info: index must fit in 32 bits; got a number of "
+            f'{operator.index(index).bit_length()} bits, which does not exist. Use "npu:0".',
             code="device-index",
         )
     properties = _C.device_properties(index)

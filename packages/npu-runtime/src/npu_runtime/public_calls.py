@@ -15,7 +15,7 @@ import os
 import sys
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
@@ -31,6 +31,8 @@ Check = Callable[[Any], bool]
 
 # Of a long list the first elements speak for the others.
 _LOOKED_AT = 64
+# Python refuses to write out a number of thousands of digits.
+_SHOWN_BITS = 256
 
 
 def public_call(function: Callable[P, R]) -> Callable[P, R]:
@@ -187,8 +189,11 @@ def _is_path(value: Any) -> bool:
 def _is_sequence(value: Any, element: Check) -> bool:
     if isinstance(value, str | bytes | bytearray) or not hasattr(value, "__iter__"):
         return False
-    is_plain = isinstance(value, list | tuple | dict | set | frozenset | range)
-    return not is_plain or all(map(element, itertools.islice(value, _LOOKED_AT)))
+    if getattr(value, "ndim", 1) == 0:
+        return False
+    # An iterator is not for us to use up, and a tensor's elements are made before the first.
+    is_kept = isinstance(value, Collection) and not isinstance(value, torch.Tensor)
+    return not is_kept or all(map(element, itertools.islice(value, _LOOKED_AT)))
 
 
 def _is_tuple(value: Any, places: list[Check]) -> bool:
@@ -222,8 +227,10 @@ def _annotation(signature: inspect.Signature, name: str) -> str:
 def _shown(value: Any) -> str:
     if isinstance(value, torch.Tensor):
         return f"a tensor of {tuple(value.shape)}, {value.dtype}, on {value.device}"
-    shown = ascii(value) if isinstance(value, str | bytes | int | float) else ""
     kind = type(value).__name__
+    if isinstance(value, int) and value.bit_length() > _SHOWN_BITS:
+        return f"{kind} of {value.bit_length()} bits"
+    shown = ascii(value) if isinstance(value, str | bytes | int | float) else ""
     if isinstance(value, list | tuple | Mapping):
         kind += f" of {len(value)}"
     return shown if shown and len(shown) < 80 else kind

@@ -1,8 +1,11 @@
 """Autocast and the gradient scaler by their names on torch.npu; the ops' lists are npu-ops'."""
 
+import pytest
 import torch
 from torch.testing._internal.common_device_type import instantiate_device_type_tests
 from torch.testing._internal.common_utils import TestCase, parametrize
+
+from npu_runtime import InputError
 
 
 def step(scaler, optimizer, loss):
@@ -46,6 +49,18 @@ class TestGradScaler(TestCase):
             step(scaler, optimizer, weight.sum())
             scales.append(scaler.get_scale())
         self.assertEqual(scales, [8, 32, 32, 128])
+
+    @parametrize(
+        "growth,backoff", [(1.0, 0.5), (0.9, 0.5), (2.0, 1.0), (2.0, 1.1), (float("nan"), 0.5)]
+    )
+    def test_a_factor_that_does_not_grow_or_shrink_is_refused(self, growth, backoff):
+        with pytest.raises(InputError, match=f"got {growth} and {backoff}") as caught:
+            torch.npu.amp.GradScaler(growth_factor=growth, backoff_factor=backoff)
+        self.assertEqual(caught.value.code, "scale-factor")
+
+    def test_a_disabled_scaler_takes_any_factor(self):
+        scaler = torch.npu.amp.GradScaler(growth_factor=1.0, backoff_factor=1.0, enabled=False)
+        self.assertEqual(scaler.get_scale(), 1.0)
 
     def test_unscaling_lets_gradients_be_clipped(self, device):
         scaler = torch.npu.amp.GradScaler(init_scale=1024)

@@ -3,12 +3,23 @@
 import pytest
 import torch
 
+from npu_runtime import InputError
+
 
 def test_sizes_sequences_and_tensors_make_one():
     assert torch.npu.FloatTensor(2, 3).shape == (2, 3)
     assert torch.npu.LongTensor([1, 2]).tolist() == [1, 2]
     made = torch.npu.HalfTensor([1.5])
     assert (made.device, made.dtype) == (torch.device("npu:0"), torch.float16)
+
+
+@pytest.mark.parametrize(
+    "name, argument", [("CharTensor", [2**63]), ("BoolTensor", -3), ("FloatTensor", [[1], [2, 3]])]
+)
+def test_sizes_and_values_that_torch_refuses_are_told_with_a_code(name, argument):
+    with pytest.raises(InputError, match=rf"torch\.npu\.{name}: arguments must be") as caught:
+        getattr(torch.npu, name)(argument)
+    assert caught.value.code == "tensor-arguments"
 
 
 def test_isinstance_tells_device_and_dtype_apart():

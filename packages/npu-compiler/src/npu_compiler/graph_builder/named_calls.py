@@ -392,9 +392,18 @@ def _rank(x: GraphTensor) -> int:
 
 
 def _axes(x: GraphTensor, axes: Axes) -> tuple[int, ...]:
+    rank = max(_rank(x), 1)
     if axes is None:
-        return tuple(range(_rank(x)))
-    return (axes,) if isinstance(axes, int) else tuple(map(operator.index, axes))
+        return tuple(range(x.dim()))
+    if isinstance(axes, int):
+        return (axes,)
+    if len(axes) > rank:
+        raise GraphError(
+            f"GraphBuilder ({find_place()}): axes must be named once each, at most {rank} here; "
+            f"got {len(axes)}. Leave the others out.",
+            code="graph-op",
+        )
+    return tuple(map(operator.index, axes))
 
 
 def _places(name: str, axes: Sequence[int], rank: int) -> list[int]:

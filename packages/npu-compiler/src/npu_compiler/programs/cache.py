@@ -32,6 +32,7 @@ from npu_compiler.device_options import compile_tolerant
 from npu_compiler.fingerprint import fingerprint
 from npu_compiler.programs.load import load_tolerant, needed_options, write_model
 from npu_runtime import observe
+from npu_runtime.errors import KindError
 from npu_runtime.public_calls import public_call
 
 if TYPE_CHECKING:
@@ -146,6 +147,9 @@ class ProgramCache:
 
         Returns:
             The program; `program.loaded_from_cache` says whether the device compiled nothing.
+
+        Raises:
+            KindError: [argument-kind] build returned something else than a model.
         """
         program, _ = self.load_with_facts(
             key,
@@ -177,6 +181,9 @@ class ProgramCache:
             options: as for load.
             device_index: as for load.
             profiling: as for load.
+
+        Raises:
+            KindError: [argument-kind] build returned something else than a model and facts.
         """
         entry = self.directory / key
 
@@ -193,7 +200,7 @@ class ProgramCache:
             self._count(rebuilt=1)
         self._count(misses=1)
         with observe.span("compile", "build", program=name):
-            model, facts = build()
+            model, facts = _checked(build())
         amendments = needed_options(model, device_index)
         try:
             self._store(entry, model, facts, amendments)
@@ -388,6 +395,20 @@ class ProgramCache:
             now = self._statistics
             sums = {name: getattr(now, name) + count for name, count in more.items()}
             self._statistics = replace(now, **sums)
+
+
+def _checked(built: Any) -> tuple[ov.Model, dict[str, Any]]:
+    """What a builder returned, if it is a model with facts."""
+    import openvino as ov
+
+    match built:
+        case (ov.Model() as model, dict() as facts):
+            return model, facts
+    raise KindError(
+        "npu_compiler.programs.ProgramCache: build must return an openvino.Model, that of "
+        f"load_with_facts one with a dict of facts; got {type(built).__name__}. Return these.",
+        code="argument-kind",
+    )
 
 
 def _facts(entry: Path) -> dict[str, Any]:

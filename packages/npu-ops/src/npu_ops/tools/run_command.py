@@ -6,6 +6,7 @@ The tools themselves are in their own files; `npu-profiler trace` records times 
 from __future__ import annotations
 
 import argparse
+import os
 import runpy
 import sys
 import traceback
@@ -83,8 +84,13 @@ def _read(arguments: Sequence[str]) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if not options.program:
         parser.error("a script, or -m and a module, must follow the options")
-    if not options.is_module and not Path(options.program[0]).exists():
-        parser.error(f"no script {options.program[0]}; for a module write -m before it")
+    # os.path takes any text, where Path raises for a name too long.
+    if not options.is_module and not os.path.exists(options.program[0]):  # noqa: PTH110
+        raise OperatorInputError(
+            f"npu-ops run: the script must be there; got {options.program[0]}, and there is no "
+            "such file. Check the path; for a module write -m before it.",
+            "script-missing",
+        )
     if options.capture and options.output is None:
         parser.error("--capture needs -o DIR")
     return options
@@ -158,9 +164,27 @@ def _run(program: list[str], *, is_module: bool) -> int:
             return end.code or 0
         print(end.code, file=sys.stderr)
         return 1
+    except (ImportError, OSError) as error:
+        if not _is_of_runpy(error):
+            traceback.print_exc()
+            return 1
+        kind = "module" if is_module else "script"
+        raise OperatorInputError(
+            f"npu-ops run: the {kind} must be one that Python can run; got {name}: {error}. "
+            "Check the name; a script stands without -m.",
+            f"{kind}-missing",
+        ) from error
     except Exception:  # noqa: BLE001  # the program's own; the reports follow it
         traceback.print_exc()
         return 1
     finally:
         sys.path[0] = path
     return 0
+
+
+def _is_of_runpy(error: BaseException) -> bool:
+    """Whether the error arose before the first line of the program."""
+    ours = {code.co_filename for code in (_run.__code__, runpy.run_path.__code__)}
+    return all(
+        frame.f_code.co_filename in ours for frame, _ in traceback.walk_tb(error.__traceback__)
+    )

@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from npu_runtime.errors import InputError
+
 __all__ = [
     "BFloat16Tensor",
     "BoolTensor",
@@ -36,7 +38,14 @@ class _TensorType(type):
 
     def __call__(cls, *args: Any) -> torch.Tensor:
         # torch's own classes know the rules: sizes give memory as it is, a sequence its values.
-        on_cpu: torch.Tensor = getattr(torch, cls.__name__.rpartition(".")[2])(*args)
+        try:
+            on_cpu: torch.Tensor = getattr(torch, cls.__name__.rpartition(".")[2])(*args)
+        except (RuntimeError, ValueError) as error:
+            raise InputError(
+                f"{cls.__name__}: arguments must be sizes, or values of its dtype; got what torch "
+                f"refuses: {error}. Pass such, or use torch.tensor(..., device='npu').",
+                code="tensor-arguments",
+            ) from error
         return on_cpu.to("npu")
 
 
