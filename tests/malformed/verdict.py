@@ -43,7 +43,7 @@ _NO_MEMORY = re.compile(r"DefaultCPUAllocator: can't allocate memory")
 _TORCHS_CLASS = re.compile(r"npu_runtime\.npu\.(streams\.)?(Stream|Event)$")
 _DEVICE_NAME = re.compile(
     r"Invalid device string|at start of device string|Device index must not be negative|"
-    r"Overflow when unpacking|not linked with support for"
+    r"Overflow when unpacking|not linked with support for|error unpacking string as utf-8"
 )
 
 

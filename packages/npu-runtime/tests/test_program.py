@@ -2,6 +2,7 @@ import gc
 import threading
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -173,6 +174,14 @@ def test_the_precision_must_be_chosen(save_model, scale_model):
     with pytest.raises(InputError, match="INFERENCE_PRECISION_HINT") as caught:
         load_program(save_model(scale_model), name="scale", options={})
     assert caught.value.code == "program-load-input"
+
+
+@pytest.mark.parametrize("given", [{"options": np.ones((4, 4))}, {"weights": [1]}, {"name": 3}])
+def test_an_argument_of_another_kind_is_refused(given):
+    (name,) = given
+    with pytest.raises(KindError, match=f"load_program: {name} must be") as caught:
+        load_program(b"<net/>", **{"name": "kinds", "options": F32, **given})
+    assert caught.value.code == "argument-kind"
 
 
 @pytest.mark.parametrize("model", [b"", "no/such/file.xml"])

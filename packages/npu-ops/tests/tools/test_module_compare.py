@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -102,6 +103,15 @@ def test_a_file_that_holds_no_run_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"nothing")
     with pytest.raises(OperatorInputError, match="must be a run") as caught:
         ModuleRun.load(tmp_path / "file")
+    assert caught.value.code == "module-run"
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    both_ends = os.open(tmp_path / "pipe", os.O_RDWR)  # so that nobody waits here in any case
+    with pytest.raises(OperatorInputError, match="there is no such file") as caught:
+        ModuleRun.load(tmp_path / "pipe")
+    os.close(both_ends)
     assert caught.value.code == "module-run"
 
 

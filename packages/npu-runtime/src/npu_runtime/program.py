@@ -171,6 +171,7 @@ class Session(_Runner):
         self._native.reset()
 
 
+@public_call
 def load_program(
     model: str | os.PathLike[str] | bytes,
     weights: "bytes | bytearray | memoryview | torch.Tensor | None" = None,
@@ -199,7 +200,8 @@ def load_program(
             was compiled without does not tell layers on every device.
 
     Raises:
-        InputError: An argument breaks a rule above (code ``program-load-input``).
+        InputError: An argument breaks a rule above (code ``program-load-input``), or is of another
+            kind (code ``argument-kind``).
         ProgramError: OpenVINO refuses the model (code ``program-load``).
         DeviceError: No device serves (code ``device-absent``).
     """

@@ -98,6 +98,8 @@ class ModuleRun:
         """
         run = cls()
         try:
+            if not Path(file).is_file():  # safetensors waits for a pipe's writer, beyond Ctrl-C
+                raise OSError("there is no such file")
             with safetensors.safe_open(str(file), "pt") as opened:
                 kept = (opened.metadata() or {}).get(_CHECKSUM)
                 tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
