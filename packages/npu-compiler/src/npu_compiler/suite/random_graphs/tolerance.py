@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
+from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.overrides import TorchFunctionMode
 
 from npu_compiler.suite.random_graphs.graph import RandomGraph
 
@@ -88,8 +90,8 @@ def unsettled_places(
 ) -> list[torch.Tensor]:
     """Returns where torch itself gives something else, of which docs/guides/nan.md tells.
 
-    That is where it takes denormals for zeros, and where another of its kernels for attention
-    looks at numbers that are not finite.
+    That is where it takes denormals for zeros, and where another of its kernels for attention,
+    gelu or convolution looks at numbers that are not finite.
 
     Args:
         graph: on its own inputs.
@@ -100,9 +102,12 @@ def unsettled_places(
     contexts: list[contextlib.AbstractContextManager[Any]] = []
     if any(bool(((v != 0) & (v.abs() < _LEAST_NORMAL)).any()) for v in values):
         contexts.append(_without_denormals())
-    is_attention = any(step.target == "F.scaled_dot_product_attention" for step in graph.steps)
-    if is_attention and not all(bool(value.isfinite().all()) for value in values):
-        contexts.append(sdpa_kernel(SDPBackend.MATH))
+    calls = {step.target for step in graph.steps}
+    if not all(bool(value.isfinite().all()) for value in values):
+        if "F.scaled_dot_product_attention" in calls:
+            contexts.append(sdpa_kernel(SDPBackend.MATH))
+        if calls & {"F.gelu", "F.conv1d", "F.conv2d"}:
+            contexts.append(_OtherKernels())
     places = [torch.zeros(tensor.shape, dtype=torch.bool) for tensor in expected]
     for context in contexts:
         with context:
@@ -120,6 +125,27 @@ def _without_denormals() -> Iterator[None]:
         yield
     finally:
         torch.set_flush_denormal(False)
+
+
+class _OtherKernels(TorchFunctionMode):
+    """What other kernels give: gelu of an infinity is NaN, a weight in the padding is not read."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Makes a call."""
+        result = func(*args, **(kwargs or {}))
+        if func is F.gelu and (kwargs or {}).get("approximate", "none") == "none":
+            return result.masked_fill(args[0].isinf(), torch.nan)
+        if func not in (F.conv1d, F.conv2d) or bool(args[1].isfinite().all()):
+            return result
+        image, weight, *rest = args
+        known = func(image, weight.nan_to_num(0, 0, 0), *rest, **(kwargs or {}))
+        is_lost = (~weight.isfinite()).to(weight.dtype)
+        shape = torch.ones_like(image, memory_format=torch.contiguous_format)
+        bare = {name: value for name, value in (kwargs or {}).items() if name != "bias"}
+        hits = func(shape, is_lost, None, *rest[1:], **bare)
+        return known.masked_fill(hits > 0, torch.nan)
 
 
 def difference(
