@@ -70,13 +70,23 @@ def test_processes_can_be_spawned(run_python, tmp_path):
     assert expected.stdout == "[2, 4]\n"
 
 
+def test_a_module_whose_name_is_no_identifier_is_found(monkeypatch, tmp_path):
+    (tmp_path / "two-words.py").touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [str(tmp_path), *__import__("sys").path[1:]])
+    assert ModuleProgram.find("two-words", []).spec.origin == str(tmp_path / "two-words.py")
+
+
 def test_missing_script_is_an_error_with_its_path(tmp_path):
     with pytest.raises(TraceError, match=r"none\.py") as caught:
         ScriptProgram.find(str(tmp_path / "none.py"), [])
     assert caught.value.code == "script-missing"
 
 
-@pytest.mark.parametrize("name", ["no_such_module", "json.none", "no_such.part", "not a name", ""])
+MISSING = ["no_such_module", "json.none", "no_such.part", "not a name", "a..b", "", "__main__"]
+
+
+@pytest.mark.parametrize("name", MISSING)
 def test_missing_module_is_an_error_with_its_name(monkeypatch, name):
     monkeypatch.setattr("sys.path", ["", *__import__("sys").path[1:]])
     with pytest.raises(TraceError) as caught:

@@ -87,8 +87,8 @@ def _read(arguments: Sequence[str]) -> argparse.Namespace:
     # os.path takes any text, where Path raises for a name too long.
     if not options.is_module and not os.path.exists(options.program[0]):  # noqa: PTH110
         raise OperatorInputError(
-            f"npu-ops run: the script must be there; got {options.program[0]}, and there is no "
-            "such file. Check the path; for a module write -m before it.",
+            f"script: must be a file; got {options.program[0]}, which is not there. Check the "
+            "path, or use -m for a module.",
             "script-missing",
         )
     if options.capture and options.output is None:
@@ -168,11 +168,10 @@ def _run(program: list[str], *, is_module: bool) -> int:
         if not _is_of_runpy(error):
             traceback.print_exc()
             return 1
-        kind = "module" if is_module else "script"
         raise OperatorInputError(
-            f"npu-ops run: the {kind} must be one that Python can run; got {name}: {error}. "
-            "Check the name; a script stands without -m.",
-            f"{kind}-missing",
+            f"{'-m' if is_module else 'script'}: must be what Python can run; got {name}: "
+            f"{str(error).rstrip('.')}. Check the name; a script stands without -m.",
+            "module-missing" if is_module else "script-missing",
         ) from error
     except Exception:  # noqa: BLE001  # the program's own; the reports follow it
         traceback.print_exc()

@@ -138,7 +138,7 @@ def _set_first_path(directory: str) -> None:
 
 
 def _find_spec(name: str) -> ModuleSpec | None:
-    if not all(part.isidentifier() for part in name.split(".")):
+    if not all(name.split(".")) or name == "__main__":
         return None
     try:
         return importlib.util.find_spec(name)
