@@ -27,11 +27,17 @@ def test_an_index_that_does_not_exist_is_refused(index):
     assert torch.npu.current_device() == 0
 
 
-@pytest.mark.parametrize("index", [2**31, -(10**30), 10**5000], ids=int.bit_length)
+@pytest.mark.parametrize("index", [2**31, -(10**30), 2**1023], ids=int.bit_length)
 def test_an_index_that_no_device_can_have_is_refused(index):
     with pytest.raises(DeviceError, match=f"{index.bit_length()} bits") as caught:
         npu_runtime.device_info(index)
     assert caught.value.code == "device-index"
+
+
+def test_a_number_that_cannot_be_written_out_is_no_device():
+    with pytest.raises(InputError, match=r"got 0x[0-9a-f]+\.\.\. \(int\)") as caught:
+        torch.npu.set_device(10**5000)
+    assert caught.value.code == "device-type"
 
 
 def test_a_device_of_another_type_is_refused():

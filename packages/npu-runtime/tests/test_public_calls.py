@@ -105,8 +105,10 @@ def test_a_text_for_a_tensor_is_quoted():
 
 
 def test_a_number_too_long_to_write_out_is_told_by_its_bits():
-    with pytest.raises(KindError, match=r"tensor must be torch\.Tensor; got int of 16610 bits"):
-        measured(10**5000)
+    for name in ("tensor", "count", "share"):
+        with pytest.raises(KindError, match=f"{name} must be .*; got int of 16610 bits") as caught:
+            measured(**{"tensor": torch.ones(2), name: 10**5000})
+        assert caught.value.code == "argument-kind"
 
 
 def test_number_of_arguments_is_pythons_own():

@@ -31,17 +31,17 @@ Check = Callable[[Any], bool]
 
 # Of a long list the first elements speak for the others.
 _LOOKED_AT = 64
-# Python refuses to write out a number of thousands of digits.
-_SHOWN_BITS = 256
+# A longer whole number fits no float, and Python refuses to write out one of thousands of digits.
+_MOST_BITS = 1024
 
 
 def public_call(function: Callable[P, R]) -> Callable[P, R]:
     """Decorates a function or method whose arguments are checked against its annotations.
 
     A whole number fits float, and what has `__index__` fits int, as numpy's numbers do; any
-    iterable but a text fits a sequence. What an annotation names and the module imports for type
-    checkers alone is imported when the function is first called. Annotations that say nothing, or
-    that cannot be resolved then, take anything.
+    iterable but a text fits a sequence. Whole numbers have at most 1,024 bits. What an annotation
+    names and the module imports for type checkers alone is imported when the function is first
+    called. Annotations that say nothing, or that cannot be resolved then, take anything.
 
     Raises:
         KindError: [argument-kind] an argument is of another kind than its annotation.
@@ -164,11 +164,17 @@ def _is_bool(value: Any) -> bool:
 
 
 def _is_int(value: Any) -> bool:
-    return hasattr(type(value), "__index__") and _is_one_number(value)
+    is_number = hasattr(type(value), "__index__") and _is_one_number(value)
+    return is_number and not _is_too_long(value)
+
+
+def _is_too_long(value: Any) -> bool:
+    return isinstance(value, int) and value.bit_length() > _MOST_BITS
 
 
 def _is_float(value: Any) -> bool:
-    return (hasattr(type(value), "__float__") and _is_one_number(value)) or _is_int(value)
+    is_number = hasattr(type(value), "__float__") and _is_one_number(value)
+    return (is_number and not _is_too_long(value)) or _is_int(value)
 
 
 def _is_one_number(value: Any) -> bool:
@@ -228,7 +234,7 @@ def _shown(value: Any) -> str:
     if isinstance(value, torch.Tensor):
         return f"a tensor of {tuple(value.shape)}, {value.dtype}, on {value.device}"
     kind = type(value).__name__
-    if isinstance(value, int) and value.bit_length() > _SHOWN_BITS:
+    if _is_too_long(value):
         return f"{kind} of {value.bit_length()} bits"
     shown = ascii(value) if isinstance(value, str | bytes | int | float) else ""
     if isinstance(value, list | tuple | Mapping):

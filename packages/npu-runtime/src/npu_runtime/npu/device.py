@@ -200,7 +200,8 @@ def _parsed(name: str) -> torch.device:
 
 
 def _no_device(given: object) -> InputError:
-    shown = ascii(given)
+    # Python refuses to write out a number of thousands of digits, but not in hexadecimal.
+    shown = f"{given:#x}" if isinstance(given, int) and abs(given) > 2**64 else ascii(given)
     shown = shown if len(shown) < 80 else f"{shown[:60]}... ({type(given).__name__})"
     return InputError(
         f"torch.npu: a device is a torch.device, its name or an index; got {shown}. "
