@@ -28,6 +28,8 @@ __all__ = ["read_verdict", "verify_step", "verify_variant"]
 
 # Activations in 8 bits are most of what such a program rounds, in whatever it computes besides.
 _MOST_BESIDE_INTEGERS = 2.0
+# Keys and values in 8 bits round as much again as what stands beside them.
+_LEAST_WITH_CACHE = 2.0
 
 
 def verify_step(entry: Entry, load: Load, folder: Path, when: Verify) -> tuple[Program, Verdict]:
@@ -85,6 +87,8 @@ def _as_here(entry: Entry, reference: TorchReference) -> TorchReference:
     factor = ROUNDING[_name(wanted)] / ROUNDING[reference.precision]
     if entry.precision.activation_group:
         factor = min(factor, _MOST_BESIDE_INTEGERS)
+    if entry.kv_cache is not None:
+        factor = max(factor, _LEAST_WITH_CACHE)
     if factor <= 1:
         return reference
     return reference.with_more_rounding(factor, _name(wanted))

@@ -326,7 +326,7 @@ class NPUModelForCausalLM(GenerationMixin):  # type: ignore[misc]
     @public_call
     def generate(
         self,
-        inputs: torch.Tensor | None = None,
+        inputs: Any = None,  # tokens of another kind are told as in input_ids
         generation_config: GenerationConfig | None = None,
         *args: Any,
         **kwargs: Any,
