@@ -11,6 +11,7 @@ import openvino as ov
 import openvino.opset15 as ops
 
 from npu_compiler.known_defects.entry import KnownDefect, Reproducer
+from npu_compiler.known_defects.rewriting import put_in_place
 
 __all__ = ["DEFECT"]
 
@@ -22,10 +23,7 @@ def _avoid(model: ov.Model) -> int:
         first = ops.constant(np.array([0]))
         wide = ops.abs(ops.unsqueeze(node.input_value(0), first))
         flat = ops.squeeze(wide, first)
-        flat.set_friendly_name(node.get_friendly_name())
-        names = node.get_output_tensor(0).get_names()
-        node.output(0).replace(flat.output(0))
-        flat.get_output_tensor(0).set_names(names)
+        put_in_place(node, flat)
     return len(found)
 
 

@@ -15,6 +15,7 @@ import openvino as ov
 import openvino.opset15 as ops
 
 from npu_compiler.known_defects.entry import KnownDefect, Reproducer
+from npu_compiler.known_defects.rewriting import put_in_place
 
 __all__ = ["DEFECT"]
 
@@ -115,10 +116,7 @@ def _raise_rank(transpose: ov.Node) -> None:
     wide = ops.unsqueeze(transpose.input_value(0), ops.constant([4], ov.Type.i64))
     swapped = ops.transpose(wide, ops.constant([*_SWAP, 4], ov.Type.i64))
     flat = ops.reshape(swapped, ops.constant(shape, ov.Type.i64), False)
-    flat.set_friendly_name(transpose.get_friendly_name())
-    names = transpose.get_output_tensor(0).get_names()
-    transpose.output(0).replace(flat.output(0))
-    flat.get_output_tensor(0).set_names(names)
+    put_in_place(transpose, flat)
 
 
 def _product_before(softmax: ov.Node) -> ov.Node | None:

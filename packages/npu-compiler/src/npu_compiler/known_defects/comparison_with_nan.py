@@ -11,6 +11,7 @@ import openvino as ov
 import openvino.opset15 as ops
 
 from npu_compiler.known_defects.entry import KnownDefect, Reproducer
+from npu_compiler.known_defects.rewriting import put_in_place
 
 __all__ = ["DEFECT"]
 
@@ -23,10 +24,7 @@ def _avoid(model: ov.Model) -> int:
         left, right = node.input_values()
         broadcast = node.get_attributes()["auto_broadcast"]
         exchanged = _EXCHANGED[node.get_type_name()](right, left, broadcast)
-        exchanged.set_friendly_name(node.get_friendly_name())
-        names = node.get_output_tensor(0).get_names()
-        node.output(0).replace(exchanged.output(0))
-        exchanged.get_output_tensor(0).set_names(names)
+        put_in_place(node, exchanged)
     return len(found)
 
 

@@ -13,6 +13,7 @@ import openvino as ov
 import openvino.opset15 as ops
 
 from npu_compiler.known_defects.entry import KnownDefect, Reproducer
+from npu_compiler.known_defects.rewriting import put_in_place
 
 __all__ = ["DEFECT"]
 
@@ -39,10 +40,7 @@ def _avoid(model: ov.Model) -> int:
         axes = ops.constant(np.array(_axes(node)))
         make = _REDUCTIONS[node.get_type_name()]
         kept = ops.unsqueeze(make(node.input_value(0), axes, False), axes)
-        kept.set_friendly_name(node.get_friendly_name())
-        names = node.get_output_tensor(0).get_names()
-        node.output(0).replace(kept.output(0))
-        kept.get_output_tensor(0).set_names(names)
+        put_in_place(node, kept)
     return len(found)
 
 

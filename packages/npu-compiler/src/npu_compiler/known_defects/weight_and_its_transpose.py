@@ -15,6 +15,7 @@ import openvino as ov
 import openvino.opset15 as ops
 
 from npu_compiler.known_defects.entry import KnownDefect, Reproducer
+from npu_compiler.known_defects.rewriting import put_in_place
 
 __all__ = ["DEFECT"]
 
@@ -95,10 +96,7 @@ def _copy_transposed(use: _Use) -> None:
     product = use.product
     left, is_left_transposed = product.input_value(0), product.get_attributes()["transpose_a"]
     other = ops.matmul(left, made, bool(is_left_transposed), True)
-    other.set_friendly_name(product.get_friendly_name())
-    names = product.get_output_tensor(0).get_names()
-    product.output(0).replace(other.output(0))
-    other.get_output_tensor(0).set_names(names)
+    put_in_place(product, other)
 
 
 def _reproducer() -> Reproducer:
