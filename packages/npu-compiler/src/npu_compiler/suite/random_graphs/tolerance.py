@@ -128,24 +128,31 @@ def _without_denormals() -> Iterator[None]:
 
 
 class _OtherKernels(TorchFunctionMode):
-    """What other kernels give: gelu of an infinity is NaN, a weight in the padding is not read."""
+    """What other kernels may give: for gelu of an infinity, and for weights that meet padding."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         """Makes a call."""
-        result = func(*args, **(kwargs or {}))
-        if func is F.gelu and (kwargs or {}).get("approximate", "none") == "none":
-            return result.masked_fill(args[0].isinf(), torch.nan)
+        options = kwargs or {}
+        result = func(*args, **options)
+        if func is F.gelu and options.get("approximate", "none") == "none":
+            return _changed(result, args[0].isinf())
         if func not in (F.conv1d, F.conv2d) or bool(args[1].isfinite().all()):
             return result
         image, weight, *rest = args
-        known = func(image, weight.nan_to_num(0, 0, 0), *rest, **(kwargs or {}))
-        is_lost = (~weight.isfinite()).to(weight.dtype)
-        shape = torch.ones_like(image, memory_format=torch.contiguous_format)
-        bare = {name: value for name, value in (kwargs or {}).items() if name != "bias"}
-        hits = func(shape, is_lost, None, *rest[1:], **bare)
-        return known.masked_fill(hits > 0, torch.nan)
+        options = {name: value for name, value in options.items() if name != "bias"}
+        ones = torch.ones_like(image, memory_format=torch.contiguous_format)
+        places = func(ones, torch.ones_like(weight), None, *rest[1:], **options)
+        return _changed(result, places < weight[0].numel())
+
+
+def _changed(result: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    """Something else at these places, whatever stands there."""
+    other = torch.where(
+        result.isnan(), torch.zeros_like(result), torch.full_like(result, torch.nan)
+    )
+    return torch.where(places, other, result)
 
 
 def difference(
