@@ -66,6 +66,7 @@ def test_second_process_builds_and_compiles_nothing(cache, key, tmp_path):
         "options = compile_options('float32')\n"
         "program = cache.load(key, refuse_to_build, name='test', options=options)\n"
         "print(program.loaded_from_cache, program.run([torch.ones(4)])[0].tolist())\n"
+        "assert 'openvino' not in sys.modules, 'what the cache has needs nothing of it'\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=True

@@ -93,13 +93,28 @@ def _checks(function: Callable[..., Any], signature: inspect.Signature) -> dict[
 
 
 def _resolved(annotation: str, names: dict[str, Any]) -> Any:
+    tree = _BareCallables().visit(ast.parse(annotation, mode="eval"))
+    code = compile(tree, "<annotation>", "eval")
     for for_type_checkers in (False, True):
         known = {**names, **_for_type_checkers(names["__name__"])} if for_type_checkers else names
         try:
-            return eval(annotation, known)
+            return eval(code, known)
         except (NameError, AttributeError, TypeError):
             continue
     return Any  # a class in a function, for one
+
+
+class _BareCallables(ast.NodeTransformer):
+    """Leaves out what a function takes and returns.
+
+    That is not looked at, and its names may be those of libraries that are imported late.
+    """
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:  # ast's name
+        """Replaces Callable[...] by Callable."""
+        if isinstance(node.value, ast.Name) and node.value.id == "Callable":
+            return node.value
+        return self.generic_visit(node)
 
 
 @functools.cache
