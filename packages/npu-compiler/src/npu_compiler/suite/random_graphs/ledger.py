@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from npu_command.whole_files import draft_of, write_text
 from npu_compiler.suite.random_graphs.graph import RandomGraph
 from npu_compiler.suite.random_graphs.inputs import FLOAT_EDGES
 from npu_compiler.suite.random_graphs.modes import Mode
@@ -143,17 +144,12 @@ class Ledger:
 
     def write(self, directory: Path) -> None:
         """Puts ledger.json and summary.csv in the place of older ones."""
-        _replace(directory / "ledger.json", json.dumps(vars(self), indent=1, sort_keys=True))
+        write_text(directory / "ledger.json", json.dumps(vars(self), indent=1, sort_keys=True))
         rows = [("graphs", self.graphs), ("seconds", round(self.seconds))]
         rows += sorted(self.counts.items())
         rows += [(f"defect: {name}", count) for name, count in self.defects.most_common()]
-        path = directory / "summary.csv.part"
-        with path.open("w", newline="", encoding="utf-8") as file:
+        with (
+            draft_of(directory / "summary.csv") as draft,
+            draft.open("w", newline="", encoding="utf-8") as file,
+        ):
             csv.writer(file).writerows([("what", "count"), *rows])
-        path.replace(directory / "summary.csv")
-
-
-def _replace(path: Path, text: str) -> None:
-    part = path.with_suffix(".part")
-    part.write_text(text, encoding="utf-8")
-    part.replace(path)
