@@ -19,6 +19,8 @@ import torch
 from npu_compiler.errors import SuiteError
 
 __all__ = [
+    "ANSWER_TOKENS",
+    "ENCODER_DECODER",
     "IMAGE",
     "USUAL",
     "VOCABULARY",
@@ -42,6 +44,16 @@ _NOISE = 0.1
 _GAIN = 1.4
 _CONSTANT = 1e-6
 _CHANNELS = 64
+
+# Settings that models with an encoder and a decoder share, whatever they read.
+ENCODER_DECODER: dict[str, Any] = {
+    "d_model": 64, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4, "encoder_ffn_dim": 128, "decoder_ffn_dim": 128,
+}  # fmt: skip
+ANSWER_TOKENS: dict[str, Any] = {
+    "vocab_size": VOCABULARY, "use_cache": False, "pad_token_id": 0, "bos_token_id": 1,
+    "eos_token_id": 2, "decoder_start_token_id": 1,
+}  # fmt: skip
 
 # How configurations name them.
 _HEADS = frozenset(

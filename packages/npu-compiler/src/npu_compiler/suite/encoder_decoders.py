@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 from npu_compiler.suite.architecture import (
-    VOCABULARY,
+    ANSWER_TOKENS,
+    ENCODER_DECODER,
     Architecture,
     answer,
     from_config,
@@ -21,15 +22,8 @@ from npu_compiler.suite.vision import PATCHES
 
 __all__ = ["ARCHITECTURES"]
 
-_TOKENS: dict[str, Any] = {
-    "vocab_size": VOCABULARY, "use_cache": False, "pad_token_id": 0, "bos_token_id": 1,
-    "eos_token_id": 2, "decoder_start_token_id": 1, "forced_eos_token_id": None,
-}  # fmt: skip
-_BOTH: dict[str, Any] = {
-    "d_model": 64, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4,
-    "decoder_attention_heads": 4, "encoder_ffn_dim": 128, "decoder_ffn_dim": 128,
-    "max_position_embeddings": 64, **_TOKENS,
-}  # fmt: skip
+_TOKENS: dict[str, Any] = {**ANSWER_TOKENS, "forced_eos_token_id": None}
+_BOTH: dict[str, Any] = {**ENCODER_DECODER, "max_position_embeddings": 64, **_TOKENS}
 _T5: dict[str, Any] = {
     "d_model": 64, "d_kv": 16, "d_ff": 128, "num_layers": 2, "num_heads": 4, **_TOKENS,
 }  # fmt: skip

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from npu_compiler.suite.architecture import IMAGE, Architecture, from_config, image
+from npu_compiler.suite.architecture import ENCODER_DECODER, IMAGE, Architecture, from_config, image
 
 __all__ = ["ARCHITECTURES", "PATCHES"]
 
@@ -229,13 +229,7 @@ ARCHITECTURES = (
             "depths": [1, 1],
             "out_features": ["stage2"],
         },
-        d_model=64,
-        encoder_layers=2,
-        decoder_layers=2,
-        encoder_attention_heads=4,
-        decoder_attention_heads=4,
-        encoder_ffn_dim=128,
-        decoder_ffn_dim=128,
         num_queries=16,
+        **ENCODER_DECODER,
     ),
 )
