@@ -103,14 +103,18 @@ class CompiledGraph:
 
     def __call__(self, inputs: list[Any]) -> Any:
         """Runs the graph on a list of inputs, which is emptied."""
+        # In this order: another thread may make programs meanwhile, and sets these the other way.
+        is_untried = self._trial is not None
+        frozen = self._frozen
         run = self._run
-        if run is None or (self._frozen is not None and not self._frozen.is_current(inputs)):
+        if run is None or (frozen is not None and not frozen.is_current(inputs)):
             with self._lock:
                 run = self._make_ready(inputs)
+                is_untried = self._trial is not None
         arguments = tuple(inputs)
         inputs.clear()
         try:
-            if self._trial is not None and not is_current_stream_capturing():
+            if is_untried and not is_current_stream_capturing():
                 return self._tried(arguments)
             return run(*arguments)
         except IndexRangeError as error:
@@ -127,7 +131,7 @@ class CompiledGraph:
         if NARROW not in str(error) or not is_larger or self._writes:
             raise error
         with self._lock:
-            self._run = self._frozen = self._trial = self._made = None
+            self._forget()
             run = self._make_ready(arguments)
         return self._tried(arguments) if self._trial is not None else run(*arguments)
 
@@ -180,10 +184,10 @@ class CompiledGraph:
 
     def _compile(self, inputs: Sequence[Any]) -> Callable[..., Any]:
         if self._run is not None:
-            assert self._frozen is not None
-            changed = self._frozen.changed(inputs)
-            if not changed:
+            changed = self._frozen.changed(inputs) if self._frozen is not None else []
+            if not changed:  # another thread was faster
                 return self._run
+            self._run = None
             self._rebuilds += 1
             if self._rebuilds > _REBUILDS:
                 self._freezable = [p for p in self._freezable if p not in set(changed)]
@@ -208,12 +212,12 @@ class CompiledGraph:
         used = [p for p in frozen if self._placeholders[p].name in assembled.constant_inputs]
         names = [kept_source_name(self._placeholders[p]) for p in used]
         self._frozen = FrozenTensors(used, [frozen[p] for p in used], names) if used else None
-        self._run = assembled.run
         self._made = (plan, assembled)
         trials = [program.trial for program in assembled.built if program.trial is not None]
         if trials:
             self._trial = GraphTrial(self._original, trials)
-        else:
+        self._run = assembled.run
+        if not trials:
             self._tell()
         return assembled.run
 
@@ -275,9 +279,14 @@ class CompiledGraph:
             if program.name in report.wrong:
                 reason = str(verdicts[program.name])
                 self._refused.update((node.name, reason) for node in program.nodes)
-        self._trial = self._made = self._run = None
+        self._forget()
         self._compile(arguments)
         return False
+
+    def _forget(self) -> None:
+        """What was made is not used again; the programs go first, as a call sees the trial first."""
+        self._run = None
+        self._frozen = self._made = self._trial = None
 
     def _run_eagerly(self, reason: str, arguments: tuple[Any, ...]) -> None:
         """Gives up compiling this graph."""
@@ -286,7 +295,7 @@ class CompiledGraph:
             self._module = self._original
         nodes = self._module.graph.nodes
         self._refused = {node.name: reason for node in nodes if node.op == "call_function"}
-        self._trial = self._made = self._run = self._frozen = None
+        self._forget()
         self._compile(arguments)
 
     def _assemble(self, constants: dict[str, torch.Tensor]) -> tuple[Plan, Assembled]:
