@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from npu_compiler.quantize.module import quantize_model
     from npu_compiler.readiness import Readiness, check
     from npu_compiler.records import CompileStatistics, compile_statistics
-    from npu_compiler.tuning import TuningReport, tune
+    from npu_compiler.tune import tune
+    from npu_compiler.tuning import TuningReport
 
 __all__ = [
     "CompileStatistics",
@@ -84,7 +85,7 @@ _HOMES = {
     "quantize_tensor": "quantize",
     "register_fx_node_converter": "lowering",
     "TuningReport": "tuning",
-    "tune": "tuning",
+    "tune": "tune",
 }
 
 

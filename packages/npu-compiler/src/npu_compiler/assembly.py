@@ -15,7 +15,7 @@ import torch
 from torch import fx
 
 from npu_compiler.building import BuiltProgram, Piece, build_program, check_outputs
-from npu_compiler.capability import is_symbolic
+from npu_compiler.graph.calls import is_symbolic
 from npu_compiler.execution import ProgramCall
 from npu_compiler.options import CompilerConfig
 from npu_compiler.partition import Plan, Segment

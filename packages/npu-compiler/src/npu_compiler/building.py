@@ -16,7 +16,7 @@ import torch
 from torch import fx
 
 import npu_runtime
-from npu_compiler.capability import is_symbolic
+from npu_compiler.graph.calls import is_symbolic
 from npu_compiler.config import read_settings
 from npu_compiler.content import ProgramContent, program_content
 from npu_compiler.debug import dump_program
@@ -24,7 +24,9 @@ from npu_compiler.errors import LoweringError
 from npu_compiler.execution import ProgramCall, plain_call
 from npu_compiler.index_checks import check_indices
 from npu_compiler.layout import axis_order, inverse_order, is_dense
-from npu_compiler.lowering import LoweredModel, lower, node_origins, op_name, python_line
+from npu_compiler.lowering import LoweredModel, lower
+from npu_compiler.graph.origins import node_origins, python_line
+from npu_compiler.graph.calls import op_name
 from npu_compiler.options import CompilerConfig
 from npu_compiler.programs import ProgramCache, compile_options, load_tolerant
 from npu_compiler.quantize import CompressionReport, compress_weights

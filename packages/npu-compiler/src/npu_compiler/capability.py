@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from npu_compiler.lowering import find_converter, missing_converter, op_name
+from npu_compiler.graph.calls import is_effectful, is_mutation, op_name
+from npu_compiler.lowering import find_converter, missing_converter
 from npu_compiler.lowering.arguments import bind_arguments
 from npu_compiler.lowering.dtypes import NARROW_DTYPES, is_float, refusal_for_dtype
 from npu_compiler.lowering.frontend import frontend_refusal
@@ -24,9 +25,6 @@ __all__ = [
     "HOST_DUTIES",
     "INPUT_WRITE",
     "is_compute",
-    "is_effectful",
-    "is_mutation",
-    "is_symbolic",
     "refusal",
 ]
 
@@ -80,27 +78,6 @@ def _writes_input(node: fx.Node) -> bool:
     target = node.args[0] if node.args else None
     is_copy = node.target is torch.ops.aten.copy_.default
     return is_copy and isinstance(target, fx.Node) and target.op == "placeholder"
-
-
-def is_symbolic(node: fx.Node) -> bool:
-    """Whether a node stands for a symbolic number and not for a tensor."""
-    if node.target is torch.ops.aten._local_scalar_dense.default:
-        # Reads a tensor's content, so it is a call like others.
-        return False
-    value = node.meta.get("val")
-    return isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool))
-
-
-def is_mutation(node: fx.Node) -> bool:
-    """Whether a call writes to one of its arguments."""
-    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
-
-
-def is_effectful(node: fx.Node) -> bool:
-    """Whether the order of a call among others of its kind matters (random numbers, asserts)."""
-    if isinstance(node.target, torch._ops.OpOverload):
-        return torch.Tag.nondeterministic_seeded in node.target.tags or node.is_impure()
-    return node.is_impure()
 
 
 def is_compute(node: fx.Node) -> bool:

@@ -21,11 +21,12 @@ from npu_compiler.debug import GraphDump
 from npu_compiler.errors import IndexRangeError, LoweringError, WrongResultError
 from npu_compiler.index_checks import NARROW
 from npu_compiler.integer_widths import bits_seen
-from npu_compiler.lowering import op_name, source_line
+from npu_compiler.graph.calls import op_name
+from npu_compiler.graph.origins import source_line
 from npu_compiler.options import CompilerConfig
 from npu_compiler.partition import Plan, make_plan
 from npu_compiler.passes.base import Facts, PassResult
-from npu_compiler.passes.write_in_place import written_inputs
+from npu_compiler.graph.calls import written_inputs
 from npu_compiler.pipeline import run_passes
 from npu_compiler.records import EagerNode, GraphRecord, next_graph_name, publish
 from npu_compiler.source_names import kept_source_name

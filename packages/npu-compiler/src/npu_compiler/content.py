@@ -85,7 +85,8 @@ def program_content(
     """
     # Late: a graph that is known from an earlier process is not lowered.
     from npu_compiler.graph_text import graph_text
-    from npu_compiler.lowering import is_foreign, op_name
+    from npu_compiler.lowering import is_foreign
+    from npu_compiler.graph.calls import op_name
 
     targets = {node.target for node in module.graph.nodes if node.op == "call_function"}
     if any(is_foreign(target) for target in targets):

@@ -16,7 +16,7 @@ from torch import fx
 
 from npu_compiler.config import read_settings
 from npu_compiler.graph_text import graph_text
-from npu_compiler.lowering import op_name
+from npu_compiler.graph.calls import op_name
 from npu_compiler.partition import Plan
 from npu_compiler.passes.base import GraphPass
 from npu_compiler.programs.load import write_model

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from npu_compiler.lowering import op_name, source_line
+from npu_compiler.graph.calls import op_name
+from npu_compiler.graph.origins import source_line
 
 __all__ = ["graph_text"]
 

@@ -23,7 +23,7 @@ from torch.utils import _pytree as pytree
 
 from npu_compiler.lowering.narrow_integers import CASTS, MOVES
 from npu_compiler.ranges import Interval, integer_ranges
-from npu_compiler.verification.comparison import on_host
+from npu_runtime.npu import as_cpu
 
 __all__ = ["WIDE", "Widths", "bits_seen", "integer_widths"]
 
@@ -136,7 +136,8 @@ def bits_seen(placeholders: Sequence[fx.Node], values: Sequence[Any]) -> dict[st
     for node, value in zip(placeholders, values, strict=True):
         is_tensor = isinstance(value, torch.Tensor) and value.dtype in _WIDTHS
         if is_tensor and value.numel() and not value.is_meta:
-            least, most = torch.aminmax(on_host(value))
+            host = as_cpu(value) if value.device.type == "npu" else value
+            least, most = torch.aminmax(host)
             found[node.name] = max(
                 (-1 - int(least) if least < 0 else 0).bit_length(), max(int(most), 0).bit_length()
             )

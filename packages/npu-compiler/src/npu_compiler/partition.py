@@ -14,18 +14,12 @@ from dataclasses import dataclass
 import torch
 from torch import fx
 
-from npu_compiler.capability import (
-    INPUT_WRITE,
-    is_compute,
-    is_effectful,
-    is_mutation,
-    is_symbolic,
-    refusal,
-)
+from npu_compiler.capability import INPUT_WRITE, is_compute, refusal
+from npu_compiler.graph.calls import is_effectful, is_mutation, is_symbolic, is_view
 from npu_compiler.integer_widths import WIDE, integer_widths
 from npu_compiler.options import CompilerConfig
 
-__all__ = ["NOT_WORTH", "Plan", "Segment", "is_view", "make_plan"]
+__all__ = ["NOT_WORTH", "Plan", "Segment", "make_plan"]
 
 NOT_WORTH = "no floating point work beside it that would be worth a program"
 
@@ -174,11 +168,3 @@ def _reason(
     if any(source.target is not operator.getitem for source in taken):
         return "takes a tuple of results"
     return static[node]
-
-
-def is_view(node: fx.Node) -> bool:
-    """Whether a call returns a view of its first argument."""
-    if not isinstance(node.target, torch._ops.OpOverload):
-        return False
-    returns = node.target._schema.returns
-    return bool(returns) and returns[0].alias_info is not None and not is_mutation(node)

@@ -24,7 +24,8 @@ from npu_compiler.capture import decompositions
 from npu_compiler.convolution_gradient import convolution_backward
 from npu_compiler.errors import LoweringError
 from npu_compiler.layout import axis_order, inverse_order, is_dense
-from npu_compiler.lowering import find_converter, lower, op_name
+from npu_compiler.lowering import find_converter, lower
+from npu_compiler.graph.calls import op_name
 from npu_compiler.lowering.dtypes import is_float, ov_type
 from npu_compiler.options import CompilerConfig
 from npu_compiler.programs import ProgramCache, compile_options, content_key, load_tolerant

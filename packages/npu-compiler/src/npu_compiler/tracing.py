@@ -17,11 +17,15 @@ from torch._functorch.partitioners import min_cut_rematerialization_partition
 
 from npu_compiler.buckets import BucketedGraph, wants_static_programs
 from npu_compiler.buckets.sizes import Sizes
+from npu_compiler.compilation import CompiledGraph
 from npu_compiler.capture import decompositions, keep_attention_whole
 from npu_compiler.options import CompilerConfig
 from npu_compiler.recall import GraphMemory
 from npu_compiler.source_names import keep_source_names, source_names
-from npu_compiler.tuning.session import make_graph
+from npu_compiler.tuning.choice import configured
+from npu_compiler.tuning.measuring import MeasuredGraph
+from npu_compiler.tuning.state import current_session
+from npu_compiler.tuning.store import tuning_key
 from npu_runtime import observe
 
 __all__ = ["trace"]
@@ -56,7 +60,7 @@ def trace(
             kept = memory if kind == "inference" else None
 
             def compile_whole(module: fx.GraphModule) -> Any:
-                return make_graph(
+                return _make_graph(
                     module,
                     kind=kind,
                     static_positions=positions,
@@ -93,6 +97,41 @@ def trace(
     )
     with observe.span("compile", "capture"):
         return capture(graph_module, inputs)
+
+
+def _make_graph(
+    graph_module: fx.GraphModule,
+    *,
+    kind: str,
+    static_positions: Sequence[int],
+    config: CompilerConfig,
+    memory: GraphMemory | None = None,
+    rebuilds: int = 0,
+) -> Any:
+    """Returns what AOTAutograd calls: the graph as recorded, or one that measures first.
+
+    Args:
+        graph_module: as CompiledGraph takes it.
+        kind: as CompiledGraph takes it.
+        static_positions: as CompiledGraph takes them.
+        config: as it was asked for.
+        memory: where what comes of the graph is kept for other processes.
+        rebuilds: as CompiledGraph takes them.
+    """
+    if kind == "inference" and current_session() is not None:
+        return MeasuredGraph(graph_module, static_positions, config)
+    asked, (config, name) = config, configured(graph_module.graph, kind=kind, config=config)
+    if memory is not None:
+        memory.tuned_by(tuning_key(graph_module.graph, kind=kind, config=asked), name)
+    return CompiledGraph(
+        graph_module,
+        kind=kind,
+        static_positions=static_positions,
+        config=config,
+        tuned=name,
+        on_ready=None if memory is None else memory.keep,
+        rebuilds=rebuilds,
+    )
 
 
 def _static_positions() -> tuple[int, ...]:

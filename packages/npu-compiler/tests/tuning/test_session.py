@@ -7,7 +7,8 @@ import torch
 
 import npu_compiler
 import npu_runtime
-from npu_compiler.tuning import CANDIDATES, TuningStore, session
+from npu_compiler.tuning import CANDIDATES, TuningStore, measuring
+from npu_compiler.tuning.state import current_session
 
 
 @pytest.fixture
@@ -30,7 +31,7 @@ def choose(monkeypatch, **times_us):
     def measured(graphs, inputs, budget_s):
         return {name: times_us.get(name.replace(" ", "_"), 100.0) for name in graphs}
 
-    monkeypatch.setattr(session, "_times_us", measured)
+    monkeypatch.setattr(measuring, "_times_us", measured)
 
 
 def test_ways_are_measured_and_the_fastest_is_recorded(store, model):

@@ -20,7 +20,8 @@ from torch import fx, nn
 from torch.utils import _pytree as pytree
 
 from npu_compiler.building import own_precision
-from npu_compiler.capability import is_symbolic, refusal
+from npu_compiler.capability import refusal
+from npu_compiler.graph.calls import is_symbolic
 from npu_compiler.errors import ExportError, LoweringError
 from npu_compiler.exported.calibration import check_calibration, compressed
 from npu_compiler.exported.capture import Captured, capture_module
@@ -28,7 +29,9 @@ from npu_compiler.exported.manifest import Manifest, PortSpec
 from npu_compiler.exported.trial import verified
 from npu_compiler.fingerprint import fingerprint
 from npu_compiler.known_defects.table import avoid_defects
-from npu_compiler.lowering import LoweredModel, lower, op_name, source_line
+from npu_compiler.lowering import LoweredModel, lower
+from npu_compiler.graph.calls import op_name
+from npu_compiler.graph.origins import source_line
 from npu_compiler.options import CompilerConfig, resolve_config
 from npu_compiler.programs.load import write_model
 from npu_runtime.public_calls import public_call

@@ -16,14 +16,17 @@ from torch import fx
 
 import npu_runtime
 from npu_compiler.building import own_precision
-from npu_compiler.capability import is_symbolic, refusal
+from npu_compiler.capability import refusal
+from npu_compiler.graph.calls import is_symbolic
 from npu_compiler.errors import GraphError, LoweringError
 from npu_compiler.exported.capture import capture_module
 from npu_compiler.graph_builder.named_calls import NamedCalls
 from npu_compiler.graph_builder.recording import GraphTensor, Recording, Replay
 from npu_compiler.graph_builder.trial import GraphTrial
 from npu_compiler.index_checks import check_indices
-from npu_compiler.lowering import LoweredModel, lower, op_name, source_line
+from npu_compiler.lowering import LoweredModel, lower
+from npu_compiler.graph.calls import op_name
+from npu_compiler.graph.origins import source_line
 from npu_compiler.options import CompilerConfig, resolve_config
 from npu_compiler.programs import compile_options, load_tolerant
 from npu_compiler.quantize import compress_weights

@@ -18,7 +18,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from npu_compiler.lowering.arguments import bind_arguments
 from npu_compiler.lowering.context import Context
-from npu_compiler.lowering.registry import find_converter, missing_converter, op_name
+from npu_compiler.lowering.registry import find_converter, missing_converter
+from npu_compiler.graph.calls import op_name
 from npu_runtime.public_calls import public_call
 
 __all__ = ["custom_op"]

@@ -22,8 +22,8 @@ import torch
 from torch import fx
 
 from npu_compiler.lowering.context import Context, same_size
-from npu_compiler.lowering.origins import python_line
-from npu_compiler.lowering.registry import op_name
+from npu_compiler.graph.origins import python_line
+from npu_compiler.graph.calls import op_name
 from npu_compiler.ranges import Interval, integer_ranges, interval_of_size
 
 __all__ = ["IndexChecks", "IndexRecord", "unproven_calls"]

@@ -25,8 +25,9 @@ from npu_compiler.lowering.context import Context, Refused, static_shape
 from npu_compiler.lowering.dtypes import ov_type
 from npu_compiler.lowering.frontend import convert_by_frontend
 from npu_compiler.lowering.index_checks import IndexChecks, IndexRecord
-from npu_compiler.lowering.origins import source_line
-from npu_compiler.lowering.registry import find_converter, missing_converter, op_name
+from npu_compiler.graph.origins import source_line
+from npu_compiler.lowering.registry import find_converter, missing_converter
+from npu_compiler.graph.calls import op_name
 from npu_runtime.public_calls import public_call
 
 __all__ = ["LoweredModel", "live_nodes", "lower"]

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from npu_compiler.errors import RegistryError
+from npu_compiler.graph.calls import op_name
 from npu_compiler.lowering.plugins import broken_plugins, load_plugins
 from npu_runtime.public_calls import public_call
 
@@ -27,7 +28,6 @@ __all__ = [
     "is_foreign",
     "missing_converter",
     "near_matches",
-    "op_name",
     "registered_ops",
 ]
 
@@ -146,15 +146,6 @@ def near_matches(key: OpKey, *, limit: int = 3) -> tuple[str, ...]:
     if limit < 1:
         return ()
     return tuple(difflib.get_close_matches(op_name(key), registered_ops(), n=limit, cutoff=0.6))
-
-
-def op_name(key: OpKey) -> str:
-    """Returns the name that messages, friendly names and reports use, such as aten.add.Tensor."""
-    if isinstance(key, (str, torch._ops.OpOverload)):
-        return str(key)
-    name = getattr(key, "__name__", None) or type(key).__name__
-    module = getattr(key, "__module__", "") or ""
-    return f"{module.lstrip('_')}.{name}" if module else name
 
 
 def _snapshot() -> Callable[[], None]:

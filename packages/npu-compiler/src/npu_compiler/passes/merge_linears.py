@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from npu_compiler.lowering import op_name
+from npu_compiler.graph.calls import op_name
 from npu_compiler.passes.base import Facts, GraphPass
 from npu_compiler.passes.nodes import add_call, is_call, is_static, sizes_of, value_of
 

@@ -11,7 +11,7 @@ from typing import Any, TypeGuard
 import torch
 from torch import fx
 
-from npu_compiler.passes.write_in_place import written_inputs
+from npu_compiler.graph.calls import written_inputs
 
 __all__ = [
     "add_call",

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import fx
 
-from npu_compiler.lowering import op_name
+from npu_compiler.graph.calls import op_name
 from npu_compiler.passes.nodes import shares_memory
 
 __all__ = ["Match", "Pattern", "anything", "call", "either", "find", "number", "optional"]

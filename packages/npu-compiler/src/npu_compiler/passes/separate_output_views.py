@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from torch import fx
 from torch.utils import _pytree as pytree
 
-from npu_compiler.partition import is_view
+from npu_compiler.graph.calls import is_view
 from npu_compiler.passes.base import Facts, GraphPass
 
 __all__ = ["SeparateOutputViews"]

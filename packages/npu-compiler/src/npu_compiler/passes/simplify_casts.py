@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import fx
 
-from npu_compiler.lowering import op_name
+from npu_compiler.graph.calls import op_name
 from npu_compiler.passes.base import Facts, GraphPass
 from npu_compiler.passes.nodes import (
     add_call,

@@ -14,10 +14,10 @@ import torch
 from torch import fx
 from torch._higher_order_ops.auto_functionalize import auto_functionalized_v2
 
-from npu_compiler.partition import is_view
+from npu_compiler.graph.calls import is_view
 from npu_compiler.passes.base import Facts, GraphPass
 
-__all__ = ["WriteInPlace", "written_inputs"]
+__all__ = ["WriteInPlace"]
 
 _COPY = torch.ops.aten.copy_.default
 _AS_STRIDED = torch.ops.aten.as_strided.default
@@ -40,20 +40,6 @@ class WriteInPlace(GraphPass):
             for node in list(graph.nodes)
             if node.op == "call_function" and node.target is auto_functionalized_v2
         )
-
-
-def written_inputs(node: fx.Node) -> Iterator[fx.Node]:
-    """Yields the placeholders that a call writes to, directly or through views."""
-    if not isinstance(node.target, torch._ops.OpOverload):
-        return
-    for index, argument in enumerate(node.target._schema.arguments):
-        if argument.alias_info is None or not argument.alias_info.is_write:
-            continue
-        given = node.args[index] if index < len(node.args) else node.kwargs.get(argument.name)
-        while isinstance(given, fx.Node) and given.op == "call_function" and is_view(given):
-            given = cast(Any, given.args[0])
-        if isinstance(given, fx.Node) and given.op == "placeholder":
-            yield given
 
 
 def _replace(graph: fx.Graph, node: fx.Node) -> bool:

@@ -28,6 +28,7 @@ from npu_compiler.recall.identity import graph_identity
 from npu_compiler.recall.store import GraphStore
 from npu_compiler.records import GraphRecord, next_graph_name, publish, recalled_record
 from npu_compiler.source_names import source_names
+from npu_compiler.tuning.state import current_session
 from npu_compiler.verification.verdict import Verdict
 from npu_runtime import FrozenTensors, ProgramError, layer_recording, observe
 
@@ -54,7 +55,7 @@ class GraphMemory:
         self._is_plain = False
         self._key: str | None = None
         settings = read_settings()
-        if settings.cache_size_bytes and settings.debug_dir is None and not _is_measuring():
+        if settings.cache_size_bytes and settings.debug_dir is None and current_session() is None:
             with observe.span("compile", "identity"):
                 identity = graph_identity(graph_module, inputs, config)
             if identity is not None:
@@ -215,16 +216,11 @@ def _order(axes: Sequence[int] | None) -> tuple[int, ...] | None:
     return None if axes is None else tuple(axes)
 
 
-def _is_measuring() -> bool:
-    session = sys.modules.get("npu_compiler.tuning.session")
-    return session is not None and session.current_session() is not None
-
-
 def _tuned_name(key: str, config: CompilerConfig) -> str | None:
     """Which way of compiling is recorded as the fastest by now."""
     if not (GraphStore(config.cache_dir).directory.parent / "tuning").is_dir():
         return None
-    from npu_compiler.tuning.session import recorded_candidate
+    from npu_compiler.tuning.choice import recorded_candidate  # late: with the ops of lowering
 
     candidate = recorded_candidate(key, config)
     return None if candidate is None else candidate.name

@@ -3,8 +3,28 @@
 Choosing a kernel for a single eager op is npu_ops.variants' matter.
 """
 
-from npu_compiler.tuning.candidates import CANDIDATES, Candidate
-from npu_compiler.tuning.session import TuningReport, tune
-from npu_compiler.tuning.store import TuningRecord, TuningStore
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["CANDIDATES", "Candidate", "TuningRecord", "TuningReport", "TuningStore", "tune"]
+if TYPE_CHECKING:
+    from npu_compiler.tuning.candidates import CANDIDATES, Candidate
+    from npu_compiler.tuning.report import TuningReport
+    from npu_compiler.tuning.store import TuningRecord, TuningStore
+
+__all__ = ["CANDIDATES", "Candidate", "TuningRecord", "TuningReport", "TuningStore"]
+
+_HOMES = {
+    "CANDIDATES": "candidates",
+    "Candidate": "candidates",
+    "TuningRecord": "store",
+    "TuningReport": "report",
+    "TuningStore": "store",
+}
+
+
+def __getattr__(name: str) -> Any:
+    # Late: a warm start asks only whether a session is open, and the store imports openvino.
+    import importlib
+
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

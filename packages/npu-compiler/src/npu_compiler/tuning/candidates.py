@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import fx
 
-from npu_compiler.lowering import op_name
+from npu_compiler.graph.calls import op_name
 from npu_compiler.options import CompilerConfig
 
 __all__ = ["CANDIDATES", "Candidate", "find_candidate"]

@@ -1,7 +1,4 @@
-"""`npu-compiler tune`: tunes the graphs that a script compiles, or moves the records.
-
-Measuring is npu_compiler.tuning.session's work.
-"""
+"""`npu-compiler tune`: tunes the graphs that a script compiles, or moves the records."""
 
 from __future__ import annotations
 
@@ -10,7 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from npu_compiler.explain_command import run_script
-from npu_compiler.tuning.session import TuningReport, open_session
+from npu_compiler.tuning.report import TuningReport
+from npu_compiler.tuning.state import open_session
 from npu_compiler.tuning.store import TuningStore
 
 __all__ = ["main"]

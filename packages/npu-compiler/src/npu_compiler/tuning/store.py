@@ -1,7 +1,4 @@
-"""Tuning records on disk: one JSON file each, which travel between machines as one file.
-
-What a record is made of is npu_compiler.tuning.session's work.
-"""
+"""Tuning records on disk: one JSON file each, which travel between machines as one file."""
 
 from __future__ import annotations
 

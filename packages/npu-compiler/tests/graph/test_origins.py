@@ -3,7 +3,7 @@ import torch
 from torch import fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from npu_compiler.lowering import node_origins
+from npu_compiler.graph.origins import node_origins
 
 TRACE = """  File "/code/train.py", line 7, in forward
     return self.fc(x)

@@ -1,0 +1,51 @@
+"""The open tuning session: what it allows, and what it found so far."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from npu_compiler.tuning.store import TuningRecord
+
+__all__ = ["Session", "current_session", "open_session"]
+
+
+@dataclass
+class Session:
+    """An open session and what it found so far."""
+
+    budget_s: float
+    max_error: float
+    records: list[TuningRecord] = field(default_factory=list)
+    skipped: dict[str, str] = field(default_factory=dict)
+
+
+_session: Session | None = None
+_lock = threading.Lock()
+
+
+def current_session() -> Session | None:
+    """Returns the open session, or None."""
+    return _session
+
+
+@contextlib.contextmanager
+def open_session(*, budget_s: float, max_error: float) -> Iterator[Session]:
+    """Tunes the inference graphs that are compiled inside the block, on any thread.
+
+    Args:
+        budget_s: seconds of measuring per graph; compiling comes on top.
+        max_error: a way whose result differs more from the default's is not chosen.
+    """
+    global _session
+    with _lock:
+        before, _session = _session, Session(budget_s, max_error)
+    try:
+        yield _session
+    finally:
+        with _lock:
+            _session = before
