@@ -29,7 +29,7 @@ import torch
 from torch import nn
 
 import npu_compiler
-from npu_compiler.backend import npu
+from npu_compiler.torch_compile.backend import npu
 
 WIDTH = 16
 

@@ -12,9 +12,9 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
+from npu_compiler.compilation.records import GraphRecord, collecting
 from npu_compiler.lowering import LoweredModel, lower
 from npu_compiler.programs import compile_options, load_tolerant
-from npu_compiler.records import GraphRecord, collecting
 
 # Largest relative error of a single op against eager, by the precision that is computed in.
 TOLERANCE = {

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch._dynamo.exc import BackendCompilerFailed
 
+from npu_compiler.compilation.records import collecting
 from npu_compiler.errors import OptionError
 from npu_compiler.options import CompilerConfig, backend_options, parse_options
-from npu_compiler.records import collecting
 
 
 def test_nothing_given_is_the_default():

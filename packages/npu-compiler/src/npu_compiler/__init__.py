@@ -1,13 +1,11 @@
-"""torch.compile for NPUs: captured graphs become OpenVINO programs.
-
-The device and the running of programs live in npu_runtime, eager kernels in npu_ops.
-"""
+"""torch.compile for NPUs: captured graphs become OpenVINO programs."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from npu_compiler.compilation.records import CompileStatistics, compile_statistics
     from npu_compiler.errors import (
         CompilerError,
         ExportError,
@@ -16,18 +14,17 @@ if TYPE_CHECKING:
         OptionError,
         RegistryError,
     )
-    from npu_compiler.explanation import Explanation, explain
+    from npu_compiler.explanations.explain import Explanation, explain
     from npu_compiler.exported.load import LoadedModel, load
     from npu_compiler.exported.write import export
     from npu_compiler.graph_builder import GraphBuilder, GraphTensor
-    from npu_compiler.in_place import compile  # noqa: A004  # the name its users know
     from npu_compiler.lowering import custom_op, register_fx_node_converter
+    from npu_compiler.nn.quantize_model import quantize_model
     from npu_compiler.options import CompilerConfig
     from npu_compiler.quantize import compress_to_i4, quantize_tensor
-    from npu_compiler.quantize.module import quantize_model
     from npu_compiler.readiness import Readiness, check
-    from npu_compiler.records import CompileStatistics, compile_statistics
-    from npu_compiler.tune import tune
+    from npu_compiler.torch_compile.in_place import compile  # noqa: A004  # the name its users know
+    from npu_compiler.torch_compile.tune import tune
     from npu_compiler.tuning import TuningReport
 
 __all__ = [
@@ -62,12 +59,12 @@ __all__ = [
 _HOMES = {
     "Readiness": "readiness",
     "check": "readiness",
-    "CompileStatistics": "records",
-    "compile_statistics": "records",
+    "CompileStatistics": "compilation.records",
+    "compile_statistics": "compilation.records",
     "CompilerConfig": "options",
     "CompilerError": "errors",
     "ExportError": "errors",
-    "Explanation": "explanation",
+    "Explanation": "explanations.explain",
     "GraphBuilder": "graph_builder",
     "GraphError": "errors",
     "GraphTensor": "graph_builder",
@@ -75,17 +72,17 @@ _HOMES = {
     "LoweringError": "errors",
     "OptionError": "errors",
     "RegistryError": "errors",
-    "compile": "in_place",
+    "compile": "torch_compile.in_place",
     "compress_to_i4": "quantize",
     "custom_op": "lowering",
-    "explain": "explanation",
+    "explain": "explanations.explain",
     "export": "exported.write",
     "load": "exported.load",
-    "quantize_model": "quantize.module",
+    "quantize_model": "nn.quantize_model",
     "quantize_tensor": "quantize",
     "register_fx_node_converter": "lowering",
     "TuningReport": "tuning",
-    "tune": "tune",
+    "tune": "torch_compile.tune",
 }
 
 

@@ -1,7 +1,4 @@
-"""The settings of this package: the only place that reads the environment.
-
-Options of one compilation are npu_compiler.options' matter.
-"""
+"""The settings of this package: the only place that reads the environment."""
 
 from __future__ import annotations
 

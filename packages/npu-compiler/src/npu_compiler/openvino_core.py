@@ -1,7 +1,7 @@
 """The one OpenVINO core of Python code in a process.
 
-Programs on the npu device are npu_runtime's, which has a core of its own in C and keeps it to the
-end of the process, too.
+npu_runtime runs the device's programs with a core of its own in C++, which it also keeps to the end
+of the process.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The options of one compilation, checked.
-
-Settings of the process are npu_compiler.config's.
-"""
+"""The options of one compilation, checked."""
 
 from __future__ import annotations
 
@@ -68,7 +65,8 @@ class CompilerConfig:
         device_options: OpenVINO properties for the device's compiler, beside those that a precision
             asks for, as {"SNIPPETS_MODE": "DISABLE"}.
         enabled_passes: passes, as in "merge_linears", that run beside those which run by default.
-        disabled_passes: passes, as in "fuse_linear", that are left out; see npu_compiler.pipeline.
+        disabled_passes: passes, as in "fuse_linear", that are left out; see
+            npu_compiler.passes.pipeline.
         group_size: inputs of an int4 weight that share a scale: 32, 64 or 128.
         activations: "int8" beside dtype "int8": convolutions and matrix products compute in int8.
             Only npu_compiler.export, which takes calibration data, does this.

@@ -1,7 +1,7 @@
 """One op as a program: what npu_ops calls when an eager op deserves one.
 
 npu_ops decides which op and signature (npu_ops.variants) and finds this through the entry point
-group `npu_ops.program_builders`; graphs of many ops are npu_compiler.compilation's work.
+group `npu_ops.program_builders`.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import npu_runtime
-from npu_compiler.capability import refusal
-from npu_compiler.capture import decompositions
-from npu_compiler.convolution_gradient import convolution_backward
 from npu_compiler.errors import LoweringError
-from npu_compiler.layout import axis_order, inverse_order, is_dense
-from npu_compiler.lowering import find_converter, lower
 from npu_compiler.graph.calls import op_name
+from npu_compiler.graph.convolution_gradient import convolution_backward
+from npu_compiler.graph.layout import axis_order, inverse_order, is_dense
+from npu_compiler.graph.whole_ops import decompositions
+from npu_compiler.lowering import find_converter, lower
+from npu_compiler.lowering.capability import refusal
 from npu_compiler.lowering.dtypes import is_float, ov_type
 from npu_compiler.options import CompilerConfig
 from npu_compiler.programs import ProgramCache, compile_options, content_key, load_tolerant

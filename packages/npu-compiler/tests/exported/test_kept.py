@@ -105,7 +105,7 @@ def test_one_changed_element_is_another_model(cache, tmp_path):
     weights[3] ^= 0x80
     (path / "model.bin").write_bytes(weights)
     manifest = json.loads((path / "manifest.json").read_text())
-    from npu_compiler.fingerprint import fingerprint
+    from npu_compiler.programs.fingerprint import fingerprint
 
     manifest["files"]["model.bin"] = fingerprint(path / "model.bin")
     (path / "manifest.json").write_text(json.dumps(manifest))

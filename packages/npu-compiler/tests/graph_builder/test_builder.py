@@ -11,8 +11,8 @@ from torch import nn
 import npu_compiler
 import npu_runtime
 from npu_compiler import GraphBuilder
+from npu_compiler.compilation.records import collecting
 from npu_compiler.errors import GraphError, LoweringError
-from npu_compiler.records import collecting
 
 X = (2, 3, 4)
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from npu_compiler.capability import refusal
+from npu_compiler.lowering.capability import refusal
 from npu_compiler.options import CompilerConfig
 
 NARROW = [torch.uint8, torch.int8, torch.int16]

@@ -32,7 +32,7 @@ USE = """
 import sys, torch
 assert not any(name.endswith("_converter") for name in sys.modules)
 import {first}
-from npu_compiler.records import collecting
+from npu_compiler.compilation.records import collecting
 x = torch.randn(8, 8)
 with collecting() as records, torch.no_grad():
     for name in {names}:

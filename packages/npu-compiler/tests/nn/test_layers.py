@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from npu_compiler import nn as npu_nn
+from npu_compiler.compilation.records import collecting
 from npu_compiler.errors import OptionError
-from npu_compiler.records import collecting
 
 
 def relative_error(result, expected) -> float:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from npu_compiler.device_options import device_options
 from npu_compiler.errors import OptionError
 from npu_compiler.programs import compile_options, precision_name
+from npu_compiler.programs.device_options import device_options
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, "float32", "int8", "int4"], ids=str)

@@ -15,9 +15,9 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
 from npu_compiler import CompilerConfig, OptionError, explain
-from npu_compiler.compilation import CompiledGraph
+from npu_compiler.compilation.compiled_graph import CompiledGraph
+from npu_compiler.compilation.records import collecting
 from npu_compiler.errors import WrongResultError, WrongResultWarning
-from npu_compiler.records import collecting
 from npu_compiler.verification.verdict import Verdict
 
 
@@ -127,7 +127,7 @@ def test_training_graphs_are_compared_too() -> None:
 def test_a_workaround_that_gives_torchs_result_is_taken(monkeypatch, plant) -> None:
     # Wrong until a flag is set, which stands for an option of the device's compiler.
     state = {"is_wrong": True}
-    from npu_compiler.building import _Building
+    from npu_compiler.compilation.building import _Building
 
     original = _Building._with_options
 
@@ -151,7 +151,7 @@ def test_a_workaround_that_gives_torchs_result_is_taken(monkeypatch, plant) -> N
 
 
 def test_a_pass_that_changes_the_meaning_is_noticed(monkeypatch, compiled) -> None:
-    from npu_compiler import compilation
+    from npu_compiler.compilation.compiled_graph import compiled_graph as compilation
 
     original = compilation.run_passes
 
@@ -266,7 +266,7 @@ def test_always_compares_each_run(monkeypatch) -> None:
     x = torch.randn(4, 8)
     with torch.no_grad():
         fast(x)
-        from npu_compiler.execution import ProgramCall
+        from npu_compiler.programs.execution import ProgramCall
 
         original = ProgramCall.forward
 

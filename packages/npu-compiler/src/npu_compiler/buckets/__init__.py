@@ -1,7 +1,4 @@
-"""Graphs with sizes that vary, run by static programs: one per bucket of sizes.
-
-Programs with dynamic dimensions, for devices that take them, are npu_compiler.compilation's.
-"""
+"""Graphs with sizes that vary, run by static programs: one per bucket of sizes."""
 
 from npu_compiler.buckets.graph import BucketedGraph
 from npu_compiler.buckets.sizes import wants_static_programs

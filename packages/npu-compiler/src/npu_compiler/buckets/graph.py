@@ -1,7 +1,6 @@
 """A captured graph with sizes that vary, run by the static program of each call's bucket.
 
-Whether sizes may be padded is npu_compiler.buckets.specialize's question. A size that may not gets
-one program per value, up to a bound.
+A size that may not gets one program per value, up to a bound.
 """
 
 from __future__ import annotations

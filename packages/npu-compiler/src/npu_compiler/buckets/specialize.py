@@ -24,9 +24,8 @@ from npu_compiler.buckets.factors import Dim, Dims, Factor, is_padded, product, 
 from npu_compiler.buckets.rules import rule_of
 from npu_compiler.buckets.sizes import Expr, evaluate, expression
 from npu_compiler.buckets.writer import CannotPad, PaddedSize, Writer
-from npu_compiler.graph.calls import is_effectful, is_mutation, is_symbolic
-from npu_compiler.layout import axis_order
-from npu_compiler.graph.calls import op_name
+from npu_compiler.graph.calls import is_effectful, is_mutation, is_symbolic, op_name
+from npu_compiler.graph.layout import axis_order
 from npu_compiler.lowering.index_checks import unproven_calls
 
 __all__ = ["StaticGraph", "specialize"]

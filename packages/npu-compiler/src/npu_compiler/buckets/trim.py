@@ -9,7 +9,7 @@ import torch
 
 from npu_compiler.buckets.factors import Dims, is_padded
 from npu_compiler.buckets.sizes import evaluate
-from npu_compiler.layout import axis_order, inverse_order, is_dense
+from npu_compiler.graph.layout import axis_order, inverse_order, is_dense
 
 __all__ = ["pad", "trim"]
 

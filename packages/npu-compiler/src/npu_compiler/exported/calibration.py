@@ -1,7 +1,4 @@
-"""Calibration data for npu_compiler.export: example calls as arrays for the program's inputs.
-
-What is done with them is npu_compiler.quantize.calibrated's work.
-"""
+"""Calibration data for npu_compiler.export: example calls as arrays for the program's inputs."""
 
 from __future__ import annotations
 

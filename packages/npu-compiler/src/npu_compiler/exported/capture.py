@@ -1,7 +1,6 @@
 """A module as one functional graph with its weights named, for a folder.
 
-What torch.compile captures is npu_compiler.backend's; here nothing may be left to Python, so
-torch.export captures and says what it cannot. Writing is npu_compiler.exported.write's work.
+Nothing may be left to Python here, so torch.export captures and says what it cannot.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ from torch import fx, nn
 from torch.export import Dim, ExportedProgram, default_decompositions
 from torch.utils import _pytree as pytree
 
-from npu_compiler.capture import decompositions
 from npu_compiler.errors import ExportError
+from npu_compiler.graph.whole_ops import decompositions
 from npu_compiler.lowering import find_converter
 from npu_compiler.options import CompilerConfig
 from npu_compiler.passes.base import Facts
-from npu_compiler.pipeline import run_passes
+from npu_compiler.passes.pipeline import run_passes
 from npu_compiler.verification.graph_trial import keep_original
 
 __all__ = ["Captured", "capture_module"]

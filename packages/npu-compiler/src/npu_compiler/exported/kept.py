@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from npu_command.whole_files import write_json
-from npu_compiler.blob_files import AMENDMENTS, check_blobs, read_amendments, record_blobs
 from npu_compiler.config import read_settings
-from npu_compiler.device_options import compile_tolerant
+from npu_compiler.programs.blob_files import AMENDMENTS, check_blobs, read_amendments, record_blobs
+from npu_compiler.programs.device_options import compile_tolerant
 
 __all__ = ["KeptModel"]
 

@@ -1,8 +1,4 @@
-"""npu_compiler.load: an exported model on arrays, without torch, or on tensors, with it.
-
-What a folder holds is npu_compiler.exported.manifest's matter, the runs are
-npu_compiler.exported.runners'.
-"""
+"""npu_compiler.load: an exported model on arrays, without torch, or on tensors, with it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What an exported folder says of its model: a JSON file beside the IR, and its checks.
-
-Writing a folder is npu_compiler.exported.write's work, running it npu_compiler.exported.load's.
-"""
+"""What an exported folder says of its model: a JSON file beside the IR, and its checks."""
 
 from __future__ import annotations
 
@@ -12,10 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from npu_compiler.device_options import PRECISIONS
 from npu_compiler.errors import ExportError
-from npu_compiler.fingerprint import fingerprint
-from npu_compiler.index_checks import read_records
+from npu_compiler.programs.device_options import PRECISIONS
+from npu_compiler.programs.fingerprint import fingerprint
+from npu_compiler.programs.index_checks import read_records
 
 __all__ = ["FILE_NAME", "FORMAT", "Manifest", "PortSpec", "build", "read_manifest"]
 
@@ -55,7 +52,8 @@ class Manifest:
         sizes: name of a varying size -> least and greatest value, None for no bound.
         versions: package -> version that wrote it.
         files: file name -> size and checksum.
-        index_checks: what each run looks at, see npu_compiler.index_checks; with ports of the IR.
+        index_checks: what each run looks at, with ports of the IR; see
+            npu_compiler.programs.index_checks.
         device_options: of OpenVINO's CPU plugin, without which the model is wrong.
         verified: "yes" where it gave torch's results when it was exported, else why not.
         format: of this file.

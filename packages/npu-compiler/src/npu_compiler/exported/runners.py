@@ -1,7 +1,4 @@
-"""Runs an exported model: on arrays by OpenVINO alone, on tensors by npu_runtime.
-
-Checking a call and putting results together is npu_compiler.exported.load's work.
-"""
+"""Runs an exported model: on arrays by OpenVINO alone, on tensors by npu_runtime."""
 
 from __future__ import annotations
 
@@ -15,12 +12,12 @@ import openvino as ov
 from openvino.preprocess import PrePostProcessor
 
 from npu_compiler.config import read_settings
-from npu_compiler.device_options import device_options
 from npu_compiler.errors import ExportError
 from npu_compiler.exported.kept import KeptModel
 from npu_compiler.exported.manifest import Manifest, PortSpec
-from npu_compiler.index_checks import check_arrays, check_indices
 from npu_compiler.openvino_core import openvino_core
+from npu_compiler.programs.device_options import device_options
+from npu_compiler.programs.index_checks import check_arrays, check_indices
 
 __all__ = ["ArrayRunner", "Runner", "tensor_runner"]
 

@@ -1,7 +1,4 @@
-"""npu_compiler.export: a model as a folder with IR, weights and a manifest.
-
-Capturing is npu_compiler.exported.capture's work, reading npu_compiler.exported.load's.
-"""
+"""npu_compiler.export: a model as a folder with IR, weights and a manifest."""
 
 from __future__ import annotations
 
@@ -19,20 +16,19 @@ import torch
 from torch import fx, nn
 from torch.utils import _pytree as pytree
 
-from npu_compiler.building import own_precision
-from npu_compiler.capability import refusal
-from npu_compiler.graph.calls import is_symbolic
+from npu_compiler.compilation.building import own_precision
 from npu_compiler.errors import ExportError, LoweringError
 from npu_compiler.exported.calibration import check_calibration, compressed
 from npu_compiler.exported.capture import Captured, capture_module
 from npu_compiler.exported.manifest import Manifest, PortSpec
 from npu_compiler.exported.trial import verified
-from npu_compiler.fingerprint import fingerprint
+from npu_compiler.graph.calls import is_symbolic, op_name
+from npu_compiler.graph.origins import source_line
 from npu_compiler.known_defects.table import avoid_defects
 from npu_compiler.lowering import LoweredModel, lower
-from npu_compiler.graph.calls import op_name
-from npu_compiler.graph.origins import source_line
+from npu_compiler.lowering.capability import refusal
 from npu_compiler.options import CompilerConfig, resolve_config
+from npu_compiler.programs.fingerprint import fingerprint
 from npu_compiler.programs.load import write_model
 from npu_runtime.public_calls import public_call
 

@@ -1,8 +1,4 @@
-"""GraphBuilder: a graph built call by call, compiled to one program and run.
-
-Recording is npu_compiler.graph_builder.recording's work, calls by name stand in
-npu_compiler.graph_builder.named_calls.
-"""
+"""GraphBuilder: a graph built call by call, compiled to one program and run."""
 
 from __future__ import annotations
 
@@ -15,20 +11,19 @@ import torch
 from torch import fx
 
 import npu_runtime
-from npu_compiler.building import own_precision
-from npu_compiler.capability import refusal
-from npu_compiler.graph.calls import is_symbolic
+from npu_compiler.compilation.building import own_precision
 from npu_compiler.errors import GraphError, LoweringError
 from npu_compiler.exported.capture import capture_module
+from npu_compiler.graph.calls import is_symbolic, op_name
+from npu_compiler.graph.origins import source_line
 from npu_compiler.graph_builder.named_calls import NamedCalls
 from npu_compiler.graph_builder.recording import GraphTensor, Recording, Replay
 from npu_compiler.graph_builder.trial import GraphTrial
-from npu_compiler.index_checks import check_indices
 from npu_compiler.lowering import LoweredModel, lower
-from npu_compiler.graph.calls import op_name
-from npu_compiler.graph.origins import source_line
+from npu_compiler.lowering.capability import refusal
 from npu_compiler.options import CompilerConfig, resolve_config
 from npu_compiler.programs import compile_options, load_tolerant
+from npu_compiler.programs.index_checks import check_indices
 from npu_compiler.quantize import compress_weights
 
 __all__ = ["GraphBuilder"]

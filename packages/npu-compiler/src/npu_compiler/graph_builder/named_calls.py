@@ -1,7 +1,6 @@
 """Calls of a graph by the names of intel-npu-acceleration-library's NNFactory.
 
-Each is a short way to calls of torch, which the tensors of a graph take themselves. Compiling and
-running is npu_compiler.graph_builder.builder's work.
+Each is a short way to calls of torch, which the tensors of a graph take themselves.
 """
 
 from __future__ import annotations

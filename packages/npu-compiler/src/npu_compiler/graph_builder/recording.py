@@ -1,7 +1,7 @@
 """Tensors without values, and the list of torch calls that made them.
 
 The calls run once on fake tensors, which checks shapes and dtypes, and again when the graph is
-captured. Which calls a graph has by name is npu_compiler.graph_builder.builder's matter.
+captured.
 """
 
 from __future__ import annotations

@@ -9,11 +9,11 @@ import torch
 from torch import fx
 
 import npu_runtime
-from npu_compiler.execution import ProgramCall, plain_call
 from npu_compiler.graph_builder.recording import Replay
 from npu_compiler.lowering import LoweredModel, lower
 from npu_compiler.options import CompilerConfig
 from npu_compiler.programs import compile_options, load_tolerant
+from npu_compiler.programs.execution import ProgramCall, plain_call
 from npu_compiler.quantize import CompressionReport
 from npu_compiler.verification.compressed import decompressed
 from npu_compiler.verification.program_trial import ProgramTrial, Subject

@@ -1,7 +1,7 @@
 """Inductor's loops for npu tensors: its C++ for the host, run on the tensors' own memory.
 
 Device memory is host memory, so that loops need no other code than on cpu; what differs is that
-they wait for the device. That is npu_compiler.inductor.host_kernels' work.
+they wait for the device.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Runs a loop that Inductor compiled for the host on npu tensors.
-
-Writing the loops is npu_compiler.inductor.codegen's work.
-"""
+"""Runs a loop that Inductor compiled for the host on npu tensors."""
 
 from __future__ import annotations
 

@@ -1,14 +1,18 @@
-"""Lowering: FX graphs of aten calls to OpenVINO models, and the table of converters.
+"""Lowering: FX graphs of aten calls to OpenVINO models, and the table of converters."""
 
-Capture and partitioning live in npu_compiler, running in npu_runtime.
-"""
-
+from npu_compiler.graph.calls import op_name
+from npu_compiler.graph.origins import node_origins, python_line, source_line
 from npu_compiler.lowering.context import Context, Refused
 from npu_compiler.lowering.custom import custom_op
 from npu_compiler.lowering.lower import LoweredModel, lower
-from npu_compiler.graph.origins import node_origins, python_line, source_line
-from npu_compiler.lowering.registry import Converter, find_converter, is_foreign, missing_converter, near_matches, registered_ops
-from npu_compiler.graph.calls import op_name
+from npu_compiler.lowering.registry import (
+    Converter,
+    find_converter,
+    is_foreign,
+    missing_converter,
+    near_matches,
+    registered_ops,
+)
 from npu_compiler.lowering.registry import converter as register_fx_node_converter
 
 __all__ = [

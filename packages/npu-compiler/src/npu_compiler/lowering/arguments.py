@@ -1,7 +1,4 @@
-"""The arguments of an FX call under their schema names, with defaults filled in.
-
-What an argument means is the converter's business; see npu_compiler.lowering.converters.
-"""
+"""The arguments of an FX call under their schema names, with defaults filled in."""
 
 from __future__ import annotations
 

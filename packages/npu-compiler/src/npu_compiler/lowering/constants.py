@@ -1,7 +1,4 @@
-"""Torch tensors as OpenVINO constants over the same bytes, and small constants from numbers.
-
-Compressing constants after lowering is npu_compiler.quantize's work.
-"""
+"""Torch tensors as OpenVINO constants over the same bytes, and small constants from numbers."""
 
 from __future__ import annotations
 

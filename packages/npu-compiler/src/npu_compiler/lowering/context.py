@@ -1,7 +1,4 @@
-"""What a converter sees while one graph is lowered: values, dtypes, shapes, constants.
-
-Walking the graph and making the model is npu_compiler.lowering.lower's work.
-"""
+"""What a converter sees while one graph is lowered: values, dtypes, shapes, constants."""
 
 from __future__ import annotations
 

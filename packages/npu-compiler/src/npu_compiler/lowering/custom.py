@@ -1,7 +1,4 @@
-"""custom_op: a call of somebody's own op out of what is there, for use in a converter.
-
-Registering a converter is npu_compiler.lowering.registry's matter.
-"""
+"""custom_op: a call of somebody's own op out of what is there, for use in a converter."""
 
 from __future__ import annotations
 
@@ -16,10 +13,10 @@ from openvino.utils.node_factory import NodeFactory
 from torch import fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from npu_compiler.graph.calls import op_name
 from npu_compiler.lowering.arguments import bind_arguments
 from npu_compiler.lowering.context import Context
 from npu_compiler.lowering.registry import find_converter, missing_converter
-from npu_compiler.graph.calls import op_name
 from npu_runtime.public_calls import public_call
 
 __all__ = ["custom_op"]
@@ -120,8 +117,8 @@ def _trace(
     tensors: list[fx.Node],
 ) -> fx.Graph:
     """The function's aten calls on the fake values of tensors."""
-    # Late: npu_compiler.capture imports the ops, which are not needed to lower a graph.
-    from npu_compiler.capture import decompositions
+    # Late: npu_compiler.graph.whole_ops imports the ops, which are not needed to lower a graph.
+    from npu_compiler.graph.whole_ops import decompositions
 
     def call(*values: torch.Tensor) -> Any:
         by_node = dict(zip(map(id, tensors), values, strict=True))

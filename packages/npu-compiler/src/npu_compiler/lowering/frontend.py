@@ -2,7 +2,7 @@
 
 Its conversion of an op counts for a call only after it gave eager's results on random inputs of the
 call's shapes and dtypes: some of its conversions give other numbers than torch. Our own converters
-come first, see registry.py; whether a call may try is npu_compiler.capability's question.
+come first; see registry.py.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Which indices of a graph a run has to look at, and how its program tells them.
 
 torch raises for an index out of range; a device reads or writes what it likes. An index that is
-proved to be in range (npu_compiler.ranges) needs nothing. One that an input holds is looked at in
-that input. Any other becomes an output of its own, in int32. npu_runtime looks at them at each run.
+proved to be in range (npu_compiler.graph.ranges) needs nothing. One that an input holds is looked
+at in that input. Any other becomes an output of its own, in int32. npu_runtime looks at them at
+each run.
 
 OpenVINO's CPU plugin (2026.4.1) gives zeros for a row that is not there (Gather), raises
 (GatherElements), or reads and writes outside of its memory (GatherND, all scatters), so that the
@@ -21,10 +22,10 @@ import openvino.opset15 as ops
 import torch
 from torch import fx
 
-from npu_compiler.lowering.context import Context, same_size
-from npu_compiler.graph.origins import python_line
 from npu_compiler.graph.calls import op_name
-from npu_compiler.ranges import Interval, integer_ranges, interval_of_size
+from npu_compiler.graph.origins import python_line
+from npu_compiler.graph.ranges import Interval, integer_ranges, interval_of_size
+from npu_compiler.lowering.context import Context, same_size
 
 __all__ = ["IndexChecks", "IndexRecord", "unproven_calls"]
 

@@ -1,8 +1,4 @@
-"""From an FX graph of aten calls to one OpenVINO model, by the table of converters.
-
-Which part of a graph to lower is npu_compiler.partition's decision, and running the model is
-npu_compiler.programs' and npu_runtime's.
-"""
+"""From an FX graph of aten calls to one OpenVINO model, by the table of converters."""
 
 from __future__ import annotations
 
@@ -18,16 +14,16 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 import npu_compiler.lowering.converters  # noqa: F401  (fills the table)
 from npu_compiler.errors import LoweringError
-from npu_compiler.integer_widths import WIDE, integer_widths
+from npu_compiler.graph.calls import op_name
+from npu_compiler.graph.origins import source_line
 from npu_compiler.lowering.arguments import bind_arguments
 from npu_compiler.lowering.constants import saturate
 from npu_compiler.lowering.context import Context, Refused, static_shape
 from npu_compiler.lowering.dtypes import ov_type
 from npu_compiler.lowering.frontend import convert_by_frontend
 from npu_compiler.lowering.index_checks import IndexChecks, IndexRecord
-from npu_compiler.graph.origins import source_line
+from npu_compiler.lowering.integer_widths import WIDE, integer_widths
 from npu_compiler.lowering.registry import find_converter, missing_converter
-from npu_compiler.graph.calls import op_name
 from npu_runtime.public_calls import public_call
 
 __all__ = ["LoweredModel", "live_nodes", "lower"]
@@ -96,7 +92,7 @@ def lower(
             for the device's own where the other would break a fusion with a product.
         check_indices: tell indices that may be out of range, and inputs whose integers may be too
             large for the device, for npu_runtime to look at; see
-            npu_compiler.lowering.index_checks and npu_compiler.integer_widths.
+            npu_compiler.lowering.index_checks and npu_compiler.lowering.integer_widths.
 
     Returns:
         The model, and how its inputs and outputs answer to the graph's.

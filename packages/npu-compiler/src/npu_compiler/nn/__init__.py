@@ -1,7 +1,4 @@
-"""Layers that run as programs of the device by themselves, with weights kept as torch keeps them.
-
-Compiling a whole module, which is faster, is npu_compiler.in_place's work.
-"""
+"""Layers that run as programs of the device, with weights kept as torch keeps them."""
 
 from npu_compiler.nn.layers import Conv2d, Linear
 from npu_compiler.nn.module import Module, NPUModuleWrapper, convert_to_npu_module

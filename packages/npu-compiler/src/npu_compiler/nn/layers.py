@@ -1,7 +1,4 @@
-"""Linear and Conv2d with weights in the precision in which they compute.
-
-Integer weights are npu_compiler.nn.quantized_linear's.
-"""
+"""Linear and Conv2d with weights in the precision in which they compute."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Modules that compile themselves at their first call.
-
-How a module is compiled in place is npu_compiler.in_place's matter; layers are
-npu_compiler.nn.layers'.
-"""
+"""Modules that compile themselves at their first call."""
 
 from __future__ import annotations
 
@@ -11,8 +7,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from npu_compiler.in_place import compile_following
 from npu_compiler.options import CompilerConfig
+from npu_compiler.torch_compile.in_place import compile_following
 from npu_runtime.public_calls import public_call
 
 __all__ = ["Module", "NPUModuleWrapper", "convert_to_npu_module"]

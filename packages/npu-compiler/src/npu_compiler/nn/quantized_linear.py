@@ -1,7 +1,4 @@
-"""QuantizedLinear: a linear layer that holds integers and scales.
-
-The op is npu_ops.fused.quantized_linear; rounding is npu_compiler.quantize.weights' work.
-"""
+"""QuantizedLinear: a linear layer that holds integers and scales."""
 
 from __future__ import annotations
 

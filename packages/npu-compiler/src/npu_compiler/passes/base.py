@@ -1,7 +1,4 @@
-"""What a pass is: one declared rewrite of a captured graph, checked by its base class.
-
-Which passes run, and in which order, is npu_compiler.pipeline's list.
-"""
+"""What a pass is: one declared rewrite of a captured graph, checked by its base class."""
 
 from __future__ import annotations
 

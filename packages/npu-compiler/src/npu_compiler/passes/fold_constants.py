@@ -13,8 +13,8 @@ from torch import fx
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.utils import _pytree as pytree
 
+from npu_compiler.graph.nodes import is_static, returned_memory
 from npu_compiler.passes.base import Facts, GraphPass
-from npu_compiler.passes.nodes import is_static, returned_memory
 
 __all__ = ["FoldConstants"]
 

@@ -1,6 +1,6 @@
 """Makes one call of attention that a model writes as product, softmax and product.
 
-Attention that a model calls by torch's own function is kept whole by npu_compiler.capture.
+Attention that a model calls by torch's own function is kept whole by npu_compiler.graph.whole_ops.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import fx
 
-from npu_compiler import capture  # noqa: F401  (defines npu_compiler::attention)
+from npu_compiler.graph import whole_ops as capture  # noqa: F401  (defines npu_compiler::attention)
+from npu_compiler.graph.nodes import add_call, is_call, sizes_of, value_of
 from npu_compiler.passes.base import Facts
 from npu_compiler.passes.fuse_pattern import FusePattern, Replacement
-from npu_compiler.passes.nodes import add_call, is_call, sizes_of, value_of
 from npu_compiler.passes.pattern import (
     Match,
     Pattern,

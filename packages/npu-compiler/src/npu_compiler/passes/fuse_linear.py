@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
+from npu_compiler.graph.nodes import sizes_of
 from npu_compiler.passes.base import Facts
 from npu_compiler.passes.fuse_pattern import FusePattern, Replacement
-from npu_compiler.passes.nodes import sizes_of
 from npu_compiler.passes.pattern import Match, anything, call
 
 __all__ = ["FuseLinear"]

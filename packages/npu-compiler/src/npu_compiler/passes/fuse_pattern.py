@@ -1,6 +1,6 @@
 """The frame of fusions: find a pattern, put one call in its place if that gives the same tensor.
 
-Patterns are npu_compiler.passes.pattern's; each fusion has a file of its own.
+Each fusion has a file of its own.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 
 from torch import fx
 
+from npu_compiler.graph.nodes import add_call, can_stand_for, returned_memory
 from npu_compiler.passes.base import Facts, GraphPass
-from npu_compiler.passes.nodes import add_call, can_stand_for, returned_memory
 from npu_compiler.passes.pattern import Match, Pattern, find
 
 __all__ = ["FusePattern", "Replacement"]

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import torch
 
 import npu_ops  # noqa: F401  (defines torch.ops.npu)
+from npu_compiler.graph.nodes import sizes_of, value_of
 from npu_compiler.passes.base import Facts
 from npu_compiler.passes.fuse_pattern import FusePattern, Replacement
-from npu_compiler.passes.nodes import sizes_of, value_of
 from npu_compiler.passes.pattern import Match, Pattern, anything, call, either, number, optional
 
 __all__ = ["FuseRmsNorm"]

@@ -9,9 +9,9 @@ from torch import fx
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 import npu_ops  # noqa: F401  (defines torch.ops.npu)
+from npu_compiler.graph.nodes import add_call, is_call, sizes_of, value_of
 from npu_compiler.passes.base import Facts
 from npu_compiler.passes.fuse_pattern import FusePattern, Replacement
-from npu_compiler.passes.nodes import add_call, is_call, sizes_of, value_of
 from npu_compiler.passes.pattern import Match, anything, call
 
 __all__ = ["FuseRotaryEmbedding"]

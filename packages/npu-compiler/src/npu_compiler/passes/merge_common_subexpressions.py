@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import fx
 
+from npu_compiler.graph.nodes import returned_memory, written_memory
 from npu_compiler.passes.base import Facts, GraphPass
-from npu_compiler.passes.nodes import returned_memory, written_memory
 
 __all__ = ["MergeCommonSubexpressions"]
 

@@ -1,7 +1,7 @@
 """Patterns of calls: what to look for in a graph, and what was found.
 
 A pattern is made of `call`, `anything`, `number` and `same`; `find` matches it at one node. What
-stands inside a match and is used outside of it makes the match void. Rewriting is the passes' work.
+stands inside a match and is used outside of it makes the match void.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from torch import fx
 
 from npu_compiler.graph.calls import op_name
-from npu_compiler.passes.nodes import shares_memory
+from npu_compiler.graph.nodes import shares_memory
 
 __all__ = ["Match", "Pattern", "anything", "call", "either", "find", "number", "optional"]
 

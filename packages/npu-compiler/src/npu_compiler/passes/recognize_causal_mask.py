@@ -11,9 +11,9 @@ import torch
 from torch import fx
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
-from npu_compiler import capture  # noqa: F401  (defines npu_compiler::attention)
+from npu_compiler.graph import whole_ops as capture  # noqa: F401  (defines npu_compiler::attention)
+from npu_compiler.graph.nodes import is_call, is_static
 from npu_compiler.passes.base import Facts, GraphPass
-from npu_compiler.passes.nodes import is_call, is_static
 
 __all__ = ["RecognizeCausalMask"]
 

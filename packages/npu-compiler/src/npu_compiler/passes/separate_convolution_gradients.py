@@ -15,8 +15,8 @@ import torch
 from torch import fx
 
 from npu_compiler.graph.calls import op_name
+from npu_compiler.graph.nodes import add_call, is_call
 from npu_compiler.passes.base import Facts, GraphPass
-from npu_compiler.passes.nodes import add_call, is_call
 
 __all__ = ["SeparateConvolutionGradients"]
 

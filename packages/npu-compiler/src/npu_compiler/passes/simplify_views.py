@@ -13,8 +13,7 @@ import torch
 from torch import fx
 
 from npu_compiler.graph.calls import op_name
-from npu_compiler.passes.base import Facts, GraphPass
-from npu_compiler.passes.nodes import (
+from npu_compiler.graph.nodes import (
     add_call,
     is_call,
     returned_memory,
@@ -22,6 +21,7 @@ from npu_compiler.passes.nodes import (
     value_of,
     written_memory,
 )
+from npu_compiler.passes.base import Facts, GraphPass
 
 __all__ = ["SimplifyViews"]
 

@@ -1,7 +1,4 @@
-"""From OpenVINO models to programs on the device: options, loading, and the cache on disk.
-
-Building models is npu_compiler.lowering's work, running programs npu_runtime's.
-"""
+"""From OpenVINO models to programs on the device: options, loading, and the cache on disk."""
 
 from npu_compiler.programs.cache import CacheStatistics, ProgramCache, content_key
 from npu_compiler.programs.load import load_model, load_tolerant

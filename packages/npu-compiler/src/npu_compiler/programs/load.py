@@ -1,7 +1,4 @@
-"""Hands an OpenVINO model to the runtime, through files that are gone once it has read them.
-
-Programs that outlive the process are npu_compiler.programs.cache's matter.
-"""
+"""Hands an OpenVINO model to the runtime, through files that are gone once it has read them."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from typing import TYPE_CHECKING
 import npu_runtime
 from npu_command.interrupt import removed_at_interrupt
 from npu_compiler.config import read_settings
-from npu_compiler.device_options import compile_tolerant
+from npu_compiler.programs.device_options import compile_tolerant
 from npu_runtime import observe
 from npu_runtime.public_calls import public_call
 

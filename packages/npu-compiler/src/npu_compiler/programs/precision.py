@@ -1,16 +1,12 @@
-"""Which OpenVINO properties a precision asks for on the device that serves.
-
-The properties themselves are npu_compiler.device_options', compressing weights is
-npu_compiler.quantize's work.
-"""
+"""Which OpenVINO properties a precision asks for on the device that serves."""
 
 from __future__ import annotations
 
 import torch
 
 import npu_runtime
-from npu_compiler.device_options import PRECISIONS, device_options
 from npu_compiler.errors import OptionError
+from npu_compiler.programs.device_options import PRECISIONS, device_options
 from npu_runtime.public_calls import public_call
 
 __all__ = ["PRECISIONS", "compile_options", "precision_name"]

@@ -1,7 +1,4 @@
-"""Quantization: integer weights and activations in forms that plugins run, and what they cost.
-
-Choosing the precision in which activations are computed is npu_compiler.programs' work.
-"""
+"""Quantization: integer weights and activations in forms that plugins run, and what they cost."""
 
 from typing import TYPE_CHECKING, Any
 

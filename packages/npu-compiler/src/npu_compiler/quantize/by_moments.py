@@ -1,10 +1,9 @@
 """Int4 weights of a whole model by GPTQ, each rounded for what the quantized model feeds it.
 
-Rounding one matrix is npu_compiler.quantize.gptq's work, running a model up to a product
-npu_compiler.quantize.segments'. NNCF has GPTQ too, and serves less well: on SmolLM2-135M-Instruct,
-groups of 64, 64 calls, it lost 8.3 % of perplexity with AWQ and scale estimation where this lost
-3.8 % (2026-11-20): it takes a product's inputs as the layers before, already rounded, make them,
-and does not make up for what their errors did.
+NNCF has GPTQ too, and serves less well: on SmolLM2-135M-Instruct, groups of 64, 64 calls, it lost
+8.3 % of perplexity with AWQ and scale estimation where this lost 3.8 % (2026-11-20): it takes a
+product's inputs as the layers before, already rounded, make them, and does not make up for what
+their errors did.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """Quantization that looks at data: GPTQ, or AWQ and scale estimation, for int4, and full int8.
 
 GPTQ is npu_compiler.quantize.by_moments'; the others are done by NNCF, OpenVINO's library for it,
-which comes with the extra `quantization` of this package. Rounding to nearest, which needs no data,
-is npu_compiler.quantize.compress' work, and reading calibration data
-npu_compiler.exported.calibration's.
+which comes with the extra `quantization` of this package.
 """
 
 from __future__ import annotations

@@ -5,8 +5,7 @@ takes what one column's error does to the product back with those still to come.
 added, each of which brings the products nearer: columns with large inputs go first, in groups whose
 grids are fixed before; each group's scale is then fitted to the integers that were found; and the
 integers are gone through again, each the best beside all others (Behdin et al., 2023,
-arXiv:2309.01885). Collecting the inputs of a model is npu_compiler.quantize.by_moments' work,
-rounding to nearest npu_compiler.quantize.weights'.
+arXiv:2309.01885).
 """
 
 from __future__ import annotations

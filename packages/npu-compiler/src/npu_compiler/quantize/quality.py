@@ -1,7 +1,6 @@
 """What a compressed model lost: perplexity or output error beside the original, with a gate.
 
-Any callable will do, a module, a loaded model or a function. Compressing is
-npu_compiler.quantize.compress' and npu_compiler.quantize.calibrated's work.
+Any callable will do, a module, a loaded model or a function.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Runs an OpenVINO model piece by piece over samples, so that weights may change between pieces.
-
-What is done with the values is npu_compiler.quantize.by_moments' work.
-"""
+"""Runs an OpenVINO model piece by piece over samples, so that weights may change between pieces."""
 
 from __future__ import annotations
 

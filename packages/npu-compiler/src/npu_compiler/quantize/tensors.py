@@ -1,7 +1,4 @@
-"""quantize_tensor and compress_to_i4: weights as plain tensors, round to nearest.
-
-The arithmetic is npu_compiler.quantize.weights', whole modules are npu_compiler.nn's.
-"""
+"""quantize_tensor and compress_to_i4: weights as plain tensors, round to nearest."""
 
 from __future__ import annotations
 

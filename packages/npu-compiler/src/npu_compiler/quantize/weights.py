@@ -1,7 +1,4 @@
-"""The arithmetic of weight compression: a matrix to integers, scales and zero points.
-
-Putting the result into a model is npu_compiler.quantize.compress' work.
-"""
+"""The arithmetic of weight compression: a matrix to integers, scales and zero points."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What a check found, as an object, a table and JSON.
-
-Finding it is npu_compiler.readiness.rules's work.
-"""
+"""What a check found, as an object, a table and JSON."""
 
 from __future__ import annotations
 

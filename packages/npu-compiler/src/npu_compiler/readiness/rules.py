@@ -1,7 +1,7 @@
-"""The rules that a model is checked against, and the two doors: a module, an exported folder.
+"""The rules that a model is checked against, for a module and for an exported folder.
 
-What the NPU's own compiler in the driver says cannot be found out without an NPU; the report says
-so. Running the plugin is npu_compiler.readiness.plugin's work.
+What the NPU's own compiler in the driver says cannot be found out without an NPU, which the report
+says.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Measured choices: which way of compiling a graph is fastest on this device, kept for later.
-
-Choosing a kernel for a single eager op is npu_ops.variants' matter.
-"""
+"""Measured choices: which way of compiling a graph is fastest on this device, kept for later."""
 
 from typing import TYPE_CHECKING, Any
 

@@ -15,7 +15,7 @@ import torch
 from torch import fx
 
 import npu_runtime
-from npu_compiler.compilation import CompiledGraph
+from npu_compiler.compilation.compiled_graph import CompiledGraph
 from npu_compiler.graph.calls import is_effectful, is_mutation, written_inputs
 from npu_compiler.options import CompilerConfig
 from npu_compiler.tuning.candidates import CANDIDATES, Candidate

@@ -19,7 +19,7 @@ import npu_runtime
 from npu_command.whole_files import write_json
 from npu_compiler.config import read_settings
 from npu_compiler.errors import TuningError
-from npu_compiler.graph_text import graph_text
+from npu_compiler.graph.text import graph_text
 from npu_compiler.options import CompilerConfig
 
 __all__ = ["TuningRecord", "TuningStore", "tuning_key"]

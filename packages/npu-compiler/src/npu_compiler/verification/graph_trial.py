@@ -10,9 +10,7 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
-from npu_compiler.graph.calls import is_effectful, is_mutation
-from npu_compiler.graph.calls import op_name
-from npu_compiler.graph.calls import written_inputs
+from npu_compiler.graph.calls import is_effectful, is_mutation, op_name, written_inputs
 from npu_compiler.verification.comparison import Difference, compare, on_host
 from npu_compiler.verification.program_trial import ProgramTrial
 from npu_compiler.verification.reference import REFUSALS, Reference, standing_in

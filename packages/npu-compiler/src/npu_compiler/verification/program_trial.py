@@ -10,8 +10,8 @@ import torch
 from torch import fx
 
 import npu_runtime
-from npu_compiler.execution import ProgramCall
 from npu_compiler.graph.origins import source_line
+from npu_compiler.programs.execution import ProgramCall
 from npu_compiler.verification.comparison import Difference, compare
 from npu_compiler.verification.reference import REFUSALS, Reference, refusal_text, standing_in
 from npu_compiler.verification.search import wrong_part

@@ -10,7 +10,7 @@ from torch import fx
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils import _pytree as pytree
 
-import npu_compiler.capture  # noqa: F401  # defines attention
+import npu_compiler.graph.whole_ops  # noqa: F401  # defines attention
 from npu_compiler.verification.comparison import ROUNDING, on_host
 
 __all__ = ["REFUSALS", "SAMPLES", "Reference", "Rounding", "refusal_text", "standing_in"]

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from npu_compiler import CompilerConfig
-from npu_compiler.capability import refusal
+from npu_compiler.lowering.capability import refusal
 
 aten = torch.ops.aten
 

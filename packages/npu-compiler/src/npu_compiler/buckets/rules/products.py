@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import fx
 
-import npu_compiler.capture  # noqa: F401  # defines the attention op
+import npu_compiler.graph.whole_ops  # noqa: F401  # defines the attention op
 from npu_compiler.buckets.call import Call, rule
 from npu_compiler.buckets.factors import Dim, Dims, is_padded
 from npu_compiler.buckets.rules.elementwise import broadcast

@@ -41,7 +41,7 @@ def _neutral(call: Call, value: Any) -> Any:
     return _reduced(call, axes, keepdim)
 
 
-# Whole numbers with which a program computes lie between these; see npu_compiler.integer_widths.
+# Whole numbers that a program computes with lie between these; see lowering/integer_widths.py.
 _LEAST_WHOLE, _GREATEST_WHOLE = -(1 << 24), (1 << 24) - 1
 
 

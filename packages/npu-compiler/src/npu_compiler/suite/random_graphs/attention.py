@@ -1,7 +1,6 @@
 """Attention written by hand, as models publish it: projections, heads, scores, softmax, values.
 
-Each form writes its calls into a graph being drawn. Which of them fits a draw, and with which
-sizes, is npu_compiler.suite.random_graphs.drawing's matter.
+Each form writes its calls into a graph being drawn.
 """
 
 from __future__ import annotations

@@ -25,13 +25,13 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from npu_compiler.backend import npu
 from npu_compiler.buckets import BucketedGraph
 from npu_compiler.buckets.sizes import Sizes
-from npu_compiler.capture import decompositions, keep_attention_whole
-from npu_compiler.compilation import CompiledGraph
+from npu_compiler.compilation.compiled_graph import CompiledGraph
+from npu_compiler.graph.whole_ops import decompositions, keep_attention_whole
 from npu_compiler.options import CompilerConfig
 from npu_compiler.suite.random_graphs.graph import RandomGraph
+from npu_compiler.torch_compile.backend import npu
 
 __all__ = ["Compiled", "captured_by_aot", "captured_by_dynamo", "recorded", "traced"]
 

@@ -21,8 +21,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
+from npu_compiler.compilation.records import GraphRecord, collecting
 from npu_compiler.options import CompilerConfig
-from npu_compiler.records import GraphRecord, collecting
 from npu_compiler.suite.random_graphs.capturing import (
     Compiled,
     captured_by_aot,

@@ -1,0 +1,67 @@
+"""`npu-compiler explain SCRIPT`: runs a Python script and says what was compiled in it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import runpy
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from torch._dynamo.utils import counters
+
+from npu_compiler.compilation.records import collecting
+from npu_compiler.errors import OptionError
+from npu_compiler.explanations.explain import Explanation, graph_breaks_since
+
+__all__ = ["main", "run_script"]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs the script; returns its exit code."""
+    parser = argparse.ArgumentParser(
+        prog="npu-compiler explain",
+        description="Run a script; say which graphs it compiled for npu, and what runs eagerly.",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    parser.add_argument("script", type=Path)
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="of the script")
+    given = parser.parse_args(arguments)
+    before = dict(counters["graph_break"])
+    started = time.perf_counter()
+    with collecting() as records:
+        code = run_script(given.script, given.arguments)
+    explanation = Explanation(
+        tuple(records), graph_breaks_since(before), time.perf_counter() - started
+    )
+    print(explanation.to_json() if given.json else explanation)
+    return code
+
+
+def run_script(script: Path, arguments: Sequence[str]) -> int:
+    """Runs a script as `python script` does; returns what it exits with.
+
+    Raises:
+        OptionError: [script-absent] there is no such file.
+    """
+    if not os.path.isfile(script):  # noqa: PTH113  # Path.is_file raises for a name too long
+        raise OptionError(
+            f"npu-compiler: a Python script; got {script}, which is no file. Name one that uses "
+            "torch.compile(backend='npu').",
+            code="script-absent",
+        )
+    kept_arguments, kept_path = sys.argv, list(sys.path)
+    sys.argv = [str(script), *arguments]
+    sys.path.insert(0, str(script.resolve().parent))
+    try:
+        runpy.run_path(str(script), run_name="__main__")
+    except SystemExit as leaving:
+        if leaving.code is None or isinstance(leaving.code, int):
+            return leaving.code or 0
+        print(leaving.code, file=sys.stderr)
+        return 1
+    finally:
+        sys.argv, sys.path[:] = kept_arguments, kept_path
+    return 0

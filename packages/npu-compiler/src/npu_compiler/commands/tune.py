@@ -1,0 +1,46 @@
+"""`npu-compiler tune`: tunes the graphs that a script compiles, or moves the records."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from npu_compiler.commands.explain import run_script
+from npu_compiler.tuning.report import TuningReport
+from npu_compiler.tuning.state import open_session
+from npu_compiler.tuning.store import TuningStore
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Tunes, exports, imports or lists; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="npu-compiler tune",
+        description="Run a script and measure how its graphs are compiled best on this device.",
+    )
+    parser.add_argument("--budget", type=float, default=20.0, help="seconds per graph (20)")
+    parser.add_argument(
+        "--max-error", type=float, default=1e-4, help="largest difference by largest value (1e-4)"
+    )
+    parser.add_argument("--export", type=Path, metavar="FILE", help="write all records to a file")
+    parser.add_argument(
+        "--import", type=Path, metavar="FILE", dest="import_", help="take a file's records over"
+    )
+    parser.add_argument("script", type=Path, nargs="?", help="without one the records are listed")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="of the script")
+    given = parser.parse_args(arguments)
+    store = TuningStore()
+    code = 0
+    if given.import_ is not None:
+        print(f"{store.import_(given.import_)} records taken over into {store.directory}")
+    if given.script is not None:
+        with open_session(budget_s=given.budget, max_error=given.max_error) as session:
+            code = run_script(given.script, given.arguments)
+        print(TuningReport(tuple(session.records), session.skipped))
+    if given.export is not None:
+        print(f"{store.export(given.export)} records written to {given.export}")
+    if given.import_ is None and given.script is None and given.export is None:
+        print(TuningReport(store.records(), {}))
+    return code

@@ -1,0 +1,258 @@
+"""Cuts a graph along a plan: one program per segment, eager calls between them."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from npu_compiler.compilation.building import BuiltProgram, Piece, build_program, check_outputs
+from npu_compiler.compilation.partition import Plan, Segment
+from npu_compiler.compilation.records import ProgramRecord
+from npu_compiler.graph.calls import is_symbolic
+from npu_compiler.options import CompilerConfig
+from npu_compiler.programs.execution import ProgramCall
+
+__all__ = ["Assembled", "assemble"]
+
+
+@dataclass(frozen=True)
+class Assembled:
+    """A graph ready to run.
+
+    Attributes:
+        run: takes the graph's inputs, returns its outputs.
+        programs: what was compiled.
+        constant_inputs: placeholder names that became constants of at least one program.
+        built: the programs.
+        outer: the graph around their calls, which `run` executes; None where there are no programs.
+    """
+
+    run: Callable[..., Any]
+    programs: tuple[ProgramRecord, ...]
+    constant_inputs: frozenset[str]
+    built: tuple[BuiltProgram, ...] = ()
+    outer: fx.Graph | None = None
+
+
+def assemble(
+    graph_module: fx.GraphModule,
+    plan: Plan,
+    *,
+    constants: Mapping[str, torch.Tensor],
+    config: CompilerConfig,
+    home: str,
+    exact_strides: bool,
+    name: str,
+) -> Assembled:
+    """Lowers and loads each segment and strings programs and eager calls together.
+
+    Args:
+        graph_module: the graph that was planned.
+        plan: its plan.
+        constants: placeholder name -> tensor to freeze.
+        config: see CompilerConfig.
+        home: device type of the graph's tensors; programs' results live there.
+        exact_strides: whether results must have the strides of the fake ones also where those
+            leave gaps (AOTAutograd restrides what a training graph returns).
+        name: prefix of the programs' names.
+
+    Raises:
+        RefusedNode: plan again without these nodes.
+    """
+    pieces = [_extract(graph_module, plan, segment) for segment in plan.segments]
+    for piece in pieces:
+        check_outputs(piece, home=home, exact_strides=exact_strides)
+    outer = _Outer(graph_module)
+    built: list[BuiltProgram] = []
+    frozen: set[str] = set()
+    by_level = dict(zip((segment.level for segment in plan.segments), pieces, strict=True))
+    calls: dict[int, ProgramCall] = {}
+    for index, (level, piece) in enumerate(by_level.items()):
+        program_name = name if len(by_level) == 1 else f"{name}/{index}"
+        own = {node.name: constants[node.name] for node in piece.inputs if node.name in constants}
+        program = build_program(piece, constants=own, config=config, home=home, name=program_name)
+        calls[level] = program.call
+        built.append(program)
+        frozen.update(own)
+    whole = outer.build(plan, by_level, calls, frozen)
+    return Assembled(
+        run=whole.forward,
+        programs=tuple(program.record for program in built),
+        constant_inputs=frozenset(frozen),
+        built=tuple(built),
+        outer=whole.graph,
+    )
+
+
+def _needed_symbols(graph: fx.Graph, plan: Plan) -> set[fx.Node]:
+    """Symbolic numbers that eager calls or the output read, directly or through others."""
+    needed: set[fx.Node] = set()
+    for node in reversed(graph.nodes):
+        reads = node.op == "output" or node in plan.eager or node in needed
+        if reads:
+            needed.update(source for source in node.all_input_nodes if is_symbolic(source))
+    return needed
+
+
+def _extract(graph_module: fx.GraphModule, plan: Plan, segment: Segment) -> Piece:
+    graph = fx.Graph()
+    members = set(segment.nodes)
+    symbols = _Symbols(graph, members)
+    inputs: list[fx.Node] = []
+    copies: dict[fx.Node, fx.Node] = {}
+    for node in segment.nodes:
+        for source in node.all_input_nodes:
+            if source in copies or source in members or is_symbolic(source):
+                continue
+            if source.op == "get_attr":
+                copies[source] = graph.node_copy(source)
+                continue
+            # Inputs are made before calls, so that the graph starts with its placeholders.
+            copies[source] = graph.placeholder(source.name)
+            copies[source].meta = dict(source.meta)
+            inputs.append(source)
+    for node in segment.nodes:
+        for source in node.all_input_nodes:
+            if is_symbolic(source) and source not in copies:
+                copies[source] = symbols.get(source, copies, inputs)
+        copies[node] = graph.node_copy(node, lambda source: copies[source])
+    needed = _needed_symbols(graph_module.graph, plan)
+    outputs = tuple(
+        node
+        for node in segment.nodes
+        if isinstance(node.meta["val"], torch.Tensor)
+        and any(
+            user not in members and (not is_symbolic(user) or user in needed) for user in node.users
+        )
+    )
+    graph.output(tuple(copies[node] for node in outputs))
+    return Piece(fx.GraphModule(graph_module, graph), tuple(inputs), outputs)
+
+
+class _Symbols:
+    """Symbolic numbers of a piece: recomputed inside from sizes of its tensors where possible."""
+
+    def __init__(self, graph: fx.Graph, members: set[fx.Node]) -> None:
+        self._graph = graph
+        self._members = members
+
+    def get(self, node: fx.Node, copies: dict[fx.Node, fx.Node], inputs: list[fx.Node]) -> fx.Node:
+        """Returns the piece's node for a symbolic number of the whole graph."""
+        if node in copies:
+            return copies[node]
+        value = node.meta["val"]
+        found = None if isinstance(value, (int, float)) else self._as_size(value, inputs, copies)
+        if found is not None:
+            return found
+        sources = node.all_input_nodes
+        inside = all(is_symbolic(source) or source in copies for source in sources)
+        if node.op == "call_function" and sources and inside:
+            for source in sources:
+                if is_symbolic(source):
+                    copies[source] = self.get(source, copies, inputs)
+            return self._graph.node_copy(node, lambda source: copies[source])
+        with self._graph.inserting_before(next(iter(self._graph.nodes))):
+            copy = self._graph.placeholder(node.name)
+        copy.meta = dict(node.meta)
+        inputs.insert(0, node)
+        return copy
+
+    def _as_size(
+        self, value: Any, inputs: list[fx.Node], copies: dict[fx.Node, fx.Node]
+    ) -> fx.Node | None:
+        if not isinstance(value, torch.SymInt):
+            return None
+        for source in inputs:
+            meta = source.meta["val"]
+            if not isinstance(meta, torch.Tensor):
+                continue
+            sizes: tuple[Any, ...] = tuple(meta.shape)
+            for dim, size in enumerate(sizes):
+                if isinstance(size, torch.SymInt) and size.node.expr == value.node.expr:
+                    call = self._graph.call_function(
+                        torch.ops.aten.sym_size.int, (copies[source], dim)
+                    )
+                    call.meta["val"] = value
+                    return call
+        return None
+
+
+class _Outer:
+    """The graph with each segment replaced by one call."""
+
+    def __init__(self, graph_module: fx.GraphModule) -> None:
+        self._module = graph_module
+        self._graph = fx.Graph()
+        self._copies: dict[fx.Node, fx.Node] = {}
+
+    def build(
+        self,
+        plan: Plan,
+        pieces: Mapping[int, Piece],
+        calls: Mapping[int, ProgramCall],
+        frozen: set[str],
+    ) -> fx.GraphModule:
+        """Returns a module of the graph's inputs."""
+        symbols = self._symbols(plan, pieces)
+        waiting: dict[int, list[fx.Node]] = {}
+        for node in self._module.graph.nodes:
+            if node.op in ("placeholder", "get_attr"):
+                self._copy(node)
+            elif node in plan.eager:
+                waiting.setdefault(plan.levels[node], []).append(node)
+        targets: dict[str, ProgramCall] = {}
+        for level in sorted({*waiting, *pieces}):
+            self._emit_ready(symbols)
+            if level in pieces:
+                key = f"program_{len(targets)}"
+                targets[key] = calls[level]
+                self._call(key, pieces[level], calls[level])
+            for node in waiting.get(level, ()):
+                self._emit_ready(symbols)
+                self._copy(node)
+        self._emit_ready(symbols)
+        output = next(node for node in self._module.graph.nodes if node.op == "output")
+        self._copy(output)
+        root = torch.nn.Module()
+        for node in self._graph.nodes:
+            if node.op == "get_attr":
+                setattr(root, node.target, getattr(self._module, node.target))
+        for key, call in targets.items():
+            setattr(root, key, call)
+        return fx.GraphModule(root, self._graph)
+
+    def _symbols(self, plan: Plan, pieces: Mapping[int, Piece]) -> list[fx.Node]:
+        """Symbolic numbers to compute between programs, in the graph's order."""
+        needed = _needed_symbols(self._module.graph, plan)
+        taken = {node for piece in pieces.values() for node in piece.inputs if is_symbolic(node)}
+        for node in reversed(self._module.graph.nodes):
+            if node in taken:
+                needed.add(node)
+            if node in needed:
+                taken.update(source for source in node.all_input_nodes if is_symbolic(source))
+        return [
+            node
+            for node in self._module.graph.nodes
+            if node in needed and node.op == "call_function"
+        ]
+
+    def _emit_ready(self, symbols: list[fx.Node]) -> None:
+        for node in list(symbols):
+            if all(source in self._copies for source in node.all_input_nodes):
+                self._copy(node)
+                symbols.remove(node)
+
+    def _call(self, key: str, piece: Piece, call: ProgramCall) -> None:
+        by_name = {node.name: node for node in piece.inputs}
+        arguments = tuple(self._copies[by_name[name]] for name in call.input_names)
+        result = self._graph.call_module(key, arguments)
+        for index, node in enumerate(piece.outputs):
+            self._copies[node] = self._graph.call_function(operator.getitem, (result, index))
+
+    def _copy(self, node: fx.Node) -> None:
+        self._copies[node] = self._graph.node_copy(node, lambda source: self._copies[source])

@@ -1,0 +1,233 @@
+"""What torch.compile(backend="npu") did with a model, as an object, a table and JSON.
+
+The records come from npu_compiler.compilation.records; the public name is `npu_compiler.explain`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._dynamo.utils import counters
+
+from npu_compiler.compilation.records import EagerNode, GraphRecord, ProgramRecord, collecting
+from npu_compiler.torch_compile.backend import npu
+from npu_compiler.torch_compile.in_place import compiled_config, options_of, plain_call
+from npu_runtime.public_calls import public_call
+
+__all__ = ["Explanation", "explain", "graph_breaks_since"]
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What became of a model.
+
+    Attributes:
+        graphs: one record per captured graph, in the order of their first call.
+        graph_breaks: reason -> how often, where Python left the graph.
+        total_time_s: capture, lowering, the device's compilation and the first call.
+    """
+
+    graphs: tuple[GraphRecord, ...]
+    graph_breaks: Mapping[str, int]
+    total_time_s: float
+
+    @property
+    def program_count(self) -> int:
+        """Programs over all graphs."""
+        return sum(len(graph.programs) for graph in self.graphs)
+
+    @property
+    def node_count(self) -> int:
+        """Calls over all graphs."""
+        return sum(graph.node_count for graph in self.graphs)
+
+    @property
+    def lowered_count(self) -> int:
+        """Calls that are in programs."""
+        return sum(graph.lowered_count for graph in self.graphs)
+
+    @property
+    def eager(self) -> tuple[EagerNode, ...]:
+        """Calls that run eagerly, over all graphs."""
+        return tuple(node for graph in self.graphs for node in graph.eager)
+
+    @property
+    def compile_time_s(self) -> float:
+        """The device's part of the time."""
+        return sum(p.compile_time_s for graph in self.graphs for p in graph.programs)
+
+    def to_json(self) -> str:
+        """Returns everything as a JSON object."""
+        content = dataclasses.asdict(self)
+        content.update(
+            program_count=self.program_count,
+            node_count=self.node_count,
+            lowered_count=self.lowered_count,
+            compile_time_s=self.compile_time_s,
+        )
+        return json.dumps(content, indent=2)
+
+    def __str__(self) -> str:
+        return "\n".join(_lines(self))
+
+
+@public_call
+def explain(
+    model: Callable[..., Any],
+    *args: Any,
+    options: Mapping[str, Any] | None = None,
+    **kwargs: Any,
+) -> Explanation:
+    """Compiles a model afresh, calls it once, and says what happened.
+
+    Whether inference or training graphs are explained follows the caller: under `torch.no_grad()`
+    it is inference; else the forward graph of training is, and the backward graph is not, since it
+    is compiled when a gradient is asked for.
+
+    Args:
+        model: module or function; also one that torch.compile returned.
+        args: its arguments.
+        options: as for torch.compile(options=...); of a module compiled in place, by default its
+            own.
+        kwargs: its keyword arguments.
+
+    Raises:
+        OptionError: an option is not known.
+        LoweringError: with options={"strict": True}, a call cannot be lowered.
+    """
+    original = getattr(model, "_orig_mod", model)
+    if isinstance(original, torch.nn.Module) and (config := compiled_config(original)):
+        original = plain_call(original)
+        if options is None:
+            options = options_of(config)
+
+    # A backend of its own, so that dynamo does not take what was compiled before.
+    def explained(graph_module: torch.fx.GraphModule, inputs: Any) -> Callable[..., Any]:
+        return npu(graph_module, inputs, options=options)
+
+    before = dict(counters["graph_break"])
+    started = time.perf_counter()
+    with collecting() as records:
+        torch.compile(original, backend=explained)(*args, **kwargs)
+    total_time_s = time.perf_counter() - started
+    return Explanation(tuple(records), graph_breaks_since(before), total_time_s)
+
+
+def graph_breaks_since(before: Mapping[str, int]) -> dict[str, int]:
+    """Returns reason -> how often Python left a graph since dynamo's counters were as given."""
+    return {
+        " ".join(str(reason).split()): count - before.get(reason, 0)
+        for reason, count in counters["graph_break"].items()
+        if count > before.get(reason, 0)
+    }
+
+
+def _lines(explanation: Explanation) -> Iterator[str]:
+    share = explanation.lowered_count / max(explanation.node_count, 1)
+    yield (
+        f"{_count(len(explanation.graphs), 'graph')}, "
+        f"{_count(explanation.program_count, 'program')}: "
+        f"{explanation.lowered_count} of {explanation.node_count} nodes lowered ({share:.0%}); "
+        f"{_count(sum(explanation.graph_breaks.values()), 'graph break')}; "
+        f"{explanation.total_time_s:.2f} s, of which the device compiled "
+        f"{explanation.compile_time_s:.2f} s"
+    )
+    rows = [
+        (
+            program.name,
+            graph.kind,
+            str(program.node_count),
+            f"{program.input_count}/{program.output_count}",
+            f"{program.constant_bytes / 1e6:.1f}",
+            _precision(program),
+            f"{program.lower_time_s:.3f}",
+            f"{program.compile_time_s:.3f}",
+            "yes" if program.from_cache else "no",
+            _verified(program),
+        )
+        for graph in explanation.graphs
+        for program in graph.programs
+    ]
+    if rows:
+        header = (
+            "program",
+            "kind",
+            "nodes",
+            "in/out",
+            "weights MB",
+            "precision",
+            "lower s",
+            "compile s",
+            "from cache",
+            "verified",
+        )
+        yield ""
+        yield from _table(header, rows)
+    for graph in explanation.graphs:
+        for program in graph.programs:
+            if program.verdict is not None and program.verdict.status != "right":
+                yield ""
+                yield f"{program.name}: {program.verdict}"
+    fired: dict[str, int] = {}
+    for graph in explanation.graphs:
+        for result in graph.passes:
+            fired[result.name] = fired.get(result.name, 0) + result.count
+    if fired:
+        yield ""
+        yield from _table(("pass", "places"), [(name, str(n)) for name, n in fired.items()])
+    grouped: dict[tuple[str, str, str], int] = {}
+    for node in explanation.eager:
+        key = (node.op, node.reason, node.source or "")
+        grouped[key] = grouped.get(key, 0) + 1
+    if grouped:
+        yield ""
+        eager_rows = [(op, str(n), reason, line) for (op, reason, line), n in grouped.items()]
+        yield from _table(("runs eagerly", "times", "because", "source"), eager_rows)
+    yield from _nan_lines(explanation)
+    for reason, count in explanation.graph_breaks.items():
+        yield ""
+        yield f"graph break ({count}x): {reason}"
+
+
+def _nan_lines(explanation: Explanation) -> Iterator[str]:
+    dropping: dict[str, int] = {}
+    for graph in explanation.graphs:
+        for program in graph.programs:
+            for op in program.drops_nan:
+                dropping[op] = dropping.get(op, 0) + 1
+    if dropping:
+        yield ""
+        yield from _table(
+            ("may drop NaN", "times"), [(op, str(count)) for op, count in sorted(dropping.items())]
+        )
+
+
+def _verified(program: ProgramRecord) -> str:
+    """Whether a program's first results were compared with torch's, in a word."""
+    if program.verdict is None:
+        return "no"
+    return "yes" if program.verdict.status == "right" else program.verdict.status
+
+
+def _precision(program: ProgramRecord) -> str:
+    if program.compression is None or not program.compression.weights:
+        return program.precision
+    modes = sorted({weight.mode for weight in program.compression.weights})
+    return f"{program.precision}, weights {'/'.join(modes)}"
+
+
+def _table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
+    widths = [max(len(row[i]) for row in (header, *rows)) for i in range(len(header))]
+    for row in (header, tuple("-" * width for width in widths), *rows):
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        yield "  ".join(cells).rstrip()
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -1,0 +1,121 @@
+"""Whether one node of a graph can be lowered, with the reason when it cannot.
+
+Facts in, decision out: it touches no graph and no device.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import fx
+
+from npu_compiler.graph.calls import is_effectful, is_mutation, op_name
+from npu_compiler.lowering import find_converter, missing_converter
+from npu_compiler.lowering.arguments import bind_arguments
+from npu_compiler.lowering.dtypes import NARROW_DTYPES, is_float, refusal_for_dtype
+from npu_compiler.lowering.frontend import frontend_refusal
+from npu_compiler.lowering.narrow_integers import takes_narrow_integers
+from npu_compiler.options import CompilerConfig
+
+__all__ = [
+    "HOST_DUTIES",
+    "INPUT_WRITE",
+    "is_compute",
+    "refusal",
+]
+
+
+OUTPUT_VIEW = "a view of a result, which the host takes"
+INPUT_WRITE = "writes a result into an input, which the host does"
+
+# What stands outside of programs by its nature: no fallback, and no error under strict.
+HOST_DUTIES = frozenset({OUTPUT_VIEW, INPUT_WRITE})
+
+
+def refusal(node: fx.Node, config: CompilerConfig, *, with_frontend: bool = False) -> str | None:
+    """Returns why a call cannot be lowered, or None when it can.
+
+    Args:
+        node: a call_function node with fake values in `meta["val"]`.
+        config: for the ops that are to run eagerly.
+        with_frontend: whether OpenVINO's PyTorch frontend may take calls without a converter.
+    """
+    if op_name(node.target) in config.fallback_ops:
+        return "listed in fallback_ops"
+    if node.meta.get("npu_is_output_view"):
+        return OUTPUT_VIEW
+    if is_mutation(node):
+        return INPUT_WRITE if _writes_input(node) else "writes to an argument"
+    row = find_converter(node.target)
+    if row is None:
+        if is_effectful(node):
+            return "draws random numbers or has another effect"
+        return _missing(node, with_frontend=with_frontend, nan=config.nan)
+    is_narrow = row.quantized or takes_narrow_integers(node)
+    for meta in _tensors(node):
+        if (reason := _tensor_refusal(meta, takes_narrow=is_narrow)) is not None:
+            return reason
+    if row.rule is not None:
+        return row.rule(node, **bind_arguments(node))
+    return None
+
+
+def _missing(node: fx.Node, *, with_frontend: bool, nan: str | None) -> str | None:
+    """Why a call without a converter cannot be lowered; None when the frontend takes it."""
+    reason = missing_converter(node.target)
+    if not with_frontend:
+        return reason
+    refused = [_tensor_refusal(meta, takes_narrow=False) for meta in _tensors(node)]
+    other = next(filter(None, refused), None) or frontend_refusal(node, nan=nan)
+    return None if other is None else f"{reason}; {other}"
+
+
+def _writes_input(node: fx.Node) -> bool:
+    target = node.args[0] if node.args else None
+    is_copy = node.target is torch.ops.aten.copy_.default
+    return is_copy and isinstance(target, fx.Node) and target.op == "placeholder"
+
+
+def is_compute(node: fx.Node) -> bool:
+    """Whether a call does floating point work, so that a program with it is worth its call."""
+    row = find_converter(node.target)
+    if row is None or not row.compute or node.target is operator.getitem:
+        return False
+    return any(is_float(meta.dtype) for meta in _tensors(node))
+
+
+def _tensors(node: fx.Node) -> Iterator[torch.Tensor]:
+    """The fake tensors a call takes and gives; results that nobody reads do not count."""
+    for source in node.all_input_nodes:
+        value = source.meta.get("val")
+        if isinstance(value, torch.Tensor):
+            yield value
+    value = node.meta.get("val")
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (tuple, list)):
+        read = {user.args[1] for user in node.users if user.target is operator.getitem}
+        for index, part in enumerate(value):
+            if isinstance(part, torch.Tensor) and index in read:
+                yield part
+
+
+def _tensor_refusal(meta: torch.Tensor, *, takes_narrow: bool) -> str | None:
+    if meta.layout is not torch.strided:
+        return f"layout {meta.layout}"
+    sizes: tuple[Any, ...] = tuple(meta.shape)
+    if any(isinstance(size, int) and size == 0 for size in sizes):
+        return "a tensor without elements"
+    if any(isinstance(size, torch.SymInt) and _is_unbacked(size) for size in sizes):
+        return "a size that depends on data"
+    if takes_narrow and meta.dtype in NARROW_DTYPES:
+        return None
+    return refusal_for_dtype(meta.dtype)
+
+
+def _is_unbacked(size: Any) -> bool:
+    expression = size.node.expr
+    return any(str(symbol).startswith("u") for symbol in expression.free_symbols)

@@ -1,0 +1,268 @@
+"""Which integer calls a program computes as torch does, although the device has narrower integers.
+
+OpenVINO's CPU plugin (2026.4.1) holds int64 in 32 bits, which moves and casts keep, and computes
+most of what integers go through (quotients, remainders, comparisons, sums, minima, choices) in
+float32, which holds whole numbers up to 2**24. So each integer that a program computes with must be
+proved to lie within 24 bits, and each that it moves within 32. Inputs are taken to be as small as
+the proof needs; each run looks whether they are. What cannot be proved so runs eagerly.
+
+Facts in, decision out: the intervals come from npu_compiler.graph.ranges; what a run looks at is
+written down by npu_compiler.lowering.index_checks.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils import _pytree as pytree
+
+from npu_compiler.graph.ranges import Interval, integer_ranges
+from npu_compiler.lowering.narrow_integers import CASTS, MOVES
+from npu_runtime.npu import as_cpu
+
+__all__ = ["WIDE", "Widths", "bits_seen", "integer_widths"]
+
+aten = torch.ops.aten
+
+WIDE = "its integers may not fit the bits in which a program computes"
+
+_EXACT_BITS, _MOVED_BITS = 24, 31
+# From the widest to the narrowest that is asked of an input: ids and timestamps, and masks.
+_BITS = (31, 24, 20, 16, 12, 8, 4, 1)
+_SPARE_BITS = 4
+# Larger sizes are not reckoned with where they are symbolic.
+_MOST_SIZE = 1 << 22
+_WIDTHS = (torch.int64, torch.int32)
+_CREATION = frozenset(
+    {
+        aten.full.default,
+        aten.full_like.default,
+        aten.new_full.default,
+        aten.scalar_tensor.default,
+        aten.arange.default,
+        aten.arange.start,
+        aten.arange.start_step,
+        aten.embedding.default,
+        aten._unsafe_index.Tensor,
+    }
+)
+_EXACT = CASTS | MOVES | _CREATION
+# Calls that read the shape of their argument and none of its values.
+_SHAPED = frozenset(
+    {
+        aten.ones_like.default,
+        aten.zeros_like.default,
+        aten.empty_like.default,
+        aten.full_like.default,
+        aten.new_ones.default,
+        aten.new_zeros.default,
+        aten.new_empty.default,
+        aten.new_full.default,
+    }
+)
+# Calls with indices -> where these stand; npu_compiler.lowering.index_checks looks at them.
+_INDEXED: dict[Any, int] = {
+    aten.embedding.default: 1,
+    aten.index.Tensor: 1,
+    aten._unsafe_index.Tensor: 1,
+    aten.index_put.default: 1,
+    aten.take.default: 1,
+    aten.put.default: 1,
+    aten.one_hot.default: 0,
+    aten.index_select.default: 2,
+    aten.gather.default: 2,
+    aten.scatter.src: 2,
+    aten.scatter.value: 2,
+    aten.scatter.reduce: 2,
+    aten.scatter.value_reduce: 2,
+    aten.scatter_add.default: 2,
+    aten.scatter_reduce.two: 2,
+    aten.index_add.default: 2,
+    aten.index_copy.default: 2,
+    aten.index_reduce.default: 2,
+    aten.index_fill.int_Scalar: 2,
+    aten.index_fill.int_Tensor: 2,
+}
+
+
+@dataclass(frozen=True)
+class Widths:
+    """What came of the proof.
+
+    Attributes:
+        refused: names of calls that a program would not compute as torch does.
+        bits: name of an input, or of a call that runs eagerly -> its values are from -2**bits to
+            2**bits - 1, which each run has to look at.
+        readers: name of such an input -> a call that the bound is for.
+    """
+
+    refused: frozenset[str] = frozenset()
+    bits: Mapping[str, int] = field(default_factory=dict)
+    readers: Mapping[str, fx.Node] = field(default_factory=dict)
+
+
+def integer_widths(
+    graph: fx.Graph,
+    constants: Mapping[str, torch.Tensor] | None = None,
+    *,
+    eager: Collection[fx.Node] = (),
+    seen: Mapping[str, int] | None = None,
+) -> Widths:
+    """Returns which calls of a graph a device of narrower integers does not compute as torch does.
+
+    Args:
+        graph: aten calls with fake values in `meta["val"]`.
+        constants: placeholder name -> tensor that is frozen.
+        eager: calls that run eagerly for other reasons.
+        seen: placeholder name -> bits that its values take in the first call, so that no less is
+            asked of it; see bits_seen.
+    """
+    return _Proof(graph, dict(constants or {}), frozenset(eager), dict(seen or {})).decide()
+
+
+def bits_seen(placeholders: Sequence[fx.Node], values: Sequence[Any]) -> dict[str, int]:
+    """Returns name -> how many bits the integers of an input take, beside their sign.
+
+    Args:
+        placeholders: of a graph.
+        values: of a call, in their order.
+    """
+    found = {}
+    for node, value in zip(placeholders, values, strict=True):
+        is_tensor = isinstance(value, torch.Tensor) and value.dtype in _WIDTHS
+        if is_tensor and value.numel() and not value.is_meta:
+            host = as_cpu(value) if value.device.type == "npu" else value
+            least, most = torch.aminmax(host)
+            found[node.name] = max(
+                (-1 - int(least) if least < 0 else 0).bit_length(), max(int(most), 0).bit_length()
+            )
+    return found
+
+
+class _Proof:
+    def __init__(
+        self,
+        graph: fx.Graph,
+        constants: Mapping[str, torch.Tensor],
+        eager: frozenset[fx.Node],
+        seen: Mapping[str, int],
+    ) -> None:
+        self._graph = graph
+        self._constants = constants
+        self._eager = eager
+        self._seen = seen
+        self._calls = [
+            node
+            for node in graph.nodes
+            if node.op == "call_function"
+            and node.target is not operator.getitem
+            and node not in eager
+            and any(_looked_at(node))
+        ]
+        self._sources = self._find_sources()
+
+    def decide(self) -> Widths:
+        """Asks as little of the inputs as proves all that can be proved."""
+        if not self._calls:
+            return Widths()
+        free = self._failing({})
+        if not free:
+            return Widths()
+        sources = [source for source in self._sources if self._least(source) is not None]
+        lowest = {source: self._least(source) or 0 for source in sources}
+        hopeless = self._failing(lowest)
+        bits = {source: max(_MOVED_BITS, lowest[source]) for source in sources}
+        while lacking := self._failing(bits) - hopeless:
+            further = [
+                one for one in self._feeding(lacking) & bits.keys() if bits[one] > lowest[one]
+            ]
+            if not further:  # what they are computed from is not an integer all the way
+                hopeless |= lacking
+            for source in further:
+                bits[source] = next(b for b in _BITS if lowest[source] <= b < bits[source])
+        readers: dict[str, fx.Node] = {}
+        for node in sorted(free - hopeless, key=self._calls.index):
+            for source in self._feeding({node}) & bits.keys():
+                readers.setdefault(source.name, node)
+        return Widths(
+            refused=frozenset(node.name for node in hopeless),
+            bits={source.name: bits[source] for source in bits if source.name in readers},
+            readers=readers,
+        )
+
+    def _find_sources(self) -> list[fx.Node]:
+        """What a program takes as inputs, and whose values nothing tells."""
+        return [
+            node
+            for node in self._graph.nodes
+            if _is_wide(node)
+            and (node in self._eager or node.op == "placeholder")
+            and node.name not in self._constants
+        ]
+
+    def _least(self, source: fx.Node) -> int | None:
+        """The fewest bits that may be asked of an input; None where even 32 are too few.
+
+        Masks stay masks; anything else may be larger in a later call than in the first.
+        """
+        seen = self._seen.get(source.name, 0)
+        wanted = seen if seen <= 1 or seen >= _MOVED_BITS else min(seen + _SPARE_BITS, _MOVED_BITS)
+        return next((bits for bits in reversed(_BITS) if bits >= wanted), None)
+
+    def _failing(self, bits: Mapping[fx.Node, int]) -> set[fx.Node]:
+        known = integer_ranges(
+            self._graph,
+            self._constants,
+            inputs={node.name: Interval(-(1 << b), (1 << b) - 1) for node, b in bits.items()},
+            most_size=_MOST_SIZE,
+            from_floats=True,
+        )
+        failing = set()
+        for node in self._calls:
+            limit = 1 << (_MOVED_BITS if node.target in _EXACT else _EXACT_BITS)
+            if not all(known[one].is_within(-limit, limit - 1) for one in _looked_at(node)):
+                failing.add(node)
+        return failing
+
+    def _feeding(self, nodes: set[fx.Node]) -> set[fx.Node]:
+        """The sources whose integers nodes are computed from."""
+        found, stack = set(), list(nodes)
+        while stack:
+            for one in stack.pop().all_input_nodes:
+                # Results of a call with several of them, such as a split, are reached through it.
+                is_tuple = isinstance(one.meta.get("val"), (tuple, list))
+                if one not in found and (is_tuple or _integer(one) is not None):
+                    found.add(one)
+                    stack.append(one)
+        return found.intersection(self._sources)
+
+
+def _looked_at(node: fx.Node) -> Iterator[fx.Node]:
+    """The integers that a call takes or gives, without indices, which are checked as such."""
+    place = _INDEXED.get(node.target)
+    indices = [] if place is None else pytree.tree_leaves(node.args[place])
+    read = () if node.target in _SHAPED else node.all_input_nodes
+    # The parts of a call with several results stand where it stands.
+    parts = [user for user in node.users if user.target is operator.getitem]
+    for one in (*read, node, *parts):
+        if one not in indices and _is_wide(one):
+            # A cast to int32, or a move of one, cannot leave 32 bits.
+            is_narrow = node.target in _EXACT and one.meta["val"].dtype is torch.int32
+            if not is_narrow:
+                yield one
+
+
+def _is_wide(node: fx.Node) -> bool:
+    return _integer(node) in _WIDTHS
+
+
+def _integer(node: fx.Node) -> torch.dtype | None:
+    value = node.meta.get("val")
+    if not isinstance(value, torch.Tensor) or value.dtype.is_floating_point:
+        return None
+    return value.dtype

@@ -1,0 +1,127 @@
+"""Checks of indices as they are kept with a program: put onto a loaded one, or made on arrays.
+
+Nothing here imports torch by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from npu_compiler.errors import IndexRangeError
+
+if TYPE_CHECKING:
+    import npu_runtime
+
+__all__ = ["NARROW", "check_arrays", "check_indices", "read_records"]
+
+# How errors say that an integer is larger than the program was made for.
+NARROW = "is computed in"
+
+# By node its op and its Python line.
+_Lines = Mapping[str, tuple[str, str | None]]
+
+_PORTS = ("port", "is_output", "size", "size_port", "size_dim", "is_size_output", "wraps")
+
+
+def read_records(raw: Iterable[Mapping[str, Any]]) -> tuple[dict[str, Any], ...]:
+    """Returns the checks that a file holds.
+
+    Raises:
+        KeyError, TypeError, ValueError: they are not as they were written.
+    """
+    records = []
+    for one in raw:
+        record = {name: one[name] for name in ("node", "op", "line", "source", *_PORTS)}
+        numbers = [record["port"], record["size_port"]]
+        numbers += [record[name] for name in ("size", "size_dim") if record[name] is not None]
+        if not all(type(number) is int and number >= 0 for number in numbers):
+            raise ValueError(f"a check of indices with {numbers}")
+        records.append(record)
+    return tuple(records)
+
+
+def check_indices(
+    program: npu_runtime.Program, records: Iterable[Mapping[str, Any]], lines: _Lines | None = None
+) -> npu_runtime.Program:
+    """Lets a program look at indices in each run.
+
+    Args:
+        program: loaded, and not run yet.
+        records: of npu_compiler.lowering.index_checks.IndexRecord, as mappings.
+        lines: node -> op and Python line, of the graph at hand: a program from the cache may have
+            been made of another with the same text.
+
+    Returns:
+        The program.
+    """
+    from npu_runtime import IndexCheck  # late: exported models run without torch
+
+    checks = [
+        IndexCheck(what=_whose(record, lines or {}), **{name: record[name] for name in _PORTS})
+        for record in records
+    ]
+    if checks:
+        program.check_indices(checks)
+    return program
+
+
+def check_arrays(
+    name: str,
+    records: Iterable[Mapping[str, Any]],
+    inputs: Sequence[np.ndarray[Any, Any]],
+    outputs: Sequence[np.ndarray[Any, Any]] | None,
+) -> None:
+    """Looks at the indices of one run, as npu_runtime does where torch is.
+
+    Args:
+        name: of the program.
+        records: as for check_indices.
+        inputs: of the run.
+        outputs: of the run, for the checks that need them; None for the others, before it.
+
+    Raises:
+        IndexRangeError: [index-range].
+    """
+    for record in records:
+        if _needs_outputs(record) != (outputs is not None):
+            continue
+        indices = (outputs or ()) if record["is_output"] else inputs
+        values = indices[record["port"]]
+        if values.size == 0:
+            continue
+        end = _size(record, inputs, outputs or ())
+        low = -end if record["wraps"] else 0
+        least, most = int(values.min()), int(values.max())
+        if least < low or most >= end:
+            raise IndexRangeError(
+                f"program {name}: {_whose(record, {})} must be from {low} to {end - 1}; got "
+                f"{least if least < low else most}. Look at where these integers come from.",
+                code="index-range",
+            )
+
+
+def _needs_outputs(record: Mapping[str, Any]) -> bool:
+    return bool(record["is_output"] or record["is_size_output"])
+
+
+def _size(record: Mapping[str, Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> int:
+    if record["size"] is not None:
+        return int(record["size"])
+    if record["size_dim"] is not None:
+        return int(inputs[record["size_port"]].shape[record["size_dim"]])
+    held = outputs if record["is_size_output"] else inputs
+    return int(held[record["size_port"]].max())
+
+
+def _whose(record: Mapping[str, Any], lines: _Lines) -> str:
+    op, line = lines.get(record["node"], (record["op"], record["line"]))
+    where = f"{op} ({line})" if line else op
+    if record["source"] is None:
+        return f"an index of {where}"
+    if record["size"] is not None and record["size"] < 1 << 31:
+        how = f"{NARROW} narrow integers unless it is among fallback_ops"
+        return f"{record['source']}, from which {where} {how},"
+    return f"{record['source']}, from which an index of {where} {NARROW} 32 bits,"

@@ -1,0 +1,136 @@
+"""A graph from dynamo in full: AOTAutograd makes it functional and splits it for training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch._dynamo.backends.common import aot_autograd
+from torch._functorch.partitioners import min_cut_rematerialization_partition
+
+from npu_compiler.buckets import BucketedGraph, wants_static_programs
+from npu_compiler.buckets.sizes import Sizes
+from npu_compiler.compilation.compiled_graph import CompiledGraph
+from npu_compiler.graph.source_names import keep_source_names, source_names
+from npu_compiler.graph.whole_ops import decompositions, keep_attention_whole
+from npu_compiler.options import CompilerConfig
+from npu_compiler.torch_compile.recall import GraphMemory
+from npu_compiler.tuning.choice import configured
+from npu_compiler.tuning.measuring import MeasuredGraph
+from npu_compiler.tuning.state import current_session
+from npu_compiler.tuning.store import tuning_key
+from npu_runtime import observe
+
+__all__ = ["trace"]
+
+
+def trace(
+    graph_module: fx.GraphModule,
+    inputs: Sequence[Any],
+    config: CompilerConfig,
+    *,
+    memory: GraphMemory | None = None,
+    rebuilds: int = 0,
+) -> Callable[..., Any]:
+    """Traces a graph and returns what runs it.
+
+    Args:
+        graph_module: from dynamo; it is rewritten.
+        inputs: its example inputs.
+        config: see CompilerConfig.
+        memory: where what comes of the graph is kept for other processes.
+        rebuilds: how often the graph was made ready before, with other weights.
+    """
+    names = source_names(graph_module)
+    if not torch.is_grad_enabled():
+        keep_attention_whole(graph_module)
+
+    def compiler(kind: str) -> Callable[[fx.GraphModule, Sequence[Any]], Any]:
+        def compile_graph(graph: fx.GraphModule, inputs: Sequence[Any]) -> Any:
+            positions = _static_positions() if kind == "inference" else ()
+            if kind == "inference":
+                keep_source_names(graph.graph, names)
+            kept = memory if kind == "inference" else None
+
+            def compile_whole(module: fx.GraphModule) -> Any:
+                return _make_graph(
+                    module,
+                    kind=kind,
+                    static_positions=positions,
+                    config=config,
+                    memory=kept,
+                    rebuilds=rebuilds,
+                )
+
+            sizes = Sizes(graph.graph)
+            if sizes.symbols and sizes.is_whole and wants_static_programs(config):
+                kept = None
+                return BucketedGraph(
+                    graph,
+                    sizes,
+                    is_padding=kind == "inference",
+                    kept=positions,
+                    buckets=config.bucket_sizes,
+                    compile_static=compile_whole,
+                    check_indices=config.check_indices,
+                )
+            if kept is not None:
+                kept.traced(graph.graph)
+            return compile_whole(graph)
+
+        return compile_graph
+
+    capture = aot_autograd(
+        fw_compiler=compiler("forward"),
+        bw_compiler=compiler("backward"),
+        inference_compiler=compiler("inference"),
+        partition_fn=min_cut_rematerialization_partition,
+        decompositions=decompositions(),
+        keep_inference_input_mutations=True,
+    )
+    with observe.span("compile", "capture"):
+        return capture(graph_module, inputs)
+
+
+def _make_graph(
+    graph_module: fx.GraphModule,
+    *,
+    kind: str,
+    static_positions: Sequence[int],
+    config: CompilerConfig,
+    memory: GraphMemory | None = None,
+    rebuilds: int = 0,
+) -> Any:
+    """Returns what AOTAutograd calls: the graph as recorded, or one that measures first.
+
+    Args:
+        graph_module: as CompiledGraph takes it.
+        kind: as CompiledGraph takes it.
+        static_positions: as CompiledGraph takes them.
+        config: as it was asked for.
+        memory: where what comes of the graph is kept for other processes.
+        rebuilds: as CompiledGraph takes them.
+    """
+    if kind == "inference" and current_session() is not None:
+        return MeasuredGraph(graph_module, static_positions, config)
+    asked, (config, name) = config, configured(graph_module.graph, kind=kind, config=config)
+    if memory is not None:
+        memory.tuned_by(tuning_key(graph_module.graph, kind=kind, config=asked), name)
+    return CompiledGraph(
+        graph_module,
+        kind=kind,
+        static_positions=static_positions,
+        config=config,
+        tuned=name,
+        on_ready=None if memory is None else memory.keep,
+        rebuilds=rebuilds,
+    )
+
+
+def _static_positions() -> tuple[int, ...]:
+    """Inputs of the graph being compiled that are parameters and buffers."""
+    context = torch._guards.TracingContext.try_get()
+    metadata = context.fw_metadata if context is not None else None
+    return tuple(metadata.static_input_indices) if metadata is not None else ()

@@ -1,0 +1,50 @@
+"""npu_compiler.tune: a model's graphs measured while torch.compile captures them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import fx
+
+from npu_compiler.torch_compile.backend import npu
+from npu_compiler.tuning.report import TuningReport
+from npu_compiler.tuning.state import open_session
+from npu_runtime.public_calls import public_call
+
+__all__ = ["tune"]
+
+
+@public_call
+def tune(
+    model: Callable[..., Any],
+    *args: Any,
+    budget_s: float = 20.0,
+    max_error: float = 1e-4,
+    options: Mapping[str, Any] | None = None,
+    **kwargs: Any,
+) -> TuningReport:
+    """Measures the ways to compile a model, and records the fastest for later compilations.
+
+    Later means: `torch.compile(model, backend="npu")` with the same options and input sizes, in
+    this process after torch._dynamo.reset(), or in any other that shares the cache directory.
+
+    Args:
+        model: module or function.
+        args: its arguments; their sizes are those that are tuned for.
+        budget_s: seconds of measuring per graph; compiling comes on top.
+        max_error: a way whose result differs more from the default's, by the largest value, is not
+            chosen. Half precision wants about 1e-2.
+        options: as for torch.compile(options=...).
+        kwargs: its keyword arguments.
+    """
+    original = getattr(model, "_orig_mod", model)
+
+    # A backend of its own, so that dynamo does not take what was compiled before.
+    def tuned(graph_module: fx.GraphModule, inputs: Any) -> Callable[..., Any]:
+        return npu(graph_module, inputs, options=options)
+
+    with open_session(budget_s=budget_s, max_error=max_error) as session, torch.no_grad():
+        torch.compile(original, backend=tuned)(*args, **kwargs)
+    return TuningReport(tuple(session.records), session.skipped)

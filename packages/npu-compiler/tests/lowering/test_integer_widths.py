@@ -1,0 +1,211 @@
+"""Which integers a program computes as torch does: proved, looked at in each run, or left out."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.fx.experimental.proxy_tensor import make_fx
+
+import npu_compiler
+from npu_compiler import GraphBuilder
+from npu_compiler.errors import IndexRangeError, LoweringError
+from npu_compiler.lowering.integer_widths import WIDE, bits_seen, integer_widths
+
+IDS = torch.arange(12).reshape(3, 4)
+X = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
+TABLE = torch.randn(20, 4)
+
+
+def widths(function, *inputs, dynamic=False, **how):
+    mode = "symbolic" if dynamic else "fake"
+    return integer_widths(make_fx(function, tracing_mode=mode)(*inputs).graph, **how)
+
+
+def buckets(x):
+    """As relative positions of T5."""
+    far = 16 + (torch.log(x.float() / 16) / 2.07 * 16).to(torch.int64)
+    return torch.where(x < 16, x, torch.min(far, torch.full_like(far, 31)))
+
+
+PROVED = {
+    "range": lambda x: x + torch.arange(4) * 3 % 5,
+    "largest place": lambda x: x.argmax(-1) * 2 + 1,
+    "comparison": lambda x: ((x > 0).long().sum(1) == 12).float(),
+    "mask": lambda x: (x > 0).long().cumsum(1) - 1,
+    "clamped float": lambda x: (x.clamp(0, 1) * 255).long() + 1,
+    "int32 of floats": lambda x: (x * 255).int(),
+    "written": lambda x: torch.arange(4).select_scatter(torch.full((), 7), 0, 1) + 1,
+    "places of maxima": lambda x: F.max_pool2d(x[None], 2, return_indices=True)[1] + 1,
+    "squares": lambda x: ((x > 0).long() ** 2 - ~x.argmin(1)[:, None]).relu().fmod(5),
+    "buckets": lambda x: buckets(torch.arange(100)) * x[0, 0],
+}
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize("name", PROVED)
+def test_integers_that_follow_from_shapes_and_floats_are_proved(name, dynamic):
+    found = widths(PROVED[name], X, dynamic=dynamic)
+    assert (found.refused, dict(found.bits)) == (frozenset(), {})
+
+
+def test_indices_are_left_to_their_own_check():
+    found = widths(lambda ids, table: F.embedding(ids, table) + table[ids], IDS, TABLE)
+    assert dict(found.bits) == {}
+
+
+@pytest.mark.parametrize(
+    "function, bits",
+    [
+        pytest.param(lambda ids: ids.t().contiguous(), 31, id="moved"),
+        pytest.param(lambda ids: ids.split(2, 1), 31, id="moved in parts"),
+        pytest.param(lambda ids: ids.to(torch.bool), 31, id="cast"),
+        pytest.param(lambda ids: (ids == 3).float(), 24, id="compared"),
+        pytest.param(lambda ids: ids + 1, 20, id="added to"),
+        pytest.param(lambda ids: ids.sum(), 20, id="summed"),
+        pytest.param(lambda ids: ids.int() // 3, 24, id="divided"),
+        pytest.param(lambda ids: ids * 1000, 12, id="multiplied"),
+        pytest.param(lambda ids: ids.split(2, 1)[0] * 1000, 12, id="split"),
+    ],
+)
+def test_input_is_asked_for_as_little_as_proves_it(function, bits):
+    found = widths(function, IDS)
+    assert (found.refused, dict(found.bits)) == (frozenset(), {"ids_1": bits})
+
+
+def test_positions_of_a_mask_are_proved_for_masks_of_any_length():
+    found = widths(lambda mask: mask.cumsum(-1) - 1, IDS, dynamic=True, seen={"mask_1": 1})
+    assert (found.refused, dict(found.bits)) == (frozenset(), {"mask_1": 1})
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        pytest.param(lambda ids: ids * 7919 * 1000003 * 31, id="product"),
+        pytest.param(lambda ids: ids + (1 << 40), id="constant"),
+        pytest.param(lambda ids: torch.arange(1 << 40, (1 << 40) + 4) + ids, id="range"),
+        pytest.param(lambda ids: (ids.sin() * 1e20).long() + ids, id="float"),
+    ],
+)
+def test_what_no_input_could_prove_is_left_out(function):
+    assert widths(function, IDS).refused
+
+
+def test_what_follows_small_from_a_wide_value_is_left_out_no_further():
+    found = widths(lambda ids: (ids + (1 << 40)) % 1000 + 1, IDS)
+    assert found.refused == {"add", "remainder"}
+
+
+def test_values_of_the_first_call_are_not_asked_to_be_smaller():
+    assert widths(lambda ids: ids * 1000, IDS, seen={"ids_1": 20}).refused == {"mul"}
+    assert widths(lambda ids: ids.t(), IDS, seen={"ids_1": 40}).refused == {"t"}
+
+
+def test_bits_are_those_of_the_largest_and_the_least():
+    graph = make_fx(lambda a, b, c: (a, b, c))(IDS, IDS, X).graph
+    given = [n for n in graph.nodes if n.op == "placeholder"]
+    values = [torch.tensor([0, 1]), torch.tensor([-(1 << 40), 3]), X]
+    assert bits_seen(given, values) == {"a_1": 1, "b_1": 40}
+
+
+def test_a_value_that_does_not_fit_runs_eagerly_in_a_first_call_and_in_a_later_one(compiled, close):
+    def function(ids, x):
+        return (ids + 1) * x
+
+    run = compiled(function)
+    with torch.no_grad():
+        close(run(IDS, X), function(IDS, X))
+        assert (run.programs, run.eager_ops) == (1, [])
+        close(run(IDS + (1 << 40), X), function(IDS + (1 << 40), X))
+    assert run.eager_ops[0] == "aten.add.Tensor"
+    torch._dynamo.reset()
+    again = compiled(lambda ids, x: function(ids, x) * 1.0)
+    with torch.no_grad():
+        close(again(IDS + (1 << 40), X), function(IDS + (1 << 40), X))
+    assert again.eager_ops[0] == "aten.add.Tensor"
+    assert again.records[-1].eager[0].reason == WIDE
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_parts_of_large_values_are_moved_in_a_program(compiled, close, dtype):
+    def function(ids, x):
+        return ids.split(2, 1)[0], x.argmin(1)
+
+    run, large = compiled(function), (IDS - 6).to(dtype) * (1 << 28)
+    with torch.no_grad():
+        close(run(large, X), function(large, X))
+    assert (run.programs, run.eager_ops) == (1, [])
+
+
+def test_parts_that_are_too_large_run_eagerly_together_with_their_call(compiled, close):
+    def function(ids, x):
+        return ids.sort(1).values, x.argmin(1)
+
+    run, large = compiled(function), IDS * (1 << 26)
+    with torch.no_grad():
+        close(run(large, X), function(large, X))
+    assert (run.programs, {*run.eager_ops}) == (1, {"aten.sort.default"})
+
+
+def test_hash_of_ids_runs_eagerly_beside_its_program(compiled, close):
+    def function(ids, x):
+        return F.embedding(ids * 7919 * 1000003 % 20, TABLE)[:, 0] * x
+
+    run = compiled(function)
+    with torch.no_grad():
+        close(run(IDS, X), function(IDS, X))
+    assert (run.programs, {*run.eager_ops}) == (1, {"aten.mul.Tensor", "aten.remainder.Scalar"})
+
+
+def test_check_can_be_left_out(compiled):
+    run = compiled(lambda ids, x: (ids + 1) * x, options={"check_indices": False, "verify": "off"})
+    with torch.no_grad():
+        run(IDS, X)
+        run(IDS + (1 << 40), X)
+
+
+class Counts(torch.nn.Module):
+    def forward(self, ids, x):
+        return (ids % 7) * x
+
+
+def test_exported_model_looks_at_its_integers(tmp_path, close):
+    path = npu_compiler.export(Counts(), (IDS, X), tmp_path / "model")
+    close(npu_compiler.load(path)(IDS, X), Counts()(IDS, X))
+    for loaded in (npu_compiler.load(path), npu_compiler.load(path, device="CPU")):
+        wide = (IDS + (1 << 30)).numpy(), X.numpy()
+        with pytest.raises(IndexRangeError, match=r"ids.*narrow integers.*got 10737418"):
+            loaded(*wide)
+
+
+def test_graph_looks_at_its_integers_and_refuses_a_hash():
+    graph = GraphBuilder()
+    graph.parameter((3, 4), "int64") // 3
+    with pytest.raises(IndexRangeError, match="narrow integers"):
+        graph.run(IDS + (1 << 40))
+    other = GraphBuilder()
+    other.parameter((3, 4), "int64") * 1000003 * 1000003
+    with pytest.raises(LoweringError, match=WIDE):
+        other.compile()
+
+
+def test_integers_that_grow_are_compiled_for_and_right() -> None:
+    def function(x: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+        return (x * 2).exp() + (ids // 3 % 1000).float()
+
+    fast = torch.compile(function, backend="npu")
+    x = torch.randn(4)
+    with torch.no_grad():
+        for large in (100, 1 << 22, (1 << 30) + 7, 1 << 40, 5):
+            ids = torch.tensor([1, 2, large - 1, large])
+            torch.testing.assert_close(fast(x, ids), function(x, ids))
+
+
+def test_a_call_that_reads_a_shape_asks_nothing_of_the_values() -> None:
+    def function(x: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+        return (x * 2).exp() + torch.ones_like(ids)
+
+    fast = torch.compile(function, backend="npu")
+    x, ids = torch.randn(4), torch.tensor([0, -(2**31), 2**62, 1])
+    with torch.no_grad():
+        torch.testing.assert_close(fast(x, ids), function(x, ids))
