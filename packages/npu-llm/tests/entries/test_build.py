@@ -1,5 +1,8 @@
+import json
+
 import pytest
 
+from npu_llm import NPUModelForCausalLM, OptionError
 from npu_llm.entries.build import load_pipeline
 from npu_llm.entries.entry import ORIGINS
 from npu_runtime import layer_recording, observe
@@ -42,3 +45,35 @@ def test_entry_of_before_has_no_origins(llama, tmp_path):
         assert entry.origins == {}
     finally:
         (tmp_path / ORIGINS).rename(entry.folder / ORIGINS)
+
+
+@pytest.mark.parametrize(
+    "kind, says, bound",
+    [
+        pytest.param("bloom", {"seq_length": 24}, 24, id="one name that few know"),
+        pytest.param("llama", {"seq_length": 24}, 24, id="before the class's default"),
+        pytest.param("llama", {}, 2048, id="the class's default"),
+    ],
+)
+def test_too_large_max_context_is_refused_at_each_start(save_tiny, tmp_path, kind, says, bound):
+    folder = tmp_path / "model"
+    save_tiny(kind, folder)
+    config = json.loads((folder / "config.json").read_text())
+    for name in ("max_position_embeddings", "n_positions"):
+        config.pop(name, None)
+    (folder / "config.json").write_text(json.dumps(config | says))
+
+    def start(max_context):
+        return NPUModelForCausalLM.from_pretrained(
+            folder, dtype="float32", max_context=max_context, cache_dir=tmp_path / "cache"
+        )
+
+    def is_refused():
+        with pytest.raises(OptionError, match=f"at most {bound:,}") as caught:
+            start(bound + 1)
+        return caught.value.code == "max-context"
+
+    assert is_refused()
+    assert start(bound).context_length == bound
+    assert start(None).context_length == bound
+    assert is_refused()

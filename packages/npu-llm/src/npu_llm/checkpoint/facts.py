@@ -18,9 +18,9 @@ from npu_llm.checkpoint.safetensors_check import TensorSpec, read_folder_headers
 from npu_llm.checkpoint.source import ModelSource
 from npu_llm.errors import ModelError
 
-__all__ = ["ModelFacts", "read_config", "read_facts"]
+__all__ = ["ModelFacts", "context_length", "read_config", "read_facts"]
 
-# The first that a config has counts.
+# Names of one thing in the configs of different models; the first that a config has counts.
 _CONTEXT = ("max_position_embeddings", "max_seq_len", "n_positions", "seq_length", "n_ctx")
 _LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
 _HIDDEN = ("hidden_size", "n_embd", "d_model")
@@ -110,6 +110,11 @@ def read_config(folder: Path) -> dict[str, Any]:
     return config
 
 
+def context_length(config: Mapping[str, Any]) -> int | None:
+    """Returns the tokens that a model was made for, by its config; None where it sets no bound."""
+    return _number(_of_text(config), _CONTEXT) or None
+
+
 def _without_weights(folder: Path) -> ModelError:
     other = sorted(file.name for file in folder.iterdir() if file.suffix in _OTHER_WEIGHTS)
     return ModelError(
@@ -131,8 +136,7 @@ def _unreadable(path: Path, reason: str) -> ModelError:
 def _from_config(
     config: Mapping[str, Any], tensors: Iterable[TensorSpec], folder: Path
 ) -> ModelFacts:
-    text = config.get("text_config")
-    inner = {**config, **text} if isinstance(text, dict) else dict(config)
+    inner = _of_text(config)
     layers, hidden = _number(inner, _LAYERS), _number(inner, _HIDDEN)
     heads = _number(inner, _HEADS) or 1
     listed = list(tensors)
@@ -159,7 +163,7 @@ def _from_config(
         kv_heads=_kv_heads(inner, heads),
         head_dim=_number(inner, ("head_dim",)) or hidden // heads,
         vocabulary=_number(inner, ("vocab_size",)),
-        context_length=_number(inner, _CONTEXT) or None,
+        context_length=context_length(config),
         stored_bytes=stored,
         is_tied=is_tied,
         is_mapped=len(kinds) == 1 and kinds <= _MAPPED and "quantization_config" not in config,
@@ -194,6 +198,12 @@ def _from_gguf(header: GgufHeader, path: Path) -> ModelFacts:
         is_tied=is_tied,
         is_mapped=False,
     )
+
+
+def _of_text(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What a config says of the language model, which is a part of some models."""
+    text = config.get("text_config")
+    return {**config, **text} if isinstance(text, dict) else dict(config)
 
 
 def _kv_heads(config: Mapping[str, Any], heads: int) -> int:

@@ -22,7 +22,7 @@ from typing import Any
 import npu_runtime
 from npu_compiler.verification.verdict import Verdict
 from npu_llm.capture.compression import Compression
-from npu_llm.checkpoint.facts import ModelFacts, read_facts
+from npu_llm.checkpoint.facts import ModelFacts, context_length, read_facts
 from npu_llm.checkpoint.requirements import check_disk, check_memory
 from npu_llm.checkpoint.source import ModelSource, find_source
 from npu_llm.config import read_settings
@@ -155,6 +155,7 @@ def prepare(
             )  # fmt: skip
         entry = cache.find(key)
         assert entry is not None, "an entry that was just written is there"
+        check_context(source.name, max_context, entry.model_context)
     build_time_s = 0.0 if found else time.perf_counter() - started
     with progress.stage("compile"):
         entry = replace(entry, max_context=max_context, kv_cache=kv_cache)
@@ -298,12 +299,14 @@ def fill_entry(
             tokenizer.save_pretrained(folder / "tokenizer")
     model.config.save_pretrained(folder)
     model.generation_config.save_pretrained(folder)
+    # Where the files set no bound, the model's class may.
+    context = facts.context_length or context_length(model.config.get_text_config().to_dict())
     about = {
         "name": source.name,
         "source": str(source.path),
         "precision": precision.name,
         "architecture": type(model).__name__,
-        "context_length": _context_length(model.config),
+        "context_length": context,
         "has_tokenizer": tokenizer is not None,
         "facts": facts.as_dict(),
     }
@@ -315,7 +318,7 @@ def fill_entry(
         progress=progress,
         weights=weights,
         compression=compression or Compression(),
-        context=_context_length(model.config),
+        context=context,
         tokenizer=tokenizer,
     )
     (folder / "about.json").write_text(json.dumps(about))
@@ -329,16 +332,6 @@ def _return_memory() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
-
-
-def _context_length(config: Any) -> int | None:
-    """Tokens that the model was made for; None where its config sets no bound."""
-    text_config = config.get_text_config()
-    for name in ("max_position_embeddings", "max_seq_len", "n_positions"):
-        length = getattr(text_config, name, None)
-        if isinstance(length, int) and length > 0:
-            return length
-    return None
 
 
 def _dependencies(
