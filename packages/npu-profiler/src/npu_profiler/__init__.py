@@ -1,8 +1,7 @@
-"""Hands on the names of npu-profiler: one timeline of Python, aten ops and device programs.
+"""The names of npu-profiler: one timeline of Python, aten ops and device programs.
 
-Holds no code: what records is in `recorder.py`, what a trace is made of in `timeline.py`, the
-commands are in `cli.py`. `profile` is torch's class made larger (`torch_profile.py`), and imports
-torch when it is asked for: the command must not import it before the program does.
+`profile` extends torch's class of that name. It is imported when it is first used, because it
+imports torch, which the command must not do before the program does.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -1,6 +1,6 @@
 """Files that users name for what is made: asked before the work whether they can be written.
 
-A trace, which grows, is `trace_file.py`'s; tables of several files are `tables/files.py`'s.
+A trace, which grows while it is written, is npu_profiler.trace_format.trace_file.
 """
 
 import os

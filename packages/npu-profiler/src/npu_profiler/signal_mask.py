@@ -1,6 +1,6 @@
 """Keeps threads that the profiler causes from receiving the program's signals.
 
-What a signal then does is not here: `termination.py` lets a dying program leave its trace.
+npu_profiler.program.termination lets a program that a signal ends leave its trace.
 """
 
 import contextlib

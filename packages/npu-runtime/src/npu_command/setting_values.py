@@ -1,7 +1,7 @@
-"""What variables of the environment may hold, for each package's config.py: flags, numbers, paths.
+"""Reads flags, numbers and paths from the environment, for the `config` module of each package.
 
-A value that is none of these is an error that names the variable; which variables there are is each
-config.py's knowledge. Nothing here needs torch, nor do the config.py of programs without it.
+Any other value is an error that names the variable. Nothing here needs torch, so that a package's
+settings can be read without it.
 """
 
 from __future__ import annotations

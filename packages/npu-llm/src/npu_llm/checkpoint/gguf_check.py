@@ -2,8 +2,8 @@
 
 By hand, because gguf's GGUFReader makes an array of each token of the vocabulary (19 s instead of
 0.5 s for 128,000 tokens and merges, gguf 0.19) and says of a file that was cut short that a dtype
-does not divide an axis. Reading the weights is transformers' work; see npu_llm.checkpoint.loading.
-Layout: ggml's docs/gguf.md.
+does not divide an axis. transformers reads the weights (npu_llm.checkpoint.loading).
+Layout: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 """
 
 from __future__ import annotations

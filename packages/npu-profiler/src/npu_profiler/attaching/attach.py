@@ -1,6 +1,6 @@
 """The command's side of `npu-profiler attach`: asks a running job to record, and waits.
 
-The job's side is `attach_listener.py`; the files between them are `control.py`.
+The job's side is npu_profiler.attaching.listener.
 """
 
 import dataclasses

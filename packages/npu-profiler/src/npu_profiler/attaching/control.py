@@ -1,7 +1,6 @@
 """The meeting place of `npu-profiler attach` and a running job: files in a directory of the user's.
 
-A job that waits has a file PID.json; a request is PID.request, the answer PID.state. Nothing else
-of either side is here: the job's is `attach_listener.py`, the command's `attach.py`.
+A job that waits has a file PID.json; a request is PID.request, the answer PID.state.
 """
 
 import contextlib

@@ -1,7 +1,6 @@
 """Listens to `npu_runtime.observe`: programs, layers, compile phases, copies, fallbacks, counters.
 
-Holds what was heard until it is taken, within bounds of memory. What becomes of it in the picture
-is in `assemble.py`; the events themselves are defined in npu_runtime.
+Holds what was heard until it is taken, within bounds of memory.
 """
 
 import contextlib

@@ -1,7 +1,6 @@
 """How much memory this process has, and how much is left to it.
 
-Who watches it and why is in `torch_windows.py` and `recorder.py`; the device's memory is
-npu_runtime's to count.
+The device's memory is counted by npu_runtime.
 """
 
 import os

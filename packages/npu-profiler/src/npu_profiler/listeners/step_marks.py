@@ -1,6 +1,4 @@
 """Hears where a program's steps end: optimizers, torch's profilers, npu-llm's prefill and decode.
-
-What a step does to a recording is `steps.py`'s to decide.
 """
 
 import functools

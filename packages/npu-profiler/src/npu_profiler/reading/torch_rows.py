@@ -1,7 +1,7 @@
 """Gives a trace that torch's profiler exported the names that a trace of our own has.
 
 `npu_profiler.profile` adds layers to such a trace, on a row of their own. What the events are
-called there is in npu_runtime (csrc/kineto/activities.cpp).
+called there is decided in packages/npu-runtime/csrc/kineto/activities.cpp.
 """
 
 from array import array

@@ -1,7 +1,6 @@
-"""Makes the events of the runtime a part of the picture: rows, slices, marks, samples, arrows.
+"""Turns the events of the runtime into parts of the trace: rows, slices, marks, samples, arrows.
 
-Holds no listening (`device_events.py`, `torch_windows.py`) and no writing (`chrome.py`). Ops of
-torch are written as they come, by npu_runtime.op_recording.
+Ops of torch do not pass here: npu_runtime.op_recording writes them as they come.
 """
 
 import dataclasses

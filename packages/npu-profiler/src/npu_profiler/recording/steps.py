@@ -2,7 +2,7 @@
 
 A step is what ends with one of these marks, whichever kind the program shows first: a call of
 `npu_profiler.step()` or of `torch.profiler`'s `step`, an optimizer's step, a prefill or decode of
-npu-llm. The marks are heard in `step_marks.py`; the recording itself is in `recorder.py`.
+npu-llm.
 """
 
 import threading

@@ -1,8 +1,8 @@
 """`npu_profiler.profile`: torch.profiler.profile, and in its trace what torch knows nothing of.
 
 torch's profiler does all the recording of ops and its tables; layers, compile phases, steps and
-counters of the device are heard beside it and added to what it exports. The rows are made in
-`assemble.py` and `chrome.py`. Recording a whole program unchanged is in `recorder.py`.
+counters of the device are heard beside it and added to what it exports. Recording a whole program
+unchanged is in npu_profiler.recording.recorder.
 """
 
 import contextlib

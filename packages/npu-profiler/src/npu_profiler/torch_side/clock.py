@@ -1,8 +1,8 @@
 """How far torch's clock stands from ours, measured within the recording itself.
 
 Torch stamps its events with the processor's time stamp counter, mapped to the Unix epoch when the
-recording ends; `npu_runtime.observe` stamps with the system clock. Holds only the comparison: the
-marks are set and found again in `torch_ops.py`.
+recording ends; `npu_runtime.observe` stamps with the system clock. This module compares the two;
+the marks that it compares are set and found in npu_profiler.torch_side.torch_windows.
 """
 
 from collections.abc import Sequence

@@ -1,8 +1,7 @@
 """Reads the Chrome trace that torch's profiler exports, one event at a time.
 
 The export is the public face of the recording and the smallest: the lists that torch builds in
-Python from it take three times the memory. Starting and stopping torch's profiler is in
-`torch_ops.py`.
+Python from it take three times the memory.
 """
 
 import json

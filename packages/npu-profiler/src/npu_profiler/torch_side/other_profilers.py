@@ -1,7 +1,7 @@
 """Makes our recording step aside while the program uses torch's profiler itself.
 
-Two recordings at a time end in a segmentation fault (torch 2.13). What stepping aside means is the
-caller's: `torch_ops.py` ends a window and opens another.
+Two recordings at a time end in a segmentation fault (torch 2.13). The caller decides what stepping
+aside means: npu_profiler.torch_side.torch_windows ends a window and opens another.
 """
 
 import functools

@@ -1,7 +1,7 @@
 """Follows how many programs each stream of a device has taken over and not yet finished.
 
-A run that was enqueued is told twice: as the call that enqueued it, and as the program when it has
-ended. What becomes of both in the picture is in `assemble.py`.
+A run that was enqueued is reported twice: as the call that enqueued it, and as the program when it
+has ended.
 """
 
 from collections.abc import Iterable, Mapping

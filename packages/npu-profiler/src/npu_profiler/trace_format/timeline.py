@@ -1,7 +1,6 @@
 """What a trace is made of: tracks, slices, instants, samples and flows, all immutable.
 
-Holds no way to get them or to write them: `assemble.py` makes pieces from what was heard,
-`chrome.py` makes text of them, `summary.py` counts them. Times are Unix epoch nanoseconds.
+Times are Unix epoch nanoseconds.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

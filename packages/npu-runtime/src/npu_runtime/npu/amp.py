@@ -1,6 +1,6 @@
 """Mixed precision of ``torch.npu``: autocast, the gradient scaler, and the dtypes for them.
 
-The lists of ops that autocast casts are native and with the kernels (npu-ops, csrc/autocast.cpp).
+The lists of ops that autocast casts stand with the kernels: packages/npu-ops/csrc/autocast.cpp.
 """
 
 import functools

@@ -1,6 +1,6 @@
 """Pools of ``torch.npu``'s memory that people make, allocations without a tensor, and the cache.
 
-What they do is native (csrc/memory/pool.cpp, region.cpp); figures are in memory.py.
+The pools themselves are native: csrc/memory/pool.cpp and csrc/memory/region.cpp.
 """
 
 import contextlib

@@ -35,7 +35,7 @@ class Operator:
         signature: In torch's schema language; what stands after `*` is passed by keyword.
         call: Dotted name of what is called; `calls.` begins one of ours.
         inplace: Dotted name of the variant that writes into its first argument; empty for none.
-        compare: How results are judged; the names are in judge.py.
+        compare: How results are judged; the names are in cases/judge.py.
         tolerance: Name in cases/tolerances.toml.
         reference: Dotted name of what the CPU computes with, where `call` has no kernel there.
     """
