@@ -1,10 +1,10 @@
 """Names in docstrings: each module, attribute and file of ours that one mentions is there.
 
 A full dotted name (`npu_ops.variants`, `torch.npu.memory`) is checked wherever it stands. A short
-one in backticks (`timeline.Track`) is checked where its first part is a module beside the docstring's
-own, or a name that the module itself has. A source file is looked for from the docstring's folder
-upwards, to the repository's root. What stands in double quotes is output, and what `python` runs is
-the reader's: neither is a file of ours.
+one in backticks (`timeline.Track`) is checked where its first part is a module beside the
+docstring's own, or a name that the module itself has. A source file is looked for from the
+docstring's folder upwards, to the repository's root. What stands in double quotes is output, and
+what `python` runs is the reader's: neither is a file of ours.
 """
 
 import ast
@@ -12,7 +12,6 @@ import importlib
 import importlib.util
 import re
 from functools import cache
-from pathlib import Path
 
 import pytest
 
@@ -87,6 +86,23 @@ def named(root, package, pattern):
             for text, arguments in documented(file):
                 for mention in re.findall(pattern, re.sub(r'"[^"\n]*"', "", text)):
                     yield module, file, mention, arguments
+
+
+@pytest.mark.parametrize(
+    "name, expected",
+    [
+        ("npu_command.errors", True),
+        ("npu_runtime.ProgramError", True),
+        ("npu_runtime.Program.run", True),
+        ("torch.npu.memory_allocated", True),
+        ("torch.ops.npu.rms_norm", True),
+        ("npu_runtime.no_such_module", False),
+        ("npu_runtime.Program.no_such_method", False),
+        ("torch.npu.no_such_function", False),
+    ],
+)
+def test_a_name_resolves_when_it_is_there(name, expected):
+    assert resolves(name) is expected
 
 
 @pytest.mark.parametrize("package", OURS)

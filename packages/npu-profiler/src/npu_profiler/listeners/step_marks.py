@@ -1,5 +1,4 @@
-"""Hears where a program's steps end: optimizers, torch's profilers, npu-llm's prefill and decode.
-"""
+"""Hears where a program's steps end: optimizers, torch's profilers, npu-llm's prefill, decode."""
 
 import functools
 from collections.abc import Callable
