@@ -17,10 +17,9 @@ from npu_llm.checkpoint.source import DEFAULT_WEIGHTS, find_installed_weights, f
 from npu_llm.cli.display import Display
 from npu_llm.cli.streamer import AnswerStreamer
 from npu_llm.entries.exported import is_exported
+from npu_llm.entries.load_options import LoadOptions
 from npu_llm.errors import ModelError, OptionError
 from npu_llm.generation.loading import load
-from npu_llm.precision import parse_kv_cache, parse_precision
-from npu_llm.verification.verifier import parse_verify
 
 __all__ = ["be_quiet", "figures", "generation_options", "start"]
 
@@ -39,9 +38,11 @@ def start(options: argparse.Namespace, display: Display, *, needs_tokenizer: boo
         NpuError: for whatever keeps it from starting; OptionError [temperature-range] for a
             temperature that is not above 0.
     """
-    parse_precision(options.dtype)
-    parse_kv_cache(options.kv_cache)
-    parse_verify(options.verify)
+    asked = {
+        name: getattr(options, name)
+        for name in ("dtype", "pipeline", "max_context", "kv_cache", "verify", "cache_dir")
+    }
+    LoadOptions(**asked)  # what is wrong with them is said before anything else
     temperature = getattr(options, "temperature", None)  # bench and eval have none
     if temperature is not None and not temperature > 0:
         raise OptionError(
@@ -60,16 +61,7 @@ def start(options: argparse.Namespace, display: Display, *, needs_tokenizer: boo
         _check_tokenizer(path)
     be_quiet()
     with display.progress() as listener:
-        model = load(
-            path,
-            dtype=options.dtype,
-            pipeline=options.pipeline,
-            max_context=options.max_context,
-            kv_cache=options.kv_cache,
-            verify=options.verify,
-            cache_dir=options.cache_dir,
-            on_progress=listener,
-        )
+        model = load(path, **asked, on_progress=listener)
     if needs_tokenizer and model.tokenizer is None:
         raise _without_tokenizer(path)
     display.line(_how_it_started(model))

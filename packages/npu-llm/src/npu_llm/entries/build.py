@@ -27,12 +27,12 @@ from npu_llm.checkpoint.requirements import check_disk, check_memory
 from npu_llm.checkpoint.source import ModelSource, find_source
 from npu_llm.config import read_settings
 from npu_llm.entries.entry import VARIANTS, CompileCache, CompiledForm, Entry, make_key
+from npu_llm.entries.load_options import LoadOptions
 from npu_llm.entries.verified_loading import verify_step, verify_variant
-from npu_llm.errors import OptionError
-from npu_llm.precision import KvCache, Precision, compile_options
-from npu_llm.progress import Progress, ProgressListener
+from npu_llm.precision import Precision, compile_options
+from npu_llm.progress import Progress
 from npu_llm.steps.fixed_path import fixed_path
-from npu_llm.steps.pipelines import DynamicPipeline, Pipeline, PipelineName, StaticPipeline
+from npu_llm.steps.pipelines import DynamicPipeline, Pipeline, StaticPipeline
 from npu_llm.steps.static_layout import LONGEST, StaticSizes
 from npu_llm.steps.static_programs import StaticPrograms, load_variant
 from npu_llm.verification.verifier import Verify
@@ -41,8 +41,6 @@ from npu_runtime import layer_recording
 __all__ = [
     "LoadReport",
     "Prepared",
-    "check_context",
-    "check_kv_cache",
     "fill_entry",
     "load_pipeline",
     "prepare",
@@ -89,48 +87,27 @@ class Prepared:
     report: LoadReport
 
 
-def prepare(
-    name_or_path: str | Path,
-    *,
-    precision: Precision,
-    pipeline: PipelineName,
-    max_context: int | None = None,
-    kv_cache: KvCache | None = None,
-    verify: Verify = "first",
-    cache_dir: Path | None = None,
-    gguf_file: str | None = None,
-    trust_remote_code: bool = False,
-    hub: dict[str, Any] | None = None,
-    on_progress: ProgressListener | None = None,
-) -> Prepared:
+def prepare(name_or_path: str | Path, options: LoadOptions) -> Prepared:
     """Makes a model ready to run.
 
     Args:
         name_or_path: what the user passed; see npu_llm.checkpoint.source.find_source.
-        precision: of weights and arithmetic.
-        pipeline: which one is to run it.
-        max_context: tokens that prompt and answer may have; what the model was made for by default.
-        kv_cache: what keys and values are kept as; None for what the arithmetic is done in.
-        verify: when programs are compared with torch; see npu_llm.verification.verifier.
-        cache_dir: the compile cache; that of the settings by default.
-        gguf_file: which GGUF file of a folder.
-        trust_remote_code: whether model code inside the checkpoint may run.
-        hub: arguments for a download.
-        on_progress: see npu_llm.progress.
+        options: how.
 
     Raises:
         MemoryNeedError: [memory-need] when it does not fit.
         CacheError: [disk-need] when the cache has no room for it.
-        OptionError: [max-context], [static-kv-cache], see check_context and check_kv_cache.
+        OptionError: [max-context], [static-kv-cache], see LoadOptions.
         WrongResultError: [wrong-result] when the program computes something else than torch.
     """
-    check_kv_cache(kv_cache, pipeline)
-    progress = Progress(on_progress)
+    precision, pipeline = options.precision, options.pipeline_here
+    options.check_pipeline(pipeline)
+    progress = Progress(options.on_progress)
     here = surroundings()
-    root = cache_dir or read_settings().cache_dir
+    root = options.cache_folder or read_settings().cache_dir
     cache = CompileCache(root)
     with progress.stage("check"):
-        source = find_source(name_or_path, gguf_file=gguf_file, hub=hub)
+        source = find_source(name_or_path, gguf_file=options.gguf_file, hub=options.hub)
         key = make_key(
             f"{source.name}-{precision.name}-{pipeline}",
             {**_dependencies(source, precision, here), "pipeline": pipeline},
@@ -138,10 +115,10 @@ def prepare(
         entry = cache.find(key)
         facts = read_facts(source)
         bound = facts.context_length if entry is None else entry.model_context
-        check_context(source.name, max_context, bound)
+        options.check_context(source.name, bound)
         check_memory(
             source.name, facts, precision,
-            max_context=max_context, kv_cache=kv_cache, is_built=entry is not None,
+            max_context=options.max_context, kv_cache=options.kept_as, is_built=entry is not None,
         )  # fmt: skip
         if entry is None:
             check_disk(source.name, facts, precision, root)
@@ -149,17 +126,14 @@ def prepare(
     started = time.perf_counter()
     if entry is None:
         with cache.create(key) as folder:
-            fill_entry(
-                folder, source, precision, progress, pipeline=pipeline, facts=facts,
-                trust_remote_code=trust_remote_code,
-            )  # fmt: skip
+            fill_entry(folder, source, options, progress, facts=facts)
         entry = cache.find(key)
         assert entry is not None, "an entry that was just written is there"
-        check_context(source.name, max_context, entry.model_context)
+        options.check_context(source.name, entry.model_context)
     build_time_s = 0.0 if found else time.perf_counter() - started
     with progress.stage("compile"):
-        entry = replace(entry, max_context=max_context, kv_cache=kv_cache)
-        loaded = load_pipeline(entry, entry.compiled, verify=verify)
+        entry = replace(entry, max_context=options.max_context, kv_cache=options.kept_as)
+        loaded = load_pipeline(entry, entry.compiled, verify=options.verified)
     report = LoadReport(
         from_cache=found and loaded.program.loaded_from_cache,
         entry_from_cache=found,
@@ -169,37 +143,6 @@ def prepare(
         verification=loaded.verdict,
     )
     return Prepared(entry, loaded, report)
-
-
-def check_context(name: str, max_context: int | None, bound: int | None) -> None:
-    """Checks what a user gave as max_context against what the model was made for.
-
-    Raises:
-        OptionError: [max-context] for less than 1 or more than the bound.
-    """
-    if max_context is None or (max_context >= 1 and (bound is None or max_context <= bound)):
-        return
-    upper = "" if bound is None else f" and at most {bound:,}, what {name} was made for"
-    raise OptionError(
-        f"max_context: must be at least 1{upper}; got {max_context:,}. Leave it away for all "
-        "that the model can.",
-        code="max-context",
-    )
-
-
-def check_kv_cache(kv_cache: KvCache | None, pipeline: PipelineName) -> None:
-    """Checks that a pipeline can keep keys and values as a user wants.
-
-    Raises:
-        OptionError: [static-kv-cache] for the static one.
-    """
-    if kv_cache is not None and pipeline == "static":
-        raise OptionError(
-            "kv_cache: must be left away in the static pipeline, which keeps keys and values as "
-            f"they are computed; got {kv_cache}. Leave it away, or pass "
-            'pipeline="dynamic".',
-            code="static-kv-cache",
-        )
 
 
 def load_pipeline(entry: Entry, form: CompiledForm, *, verify: Verify = "first") -> Pipeline:
@@ -260,25 +203,21 @@ def surroundings() -> dict[str, Any]:
 def fill_entry(
     folder: Path,
     source: ModelSource,
-    precision: Precision,
+    options: LoadOptions,
     progress: Progress,
     *,
-    pipeline: PipelineName,
     facts: ModelFacts,
     compression: Compression | None = None,
-    trust_remote_code: bool = False,
 ) -> None:
     """Writes all of an entry but its compiled form, which the first load adds.
 
     Args:
         folder: an empty one.
         source: the model's files.
-        precision: of weights and arithmetic.
+        options: how the model is to run.
         progress: where to report.
-        pipeline: which one is to run it.
         facts: of the files, to be kept with it.
         compression: how weights of few bits are made; the defaults for None.
-        trust_remote_code: whether model code inside the checkpoint may run.
     """
     # Should another thread be importing it (npu_llm.generation.loading), this waits: two threads
     # amidst
@@ -291,10 +230,12 @@ def fill_entry(
     with read_gguf_once():
         with progress.stage("weights"):
             model, weights = load_model(
-                source, trust_remote_code=trust_remote_code, on_progress=progress.advance
+                source,
+                trust_remote_code=options.trust_remote_code,
+                on_progress=progress.advance,
             )
         with progress.stage("tokenizer"):
-            tokenizer = load_tokenizer(source, trust_remote_code=trust_remote_code)
+            tokenizer = load_tokenizer(source, trust_remote_code=options.trust_remote_code)
         if tokenizer is not None:
             tokenizer.save_pretrained(folder / "tokenizer")
     model.config.save_pretrained(folder)
@@ -304,7 +245,7 @@ def fill_entry(
     about = {
         "name": source.name,
         "source": str(source.path),
-        "precision": precision.name,
+        "precision": options.precision.name,
         "architecture": type(model).__name__,
         "context_length": context,
         "has_tokenizer": tokenizer is not None,
@@ -313,8 +254,8 @@ def fill_entry(
     about |= save_step(
         model,
         folder / "step.xml",
-        precision=precision,
-        pipeline=pipeline,
+        precision=options.precision,
+        pipeline=options.pipeline_here,
         progress=progress,
         weights=weights,
         compression=compression or Compression(),

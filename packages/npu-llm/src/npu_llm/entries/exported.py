@@ -16,7 +16,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import npu_runtime
 from npu_llm.capture.compression import Compression
 from npu_llm.checkpoint.facts import ModelFacts, read_facts
 from npu_llm.checkpoint.requirements import check_disk, check_memory
@@ -25,8 +24,6 @@ from npu_llm.config import read_settings
 from npu_llm.entries.build import (
     LoadReport,
     Prepared,
-    check_context,
-    check_kv_cache,
     fill_entry,
     load_pipeline,
     surroundings,
@@ -40,11 +37,10 @@ from npu_llm.entries.entry import (
     make_key,
     read_entry,
 )
+from npu_llm.entries.load_options import LoadOptions
 from npu_llm.errors import ModelError, OptionError
-from npu_llm.precision import KvCache, Precision, compile_options, parse_precision
+from npu_llm.precision import compile_options
 from npu_llm.progress import Progress, ProgressListener
-from npu_llm.steps.pipelines import PipelineName, choose_pipeline
-from npu_llm.verification.verifier import Verify, parse_verify
 
 if TYPE_CHECKING:
     import torch
@@ -98,29 +94,31 @@ def export(
         WrongResultError: [wrong-result] when the program computes something else than torch.
         ModelError, CaptureError, CacheError, MemoryNeedError: as from_pretrained does.
     """
-    precision = parse_precision(dtype)
-    chosen = choose_pipeline(pipeline, npu_runtime.device_info().device)
-    when = parse_verify(verify)
+    options = LoadOptions(
+        dtype=dtype,
+        pipeline=pipeline,
+        verify=verify,
+        gguf_file=gguf_file,
+        trust_remote_code=trust_remote_code,
+        on_progress=on_progress,
+    )
     text = None if data is None else Path(data)
     compression = Compression(group_size=group_size, symmetric=symmetric, text=text)
     target = Path(output).expanduser().absolute()
     _check_target(target)
-    progress = Progress(on_progress)
+    progress = Progress(options.on_progress)
     with progress.stage("check"):
-        source = find_source(name_or_path, gguf_file=gguf_file)
+        source = find_source(name_or_path, gguf_file=options.gguf_file)
         facts = read_facts(source)
-        check_memory(source.name, facts, precision, max_context=None, is_built=False)
-        check_disk(source.name, facts, precision, target)
+        check_memory(source.name, facts, options.precision, max_context=None, is_built=False)
+        check_disk(source.name, facts, options.precision, target)
     with draft(target) as folder:
-        fill_entry(
-            folder, source, precision, progress, pipeline=chosen, facts=facts,
-            compression=compression, trust_remote_code=trust_remote_code,
-        )  # fmt: skip
+        fill_entry(folder, source, options, progress, facts=facts, compression=compression)
         about = json.loads((folder / "about.json").read_text())
         about |= {"made_with": _made_with(Entry(folder, about))}
         (folder / "about.json").write_text(json.dumps(about))
         with progress.stage("compile"):
-            load_pipeline(Entry(folder, about), CompiledForm(folder), verify=when)
+            load_pipeline(Entry(folder, about), CompiledForm(folder), verify=options.verified)
     return target
 
 
@@ -149,66 +147,39 @@ def open_exported(folder: Path) -> Entry:
     return entry
 
 
-def prepare_exported(
-    folder: Path,
-    *,
-    precision: Precision | None = None,
-    pipeline: PipelineName | None = None,
-    max_context: int | None = None,
-    kv_cache: KvCache | None = None,
-    verify: Verify = "first",
-    cache_dir: Path | None = None,
-    on_progress: ProgressListener | None = None,
-) -> Prepared:
+def prepare_exported(folder: Path, options: LoadOptions) -> Prepared:
     """Makes an exported model ready to run.
 
     Args:
         folder: what export wrote.
-        precision: what a user asked for; None for that of the folder.
-        pipeline: what a user asked for; None for that of the folder.
-        max_context: tokens that prompt and answer may have.
-        kv_cache: what keys and values are kept as; None for what the arithmetic is done in.
-        verify: when programs are compared with torch; see npu_llm.verification.verifier.
-        cache_dir: where another compiled form is kept, should the folder's not serve.
-        on_progress: see npu_llm.progress.
+        options: how; the cache is for another compiled form, should the folder's not serve.
 
     Raises:
         ModelError: [exported-damaged], see open_exported.
-        OptionError: [exported-dtype] when the precision is not that of the folder, [max-context],
-            [static-kv-cache].
+        OptionError: [exported-dtype], [exported-pipeline], [max-context], [static-kv-cache], see
+            LoadOptions.
         MemoryNeedError: [memory-need] when it does not fit.
         WrongResultError: [wrong-result] when a program computes something else than torch.
     """
-    progress = Progress(on_progress)
+    progress = Progress(options.on_progress)
     with progress.stage("check"):
         entry = open_exported(folder)
-        if precision not in (None, entry.precision):
-            raise OptionError(
-                f"dtype: must be that of the exported folder, {entry.precision.name}; got "
-                f"{precision.name}. Leave it away, or export the model in that precision.",
-                code="exported-dtype",
-            )
-        if pipeline not in (None, entry.pipeline):
-            raise OptionError(
-                f"pipeline: must be that of the exported folder, {entry.pipeline}; got {pipeline}. "
-                "Leave it away, or export the model for that pipeline.",
-                code="exported-pipeline",
-            )
-        check_context(entry.name, max_context, entry.model_context)
-        check_kv_cache(kv_cache, entry.pipeline)
+        options.check_exported(entry.precision, entry.pipeline)
+        options.check_context(entry.name, entry.model_context)
+        options.check_pipeline(entry.pipeline)
         facts = ModelFacts(**entry.about["facts"])
         check_memory(
             entry.name, facts, entry.precision,
-            max_context=max_context, kv_cache=kv_cache, is_built=True,
+            max_context=options.max_context, kv_cache=options.kept_as, is_built=True,
         )  # fmt: skip
-        entry = replace(entry, max_context=max_context, kv_cache=kv_cache)
+        entry = replace(entry, max_context=options.max_context, kv_cache=options.kept_as)
         reason = _why_not_its_form(entry)
     form = entry.compiled
     if reason is not None:
-        cache = CompileCache(cache_dir or read_settings().cache_dir)
+        cache = CompileCache(options.cache_folder or read_settings().cache_dir)
         form = cache.compiled_form(_form_key(entry))
     with progress.stage("compile"):
-        loaded = load_pipeline(entry, form, verify=verify)
+        loaded = load_pipeline(entry, form, verify=options.verified)
     program = loaded.program
     report = LoadReport(
         from_cache=program.loaded_from_cache,

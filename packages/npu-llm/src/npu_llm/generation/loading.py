@@ -1,8 +1,4 @@
-"""Starting a model of any kind: which way it goes, and the slow imports beside the loading.
-
-The ways are npu_llm.entries.build's, through the compile cache, and npu_llm.entries.exported's.
-What is started is npu_llm.generation.model's class.
-"""
+"""Starting a model of any kind, with the slow imports beside the loading."""
 
 from __future__ import annotations
 
@@ -11,16 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
-import npu_runtime
 from npu_llm.entries.build import Prepared, prepare
 from npu_llm.entries.exported import is_exported, prepare_exported
-from npu_llm.errors import OptionError
-from npu_llm.precision import parse_kv_cache, parse_precision
-from npu_llm.progress import ProgressListener
-from npu_llm.steps.pipelines import choose_pipeline
-from npu_llm.verification.verifier import parse_verify
+from npu_llm.entries.load_options import LoadOptions
 from npu_runtime.public_calls import public_call
 
 if TYPE_CHECKING:
@@ -43,71 +32,24 @@ def load(name_or_path: str | Path, **arguments: Any) -> NPUModelForCausalLM:
     Raises:
         NpuError: as from_pretrained does.
     """
+    options = LoadOptions(**arguments)
     if not Path(name_or_path).expanduser().exists():
-        ready = make_ready(name_or_path, **arguments)
+        ready = make_ready(name_or_path, options)
         return _model_class().from_ready(ready)
     # transformers' generation code takes longer to import than a kept program to load, which
     # happens outside of Python.
     with ThreadPoolExecutor(1) as pool:
         importing = pool.submit(_model_class)
-        ready = make_ready(name_or_path, **arguments)
+        ready = make_ready(name_or_path, options)
         return importing.result().from_ready(ready)
 
 
-def make_ready(
-    name_or_path: str | Path,
-    *,
-    dtype: str | torch.dtype | None = None,
-    max_context: int | None = None,
-    pipeline: str | None = None,
-    kv_cache: str | None = None,
-    verify: str = "first",
-    device: str | torch.device | None = None,
-    cache_dir: str | Path | None = None,
-    gguf_file: str | None = None,
-    trust_remote_code: bool = False,
-    revision: str | None = None,
-    token: str | bool | None = None,
-    on_progress: ProgressListener | None = None,
-) -> Prepared:
-    """Makes a model ready to run; arguments and errors are those of from_pretrained."""
-    precision = parse_precision(dtype)
-    kept_as = parse_kv_cache(kv_cache)
-    when = parse_verify(verify)
-    if device is not None and torch.device(device).type != "npu":
-        raise OptionError(
-            f"device: the model runs on npu; got {device!r}. Leave it away, and choose what "
-            "serves as npu with the variable NPU_DEVICE.",
-            code="other-device",
-        )
-    chosen = choose_pipeline(pipeline, npu_runtime.device_info().device)
-    cache = None if cache_dir is None else Path(cache_dir)
+def make_ready(name_or_path: str | Path, options: LoadOptions) -> Prepared:
+    """Makes a model ready to run; errors are those of from_pretrained."""
     path = Path(name_or_path).expanduser()
     if is_exported(path):
-        return prepare_exported(
-            path,
-            precision=None if dtype in (None, "auto") else precision,
-            pipeline=None if pipeline in (None, "auto") else chosen,
-            max_context=max_context,
-            kv_cache=kept_as,
-            verify=when,
-            cache_dir=cache,
-            on_progress=on_progress,
-        )
-    hub = {"revision": revision, "token": token}
-    return prepare(
-        name_or_path,
-        precision=precision,
-        pipeline=chosen,
-        max_context=max_context,
-        kv_cache=kept_as,
-        verify=when,
-        cache_dir=cache,
-        gguf_file=gguf_file,
-        trust_remote_code=trust_remote_code,
-        hub={key: value for key, value in hub.items() if value is not None},
-        on_progress=on_progress,
-    )
+        return prepare_exported(path, options)
+    return prepare(name_or_path, options)
 
 
 def _model_class() -> type[NPUModelForCausalLM]:

@@ -19,6 +19,7 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 from npu_compiler.verification.verdict import Verdict
 from npu_llm.entries.build import LoadReport, Prepared
 from npu_llm.entries.entry import Entry
+from npu_llm.entries.load_options import LoadOptions
 from npu_llm.errors import ContextError, OptionError
 from npu_llm.generation.decoding import can_decode, decode
 from npu_llm.generation.loading import make_ready
@@ -134,8 +135,7 @@ class NPUModelForCausalLM(GenerationMixin):  # type: ignore[misc]
             npu_compiler.errors.WrongResultError: when a program computes something else than torch.
             npu_runtime.errors.DeviceError: when the device asked for by NPU_DEVICE is absent.
         """
-        ready = make_ready(
-            pretrained_model_name_or_path,
+        options = LoadOptions(
             dtype=dtype,
             max_context=max_context,
             pipeline=pipeline,
@@ -149,7 +149,7 @@ class NPUModelForCausalLM(GenerationMixin):  # type: ignore[misc]
             token=token,
             on_progress=on_progress,
         )
-        return cls.from_ready(ready)
+        return cls.from_ready(make_ready(pretrained_model_name_or_path, options))
 
     @classmethod
     @public_call

@@ -21,7 +21,14 @@ if TYPE_CHECKING:
     from npu_llm.steps.static_cache import StaticCache
     from npu_llm.steps.step_cache import StepCache
 
-__all__ = ["DynamicPipeline", "Pipeline", "PipelineName", "StaticPipeline", "choose_pipeline"]
+__all__ = [
+    "DynamicPipeline",
+    "Pipeline",
+    "PipelineName",
+    "StaticPipeline",
+    "choose_pipeline",
+    "parse_pipeline",
+]
 
 PipelineName = Literal["dynamic", "static"]
 _NAMES: tuple[PipelineName, ...] = ("dynamic", "static")
@@ -111,8 +118,20 @@ def choose_pipeline(name: str | None, device: str) -> PipelineName:
     Raises:
         OptionError: [unknown-pipeline] for another name.
     """
+    return parse_pipeline(name) or ("static" if device.startswith("NPU") else "dynamic")
+
+
+def parse_pipeline(name: str | None) -> PipelineName | None:
+    """The pipeline that a user asked for; None to choose by the device.
+
+    Args:
+        name: "dynamic" or "static"; None or "auto".
+
+    Raises:
+        OptionError: [unknown-pipeline] for another name.
+    """
     if name in (None, "auto"):
-        return "static" if device.startswith("NPU") else "dynamic"
+        return None
     for known in _NAMES:
         if name == known:
             return known

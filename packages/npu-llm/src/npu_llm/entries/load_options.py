@@ -1,0 +1,157 @@
+"""LoadOptions: how a model is to be started, checked when they are made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import npu_runtime
+from npu_llm.errors import OptionError
+from npu_llm.precision import KvCache, Precision, parse_kv_cache, parse_precision
+from npu_llm.progress import ProgressListener
+from npu_llm.steps.pipelines import PipelineName, choose_pipeline, parse_pipeline
+from npu_llm.verification.verifier import Verify, parse_verify
+
+__all__ = ["LoadOptions"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadOptions:
+    """What a user asks for when a model is started.
+
+    Attributes:
+        dtype: of weights and arithmetic.
+        max_context: tokens that prompt and answer may have together; None for all that the model
+            was made for.
+        pipeline: "dynamic" or "static"; None or "auto" to choose by the device.
+        kv_cache: what keys and values are kept as; None or "auto" for what the arithmetic is done
+            in.
+        verify: when programs are compared with torch, see npu_llm.verification.verifier.
+        device: None or "npu".
+        cache_dir: the compile cache; None for that of the settings.
+        gguf_file: which GGUF file of a folder.
+        trust_remote_code: whether model code inside the checkpoint may run.
+        revision: which revision, for a name on the hub.
+        token: access token, for a name on the hub.
+        on_progress: called with a stage and the share of it that is done.
+
+    Raises:
+        OptionError: [unknown-dtype], [unknown-kv-cache], [unknown-verify], [unknown-pipeline] or
+            [other-device].
+    """
+
+    dtype: str | torch.dtype | None = None
+    max_context: int | None = None
+    pipeline: str | None = None
+    kv_cache: str | None = None
+    verify: str = "first"
+    device: str | torch.device | None = None
+    cache_dir: str | Path | None = None
+    gguf_file: str | None = None
+    trust_remote_code: bool = False
+    revision: str | None = None
+    token: str | bool | None = None
+    on_progress: ProgressListener | None = None
+
+    def __post_init__(self) -> None:
+        parse_precision(self.dtype)
+        parse_kv_cache(self.kv_cache)
+        parse_verify(self.verify)
+        parse_pipeline(self.pipeline)
+        if self.device is not None and torch.device(self.device).type != "npu":
+            raise OptionError(
+                f"device: the model runs on npu; got {self.device!r}. Omit it, and choose what "
+                "serves as npu with the variable NPU_DEVICE.",
+                code="other-device",
+            )
+
+    @property
+    def precision(self) -> Precision:
+        """The precision of weights and arithmetic; the default where none was asked for."""
+        return parse_precision(self.dtype)
+
+    @property
+    def pipeline_here(self) -> PipelineName:
+        """The pipeline for the device that serves."""
+        return choose_pipeline(self.pipeline, npu_runtime.device_info().device)
+
+    @property
+    def kept_as(self) -> KvCache | None:
+        """What keys and values are kept as; None for what the arithmetic is done in."""
+        return parse_kv_cache(self.kv_cache)
+
+    @property
+    def verified(self) -> Verify:
+        """When programs are compared with torch."""
+        return parse_verify(self.verify)
+
+    @property
+    def cache_folder(self) -> Path | None:
+        """The compile cache; None for that of the settings."""
+        return None if self.cache_dir is None else Path(self.cache_dir)
+
+    @property
+    def hub(self) -> dict[str, Any]:
+        """The arguments of a download from the hub."""
+        asked = {"revision": self.revision, "token": self.token}
+        return {name: value for name, value in asked.items() if value is not None}
+
+    def check_exported(self, precision: Precision, pipeline: PipelineName) -> None:
+        """Checks that an exported folder is what was asked for.
+
+        Args:
+            precision: the folder's.
+            pipeline: the folder's.
+
+        Raises:
+            OptionError: [exported-dtype] or [exported-pipeline] where another was asked for.
+        """
+        if self.dtype not in (None, "auto") and self.precision != precision:
+            raise OptionError(
+                f"dtype: must be that of the exported folder, {precision.name}; got "
+                f"{self.precision.name}. Omit it, or export the model in that precision.",
+                code="exported-dtype",
+            )
+        if parse_pipeline(self.pipeline) not in (None, pipeline):
+            raise OptionError(
+                f"pipeline: must be that of the exported folder, {pipeline}; got {self.pipeline}. "
+                "Omit it, or export the model for that pipeline.",
+                code="exported-pipeline",
+            )
+
+    def check_context(self, name: str, bound: int | None) -> None:
+        """Checks max_context against what a model was made for.
+
+        Args:
+            name: the model's, for the message.
+            bound: tokens that it was made for; None where it sets no bound.
+
+        Raises:
+            OptionError: [max-context] for less than 1 or more than the bound.
+        """
+        asked = self.max_context
+        if asked is None or (asked >= 1 and (bound is None or asked <= bound)):
+            return
+        upper = "" if bound is None else f" and at most {bound:,}, what {name} was made for"
+        raise OptionError(
+            f"max_context: must be at least 1{upper}; got {asked:,}. Omit it for all that the "
+            "model can do.",
+            code="max-context",
+        )
+
+    def check_pipeline(self, pipeline: PipelineName) -> None:
+        """Checks that a pipeline can keep keys and values as asked.
+
+        Raises:
+            OptionError: [static-kv-cache] for the static one.
+        """
+        if self.kept_as is not None and pipeline == "static":
+            raise OptionError(
+                "kv_cache: must be omitted in the static pipeline, which keeps keys and values as "
+                f"they are computed; got {self.kv_cache}. Omit it, or pass "
+                'pipeline="dynamic".',
+                code="static-kv-cache",
+            )
