@@ -1,4 +1,4 @@
-"""What torch.npu.streams adds to torch's own streams; these are in ../test_streams.py."""
+"""What torch.npu.streams adds to torch's own streams; these are in ../test_stream_order.py."""
 
 import warnings
 
