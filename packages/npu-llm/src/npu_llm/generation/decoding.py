@@ -17,8 +17,7 @@ from transformers import GenerationConfig
 from transformers.generation import GenerateDecoderOnlyOutput, StoppingCriteria
 from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria
 
-from npu_llm.steps.step_cache import StepCache
-from npu_runtime import observe
+from npu_llm.steps.step_cache import StepCache, run_step
 
 __all__ = ["can_decode", "decode", "tokens"]
 
@@ -147,14 +146,13 @@ def tokens(
             is_running &= ~criterion(sequences[:, :length].to(device), None).cpu()
         if (limit is not None and length >= limit) or not bool(is_running.any()):
             return
-        with observe.span("decode", "decode 1 tokens", batch=batch, tokens=1, past=length - 1):
-            values = {
-                "input_ids": chosen[:, None],
-                "attention_mask": mask[:, :length].contiguous(),
-                "position_ids": position.clone(),
-                "logits_to_keep": last,
-            }
-            logits = cache.step(values, "cpu")
+        values = {
+            "input_ids": chosen[:, None],
+            "attention_mask": mask[:, :length].contiguous(),
+            "position_ids": position.clone(),
+            "logits_to_keep": last,
+        }
+        logits = run_step(cache, values, past=length - 1, device="cpu")
         position += 1
 
 

@@ -27,9 +27,8 @@ from npu_llm.older_transformers import allow_host_tokens
 from npu_llm.precision import KvCache, Precision
 from npu_llm.progress import ProgressListener
 from npu_llm.steps.pipelines import Pipeline, PipelineName
-from npu_llm.steps.step_cache import StepCache
+from npu_llm.steps.step_cache import StepCache, run_step
 from npu_llm.steps.step_inputs import check_prompt, step_inputs
-from npu_runtime import observe
 from npu_runtime.public_calls import public_call
 
 __all__ = ["NPUModelForCausalLM"]
@@ -407,11 +406,8 @@ class NPUModelForCausalLM(GenerationMixin):  # type: ignore[misc]
             past=past,
             vocabulary=self._vocabulary,
         )
-        batch, tokens = input_ids.shape
-        self._check_context(past + tokens)
-        phase = "decode" if past else "prefill"
-        with observe.span(phase, f"{phase} {tokens} tokens", batch=batch, tokens=tokens, past=past):
-            logits = cache.step(values, input_ids.device.type)
+        self._check_context(past + input_ids.shape[1])
+        logits = run_step(cache, values, past=past, device=input_ids.device.type)
         return CausalLMOutputWithPast(
             logits=logits, past_key_values=cache if use_cache is not False else None
         )

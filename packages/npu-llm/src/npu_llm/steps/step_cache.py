@@ -1,7 +1,6 @@
 """What the caches of both pipelines share: transformers' view of them, and the order of their rows.
 
-Where keys and values are, and how a step runs on them, is npu_llm.steps.session_cache's and
-npu_llm.steps.static_cache's knowledge.
+`run_step` runs a step on any of them.
 """
 
 from __future__ import annotations
@@ -14,8 +13,9 @@ import torch
 from transformers.cache_utils import Cache
 
 from npu_llm.errors import OptionError
+from npu_runtime import observe
 
-__all__ = ["StepCache"]
+__all__ = ["StepCache", "run_step"]
 
 
 class StepCache(Cache):  # type: ignore[misc]
@@ -171,3 +171,23 @@ class StepCache(Cache):  # type: ignore[misc]
             "Keep the batch size, or call reorder_cache with the row of each.",
             code="cache-rows",
         )
+
+
+def run_step(
+    cache: StepCache, values: Mapping[str, torch.Tensor], *, past: int, device: str
+) -> torch.Tensor:
+    """Runs a step of a generation, and emits its span.
+
+    Args:
+        cache: holds the tokens so far, and then those of the step as well.
+        values: from npu_llm.steps.step_inputs.
+        past: tokens so far.
+        device: where the logits are to be.
+
+    Returns:
+        logits (batch, kept, vocabulary) float32.
+    """
+    batch, tokens = values["input_ids"].shape
+    phase = "decode" if past else "prefill"
+    with observe.span(phase, f"{phase} {tokens} tokens", batch=batch, tokens=tokens, past=past):
+        return cache.step(values, device)
