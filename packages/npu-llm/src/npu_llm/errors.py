@@ -16,6 +16,7 @@ __all__ = [
     "ModelError",
     "OptionError",
     "SessionError",
+    "missing_tokenizer",
 ]
 
 
@@ -49,3 +50,16 @@ class MemoryNeedError(LlmError):
 
 class SessionError(LlmError):
     """A session cannot be saved or restored, or is in use."""
+
+
+def missing_tokenizer(subject: object) -> ModelError:
+    """Returns the error for text that meets a model without a tokenizer.
+
+    Args:
+        subject: the model, by name or path.
+    """
+    return ModelError(
+        f"{subject}: must have its tokenizer beside the weights, to read and write text; got none. "
+        "Put tokenizer.json and tokenizer_config.json there.",
+        code="missing-tokenizer",
+    )

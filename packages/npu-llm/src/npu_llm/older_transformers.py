@@ -22,8 +22,6 @@ __all__ = ["allow_host_tokens", "as_in_newer", "show_tokenizer_failure"]
 _IS_OLDER = int(transformers.__version__.partition(".")[0]) < 5
 
 _MAKE_MASK = "_prepare_4d_causal_attention_mask_with_cache_position"
-# The lowest float16: float32's own becomes -inf in half precision, and a row of -inf NaN.
-_MASKED = -65504.0
 # Feed-forward nets of many experts that are routed alike: by the largest of a softmax.
 _ROUTED_BLOCKS = (
     "MixtralSparseMoeBlock",
@@ -143,8 +141,11 @@ def _causal_mask(
     """
     keys = torch.arange(target_length, device=cache_position.device)
     so_far = keys[None, :] <= cache_position[:, None]
+    # Heavy, and there once a model is captured.
+    from npu_compiler.lowering.converters.attention import MASKED
+
     seen = so_far[None, None] & attention_mask[:, keys].bool()[:, None, None, :]
-    return torch.where(seen, 0.0, _MASKED).to(dtype)
+    return torch.where(seen, 0.0, MASKED).to(dtype)
 
 
 def _run_experts(block: Any, hidden_states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

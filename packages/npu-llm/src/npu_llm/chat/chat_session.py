@@ -22,7 +22,7 @@ from npu_llm.chat.read_tokens import ReadTokens
 from npu_llm.chat.reply import Finish, Reply, ReplyStream
 from npu_llm.chat.session_file import ModelIdentity, SavedSession, read_session, write_session
 from npu_llm.chat.stop_request import InterruptGuard, StopWhenSet
-from npu_llm.errors import ContextError, ModelError, OptionError, SessionError
+from npu_llm.errors import ContextError, OptionError, SessionError, missing_tokenizer
 from npu_runtime.errors import KindError
 from npu_runtime.public_calls import public_call
 
@@ -84,11 +84,7 @@ class ChatSession:
                 that a session sets itself.
         """
         if model.tokenizer is None:
-            raise ModelError(
-                f"{model.name}: a session needs the model's tokenizer; got none beside the "
-                "weights. Put tokenizer.json and tokenizer_config.json there.",
-                code="missing-tokenizer",
-            )
+            raise missing_tokenizer(model.name)
         if overflow not in _OVERFLOWS:
             raise OptionError(
                 f"overflow: must be one of {', '.join(_OVERFLOWS)}; got {overflow!r}. Leave it "

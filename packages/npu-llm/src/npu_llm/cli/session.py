@@ -18,7 +18,7 @@ from npu_llm.cli.display import Display
 from npu_llm.cli.streamer import AnswerStreamer
 from npu_llm.entries.exported import is_exported
 from npu_llm.entries.load_options import LoadOptions
-from npu_llm.errors import ModelError, OptionError
+from npu_llm.errors import OptionError, missing_tokenizer
 from npu_llm.generation.loading import load
 
 __all__ = ["be_quiet", "figures", "generation_options", "start"]
@@ -63,7 +63,7 @@ def start(options: argparse.Namespace, display: Display, *, needs_tokenizer: boo
     with display.progress() as listener:
         model = load(path, **asked, on_progress=listener)
     if needs_tokenizer and model.tokenizer is None:
-        raise _without_tokenizer(path)
+        raise missing_tokenizer(path)
     display.line(_how_it_started(model))
     if model.verification.status != "right":
         display.line(f"program: {model.verification}")
@@ -130,15 +130,7 @@ def _check_tokenizer(path: str | Path) -> None:
     if not (folder / "config.json").is_file() or is_exported(folder):
         return
     if not find_source(folder).has_tokenizer:
-        raise _without_tokenizer(path)
-
-
-def _without_tokenizer(path: str | Path) -> ModelError:
-    return ModelError(
-        f"{path}: the commands need the model's tokenizer; got none beside the weights. "
-        "Put tokenizer.json and tokenizer_config.json there.",
-        code="missing-tokenizer",
-    )
+        raise missing_tokenizer(path)
 
 
 def _how_it_started(model: Any) -> str:

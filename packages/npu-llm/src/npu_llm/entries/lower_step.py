@@ -16,7 +16,8 @@ import torch
 from torch import fx
 
 from npu_compiler.lowering import lower, node_origins
-from npu_compiler.stateful import StateVariable, make_stateful
+from npu_compiler.lowering.converters.attention import MASKED
+from npu_compiler.programs.stateful import StateVariable, make_stateful
 from npu_llm.capture.compression import Compression, compress, compress_by_text
 from npu_llm.capture.functional import make_functional
 from npu_llm.capture.relocation import relocate
@@ -34,10 +35,8 @@ from npu_llm.verification.torch_reference import compute_reference
 
 __all__ = ["save_step"]
 
-# What stands for "not seen": the lowest float16. float32's own minimum becomes -inf in half
-# precision, and a row of -inf becomes NaN.
-_MASKED = -65504.0
 _aten = torch.ops.aten
+_LARGEST_HALF = torch.finfo(torch.float16).max
 
 
 def save_step(
@@ -146,7 +145,7 @@ def _fits_half(model: Any, weights: StreamedWeights, precision: Precision) -> bo
     if precision.weights not in ("bfloat16", "float16"):
         return False
     values = itertools.chain(weights.values(), model.parameters())
-    return all(float(value.detach().abs().max()) <= -_MASKED for value in values)
+    return all(float(value.detach().abs().max()) <= _LARGEST_HALF for value in values)
 
 
 def _variables(captured: CapturedStep) -> list[StateVariable]:
@@ -181,9 +180,9 @@ def _share_masks(graph_module: fx.GraphModule) -> None:
             continue
         if mask not in additive:
             with graph.inserting_after(mask):
-                chosen = graph.call_function(_aten.where.Scalar, (mask, 0.0, _MASKED))
+                chosen = graph.call_function(_aten.where.Scalar, (mask, 0.0, MASKED))
             with mask.meta["val"].fake_mode:
-                chosen.meta["val"] = torch.where(mask.meta["val"], 0.0, _MASKED)
+                chosen.meta["val"] = torch.where(mask.meta["val"], 0.0, MASKED)
             additive[mask] = chosen
         node.replace_input_with(mask, additive[mask])
     graph_module.recompile()
