@@ -1,79 +1,114 @@
-"""Dynamo learns of npu when it is first imported, and compiles functions on npu tensors."""
+"""Actions at a first import: when they run, how often, and what the import notices of it."""
+
+import contextlib
+import importlib
+import importlib.resources
+import importlib.util
+import sys
 
 import pytest
-import torch
+
+from npu_command.late_import import when_imported, while_importing
 
 
-def test_importing_torch_leaves_dynamo_alone_and_importing_dynamo_finds_npu(run_python):
-    done = run_python(
-        "import sys, torch\n"
-        "print('torch._dynamo' in sys.modules)\n"
-        "from torch._dynamo import device_interface\n"
-        "print(device_interface.get_interface_for_device('npu').__name__)\n"
-        "print(type(device_interface.__loader__).__name__)\n"
-        "print(any('late_import' in type(finder).__module__ for finder in sys.meta_path))\n"
-    )
-    assert done.stdout.split() == ["False", "NpuInterface", "SourceFileLoader", "False"], (
-        done.stderr
-    )
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    (tmp_path / "hooked_package").mkdir()
+    (tmp_path / "hooked_package" / "__init__.py").write_text("value = 7\n")
+    (tmp_path / "hooked_package" / "data.txt").write_text("here")
+    monkeypatch.syspath_prepend(tmp_path)
+    finders = list(sys.meta_path)
+    yield "hooked_package"
+    sys.modules.pop("hooked_package", None)
+    sys.meta_path[:] = finders
 
 
-def test_a_dynamo_that_was_there_first_finds_npu(run_python):
-    done = run_python(
-        "import torch, torch._dynamo.device_interface as interfaces\n"
-        "import npu_runtime\n"
-        "print(interfaces.get_interface_for_device(torch.device('npu')).__name__)\n",
-        TORCH_DEVICE_BACKEND_AUTOLOAD="0",
-    )
-    assert done.stdout.split() == ["NpuInterface"], done.stderr
+def test_the_action_is_called_once_and_after_the_module_is_complete(package):
+    seen = []
+    when_imported(package, lambda: seen.append(sys.modules[package].value))
+    importlib.import_module(package)
+    importlib.reload(sys.modules[package])
+    assert seen == [7]
 
 
-def test_the_interface_answers(run_python):
-    done = run_python(
-        "import torch\n"
-        "from torch._dynamo.device_interface import DeviceGuard, get_interface_for_device\n"
-        "npu = get_interface_for_device('npu')\n"
-        "with DeviceGuard(npu, 0):\n"
-        "    assert npu.current_device() == npu.Worker.current_device() == 0\n"
-        "assert npu.is_available() and npu.device_count() == torch.npu.device_count() > 0\n"
-        "assert npu.is_dtype_supported(torch.bfloat16)\n"
-        "assert npu.get_raw_stream(0) == npu.current_stream().stream_id\n"
-        "assert npu.get_device_properties('npu:0').name == torch.npu.get_device_name()\n"
-        "npu.set_device(0); npu.set_stream(npu.current_stream()); npu.synchronize()\n"
-        "stream = npu.current_stream()\n"
-        "npu._set_stream_by_id(stream.stream_id, stream.device_index, stream.device_type)\n"
-        "assert not npu.is_triton_capable() and npu.get_compute_capability()\n"
-        "assert npu.memory_allocated() >= 0\n"
-        "print('ok')\n"
-    )
-    assert done.stdout.split() == ["ok"], done.stderr
+def test_the_action_is_called_at_once_for_a_module_that_is_loaded(package):
+    importlib.import_module(package)
+    seen = []
+    when_imported(package, lambda: seen.append(1))
+    assert seen == [1]
 
 
-@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
-def test_torch_compile_runs_forward_and_backward(backend):
-    def function(x, weight):
-        return torch.nn.functional.gelu(x @ weight).sum(dim=0)
-
-    x = torch.randn(4, 3, device="npu")
-    weight = torch.randn(3, 5, device="npu", requires_grad=True)
-    compiled = torch.compile(function, backend=backend, fullgraph=True)
-    result = compiled(x, weight)
-    torch.testing.assert_close(result, function(x, weight))
-    (gradient,) = torch.autograd.grad(result.sum(), weight)
-    (expected,) = torch.autograd.grad(function(x, weight).sum(), weight)
-    torch.testing.assert_close(gradient, expected)
-    assert gradient.device == torch.device("npu:0")
+def test_several_actions_of_one_module_are_all_called(package):
+    seen = []
+    when_imported(package, lambda: seen.append(1))
+    when_imported(package, lambda: seen.append(2))
+    importlib.import_module(package)
+    assert sorted(seen) == [1, 2]
 
 
-@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
-def test_torch_compile_follows_modules_autocast_and_dropout(backend):
-    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Dropout(0.5)).to("npu")
-    compiled = torch.compile(model, backend=backend)
-    x = torch.ones(2, 4, device="npu")
-    with torch.autocast("npu", dtype=torch.bfloat16):
-        torch.manual_seed(1)
-        expected = model(x)
-        torch.manual_seed(1)
-        result = compiled(x)
-    assert result.dtype == torch.bfloat16
-    torch.testing.assert_close(result, expected)
+def test_the_import_runs_inside_the_context(package):
+    seen = []
+
+    @contextlib.contextmanager
+    def around():
+        seen.append(hasattr(sys.modules[package], "value"))
+        yield
+        seen.append(hasattr(sys.modules[package], "value"))
+
+    while_importing(package, around)
+    importlib.import_module(package)
+    assert seen == [False, True]
+
+
+def test_the_module_keeps_its_own_loader(package):
+    when_imported(package, lambda: None)
+    module = importlib.import_module(package)
+    assert type(module.__loader__).__module__ != "npu_command.late_import"
+    assert type(module.__spec__.loader).__module__ != "npu_command.late_import"
+    assert (importlib.resources.files(package) / "data.txt").read_text() == "here"
+
+
+def test_an_action_that_is_stopped_is_not_called(package):
+    seen = []
+    stop = when_imported(package, lambda: seen.append(1))
+    stop()
+    stop()
+    importlib.import_module(package)
+    assert seen == []
+
+
+def test_an_action_that_is_stopped_while_the_spec_is_known_is_not_called(package):
+    seen = []
+    stop = when_imported(package, lambda: seen.append(1))
+    spec = importlib.util.find_spec(package)
+    stop()
+    spec.loader.exec_module(importlib.util.module_from_spec(spec))
+    assert seen == []
+
+
+def test_a_program_that_only_asks_whether_a_module_is_there_leaves_the_action_waiting(package):
+    seen = []
+    when_imported(package, lambda: seen.append(1))
+    assert importlib.util.find_spec(package) is not None
+    assert seen == []
+    importlib.import_module(package)
+    assert seen == [1]
+
+
+def test_an_import_that_failed_leaves_the_action_waiting(package, tmp_path):
+    source = tmp_path / package / "__init__.py"
+    source.write_text("raise RuntimeError('not yet')")
+    seen = []
+    when_imported(package, lambda: seen.append(1))
+    with pytest.raises(RuntimeError, match="not yet"):
+        importlib.import_module(package)
+    assert seen == []
+    source.write_text("value = 7  # whole now, and of another length\n")
+    importlib.import_module(package)
+    assert seen == [1]
+
+
+def test_a_module_that_is_missing_is_missed(package):
+    when_imported("no_such_module_anywhere", lambda: None)
+    with pytest.raises(ModuleNotFoundError):
+        importlib.import_module("no_such_module_anywhere")

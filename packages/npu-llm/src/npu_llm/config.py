@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from npu_command.directories import cache_directory
 from npu_command.setting_values import read_folder
 from npu_llm.errors import OptionError
 
@@ -41,6 +42,4 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
     named = read_folder(variables, "NPU_LLM_CACHE_DIR", error=OptionError)
     if named is not None:
         return Settings(cache_dir=named)
-    base = variables.get("XDG_CACHE_HOME")
-    parent = Path(base) if base else Path.home() / ".cache"
-    return Settings(cache_dir=parent / "npu-llm")
+    return Settings(cache_dir=cache_directory("npu-llm", variables))

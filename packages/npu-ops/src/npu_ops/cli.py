@@ -5,9 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from npu_runtime.commands import Subcommand, run_command
+from npu_command.subcommands import Command, Ending, Subcommand, run_command
+from npu_runtime.refusal import refusal
 
-__all__ = ["main"]
+__all__ = ["COMMAND", "main"]
 
 _SUBCOMMANDS = {
     "conformance": Subcommand(
@@ -17,24 +18,27 @@ _SUBCOMMANDS = {
     "monitor": Subcommand(
         "npu_ops.tools.monitor_command",
         "a command's processor and memory over time",
-        runs_programs=True,
+        ending=Ending.SHARED,
     ),
     "new": Subcommand("npu_ops.scaffold.command", "write a wheel with an op of your own"),
     "replay": Subcommand(
         "npu_ops.tools.replay_command", "make captured calls again, checked and timed"
     ),
     "run": Subcommand(
-        "npu_ops.tools.run_command", "run a program under op tools", runs_programs=True
+        "npu_ops.tools.run_command", "run a program under op tools", ending=Ending.SHARED
     ),
     "tune": Subcommand(
         "npu_ops.variants.tune", "measure program and host kernel for calls, and record it"
     ),
 }
+COMMAND = Command(
+    "npu-ops", "Ops on the npu device: checked, measured, explained.", _SUBCOMMANDS, refusal
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command; returns its exit code, see npu_runtime.commands."""
-    return run_command("npu-ops", _SUBCOMMANDS, arguments)
+    """Runs the command; returns its exit code, see npu_command.subcommands."""
+    return run_command(COMMAND, arguments)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from npu_command.directories import cache_directory
 from npu_command.setting_values import read_file, read_flag, read_folder, read_number
 
 from .errors import OperatorInputError
@@ -93,14 +94,13 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
             "Set one of them, or unset the variable.",
             "bad-setting",
         )
-    base = values.get("XDG_CACHE_HOME") or "~/.cache"
     given = read_file(values, "NPU_OPS_RECORDS", error=OperatorInputError)
     return Settings(
         strict=bool(read_flag(values, "NPU_STRICT", error=OperatorInputError)),
         host_ops=read_host_ops(values),
         variants=variants,
         tune=read_flag(values, "NPU_OPS_TUNE", error=OperatorInputError),
-        records=given or Path(base).expanduser() / "npu" / "op-records.json",
+        records=given or cache_directory("npu", values) / "op-records.json",
         programs=read_number(
             values, "NPU_OPS_PROGRAMS", 512, least=1, of="choices", error=OperatorInputError
         ),

@@ -10,6 +10,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from npu_command.directories import cache_directory
+
 __all__ = ["quiet_kineto", "read_cache_dir"]
 
 KINETO_LOG_LEVEL = "KINETO_LOG_LEVEL"
@@ -35,5 +37,4 @@ def quiet_kineto() -> Iterator[None]:
 
 def read_cache_dir() -> Path:
     """The directory of measured peaks: `npu-profiler` in XDG_CACHE_HOME, else in ~/.cache."""
-    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(base).expanduser() / "npu-profiler"
+    return cache_directory("npu-profiler")

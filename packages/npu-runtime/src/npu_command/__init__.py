@@ -1,23 +1,16 @@
 """How the platform's commands start: `npu_command:npu_llm` is the entry point of npu-llm.
 
 A package of its own, beside npu_runtime, because importing that one imports torch: from the first
-line here Ctrl-C ends a command quietly, and memory that is not there is one sentence.
+line here Ctrl-C ends a command quietly, and memory that is not there is one sentence. What else
+lies here serves all packages and needs no torch either.
 """
 
 # Nothing else is imported before Ctrl-C is taken care of.
-import os
 import signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-__all__ = ["leave"]
-
-
-def leave(*_: object) -> None:
-    """What Ctrl-C does until npu_command.interrupt is there: the exit code, without a word."""
-    os._exit(130)
 
 
 def __getattr__(name: str) -> "Callable[[], int]":
@@ -25,6 +18,8 @@ def __getattr__(name: str) -> "Callable[[], int]":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
     def command() -> int:
+        from npu_command.early_interrupt import leave
+
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             signal.signal(signal.SIGINT, leave)
         from npu_command.start import run

@@ -25,7 +25,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-from npu_command import leave
+from npu_command.early_interrupt import leave
 
 __all__ = [
     "EXIT_INTERRUPTED",

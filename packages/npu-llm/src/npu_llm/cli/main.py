@@ -1,7 +1,7 @@
 """The command ``npu-llm``: which module holds each subcommand.
 
 Options that several of them take stand in npu_llm.cli.arguments; errors and exit codes are those of
-npu_runtime.commands.
+npu_command.subcommands.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ import sys
 import warnings
 from collections.abc import Sequence
 
-from npu_runtime.commands import Subcommand, run_command
+from npu_command.subcommands import Command, Subcommand, run_command
+from npu_runtime.refusal import refusal
 
-__all__ = ["main"]
+__all__ = ["COMMAND", "main"]
 
 _SUBCOMMANDS = {
     "bench": Subcommand("npu_llm.cli.bench", "measure speed, memory and power"),
@@ -23,11 +24,12 @@ _SUBCOMMANDS = {
     "info": Subcommand("npu_llm.cli.info", "say what a model is and what memory it needs"),
     "quantize": Subcommand("npu_llm.cli.quantize", "write a model with weights of 8 or 4 bits"),
 }
+COMMAND = Command("npu-llm", "Language models on the npu device.", _SUBCOMMANDS, refusal)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command; returns its exit code, see npu_runtime.commands."""
+    """Runs the command; returns its exit code, see npu_command.subcommands."""
     if not sys.warnoptions:
         # What libraries warn their callers of is no matter of who types a command; -W shows it.
         warnings.simplefilter("ignore")
-    return run_command("npu-llm", _SUBCOMMANDS, arguments)
+    return run_command(COMMAND, arguments)

@@ -8,14 +8,10 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from filelock import FileLock
-
-from npu_command.whole_files import write_json
+from npu_command.whole_files import locked, write_json
 
 __all__ = ["Measurement", "Records"]
 
@@ -67,7 +63,7 @@ class Records:
         with self._lock:
             self._known().setdefault(device, {})[call] = measurement
             try:
-                with self._locked_file():
+                with locked(self.path):
                     devices = _read(self.path)
                     devices.setdefault(device, {})[call] = measurement
                     _write(self.path, devices)
@@ -76,7 +72,7 @@ class Records:
 
     def forget(self, device: str) -> int:
         """Removes all measurements of a device; returns how many there were."""
-        with self._lock, self._locked_file():
+        with self._lock, locked(self.path):
             devices = _read(self.path)
             removed = len(devices.pop(device, {}))
             _write(self.path, devices)
@@ -87,12 +83,6 @@ class Records:
         if self._devices is None:
             self._devices = _read(self.path)
         return self._devices
-
-    @contextmanager
-    def _locked_file(self) -> Iterator[None]:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(self.path.with_suffix(".lock")):
-            yield
 
 
 def _read(path: Path) -> dict[str, dict[str, Measurement]]:

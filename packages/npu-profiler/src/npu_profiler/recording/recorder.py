@@ -1,8 +1,6 @@
 """One recording from its start to its file: who listens when, and what is written when.
 
-The listeners are npu_runtime's own for ops, `device_events.py`, and `torch_windows.py` for Python
-calls; the picture is made in `assemble.py`, the file in `trace_file.py`. Running a program under a
-recording is in `commands/trace.py`.
+Running a program under a recording is in npu_profiler.commands.trace.
 """
 
 import contextlib
@@ -17,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from npu_command.late_import import when_imported
 from npu_profiler.errors import TraceError
 from npu_profiler.listeners.device_events import DeviceEvents
-from npu_profiler.listeners.import_hook import ImportHook
 from npu_profiler.listeners.layer_origins import is_told_of_layers
 from npu_profiler.listeners.module_calls import ModuleCalls
 from npu_profiler.listeners.process_memory import resident_bytes
@@ -59,17 +57,17 @@ class TraceOptions:
     """How to record.
 
     Attributes:
-        stacks: Record Python calls as well; several times the cost, and ops and calls are written
+        stacks: record Python calls as well; several times the cost, and ops and calls are written
             at the end only.
-        modules: Record calls of torch modules, each with its path in its model.
-        layers: Record the device's layers of some runs of each program, of programs that are
+        modules: record calls of torch modules, each with its path in its model.
+        layers: record the device's layers of some runs of each program, of programs that are
             loaded while it runs or with NPU_PROFILE_LAYERS=1.
-        layers_first: How many runs of each program at the start.
-        layers_every: After those each run of this distance; 0 for none.
-        memory: Record how much memory the process has, twenty times a second.
-        warmup: Steps that are not recorded at the start (`steps.py` says what a step is).
-        steps: How many steps are recorded then; 0 for all.
-        program: What the process is called in the trace; the script's name if empty.
+        layers_first: how many runs of each program at the start.
+        layers_every: after those each run of this distance; 0 for none.
+        memory: record how much memory the process has, twenty times a second.
+        warmup: steps that are not recorded at the start (`steps.py` says what a step is).
+        steps: how many steps are recorded then; 0 for all.
+        program: what the process is called in the trace; the script's name if empty.
     """
 
     stacks: bool = False
@@ -92,7 +90,7 @@ class TraceOptions:
             value = getattr(self, name)
             if not isinstance(value, int) or value < 0:
                 raise TraceError(
-                    f"trace: {name} must be 0 or more; got {value!r}. Pass a count", "trace-option"
+                    f"trace: {name} must be 0 or more; got {value!r}. Pass a count.", code="trace-option"
                 )
 
 
@@ -114,15 +112,15 @@ def trace(
             loss.backward()
 
     Args:
-        path: The file, replaced if there; compressed when it ends in .gz.
-        stacks: Record Python calls as well.
-        layers: Record layers of programs that are loaded inside.
-        modules: Record calls of torch modules.
+        path: the file, replaced if there; compressed when it ends in .gz.
+        stacks: record Python calls as well.
+        layers: record layers of programs that are loaded inside.
+        modules: record calls of torch modules.
 
     Raises:
         TraceError: [output-unwritable] for a path that takes no file, [trace-active] when another
             recording runs.
-        OSError: The file could not be written at the end.
+        OSError: the file could not be written at the end.
     """
     options = TraceOptions(stacks=stacks, layers=layers, modules=modules)
     recording = Recording(Path(path), options)
@@ -144,22 +142,22 @@ class Recording:
     """A recording of this process: all threads, ops from the first import of npu_runtime on.
 
     Args:
-        path: Where the trace goes.
-        options: How to record.
+        path: where the trace goes.
+        options: how to record.
 
     Attributes:
-        path: Where the trace goes.
-        options: How it is recorded.
-        gate: Which steps are recorded.
-        summary: What was recorded; None until it is finished.
+        path: where the trace goes.
+        options: how it is recorded.
+        gate: which steps are recorded.
+        summary: what was recorded; None until it is finished.
     """
 
     def __init__(self, path: Path, options: TraceOptions) -> None:
         if not isinstance(path, Path) or not isinstance(options, TraceOptions):
             raise TraceError(
                 "Recording: needs a pathlib.Path and TraceOptions; got "
-                f"{type(path).__name__} and {type(options).__name__}. npu_profiler.trace makes one",
-                "trace-option",
+                f"{type(path).__name__} and {type(options).__name__}. npu_profiler.trace makes one.",
+                code="trace-option",
             )
         self.path = path.absolute()  # the program may change the directory
         self.options = options
@@ -195,7 +193,7 @@ class Recording:
         self._writing = threading.RLock()
         self._stopping = threading.Event()
         self._upkeep = threading.Thread(target=self._keep_up, name="npu-profiler", daemon=True)
-        self._hook = ImportHook({"npu_runtime": self._start_runtime, "torch": self._start_torch})
+        self._stop_waiting: list[Callable[[], None]] = []
 
     @property
     def is_ours(self) -> bool:
@@ -207,7 +205,7 @@ class Recording:
 
         Raises:
             TraceError: [output-unwritable], [trace-active].
-            OSError: The file cannot be made all the same; the disk is full, for example.
+            OSError: the file cannot be made all the same; the disk is full, for example.
         """
         global _current
         check_writable(self.path, "trace output")
@@ -215,8 +213,8 @@ class Recording:
             if _current is not None and _current.is_ours:
                 raise TraceError(
                     f"trace: one recording at a time; {_current.path.name} is still being "
-                    "recorded. Finish it first",
-                    "trace-active",
+                    "recorded. Finish it first.",
+                    code="trace-active",
                 )
             _current = self
         self._start_ns = time.time_ns()
@@ -230,13 +228,14 @@ class Recording:
             raise
         with signals_blocked():
             self._upkeep.start()
-        self._hook.install()
+        for name, start in (("npu_runtime", self._start_runtime), ("torch", self._start_torch)):
+            self._stop_waiting.append(when_imported(name, start))
 
     def finish(self) -> None:
         """Ends the recording and completes the file. A second call, or one in a fork, does nothing.
 
         Raises:
-            OSError: The file cannot be written.
+            OSError: the file cannot be written.
         """
         global _current
         if _current is not self or not self.is_ours:
@@ -247,7 +246,8 @@ class Recording:
 
     def _finish(self) -> None:
         self._stopping.set()
-        self._hook.remove()
+        for stop in self._stop_waiting:
+            stop()
         if self._end_marks is not None:
             self._end_marks()
         if self._ops is not None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from npu_command.whole_files import locked, write_json
 from npu_profiler.config import read_cache_dir
 from npu_profiler.errors import TraceError
 from npu_profiler.roofline.probe_models import product_model, relu_model
@@ -45,9 +46,9 @@ class Peaks:
     """Peaks of one device.
 
     Attributes:
-        device: What was measured: product, driver version, threads.
-        bytes_per_s: Of its memory.
-        flops_per_s: By precision: "f32", "bf16", "f16".
+        device: what was measured: product, driver version, threads.
+        bytes_per_s: of its memory.
+        flops_per_s: by precision: "f32", "bf16", "f16".
     """
 
     device: str
@@ -75,10 +76,10 @@ def find_peaks(
     """The peaks of a device: those that were measured earlier, and what is missing of them now.
 
     Args:
-        precisions: Which arithmetic is wanted; names that no probe knows are left out.
-        device_index: Of the npu device.
-        is_fresh: Whether to measure again.
-        say: Is told what is measured; a probe takes one to three seconds.
+        precisions: which arithmetic is wanted; names that no probe knows are left out.
+        device_index: of the npu device.
+        is_fresh: whether to measure again.
+        say: is told what is measured; a probe takes one to three seconds.
 
     Raises:
         TraceError: [roofline-device] The device cannot be opened.
@@ -116,8 +117,8 @@ def _describe(device_index: int) -> str:
     except NpuError as failure:
         raise TraceError(
             f"roofline: needs the device to measure its peaks; got: {failure}. "
-            "Give --bandwidth and --peak instead",
-            "roofline-device",
+            "Give --bandwidth and --peak instead.",
+            code="roofline-device",
         ) from failure
     threads = f", {torch.get_num_threads()} threads" if about.device == "CPU" else ""
     version = about.driver_version.split("-", maxsplit=1)[0]
@@ -207,5 +208,5 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _keep(path: Path, device: str, measured: Mapping[str, Any]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({**_read(path), device: measured}, indent=2) + "\n", "utf-8")
+    with locked(path):
+        write_json(path, {**_read(path), device: measured}, indent=2)

@@ -1,0 +1,169 @@
+"""Commands with subcommands: each is a table of modules and what they do.
+
+A module is imported when its subcommand is called, so that none pays for another.
+"""
+
+from __future__ import annotations
+
+import difflib
+import enum
+import importlib
+import importlib.metadata
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+from npu_command.completion import COMPLETION_SUMMARY, print_completion
+from npu_command.endings import ENDINGS, EXIT_BROKEN_PIPE, EXIT_ERROR, EXIT_INTERRUPTED, end
+from npu_command.errors import NpuError
+from npu_command.interrupt import as_exception, end_at_once, give_back
+from npu_command.text_table import aligned
+
+__all__ = [
+    "EXIT_BROKEN_PIPE",
+    "EXIT_ERROR",
+    "EXIT_INTERRUPTED",
+    "Command",
+    "Ending",
+    "Subcommand",
+    "run_command",
+]
+
+_COMPLETION = "completion"
+
+
+class Ending(enum.Enum):
+    """Who explains what ends a subcommand, beside the platform's own errors.
+
+    Attributes:
+        OURS: the dispatcher, as npu_command.endings says; Ctrl-C ends the process.
+        CATCHES_INTERRUPT: the same, but Ctrl-C is a KeyboardInterrupt in the subcommand.
+        SHARED: the subcommand runs a program of its user, whose errors are its own. Ctrl-C is a
+            KeyboardInterrupt in it; the dispatcher explains that and a closed pipe.
+        PROGRAM: as SHARED, but Ctrl-C and a closed pipe end it as they would end python.
+    """
+
+    OURS = enum.auto()
+    CATCHES_INTERRUPT = enum.auto()
+    SHARED = enum.auto()
+    PROGRAM = enum.auto()
+
+
+_EXPLAINED: dict[Ending, tuple[type[BaseException], ...]] = {
+    Ending.OURS: ENDINGS,
+    Ending.CATCHES_INTERRUPT: ENDINGS,
+    Ending.SHARED: (KeyboardInterrupt, BrokenPipeError),
+    Ending.PROGRAM: (),
+}
+
+
+@dataclass(frozen=True)
+class Subcommand:
+    """A subcommand.
+
+    Attributes:
+        module: name of a module with `main(arguments) -> exit code`.
+        summary: what it does, for the list of subcommands.
+        ending: who explains its errors.
+    """
+
+    module: str
+    summary: str
+    ending: Ending = Ending.OURS
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command.
+
+    Attributes:
+        name: the command's and its distribution's, such as "npu-ops".
+        summary: what it is for, in a sentence.
+        subcommands: by name; `completion` is added to them.
+        refusal: gives the error that keeps all of them from running, or None.
+    """
+
+    name: str
+    summary: str
+    subcommands: Mapping[str, Subcommand]
+    refusal: Callable[[], NpuError | None] = lambda: None
+
+
+def run_command(command: Command, arguments: Sequence[str] | None = None) -> int:
+    """Hands the arguments to the subcommand that the first of them names.
+
+    Args:
+        command: what there is to call.
+        arguments: without the program's name; those of the process by default.
+
+    Returns:
+        The exit code: the subcommand's own, 2 for a wrong call, an error of the platform or memory
+        that is not there, which is explained on standard error, 130 after Ctrl-C, 141 when whoever
+        reads standard output has gone.
+    """
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if not given or given[0] in ("-h", "--help"):
+        print(_help(command))
+        return 0 if given else EXIT_ERROR
+    if given[0] == "--version":
+        print(f"{command.name} {importlib.metadata.version(command.name)}")
+        return 0
+    name, *rest = given
+    if name not in (*command.subcommands, _COMPLETION):
+        print(f"{_unknown(command, name)}\n{_help(command)}", file=sys.stderr)
+        return EXIT_ERROR
+    if arguments is None:  # the process is this command
+        end_at_once(f"{command.name} {name}")
+    return _run(command, name, rest)
+
+
+def _run(command: Command, name: str, arguments: Sequence[str]) -> int:
+    program = f"{command.name} {name}"
+    explained = ENDINGS
+    try:
+        if name == _COMPLETION:
+            modules = {one: entry.module for one, entry in command.subcommands.items()}
+            code = print_completion(command.name, modules, arguments)
+        else:
+            if (wrong := command.refusal()) is not None:
+                raise wrong
+            subcommand = command.subcommands[name]
+            main = importlib.import_module(subcommand.module).main
+            explained = _EXPLAINED[subcommand.ending]
+            if subcommand.ending is Ending.PROGRAM:
+                give_back()
+            with nullcontext() if subcommand.ending is Ending.OURS else as_exception():
+                code = int(main(arguments))
+        if explained == ():  # the program goes on, on other threads and at exit
+            return code
+        explained = ENDINGS  # a program has ended: what follows is ours
+        sys.stdout.flush()  # here, where a reader that has gone is caught
+        return code
+    except NpuError as error:
+        print(f"{program}: {error}", file=sys.stderr)
+        return EXIT_ERROR
+    except explained as error:
+        return end(program, error)
+    except SystemExit as leaving:
+        cause = leaving.__context__
+        if isinstance(cause, BrokenPipeError) and isinstance(cause, explained):
+            return end(program, cause)  # so ends rich what it cannot write
+        raise
+
+
+def _unknown(command: Command, name: str) -> str:
+    near = difflib.get_close_matches(name, [*command.subcommands, _COMPLETION, "--version"], n=1)
+    advice = f" Did you mean {near[0]!r}?" if near else ""
+    return f"{command.name}: no command {name!r}.{advice}"
+
+
+def _help(command: Command) -> str:
+    rows = {name: one.summary for name, one in command.subcommands.items()}
+    rows[_COMPLETION] = COMPLETION_SUMMARY
+    listed = aligned(sorted(rows.items()), indent=2)
+    name = command.name
+    usage = f"usage: {name} COMMAND ..."
+    return "\n".join(
+        [usage, "", command.summary, "", *listed, "", f"{name} COMMAND --help", f"{name} --version"]
+    )

@@ -1,0 +1,25 @@
+"""`npu-runtime doctor`: what keeps the NPU from serving, and the fix."""
+
+import argparse
+import json
+from collections.abc import Sequence
+
+from npu_runtime import doctor
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Examines the machine; returns 0 when nothing keeps the NPU from serving, else 1."""
+    parser = argparse.ArgumentParser(
+        prog="npu-runtime doctor", description="Say what keeps the NPU from serving, and the fix."
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    options = parser.parse_args(arguments)
+    machine = doctor.read_machine()
+    checks = doctor.run_checks(machine)
+    if options.json:
+        print(json.dumps(doctor.as_json(machine, checks), indent=2))
+    else:
+        print(doctor.as_table(machine, checks))
+    return doctor.exit_code(checks)

@@ -1,0 +1,65 @@
+"""`npu-runtime info`: which device serves as npu, and why, for people and for programs."""
+
+import argparse
+import dataclasses
+import importlib.metadata
+import json
+from collections.abc import Sequence
+
+import torch
+
+from npu_command.text_table import aligned
+from npu_runtime import _C
+from npu_runtime.info import device_info
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Prints what serves; returns 0.
+
+    Raises:
+        NpuError: no device can serve, and why.
+    """
+    parser = argparse.ArgumentParser(
+        prog="npu-runtime info", description="Say which device serves as npu, and why."
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    options = parser.parse_args(arguments)
+    report = _report()
+    print(json.dumps(report, indent=2) if options.json else _table(report))
+    return 0
+
+
+def _report() -> dict[str, object]:
+    """Everything that there is to tell, as JSON-like values."""
+    device_info(0)  # raises, with the reason, where there is no device
+    free_bytes, total_bytes = _C.memory_info(0)
+    return {
+        "npu-runtime": importlib.metadata.version("npu-runtime"),
+        "torch": str(torch.__version__),
+        "openvino": importlib.metadata.version("openvino"),
+        "devices": [dataclasses.asdict(device_info(index)) for index in range(_C.device_count())],
+        "memory": {"free_bytes": free_bytes, "total_bytes": total_bytes},
+    }
+
+
+def _table(report: dict[str, object]) -> str:
+    devices = report["devices"]
+    memory = report["memory"]
+    assert isinstance(devices, list)
+    assert isinstance(memory, dict)
+    rows: list[tuple[str, str]] = []
+    for device in devices:
+        rows += [
+            ("device", device["name"]),
+            ("served by", f"{device['device']} ({device['full_name']}), driver {device['driver']}"),
+            ("because", device["reason"]),
+            ("computes in", " ".join(device["capabilities"]) or "not told by the vendor"),
+            ("vendor software", device["driver_version"]),
+        ]
+    gib = 2**30
+    free, total = memory["free_bytes"] / gib, memory["total_bytes"] / gib
+    rows.append(("memory", f"{free:.1f} of {total:.1f} GiB free"))
+    rows += [(name, str(report[name])) for name in ("npu-runtime", "torch", "openvino")]
+    return "\n".join(aligned(rows))

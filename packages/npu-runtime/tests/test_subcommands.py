@@ -1,0 +1,144 @@
+"""Commands with subcommands: what is called, and what each end is as an exit code."""
+
+import subprocess
+import sys
+from importlib.metadata import version
+
+import pytest
+
+from npu_command.errors import InputError
+from npu_command.subcommands import Command, Ending, Subcommand, run_command
+
+PARTS = """
+import sys
+from npu_command.errors import InputError
+
+def main(arguments):
+    kind = arguments[0] if arguments else ""
+    if kind == "error":
+        raise InputError("subject: a rule; got this. Do that.", "a-code")
+    if kind == "interrupt":
+        raise KeyboardInterrupt
+    if kind == "rich":  # as rich.console does
+        try:
+            raise BrokenPipeError
+        except BrokenPipeError:
+            raise SystemExit(1)
+    if kind == "flood":
+        for _ in range(100_000):
+            print("line")
+    print(arguments)
+    return 7
+"""
+SUBCOMMANDS = {
+    "part": Subcommand("the_part", "does a part"),
+    "program": Subcommand("the_part", "runs a program", Ending.PROGRAM),
+    "shared": Subcommand("the_part", "runs a program and says how", Ending.SHARED),
+    "absent": Subcommand("no_such_module_at_all", "is never imported"),
+}
+TOOL = Command("npu-runtime", "A tool.", SUBCOMMANDS)
+
+
+@pytest.fixture
+def part(tmp_path, monkeypatch):
+    (tmp_path / "the_part.py").write_text(PARTS)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield tmp_path
+    sys.modules.pop("the_part", None)
+
+
+def test_a_subcommand_gets_the_rest_and_gives_the_exit_code(part, capsys):
+    assert run_command(TOOL, ["part", "a", "-b"]) == 7
+    assert capsys.readouterr().out == "['a', '-b']\n"
+
+
+def test_an_error_of_the_platform_is_a_sentence(part, capsys):
+    assert run_command(TOOL, ["part", "error"]) == 2
+    assert (
+        capsys.readouterr().err
+        == "npu-runtime part: subject: a rule; got this. Do that. [a-code]\n"
+    )
+
+
+def test_an_interrupt_is_no_traceback(part, capsys):
+    assert run_command(TOOL, ["part", "interrupt"]) == 130
+    assert capsys.readouterr().err == "\nnpu-runtime part: interrupted\n"
+
+
+def test_an_exit_because_a_reader_has_gone_has_its_code(part):
+    code = (
+        "import sys; from npu_command.subcommands import *\n"
+        "tool = Command('tool', '', {'part': Subcommand('the_part', '')})\n"
+        "sys.exit(run_command(tool, ['part', 'rich']))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], cwd=part, check=False).returncode == 141
+
+
+@pytest.mark.parametrize("arguments, code", [([], 2), (["--help"], 0), (["-h"], 0)], ids=str)
+def test_help_lists_the_subcommands(arguments, code, capsys):
+    assert run_command(TOOL, arguments) == code
+    assert capsys.readouterr().out.splitlines()[2:9] == [
+        "A tool.",
+        "",
+        "  absent      is never imported",
+        "  completion  print a script that lets your shell complete this command",
+        "  part        does a part",
+        "  program     runs a program",
+        "  shared      runs a program and says how",
+    ]
+
+
+@pytest.mark.parametrize(
+    "word, advice",
+    [
+        ("prat", " Did you mean 'part'?"),
+        ("--versoin", " Did you mean '--version'?"),
+        ("completions", " Did you mean 'completion'?"),
+        ("xyz", ""),
+    ],
+)
+def test_an_unknown_subcommand_is_an_error_with_the_nearest_name_and_all(word, advice, capsys):
+    assert run_command(TOOL, [word]) == 2
+    shown = capsys.readouterr().err
+    assert shown.startswith(f"npu-runtime: no command {word!r}.{advice}\n")
+    assert "  part        does a part" in shown
+
+
+def test_the_version_is_the_distributions(capsys):
+    assert run_command(TOOL, ["--version"]) == 0
+    assert capsys.readouterr().out == f"npu-runtime {version('npu-runtime')}\n"
+
+
+def test_what_keeps_all_subcommands_from_running_is_told_before_any_is_imported(capsys):
+    refused = Command("tool", "", SUBCOMMANDS, lambda: InputError("subject: rule.", code="a-code"))
+    assert run_command(refused, ["absent"]) == 2
+    assert capsys.readouterr().err == "tool absent: subject: rule. [a-code]\n"
+
+
+def test_an_interrupt_of_a_program_that_is_shared_is_explained(part, capsys):
+    assert run_command(TOOL, ["shared", "interrupt"]) == 130
+    assert capsys.readouterr().err == "\nnpu-runtime shared: interrupted\n"
+
+
+@pytest.mark.parametrize("kind, error", [("interrupt", KeyboardInterrupt), ("rich", SystemExit)])
+def test_a_program_ends_as_under_python(part, kind, error):
+    with pytest.raises(error):
+        run_command(TOOL, ["program", kind])
+
+
+def test_a_reader_that_has_gone_is_no_traceback(part):
+    code = (
+        "import sys; from npu_command.subcommands import *\n"
+        "tool = Command('tool', '', {'part': Subcommand('the_part', '')})\n"
+        "sys.exit(run_command(tool, ['part', 'flood']))"
+    )
+    running = subprocess.Popen(
+        [sys.executable, "-c", code], cwd=part, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert running.stdout is not None
+    running.stdout.readline()
+    running.stdout.close()
+    assert running.wait(timeout=120) == 141
+    assert running.stderr is not None
+    assert running.stderr.read() == b""
+    running.stderr.close()
