@@ -32,9 +32,9 @@ class Outlier:
     """One element beyond the tolerance.
 
     Attributes:
-        index: Its place, one number for each dimension.
-        actual: What is there.
-        expected: What should be.
+        index: its place, one number for each dimension.
+        actual: what is there.
+        expected: what should be.
         absolute_error: `|actual - expected|`; NaN where one of them is NaN.
     """
 
@@ -52,25 +52,25 @@ class Comparison:
     expected value is not 0.
 
     Attributes:
-        path: Where it stands in the structure, such as `[0]['logits']`; empty for a lone tensor.
-        passed: Whether structure, shape, dtype and all values are as expected.
-        problem: What is wrong besides values, such as a shape; None otherwise.
-        shape: The expected shape; None where the structure differs.
-        dtype: The expected dtype; None where the structure differs.
-        rtol: The relative tolerance used.
-        atol: The absolute tolerance used.
-        element_count: Elements compared.
-        outlier_count: Elements beyond the tolerance, NaN and infinity in the wrong place included.
-        max_absolute_error: The largest `|actual - expected|`.
-        mean_absolute_error: Its mean.
-        max_relative_error: The largest `|actual - expected| / |expected|`.
-        mean_relative_error: Its mean.
-        max_ulp: The largest distance in units in the last place; None where the two are not of one
+        path: where it stands in the structure, such as `[0]['logits']`; empty for a lone tensor.
+        passed: whether structure, shape, dtype and all values are as expected.
+        problem: what is wrong besides values, such as a shape; None otherwise.
+        shape: the expected shape; None where the structure differs.
+        dtype: the expected dtype; None where the structure differs.
+        rtol: the relative tolerance used.
+        atol: the absolute tolerance used.
+        element_count: elements compared.
+        outlier_count: elements beyond the tolerance, NaN and infinity in the wrong place included.
+        max_absolute_error: the largest `|actual - expected|`.
+        mean_absolute_error: its mean.
+        max_relative_error: the largest `|actual - expected| / |expected|`.
+        mean_relative_error: its mean.
+        max_ulp: the largest distance in units in the last place; None where the two are not of one
             float or complex dtype.
-        mean_ulp: Its mean.
-        nan_mismatches: Elements where exactly one is NaN; with `equal_nan=False` where any is.
-        inf_mismatches: Elements where one is infinite and the other is not the same infinity.
-        worst: The worst outliers, the worst first.
+        mean_ulp: its mean.
+        nan_mismatches: elements where exactly one is NaN; with `equal_nan=False` where any is.
+        inf_mismatches: elements where one is infinite and the other is not the same infinity.
+        worst: the worst outliers, the worst first.
     """
 
     path: str
@@ -146,12 +146,12 @@ def compare_tensors(
     """Compares two dense tensors on the CPU.
 
     Args:
-        path: Where they stand, for the report.
-        actual: Any shape and dtype.
-        expected: Any shape and dtype.
+        path: where they stand, for the report.
+        actual: any shape and dtype.
+        expected: any shape and dtype.
         tolerances: rtol and atol; None for the dtypes' own.
-        check_dtype: Whether another dtype is a failure.
-        equal_nan: Whether NaN in the same place is right.
+        check_dtype: whether another dtype is a failure.
+        equal_nan: whether NaN in the same place is right.
     """
     shape, dtype = tuple(expected.shape), expected.dtype
     problem: str | None = None

@@ -28,7 +28,7 @@ class VerificationReport:
     """What `verify_correctness` found; `str()` of it is a table for a reader.
 
     Attributes:
-        comparisons: One entry for each tensor, in the order in which they stand in `expected`.
+        comparisons: one entry for each tensor, in the order in which they stand in `expected`.
     """
 
     comparisons: tuple[Comparison, ...]
@@ -75,7 +75,7 @@ class VerificationReport:
         """Raises when something is not as expected.
 
         Raises:
-            VerificationError: With the report as its text (code ``not-close``). It is an
+            VerificationError: with the report as its text (code ``not-close``). It is an
                 AssertionError as well.
         """
         if not self.passed:
@@ -112,21 +112,21 @@ def verify_correctness(
     An element is right when `|actual - expected| <= atol + rtol * |expected|`.
 
     Args:
-        actual: A tensor on any device, a numpy array, a number, or tuples, lists and dicts of them.
-        expected: The same structure. A device's result against the CPU's, say.
-        rtol: Relative tolerance; by default that of `torch.testing.assert_close` for the dtypes.
-        atol: Absolute tolerance; the same.
-        check_dtype: Whether another dtype is a failure. The values are compared in any case.
-        equal_nan: Whether NaN in the same place is right.
+        actual: a tensor on any device, a numpy array, a number, or tuples, lists and dicts of them.
+        expected: the same structure. A device's result against the CPU's, say.
+        rtol: relative tolerance; by default that of `torch.testing.assert_close` for the dtypes.
+        atol: absolute tolerance; the same.
+        check_dtype: whether another dtype is a failure. The values are compared in any case.
+        equal_nan: whether NaN in the same place is right.
 
     Returns:
         The report. A wrong structure, shape, dtype or value is a result there, not an exception;
         `report.raise_if_failed()` makes one of it.
 
     Raises:
-        OperatorInputError: A tolerance is negative or NaN, a part is neither tensor, array nor
+        OperatorInputError: a tolerance is negative or NaN, a part is neither tensor, array nor
             number, or it has no values, as on meta (code ``verification-input``).
-        KindError: A tolerance is no number (code ``argument-kind``).
+        KindError: a tolerance is no number (code ``argument-kind``).
     """
     for name, value in (("rtol", rtol), ("atol", atol)):
         if value is not None and not value >= 0:

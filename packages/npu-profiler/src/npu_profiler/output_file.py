@@ -16,8 +16,8 @@ def check_writable(name: str | Path, what: str) -> Path:
     """Returns the path of a file that can be written; asked before the work whose result it takes.
 
     Args:
-        name: The file.
-        what: What it is to be, as errors call it.
+        name: the file.
+        what: what it is to be, as errors call it.
 
     Raises:
         TraceError: [output-unwritable] The directory is not there or takes no file, or it is
@@ -26,8 +26,8 @@ def check_writable(name: str | Path, what: str) -> Path:
     path = Path(name)
     if os.path.isdir(path):  # noqa: PTH112  # Path.is_dir raises for a name too long
         raise TraceError(
-            f"{what}: must be a file; got the directory {path}. Name a file in it",
-            "output-unwritable",
+            f"{what}: must be a file; got the directory {path}. Name a file in it.",
+            code="output-unwritable",
         )
     try:
         with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}."):
@@ -36,8 +36,8 @@ def check_writable(name: str | Path, what: str) -> Path:
         reason = getattr(error, "strerror", None) or error
         raise TraceError(
             f"{what}: its directory must be there and writable; got {str(path)!a} ({reason}). "
-            "Name another",
-            "output-unwritable",
+            "Name another.",
+            code="output-unwritable",
         ) from None
     return path
 
@@ -59,5 +59,5 @@ def unwritable(path: Path, what: str, error: OSError) -> TraceError:
     return TraceError(
         f"{what}: must be a place that can be written; got {path} ({error.strerror or error}). "
         "Name another",
-        "output-unwritable",
+        code="output-unwritable",
     )

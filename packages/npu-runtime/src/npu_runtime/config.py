@@ -19,19 +19,19 @@ class RuntimeConfig:
     """Settings that hold for the life of the process.
 
     Attributes:
-        device: The driver's name of the device that is to serve as npu (``NPU_DEVICE``: ``NPU``,
+        device: the driver's name of the device that is to serve as npu (``NPU_DEVICE``: ``NPU``,
             ``GPU``, ``CPU`` of OpenVINO); empty for the driver's choice.
-        driver: Name of the driver (``NPU_DRIVER``: ``openvino``, ``sim`` or a vendor's); empty for
+        driver: name of the driver (``NPU_DRIVER``: ``openvino``, ``sim`` or a vendor's); empty for
             vendors' drivers in turn, then openvino.
-        launch_blocking: Whether each run waits for its end (``NPU_LAUNCH_BLOCKING=1``).
-        sanitizer: Whether cross-stream races are looked for (``NPU_SANITIZER=1``).
-        memory_check: Whether device memory still held at exit is reported, with the Python stacks
+        launch_blocking: whether each run waits for its end (``NPU_LAUNCH_BLOCKING=1``).
+        sanitizer: whether cross-stream races are looked for (``NPU_SANITIZER=1``).
+        memory_check: whether device memory still held at exit is reported, with the Python stacks
             that allocated it (``NPU_MEMORY_CHECK=1``).
-        oom_snapshot: File that a memory snapshot is written to when memory runs out
+        oom_snapshot: file that a memory snapshot is written to when memory runs out
             (``NPU_OOM_SNAPSHOT``); empty for none.
-        profile_layers: Whether programs are loaded so that they can tell the times of their layers
+        profile_layers: whether programs are loaded so that they can tell the times of their layers
             (``NPU_PROFILE_LAYERS=1``); compiled blobs are then neither used nor kept.
-        attach: Whether observers of other wheels are installed, so that ``npu-profiler attach``
+        attach: whether observers of other wheels are installed, so that ``npu-profiler attach``
             finds this process (``NPU_ATTACH=1``).
     """
 
@@ -49,7 +49,7 @@ class RuntimeConfig:
         """The settings that the environment gives now.
 
         Raises:
-            InputError: A variable holds what it cannot have (code ``bad-setting``). Which devices
+            InputError: a variable holds what it cannot have (code ``bad-setting``). Which devices
                 and drivers there are is not known here.
         """
         values = os.environ if environment is None else environment

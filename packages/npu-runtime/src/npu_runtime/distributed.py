@@ -37,8 +37,8 @@ def backends_by_device(backend: str, chosen: dict[str, str]) -> dict[str, str]:
     """Which backend serves which device, where npu may take part.
 
     Args:
-        backend: What the user asked for; ``"undefined"`` when nothing.
-        chosen: What torch makes of it, device by device.
+        backend: what the user asked for; ``"undefined"`` when nothing.
+        chosen: what torch makes of it, device by device.
 
     Returns:
         The same, where Gloo on npu is ours. Left to its defaults, a group takes cpu tensors as

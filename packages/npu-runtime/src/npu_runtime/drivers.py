@@ -31,7 +31,7 @@ def library_of(entry: importlib.metadata.EntryPoint) -> str:
     """Path of the library that an entry point ``name = "package.module:function"`` names.
 
     Raises:
-        Exception: Whatever the vendor's module or function raises.
+        Exception: whatever the vendor's module or function raises.
     """
     locate: Callable[[], str | os.PathLike[str]] = entry.load()
     return os.fspath(locate())

@@ -22,7 +22,7 @@ class TracedProperties(DeviceProperties):
     """What is known of a device, and what Inductor wants to know.
 
     Attributes:
-        multi_processor_count: Threads that run Inductor's loops, which are on the host.
+        multi_processor_count: threads that run Inductor's loops, which are on the host.
     """
 
     multi_processor_count: int

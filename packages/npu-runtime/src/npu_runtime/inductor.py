@@ -22,10 +22,10 @@ def find_inductor_class(name: str) -> Any:
     """Returns a class that Inductor asks for, or None when no installed wheel has it.
 
     Args:
-        name: One of INDUCTOR_NAMES.
+        name: one of INDUCTOR_NAMES.
 
     Raises:
-        InputError: Two wheels offer classes (code ``inductor-wheels``).
+        InputError: two wheels offer classes (code ``inductor-wheels``).
     """
     import importlib.metadata  # late: `import torch` brings this module, and few programs ask
 

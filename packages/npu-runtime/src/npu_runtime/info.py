@@ -19,13 +19,13 @@ class DeviceInfo:
 
     Attributes:
         name: torch's name of it, for example ``npu:0``.
-        driver: The driver that serves it, for example ``openvino``.
-        device: The driver's own name, for example ``NPU`` or ``CPU``.
-        full_name: The product.
-        driver_version: Version of the vendor's software.
-        capabilities: What the vendor says the device computes in, for example ``("FP32", "BF16")``.
-        memory_bytes: Memory that it can use; 0 when unknown.
-        reason: One clause that says why this device serves.
+        driver: the driver that serves it, for example ``openvino``.
+        device: the driver's own name, for example ``NPU`` or ``CPU``.
+        full_name: the product.
+        driver_version: version of the vendor's software.
+        capabilities: what the vendor says the device computes in, for example ``("FP32", "BF16")``.
+        memory_bytes: memory that it can use; 0 when unknown.
+        reason: one clause that says why this device serves.
     """
 
     name: str
@@ -43,7 +43,7 @@ def device_info(index: int = 0) -> DeviceInfo:
     """Describes a device; opens the driver on first use.
 
     Raises:
-        DeviceError: No device can serve (code ``device-absent``), or the index does not exist
+        DeviceError: no device can serve (code ``device-absent``), or the index does not exist
             (``device-index``).
     """
     if not -(2**31) <= index < 2**31:  # what a native index holds

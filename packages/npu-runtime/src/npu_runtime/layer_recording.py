@@ -28,8 +28,8 @@ def start(*, first: int, every: int) -> None:
     Reading the layers of a run takes 0.14 to 0.33 ms.
 
     Args:
-        first: How many runs of each program at the start.
-        every: After those each run of this distance; 0 for none.
+        first: how many runs of each program at the start.
+        every: after those each run of this distance; 0 for none.
     """
     global _is_on
     _is_on = True
@@ -45,8 +45,8 @@ def tell_origins(program: str, origins: Mapping[str, tuple[str, str]]) -> None:
     its args; once more with each later `start`, for who listens then.
 
     Args:
-        program: The name that it was loaded under; what was told of that name before is replaced.
-        origins: The part of a layer's name before its first slash -> path of the torch module and
+        program: the name that it was loaded under; what was told of that name before is replaced.
+        origins: the part of a layer's name before its first slash -> path of the torch module and
             "file.py:123" of the Python line; "" for what is not known.
     """
     if is_wanted():

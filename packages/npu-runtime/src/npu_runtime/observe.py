@@ -44,14 +44,14 @@ class Event(NamedTuple):
 
     Attributes:
         kind: ``span`` (it lasted), ``instant`` (a mark) or ``counter`` (a value).
-        category: What kind of work: ``program``, ``launch``, ``compile``, ``kernel``, ``fallback``,
+        category: what kind of work: ``program``, ``launch``, ``compile``, ``kernel``, ``fallback``,
             ``copy``, ``sync``, ``memory``, ``prefill``, ...
-        name: Which program, op, stage or counter.
-        start_ns: Nanoseconds since the Unix epoch, the clock of ``time.time_ns``.
-        duration_ns: Nanoseconds; 0 unless a span.
-        thread_id: The operating system's id of the thread that told it.
-        value: The counter's value; 0.0 otherwise.
-        args: Details, JSON-like. Native events of a device have ``device_index``, those of a
+        name: which program, op, stage or counter.
+        start_ns: nanoseconds since the Unix epoch, the clock of ``time.time_ns``.
+        duration_ns: nanoseconds; 0 unless a span.
+        thread_id: the operating system's id of the thread that told it.
+        value: the counter's value; 0.0 otherwise.
+        args: details, JSON-like. Native events of a device have ``device_index``, those of a
             stream ``stream``.
     """
 
@@ -90,8 +90,8 @@ def add_listener(listener: Listener, *, with_kernels: bool = True) -> None:
     changes a program's result.
 
     Args:
-        listener: Takes events.
-        with_kernels: Whether it needs the spans of category ``kernel``, one for each op: without
+        listener: takes events.
+        with_kernels: whether it needs the spans of category ``kernel``, one for each op: without
             them an op costs half as much. It gets them all the same while another needs them.
     """
     with _lock:

@@ -16,8 +16,8 @@ class OpTotal(NamedTuple):
     """Time of all calls of one op within a piece.
 
     Attributes:
-        self_ns: Without the ops that it called.
-        total_ns: With them; a recursive call is inside already.
+        self_ns: without the ops that it called.
+        total_ns: with them; a recursive call is inside already.
     """
 
     name: str
@@ -30,12 +30,12 @@ class OpPiece(NamedTuple):
     """What was recorded since the piece before.
 
     Attributes:
-        text: Events as Chrome trace JSON, each after a comma and a line break: ops and annotations
+        text: events as Chrome trace JSON, each after a comma and a line break: ops and annotations
             as complete events, arrows from forward ops to their backward as flows.
-        totals: Of ops; annotations and autograd's own brackets are not among them.
-        thread_ids: The operating system's ids of the threads in it.
-        events: How many ops and annotations it has.
-        dropped: How many did not fit, because nobody took pieces for too long.
+        totals: of ops; annotations and autograd's own brackets are not among them.
+        thread_ids: the operating system's ids of the threads in it.
+        events: how many ops and annotations it has.
+        dropped: how many did not fit, because nobody took pieces for too long.
     """
 
     text: bytes
@@ -49,7 +49,7 @@ class OpRecording:
     """A recording of this process. There is one set of ops: a second recording would share it.
 
     Args:
-        start_ns: What times in the pieces count from; nanoseconds since the Unix epoch.
+        start_ns: what times in the pieces count from; nanoseconds since the Unix epoch.
     """
 
     def __init__(self, start_ns: int) -> None:

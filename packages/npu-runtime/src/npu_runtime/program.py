@@ -27,15 +27,15 @@ class IndexCheck:
     An index is from 0, or from -size where ``wraps`` is set, to size - 1.
 
     Attributes:
-        what: Whose indices, for messages: "an index of aten.embedding.default (model.py:12)".
-        port: The input that holds them, an integer tensor; or with ``is_output`` the output.
-        is_output: See above. Such indices are looked at after the run, others before it.
-        size: Of what is indexed, when it is a number.
-        size_port: Without a number: the input whose dimension ``size_dim`` it is. Without
+        what: whose indices, for messages: "an index of aten.embedding.default (model.py:12)".
+        port: the input that holds them, an integer tensor; or with ``is_output`` the output.
+        is_output: see above. Such indices are looked at after the run, others before it.
+        size: of what is indexed, when it is a number.
+        size_port: without a number: the input whose dimension ``size_dim`` it is. Without
             ``size_dim`` its greatest element, or, with ``is_size_output``, that of the output.
-        size_dim: See above.
-        is_size_output: See above.
-        wraps: Whether negative indices count from the end.
+        size_dim: see above.
+        is_size_output: see above.
+        wraps: whether negative indices count from the end.
     """
 
     what: str
@@ -64,18 +64,18 @@ class _Runner:
         """Runs once and waits.
 
         Args:
-            inputs: One contiguous tensor per input, in the order of ``inputs``, on npu or cpu, of
+            inputs: one contiguous tensor per input, in the order of ``inputs``, on npu or cpu, of
                 the port's dtype and shape. They are not copied.
-            outputs: Tensors to write into, by position; None for those to be allocated.
-            output_device: Where new outputs live; by default where the inputs do (npu when any is).
+            outputs: tensors to write into, by position; None for those to be allocated.
+            output_device: where new outputs live; by default where the inputs do (npu when any is).
 
         Returns:
             One tensor per output, in the order of ``outputs``. New ones share memory with nothing.
 
         Raises:
-            InputError: An input or a given output does not fit its port (code ``program-input``).
-            ProgramError: The vendor's software failed (code ``program-run``).
-            IndexRangeError: An index is out of range (code ``index-range``); see check_indices.
+            InputError: an input or a given output does not fit its port (code ``program-input``).
+            ProgramError: the vendor's software failed (code ``program-run``).
+            IndexRangeError: an index is out of range (code ``index-range``); see check_indices.
         """
         given = None if outputs is None else list(outputs)
         return self._native._run(list(inputs), given, _home(inputs, output_device))
@@ -88,7 +88,7 @@ class _Runner:
             run, or for a program that was loaded without ``profiling=True``.
 
         Raises:
-            DriverError: The driver failed to read them (code ``driver-call``).
+            DriverError: the driver failed to read them (code ``driver-call``).
         """
         return tuple(self._native.layers())
 
@@ -136,10 +136,10 @@ class Program(_Runner):
         those of enqueued runs do, and the device stays as it is. Call it before the first run.
 
         Args:
-            checks: What to look at. Threads, sessions and captured graphs share them.
+            checks: what to look at. Threads, sessions and captured graphs share them.
 
         Raises:
-            InputError: A port is not there, or holds no integers (code ``program-input``).
+            InputError: a port is not there, or holds no integers (code ``program-input``).
         """
         self._native.check_indices([_C.IndexCheck(*astuple(check)) for check in checks])
 
@@ -185,25 +185,25 @@ def load_program(
     """Compiles an OpenVINO model for the npu device, or imports it from the cache.
 
     Args:
-        model: Path of an IR file (``.xml``, its ``.bin`` beside it, mapped into memory), or the
+        model: path of an IR file (``.xml``, its ``.bin`` beside it, mapped into memory), or the
             bytes of the xml.
-        weights: With bytes: the weights that the xml refers to. Kept alive by the program, and not
+        weights: with bytes: the weights that the xml refers to. Kept alive by the program, and not
             to be changed.
-        name: Shown in traces and errors.
+        name: shown in traces and errors.
         options: OpenVINO's properties. ``INFERENCE_PRECISION_HINT`` must be among them: devices
             differ in their default, and the CPU plugin's may be bf16.
-        device_index: Index of the npu device; the current one by default.
-        cache_dir: Directory for compiled blobs; a later load of the same model with the same
+        device_index: index of the npu device; the current one by default.
+        cache_dir: directory for compiled blobs; a later load of the same model with the same
             options compiles nothing. It is created when it is missing.
-        profiling: Whether the device records times per layer; it does also while somebody records
+        profiling: whether the device records times per layer; it does also while somebody records
             layers (layer_recording.py). Such a program uses no blob and leaves none: a blob that
             was compiled without does not tell layers on every device.
 
     Raises:
-        InputError: An argument breaks a rule above (code ``program-load-input``), or is of another
+        InputError: an argument breaks a rule above (code ``program-load-input``), or is of another
             kind (code ``argument-kind``).
         ProgramError: OpenVINO refuses the model (code ``program-load``).
-        DeviceError: No device serves (code ``device-absent``).
+        DeviceError: no device serves (code ``device-absent``).
     """
     if _PRECISION not in options:
         raise InputError(

@@ -37,7 +37,7 @@ def check_environment() -> None:
     opened only where ``NPU_DEVICE`` or ``NPU_DRIVER`` asks for one by name.
 
     Raises:
-        NpuError: A setting is wrong (code ``bad-setting``), or the device that was named is not
+        NpuError: a setting is wrong (code ``bad-setting``), or the device that was named is not
             there (``device-absent``).
     """
     if _refusal is not None:

@@ -11,11 +11,11 @@ from types import ModuleType
 import torch
 import torch.utils.backend_registration as backend_registration
 
+from npu_command.late_import import when_imported
 from npu_runtime import _C, distributed, npu
 from npu_runtime.config import config, problem
 from npu_runtime.dlpack import register_dlpack_device
 from npu_runtime.drivers import find_vendor_drivers, openvino_library
-from npu_command.late_import import when_imported
 from npu_runtime.memory_check import install_memory_check, install_oom_snapshot
 from npu_runtime.observers import install_observers
 from npu_runtime.processes import register_reducers

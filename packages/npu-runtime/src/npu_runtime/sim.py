@@ -30,13 +30,13 @@ class Flip:
     """One value of one output that was made wrong.
 
     Attributes:
-        run: Which run it was, from 0, among those of the programs that were asked for.
-        program: The name of the program's model.
-        output: Which output.
-        element: Which of its elements, in the memory's order.
-        bit: Which of the element's bits, from the least significant.
-        before: What the program had computed.
-        after: What it was given as.
+        run: which run it was, from 0, among those of the programs that were asked for.
+        program: the name of the program's model.
+        output: which output.
+        element: which of its elements, in the memory's order.
+        bit: which of the element's bits, from the least significant.
+        before: what the program had computed.
+        after: what it was given as.
     """
 
     run: int
@@ -95,10 +95,10 @@ def failure(
     """The driver's function ``call`` fails ``times`` times, after ``skip`` good calls.
 
     Args:
-        call: Name in the driver table, for example ``"request_run"``.
-        status: What it returns.
-        skip: How many calls go well before.
-        times: How many calls fail then.
+        call: name in the driver table, for example ``"request_run"``.
+        status: what it returns.
+        skip: how many calls go well before.
+        times: how many calls fail then.
     """
     _C.sim_inject_failure(call, int(status), skip, times)
     try:
@@ -120,10 +120,10 @@ def flips(
     One such block at a time.
 
     Args:
-        probability: Of a run to be hit, from 0 to 1.
-        seed: Of which runs and elements are hit.
-        programs: A pattern of the names that the programs' models have, as for file names.
-        bit: Which bit, from the least significant; at most the highest. By default the highest
+        probability: of a run to be hit, from 0 to 1.
+        seed: of which runs and elements are hit.
+        programs: a pattern of the names that the programs' models have, as for file names.
+        bit: which bit, from the least significant; at most the highest. By default the highest
             below the sign, the exponent's in a floating point number, which no tolerance hides:
             0.5 becomes 1.7e38 in float32, and 3 becomes 8.8e-39. A bool is negated in any case.
 
@@ -131,7 +131,7 @@ def flips(
         How many runs there were, and which were hit; readable after the end too.
 
     Raises:
-        InputError: The probability is none, the bit is negative, or another driver serves (code
+        InputError: the probability is none, the bit is negative, or another driver serves (code
             ``sim-input``).
     """
     if not 0 <= probability <= 1:

@@ -87,11 +87,11 @@ def device_index(subject: str, device: Any) -> int:
     """The index of the npu device that an argument names; the current one for None.
 
     Args:
-        subject: For the message.
+        subject: for the message.
         device: None, "npu", "npu:0", or the vendor's name of the device that serves ("NPU", "CPU").
 
     Raises:
-        OperatorInputError: Another device serves, or there is none of that name (code
+        OperatorInputError: another device serves, or there is none of that name (code
             ``operator-device``). No other device is put in its place.
     """
     current = current_device()

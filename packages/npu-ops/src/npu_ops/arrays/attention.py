@@ -118,13 +118,13 @@ class SDPA(_Attention):
             query_shapes: (batch, heads, queries, d), or without heads.
             key_shapes: (batch, heads, keys, d).
             value_shapes: (batch, heads, keys, dv).
-            mask_shapes: What broadcasts to (batch, heads, queries, keys).
-            is_causal: Whether query i sees keys 0 to i alone, besides what the mask says.
-            profile: Whether `layers` has times.
+            mask_shapes: what broadcasts to (batch, heads, queries, keys).
+            is_causal: whether query i sees keys 0 to i alone, besides what the mask says.
+            profile: whether `layers` has times.
             device: "npu", "npu:0", or the vendor's name of the device that serves.
 
         Raises:
-            OperatorInputError: The shapes do not go together (code ``operator-input``); another
+            OperatorInputError: the shapes do not go together (code ``operator-input``); another
                 device serves (code ``operator-device``).
         """
         super().__init__(
@@ -140,15 +140,15 @@ class SDPA(_Attention):
 
         Args:
             query: float16 or float32.
-            key: Of the query's dtype.
-            value: Of the query's dtype.
-            mask: Of the query's dtype, added to the scores; or bool, True where a query sees a key.
+            key: of the query's dtype.
+            value: of the query's dtype.
+            mask: of the query's dtype, added to the scores; or bool, True where a query sees a key.
 
         Returns:
             (batch, heads, queries, dv), of the query's dtype, computed in float32.
 
         Raises:
-            OperatorInputError: A shape or dtype is another (code ``operator-input``).
+            OperatorInputError: a shape or dtype is another (code ``operator-input``).
         """
         return self._attend(query, key, value, mask)
 
@@ -171,12 +171,12 @@ class SimpleSDPA(_Attention):
             query_shapes: (batch, heads, queries, d), or without heads.
             key_shapes: (batch, heads, keys, d).
             value_shapes: (batch, heads, keys, dv).
-            is_causal: Whether query i sees keys 0 to i alone.
-            profile: Whether `layers` has times.
+            is_causal: whether query i sees keys 0 to i alone.
+            profile: whether `layers` has times.
             device: "npu", "npu:0", or the vendor's name of the device that serves.
 
         Raises:
-            OperatorInputError: The shapes do not go together (code ``operator-input``); another
+            OperatorInputError: the shapes do not go together (code ``operator-input``); another
                 device serves (code ``operator-device``).
         """
         super().__init__(
@@ -192,14 +192,14 @@ class SimpleSDPA(_Attention):
 
         Args:
             query: float16 or float32.
-            key: Of the query's dtype.
-            value: Of the query's dtype.
+            key: of the query's dtype.
+            value: of the query's dtype.
 
         Returns:
             (batch, heads, queries, dv), of the query's dtype, computed in float32.
 
         Raises:
-            OperatorInputError: A shape or dtype is another (code ``operator-input``).
+            OperatorInputError: a shape or dtype is another (code ``operator-input``).
         """
         return self._attend(query, key, value, None)
 

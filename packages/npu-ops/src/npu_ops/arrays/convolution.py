@@ -38,18 +38,18 @@ class Convolution(WeightedOperator):
         """Says the shapes.
 
         Args:
-            input_shape: Of X: (batch, channels, and one to three sizes).
-            weights_shape: Of W: (filters, channels / groups, and as many sizes).
-            bias: Whether there is one.
-            strides: Of the filter, for all axes or each.
-            padding: Zeros at both ends, for all axes or each.
-            dilation: Distance of the filter's elements, for all axes or each.
-            groups: Parts into which channels and filters are divided.
-            profile: Whether `layers` has times.
+            input_shape: of X: (batch, channels, and one to three sizes).
+            weights_shape: of W: (filters, channels / groups, and as many sizes).
+            bias: whether there is one.
+            strides: of the filter, for all axes or each.
+            padding: zeros at both ends, for all axes or each.
+            dilation: distance of the filter's elements, for all axes or each.
+            groups: parts into which channels and filters are divided.
+            profile: whether `layers` has times.
             device: "npu", "npu:0", or the vendor's name of the device that serves.
 
         Raises:
-            OperatorInputError: The shapes do not go together (code ``operator-input``); another
+            OperatorInputError: the shapes do not go together (code ``operator-input``); another
                 device serves (code ``operator-device``).
         """
         subject = "npu_ops.Convolution"
@@ -85,11 +85,11 @@ class Convolution(WeightedOperator):
         """Makes weights constants of the program; later changes of the arrays are not seen.
 
         Args:
-            W: Of weights_shape, float16 or float32.
+            W: of weights_shape, float16 or float32.
             bias: (filters,) or (1, filters, 1, ...), of W's dtype, where the operator has one.
 
         Raises:
-            OperatorInputError: A shape or dtype is another (code ``operator-input``).
+            OperatorInputError: a shape or dtype is another (code ``operator-input``).
         """
         self._set(None, self._given(W, bias))
 
@@ -97,15 +97,15 @@ class Convolution(WeightedOperator):
         """Convolves.
 
         Args:
-            X: Of input_shape, of the weights' dtype.
-            W: Of weights_shape, float16 or float32; without it the weights that were set are used.
-            bias: As in `set_weights`.
+            X: of input_shape, of the weights' dtype.
+            W: of weights_shape, float16 or float32; without it the weights that were set are used.
+            bias: as in `set_weights`.
 
         Returns:
             (batch, filters, ...), of X's dtype, computed in float32.
 
         Raises:
-            OperatorInputError: A shape or dtype is another (code ``operator-input``), or there are
+            OperatorInputError: a shape or dtype is another (code ``operator-input``), or there are
                 no weights (code ``operator-weights``).
         """
         return self._run(X, self._given(W, bias))

@@ -67,18 +67,18 @@ class MLP(WeightedOperator):
         """Says the sizes.
 
         Args:
-            input_shape: Of X and of the result, (batch, hidden).
-            intermediate_size: Columns between the two products.
+            input_shape: of X and of the result, (batch, hidden).
+            intermediate_size: columns between the two products.
             activation: clamp, elu, gelu, grn, hsigmoid, hswish, mish, relu, sigmoid, softplus,
                 swiglu, swish or tanh.
-            bias: Whether each product has one.
-            profile: Whether `layers` has times.
+            bias: whether each product has one.
+            profile: whether `layers` has times.
             device: "npu", "npu:0", or the vendor's name of the device that serves.
-            numbers: The activation's own: `min` and `max` of clamp, `alpha` of elu (by default 1),
+            numbers: the activation's own: `min` and `max` of clamp, `alpha` of elu (by default 1),
                 `grn_bias` of grn.
 
         Raises:
-            OperatorInputError: A size, the activation or its numbers cannot be (code
+            OperatorInputError: a size, the activation or its numbers cannot be (code
                 ``operator-input``); another device serves (code ``operator-device``).
         """
         subject = "npu_ops.MLP"
@@ -106,7 +106,7 @@ class MLP(WeightedOperator):
                 elements as the matrix has rows, where there is one.
 
         Raises:
-            OperatorInputError: A shape or dtype is another (code ``operator-input``).
+            OperatorInputError: a shape or dtype is another (code ``operator-input``).
         """
         self._set(None, weights)
 
@@ -115,13 +115,13 @@ class MLP(WeightedOperator):
 
         Args:
             X: (batch, hidden), of the weights' dtype.
-            weights: As in `set_weights`; without any those that were set are used.
+            weights: as in `set_weights`; without any those that were set are used.
 
         Returns:
             (batch, hidden), of X's dtype, computed in float32.
 
         Raises:
-            OperatorInputError: A shape or dtype is another (code ``operator-input``), or there are
+            OperatorInputError: a shape or dtype is another (code ``operator-input``), or there are
                 no weights (code ``operator-weights``).
         """
         return self._run(X, weights)

@@ -31,10 +31,10 @@ class Layer:
     """A layer of a program and its time in the latest run.
 
     Attributes:
-        name: In the program.
-        type: The kind of operation, as the device names it.
-        implementation: The device's kernel.
-        duration_us: Microseconds.
+        name: in the program.
+        type: the kind of operation, as the device names it.
+        implementation: the device's kernel.
+        duration_us: microseconds.
     """
 
     name: str

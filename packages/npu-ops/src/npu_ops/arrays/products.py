@@ -79,15 +79,15 @@ class _QuantizedProduct(_Product):
         """Says the sizes.
 
         Args:
-            inC: Columns of X and W.
-            outC: Rows of W, columns of the result.
-            batch: Rows of X and of the result.
-            profile: Whether `layers` has times.
+            inC: columns of X and W.
+            outC: rows of W, columns of the result.
+            batch: rows of X and of the result.
+            profile: whether `layers` has times.
             device: "npu", "npu:0", or the vendor's name of the device that serves.
-            dtype: Of W: int8, or uint8 for two 4-bit numbers in a byte.
+            dtype: of W: int8, or uint8 for two 4-bit numbers in a byte.
 
         Raises:
-            OperatorInputError: A size or dtype cannot be (code ``operator-input``); another device
+            OperatorInputError: a size or dtype cannot be (code ``operator-input``); another device
                 serves (code ``operator-device``).
         """
         integers = _integers(f"npu_ops.{type(self).__name__}", dtype)
@@ -103,14 +103,14 @@ class MatMul(_Product):
         """Says the sizes.
 
         Args:
-            inC: Columns of X and W.
-            outC: Rows of W, columns of the result.
-            batch: Rows of X and of the result.
-            profile: Whether `layers` has times.
+            inC: columns of X and W.
+            outC: rows of W, columns of the result.
+            batch: rows of X and of the result.
+            profile: whether `layers` has times.
             device: "npu", "npu:0", or the vendor's name of the device that serves.
 
         Raises:
-            OperatorInputError: A size is not positive (code ``operator-input``); another device
+            OperatorInputError: a size is not positive (code ``operator-input``); another device
                 serves (code ``operator-device``).
         """
         super().__init__((inC, outC, batch), profile=profile, device=device)
@@ -126,7 +126,7 @@ class MatMul(_Product):
             (batch, outC), of X's dtype, computed in float32.
 
         Raises:
-            OperatorInputError: A shape or dtype is another (code ``operator-input``).
+            OperatorInputError: a shape or dtype is another (code ``operator-input``).
         """
         return self._run(X, (W,))
 
@@ -147,7 +147,7 @@ class QMatMul(_QuantizedProduct):
             (batch, outC), of X's dtype, computed in float32.
 
         Raises:
-            OperatorInputError: A shape or dtype is another (code ``operator-input``).
+            OperatorInputError: a shape or dtype is another (code ``operator-input``).
         """
         return self._run(X, (W, scale))
 
@@ -177,7 +177,7 @@ class Linear(_Product):
             bias: (outC,), of W's dtype, where the operator has one.
 
         Raises:
-            OperatorInputError: A shape or dtype is another (code ``operator-input``).
+            OperatorInputError: a shape or dtype is another (code ``operator-input``).
         """
         self._set(None, self._given(W, bias))
 
@@ -194,7 +194,7 @@ class Linear(_Product):
         Args:
             X: (batch, inC), of the weights' dtype.
             W: (outC, inC), float16 or float32; without it those that were set are used.
-            op_id: Name under which W is kept as a constant: a later call with the same name needs
+            op_id: name under which W is kept as a constant: a later call with the same name needs
                 no W, or passes the same array again. Another array replaces it.
             bias: (outC,), with W, where the operator has one.
 
@@ -202,7 +202,7 @@ class Linear(_Product):
             (batch, outC), of X's dtype, computed in float32.
 
         Raises:
-            OperatorInputError: A shape or dtype is another (code ``operator-input``), or there are
+            OperatorInputError: a shape or dtype is another (code ``operator-input``), or there are
                 no weights (code ``operator-weights``).
         """
         return self._run(X, self._given(W, bias), op_id)
@@ -218,11 +218,11 @@ class QLinear(_QuantizedProduct):
         """Makes weights constants of the program; later changes of the arrays are not seen.
 
         Args:
-            W: As in `QMatMul.run`.
+            W: as in `QMatMul.run`.
             scale: (outC, 1), float16 or float32.
 
         Raises:
-            OperatorInputError: A shape or dtype is another (code ``operator-input``).
+            OperatorInputError: a shape or dtype is another (code ``operator-input``).
         """
         self._set(None, (W, scale))
 
@@ -237,15 +237,15 @@ class QLinear(_QuantizedProduct):
 
         Args:
             X: (batch, inC), of the scale's dtype.
-            W: As in `QMatMul.run`; without it those that were set are used.
+            W: as in `QMatMul.run`; without it those that were set are used.
             scale: (outC, 1), float16 or float32.
-            op_id: Name under which W and scale are kept, as in `Linear.run`.
+            op_id: name under which W and scale are kept, as in `Linear.run`.
 
         Returns:
             (batch, outC), of X's dtype, computed in float32.
 
         Raises:
-            OperatorInputError: A shape or dtype is another (code ``operator-input``), or there are
+            OperatorInputError: a shape or dtype is another (code ``operator-input``), or there are
                 no weights (code ``operator-weights``).
         """
         return self._run(X, (W, scale), op_id)

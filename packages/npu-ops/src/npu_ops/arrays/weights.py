@@ -30,8 +30,8 @@ class Slot:
     """One weight of an operator.
 
     Attributes:
-        name: As the user calls it.
-        shape: Of the array that is passed.
+        name: as the user calls it.
+        shape: of the array that is passed.
         integers: None for an array of X's dtype; else int8, or uint8 for packed 4-bit numbers,
             of which there are twice as many along the last axis.
     """

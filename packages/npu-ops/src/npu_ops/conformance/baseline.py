@@ -43,8 +43,8 @@ def pack(evaluation: Evaluation, given: list[torch.Tensor]) -> Packed:
     """An evaluation as plain data and tensors by name.
 
     Args:
-        evaluation: What is to be kept.
-        given: The tensors among its arguments before the call; one that stayed is not kept again.
+        evaluation: what is to be kept.
+        given: the tensors among its arguments before the call; one that stayed is not kept again.
     """
     tensors: dict[str, torch.Tensor] = {}
 
@@ -97,9 +97,9 @@ class BaselineWriter:
     """Collects evaluations and writes the directory at the end.
 
     Attributes:
-        place: The directory.
-        budget_bytes: What all tensors together may have; a case past it is left out by its id.
-        facts: What is said of the machine.
+        place: the directory.
+        budget_bytes: what all tensors together may have; a case past it is left out by its id.
+        facts: what is said of the machine.
     """
 
     place: Path
@@ -114,10 +114,10 @@ class BaselineWriter:
         """Takes one evaluation, or notes that there was no room for it.
 
         Args:
-            case: Whose it is.
-            check: For which check.
-            inputs: The checksum of the case's inputs.
-            packed: What `pack` made.
+            case: whose it is.
+            check: for which check.
+            inputs: the checksum of the case's inputs.
+            packed: what `pack` made.
         """
         record, tensors = packed
         size = sum(tensor.nbytes for tensor in tensors.values())
@@ -156,8 +156,8 @@ class Baseline:
     """A directory that `BaselineWriter` wrote.
 
     Attributes:
-        facts: What is said of the machine.
-        has_checksums: Whether it would show if its files were damaged; not in one of an earlier
+        facts: what is said of the machine.
+        has_checksums: whether it would show if its files were damaged; not in one of an earlier
             version.
     """
 

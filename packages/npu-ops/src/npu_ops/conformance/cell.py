@@ -34,20 +34,20 @@ class Cell:
     """One row of the table.
 
     Attributes:
-        subject: Name in torch's database or of the interface, for example ``"addmm_decomposed"``.
-        dtype: For example ``"float32"``.
-        check: What was compared, for example ``"forward"``.
-        outcome: How it ended.
-        samples: How many samples were compared.
-        failures: How many of them differed.
-        detail: The first difference.
-        programs: How many calls programs served.
-        tolerance: What the op may differ by where programs are forced and served, as a share of
+        subject: name in torch's database or of the interface, for example ``"addmm_decomposed"``.
+        dtype: for example ``"float32"``.
+        check: what was compared, for example ``"forward"``.
+        outcome: how it ended.
+        samples: how many samples were compared.
+        failures: how many of them differed.
+        detail: the first difference.
+        programs: how many calls programs served.
+        tolerance: what the op may differ by where programs are forced and served, as a share of
             the largest value of a result; nothing elsewhere.
         suite: `torch`, `interface` or `models`.
-        case: Id of the case, in the suites that have cases.
-        layout: Of the case's tensors.
-        duration_s: Seconds on both sides together, of a case.
+        case: id of the case, in the suites that have cases.
+        layout: of the case's tensors.
+        duration_s: seconds on both sides together, of a case.
     """
 
     subject: str

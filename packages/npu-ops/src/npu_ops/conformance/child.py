@@ -22,8 +22,8 @@ class Child:
     """A worker process, started at the first task and again after it ended.
 
     Attributes:
-        is_late: Whether the last child that ended was ended for taking too long.
-        status: The exit status of the last child that ended; negative for a signal.
+        is_late: whether the last child that ended was ended for taking too long.
+        status: the exit status of the last child that ended; negative for a signal.
     """
 
     def __init__(
@@ -32,10 +32,10 @@ class Child:
         """Prepares a child that runs ``python -m module``.
 
         Args:
-            module: What reads tasks from standard input, one line of JSON each.
-            timeout_s: Seconds that one answer may take.
-            environment: Variables that the child has beside this process's own.
-            greets: Whether it writes a line when it is ready, which has no time limit.
+            module: what reads tasks from standard input, one line of JSON each.
+            timeout_s: seconds that one answer may take.
+            environment: variables that the child has beside this process's own.
+            greets: whether it writes a line when it is ready, which has no time limit.
         """
         self._command = [sys.executable, "-m", module]
         self._timeout_s = timeout_s

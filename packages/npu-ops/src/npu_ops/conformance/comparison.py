@@ -112,9 +112,9 @@ def difference(got: Any, expected: Any, subject: str = "") -> str | None:
     Where programs are forced (`NPU_OPS_VARIANT=program`), up to the op's in tolerances.py.
 
     Args:
-        got: On the device.
-        expected: On the CPU.
-        subject: The op's name in torch's database.
+        got: on the device.
+        expected: on the CPU.
+        subject: the op's name in torch's database.
     """
     if got is expected:
         return None

@@ -39,10 +39,10 @@ def operator_cells(
     """The cells of one op and dtype.
 
     Args:
-        op: An entry of torch.testing's ``op_db``.
-        dtype: One that the op supports on the CPU.
-        checks: Names from `CHECKS`; None for those that apply.
-        most_samples: Samples of each check; None for all.
+        op: an entry of torch.testing's ``op_db``.
+        dtype: one that the op supports on the CPU.
+        checks: names from `CHECKS`; None for those that apply.
+        most_samples: samples of each check; None for all.
     """
     return [
         cell_of(

@@ -49,10 +49,10 @@ class Facts:
     """What a page says of the run that it is made from.
 
     Attributes:
-        date: Of the run, as in ``2026-11-20``.
-        command: As it was typed.
-        versions: One line.
-        driver: That of the runtime, and its device.
+        date: of the run, as in ``2026-11-20``.
+        command: as it was typed.
+        versions: one line.
+        driver: that of the runtime, and its device.
     """
 
     date: str

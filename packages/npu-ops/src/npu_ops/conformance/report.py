@@ -28,12 +28,12 @@ class Run:
     """What is said of a run beside its cells.
 
     Attributes:
-        command: As it was typed, without the program's name.
-        device: Name of the device that was judged.
-        versions: One line.
-        duration_s: Seconds from the first task to the last.
-        options: What a single case needs to be run in the same way, such as `--device cpu`.
-        captures: Case and check -> folder of the calls that show the failure.
+        command: as it was typed, without the program's name.
+        device: name of the device that was judged.
+        versions: one line.
+        duration_s: seconds from the first task to the last.
+        options: what a single case needs to be run in the same way, such as `--device cpu`.
+        captures: case and check -> folder of the calls that show the failure.
     """
 
     command: str

@@ -26,15 +26,15 @@ class Selection:
     """Filters; an empty one lets everything through.
 
     Attributes:
-        suites: Of `SUITES`.
-        ops: Patterns of names.
-        dtypes: Names such as `float32`.
-        layouts: Of the cases.
-        models: Patterns of networks.
-        case: Id of the only case.
-        checks: Of the suite.
-        databases: Of torch's, `ops`, `modules`, `optimizers`.
-        samples: Of each cell of torch's databases; None for all.
+        suites: of `SUITES`.
+        ops: patterns of names.
+        dtypes: names such as `float32`.
+        layouts: of the cases.
+        models: patterns of networks.
+        case: id of the only case.
+        checks: of the suite.
+        databases: of torch's, `ops`, `modules`, `optimizers`.
+        samples: of each cell of torch's databases; None for all.
     """
 
     suites: tuple[str, ...] = ("interface", "models")
@@ -52,8 +52,8 @@ def tasks_of(selection: Selection, **options: Any) -> list[dict[str, Any]]:
     """The tasks of a selection, suite by suite.
 
     Args:
-        selection: What is asked for.
-        options: What every task of a case has beside it: `device`, `baseline`, `rules`.
+        selection: what is asked for.
+        options: what every task of a case has beside it: `device`, `baseline`, `rules`.
     """
     tasks = []
     for suite, cases in (("interface", interface_cases), ("models", model_cases)):

@@ -28,11 +28,11 @@ def run_tasks(
     """Runs every task once, on ``jobs`` children; ``on_cells`` gets the cells as they come.
 
     Args:
-        tasks: What `worker.run_task` takes, with the ``subject`` for the report.
-        jobs: Children at a time.
-        timeout_s: Seconds that one task may take.
-        environment: Variables that the children have beside this process's own.
-        on_cells: Called by one thread at a time.
+        tasks: what `worker.run_task` takes, with the ``subject`` for the report.
+        jobs: children at a time.
+        timeout_s: seconds that one task may take.
+        environment: variables that the children have beside this process's own.
+        on_cells: called by one thread at a time.
     """
 
     def collect(task: dict[str, Any], rows: list[Any] | None, ended: Cell | None) -> None:
@@ -55,11 +55,11 @@ def run_each(
     """Runs every task once; for tasks whose answers are something else than cells.
 
     Args:
-        tasks: As for `run_tasks`.
-        jobs: Children at a time.
-        timeout_s: Seconds that one task may take.
-        environment: Variables that the children have beside this process's own.
-        on_answer: Called by one thread at a time with the task and its answer, or with the cell
+        tasks: as for `run_tasks`.
+        jobs: children at a time.
+        timeout_s: seconds that one task may take.
+        environment: variables that the children have beside this process's own.
+        on_answer: called by one thread at a time with the task and its answer, or with the cell
             that says how the child ended instead.
 
     Raises:

@@ -20,10 +20,10 @@ class Rate:
     """How much of an op is right.
 
     Attributes:
-        suite: Where its cells come from.
-        subject: The op.
-        right: Cells that passed.
-        total: Cells that were compared.
+        suite: where its cells come from.
+        subject: the op.
+        right: cells that passed.
+        total: cells that were compared.
     """
 
     suite: str

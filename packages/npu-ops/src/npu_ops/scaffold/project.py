@@ -40,17 +40,17 @@ def write_project(
     """Writes the project of a new op.
 
     Args:
-        name: Of the op, of its namespace in `torch.ops`, and of the Python package.
-        directory: Where to write; it must be new or empty. By default a new one in the current
+        name: of the op, of its namespace in `torch.ops`, and of the Python package.
+        directory: where to write; it must be new or empty. By default a new one in the current
             directory, called as the op.
 
     Returns:
         The directory, and the files in it.
 
     Raises:
-        OperatorInputError: The name cannot be one, or is another's (code ``op-name``); the
+        OperatorInputError: the name cannot be one, or is another's (code ``op-name``); the
             directory holds something (code ``directory-taken``).
-        OpsError: The files cannot be written (code ``directory-unwritable``).
+        OpsError: the files cannot be written (code ``directory-unwritable``).
     """
     _check_name(name)
     place = Path(directory) if directory is not None else Path(name)

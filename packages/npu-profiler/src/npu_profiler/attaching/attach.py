@@ -26,10 +26,10 @@ def attach(
     """Has the job `pid` record itself.
 
     Args:
-        pid: A job that was started with NPU_ATTACH=1.
-        output: The trace; the job writes it.
-        seconds: How long; None until `detach`, and the call returns at once.
-        options: How to record.
+        pid: a job that was started with NPU_ATTACH=1.
+        output: the trace; the job writes it.
+        seconds: how long; None until `detach`, and the call returns at once.
+        options: how to record.
 
     Returns:
         The summary, line by line; None if it was not waited for.
@@ -52,7 +52,7 @@ def detach(pid: int) -> list[str]:
     """Ends what `attach` began without a length; returns the summary.
 
     Raises:
-        TraceError: As `attach`.
+        TraceError: as `attach`.
     """
     mailbox = _mailbox(pid)
     mailbox.ask({"stop": True})
@@ -64,8 +64,8 @@ def _mailbox(pid: int) -> Mailbox:
     if not mailbox.is_announced():
         raise TraceError(
             f"attach: needs a job that waits for it; process {pid} does not. Start the job with "
-            "NPU_ATTACH=1 in its environment, as the same user and with the same TMPDIR",
-            "attach-absent",
+            "NPU_ATTACH=1 in its environment, as the same user and with the same TMPDIR.",
+            code="attach-absent",
         )
     return mailbox
 
@@ -85,7 +85,9 @@ def _wait(pid: int, mailbox: Mailbox, key: str, *, within_s: float) -> dict[str,
 
 
 def _refused(pid: int, why: str) -> TraceError:
-    return TraceError(f"attach: process {pid} was to record itself, and: {why}", "attach-refused")
+    return TraceError(
+        f"attach: process {pid} was to record itself, and: {why}", code="attach-refused"
+    )
 
 
 def _is_alive(pid: int) -> bool:

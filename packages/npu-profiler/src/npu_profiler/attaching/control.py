@@ -29,8 +29,8 @@ def control_directory() -> Path:
         raise TraceError(
             f"attach: {path} must be your own directory, which nobody else may write to; its owner "
             f"is user {status.st_uid}, its mode {status.st_mode & 0o777:o}. Remove it, or set "
-            "TMPDIR for the job and for this command",
-            "attach-directory",
+            "TMPDIR for the job and for this command.",
+            code="attach-directory",
         )
     return path
 
@@ -39,8 +39,8 @@ class Mailbox:
     """The files of one job.
 
     Args:
-        directory: From `control_directory`.
-        pid: The job's.
+        directory: from `control_directory`.
+        pid: the job's.
     """
 
     def __init__(self, directory: Path, pid: int) -> None:

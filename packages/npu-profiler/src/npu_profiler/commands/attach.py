@@ -22,13 +22,13 @@ def main(words: Sequence[str]) -> int:
     """Runs the command.
 
     Args:
-        words: The arguments.
+        words: the arguments.
 
     Returns:
         0.
 
     Raises:
-        TraceError: There is no such job, or it refuses.
+        TraceError: there is no such job, or it refuses.
     """
     arguments = _parser().parse_args(words)
     if arguments.stop:

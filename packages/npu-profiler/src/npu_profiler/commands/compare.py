@@ -34,13 +34,13 @@ def main(words: Sequence[str]) -> int:
     """Runs the command.
 
     Args:
-        words: The arguments.
+        words: the arguments.
 
     Returns:
         0; 1 if something became slower by more than `--fail-above`.
 
     Raises:
-        TraceError: A file cannot be read, or it is not clear what to compare.
+        TraceError: a file cannot be read, or it is not clear what to compare.
     """
     arguments = _parser().parse_args(words)
     check_top(arguments.top)
@@ -75,8 +75,8 @@ def _files(arguments: argparse.Namespace) -> tuple[list[str], list[str]]:
     raise TraceError(
         "compare: needs two traces, or --base and --new with some each; got "
         f"{len(arguments.files)} and {len(arguments.base)} + {len(arguments.new)}. Write compare A "
-        "B, or compare --base A1 A2 --new B1 B2",
-        "compare-files",
+        "B, or compare --base A1 A2 --new B1 B2.",
+        code="compare-files",
     )
 
 
@@ -86,8 +86,8 @@ def _read(file: str, cut: list[str]) -> Samples:
     if not any(map(len, trace.tracks)):
         raise TraceError(
             f"compare: needs traces of something; got {file}, in which nothing ran. See whether "
-            "its program failed",
-            "trace-empty",
+            "its program failed.",
+            code="trace-empty",
         )
     if not trace.is_complete:
         cut.append(file)

@@ -22,7 +22,7 @@ def main(words: Sequence[str]) -> int:
     """Runs the command.
 
     Args:
-        words: The arguments.
+        words: the arguments.
 
     Returns:
         0.
@@ -85,6 +85,6 @@ def _read_lengths(text: str) -> str:
     if all(part.isdecimal() and int(part) > 0 for part in parts):
         return ",".join(parts)
     raise TraceError(
-        f"--sizes: must be whole numbers of tokens above 0; got {text!r}. Pass 32,1024, say",
-        "sweep-option",
+        f"--sizes: must be whole numbers of tokens above 0; got {text!r}. Pass 32,1024, say.",
+        code="sweep-option",
     )

@@ -22,12 +22,12 @@ def main(words: Sequence[str]) -> int:
     """Runs the command.
 
     Args:
-        words: The arguments.
+        words: the arguments.
 
     Returns:
         0; 1 when nothing ran.
 
     Raises:
-        TraceError: An option cannot be met, or there is no device.
+        TraceError: an option cannot be met, or there is no device.
     """
     return run_sweep(_COMMAND, words)

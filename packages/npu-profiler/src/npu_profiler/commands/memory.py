@@ -49,13 +49,13 @@ def main(words: Sequence[str]) -> int:
     """Runs the command.
 
     Args:
-        words: The arguments.
+        words: the arguments.
 
     Returns:
         0.
 
     Raises:
-        TraceError: The file cannot be read or has no curve of memory, or the picture cannot be
+        TraceError: the file cannot be read or has no curve of memory, or the picture cannot be
             written.
     """
     arguments = _parser().parse_args(words)
@@ -67,8 +67,8 @@ def main(words: Sequence[str]) -> int:
         raise TraceError(
             f"memory: needs curves of memory; got {trace.path}, which has none: no tensor was "
             "allocated on a device. Record the process's own memory with npu-profiler trace "
-            "--memory",
-            "trace-no-memory",
+            "--memory.",
+            code="trace-no-memory",
         )
     if arguments.json:
         print(to_json([_record(curve) for curve in curves]))

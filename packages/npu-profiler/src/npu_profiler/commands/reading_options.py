@@ -37,5 +37,5 @@ def check_top(top: int) -> None:
     """
     if top < 0:
         raise TraceError(
-            f"--top: must be 0 or more; got {top}. Pass a number of rows", "summary-option"
+            f"--top: must be 0 or more; got {top}. Pass a number of rows.", code="summary-option"
         )

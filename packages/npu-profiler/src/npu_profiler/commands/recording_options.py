@@ -17,8 +17,8 @@ def recording_options(arguments: argparse.Namespace, program: str) -> TraceOptio
     """Returns what `add_recording_options` was given.
 
     Args:
-        arguments: As they were parsed.
-        program: What the process is called in the trace.
+        arguments: as they were parsed.
+        program: what the process is called in the trace.
     """
     return TraceOptions(
         stacks=arguments.stacks,

@@ -26,13 +26,13 @@ def main(words: Sequence[str]) -> int:
     """Runs the command.
 
     Args:
-        words: The arguments.
+        words: the arguments.
 
     Returns:
         0.
 
     Raises:
-        TraceError: The file has no layers, an option cannot be met, or the picture not be written.
+        TraceError: the file has no layers, an option cannot be met, or the picture not be written.
     """
     arguments = _parser().parse_args(words)
     check_top(arguments.top)
@@ -93,8 +93,8 @@ def _choose(layers: list[LayerRuns], arguments: argparse.Namespace) -> list[Laye
     programs = sorted({" ".join((layer.program, layer.step)).strip() for layer in layers})
     raise TraceError(
         f"roofline: --program and --step must leave a layer; got none. There are: "
-        f"{', '.join(programs)}. Choose one of them",
-        "roofline-option",
+        f"{', '.join(programs)}. Choose one of them.",
+        code="roofline-option",
     )
 
 
@@ -123,8 +123,8 @@ def _read_peaks(options: Sequence[str]) -> dict[str, float]:
         name, sign, rate = option.partition("=")
         if not (name and sign):
             raise TraceError(
-                f"--peak: must be PRECISION=GFLOP/s; got {option!r}. Pass bf16=900, say",
-                "roofline-option",
+                f"--peak: must be PRECISION=GFLOP/s; got {option!r}. Pass bf16=900, say.",
+                code="roofline-option",
             )
         value = _read_rate("--peak", rate)
         if value is not None:
@@ -142,8 +142,8 @@ def _read_rate(option: str, text: str | None) -> float | None:
         value = 0.0
     if not 0 < value < 1e9:
         raise TraceError(
-            f"{option}: must be a number above 0, in billions a second; got {text!r}. Pass 25, say",
-            "roofline-option",
+            f"{option}: must be a number above 0, in billions a second; got {text!r}. Pass 25, say.",
+            code="roofline-option",
         )
     return value * 1e9
 

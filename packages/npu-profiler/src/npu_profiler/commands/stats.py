@@ -20,13 +20,13 @@ def main(words: Sequence[str]) -> int:
     """Runs the command.
 
     Args:
-        words: The arguments.
+        words: the arguments.
 
     Returns:
         0.
 
     Raises:
-        TraceError: The file cannot be read, or a table cannot be written.
+        TraceError: the file cannot be read, or a table cannot be written.
     """
     arguments = _parser().parse_args(words)
     trace = load_trace(arguments.file)

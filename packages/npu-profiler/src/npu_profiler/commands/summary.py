@@ -26,13 +26,13 @@ def main(words: Sequence[str]) -> int:
     """Runs the command.
 
     Args:
-        words: The arguments.
+        words: the arguments.
 
     Returns:
         0.
 
     Raises:
-        TraceError: The file cannot be read, or is no trace.
+        TraceError: the file cannot be read, or is no trace.
     """
     arguments = _parser().parse_args(words)
     check_top(arguments.top)

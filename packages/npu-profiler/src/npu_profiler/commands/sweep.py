@@ -28,11 +28,11 @@ class SweepCommand(NamedTuple):
     """What sets one sweep apart from another.
 
     Attributes:
-        name: Of the subcommand, and of the function in `sweeps.workloads`.
-        description: For its help.
-        sizes: Names of the sizes: "M", "K", "N".
-        default: Of --sizes.
-        is_square: Whether one number stands for all sizes.
+        name: of the subcommand, and of the function in `sweeps.workloads`.
+        description: for its help.
+        sizes: names of the sizes: "M", "K", "N".
+        default: of --sizes.
+        is_square: whether one number stands for all sizes.
     """
 
     name: str
@@ -49,13 +49,14 @@ def run_sweep(command: SweepCommand, words: Sequence[str]) -> int:
         0; 1 when nothing ran.
 
     Raises:
-        TraceError: An option cannot be met, or there is no device.
+        TraceError: an option cannot be met, or there is no device.
     """
     arguments = _parser(command).parse_args(words)
     sizes = [_read_sizes(text, command) for text in arguments.sizes.split(",")]
     if not 0 < arguments.seconds < math.inf:
         raise TraceError(
-            f"--seconds: must be above 0; got {arguments.seconds}. Pass 0.5, say", "sweep-option"
+            f"--seconds: must be above 0; got {arguments.seconds}. Pass 0.5, say.",
+            code="sweep-option",
         )
     picture = check_target(arguments.plot) if arguments.plot else None
     target = check_writable(arguments.json, "--json") if arguments.json else None
@@ -152,8 +153,8 @@ def _read_sizes(text: str, command: SweepCommand) -> tuple[int, ...]:
             return sizes
     raise TraceError(
         f"--sizes: must be {'x'.join(command.sizes)} in whole numbers above 0; got {text!r}. "
-        f"Pass {command.default}, say",
-        "sweep-option",
+        f"Pass {command.default}, say.",
+        code="sweep-option",
     )
 
 
@@ -164,8 +165,8 @@ def _dtype(name: str) -> "torch.dtype":
 
     if name.strip() not in PRECISIONS:
         raise TraceError(
-            f"--dtypes: must be among {', '.join(PRECISIONS)}; got {name!r}. Choose of these",
-            "sweep-option",
+            f"--dtypes: must be among {', '.join(PRECISIONS)}; got {name!r}. Choose of these.",
+            code="sweep-option",
         )
     dtype: torch.dtype = getattr(torch, name.strip())
     return dtype
@@ -182,14 +183,14 @@ def _modes(text: str | None, device: str) -> list[str]:
     modes = [mode.strip() for mode in text.split(",")]
     if not set(modes) <= set(MODES):
         raise TraceError(
-            f"--modes: must be among {', '.join(MODES)}; got {text!r}. Choose of these",
-            "sweep-option",
+            f"--modes: must be among {', '.join(MODES)}; got {text!r}. Choose of these.",
+            code="sweep-option",
         )
     if "compiled" in modes and not can_compile:
         raise TraceError(
             f"--modes: compiled needs torch.compile's backend npu; got device {device}"
-            f"{'' if device == 'cpu' else ' without it'}. Install npu-compiler, or pass eager",
-            "sweep-option",
+            f"{'' if device == 'cpu' else ' without it'}. Install npu-compiler, or pass eager.",
+            code="sweep-option",
         )
     return modes
 
@@ -207,8 +208,8 @@ def _device(name: str) -> "torch.device":
         reason = str(failure).splitlines()[0]
     raise TraceError(
         f"--device: must be npu, npu:N or cpu, and be there; got {name!r} ({reason}). "
-        "npu-runtime info lists what serves",
-        "sweep-option",
+        "npu-runtime info lists what serves.",
+        code="sweep-option",
     )
 
 

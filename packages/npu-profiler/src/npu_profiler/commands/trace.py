@@ -28,10 +28,10 @@ def main(words: Sequence[str]) -> int:
     """Runs the command; the traced program's own exit code wins, as it ends the process itself.
 
     Args:
-        words: The arguments.
+        words: the arguments.
 
     Raises:
-        TraceError: The request cannot be met; nothing was run.
+        TraceError: the request cannot be met; nothing was run.
     """
     arguments = _parser().parse_args(words)
     program = _find_program(arguments)
@@ -66,7 +66,8 @@ def _find_program(arguments: argparse.Namespace) -> Program:
     words = arguments.program
     if not words:
         raise TraceError(
-            "trace: needs a script; got none. Name a script, or -m and a module", "script-missing"
+            "trace: needs a script; got none. Name a script, or -m and a module.",
+            code="script-missing",
         )
     return ScriptProgram.find(words[0], words[1:])
 

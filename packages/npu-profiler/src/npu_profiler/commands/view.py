@@ -23,18 +23,19 @@ def main(words: Sequence[str]) -> int:
     """Runs the command.
 
     Args:
-        words: The arguments.
+        words: the arguments.
 
     Returns:
         0.
 
     Raises:
-        TraceError: The file cannot be read, the page not be written, or the port not be used.
+        TraceError: the file cannot be read, the page not be written, or the port not be used.
     """
     arguments = _parser().parse_args(words)
     if arguments.limit < 1:
         raise TraceError(
-            f"--limit: must be 1 or more; got {arguments.limit}. Pass 200000, say", "view-limit"
+            f"--limit: must be 1 or more; got {arguments.limit}. Pass 200000, say.",
+            code="view-limit",
         )
     target = check_picture(arguments.output, formats=(".html",)) if arguments.output else None
     trace = load_trace(arguments.file)

@@ -42,11 +42,11 @@ class Difference:
     """How one op, layer, program or figure differs.
 
     Attributes:
-        base_calls: In one step, or in one trace where traces have no steps in common.
-        base_ns: Time of a call; None where it does not appear.
-        noise_ns: The times of a call may differ by so much though nothing changed; None if unknown.
-        total_ns: How much more time all its calls take, in a step or trace.
-        base_total_ns: The time of all its calls, in a step or trace.
+        base_calls: in one step, or in one trace where traces have no steps in common.
+        base_ns: time of a call; None where it does not appear.
+        noise_ns: the times of a call may differ by so much though nothing changed; None if unknown.
+        total_ns: how much more time all its calls take, in a step or trace.
+        base_total_ns: the time of all its calls, in a step or trace.
     """
 
     name: str
@@ -118,10 +118,10 @@ def compare_calls(
     """Compares a table of calls; those whose total changed most come first.
 
     Args:
-        base: Traces of before.
-        new: Traces of after.
+        base: traces of before.
+        new: traces of after.
         table: "program", "layer" or "op".
-        step: Kind of steps; calls outside of them are left out. None for whole traces.
+        step: kind of steps; calls outside of them are left out. None for whole traces.
     """
     found = [
         {

@@ -39,9 +39,9 @@ class Samples:
     """What a trace gives to compare.
 
     Attributes:
-        totals: Of the trace as a whole, in nanoseconds: "wall time", "npu:0 busy", "host in ops".
-        steps: Those of each kind, by their start.
-        calls: By table ("program", "layer", "op") and name; the time of an op is its own.
+        totals: of the trace as a whole, in nanoseconds: "wall time", "npu:0 busy", "host in ops".
+        steps: those of each kind, by their start.
+        calls: by table ("program", "layer", "op") and name; the time of an op is its own.
     """
 
     totals: Mapping[str, int]

@@ -39,8 +39,8 @@ def block_means(values: Sequence[float], blocks: int) -> list[float]:
     more independent, and more equal.
 
     Args:
-        values: In the order of time.
-        blocks: How many; the values themselves if there are not two for each.
+        values: in the order of time.
+        blocks: how many; the values themselves if there are not two for each.
     """
     if len(values) < 2 * blocks:
         return list(values)
@@ -52,8 +52,8 @@ def noise_of_means(base: Sequence[float], new: Sequence[float]) -> float | None:
     """How far the means may lie apart though nothing changed; None if there are too few values.
 
     Args:
-        base: Independent values; one is enough if the others are several.
-        new: Others, of the same variance if nothing changed.
+        base: independent values; one is enough if the others are several.
+        new: others, of the same variance if nothing changed.
     """
     freedom = len(base) + len(new) - 2
     if freedom < 1 or not base or not new:
@@ -67,8 +67,8 @@ def noise_of_medians(base: Sequence[float], new: Sequence[float]) -> float | Non
     """The same for medians, of which a few values far off change nothing.
 
     Args:
-        base: Independent values, two or more.
-        new: Others, two or more.
+        base: independent values, two or more.
+        new: others, two or more.
     """
     if len(base) < 2 or len(new) < 2:
         return None
@@ -90,8 +90,8 @@ def t_bound(freedom: int, confidence: float = CONFIDENCE) -> float:
     """The value that Student's t stays within with this confidence.
 
     Args:
-        freedom: Degrees of freedom, 1 or more.
-        confidence: Between 0 and 1.
+        freedom: degrees of freedom, 1 or more.
+        confidence: between 0 and 1.
     """
     low, high = 0.0, 1e4
     while high - low > 1e-6 * max(high, 1.0):

@@ -22,14 +22,14 @@ class DeviceEvents:
     """Collects the events of the runtime. To be started after npu_runtime has been imported.
 
     Args:
-        watch: Is shown each event first, and says whether to keep it.
-        max_events: How many are kept until they are taken; later ones are only counted.
-        max_samples: How many values of one counter are given out at a time. When there are more, of
+        watch: is shown each event first, and says whether to keep it.
+        max_events: how many are kept until they are taken; later ones are only counted.
+        max_samples: how many values of one counter are given out at a time. When there are more, of
             every two the smaller goes, until they fit: all peaks stay.
 
     Attributes:
-        is_listening: Whether it hears.
-        dropped: How many came when the list was full, or were lost by the runtime.
+        is_listening: whether it hears.
+        dropped: how many came when the list was full, or were lost by the runtime.
     """
 
     def __init__(

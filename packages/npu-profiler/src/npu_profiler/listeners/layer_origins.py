@@ -36,8 +36,8 @@ class LayerOrigins:
         """Returns `module` and `line` of a layer, as far as they are known.
 
         Args:
-            program: The name of its program.
-            layer: Its name, as "addmm_35/aten.addmm.default": the call's name comes first.
+            program: the name of its program.
+            layer: its name, as "addmm_35/aten.addmm.default": the call's name comes first.
         """
         origin = self._programs.get(program, {}).get(layer.partition("/")[0])
         if origin is None:

@@ -1,8 +1,7 @@
 """Records the calls of torch modules on all threads, by torch's global hooks for modules.
 
-A call is named by the module's path in its root model. Where such slices stand in the picture is
-`assemble.py`'s to say; modules inside of a compiled program are told by the compiler instead, as
-`layer_origins.py` has it.
+A call is named by the module's path in its root model. Modules inside a compiled program make no
+calls; the compiler names them (npu_profiler.listeners.layer_origins).
 """
 
 import contextlib
@@ -22,7 +21,7 @@ __all__ = ["ModuleCall", "ModuleCalls"]
 MAX_CALLS = 1_000_000
 
 # Modules that stand for a compiled graph: no part of a model, and rows of the device show them.
-_MADE_OF_MODELS = ("npu_compiler.execution",)
+_MADE_OF_MODELS = ("npu_compiler.programs.execution",)
 
 # What torch.compile puts around a model is not part of the model's own paths.
 _COMPILED = "_orig_mod"
@@ -34,12 +33,12 @@ class ModuleCall(NamedTuple):
     """One call of a module.
 
     Attributes:
-        thread_id: The operating system's.
-        path: Of the module in its root model; the class of the root itself.
-        class_name: Of the module.
-        root_name: Class of the root model.
-        start_ns: Unix epoch.
-        end_ns: Unix epoch; when it raised, then.
+        thread_id: the operating system's.
+        path: of the module in its root model; the class of the root itself.
+        class_name: of the module.
+        root_name: class of the root model.
+        start_ns: unix epoch.
+        end_ns: unix epoch; when it raised, then.
     """
 
     thread_id: int
@@ -66,10 +65,10 @@ class ModuleCalls:
     """Records from `start` to `stop`; nothing is hooked before and after.
 
     Args:
-        max_calls: How many are kept until they are taken; later ones are only counted.
+        max_calls: how many are kept until they are taken; later ones are only counted.
 
     Attributes:
-        dropped: How many calls did not fit.
+        dropped: how many calls did not fit.
     """
 
     def __init__(self, *, max_calls: int = MAX_CALLS) -> None:

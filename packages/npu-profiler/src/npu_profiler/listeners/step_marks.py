@@ -21,7 +21,7 @@ def listen_to_torch(mark: Callable[[str], None]) -> Callable[[], None]:
     """Calls `mark` after each step of any optimizer and of `torch.profiler.profile`.
 
     Args:
-        mark: Is given the kind of the step.
+        mark: is given the kind of the step.
 
     Returns:
         What ends it.

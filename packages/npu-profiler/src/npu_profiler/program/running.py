@@ -43,8 +43,8 @@ class ScriptProgram:
         if not os.path.isfile(runnable):  # noqa: PTH113
             raise TraceError(
                 f"script: must be a file; got {name}, which is not there. "
-                "Check the path, or use -m for a module",
-                "script-missing",
+                "Check the path, or use -m for a module.",
+                code="script-missing",
             )
         return cls(path, tuple(arguments))
 
@@ -96,8 +96,8 @@ class ModuleProgram:
         if spec is None or spec.loader is None or not hasattr(spec.loader, "get_code"):
             raise TraceError(
                 f"-m: must be a module, or a package with a __main__; got {name}, and no such "
-                "module is found. Check the name and the environment",
-                "module-missing",
+                "module is found. Check the name and the environment.",
+                code="module-missing",
             )
         return cls(name, tuple(arguments), spec)
 

@@ -21,7 +21,7 @@ class Termination:
     `finally` of the program runs, as none would without us.
 
     Args:
-        finish: What to do first. It is called on the main thread between two bytecodes, so it must
+        finish: what to do first. It is called on the main thread between two bytecodes, so it must
             not wait for a lock that the program may hold.
     """
 

@@ -21,8 +21,8 @@ class Gap:
     """A time in which a device ran nothing, between two programs.
 
     Attributes:
-        before: The program that ended it.
-        host: What the thread that launched that program did meanwhile: name and nanoseconds, most
+        before: the program that ended it.
+        host: what the thread that launched that program did meanwhile: name and nanoseconds, most
             first.
     """
 
@@ -70,10 +70,10 @@ def device_gaps(
     """The longest gaps of all devices, and what the host did in them.
 
     Args:
-        trace: Where they are.
-        launched: Its launches.
-        busy: When each device was busy.
-        count: How many.
+        trace: where they are.
+        launched: its launches.
+        busy: when each device was busy.
+        count: how many.
     """
     gaps = [
         (end - start, device, start, end)

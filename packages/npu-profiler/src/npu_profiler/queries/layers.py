@@ -22,13 +22,13 @@ class LayerRow:
     """All recorded runs of one layer, or of all layers of one kind.
 
     Attributes:
-        name: Of the layer; empty for a kind.
-        program: Whose layer it is; empty for a kind.
+        name: of the layer; empty for a kind.
+        program: whose layer it is; empty for a kind.
         kind: OpenVINO's type of it: "FullyConnected".
-        implementation: Which kernel of the device computes it.
-        layers: How many different layers these are.
-        flops: Of those of its runs whose operations are known; None if there are none.
-        moved_bytes: Read and written in those of its runs whose shapes are known; None without.
+        implementation: which kernel of the device computes it.
+        layers: how many different layers these are.
+        flops: of those of its runs whose operations are known; None if there are none.
+        moved_bytes: read and written in those of its runs whose shapes are known; None without.
     """
 
     name: str

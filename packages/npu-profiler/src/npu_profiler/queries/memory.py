@@ -39,8 +39,8 @@ class Place:
     """What a program did at a moment.
 
     Attributes:
-        op: The outermost op.
-        within: The annotation, module or phase around it; empty if there is none.
+        op: the outermost op.
+        within: the annotation, module or phase around it; empty if there is none.
     """
 
     op: str
@@ -52,7 +52,7 @@ class Holder:
     """Memory that calls of one op in one place hold.
 
     Attributes:
-        rises: In how many rises of the curve it was allocated.
+        rises: in how many rises of the curve it was allocated.
     """
 
     place: Place
@@ -65,8 +65,8 @@ class Peak:
     """The highest value of a curve of memory, and who holds it.
 
     Attributes:
-        place: What ran at that moment.
-        holders: Most memory first; they add up to `size_bytes`.
+        place: what ran at that moment.
+        holders: most memory first; they add up to `size_bytes`.
     """
 
     time_ns: int
@@ -80,7 +80,7 @@ class Rise:
     """A rise of a sampled curve from one sample to the next.
 
     Attributes:
-        host: What the busiest thread did meanwhile: name and nanoseconds.
+        host: what the busiest thread did meanwhile: name and nanoseconds.
     """
 
     start_ns: int
@@ -93,7 +93,7 @@ class Whereabouts:
     """Says what a program did at a moment.
 
     Args:
-        trace: Of the program.
+        trace: of the program.
     """
 
     def __init__(self, trace: Trace) -> None:
@@ -160,9 +160,9 @@ def rises(trace: Trace, curve: Counter, *, count: int) -> list[Rise]:
     """The largest rises of a curve, from one sample to the next.
 
     Args:
-        trace: Whose curve it is.
-        curve: Of the process's memory, for example.
-        count: How many.
+        trace: whose curve it is.
+        curve: of the process's memory, for example.
+        count: how many.
     """
     steps = [(curve.values[at] - curve.values[at - 1], at) for at in range(1, len(curve.values))]
     largest = sorted((step for step in steps if step[0] > 0), key=lambda step: -step[0])[:count]

@@ -19,10 +19,10 @@ class OpRow:
     """All calls of one op.
 
     Attributes:
-        self_ns: Host time without the ops that it called.
-        total_ns: Host time with them; a recursive call is counted once.
-        device_ns: Time of the programs that were launched within it.
-        fallbacks: How many of its calls a CPU kernel computed.
+        self_ns: host time without the ops that it called.
+        total_ns: host time with them; a recursive call is counted once.
+        device_ns: time of the programs that were launched within it.
+        fallbacks: how many of its calls a CPU kernel computed.
     """
 
     name: str

@@ -24,14 +24,14 @@ class OriginRow:
     """All that came from one module or one line.
 
     Attributes:
-        name: Path of the module, or "file.py:12" of a layer, or "file.py(12): function" of a call.
-        kind: The module's class, where it is known.
-        calls: On the host.
-        self_ns: Host time without calls of the same sort within.
-        total_ns: Host time with them.
-        device_ns: Time of programs that were launched within the calls.
-        layers: Recorded runs of layers that come from it.
-        layer_ns: Their time.
+        name: path of the module, or "file.py:12" of a layer, or "file.py(12): function" of a call.
+        kind: the module's class, where it is known.
+        calls: on the host.
+        self_ns: host time without calls of the same sort within.
+        total_ns: host time with them.
+        device_ns: time of programs that were launched within the calls.
+        layers: recorded runs of layers that come from it.
+        layer_ns: their time.
     """
 
     name: str

@@ -26,11 +26,11 @@ class DeviceTime:
     """How busy a device was.
 
     Attributes:
-        runs: Of programs.
-        program_ns: Time of all runs together; more than `busy_ns` where runs overlap.
-        busy_ns: Time in which at least one program ran.
-        active_ns: From the begin of its first program to the end of its last.
-        gaps: How many times it ran nothing in between.
+        runs: of programs.
+        program_ns: time of all runs together; more than `busy_ns` where runs overlap.
+        busy_ns: time in which at least one program ran.
+        active_ns: from the begin of its first program to the end of its last.
+        gaps: how many times it ran nothing in between.
     """
 
     device: int
@@ -64,15 +64,15 @@ class Overview:
     """What one wants to know of a trace first.
 
     Attributes:
-        wall_ns: From the begin of its first slice to the end of its last.
-        devices: Those that ran programs.
-        gaps: The longest of all devices.
-        threads: Those that ran ops, the longest first.
-        compile_ns: Time of compile phases, of all threads together, without overlaps on a thread.
-        fallbacks: By op: how often, and host time; the longest first.
-        copies: By direction.
-        flops: Of the recorded runs of layers, as far as they are known; None if none is.
-        moved_bytes: Read and written by the recorded runs of layers; None if none is known.
+        wall_ns: from the begin of its first slice to the end of its last.
+        devices: those that ran programs.
+        gaps: the longest of all devices.
+        threads: those that ran ops, the longest first.
+        compile_ns: time of compile phases, of all threads together, without overlaps on a thread.
+        fallbacks: by op: how often, and host time; the longest first.
+        copies: by direction.
+        flops: of the recorded runs of layers, as far as they are known; None if none is.
+        moved_bytes: read and written by the recorded runs of layers; None if none is known.
     """
 
     wall_ns: int
@@ -91,9 +91,9 @@ def overview(trace: Trace, launched: list[Launch], *, gap_count: int = 3) -> Ove
     """Computes the figures.
 
     Args:
-        trace: Of what.
-        launched: Its launches.
-        gap_count: How many of the device's gaps to look into.
+        trace: of what.
+        launched: its launches.
+        gap_count: how many of the device's gaps to look into.
     """
     busy = busy_intervals(trace)
     threads = [ThreadTime(track.name, op_ns(track)) for track in trace.host_tracks]

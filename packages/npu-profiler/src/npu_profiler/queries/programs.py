@@ -16,9 +16,9 @@ class ProgramRow:
     """All runs of one program on one device.
 
     Attributes:
-        layered: How many of its runs told their layers.
-        layered_ns: The time of those runs.
-        layer_ns: The time of their layers.
+        layered: how many of its runs told their layers.
+        layered_ns: the time of those runs.
+        layer_ns: the time of their layers.
     """
 
     name: str

@@ -22,7 +22,7 @@ class Step:
 
     Attributes:
         kind: "decode", "prefill", "step" or "optimizer step".
-        number: Among the steps of its kind, from 1.
+        number: among the steps of its kind, from 1.
     """
 
     kind: str

@@ -22,10 +22,10 @@ class TraceText:
     """The text of a file, to be iterated over once.
 
     Args:
-        path: The file. Whether it is packed is seen in its first bytes, not in its name.
+        path: the file. Whether it is packed is seen in its first bytes, not in its name.
 
     Attributes:
-        is_cut: Whether the packed stream ended in the middle, known at the end of the iteration.
+        is_cut: whether the packed stream ended in the middle, known at the end of the iteration.
     """
 
     def __init__(self, path: Path) -> None:
@@ -49,8 +49,8 @@ class TraceText:
             reason = getattr(error, "strerror", None) or error
             raise TraceError(
                 f"trace file: must be a file that can be read; got {str(self._path)!a} "
-                f"({reason}). Pass a file that npu-profiler trace wrote",
-                "trace-unreadable",
+                f"({reason}). Pass a file that npu-profiler trace wrote.",
+                code="trace-unreadable",
             ) from None
 
     def _unpacked(self, file: IO[bytes]) -> Iterator[bytes]:

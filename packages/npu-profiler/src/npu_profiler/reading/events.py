@@ -37,13 +37,13 @@ class TraceEvents:
     """The events of a file, to be iterated over once.
 
     Args:
-        path: The file, packed or not.
+        path: the file, packed or not.
 
     Attributes:
-        path: The file.
-        head: What stands before the events: `baseTimeNanoseconds`, for example.
-        tail: What stands after them: `otherData`, for example.
-        is_complete: Whether the file has its end.
+        path: the file.
+        head: what stands before the events: `baseTimeNanoseconds`, for example.
+        tail: what stands after them: `otherData`, for example.
+        is_complete: whether the file has its end.
     """
 
     def __init__(self, path: Path) -> None:
@@ -123,7 +123,7 @@ class TraceEvents:
         return TraceError(
             f"trace file: must be a Chrome trace in JSON; got {self.path}, and {received}. "
             "Pass a file that npu-profiler trace wrote",
-            "trace-invalid",
+            code="trace-invalid",
         )
 
 

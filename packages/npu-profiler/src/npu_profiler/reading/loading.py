@@ -24,7 +24,7 @@ def load_trace(path: str | os.PathLike[str]) -> Trace:
     """Reads a trace file, whole or cut off, packed or not.
 
     Args:
-        path: A file that `npu-profiler trace`, `npu_profiler.trace` or `npu_profiler.profile`
+        path: a file that `npu-profiler trace`, `npu_profiler.trace` or `npu_profiler.profile`
             wrote.
 
     Raises:

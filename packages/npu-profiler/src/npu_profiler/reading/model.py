@@ -47,18 +47,18 @@ class Track:
     Slices are numbered by their start, the enclosing one first.
 
     Args:
-        pid: The process's id, or the device's.
-        tid: The row's.
-        names: Words that the columns refer to, shared by the tracks of a trace.
+        pid: the process's id, or the device's.
+        tid: the row's.
+        names: words that the columns refer to, shared by the tracks of a trace.
 
     Attributes:
-        process: What the group of rows is called: "python train.py", "npu:0".
-        name: What the row is called: "main thread", "programs".
-        starts: Of each slice, in nanoseconds.
-        durations: Of each slice, in nanoseconds.
-        name_numbers: Of each slice, in `names.words`.
-        category_numbers: Of each slice, in `names.words`.
-        args_by_slice: Details of those slices that have some: keys, and values in their order.
+        process: what the group of rows is called: "python train.py", "npu:0".
+        name: what the row is called: "main thread", "programs".
+        starts: of each slice, in nanoseconds.
+        durations: of each slice, in nanoseconds.
+        name_numbers: of each slice, in `names.words`.
+        category_numbers: of each slice, in `names.words`.
+        args_by_slice: details of those slices that have some: keys, and values in their order.
     """
 
     def __init__(self, pid: int, tid: int, names: Names) -> None:
@@ -128,8 +128,8 @@ class SliceRef:
     """One slice of a track: something that took time.
 
     Attributes:
-        track: Its row.
-        index: Its number there.
+        track: its row.
+        index: its number there.
     """
 
     track: Track
@@ -201,11 +201,11 @@ class Counter:
     """Values of one series over time.
 
     Attributes:
-        process: Whose it is: "npu:0", "python train.py".
-        name: Of the counter: "memory".
-        series: Of the series in it: "allocated_bytes".
-        times: When each value was taken, rising.
-        values: The values.
+        process: whose it is: "npu:0", "python train.py".
+        name: of the counter: "memory".
+        series: of the series in it: "allocated_bytes".
+        times: when each value was taken, rising.
+        values: the values.
     """
 
     process: str
@@ -268,16 +268,16 @@ class Trace:
     """A trace.
 
     Attributes:
-        path: Its file.
-        is_complete: Whether the file has its end; a killed program's has not.
-        base_ns: The Unix time of the first event, from which times count; None when the file does
+        path: its file.
+        is_complete: whether the file has its end; a killed program's has not.
+        base_ns: the Unix time of the first event, from which times count; None when the file does
             not say.
-        facts: What the recorder says of the whole: versions, problems, clocks.
-        tracks: Rows, in the order in which they appeared.
-        instants: Marks, by their time.
-        counters: Curves.
-        flows: Arrows by name: "launch", "forward to backward".
-        event_count: Slices, marks, samples and arrows.
+        facts: what the recorder says of the whole: versions, problems, clocks.
+        tracks: rows, in the order in which they appeared.
+        instants: marks, by their time.
+        counters: curves.
+        flows: arrows by name: "launch", "forward to backward".
+        event_count: slices, marks, samples and arrows.
     """
 
     path: Path

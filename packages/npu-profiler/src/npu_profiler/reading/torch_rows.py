@@ -19,9 +19,9 @@ def adopt_torch_rows(tracks: list[Track], flows: dict[str, Flows], instants: lis
     """Renames device events and arrows, marks fallbacks, and puts layers on their programs' rows.
 
     Args:
-        tracks: Rows, not yet sorted; those of other traces stay as they are.
-        flows: Arrows by name.
-        instants: Marks.
+        tracks: rows, not yet sorted; those of other traces stay as they are.
+        flows: arrows by name.
+        instants: marks.
     """
     for track in tracks:
         instants += _fallbacks(track)

@@ -47,7 +47,7 @@ class Assembler:
     """Places events, piece by piece.
 
     Args:
-        tracks: Gives out rows.
+        tracks: gives out rows.
     """
 
     def __init__(self, tracks: Tracks) -> None:
@@ -120,11 +120,11 @@ class Assembler:
         """Places what torch's profiler recorded, put on the system's clock.
 
         Args:
-            windows: Are emptied while they are read: two forms of a million ops at once are too
+            windows: are emptied while they are read: two forms of a million ops at once are too
                 much memory.
-            alignment: How far torch's clock stands from the system's.
-            own_thread_id: A thread of ours, which is no part of the program.
-            until_ns: What began later is left out; None for all.
+            alignment: how far torch's clock stands from the system's.
+            own_thread_id: a thread of ours, which is no part of the program.
+            until_ns: what began later is left out; None for all.
         """
         slices = []
         flows = []

@@ -90,7 +90,8 @@ class TraceOptions:
             value = getattr(self, name)
             if not isinstance(value, int) or value < 0:
                 raise TraceError(
-                    f"trace: {name} must be 0 or more; got {value!r}. Pass a count.", code="trace-option"
+                    f"trace: {name} must be 0 or more; got {value!r}. Pass a count.",
+                    code="trace-option",
                 )
 
 

@@ -15,10 +15,10 @@ class StepGate:
     """Is closed during the warm-up, open for some steps, and then closed for good.
 
     Args:
-        warmup: Steps before it opens; with 0 it is open at once.
-        steps: Steps until it closes again; 0 for all.
-        on_open: Called when it opens.
-        on_close: Called when it closes for good.
+        warmup: steps before it opens; with 0 it is open at once.
+        steps: steps until it closes again; 0 for all.
+        on_open: called when it opens.
+        on_close: called when it closes for good.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class StepGate:
         """Says that a step has ended.
 
         Args:
-            kind: Of the mark: only marks of the first kind count, as one step of a program may
+            kind: of the mark: only marks of the first kind count, as one step of a program may
                 show several.
         """
         with self._lock:

@@ -30,8 +30,8 @@ class OpTime:
     """Time of all calls of one op.
 
     Attributes:
-        self_ns: Without the ops that it called.
-        total_ns: With them.
+        self_ns: without the ops that it called.
+        total_ns: with them.
     """
 
     name: str
@@ -45,16 +45,16 @@ class Summary:
     """What one reads first of a recording.
 
     Attributes:
-        events: Slices, marks, samples and arrows.
-        op_calls: How many ops ran.
-        programs: Runs of device programs.
-        program_ns: Their time together.
-        layered_programs: How many of them told their layers.
-        layered_ns: The time of those.
-        layer_ns: The time of their layers.
-        top_ops: By self time, the longest first.
-        fallbacks: How often each op fell back, the most frequent first.
-        facts: What else a reader should know: versions, problems, clocks.
+        events: slices, marks, samples and arrows.
+        op_calls: how many ops ran.
+        programs: runs of device programs.
+        program_ns: their time together.
+        layered_programs: how many of them told their layers.
+        layered_ns: the time of those.
+        layer_ns: the time of their layers.
+        top_ops: by self time, the longest first.
+        fallbacks: how often each op fell back, the most frequent first.
+        facts: what else a reader should know: versions, problems, clocks.
     """
 
     events: int
@@ -133,8 +133,8 @@ class Tally:
         """Counts ops.
 
         Args:
-            totals: Their times by name.
-            events: How many events they are in the trace.
+            totals: their times by name.
+            events: how many events they are in the trace.
         """
         self._events += events
         for name, calls, self_ns, total_ns in totals:

@@ -60,12 +60,12 @@ class profile(torch.profiler.profile):  # torch's own name, to stand in its plac
         profiler.export_chrome_trace("step.json")
 
     Args:
-        activities: As torch's; without `PrivateUse1` nothing of the device is added.
-        layers: Record layers of programs that are loaded from now on, or in a process with
+        activities: as torch's; without `PrivateUse1` nothing of the device is added.
+        layers: record layers of programs that are loaded from now on, or in a process with
             NPU_PROFILE_LAYERS=1.
-        layers_first: Of each program's first runs in a window.
-        layers_every: After those of each run of this distance; 0 for none.
-        schedule: As torch's, like all that follow.
+        layers_first: of each program's first runs in a window.
+        layers_every: after those of each run of this distance; 0 for none.
+        schedule: as torch's, like all that follow.
 
     Raises:
         TraceError: [trace-option] There are activities, and none that torch supports here.
@@ -91,7 +91,7 @@ class profile(torch.profiler.profile):  # torch's own name, to stand in its plac
                 "profile: activities must have one that torch supports here: "
                 f"{', '.join(sorted(one.name for one in known))}; got {len(chosen)} others. Leave "
                 "them out for all.",
-                "trace-option",
+                code="trace-option",
             )
         super().__init__(
             activities=chosen,
@@ -159,11 +159,11 @@ class profile(torch.profiler.profile):  # torch's own name, to stand in its plac
         """Writes the window as a Chrome trace.
 
         Args:
-            path: The file; compressed when it ends in .gz.
-            use_python_export: As torch's.
+            path: the file; compressed when it ends in .gz.
+            use_python_export: as torch's.
 
         Raises:
-            OSError: It cannot be written.
+            OSError: it cannot be written.
             TraceError: [trace-state] Nothing was recorded.
         """
         self._check_begun("written")
@@ -181,8 +181,8 @@ class profile(torch.profiler.profile):  # torch's own name, to stand in its plac
         if self.profiler is None:
             raise TraceError(
                 f"profile: a recording must be begun before it is {what}; got none. Use it with "
-                "`with`, or call start() first",
-                "trace-state",
+                "`with`, or call start() first.",
+                code="trace-state",
             )
 
     def _rows(self, base_ns: int) -> bytes:

@@ -26,9 +26,9 @@ class Records(NamedTuple):
     """A CSV table.
 
     Attributes:
-        meaning: What one row is.
-        header: Names of the columns, with the unit.
-        rows: Gives the rows of a trace.
+        meaning: what one row is.
+        header: names of the columns, with the unit.
+        rows: gives the rows of a trace.
     """
 
     meaning: str

@@ -22,9 +22,9 @@ class Array:
     """What a layer reads or writes.
 
     Attributes:
-        dtype: As OpenVINO prints it: "f32", "bf16", "u4", "boolean".
-        shape: Its sizes; None when one of them is not known.
-        bits: Of one element; None for a dtype without a size.
+        dtype: as OpenVINO prints it: "f32", "bf16", "u4", "boolean".
+        shape: its sizes; None when one of them is not known.
+        bits: of one element; None for a dtype without a size.
     """
 
     dtype: str
@@ -55,7 +55,7 @@ class Cost:
 
     Attributes:
         flops: Floating-point operations; None when the type is not known.
-        size_bytes: Read and written, each array once; None when a shape is not known.
+        size_bytes: read and written, each array once; None when a shape is not known.
     """
 
     flops: float | None
@@ -71,9 +71,9 @@ def count_cost(kind: str, inputs: Sequence[Array], outputs: Sequence[Array]) -> 
     """Counts operations and bytes.
 
     Args:
-        kind: The layer's type: "FullyConnected", "Softmax".
-        inputs: In the layer's order.
-        outputs: Also.
+        kind: the layer's type: "FullyConnected", "Softmax".
+        inputs: in the layer's order.
+        outputs: also.
     """
     # What is only written to a state has no outputs.
     arrays = (*inputs, *outputs)

@@ -25,14 +25,14 @@ class LayerRuns:
     """The runs of one layer that were recorded.
 
     Attributes:
-        program: Whose layer it is.
+        program: whose layer it is.
         step: "prefill" or "decode" when it ran within one; otherwise empty.
-        name: The layer's.
-        kind: Its type: "FullyConnected".
-        precision: What it computes in: "bf16"; empty when nothing tells.
-        times_ns: Of each run.
-        flops: Of each run; None where unknown.
-        sizes_bytes: Of each run; None where unknown.
+        name: the layer's.
+        kind: its type: "FullyConnected".
+        precision: what it computes in: "bf16"; empty when nothing tells.
+        times_ns: of each run.
+        flops: of each run; None where unknown.
+        sizes_bytes: of each run; None where unknown.
     """
 
     program: str
@@ -50,12 +50,12 @@ class Roof:
     """A layer under its roof; amounts are those of one run.
 
     Attributes:
-        layer: Its runs.
-        time_ns: The median.
-        flops: The mean; None when they are not known.
-        size_bytes: The mean; None when they are not known.
-        compute_ns: What the arithmetic takes at the peak of its precision; None when not known.
-        memory_ns: What the bytes take at the peak of the memory; None when not known.
+        layer: its runs.
+        time_ns: the median.
+        flops: the mean; None when they are not known.
+        size_bytes: the mean; None when they are not known.
+        compute_ns: what the arithmetic takes at the peak of its precision; None when not known.
+        memory_ns: what the bytes take at the peak of the memory; None when not known.
     """
 
     layer: LayerRuns
@@ -100,13 +100,13 @@ class RoofTotal:
     """Several layers together; amounts are those of one run.
 
     Attributes:
-        layers: How many.
-        time_ns: Of all of them.
-        flops: Of those whose operations are known.
-        size_bytes: Of those whose bytes are known.
-        roofed_ns: Time of those that have a roof.
-        roof_ns: The sum of their roofs.
-        memory_ns: Time of those whose roof is the memory's.
+        layers: how many.
+        time_ns: of all of them.
+        flops: of those whose operations are known.
+        size_bytes: of those whose bytes are known.
+        roofed_ns: time of those that have a roof.
+        roof_ns: the sum of their roofs.
+        memory_ns: time of those whose roof is the memory's.
     """
 
     layers: int
@@ -175,14 +175,14 @@ def sum_roofs(roofs: Sequence[Roof]) -> RoofTotal:
 def _check(trace: Trace, *, has_layers: bool, has_shapes: bool) -> None:
     if not has_layers:
         raise TraceError(
-            f"{trace.path}: needs layers; got a trace without. Record it with trace --layers",
-            "trace-no-layers",
+            f"{trace.path}: needs layers; got a trace without. Record it with trace --layers.",
+            code="trace-no-layers",
         )
     if not has_shapes:
         raise TraceError(
             f"{trace.path}: layers must say what they read and wrote; got none that does. Record "
-            "it again with this npu-runtime, on a device whose driver tells it",
-            "trace-no-shapes",
+            "it again with this npu-runtime, on a device whose driver tells it.",
+            code="trace-no-shapes",
         )
 
 

@@ -12,9 +12,9 @@ def product_model(*, rows: int, size: int, dtype: str) -> str:
     """The product of x (rows, size) and a transposed constant (size, size), all of its weights.
 
     Args:
-        rows: Of x.
-        size: Columns of x, and both sizes of the constant.
-        dtype: Of all of them, as IR spells it: "f32", "bf16", "f16".
+        rows: of x.
+        size: columns of x, and both sizes of the constant.
+        dtype: of all of them, as IR spells it: "f32", "bf16", "f16".
     """
     size_bytes = size * size * (4 if dtype == "f32" else 2)
     weight = (

@@ -37,8 +37,8 @@ def find_command() -> str:
     if found is None:
         raise TraceError(
             "llm: needs the command npu-llm; it is neither beside this Python nor on PATH. "
-            "Install it: pip install npu-llm",
-            "llm-missing",
+            "Install it: pip install npu-llm.",
+            code="llm-missing",
         )
     return found
 
@@ -62,8 +62,8 @@ def run_bench(command: str, words: Sequence[str]) -> dict[str, Any]:
         if ended.returncode != 0 or not target.is_file():
             raise TraceError(
                 f"llm: npu-llm bench {' '.join(words)} must end well; got exit code "
-                f"{ended.returncode}. See its message above",
-                "llm-failed",
+                f"{ended.returncode}. See its message above.",
+                code="llm-failed",
             )
         found: dict[str, Any] = json.loads(target.read_text("utf-8"))
     return found

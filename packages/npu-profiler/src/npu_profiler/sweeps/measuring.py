@@ -27,12 +27,12 @@ class Sweep:
     """What to measure.
 
     Attributes:
-        make: Makes a workload of sizes, a dtype and a device.
-        sizes: The first argument of `make`, one after the other.
-        dtypes: Also.
-        modes: Some of `MODES`.
-        device: Where it runs.
-        seconds: For how long each is repeated.
+        make: makes a workload of sizes, a dtype and a device.
+        sizes: the first argument of `make`, one after the other.
+        dtypes: also.
+        modes: some of `MODES`.
+        device: where it runs.
+        seconds: for how long each is repeated.
     """
 
     make: Callable[[Sequence[int], torch.dtype, torch.device], Workload]
@@ -48,14 +48,14 @@ class Measurement:
     """One row of a sweep.
 
     Attributes:
-        sizes: Of the workload.
+        sizes: of the workload.
         dtype: "float32".
         mode: "eager" or "compiled".
-        time_ns: The median of the calls; None when it did not run.
-        runs: How many calls counted.
-        flops: Of one call.
-        size_bytes: Of one call.
-        problem: Why it did not run; empty when it did.
+        time_ns: the median of the calls; None when it did not run.
+        runs: how many calls counted.
+        flops: of one call.
+        size_bytes: of one call.
+        problem: why it did not run; empty when it did.
     """
 
     sizes: tuple[int, ...]

@@ -16,10 +16,10 @@ class Workload:
     """A function with its inputs.
 
     Attributes:
-        function: To be called with them.
-        inputs: On the device.
-        flops: Of one call, a multiply-add counted as two.
-        size_bytes: Of what a call reads and writes at least: inputs, weights and result, once each.
+        function: to be called with them.
+        inputs: on the device.
+        flops: of one call, a multiply-add counted as two.
+        size_bytes: of what a call reads and writes at least: inputs, weights and result, once each.
     """
 
     function: Callable[..., torch.Tensor]
@@ -48,8 +48,8 @@ def matmul(sizes: Sequence[int], dtype: torch.dtype, device: torch.device) -> Wo
 
     Args:
         sizes: m, k and n.
-        dtype: Of both and of the result.
-        device: Where they are.
+        dtype: of both and of the result.
+        device: where they are.
     """
     m, k, n = sizes
     a = torch.randn(m, k).to(device=device, dtype=dtype)
@@ -62,9 +62,9 @@ def mlp(sizes: Sequence[int], dtype: torch.dtype, device: torch.device) -> Workl
     """The gated network of a decoder layer.
 
     Args:
-        sizes: Rows, hidden size and inner size.
-        dtype: Of weights, input and result.
-        device: Where they are.
+        sizes: rows, hidden size and inner size.
+        dtype: of weights, input and result.
+        device: where they are.
     """
     rows, hidden, inner = sizes
     network = _GatedNetwork(hidden, inner).to(device=device, dtype=dtype).eval()

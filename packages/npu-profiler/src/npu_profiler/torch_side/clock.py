@@ -16,9 +16,9 @@ class ClockMark:
     """One event of torch's, with the system clock read right before and right after it.
 
     Attributes:
-        before_ns: System clock before the event, Unix epoch.
-        after_ns: System clock after the event, Unix epoch.
-        torch_ns: What torch says when the event began, Unix epoch.
+        before_ns: system clock before the event, Unix epoch.
+        after_ns: system clock after the event, Unix epoch.
+        torch_ns: what torch says when the event began, Unix epoch.
     """
 
     before_ns: int
@@ -32,8 +32,8 @@ class ClockAlignment:
 
     Attributes:
         offset_ns: Torch's clock minus the system clock; 0 when the marks do not contradict that.
-        error_ns: The true offset is at most this far away; None when there were no marks.
-        marks: How many marks that rests on.
+        error_ns: the true offset is at most this far away; None when there were no marks.
+        marks: how many marks that rests on.
     """
 
     offset_ns: int
@@ -49,7 +49,7 @@ def align(marks: Sequence[ClockMark]) -> ClockAlignment:
     middles is taken with the largest deviation as its error.
 
     Args:
-        marks: Any number, in any order.
+        marks: any number, in any order.
     """
     if not marks:
         return ClockAlignment(0, None, 0)

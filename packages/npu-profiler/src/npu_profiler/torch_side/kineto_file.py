@@ -38,7 +38,7 @@ class TorchSlice:
 
     Attributes:
         category: Kineto's: "cpu_op", "user_annotation", "python_function".
-        thread_id: The OS id of the thread.
+        thread_id: the OS id of the thread.
     """
 
     category: str
@@ -64,8 +64,8 @@ class KinetoFile:
     """All that one window of torch's profiler recorded.
 
     Attributes:
-        thread_names: The OS's name of each thread, by its OS id.
-        unreadable: How many events the file holds that are no JSON.
+        thread_names: the OS's name of each thread, by its OS id.
+        unreadable: how many events the file holds that are no JSON.
     """
 
     slices: list[TorchSlice]
@@ -78,8 +78,8 @@ def read_kineto_file(path: Path) -> KinetoFile:
     """Reads an export of `torch.profiler.profile.export_chrome_trace`.
 
     Raises:
-        OSError: The file cannot be read.
-        ValueError: It has no list of events.
+        OSError: the file cannot be read.
+        ValueError: it has no list of events.
     """
     slices: list[TorchSlice] = []
     sources: dict[int, tuple[int, int]] = {}

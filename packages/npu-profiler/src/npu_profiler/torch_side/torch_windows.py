@@ -41,11 +41,11 @@ class OpWindow:
     """One uninterrupted recording of ops.
 
     Attributes:
-        start_ns: System clock when it began.
-        end_ns: System clock when it ended.
-        end_reason: Why, where it is not the recording's end.
-        recorded: What torch recorded, without our clock marks.
-        marks: The clock marks at both edges.
+        start_ns: system clock when it began.
+        end_ns: system clock when it ended.
+        end_reason: why, where it is not the recording's end.
+        recorded: what torch recorded, without our clock marks.
+        marks: the clock marks at both edges.
     """
 
     start_ns: int
@@ -82,10 +82,10 @@ class TorchWindows:
     """Starts and stops torch's profiler. To be used after torch has been imported.
 
     Args:
-        scratch: Beginning of the names of the files that hold an export until it is read.
+        scratch: beginning of the names of the files that hold an export until it is read.
 
     Attributes:
-        problems: Why ops are missing from the recording, one sentence each.
+        problems: why ops are missing from the recording, one sentence each.
     """
 
     def __init__(self, scratch: Path) -> None:
@@ -133,7 +133,7 @@ class TorchWindows:
         """Reads what was recorded, and removes torch's files.
 
         Raises:
-            OSError, ValueError: An export cannot be read.
+            OSError, ValueError: an export cannot be read.
         """
         windows = []
         for export in self._exports:

@@ -32,9 +32,9 @@ def format_piece(piece: Piece, base_ns: int, *, flow_ids: Iterator[int]) -> byte
     """What happened, each event after a comma and a line break.
 
     Args:
-        piece: Slices, marks, samples and arrows.
-        base_ns: What times count from, Unix epoch.
-        flow_ids: Numbers for arrows, each a new one in its trace; see `new_flow_ids`.
+        piece: slices, marks, samples and arrows.
+        base_ns: what times count from, Unix epoch.
+        flow_ids: numbers for arrows, each a new one in its trace; see `new_flow_ids`.
     """
     return "".join(f",\n{line}" for line in _lines(piece, base_ns, flow_ids)).encode()
 

@@ -24,9 +24,9 @@ class Lanes:
         """Returns the lane of a span, from 0; spans come in the order of their ends.
 
         Args:
-            start_ns: When it began.
-            end_ns: When it ended.
-            thread_id: Its thread: a lane holds a span within another only of one thread.
+            start_ns: when it began.
+            end_ns: when it ended.
+            thread_id: its thread: a lane holds a span within another only of one thread.
         """
         number = next(
             (n for n, lane in enumerate(self._lanes) if _takes(lane, start_ns, end_ns, thread_id)),

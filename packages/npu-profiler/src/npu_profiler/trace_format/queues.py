@@ -36,7 +36,7 @@ class Queues:
     """The queues of all streams, from piece to piece of a recording.
 
     Args:
-        tracks: Gives out the rows of devices.
+        tracks: gives out the rows of devices.
     """
 
     def __init__(self, tracks: Tracks) -> None:
@@ -51,7 +51,7 @@ class Queues:
         """Returns the depths after each change, in the order of time.
 
         Args:
-            events: Launches and programs, in the order in which they were told.
+            events: launches and programs, in the order in which they were told.
         """
         changes: list[tuple[int, int, Mapping[str, Any]]] = []
         for event in events:

@@ -24,12 +24,12 @@ class Track:
     """A row of the picture: a thread of the program, or a queue of a device.
 
     Attributes:
-        pid: The process's id; a device has one above every id that Linux gives.
-        tid: The thread's OS id; unique within `pid`.
-        name: What the row is called.
-        process: What the group of rows is called.
-        order: Rows of one process are shown by rising order.
-        process_order: Groups are shown by rising process_order.
+        pid: the process's id; a device has one above every id that Linux gives.
+        tid: the thread's OS id; unique within `pid`.
+        name: what the row is called.
+        process: what the group of rows is called.
+        order: rows of one process are shown by rising order.
+        process_order: groups are shown by rising process_order.
     """
 
     pid: int
@@ -120,7 +120,7 @@ def nested(slices: Iterable[Slice]) -> list[Slice]:
     the lesser evil.
 
     Args:
-        slices: In any order, of any tracks.
+        slices: in any order, of any tracks.
 
     Returns:
         The same slices by (start, longest first), each within the one that contains its start.

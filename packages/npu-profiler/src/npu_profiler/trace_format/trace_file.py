@@ -27,13 +27,13 @@ class TraceFile:
     """A trace that grows. To be used by one thread at a time.
 
     Args:
-        path: Where it stands, from now on; a file that was there is replaced. Compressed if the
+        path: where it stands, from now on; a file that was there is replaced. Compressed if the
             name ends in .gz, each piece for itself.
-        start_ns: What the times of its events count from, Unix epoch.
-        first: The first events, as `chrome.py` gives them.
+        start_ns: what the times of its events count from, Unix epoch.
+        first: the first events, as `chrome.py` gives them.
 
     Raises:
-        OSError: It cannot be opened.
+        OSError: it cannot be opened.
     """
 
     def __init__(self, path: Path, *, start_ns: int, first: bytes) -> None:
@@ -50,7 +50,7 @@ class TraceFile:
         """Adds events, each after a comma and a line break.
 
         Raises:
-            OSError: The disk takes no more, for example.
+            OSError: the disk takes no more, for example.
         """
         if events:
             self._put(gzip.compress(events, GZIP_LEVEL, mtime=0) if self._is_packed else events)
@@ -59,10 +59,10 @@ class TraceFile:
         """Makes the file whole and closes it.
 
         Args:
-            facts: What a reader should know of the trace as a whole; JSON-like.
+            facts: what a reader should know of the trace as a whole; JSON-like.
 
         Raises:
-            OSError: It cannot be written, or is no longer where it was.
+            OSError: it cannot be written, or is no longer where it was.
         """
         with self._file:
             # A directory that was removed takes the file with it, and no write would say so.

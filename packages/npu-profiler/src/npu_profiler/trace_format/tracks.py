@@ -37,9 +37,9 @@ class Tracks:
     """Gives out tracks, each once.
 
     Args:
-        pid: Of the program.
-        program: What it is called.
-        thread_name: Gives the name of a thread by its OS id; empty if it has none.
+        pid: of the program.
+        program: what it is called.
+        thread_name: gives the name of a thread by its OS id; empty if it has none.
     """
 
     def __init__(self, *, pid: int, program: str, thread_name: Callable[[int], str]) -> None:

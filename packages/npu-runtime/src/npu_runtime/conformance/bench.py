@@ -72,8 +72,8 @@ class Bench(DriverCalls):
     """One opened driver in this process.
 
     Args:
-        driver: Which.
-        last_call: Learns the name of each function before it is called.
+        driver: which.
+        last_call: learns the name of each function before it is called.
     """
 
     def __init__(self, driver: DriverUnderTest, last_call: LastCall) -> None:

@@ -26,8 +26,8 @@ class DriverCalls:
     """The table of one driver in this process.
 
     Args:
-        driver: Which.
-        last_call: Learns the name of each function before it is called.
+        driver: which.
+        last_call: learns the name of each function before it is called.
     """
 
     def __init__(self, driver: DriverUnderTest, last_call: LastCall) -> None:
@@ -64,10 +64,10 @@ class DriverCalls:
         """Calls a function with something wrong; it must say so.
 
         Args:
-            function: Which.
-            *arguments: What it gets.
-            what: What is wrong about them, for the report.
-            status: What it must give.
+            function: which.
+            *arguments: what it gets.
+            what: what is wrong about them, for the report.
+            status: what it must give.
         """
         got = self.call(function, *arguments)
         expect(

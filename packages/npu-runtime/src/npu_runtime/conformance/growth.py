@@ -20,9 +20,9 @@ def expect_no_growth(repeat: Callable[[], None], *, times: int, what: str) -> No
     """Repeats something that makes and destroys; fails where each batch leaves memory behind.
 
     Args:
-        repeat: Makes one thing and destroys it.
-        times: How often in each batch: so often that the smallest object would show.
-        what: What is made, for the report.
+        repeat: makes one thing and destroys it.
+        times: how often in each batch: so often that the smallest object would show.
+        what: what is made, for the report.
     """
     for _ in range(times):
         repeat()  # caches and pools fill up
@@ -52,4 +52,4 @@ def _resident_bytes() -> int:
     for line in Path("/proc/self/smaps_rollup").read_text().splitlines():
         if line.startswith("Rss:"):
             return int(line.split()[1]) * 1024
-    raise OSError("/proc/self/smaps_rollup has no line Rss")
+    raise OSError("/proc/self/smaps_rollup has no line Rss.")

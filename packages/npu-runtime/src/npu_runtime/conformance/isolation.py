@@ -41,9 +41,9 @@ class Ended:
     """How a child ended.
 
     Attributes:
-        value: What its function gave, where it came to its end; else None.
-        problem: Why it did not; empty where it did.
-        last_call: The driver function that it called last.
+        value: what its function gave, where it came to its end; else None.
+        problem: why it did not; empty where it did.
+        last_call: the driver function that it called last.
     """
 
     value: Any
@@ -55,8 +55,8 @@ def run_isolated(function: Callable[[LastCall], Any], *, timeout_s: float) -> En
     """Runs ``function(last_call)`` in a forked child.
 
     Args:
-        function: Gives something that JSON can hold.
-        timeout_s: A child that has not answered by then is killed.
+        function: gives something that JSON can hold.
+        timeout_s: a child that has not answered by then is killed.
     """
     last_call = LastCall()
     reading, writing = os.pipe()

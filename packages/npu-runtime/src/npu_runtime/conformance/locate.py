@@ -22,13 +22,13 @@ class DriverUnderTest:
     """What the test needs of a driver.
 
     Attributes:
-        name: What ``NPU_DRIVER`` calls it.
-        table_address: Gives the address of its ``npu_driver``; loads the library, so it is called
+        name: what ``NPU_DRIVER`` calls it.
+        table_address: gives the address of its ``npu_driver``; loads the library, so it is called
             in a child process.
-        vendor_library: What ``open`` gets as ``vendor_library``.
-        device: What ``open`` gets as ``requested_device``.
-        programs: What the checks of programs and requests run; None where there is none.
-        no_programs: Why there is none.
+        vendor_library: what ``open`` gets as ``vendor_library``.
+        device: what ``open`` gets as ``requested_device``.
+        programs: what the checks of programs and requests run; None where there is none.
+        no_programs: why there is none.
     """
 
     name: str
@@ -43,8 +43,8 @@ def find_driver(name: str, *, device: str | None = None) -> DriverUnderTest:
     """Finds a built-in or an installed driver.
 
     Raises:
-        InputError: No driver has this name (code ``driver-unknown``).
-        DriverError: The vendor's wheel cannot say where its library is (code ``driver-locate``).
+        InputError: no driver has this name (code ``driver-unknown``).
+        DriverError: the vendor's wheel cannot say where its library is (code ``driver-locate``).
     """
     if name in BUILT_IN:
         return DriverUnderTest(

@@ -14,9 +14,9 @@ class ProgramText:
     """One program as ``program_load`` takes it.
 
     Attributes:
-        model: The text, in the driver's format.
-        weights: The bytes that go with it; none where the format needs none.
-        options: The options it is loaded with.
+        model: the text, in the driver's format.
+        weights: the bytes that go with it; none where the format needs none.
+        options: the options it is loaded with.
     """
 
     model: bytes
@@ -36,9 +36,9 @@ class ProgramSet:
         two_ports: x: (2, 3), y: (2, 3) -> x + 1 and 2 * y, in this order.
         dynamic_sum: x: (n,), y: (n,) -> x + y for any n from 0; different lengths cannot be added.
         counter: x: (2,) -> the sum of every x that this request was given.
-        layer_options: With these options, in place of its own, ``add_one`` records its layers.
-        model_suffix: How the file name of a program ends, for example ``".xml"``.
-        weights_suffix: How the name of the file with its weights ends, beside it.
+        layer_options: with these options, in place of its own, ``add_one`` records its layers.
+        model_suffix: how the file name of a program ends, for example ``".xml"``.
+        weights_suffix: how the name of the file with its weights ends, beside it.
     """
 
     add_one: ProgramText

@@ -19,8 +19,8 @@ class CheckFailure(Exception):
     """The driver broke a rule.
 
     Args:
-        reason: What was seen, and what the rule is.
-        function: The field of the table that broke it, where that is not the one under test.
+        reason: what was seen, and what the rule is.
+        function: the field of the table that broke it, where that is not the one under test.
     """
 
     def __init__(self, reason: str, *, function: str = "") -> None:
@@ -38,10 +38,10 @@ class Check:
     """One rule about one field of the table.
 
     Attributes:
-        field: The field.
-        name: What is checked, as a name.
-        body: Raises CheckFailure or Unsupported.
-        is_open: Whether ``body`` gets a driver that was opened and has memory.
+        field: the field.
+        name: what is checked, as a name.
+        body: raises CheckFailure or Unsupported.
+        is_open: whether ``body`` gets a driver that was opened and has memory.
     """
 
     field: str

@@ -26,10 +26,10 @@ class Result:
     """How one check ended.
 
     Attributes:
-        field: The field of the table that was checked.
-        check: What was checked.
+        field: the field of the table that was checked.
+        check: what was checked.
         outcome: ``pass``, ``fail``, ``blocked`` or ``unsupported``.
-        reason: Why, where it did not pass.
+        reason: why, where it did not pass.
     """
 
     field: str
@@ -57,10 +57,10 @@ def run_checks(
     """Runs the checks on a driver.
 
     Args:
-        driver: Which.
-        checks: What ``select_checks`` gave.
-        timeout_s: How long one check may take; one that takes longer has failed.
-        on_result: Is told of each result as it comes.
+        driver: which.
+        checks: what ``select_checks`` gave.
+        timeout_s: how long one check may take; one that takes longer has failed.
+        on_result: is told of each result as it comes.
     """
     results = []
     for item in checks:

@@ -33,10 +33,10 @@ class Check:
     """The result of one check.
 
     Attributes:
-        name: What was looked at.
-        status: How it is.
-        found: What was found, as a clause.
-        fix: What to do, as a sentence; empty where nothing is to be done.
+        name: what was looked at.
+        status: how it is.
+        found: what was found, as a clause.
+        fix: what to do, as a sentence; empty where nothing is to be done.
     """
 
     name: str

@@ -37,10 +37,10 @@ class Chip:
     """An NPU on the PCI bus.
 
     Attributes:
-        slot: Where it is, for example ``0000:00:0b.0``.
-        product: The processors that have it, for example ``Meteor Lake``.
-        generation: Which firmware it takes, for example ``37xx``.
-        driver: The kernel driver that has it; empty when none has.
+        slot: where it is, for example ``0000:00:0b.0``.
+        product: the processors that have it, for example ``Meteor Lake``.
+        generation: which firmware it takes, for example ``37xx``.
+        driver: the kernel driver that has it; empty when none has.
     """
 
     slot: str
@@ -54,11 +54,11 @@ class AccelNode:
     """A device node of the kernel's accelerator subsystem.
 
     Attributes:
-        path: For example ``/dev/accel/accel0``.
-        driver: The kernel driver behind it; empty when the kernel does not tell.
-        group: Name of the group that owns it, or its number.
-        mode: Permission bits, for example ``0o660``.
-        is_usable: Whether this process may read and write it.
+        path: for example ``/dev/accel/accel0``.
+        driver: the kernel driver behind it; empty when the kernel does not tell.
+        group: name of the group that owns it, or its number.
+        mode: permission bits, for example ``0o660``.
+        is_usable: whether this process may read and write it.
     """
 
     path: str
@@ -73,10 +73,10 @@ class User:
     """Who runs this process.
 
     Attributes:
-        name: The login name.
-        is_root: Whether it is the superuser, whom no permission stops.
-        groups: Names of the groups that the process has.
-        enrolled: Names of the groups that the system has it in; a new one is the process's after
+        name: the login name.
+        is_root: whether it is the superuser, whom no permission stops.
+        groups: names of the groups that the process has.
+        enrolled: names of the groups that the system has it in; a new one is the process's after
             the next login.
     """
 
@@ -91,8 +91,8 @@ class Library:
     """A shared library on the loader's path.
 
     Attributes:
-        path: Where it is.
-        version: What its file name says, for example ``1.24.1``; empty when nothing.
+        path: where it is.
+        version: what its file name says, for example ``1.24.1``; empty when nothing.
     """
 
     path: str
@@ -105,9 +105,9 @@ class Serving:
 
     Attributes:
         device: OpenVINO's name of it, ``NPU``, ``GPU`` or ``CPU``; empty when nothing can serve.
-        product: What it is.
-        reason: Why it serves, or why nothing does.
-        code: Of the error that keeps it from serving; empty where it serves.
+        product: what it is.
+        reason: why it serves, or why nothing does.
+        code: of the error that keeps it from serving; empty where it serves.
     """
 
     device: str
@@ -121,23 +121,23 @@ class Machine:
     """Everything the checks look at.
 
     Attributes:
-        kernel: Release of the kernel, for example ``6.8.0-45-generic``.
-        is_wsl: Whether it is Windows' kernel for Linux.
-        container: Kind of the container this process is in; empty outside of one.
+        kernel: release of the kernel, for example ``6.8.0-45-generic``.
+        is_wsl: whether it is Windows' kernel for Linux.
+        container: kind of the container this process is in; empty outside of one.
         chips: NPUs on the PCI bus.
-        has_module: Whether intel_vpu is in the kernel now.
-        has_module_file: Whether the kernel's modules include it.
-        kernel_devices: Accelerators that the kernel made with intel_vpu, for example ``accel0``.
-        nodes: Device nodes that this process sees.
-        user: Who runs it.
-        firmware: Names of the firmware files for NPUs.
-        libraries: Of the libraries that matter, those on the loader's path, by name.
-        driver_compilers: Names of compiler libraries that the installed driver asks for.
-        packages: Versions of the driver's packages, where the system's package manager tells.
-        openvino: Version of the openvino wheel; empty when it is missing.
-        openvino_libraries: Names of the libraries in that wheel.
-        requested_device: What ``NPU_DEVICE`` asks for; empty when it is not set.
-        serving: What serves now.
+        has_module: whether intel_vpu is in the kernel now.
+        has_module_file: whether the kernel's modules include it.
+        kernel_devices: accelerators that the kernel made with intel_vpu, for example ``accel0``.
+        nodes: device nodes that this process sees.
+        user: who runs it.
+        firmware: names of the firmware files for NPUs.
+        libraries: of the libraries that matter, those on the loader's path, by name.
+        driver_compilers: names of compiler libraries that the installed driver asks for.
+        packages: versions of the driver's packages, where the system's package manager tells.
+        openvino: version of the openvino wheel; empty when it is missing.
+        openvino_libraries: names of the libraries in that wheel.
+        requested_device: what ``NPU_DEVICE`` asks for; empty when it is not set.
+        serving: what serves now.
     """
 
     kernel: str

@@ -67,11 +67,11 @@ def read_machine(
     """Reads everything.
 
     Args:
-        root: Where the machine's file system is.
-        user: Who runs the process; by default who does.
-        may_use: Whether the process may read and write a device node.
-        library_path: The loader's own variable; by default what the environment has.
-        serving: What serves as npu; by default the device is asked, which opens its driver.
+        root: where the machine's file system is.
+        user: who runs the process; by default who does.
+        may_use: whether the process may read and write a device node.
+        library_path: the loader's own variable; by default what the environment has.
+        serving: what serves as npu; by default the device is asked, which opens its driver.
     """
     if library_path is None:
         library_path = variables("LD_LIBRARY_PATH").get("LD_LIBRARY_PATH", "")

@@ -35,9 +35,9 @@ class autocast(autocast_mode.autocast):
     """``torch.autocast("npu", ...)``, as a context manager or a decorator.
 
     Args:
-        enabled: Whether to cast at all.
-        dtype: What ops on the lower-precision list compute in; the current default otherwise.
-        cache_enabled: Whether a weight that was cast is kept for the rest of the context.
+        enabled: whether to cast at all.
+        dtype: what ops on the lower-precision list compute in; the current default otherwise.
+        cache_enabled: whether a weight that was cast is kept for the rest of the context.
     """
 
     @public_call
@@ -54,14 +54,14 @@ class GradScaler(grad_scaler.GradScaler):
     """``torch.amp.GradScaler("npu", ...)``: keeps float16 gradients from vanishing.
 
     Args:
-        init_scale: The first scale.
-        growth_factor: What the scale is multiplied by after ``growth_interval`` good steps.
-        backoff_factor: What it is multiplied by after a step with an inf or a nan.
-        growth_interval: Good steps in a row before the scale grows.
-        enabled: Whether to scale at all.
+        init_scale: the first scale.
+        growth_factor: what the scale is multiplied by after ``growth_interval`` good steps.
+        backoff_factor: what it is multiplied by after a step with an inf or a nan.
+        growth_interval: good steps in a row before the scale grows.
+        enabled: whether to scale at all.
 
     Raises:
-        InputError: The growth factor is not above 1, or the backoff factor not below (code
+        InputError: the growth factor is not above 1, or the backoff factor not below (code
             ``scale-factor``).
     """
 

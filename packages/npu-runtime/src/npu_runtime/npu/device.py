@@ -44,11 +44,11 @@ class DeviceProperties:
     """What is known of a device.
 
     Attributes:
-        name: The product.
-        total_memory: Bytes of memory that the device can use.
-        driver: The driver that serves it.
-        driver_version: Version of the vendor's software.
-        capabilities: What the vendor says it computes in.
+        name: the product.
+        total_memory: bytes of memory that the device can use.
+        driver: the driver that serves it.
+        driver_version: version of the vendor's software.
+        capabilities: what the vendor says it computes in.
     """
 
     name: str
@@ -74,7 +74,7 @@ def init() -> None:
     From here on a forked child may not use the device.
 
     Raises:
-        DeviceError: No device can serve (code ``device-absent``), or this is a child of a process
+        DeviceError: no device can serve (code ``device-absent``), or this is a child of a process
             that used the device before it forked (``forked-after-use``).
     """
     global _initialized
@@ -127,8 +127,8 @@ def can_device_access_peer(device: DeviceLike, peer_device: DeviceLike) -> bool:
     """Whether a device reads another one's memory: always, for they share the machine's.
 
     Raises:
-        InputError: One of them is no npu device (code ``device-type``).
-        DeviceError: One of them does not exist (code ``device-index``).
+        InputError: one of them is no npu device (code ``device-type``).
+        DeviceError: one of them does not exist (code ``device-index``).
     """
     for index in (device_index(device), device_index(peer_device)):
         _C.synchronize(index)
@@ -161,11 +161,11 @@ def device_index(device: DeviceLike, *, optional: bool = False) -> int:
     """Index of a device given in any of torch's ways.
 
     Args:
-        device: A ``torch.device``, its name, an index, or None for the current device.
-        optional: Return -1, not the current device, when no index was given.
+        device: a ``torch.device``, its name, an index, or None for the current device.
+        optional: return -1, not the current device, when no index was given.
 
     Raises:
-        InputError: It is a device of another type, or none at all (code ``device-type``).
+        InputError: it is a device of another type, or none at all (code ``device-type``).
     """
     if isinstance(device, str):
         device = _parsed(device)

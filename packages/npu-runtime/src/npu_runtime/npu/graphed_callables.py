@@ -36,21 +36,21 @@ def make_graphed_callables(
     evaluation) of the capture.
 
     Args:
-        callables: A module or function, or a tuple of them in the order in which they will run.
-        sample_args: The arguments of the capture, tensors on npu whose shapes, dtypes and
+        callables: a module or function, or a tuple of them in the order in which they will run.
+        sample_args: the arguments of the capture, tensors on npu whose shapes, dtypes and
             ``requires_grad`` are those of later calls; a tuple of such tuples for several
             callables.
-        num_warmup_iters: How many passes run before the capture, in which programs are compiled.
-        allow_unused_input: Whether an input may have no part in the result; its gradient is None.
-        pool: Where the captures' memory lies, as for ``NPUGraph.capture_begin``.
-        weights: What becomes of a weight that changes, as for ``NPUGraph``. It matters to programs
+        num_warmup_iters: how many passes run before the capture, in which programs are compiled.
+        allow_unused_input: whether an input may have no part in the result; its gradient is None.
+        pool: where the captures' memory lies, as for ``NPUGraph.capture_begin``.
+        weights: what becomes of a weight that changes, as for ``NPUGraph``. It matters to programs
             that hold weights, those of inference; training reads them at each pass.
 
     Raises:
-        InputError: A module has hooks or trainable buffers, an argument is no tensor on npu, or
+        InputError: a module has hooks or trainable buffers, an argument is no tensor on npu, or
             autocast keeps casts (code ``graphed-callable``), or ``weights`` is neither word
             (``capture-weights``). From a call: a weight has changed (``capture-stale``).
-        RuntimeError: A pass has an op on the host (``capture-host-op``).
+        RuntimeError: a pass has an op on the host (``capture-host-op``).
     """
     if torch.is_autocast_enabled("npu") and torch.is_autocast_cache_enabled():
         _refuse("autocast must not keep casts of weights", "Pass cache_enabled=False to autocast")

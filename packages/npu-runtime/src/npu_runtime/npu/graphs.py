@@ -48,7 +48,7 @@ class NPUGraph:
     parameter put in the place of another: the graph knows tensors, not modules.
 
     Args:
-        keep_graph: Taken for compatibility: a capture can be replayed as it is.
+        keep_graph: taken for compatibility: a capture can be replayed as it is.
         weights: ``"refuse"`` for the error, or ``"follow"``: programs are captured that read the
             weights' memory at each replay, which is slower. A model that is compiled with
             ``backend="npu"`` reads them so from then on, outside of the graph too.
@@ -70,14 +70,14 @@ class NPUGraph:
         """Starts to record this thread's programs; they run as well.
 
         Args:
-            pool: Where the capture's memory lies: the id of another graph's pool or of
+            pool: where the capture's memory lies: the id of another graph's pool or of
                 :func:`graph_pool_handle`; a pool of its own by default.
             capture_error_mode: ``"global"``, ``"thread_local"`` or ``"relaxed"``. A capture
                 follows one thread and holds up no other, whichever is named.
-            check_input_liveness: Taken for compatibility: a graph keeps its inputs alive.
+            check_input_liveness: taken for compatibility: a graph keeps its inputs alive.
 
         Raises:
-            InputError: This thread captures already, or the graph holds a capture, or the mode is
+            InputError: this thread captures already, or the graph holds a capture, or the mode is
                 none of these (code ``capture-state``).
         """
         if capture_error_mode not in _MODES:
@@ -99,7 +99,7 @@ class NPUGraph:
         """Runs the recorded programs, in order, on the current stream.
 
         Raises:
-            InputError: A weight that a program holds has changed since the capture, or a tensor
+            InputError: a weight that a program holds has changed since the capture, or a tensor
                 that it uses has other memory; nothing has run then (code ``capture-stale``). Or
                 nothing was captured (``capture-state``).
         """
@@ -113,7 +113,7 @@ class NPUGraph:
         """The id of the pool in which the capture's memory lies, for another graph to share.
 
         Raises:
-            InputError: No capture began (code ``capture-state``).
+            InputError: no capture began (code ``capture-state``).
         """
         return self._native.pool()
 
@@ -134,12 +134,12 @@ class graph:
     """Captures the body of ``with`` into a graph.
 
     Args:
-        npu_graph: A new or reset graph.
-        pool: As for ``NPUGraph.capture_begin``.
-        stream: Stream to capture on; the current one by default.
-        capture_error_mode: As for ``NPUGraph.capture_begin``.
-        enable_annotations: Taken for compatibility: programs keep their names.
-        check_input_liveness: Taken for compatibility: a graph keeps its inputs alive.
+        npu_graph: a new or reset graph.
+        pool: as for ``NPUGraph.capture_begin``.
+        stream: stream to capture on; the current one by default.
+        capture_error_mode: as for ``NPUGraph.capture_begin``.
+        enable_annotations: taken for compatibility: programs keep their names.
+        check_input_liveness: taken for compatibility: a graph keeps its inputs alive.
     """
 
     def __init__(

@@ -188,8 +188,8 @@ def memory_summary(device: DeviceLike = None, abbreviated: bool = False) -> str:
     """A table of current and peak use for people.
 
     Args:
-        device: The device; the current one by default.
-        abbreviated: Leave out the counts of blocks, segments and failures.
+        device: the device; the current one by default.
+        abbreviated: leave out the counts of blocks, segments and failures.
     """
     stats = memory_stats(device)
     rows = [

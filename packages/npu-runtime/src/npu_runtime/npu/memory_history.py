@@ -40,8 +40,8 @@ def memory_snapshot(
     bytes.
 
     Args:
-        mempool_id: The id of a ``MemPool`` or of a graph's pool; None for all.
-        include_traces: Whether blocks have their ``frames``, which take time to spell out.
+        mempool_id: the id of a ``MemPool`` or of a graph's pool; None for all.
+        include_traces: whether blocks have their ``frames``, which take time to spell out.
     """
     frames = {}
     if include_traces:
@@ -72,14 +72,14 @@ def _record_memory_history(
     Args:
         enabled: ``"all"`` keeps a history of what happened and the stacks of what is in use,
             ``"state"`` the stacks alone; None stops.
-        context: Taken for compatibility: allocations always have their stack, frees never.
-        stacks: Taken for compatibility: stacks are Python's.
-        max_entries: How many actions the history keeps; older ones go.
-        device: Taken for compatibility: all devices are recorded.
-        clear_history: Forget what was recorded before.
-        compile_context: Taken for compatibility.
-        global_record_annotations: Taken for compatibility.
-        skip_actions: Must be empty: actions are left out when the snapshot is read.
+        context: taken for compatibility: allocations always have their stack, frees never.
+        stacks: taken for compatibility: stacks are Python's.
+        max_entries: how many actions the history keeps; older ones go.
+        device: taken for compatibility: all devices are recorded.
+        clear_history: forget what was recorded before.
+        compile_context: taken for compatibility.
+        global_record_annotations: taken for compatibility.
+        skip_actions: must be empty: actions are left out when the snapshot is read.
 
     Raises:
         InputError: ``enabled`` is none of these, or an action is to be skipped (code

@@ -40,10 +40,10 @@ class MemPool:
     the last tensor in it are gone.
 
     Args:
-        allocator: Must be None: memory comes from the device's driver.
-        use_on_oom: Whether free blocks here may serve an allocation elsewhere that would be out of
+        allocator: must be None: memory comes from the device's driver.
+        use_on_oom: whether free blocks here may serve an allocation elsewhere that would be out of
             memory.
-        no_split: Taken for compatibility: blocks are never split.
+        no_split: taken for compatibility: blocks are never split.
 
     Raises:
         InputError: ``allocator`` is given (code ``memory-pool``).
@@ -101,9 +101,9 @@ def caching_allocator_alloc(
     """Allocates device memory for code outside torch.
 
     Args:
-        size: Bytes.
-        device: The device; the current one by default.
-        stream: The stream that will use the memory first, or its native handle.
+        size: bytes.
+        device: the device; the current one by default.
+        stream: the stream that will use the memory first, or its native handle.
 
     Returns:
         The address; 0 for no bytes. Give it back with :func:`caching_allocator_delete`.
@@ -139,7 +139,7 @@ def caching_allocator_delete(mem_ptr: int) -> None:
     """Gives back memory of :func:`caching_allocator_alloc`; 0 is allowed.
 
     Raises:
-        InputError: The address is not one that it returned, or was given back before (code
+        InputError: the address is not one that it returned, or was given back before (code
             ``not-device-memory``).
     """
     if mem_ptr == 0:

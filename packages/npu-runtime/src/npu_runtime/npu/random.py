@@ -83,7 +83,7 @@ def set_rng_state(new_state: torch.Tensor, device: DeviceLike = "npu") -> None:
     """Sets the state of a device's generator from :func:`get_rng_state`'s tensor.
 
     Raises:
-        KindError: The tensor is not uint8 (code ``argument-kind``).
+        KindError: the tensor is not uint8 (code ``argument-kind``).
     """
     if new_state.dtype is not torch.uint8:
         raise KindError(

@@ -60,11 +60,11 @@ def get_stream_from_external(data_ptr: int, device: DeviceLike = None) -> torch.
     """The stream whose ``native_handle`` a library outside torch was given.
 
     Args:
-        data_ptr: The handle.
-        device: The device that the stream is of; the current one by default.
+        data_ptr: the handle.
+        device: the device that the stream is of; the current one by default.
 
     Raises:
-        InputError: The runtime made no such stream (code ``stream-external``). It cannot wait for
+        InputError: the runtime made no such stream (code ``stream-external``). It cannot wait for
             any other, since a driver's streams are opaque.
     """
     index = device_index(device)
@@ -110,7 +110,7 @@ def set_sync_debug_mode(debug_mode: int | str) -> None:
             raises ``RuntimeError`` (code ``sync-debug``).
 
     Raises:
-        InputError: It is none of these (code ``sync-debug``).
+        InputError: it is none of these (code ``sync-debug``).
     """
     mode = _SYNC_DEBUG_MODES.get(debug_mode, -1) if isinstance(debug_mode, str) else debug_mode
     if mode not in _SYNC_DEBUG_MODES.values():

@@ -23,10 +23,10 @@ def as_cpu(tensor: torch.Tensor) -> torch.Tensor:
     version counter, an in-place change of values that a backward pass needs is found.
 
     Args:
-        tensor: Dense and strided, on npu, of any dtype, shape and strides.
+        tensor: dense and strided, on npu, of any dtype, shape and strides.
 
     Raises:
-        InputError: It is not on npu (code ``view-device``), or sparse or nested (``view-layout``).
+        InputError: it is not on npu (code ``view-device``), or sparse or nested (``view-layout``).
     """
     return _C.as_cpu(tensor.detach())
 
@@ -39,10 +39,10 @@ def as_npu(tensor: torch.Tensor) -> torch.Tensor:
     there about waiting, lifetime and autograd holds here.
 
     Args:
-        tensor: Dense and strided, on cpu, of any dtype, shape and strides.
+        tensor: dense and strided, on cpu, of any dtype, shape and strides.
 
     Raises:
-        InputError: It is not on cpu (code ``view-device``), not in device memory
+        InputError: it is not on cpu (code ``view-device``), not in device memory
             (``view-memory``), or sparse or nested (``view-layout``).
     """
     return _C.as_npu(tensor.detach())

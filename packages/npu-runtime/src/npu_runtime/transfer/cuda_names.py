@@ -29,8 +29,8 @@ class CudaDeviceProperties(DeviceProperties):
     """Properties of an npu device with the fields that programs for CUDA read.
 
     Attributes:
-        major: First number of the compute capability.
-        minor: Second number of the compute capability.
+        major: first number of the compute capability.
+        minor: second number of the compute capability.
         multi_processor_count: 1: a device is not divided for its users.
     """
 

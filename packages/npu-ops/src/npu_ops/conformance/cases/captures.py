@@ -32,11 +32,11 @@ def capture_case(
     """Runs a check of a case once more, and keeps those of its calls that are wrong on the device.
 
     Args:
-        case: What failed.
-        check: Of its checks the one that failed.
-        directory: Where captures go: into a folder of the case's own, which is replaced.
-        device: That was judged.
-        rules: What the device wants of every case.
+        case: what failed.
+        check: of its checks the one that failed.
+        directory: where captures go: into a folder of the case's own, which is replaced.
+        device: that was judged.
+        rules: what the device wants of every case.
 
     Returns:
         The folder; None where no call shows the failure when it is made again alone, such as one

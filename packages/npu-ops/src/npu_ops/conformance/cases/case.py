@@ -35,14 +35,14 @@ class Case:
 
     Attributes:
         suite: `interface` or `models`.
-        op: Name of the interface, or of aten with its overload.
-        dtype: Of the tensors that name no dtype of their own.
-        layout: Of the tensors; see layouts.py. `recorded` where each has its strides.
-        arguments: By the signature's names. Tensors are lines as tensors.py reads them; dtypes and
+        op: name of the interface, or of aten with its overload.
+        dtype: of the tensors that name no dtype of their own.
+        layout: of the tensors; see layouts.py. `recorded` where each has its strides.
+        arguments: by the signature's names. Tensors are lines as tensors.py reads them; dtypes and
             memory formats are text such as `torch.float32`.
-        checks: Of `CHECKS`; forward is always among them.
-        tolerance: Name in tolerances.toml; empty for the op's.
-        models: Networks that make this call.
+        checks: of `CHECKS`; forward is always among them.
+        tolerance: name in tolerances.toml; empty for the op's.
+        models: networks that make this call.
     """
 
     suite: str
@@ -72,7 +72,7 @@ class Case:
         """The arguments on the CPU, the same at each call and on each machine.
 
         Args:
-            requires_grad: Whether the tensors that may have a gradient ask for one.
+            requires_grad: whether the tensors that may have a gradient ask for one.
         """
         seed = zlib.crc32(self.id.encode())
         generator = torch.Generator().manual_seed(seed)

@@ -27,10 +27,10 @@ class Evaluation:
     """What a call gave.
 
     Attributes:
-        results: Leaves of the result, or the gradients of the inputs; tensors are on the CPU.
-        arguments: The tensors among the arguments after the call.
-        error: Class of the error that ended it; empty for none.
-        problem: What is wrong whatever the values are, such as a result on another device.
+        results: leaves of the result, or the gradients of the inputs; tensors are on the CPU.
+        arguments: the tensors among the arguments after the call.
+        error: class of the error that ended it; empty for none.
+        problem: what is wrong whatever the values are, such as a result on another device.
     """
 
     results: list[Any] = field(default_factory=list)
@@ -45,11 +45,11 @@ def evaluate(
     """Runs a case for one check.
 
     Args:
-        case: What to call.
-        check: Of `CHECKS`.
-        device: Where the tensors are to be.
-        adapt: What changes the arguments for the device before they are copied there.
-        is_host: Whether this is the side that a device is held against.
+        case: what to call.
+        check: of `CHECKS`.
+        device: where the tensors are to be.
+        adapt: what changes the arguments for the device before they are copied there.
+        is_host: whether this is the side that a device is held against.
     """
     operator = case.operator
     given = case.make_arguments(requires_grad=check == "backward")

@@ -33,10 +33,10 @@ def judge(case: Case, check: str, got: Evaluation, expected: Evaluation) -> str 
     """None when the device did what the CPU did, else what differs.
 
     Args:
-        case: What was run.
-        check: For which check.
-        got: On the device.
-        expected: On the CPU; its dtypes are those that the device's results are to have.
+        case: what was run.
+        check: for which check.
+        got: on the device.
+        expected: on the CPU; its dtypes are those that the device's results are to have.
     """
     if expected.error or got.error:
         same = got.error.split(":")[0] == expected.error.split(":")[0]

@@ -31,11 +31,11 @@ def case_cells(
     """One cell for each check of a case.
 
     Args:
-        case: What to run.
-        device: The device that is judged.
-        baseline: Results of another machine; None for this one's CPU.
-        rules: What the device wants of every case; None where it takes them as they are.
-        checks: Those to run; None for all of the case's.
+        case: what to run.
+        device: the device that is judged.
+        baseline: results of another machine; None for this one's CPU.
+        rules: what the device wants of every case; None where it takes them as they are.
+        checks: those to run; None for all of the case's.
     """
     return [
         _cell(case, check, device, baseline, rules or Rules())

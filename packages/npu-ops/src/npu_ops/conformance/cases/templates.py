@@ -51,7 +51,7 @@ def expand(template: Mapping[str, Any], sets: Mapping[str, Any]) -> Iterator[Cas
         template: `ops`; `each`, a list of argument tables; and where wanted `grid`, lists of values
             by argument, of which every combination is made; `dtypes`, `layouts`, `checks`,
             `range`, `tolerance`.
-        sets: Lists by name, for a text that stands where a list is expected.
+        sets: lists by name, for a text that stands where a list is expected.
 
     Raises:
         OperatorInputError: [case-template] for a key, an op, a layout or a check that is not known.

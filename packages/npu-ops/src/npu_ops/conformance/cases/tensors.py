@@ -37,13 +37,13 @@ class TensorSpec:
     """What a tensor of a case is.
 
     Attributes:
-        shape: Its sizes.
-        dtype: Its own dtype; empty for the case's.
-        low: The smallest value.
-        high: The largest value.
-        kind: One of `KINDS`, or empty.
-        is_constant: Whether no gradient is asked of it.
-        strides: As recorded from a network; None for what the case's layout says.
+        shape: its sizes.
+        dtype: its own dtype; empty for the case's.
+        low: the smallest value.
+        high: the largest value.
+        kind: one of `KINDS`, or empty.
+        is_constant: whether no gradient is asked of it.
+        strides: as recorded from a network; None for what the case's layout says.
     """
 
     shape: tuple[int, ...]
@@ -95,9 +95,9 @@ def make_tensor(spec: TensorSpec, dtype: torch.dtype, generator: torch.Generator
     """The tensor on the CPU, contiguous.
 
     Args:
-        spec: What it is.
-        dtype: For a spec that names none.
-        generator: Of the CPU; the only source of its values.
+        spec: what it is.
+        dtype: for a spec that names none.
+        generator: of the CPU; the only source of its values.
     """
     dtype = dtype_named(spec.dtype) if spec.dtype else dtype
     if spec.kind == "permutation":

@@ -28,17 +28,17 @@ class TensorSpec:
     """A tensor as plain data.
 
     Attributes:
-        shape: Its sizes.
-        strides: In elements; None for contiguous.
-        offset: In elements.
-        dtype: For example ``"float32"``.
+        shape: its sizes.
+        strides: in elements; None for contiguous.
+        offset: in elements.
+        dtype: for example ``"float32"``.
         fill: ``"normal"``, ``"small"`` (integers from 0 to 3), ``"signed"`` (integers from -5 to
             5), ``"special"`` (NaN, infinities and their like) or ``"zeros"``.
         layout: ``"strided"``, a name of a sparse layout, of a quantized dtype, or ``"nested"``.
         view: ``""``, ``"conj"`` or ``"neg"``.
-        storage: Tensors of one call with the same number share their memory.
+        storage: tensors of one call with the same number share their memory.
         place: ``"device"``, or ``"cpu"`` and ``"meta"`` whatever the device.
-        requires_grad: Where the dtype can.
+        requires_grad: where the dtype can.
     """
 
     shape: tuple[int, ...]

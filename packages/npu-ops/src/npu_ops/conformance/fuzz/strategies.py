@@ -82,8 +82,8 @@ def calls(draw: st.DrawFn, op: str, schema: Any) -> Call:
 
     Args:
         draw: Hypothesis's.
-        op: Its full name, for example ``"aten::add.Tensor"``.
-        schema: Its ``torch._C.FunctionSchema``.
+        op: its full name, for example ``"aten::add.Tensor"``.
+        schema: its ``torch._C.FunctionSchema``.
     """
     theme = draw(_THEMES)
     arguments: list[Any] = []

@@ -68,10 +68,10 @@ def run_tasks(
     """Runs the tasks, each the calls of one op, on ``jobs`` children.
 
     Args:
-        tasks: What `worker` takes: ``op``, ``calls``, ``seed`` and ``skip``.
-        jobs: Children at a time.
-        timeout_s: Seconds that one step of a call may take.
-        on_finding: Called by one thread at a time.
+        tasks: what `worker` takes: ``op``, ``calls``, ``seed`` and ``skip``.
+        jobs: children at a time.
+        timeout_s: seconds that one step of a call may take.
+        on_finding: called by one thread at a time.
     """
     waiting: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
     for task in tasks:

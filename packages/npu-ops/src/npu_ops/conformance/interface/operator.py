@@ -31,13 +31,13 @@ class Operator:
     """An op as the suites call it.
 
     Attributes:
-        name: In the interface, such as `softmax`, or of aten, such as `aten.addmm.default`.
-        signature: In torch's schema language; what stands after `*` is passed by keyword.
-        call: Dotted name of what is called; `calls.` begins one of ours.
-        inplace: Dotted name of the variant that writes into its first argument; empty for none.
-        compare: How results are judged; the names are in cases/judge.py.
-        tolerance: Name in cases/tolerances.toml.
-        reference: Dotted name of what the CPU computes with, where `call` has no kernel there.
+        name: in the interface, such as `softmax`, or of aten, such as `aten.addmm.default`.
+        signature: in torch's schema language; what stands after `*` is passed by keyword.
+        call: dotted name of what is called; `calls.` begins one of ours.
+        inplace: dotted name of the variant that writes into its first argument; empty for none.
+        compare: how results are judged; the names are in cases/judge.py.
+        tolerance: name in cases/tolerances.toml.
+        reference: dotted name of what the CPU computes with, where `call` has no kernel there.
     """
 
     name: str
@@ -73,7 +73,7 @@ class Operator:
         """Puts values into the places that the signature gives them.
 
         Args:
-            values: By the signature's names; an argument that is left out gets its default.
+            values: by the signature's names; an argument that is left out gets its default.
 
         Returns:
             Positional arguments and keywords.
@@ -124,7 +124,7 @@ def aten_operator(name: str) -> Operator:
     """An op of aten, or of npu, as a recorded network calls it.
 
     Args:
-        name: With its overload, such as `aten.addmm.default`.
+        name: with its overload, such as `aten.addmm.default`.
 
     Raises:
         OperatorInputError: [unknown-op] torch has no overload of that name.

@@ -50,9 +50,9 @@ class Recording:
     """Calls of several networks.
 
     Attributes:
-        networks: Their names, in the order in which calls count them.
-        calls: Op -> call as JSON -> numbers of the networks that make it.
-        left_out: Why calls were not kept -> how many.
+        networks: their names, in the order in which calls count them.
+        calls: op -> call as JSON -> numbers of the networks that make it.
+        left_out: why calls were not kept -> how many.
     """
 
     networks: list[str] = field(default_factory=list)

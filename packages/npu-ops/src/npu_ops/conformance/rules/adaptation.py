@@ -30,11 +30,11 @@ class TypeRule:
     """One dtype in place of another.
 
     Attributes:
-        source: Of the case.
-        target: What the device gets.
-        ops: Patterns of the ops it is for.
-        excluded: Patterns of ops that it is not for.
-        reason: Why the device wants it, or why ops are excluded.
+        source: of the case.
+        target: what the device gets.
+        ops: patterns of the ops it is for.
+        excluded: patterns of ops that it is not for.
+        reason: why the device wants it, or why ops are excluded.
     """
 
     source: torch.dtype
@@ -50,9 +50,9 @@ class LayoutRule:
 
     Attributes:
         target: `channels_last` (4) or `channels_last_3d` (5).
-        ops: Patterns of the ops it is for.
-        excluded: Patterns of ops that it is not for.
-        reason: Why.
+        ops: patterns of the ops it is for.
+        excluded: patterns of ops that it is not for.
+        reason: why.
     """
 
     target: str
@@ -130,7 +130,7 @@ def load_rules(name: str) -> Rules:
     """Reads a rules file.
 
     Args:
-        name: Of a file, or of one that this package ships, such as `no_int64`.
+        name: of a file, or of one that this package ships, such as `no_int64`.
 
     Raises:
         OperatorInputError: [conformance-rules] for a file that cannot be read as rules.

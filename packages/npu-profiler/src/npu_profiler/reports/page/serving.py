@@ -18,9 +18,9 @@ def serve(page: str, port: int, *, say: Callable[[str], None]) -> None:
     """Offers a page until Ctrl-C.
 
     Args:
-        page: The HTML.
-        port: Where; 0 for any that is free.
-        say: Is told the address when it is there.
+        page: the HTML.
+        port: where; 0 for any that is free.
+        say: is told the address when it is there.
 
     Raises:
         TraceError: [view-port] The port is taken, or not ours to take.
@@ -58,6 +58,6 @@ def make_server(page: str, port: int) -> http.server.ThreadingHTTPServer:
     except (OSError, OverflowError) as failure:
         raise TraceError(
             f"view: --port must be one that is free; got {port} ({failure}). "
-            "Leave it out for any that is",
-            "view-port",
+            "Leave it out for any that is.",
+            code="view-port",
         ) from failure

@@ -30,11 +30,11 @@ class Timeline:
     """What is drawn.
 
     Attributes:
-        document: For the page, as JSON takes it.
-        slices: How many slices the trace has.
-        drawn: How many boxes are drawn for them.
-        cell_ns: Of slices below this the neighbours are gathered in boxes as wide; 0 for none.
-        left_out: What is not drawn at all: "30,000 arrows", for people.
+        document: for the page, as JSON takes it.
+        slices: how many slices the trace has.
+        drawn: how many boxes are drawn for them.
+        cell_ns: of slices below this the neighbours are gathered in boxes as wide; 0 for none.
+        left_out: what is not drawn at all: "30,000 arrows", for people.
     """
 
     document: dict[str, Any]
@@ -49,11 +49,11 @@ class _Boxes:
     """Boxes of one depth of one row, by their start.
 
     Attributes:
-        starts: Of each box.
-        durations: Of each box.
-        names: Of each box in the track's words, or `_GATHERED`.
-        counts: How many slices a gathered box stands for.
-        slices: The slice that each other box stands for.
+        starts: of each box.
+        durations: of each box.
+        names: of each box in the track's words, or `_GATHERED`.
+        counts: how many slices a gathered box stands for.
+        slices: the slice that each other box stands for.
     """
 
     starts: array[int]
@@ -75,8 +75,8 @@ def choose(trace: Trace, *, limit: int = DEFAULT_LIMIT) -> Timeline:
     """Chooses what is drawn.
 
     Args:
-        trace: The trace.
-        limit: How many boxes at most, about. When the trace has more slices, short neighbours
+        trace: the trace.
+        limit: how many boxes at most, about. When the trace has more slices, short neighbours
             become one box that says how many it stands for.
     """
     tracks = [track for track in trace.tracks if len(track)]

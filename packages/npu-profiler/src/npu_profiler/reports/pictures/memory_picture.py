@@ -31,7 +31,7 @@ def draw_memory(curves: Sequence[tuple[Counter, Peak | None]]) -> Chart:
     """Draws curves below each other.
 
     Args:
-        curves: One or more, each with its peak, if it is known who holds it.
+        curves: one or more, each with its peak, if it is known who holds it.
     """
     heights = []
     for _, peak in curves:

@@ -18,8 +18,8 @@ def check_picture(name: str, *, formats: Sequence[str] = _FORMATS) -> Path:
     """Returns the path of a picture that is to be written.
 
     Args:
-        name: The file's.
-        formats: The suffixes that it may have.
+        name: the file's.
+        formats: the suffixes that it may have.
 
     Raises:
         TraceError: [picture-format] Its name says no format that can be written,
@@ -27,8 +27,8 @@ def check_picture(name: str, *, formats: Sequence[str] = _FORMATS) -> Path:
     """
     if Path(name).suffix not in formats:
         raise TraceError(
-            f"picture: must end in {' or '.join(formats)}; got {name}. Name it so",
-            "picture-format",
+            f"picture: must end in {' or '.join(formats)}; got {name}. Name it so.",
+            code="picture-format",
         )
     return check_writable(name, "picture")
 

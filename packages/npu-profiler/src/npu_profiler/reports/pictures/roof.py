@@ -25,9 +25,9 @@ def draw_roofline(roofs: Sequence[Roof], peaks: Peaks, *, title: str) -> Chart:
     """Draws layers that have operations and bytes as dots, as large as their time, under the roofs.
 
     Args:
-        roofs: Layers; those without operations have no place here, and are counted below it.
-        peaks: Of the device: a slope for the memory, a level for each precision.
-        title: The picture's.
+        roofs: layers; those without operations have no place here, and are counted below it.
+        peaks: of the device: a slope for the memory, a level for each precision.
+        title: the picture's.
     """
     shown = [roof for roof in roofs if roof.flops and roof.size_bytes and roof.time_ns]
     shown.sort(key=lambda roof: -roof.time_ns)

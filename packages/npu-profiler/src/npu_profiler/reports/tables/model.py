@@ -14,9 +14,9 @@ class Column:
     """A column.
 
     Attributes:
-        key: For programs, with the unit in it: "self_ns".
-        title: For people: "self ms".
-        unit: Of its values: times are nanoseconds, shares and changes parts of one.
+        key: for programs, with the unit in it: "self_ns".
+        title: for people: "self ms".
+        unit: of its values: times are nanoseconds, shares and changes parts of one.
     """
 
     key: str

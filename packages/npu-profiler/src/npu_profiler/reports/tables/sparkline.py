@@ -13,11 +13,11 @@ def bin_highest(
     """The highest value within each part of an interval; a curve keeps its value until the next.
 
     Args:
-        times: Of the samples, rising.
-        values: Of the samples.
-        start_ns: Begin of the interval; before the first sample the curve is 0.
-        end_ns: End of the interval.
-        bins: How many parts.
+        times: of the samples, rising.
+        values: of the samples.
+        start_ns: begin of the interval; before the first sample the curve is 0.
+        end_ns: end of the interval.
+        bins: how many parts.
     """
     highest = [0.0] * bins
     width = max(end_ns - start_ns, 1) / bins

@@ -17,8 +17,8 @@ def format_table(table: Table, *, limit: int = 0) -> list[str]:
     """Returns lines: the title, a head, rows, and how many more there are.
 
     Args:
-        table: What to show.
-        limit: How many rows at most; 0 for all.
+        table: what to show.
+        limit: how many rows at most; 0 for all.
     """
     rows = list(table.rows[:limit] if limit else table.rows)
     cells = [[column.title for column in table.columns]]

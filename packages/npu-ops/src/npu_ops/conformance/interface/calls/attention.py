@@ -36,10 +36,10 @@ def attention_of_lengths(
 
     Args:
         query: (tokens, heads, head size).
-        key: As query.
-        value: As query.
-        lengths: Tokens of each sequence; their sum is `tokens`.
-        is_causal: Whether a token sees those before it alone.
+        key: as query.
+        value: as query.
+        lengths: tokens of each sequence; their sum is `tokens`.
+        is_causal: whether a token sees those before it alone.
     """
     parts = zip(*(torch.split(tensor, lengths) for tensor in (query, key, value)), strict=True)
     results = [
@@ -65,9 +65,9 @@ def attention_with_logsumexp(
 
     Args:
         query: (batch, length, heads, head size).
-        key: As query.
-        value: As query.
-        is_causal: Whether a token sees those before it alone.
+        key: as query.
+        value: as query.
+        is_causal: whether a token sees those before it alone.
 
     Returns:
         As query, and (batch, heads, length).
@@ -131,7 +131,7 @@ def paged_attention(
     Args:
         query: (batch, heads, head size).
         key_cache: (blocks, block size, heads, head size).
-        value_cache: As key_cache.
+        value_cache: as key_cache.
         blocks: (batch, most blocks), which blocks a sequence has, in order.
         lengths: (batch,), tokens of each.
 
@@ -167,7 +167,7 @@ def scaled_masked_softmax(
     Args:
         input: (batch, heads, length, keys).
         mask: (batch, 1, length, keys), bool; no row is true throughout.
-        scale: Of the scores.
+        scale: of the scores.
     """
     return (input * scale).masked_fill(mask, -10000.0).softmax(-1)
 
@@ -183,10 +183,10 @@ def rotate(
 
     Args:
         x1: (batch, length, heads, half a head).
-        x2: As x1.
+        x2: as x1.
         cos: (length, 1, half a head).
-        sin: As cos.
-        conjugate: Whether to turn back.
+        sin: as cos.
+        conjugate: whether to turn back.
     """
     sine = -sin if conjugate else sin
     return x1 * cos - x2 * sine, x1 * sine + x2 * cos
@@ -201,7 +201,7 @@ def rotate_halves(
         query: (batch, heads, length, head size).
         key: (batch, key heads, length, head size).
         cos: (length, head size).
-        sin: As cos.
+        sin: as cos.
     """
 
     def turned(x: torch.Tensor) -> torch.Tensor:

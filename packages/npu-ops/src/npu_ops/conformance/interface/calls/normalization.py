@@ -35,7 +35,7 @@ def batch_norm_gather_stats(
         mean: (devices, channels).
         invstd: (devices, channels).
         counts: (devices,), elements of a channel on each.
-        eps: That the inverse deviations hold.
+        eps: that the inverse deviations hold.
     """
     share = (counts / counts.sum()).unsqueeze(1)
     whole = (mean * share).sum(0)

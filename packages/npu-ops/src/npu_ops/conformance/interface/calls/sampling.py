@@ -27,7 +27,7 @@ def penalize(
         frequency: (batch,).
         tokens: (all,), int64, no token twice in a sequence.
         counts: (all,), how often each occurred.
-        lengths: Tokens of each sequence.
+        lengths: tokens of each sequence.
     """
     rows = _rows(logits, lengths)
     penalty = presence[rows] + frequency[rows] * counts.to(logits.dtype)

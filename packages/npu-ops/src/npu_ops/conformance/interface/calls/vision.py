@@ -18,7 +18,7 @@ def nms(boxes: torch.Tensor, scores: torch.Tensor, iou_threshold: float) -> torc
     Args:
         boxes: (n, 4).
         scores: (n,), no two equal.
-        iou_threshold: The largest allowed intersection over union.
+        iou_threshold: the largest allowed intersection over union.
     """
     order = scores.argsort(descending=True)
     sorted_boxes = boxes[order]
@@ -46,9 +46,9 @@ def roi_align(
     Args:
         input: (batch, channels, height, width).
         boxes: (regions, 4), in pixels before the scale.
-        output_size: Rows and columns of cells.
-        spatial_scale: From the boxes' pixels to the input's.
-        sampling_ratio: Points of a cell along each axis.
+        output_size: rows and columns of cells.
+        spatial_scale: from the boxes' pixels to the input's.
+        sampling_ratio: points of a cell along each axis.
 
     Returns:
         (regions, channels, rows, columns).
@@ -82,10 +82,10 @@ def sigmoid_focal_loss(
     """The cross entropy of each logit, less where it is already right.
 
     Args:
-        input: Logits of any shape.
+        input: logits of any shape.
         target: 0 or 1, as input.
-        alpha: Weight of the ones; that of the zeros is 1 - alpha.
-        gamma: How much less.
+        alpha: weight of the ones; that of the zeros is 1 - alpha.
+        gamma: how much less.
         reduction: `none`, `mean` or `sum`.
     """
     chance = torch.sigmoid(input)
