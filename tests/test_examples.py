@@ -1,9 +1,12 @@
 """The examples that are single scripts, run as a reader runs them."""
 
+import json
 import os
 import re
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -42,3 +45,41 @@ def test_conversation_reads_only_what_is_new(root, tmp_path):
     assert first == whole
     assert second < longer / 2
     assert rate > 0
+
+
+def bash_blocks(page: Path) -> str:
+    """The commands of a page, in order."""
+    return "".join(re.findall(r"^```bash\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL))
+
+
+def shown(folder: Path, *command: str) -> dict:
+    """What `npu-profiler COMMAND --json` finds in traces."""
+    program = Path(sys.executable).with_name("npu-profiler")
+    done = subprocess.run(
+        [str(program), *command, "--json"], cwd=folder, capture_output=True, text=True, check=True
+    )
+    return json.loads(done.stdout)["tables"]
+
+
+def test_the_slow_layer_is_found_and_its_replacement_is_faster(root, tmp_path, cache):
+    folder = tmp_path / "slow_layer"
+    shutil.copytree(root / "examples" / "slow_layer", folder)
+    programs = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    done = subprocess.run(
+        ["bash", "-e", "-c", bash_blocks(folder / "README.md")],
+        cwd=folder,
+        env={**os.environ, "PATH": programs, "XDG_CACHE_HOME": str(cache)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=400,
+    )
+    assert done.returncode == 0, done.stderr
+
+    modules = shown(folder, "summary", "dense1.json.gz", "--by", "module")["module"]
+    assert modules[0]["module"] == "middle"
+    assert {row["module"] for row in modules} == {"middle", "narrow", "stem", "head"}
+    traces = [sorted(str(file) for file in folder.glob(f"{v}*")) for v in ("dense", "separable")]
+    tables = shown(folder, "compare", "--base", *traces[0], "--new", *traces[1], "--by", "program")
+    (program,) = tables["program"]
+    assert program["change"] < -0.3
