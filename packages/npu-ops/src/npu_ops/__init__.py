@@ -9,17 +9,16 @@ from typing import TYPE_CHECKING, Any
 import torch  # noqa: F401  (libtorch must be loaded before _C)
 
 import npu_runtime  # noqa: F401  (renames the device and loads libnpu_runtime.so)
-
-from . import (
+from npu_ops import (
     _C,  # registers the kernels
     fake_convolution,
     fused,
 )
-from .fallback import fallback_report, reset_fallback_report, set_fallback_policy
+from npu_ops.fallback import fallback_report, reset_fallback_report, set_fallback_policy
 
 if TYPE_CHECKING:
-    from . import tools, variants
-    from .arrays import (
+    from npu_ops import tools, variants
+    from npu_ops.arrays import (
         MLP,
         SDPA,
         Convolution,
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
         QMatMul,
         SimpleSDPA,
     )
-    from .verification import VerificationReport, verify_correctness
+    from npu_ops.verification import VerificationReport, verify_correctness
 
 __all__ = [
     "MLP",
@@ -78,22 +77,21 @@ def __getattr__(name: str) -> Any:
 
 
 def _resolve() -> None:
-    from .variants.choice import chooser
+    from npu_ops.variants.choice import chooser
 
     chooser().resolve()
 
 
 def _choose(*call: Any) -> Any:
-    from .variants.choice import chooser
+    from npu_ops.variants.choice import chooser
 
     return chooser().choose(*call)
 
 
 def _apply_settings() -> None:
+    from npu_ops.config import read_memory_directory, read_settings
+    from npu_ops.errors import OperatorInputError
     from npu_runtime.refusal import refuse_device
-
-    from .config import read_memory_directory, read_settings
-    from .errors import OperatorInputError
 
     try:
         read_settings()
@@ -103,7 +101,7 @@ def _apply_settings() -> None:
         return
     # Nothing is started unless `npu-ops monitor` runs this process and asks for it.
     if directory is not None:
-        from .memory_account import keep_account
+        from npu_ops.memory_account import keep_account
 
         keep_account(directory)
 

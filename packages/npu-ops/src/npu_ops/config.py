@@ -13,8 +13,7 @@ from pathlib import Path
 
 from npu_command.directories import cache_directory
 from npu_command.setting_values import read_file, read_flag, read_folder, read_number
-
-from .errors import OperatorInputError
+from npu_ops.errors import OperatorInputError
 
 __all__ = [
     "TOOLS",

@@ -15,12 +15,11 @@ from pathlib import Path
 
 import torch
 
+from npu_ops import _C
+from npu_ops.config import Settings, read_host_ops, read_settings
+from npu_ops.names import dotted_name, first_match
 from npu_runtime.errors import KindError
 from npu_runtime.public_calls import public_call
-
-from . import _C
-from .config import Settings, read_host_ops, read_settings
-from .names import dotted_name, first_match
 
 __all__ = [
     "calling_line",

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from .errors import DamagedFileError
+from npu_ops.errors import DamagedFileError
 
 __all__ = ["check_file", "damaged", "digest", "read_sealed", "seal"]
 

@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from npu_ops.difference import Comparison, compare_tensors, mismatch
+from npu_ops.errors import OperatorInputError, VerificationError
 from npu_runtime.public_calls import public_call
-
-from .difference import Comparison, compare_tensors, mismatch
-from .errors import OperatorInputError, VerificationError
 
 __all__ = ["VerificationReport", "verify_correctness"]
 

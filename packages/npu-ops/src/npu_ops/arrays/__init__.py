@@ -3,11 +3,11 @@
 For programs without torch modules. Operators on tensors are torch's own, with device "npu".
 """
 
-from .attention import SDPA, SimpleSDPA
-from .convolution import Convolution
-from .mlp import MLP
-from .operator import Layer
-from .products import Linear, MatMul, QLinear, QMatMul
+from npu_ops.arrays.attention import SDPA, SimpleSDPA
+from npu_ops.arrays.convolution import Convolution
+from npu_ops.arrays.mlp import MLP
+from npu_ops.arrays.operator import Layer
+from npu_ops.arrays.products import Linear, MatMul, QLinear, QMatMul
 
 __all__ = [
     "MLP",

@@ -12,10 +12,9 @@ import numpy as np
 import openvino as ov
 import openvino.opset15 as ops
 
+from npu_ops.arrays.arguments import FLOATS, Array, array_of, shape_of
+from npu_ops.arrays.operator import ArrayOperator
 from npu_ops.errors import OperatorInputError
-
-from .arguments import FLOATS, Array, array_of, shape_of
-from .operator import ArrayOperator
 
 __all__ = ["SDPA", "SimpleSDPA"]
 

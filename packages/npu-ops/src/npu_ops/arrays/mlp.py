@@ -12,10 +12,9 @@ import numpy as np
 import openvino as ov
 import openvino.opset15 as ops
 
+from npu_ops.arrays.arguments import Array, shape_of, size_of
+from npu_ops.arrays.weights import Slot, WeightedOperator
 from npu_ops.errors import OperatorInputError
-
-from .arguments import Array, shape_of, size_of
-from .weights import Slot, WeightedOperator
 
 __all__ = ["ACTIVATIONS", "MLP"]
 

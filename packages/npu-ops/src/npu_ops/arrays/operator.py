@@ -19,9 +19,8 @@ import openvino as ov
 import torch
 
 import npu_runtime
+from npu_ops.arrays.arguments import Array, device_index
 from npu_runtime.public_calls import public_call
-
-from .arguments import Array, device_index
 
 __all__ = ["ArrayOperator", "Layer"]
 

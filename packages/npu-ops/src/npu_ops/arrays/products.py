@@ -13,10 +13,9 @@ import openvino as ov
 import openvino.opset15 as ops
 from numpy.typing import DTypeLike
 
+from npu_ops.arrays.arguments import Array, size_of
+from npu_ops.arrays.weights import PACKED, Slot, WeightedOperator
 from npu_ops.errors import OperatorInputError
-
-from .arguments import Array, size_of
-from .weights import PACKED, Slot, WeightedOperator
 
 __all__ = ["Linear", "MatMul", "QLinear", "QMatMul"]
 

@@ -14,10 +14,9 @@ import openvino as ov
 import openvino.opset15 as ops
 
 import npu_runtime
+from npu_ops.arrays.arguments import FLOATS, Array, array_of
+from npu_ops.arrays.operator import ArrayOperator
 from npu_ops.errors import OperatorInputError
-
-from .arguments import FLOATS, Array, array_of
-from .operator import ArrayOperator
 
 __all__ = ["PACKED", "Slot", "WeightedOperator"]
 

@@ -5,10 +5,10 @@ cases are in cases/), calls recorded from networks (models/), and torch's own da
 Whether a driver keeps its contract is another question, which `npu_runtime.conformance` answers.
 """
 
-from .cell import Cell, Outcome
-from .modules import module_cells
-from .operators import CHECKS, operator_cells
-from .optimizers import optimizer_cells
+from npu_ops.conformance.cell import Cell, Outcome
+from npu_ops.conformance.modules import module_cells
+from npu_ops.conformance.operators import CHECKS, operator_cells
+from npu_ops.conformance.optimizers import optimizer_cells
 
 __all__ = [
     "CHECKS",

@@ -15,18 +15,17 @@ from typing import Any
 
 import torch
 
+from npu_ops.conformance.baseline import Baseline, BaselineWriter, load_baseline
+from npu_ops.conformance.cases import interface_cases
+from npu_ops.conformance.cell import Cell, Outcome
+from npu_ops.conformance.models import model_cases
+from npu_ops.conformance.options import parse, selection_of
+from npu_ops.conformance.report import REPORTS, Run, reproducer
+from npu_ops.conformance.rules import load_rules
+from npu_ops.conformance.selection import tasks_of
+from npu_ops.conformance.supervision import run_each, run_tasks
+from npu_ops.conformance.table import failed_cells, rates_text, summary
 from npu_ops.errors import ConformanceError
-
-from .baseline import Baseline, BaselineWriter, load_baseline
-from .cases import interface_cases
-from .cell import Cell, Outcome
-from .models import model_cases
-from .options import parse, selection_of
-from .report import REPORTS, Run, reproducer
-from .rules import load_rules
-from .selection import tasks_of
-from .supervision import run_each, run_tasks
-from .table import failed_cells, rates_text, summary
 
 __all__ = ["main"]
 

@@ -16,11 +16,10 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
+from npu_ops.conformance.cases.case import Case
+from npu_ops.conformance.cases.evaluation import Evaluation
 from npu_ops.errors import ConformanceError
 from npu_ops.seal import check_file, damaged, digest, read_sealed, seal
-
-from .cases.case import Case
-from .cases.evaluation import Evaluation
 
 __all__ = ["Baseline", "BaselineWriter", "checksum", "load_baseline", "pack", "unpack"]
 

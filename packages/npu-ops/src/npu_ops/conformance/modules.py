@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from .cell import Cell, Sample, cell_of
-from .comparison import copy_to, difference, gradients, outcome, placement
+from npu_ops.conformance.cell import Cell, Sample, cell_of
+from npu_ops.conformance.comparison import copy_to, difference, gradients, outcome, placement
 
 __all__ = ["module_cells"]
 

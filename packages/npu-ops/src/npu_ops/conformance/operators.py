@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
-from .cell import Cell, Sample, cell_of
-from .comparison import copy_to, difference, gradients, outcome, placement
-from .exceptions import is_undefined, stays_on_cpu
+from npu_ops.conformance.cell import Cell, Sample, cell_of
+from npu_ops.conformance.comparison import copy_to, difference, gradients, outcome, placement
+from npu_ops.conformance.exceptions import is_undefined, stays_on_cpu
 
 __all__ = ["CHECKS", "DTYPES", "operator_cells"]
 

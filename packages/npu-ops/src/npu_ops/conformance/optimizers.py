@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from .cell import Cell, Sample, cell_of
-from .comparison import difference
+from npu_ops.conformance.cell import Cell, Sample, cell_of
+from npu_ops.conformance.comparison import difference
 
 __all__ = ["optimizer_cells"]
 

@@ -10,12 +10,11 @@ from pathlib import Path
 import torch
 
 from npu_ops.config import VARIANT_MODES
-
-from .cases import CHECKS as CASE_CHECKS
-from .cases import LAYOUTS
-from .operators import CHECKS as TORCH_CHECKS
-from .report import REPORTS
-from .selection import SUITES, Selection
+from npu_ops.conformance.cases import CHECKS as CASE_CHECKS
+from npu_ops.conformance.cases import LAYOUTS
+from npu_ops.conformance.operators import CHECKS as TORCH_CHECKS
+from npu_ops.conformance.report import REPORTS
+from npu_ops.conformance.selection import SUITES, Selection
 
 __all__ = ["parse", "selection_of"]
 

@@ -17,10 +17,10 @@ from pathlib import Path
 
 import torch
 
-from .cell import Cell, Outcome
-from .exceptions import EXPECTED
-from .operators import DTYPES
-from .table import failed_cells, read_csv
+from npu_ops.conformance.cell import Cell, Outcome
+from npu_ops.conformance.exceptions import EXPECTED
+from npu_ops.conformance.operators import DTYPES
+from npu_ops.conformance.table import failed_cells, read_csv
 
 __all__ = ["Facts", "coverage_page"]
 

@@ -10,8 +10,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from .models import RECORDED
-from .models.recording import Recording, known_networks, record_network
+from npu_ops.conformance.models import RECORDED
+from npu_ops.conformance.models.recording import Recording, known_networks, record_network
 
 __all__ = ["main"]
 

@@ -13,10 +13,9 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from npu_command.pages import render_page
-
-from .cell import Cell, Outcome
-from .models import model_cases
-from .table import failed_cells, rates, write_csv
+from npu_ops.conformance.cell import Cell, Outcome
+from npu_ops.conformance.models import model_cases
+from npu_ops.conformance.table import failed_cells, rates, write_csv
 
 __all__ = ["REPORTS", "Run", "reproducer"]
 

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
+from npu_ops.conformance.cases import Case, interface_cases
+from npu_ops.conformance.models import model_cases
+from npu_ops.conformance.operators import CHECKS as TORCH_CHECKS
+from npu_ops.conformance.operators import DTYPES
+from npu_ops.conformance.worker import databases
 from npu_ops.names import first_match
-
-from .cases import Case, interface_cases
-from .models import model_cases
-from .operators import CHECKS as TORCH_CHECKS
-from .operators import DTYPES
-from .worker import databases
 
 __all__ = ["SUITES", "Selection", "tasks_of"]
 

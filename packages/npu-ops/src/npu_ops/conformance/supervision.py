@@ -7,10 +7,9 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from npu_ops.conformance.cell import Cell, Outcome
+from npu_ops.conformance.child import Child
 from npu_ops.errors import ConformanceError
-
-from .cell import Cell, Outcome
-from .child import Child
 
 __all__ = ["run_each", "run_tasks"]
 

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from .cell import Cell, Outcome
-from .exceptions import EXPECTED
+from npu_ops.conformance.cell import Cell, Outcome
+from npu_ops.conformance.exceptions import EXPECTED
 
 __all__ = ["Rate", "failed_cells", "rates", "rates_text", "read_csv", "summary", "write_csv"]
 

@@ -16,19 +16,18 @@ from typing import Any
 
 import torch
 
+from npu_ops.conformance.baseline import load_baseline
+from npu_ops.conformance.cases.captures import capture_case
+from npu_ops.conformance.cases.case import Case
+from npu_ops.conformance.cases.run import case_cells, case_records
+from npu_ops.conformance.cases.templates import interface_cases
+from npu_ops.conformance.cell import Cell
+from npu_ops.conformance.models import model_cases
+from npu_ops.conformance.modules import module_cells
+from npu_ops.conformance.operators import operator_cells
+from npu_ops.conformance.optimizers import optimizer_cells
+from npu_ops.conformance.rules import load_rules
 from npu_ops.errors import OpsError
-
-from .baseline import load_baseline
-from .cases.captures import capture_case
-from .cases.case import Case
-from .cases.run import case_cells, case_records
-from .cases.templates import interface_cases
-from .cell import Cell
-from .models import model_cases
-from .modules import module_cells
-from .operators import operator_cells
-from .optimizers import optimizer_cells
-from .rules import load_rules
 
 __all__ = ["databases", "run_task"]
 

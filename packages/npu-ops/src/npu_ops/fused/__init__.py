@@ -5,7 +5,7 @@ A module has the op's schema, its formula with the source, what it takes and rai
 torch.compile in npu_compiler.lowering.converters.fused.
 """
 
-from . import (
+from npu_ops.fused import (
     addmm_relu,
     conv_bn_relu,
     dynamic_quantize,

@@ -20,8 +20,8 @@ from typing import Any
 
 import torch
 
-from .library import define, register_gradient
-from .linear_relu import linear_gradients
+from npu_ops.fused.library import define, register_gradient
+from npu_ops.fused.linear_relu import linear_gradients
 
 __all__ = ["reference"]
 

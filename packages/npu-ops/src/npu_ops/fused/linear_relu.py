@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from .library import define, needed_gradients, register_gradient
+from npu_ops.fused.library import define, needed_gradients, register_gradient
 
 __all__ = ["reference"]
 

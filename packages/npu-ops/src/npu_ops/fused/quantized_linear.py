@@ -29,7 +29,7 @@ from typing import Any
 
 import torch
 
-from .library import define, needed_gradients, register_gradient
+from npu_ops.fused.library import define, needed_gradients, register_gradient
 
 __all__ = ["dequantize", "pack_int4", "reference", "unpack_int4"]
 

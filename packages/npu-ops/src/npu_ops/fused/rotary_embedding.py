@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from .library import define, register_gradient
+from npu_ops.fused.library import define, register_gradient
 
 __all__ = ["reference"]
 

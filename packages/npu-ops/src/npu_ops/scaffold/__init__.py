@@ -3,6 +3,6 @@
 The files are the templates beside this module; the decorator for converters is npu_compiler's.
 """
 
-from .project import write_project
+from npu_ops.scaffold.project import write_project
 
 __all__ = ["write_project"]

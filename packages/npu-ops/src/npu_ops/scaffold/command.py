@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from .project import write_project
+from npu_ops.scaffold.project import write_project
 
 __all__ = ["main"]
 

@@ -14,15 +14,14 @@ import torch
 
 from npu_ops import _C
 from npu_ops.errors import VerificationError
+from npu_ops.tools.call import Call
+from npu_ops.tools.capture import GIB, CaptureStore, captured
+from npu_ops.tools.judge import Verdict, judge
+from npu_ops.tools.report import Report, Value
+from npu_ops.tools.tolerance import Tolerances
+from npu_ops.tools.tool import OpTool, aside
+from npu_ops.tools.trial import Trial
 from npu_runtime.public_calls import public_call
-
-from .call import Call
-from .capture import GIB, CaptureStore, captured
-from .judge import Verdict, judge
-from .report import Report, Value
-from .tolerance import Tolerances
-from .tool import OpTool, aside
-from .trial import Trial
 
 __all__ = ["VERDICT_COLUMNS", "OpAutoCompare", "verdict_cells"]
 

@@ -22,9 +22,8 @@ from torch.utils._pytree import tree_leaves
 
 from npu_ops.errors import OperatorInputError
 from npu_ops.seal import check_file, damaged, digest, read_sealed, seal
+from npu_ops.tools.snapshot import GeneratorImage, Snapshot, StorageImage, TensorImage
 from npu_runtime.public_calls import public_call
-
-from .snapshot import GeneratorImage, Snapshot, StorageImage, TensorImage
 
 __all__ = [
     "Capture",

@@ -14,11 +14,10 @@ import torch
 from torch.utils._pytree import tree_map
 
 from npu_ops.errors import OperatorInputError
+from npu_ops.tools.call import Call
+from npu_ops.tools.report import Report
+from npu_ops.tools.tool import OpTool, aside
 from npu_runtime.public_calls import public_call
-
-from .call import Call
-from .report import Report
-from .tool import OpTool, aside
 
 __all__ = ["OpDtypeCast"]
 

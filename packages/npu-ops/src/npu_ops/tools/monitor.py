@@ -20,9 +20,8 @@ import psutil
 from npu_command.charts import check_matplotlib
 from npu_ops.errors import OperatorInputError
 from npu_ops.memory_account import read_accounts
+from npu_ops.tools.series_plot import Panel, draw_series
 from npu_runtime.public_calls import public_call
-
-from .series_plot import Panel, draw_series
 
 __all__ = ["ProcessMonitor", "Sample"]
 

@@ -11,8 +11,7 @@ from pathlib import Path
 
 from npu_command.charts import check_matplotlib
 from npu_ops.errors import OperatorInputError
-
-from .monitor import ProcessMonitor
+from npu_ops.tools.monitor import ProcessMonitor
 
 __all__ = ["main"]
 

@@ -9,10 +9,9 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from npu_ops.errors import OperatorInputError
-
-from .call import Call, describe
-from .report import Report
-from .tool import OpTool, aside
+from npu_ops.tools.call import Call, describe
+from npu_ops.tools.report import Report
+from npu_ops.tools.tool import OpTool, aside
 
 __all__ = ["OpObserve"]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from .replay import replay_directory, replay_report
+from npu_ops.tools.replay import replay_directory, replay_report
 
 __all__ = ["main"]
 

@@ -17,15 +17,14 @@ from pathlib import Path
 import torch
 
 from npu_ops.errors import OperatorInputError
-
-from .autocompare import OpAutoCompare
-from .capture import GIB, OpCapture
-from .dtype_cast import OpDtypeCast
-from .observe import OpObserve
-from .op_fallback import OpFallback
-from .overflow_check import OpOverflowCheck
-from .time_measure import OpTimeMeasure
-from .tool import OpTool
+from npu_ops.tools.autocompare import OpAutoCompare
+from npu_ops.tools.capture import GIB, OpCapture
+from npu_ops.tools.dtype_cast import OpDtypeCast
+from npu_ops.tools.observe import OpObserve
+from npu_ops.tools.op_fallback import OpFallback
+from npu_ops.tools.overflow_check import OpOverflowCheck
+from npu_ops.tools.time_measure import OpTimeMeasure
+from npu_ops.tools.tool import OpTool
 
 __all__ = ["main"]
 

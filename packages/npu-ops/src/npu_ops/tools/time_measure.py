@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
-from .call import Call
-from .report import Report
-from .tool import OpTool
+from npu_ops.tools.call import Call
+from npu_ops.tools.report import Report
+from npu_ops.tools.tool import OpTool
 
 __all__ = ["OpTimeMeasure", "synchronize"]
 

@@ -23,10 +23,9 @@ from npu_ops.config import VARIANT_MODES, Settings, read_settings
 from npu_ops.errors import OperatorInputError, OpsError
 from npu_ops.fallback import host_pattern
 from npu_ops.names import dotted_name
-
-from .call import OpCall, OpProgram, TensorSpec
-from .policy import Decision, Facts, decide
-from .records import Measurement, Records
+from npu_ops.variants.call import OpCall, OpProgram, TensorSpec
+from npu_ops.variants.policy import Decision, Facts, decide
+from npu_ops.variants.records import Measurement, Records
 
 __all__ = ["Choice", "choices", "host_kernels", "set_variant_policy"]
 
@@ -140,7 +139,7 @@ class Chooser:
         Raises:
             npu_runtime.NpuError: no program can compute the call.
         """
-        from .measure import measure
+        from npu_ops.variants.measure import measure
 
         program = build(call, device_index=device_index)
         with host_kernels():

@@ -15,11 +15,10 @@ import torch
 
 import npu_runtime
 from npu_ops import _C
-
-from .call import OpCall, TensorSpec, parse_call
-from .choice import Chooser, build, chooser, device_key
-from .policy import Decision
-from .records import Measurement
+from npu_ops.variants.call import OpCall, TensorSpec, parse_call
+from npu_ops.variants.choice import Chooser, build, chooser, device_key
+from npu_ops.variants.policy import Decision
+from npu_ops.variants.records import Measurement
 
 __all__ = ["Explanation", "explain", "main"]
 

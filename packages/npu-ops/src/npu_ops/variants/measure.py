@@ -13,9 +13,8 @@ from typing import Any
 import torch
 
 import npu_runtime
-
-from .call import OpCall, OpProgram, TensorSpec
-from .records import Measurement
+from npu_ops.variants.call import OpCall, OpProgram, TensorSpec
+from npu_ops.variants.records import Measurement
 
 __all__ = ["measure"]
 

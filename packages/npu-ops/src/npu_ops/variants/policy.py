@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .records import Measurement
+from npu_ops.variants.records import Measurement
 
 __all__ = ["Decision", "Facts", "decide"]
 

@@ -14,9 +14,8 @@ from dataclasses import asdict
 from npu_ops import _C
 from npu_ops.errors import OperatorInputError
 from npu_ops.names import dotted_name
-
-from .choice import chooser, device_key
-from .explain import describe, read_call
+from npu_ops.variants.choice import chooser, device_key
+from npu_ops.variants.explain import describe, read_call
 
 __all__ = ["main"]
 

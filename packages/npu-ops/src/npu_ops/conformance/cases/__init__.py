@@ -1,7 +1,7 @@
 """Cases as data: what is called with which tensors, and what may differ."""
 
-from .case import CHECKS, Case
-from .layouts import LAYOUTS
-from .templates import interface_cases
+from npu_ops.conformance.cases.case import CHECKS, Case
+from npu_ops.conformance.cases.layouts import LAYOUTS
+from npu_ops.conformance.cases.templates import interface_cases
 
 __all__ = ["CHECKS", "LAYOUTS", "Case", "interface_cases"]

@@ -9,12 +9,11 @@ import re
 import shutil
 from pathlib import Path
 
+from npu_ops.conformance.cases.case import Case
+from npu_ops.conformance.cases.evaluation import evaluate
 from npu_ops.conformance.rules import Rules
 from npu_ops.tools.capture import OpCapture
 from npu_ops.tools.replay import replay_directory
-
-from .case import Case
-from .evaluation import evaluate
 
 __all__ = ["capture_case"]
 

@@ -17,10 +17,9 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map_only
 
+from npu_ops.conformance.cases.layouts import lay_out, restride
+from npu_ops.conformance.cases.tensors import dtype_named, make_tensor, parse_tensor
 from npu_ops.conformance.interface import Operator, operator_named
-
-from .layouts import lay_out, restride
-from .tensors import dtype_named, make_tensor, parse_tensor
 
 __all__ = ["CHECKS", "Case"]
 

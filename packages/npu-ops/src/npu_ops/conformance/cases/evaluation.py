@@ -12,9 +12,8 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
+from npu_ops.conformance.cases.case import Case
 from npu_ops.conformance.comparison import copy_to, on_cpu
-
-from .case import Case
 
 __all__ = ["Evaluation", "evaluate"]
 

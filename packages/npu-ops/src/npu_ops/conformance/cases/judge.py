@@ -16,11 +16,10 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
+from npu_ops.conformance.cases.case import Case
+from npu_ops.conformance.cases.evaluation import Evaluation
 from npu_ops.conformance.comparison import is_rounding
 from npu_ops.conformance.tolerances import Tolerance
-
-from .case import Case
-from .evaluation import Evaluation
 
 __all__ = ["RULES", "judge", "tolerance_named"]
 

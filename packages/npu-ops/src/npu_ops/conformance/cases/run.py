@@ -10,12 +10,11 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from npu_ops.conformance.baseline import Baseline, checksum, pack
+from npu_ops.conformance.cases.case import Case
+from npu_ops.conformance.cases.evaluation import Evaluation, evaluate
+from npu_ops.conformance.cases.judge import judge
 from npu_ops.conformance.cell import Cell, Outcome
 from npu_ops.conformance.rules import Rules
-
-from .case import Case
-from .evaluation import Evaluation, evaluate
-from .judge import judge
 
 __all__ = ["case_cells", "case_records"]
 

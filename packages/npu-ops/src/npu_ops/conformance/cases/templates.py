@@ -15,12 +15,11 @@ from typing import Any
 
 import torch
 
+from npu_ops.conformance.cases.case import CHECKS, Case
+from npu_ops.conformance.cases.layouts import LAYOUTS, has_effect
+from npu_ops.conformance.cases.tensors import parse_tensor
 from npu_ops.conformance.interface import load_operators
 from npu_ops.errors import OperatorInputError
-
-from .case import CHECKS, Case
-from .layouts import LAYOUTS, has_effect
-from .tensors import parse_tensor
 
 __all__ = ["expand", "interface_cases"]
 

@@ -4,7 +4,7 @@
 Whether ops compute right for arguments that make sense is the question of the package around it.
 """
 
-from .call import Call, TensorSpec
-from .exclusions import EXCLUDED
+from npu_ops.conformance.fuzz.call import Call, TensorSpec
+from npu_ops.conformance.fuzz.exclusions import EXCLUDED
 
 __all__ = ["EXCLUDED", "Call", "TensorSpec"]

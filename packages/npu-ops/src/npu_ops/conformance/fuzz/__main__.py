@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
-from .exclusions import is_excluded
-from .supervision import Finding, Worker, make_alone, run_tasks
+from npu_ops.conformance.fuzz.exclusions import is_excluded
+from npu_ops.conformance.fuzz.supervision import Finding, Worker, make_alone, run_tasks
 
 _LEAST = 5  # calls of an op: hypothesis makes the simplest one first
 _NAMESPACE = "aten::"

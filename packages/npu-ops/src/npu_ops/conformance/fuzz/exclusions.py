@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .call import Call, Mark
+from npu_ops.conformance.fuzz.call import Call, Mark
 
 __all__ = ["EXCLUDED", "INCOMPARABLE", "is_comparable", "is_excluded", "is_undefined"]
 

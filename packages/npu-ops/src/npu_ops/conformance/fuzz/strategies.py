@@ -12,7 +12,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from .call import Call, Mark, TensorSpec
+from npu_ops.conformance.fuzz.call import Call, Mark, TensorSpec
 
 __all__ = ["calls"]
 

@@ -15,8 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from npu_ops.conformance.child import Child
-
-from .call import Call
+from npu_ops.conformance.fuzz.call import Call
 
 __all__ = ["Finding", "Kind", "Tally", "Worker", "make_alone", "run_tasks"]
 

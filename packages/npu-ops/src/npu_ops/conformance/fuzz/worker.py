@@ -22,9 +22,8 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from npu_ops.conformance.comparison import difference, on_cpu, outcome, placement
-
-from .call import Call, place
-from .exclusions import is_comparable, is_undefined
+from npu_ops.conformance.fuzz.call import Call, place
+from npu_ops.conformance.fuzz.exclusions import is_comparable, is_undefined
 
 __all__ = ["main"]
 
@@ -71,7 +70,7 @@ def _draw(task: dict[str, Any], say: Callable[..., None]) -> None:
     import hypothesis
     from hypothesis.configuration import set_hypothesis_home_dir
 
-    from .strategies import calls
+    from npu_ops.conformance.fuzz.strategies import calls
 
     set_hypothesis_home_dir(tempfile.gettempdir())  # nothing is kept, and nothing is left here
     _bound_memory()

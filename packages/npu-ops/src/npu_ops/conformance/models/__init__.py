@@ -1,5 +1,5 @@
 """Calls that real networks make, as cases; recording.py wrote them down."""
 
-from .recorded import RECORDED, model_cases, model_names
+from npu_ops.conformance.models.recorded import RECORDED, model_cases, model_names
 
 __all__ = ["RECORDED", "model_cases", "model_names"]

@@ -5,6 +5,6 @@ stays as its user wrote it: its arguments are converted on the way to the device
 are held against the CPU's, converted likewise.
 """
 
-from .adaptation import LayoutRule, Rules, TypeRule, load_rules
+from npu_ops.conformance.rules.adaptation import LayoutRule, Rules, TypeRule, load_rules
 
 __all__ = ["LayoutRule", "Rules", "TypeRule", "load_rules"]

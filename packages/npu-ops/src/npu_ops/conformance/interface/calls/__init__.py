@@ -3,7 +3,7 @@
 A device that has a fused kernel for one of them is held to the same numbers.
 """
 
-from .attention import (
+from npu_ops.conformance.interface.calls.attention import (
     attention_of_lengths,
     attention_with_logsumexp,
     causal_attention_of_lengths,
@@ -15,14 +15,14 @@ from .attention import (
     token_scores,
     token_values,
 )
-from .normalization import (
+from npu_ops.conformance.interface.calls.normalization import (
     batch_norm_backward_elementwise,
     batch_norm_backward_reduce,
     batch_norm_elementwise,
     batch_norm_gather_stats,
     batch_norm_stats,
 )
-from .optimizers import (
+from npu_ops.conformance.interface.calls.optimizers import (
     adadelta,
     adagrad,
     adam,
@@ -32,9 +32,15 @@ from .optimizers import (
     rmsprop,
     sgd,
 )
-from .sampling import penalize, penalize_repetition
-from .signatures import einsum, meshgrid, norm, spmm, triangular_solve
-from .vision import nms, roi_align, sigmoid_focal_loss
+from npu_ops.conformance.interface.calls.sampling import penalize, penalize_repetition
+from npu_ops.conformance.interface.calls.signatures import (
+    einsum,
+    meshgrid,
+    norm,
+    spmm,
+    triangular_solve,
+)
+from npu_ops.conformance.interface.calls.vision import nms, roi_align, sigmoid_focal_loss
 
 __all__ = [
     "adadelta",
