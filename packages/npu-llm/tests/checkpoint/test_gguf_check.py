@@ -100,7 +100,7 @@ def test_noise_is_an_error(sound):
 
 def test_bit_that_flips_is_an_error_or_leaves_a_header_that_fits_the_file(sound):
     content = sound.read_bytes()
-    refused = 0
+    codes = []
     for at in range(8 * HEADER_BYTES):
         flipped = bytearray(content)
         flipped[at // 8] ^= 1 << at % 8
@@ -108,8 +108,8 @@ def test_bit_that_flips_is_an_error_or_leaves_a_header_that_fits_the_file(sound)
         try:
             header = read_gguf_header(sound)
         except ModelError as error:
-            assert error.code in ("gguf-truncated", "gguf-corrupt")
-            refused += 1
+            codes.append(error.code)
         else:
             assert header.size_bytes <= len(content)
-    assert refused > 4 * HEADER_BYTES
+    assert set(codes) == {"gguf-truncated", "gguf-corrupt"}
+    assert len(codes) > 4 * HEADER_BYTES
