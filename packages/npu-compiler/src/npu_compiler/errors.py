@@ -76,7 +76,7 @@ class LoweringError(CompilerError):
 
 
 class RegistryError(CompilerError):
-    """Two converters claim one op, or a converter is registered for something that is no op."""
+    """Two converters claim one op, or a converter is registered for something other than an op."""
 
 
 class OptionError(CompilerError, ValueError):

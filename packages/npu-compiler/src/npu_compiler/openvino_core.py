@@ -26,7 +26,7 @@ def openvino_core() -> ov.Core:
     (OpenVINO 2026.4.1). Where no core ends, the latest stack stays and has its memory.
     """
     global _core
-    with _lock:  # one made in vain would end while the other lives
+    with _lock:  # a spare one would end while the other lives
         if _core is None:
             _core = ov.Core()
         return _core

@@ -129,7 +129,7 @@ class CompilerConfig:
         self._set("fallback_ops", _op_names(self.fallback_ops))
         self._set("device_options", _properties(self.device_options))
         for name in ("enabled_passes", "disabled_passes"):
-            self._set(name, _pass_list(name, getattr(self, name)))
+            self._set(name, _pass_names(name, getattr(self, name)))
         self._set("buckets", _buckets(self.buckets))
         if self.dtype is not None:
             self._set("dtype", _precision_of("dtype", self.dtype))
@@ -305,9 +305,18 @@ def _properties(value: Any) -> dict[str, str]:
     return dict(value)
 
 
-def _pass_list(option: str, value: Any) -> tuple[str, ...]:
-    if not isinstance(value, (list, tuple, set, frozenset)):
+def _pass_names(option: str, value: Any) -> tuple[str, ...]:
+    is_list = isinstance(value, (list, tuple, set, frozenset))
+    if not is_list:
         raise _bad_value(option, 'a list of names such as "fuse_linear"', value)
+    if not value:
+        return ()
+    from npu_compiler.passes.pipeline import pass_names  # late: it imports the passes and their ops
+
+    for name in value:
+        if name not in pass_names():
+            rule = f"names of passes ({', '.join(pass_names())})"
+            raise _bad_value(option, rule, name)
     return tuple(value)
 
 

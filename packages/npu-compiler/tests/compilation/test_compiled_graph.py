@@ -282,7 +282,7 @@ def test_strict_names_op_node_shapes_and_line(compiled):
     message = str(error.value)
     assert error.value.code == "no-converter"
     assert "aten.i0.default" in message
-    assert "test_compilation.py:" in message
+    assert "test_compiled_graph.py:" in message
     assert "[(4, 4)]" in message
 
 
@@ -391,18 +391,17 @@ def test_programs_go_with_the_model(compiled):
 
 
 def test_call_that_stays_in_its_program_though_refused_is_an_error(compiled, monkeypatch):
-    from npu_compiler.compilation.compiled_graph import building
-    from npu_compiler.compilation.compiled_graph import compiled_graph as compilation
+    from npu_compiler.compilation import building, compiled_graph
 
     def refuse(piece, **_):
         calls = [node for node in piece.module.graph.nodes if node.op == "call_function"]
         raise building.RefusedNode(calls, "no reason at all")
 
-    plan = compilation.make_plan
+    plan = compiled_graph.make_plan
     monkeypatch.setattr("npu_compiler.compilation.assembly.build_program", refuse)
     # A planner that does not listen.
     monkeypatch.setattr(
-        compilation, "make_plan", lambda graph, *, config, **_: plan(graph, config=config)
+        compiled_graph, "make_plan", lambda graph, *, config, **_: plan(graph, config=config)
     )
     with torch.no_grad(), pytest.raises(LoweringError, match="no reason at all") as caught:
         compiled(lambda x: x.sin())(torch.ones(3))

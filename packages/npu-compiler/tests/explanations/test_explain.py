@@ -34,14 +34,14 @@ def test_eager_call_has_reason_and_line(explanation):
     (node,) = explanation.eager
     assert node.op == "aten.i0.default"
     assert node.reason.startswith("no converter registered")
-    assert "test_explanation.py:" in node.source
+    assert "test_explain.py:" in node.source
 
 
 def test_table_shows_programs_and_eager_calls(explanation):
     text = str(explanation)
     assert "2 programs" in text
     assert "aten.i0.default" in text
-    assert "test_explanation.py:" in text
+    assert "test_explain.py:" in text
 
 
 def test_json_has_everything(explanation):

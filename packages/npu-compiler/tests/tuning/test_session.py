@@ -34,7 +34,7 @@ def choose(monkeypatch, **times_us):
 
 
 def test_ways_are_measured_and_the_fastest_is_recorded(store, model):
-    report = npu_compiler.torch_compile.tune(model.eval(), X, budget_s=0.1)
+    report = npu_compiler.tune(model.eval(), X, budget_s=0.1)
     (record,) = report.records
     assert store.read(record.key) == record
     assert record.times_us[record.chosen] <= record.times_us["default"]
@@ -47,7 +47,7 @@ def test_ways_are_measured_and_the_fastest_is_recorded(store, model):
 def test_recorded_way_is_taken_by_the_next_compilation(store, model, compiled, close, monkeypatch):
     choose(monkeypatch, host_kernels=50.0)
     model.eval()
-    (record,) = npu_compiler.torch_compile.tune(model, X).records
+    (record,) = npu_compiler.tune(model, X).records
     assert record.chosen == "host kernels"
     torch._dynamo.reset()
     fast = compiled(model)
@@ -59,7 +59,7 @@ def test_recorded_way_is_taken_by_the_next_compilation(store, model, compiled, c
 
 def test_way_that_is_no_faster_is_not_chosen(store, model, monkeypatch):
     choose(monkeypatch, no_snippets=98.0)
-    (record,) = npu_compiler.torch_compile.tune(model.eval(), X).records
+    (record,) = npu_compiler.tune(model.eval(), X).records
     assert record.chosen == "default"
 
 
@@ -69,7 +69,7 @@ def test_way_that_is_no_faster_is_not_chosen(store, model, monkeypatch):
 )
 def test_fast_way_that_is_wrong_is_refused(store, model, monkeypatch):
     choose(monkeypatch, bfloat16=1.0)
-    (record,) = npu_compiler.torch_compile.tune(model.eval(), X, max_error=1e-5).records
+    (record,) = npu_compiler.tune(model.eval(), X, max_error=1e-5).records
     assert record.chosen != "bfloat16"
     assert record.refused["bfloat16"].startswith("error")
 
@@ -77,7 +77,7 @@ def test_fast_way_that_is_wrong_is_refused(store, model, monkeypatch):
 def test_allowed_error_lets_half_precision_win(store, model, monkeypatch, compiled):
     choose(monkeypatch, bfloat16=1.0)
     model.eval()
-    (record,) = npu_compiler.torch_compile.tune(model, X, max_error=0.1).records
+    (record,) = npu_compiler.tune(model, X, max_error=0.1).records
     assert record.chosen == "bfloat16"
     torch._dynamo.reset()
     fast = compiled(model)
@@ -89,7 +89,7 @@ def test_allowed_error_lets_half_precision_win(store, model, monkeypatch, compil
 def test_other_sizes_and_options_are_not_tuned(store, model, compiled, monkeypatch):
     choose(monkeypatch, host_kernels=50.0)
     model.eval()
-    npu_compiler.torch_compile.tune(model, X)
+    npu_compiler.tune(model, X)
     torch._dynamo.reset()
     with torch.no_grad():
         wide = compiled(model)
@@ -112,7 +112,7 @@ def test_graph_that_writes_to_an_input_is_not_measured(store):
             return self.count * 2
 
     model = Counter()
-    report = npu_compiler.torch_compile.tune(model, torch.ones(3))
+    report = npu_compiler.tune(model, torch.ones(3))
     assert report.records == ()
     (reason,) = report.skipped.values()
     assert "writes" in reason
@@ -120,7 +120,7 @@ def test_graph_that_writes_to_an_input_is_not_measured(store):
 
 
 def test_random_graph_is_not_measured(store):
-    report = npu_compiler.torch_compile.tune(lambda x: torch.rand_like(x) + x.sin(), X)
+    report = npu_compiler.tune(lambda x: torch.rand_like(x) + x.sin(), X)
     assert "random" in next(iter(report.skipped.values()))
 
 
@@ -133,7 +133,7 @@ def test_first_call_gives_the_result(store, model):
         seen.append(True)
         return y
 
-    npu_compiler.torch_compile.tune(function, X, budget_s=0.1)
+    npu_compiler.tune(function, X, budget_s=0.1)
     with torch.no_grad():
         torch._dynamo.reset()
         assert torch.allclose(torch.compile(model, backend="npu")(X), model(X), atol=1e-5)
@@ -141,7 +141,7 @@ def test_first_call_gives_the_result(store, model):
 
 def test_damaged_record_is_ignored(store, model, compiled, caplog):
     model.eval()
-    (record,) = npu_compiler.torch_compile.tune(model, X, budget_s=0.1).records
+    (record,) = npu_compiler.tune(model, X, budget_s=0.1).records
     (store.directory / f"{record.key}.json").write_text("{")
     torch._dynamo.reset()
     fast = compiled(model)

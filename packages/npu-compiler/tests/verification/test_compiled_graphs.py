@@ -151,16 +151,16 @@ def test_a_workaround_that_gives_torchs_result_is_taken(monkeypatch, plant) -> N
 
 
 def test_a_pass_that_changes_the_meaning_is_noticed(monkeypatch, compiled) -> None:
-    from npu_compiler.compilation.compiled_graph import compiled_graph as compilation
+    from npu_compiler.compilation import compiled_graph
 
-    original = compilation.run_passes
+    original = compiled_graph.run_passes
 
     def spoiled(graph: torch.fx.Graph, *args: Any, **kwargs: Any) -> Any:
         for node in graph.find_nodes(op="call_function", target=torch.ops.aten.sin.default):
             node.target = torch.ops.aten.cos.default
         return original(graph, *args, **kwargs)
 
-    monkeypatch.setattr(compilation, "run_passes", spoiled)
+    monkeypatch.setattr(compiled_graph, "run_passes", spoiled)
     fast = compiled(_before_and_after)
     x = torch.randn(4, 8)
     with torch.no_grad(), pytest.warns(WrongResultWarning, match="the compiled graph differed"):

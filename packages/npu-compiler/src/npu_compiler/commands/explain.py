@@ -48,7 +48,7 @@ def run_script(script: Path, arguments: Sequence[str]) -> int:
     """
     if not os.path.isfile(script):  # noqa: PTH113  # Path.is_file raises for a name too long
         raise OptionError(
-            f"npu-compiler: a Python script; got {script}, which is no file. Name one that uses "
+            f"npu-compiler: a Python script; got {script}, which is not a file. Name one that uses "
             "torch.compile(backend='npu').",
             code="script-absent",
         )

@@ -75,7 +75,7 @@ def program_content(
     """Returns what the program of a graph is made of, or None when that cannot be said.
 
     Code of others that makes a part of the program, as a converter from outside, is not in the key,
-    and may change: such a program is made anew in each process.
+    and may change: such a program is rebuilt in each process.
 
     Args:
         module: the piece of a graph that the program is for.

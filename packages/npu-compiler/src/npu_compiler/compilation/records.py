@@ -1,4 +1,4 @@
-"""What was compiled, as data: one record per graph, handed to whoever collects."""
+"""What was compiled, as data: one record per graph, handed to those who collect them."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class ProgramRecord:
         compression: which weights were compressed, with the error; None when none was to be.
         from_cache: whether it was neither lowered nor compiled, but read.
         drops_nan: ops that were lowered to forms which may drop NaN, one entry per call.
-        verdict: what came of comparing its first results with torch's; None where nobody asked.
+        verdict: what came of comparing its first results with torch's; None if not asked for.
     """
 
     name: str

@@ -136,6 +136,6 @@ class LoadedModel:
 
 
 def _is_array(value: Any) -> bool:
-    # Without torch there are no tensors; with it, whatever else is given is an array's business.
+    # Without torch there are no tensors; with it, anything else is treated as an array.
     torch = sys.modules.get("torch")
     return torch is None or not isinstance(value, torch.Tensor)

@@ -52,7 +52,7 @@ def export(
 ) -> Path:
     """Writes a model to a folder that npu_compiler.load runs without torch and without its class.
 
-    The whole model becomes one program for inference. Arguments that are no tensors are fixed as
+    The whole model becomes one program for inference. Arguments that are not tensors are fixed as
     they are in the example. Nothing in the folder is a pickle.
 
     Args:
@@ -258,7 +258,7 @@ def _write(
     manifest: Manifest,
     judge: Callable[[Path, Manifest], Manifest],
 ) -> Path:
-    """Writes beside the folder and renames, so that nobody sees half of it."""
+    """Writes beside the folder and renames, so that no reader sees half of it."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     place = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:

@@ -7,7 +7,7 @@ are constants and frozen weights, sizes (symbolic ones too, with what torch guar
 arange and other creation, views and copies, casts among integers, `+ - *`, floor division,
 remainder, clamp, minimum and maximum, where and masked_fill, bitwise ops, comparisons, sums and
 cumulative sums along known sizes, the largest and smallest element, and the indices of argmax,
-topk, sort and their kin. Anything else may be all that its dtype holds; so may inputs. A symbolic
+topk, sort and the like. Anything else may be all that its dtype holds; so may inputs. A symbolic
 upper bound is kept beside the numbers, so that `arange(n)` is known to be below `n`.
 
 A device that computes int64 in 32 bits gives other values wherever an interval on the way is not

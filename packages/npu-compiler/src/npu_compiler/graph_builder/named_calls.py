@@ -115,7 +115,7 @@ class NamedCalls:
         As in torch, numbers without a dtype of their own are float32 or int64.
 
         Raises:
-            GraphError: [graph-parameter] for what is no number.
+            GraphError: [graph-parameter] for anything but a number.
         """
         if isinstance(data, GraphTensor):
             return data

@@ -211,7 +211,7 @@ class Recording:
             raise _refusal(step, list(fakes.values()), failure) from failure
         if versions != [fake._version for fake in fakes.values()]:
             self._rehearsal.forget()
-        # A call may return what it was given: those that write, and those with nothing to do.
+        # A call may return what it was given: those that write, and no-ops.
         own = {id(fake): used[slot] for slot, fake in fakes.items()}
         slots: list[int] = []
 

@@ -58,7 +58,7 @@ def _is_suspect(node: ov.Node) -> bool:
 
 
 def _axes(node: ov.Node) -> list[int]:
-    """In order, counted from the front; none where they are no constant."""
+    """In order, counted from the front; none where they are not constant."""
     given: Any = node.input_value(1).get_node()
     if given.get_type_name() != "Constant":
         return []

@@ -88,7 +88,7 @@ def is_compute(node: fx.Node) -> bool:
 
 
 def _tensors(node: fx.Node) -> Iterator[torch.Tensor]:
-    """The fake tensors a call takes and gives; results that nobody reads do not count."""
+    """The fake tensors a call takes and gives; unused results do not count."""
     for source in node.all_input_nodes:
         value = source.meta.get("val")
         if isinstance(value, torch.Tensor):

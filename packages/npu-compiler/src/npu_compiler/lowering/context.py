@@ -23,7 +23,7 @@ _WITHIN = {
     ov.Type.i16: {ov.Type.boolean, ov.Type.u8, ov.Type.i8},
 }
 
-# What a node lowers to: one output, or one per result (None for a result that nobody may read).
+# What a node lowers to: one output, or one per result (None for a result that may not be read).
 Value = Any
 Operand = Any
 

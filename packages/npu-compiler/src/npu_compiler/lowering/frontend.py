@@ -69,7 +69,7 @@ def frontend_refusal(node: fx.Node, *, nan: str | None = "propagate") -> str | N
     tensors: list[Any] = [source.meta.get("val") for source in node.all_input_nodes]
     results = _results(node)
     if not all(_is_plain(value) for value in (*tensors, *results)) or not results:
-        return "sizes that are not fixed, or values that are no tensors"
+        return "sizes that are not fixed, or values that are not tensors"
     if not all(isinstance(leaf, (fx.Node, *_PLAIN)) for leaf in _leaves(node)):
         return "arguments that are neither tensors nor plain values"
     key = _key(node, tensors)

@@ -146,7 +146,7 @@ def poisoned(result: ov.Output, axis: ov.Output) -> ov.Output:
     """The result with NaN in the whole of each row that has one.
 
     Args:
-        result: at most 0, or at least 0, so that a sum without NaN is no NaN.
+        result: at most 0, or at least 0, so that a sum without NaN is not NaN.
         axis: of the rows.
     """
     total = ops.reduce_sum(result, axis, True)

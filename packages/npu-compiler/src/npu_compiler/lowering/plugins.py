@@ -28,7 +28,7 @@ def load_plugins(undo: Callable[[], Callable[[], None]]) -> None:
     warning that names its wheel, and what it had registered is taken back.
 
     Args:
-        undo: Called before each module; what it returns takes back what was registered since.
+        undo: called before each module; what it returns takes back what was registered since.
     """
     global _is_loaded
     if _is_loaded:

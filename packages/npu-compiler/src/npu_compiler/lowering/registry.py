@@ -45,7 +45,7 @@ class Converter:
         key: the overload or Python function that the row is for.
         function: called as `function(ctx, **arguments)`, the arguments under their schema names
             (input_, min_ and so on where Python has the name itself), defaults filled in; returns
-            an Output, or a tuple of them (None for one that nobody may read).
+            an Output, or a tuple of them (None for one that may not be read).
         rule: called as `rule(node, **arguments)`; returns why this call cannot be lowered, or None.
         compute: whether the op does work worth a program; views, casts and creation do not.
         quantized: whether int8 and uint8 tensors stand for stored values here and not for torch's

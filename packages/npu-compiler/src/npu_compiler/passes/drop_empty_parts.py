@@ -1,6 +1,6 @@
 """Removes tensors without elements from concatenations: an empty cache, an empty rest.
 
-Programs cannot take such tensors, and without them the concatenation needs nobody's help.
+Programs cannot take such tensors, and without them the concatenation lowers as it is.
 """
 
 from __future__ import annotations

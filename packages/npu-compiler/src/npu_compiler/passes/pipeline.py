@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from torch import fx
 
-from npu_compiler.errors import OptionError
 from npu_compiler.passes.base import Facts, GraphPass, PassResult
 from npu_compiler.passes.batch_matmuls import BatchMatmuls
 from npu_compiler.passes.drop_empty_parts import DropEmptyParts
@@ -113,12 +112,9 @@ def run_passes(
         watch: called after each pass with the pass and what it did.
 
     Raises:
-        OptionError: [option-value] there is no pass of a name in enabled or disabled.
         PassError: [pass-broke-graph] a pass left a graph that is not what it was given.
     """
     asked, without = set(enabled), set(disabled)
-    _check_names("enabled_passes", asked)
-    _check_names("disabled_passes", without)
     results = []
     for graph_pass in PASSES:
         is_on = graph_pass.by_default or graph_pass.name in asked
@@ -129,13 +125,3 @@ def run_passes(
         if watch is not None:
             watch(graph_pass, result)
     return tuple(results)
-
-
-def _check_names(option: str, names: Iterable[str]) -> None:
-    for name in names:
-        if name not in pass_names():
-            raise OptionError(
-                f"option {option}: names of passes ({', '.join(pass_names())}); got {name!r} "
-                f"({type(name).__name__}). Pass such a value.",
-                code="option-value",
-            )

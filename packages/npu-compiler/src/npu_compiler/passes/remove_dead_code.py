@@ -1,4 +1,4 @@
-"""Removes calls whose results nobody reads.
+"""Removes calls whose results are unused.
 
 Calls with an effect (writes, random draws, asserts) stay.
 """

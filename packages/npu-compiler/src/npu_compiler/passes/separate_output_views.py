@@ -56,7 +56,7 @@ class SeparateOutputViews(GraphPass):
 
 
 def _view_chain(node: fx.Node) -> list[fx.Node]:
-    """A node, what it is a view of, what that is a view of, ... down to what is no view."""
+    """A node, what it is a view of, what that is a view of, ... down to what is not a view."""
     chain = [node]
     while chain[-1].op == "call_function" and is_view(chain[-1]):
         source = chain[-1].args[0]

@@ -1,7 +1,8 @@
 """Gives calls that write to an argument their memory back, such as a KV cache.
 
 AOTAutograd makes such a call functional: it runs on clones, and a copy at the graph's end carries
-the clones into the inputs. Where nobody needs the former content the call writes to the input.
+the clones into the inputs. Where the former content is no longer needed, the call writes to the
+input itself.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ _AS_STRIDED = torch.ops.aten.as_strided.default
 class WriteInPlace(GraphPass):
     """Replaces functional forms of writing calls by the calls, where that changes no result.
 
-    It does for a call whose written memory is inputs of the graph that nobody reads in their former
-    state after it. Any other keeps its clones.
+    That is so where the written memory is inputs of the graph that are not read in their former
+    state afterwards. Any other keeps its clones.
     """
 
     name = "write_in_place"

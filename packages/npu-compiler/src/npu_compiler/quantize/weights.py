@@ -90,8 +90,8 @@ def quantize_weight(
         symmetric: without zero points.
 
     Raises:
-        OptionError: [quantize-weight] when weight is no matrix, group_size does not divide it, or
-            bits are others.
+        OptionError: [quantize-weight] when weight is not a matrix, group_size does not divide
+            it, or bits is neither 4 nor 8.
     """
     if bits not in (4, 8):
         raise OptionError(

@@ -45,7 +45,7 @@ def compile(  # noqa: A001  # the name its users know
         The module that was given.
 
     Raises:
-        OptionError: [compile-module] when model is no module, [option-conflict] when both config
+        OptionError: [compile-module] when model is not a module, [option-conflict] when both config
             and options are given, [option-place] for activations, and as CompilerConfig.
     """
     is_compiled = isinstance(model, torch._dynamo.OptimizedModule)

@@ -27,7 +27,7 @@ __all__ = ["judge_op", "verified_op"]
 _logger = logging.getLogger(__name__)
 
 # Arguments of gradients that hold what the forward call gave. Made-up ones contradict each other,
-# and a program that computes one anew is right as well.
+# and a program that recomputes one is right as well.
 _SAVED = frozenset(
     {
         *("out", "output", "result", "logsumexp", "indices", "buffer"),

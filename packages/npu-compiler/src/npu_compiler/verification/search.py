@@ -59,7 +59,7 @@ def cut(
 ) -> tuple[fx.GraphModule, list[fx.Node]] | None:
     """Returns some calls of a graph as a graph of its own, and the nodes that are its inputs.
 
-    Its outputs are the tensors that others read. None when nobody reads any.
+    Its outputs are the tensors that others read. None when none are read.
     """
     members = set(calls)
     graph = fx.Graph()

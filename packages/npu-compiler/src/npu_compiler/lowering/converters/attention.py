@@ -148,7 +148,7 @@ def convert_sdpa(
 def _log_sum_exp(
     ctx: Context, query: fx.Node, key: fx.Node, mask: Any, causal: bool, scale: Any
 ) -> Any:
-    """The statistic that the gradient needs; None while nobody reads it."""
+    """The statistic that the gradient needs; None while it is unused."""
     if not ctx.is_read(1):
         return None
     scores = _scores(ctx, query, key, mask, causal, scale)

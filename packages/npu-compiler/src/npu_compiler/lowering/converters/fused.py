@@ -253,7 +253,7 @@ def _integers(
 def _bytes_of(ctx: Context, operand: fx.Node) -> np.ndarray[Any, Any]:
     node = ctx.get(operand).get_node()
     if node.get_type_name() != "Constant":
-        ctx.refuse("4-bit weights that are no constants: a program takes them as bytes alone")
+        ctx.refuse("4-bit weights that are not constants: a program takes them as bytes alone")
     data: np.ndarray[Any, Any] = node.get_tensor_view().data
     return data
 

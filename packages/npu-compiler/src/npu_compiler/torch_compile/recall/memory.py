@@ -67,7 +67,7 @@ class GraphMemory:
         Args:
             trace: the full way, for inputs: taken when a weight has changed since.
         """
-        # Its calls are not traced, so nobody would know the lines that its layers come from.
+        # Its calls are not traced, so the lines that its layers come from would be unknown.
         if self._key is None or layer_recording.is_wanted() or self._config.verify == "always":
             return None
         record = self._store.read(self._key)
@@ -227,7 +227,7 @@ def _tuned_name(key: str, config: CompilerConfig) -> str | None:
 
 
 def _foreign_ops() -> frozenset[str]:
-    """Ops with a converter from outside, whose programs are made anew in each process."""
+    """Ops with a converter from outside, whose programs are rebuilt in each process."""
     # The table is looked at only where somebody can have written into it.
     is_imported = "npu_compiler.lowering.registry" in sys.modules
     if not is_imported and not entry_points(group="npu_compiler.converters"):
