@@ -33,7 +33,7 @@ warnings.simplefilter("ignore")
 
 import transformers as tf  # noqa: E402
 
-from npu_compiler.suite.architecture import make  # noqa: E402
+from npu_compiler.suite.families.architecture import make  # noqa: E402
 from npu_compiler.suite.table import find  # noqa: E402
 
 Inputs = dict[str, torch.Tensor]

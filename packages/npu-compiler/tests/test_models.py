@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from npu_compiler.suite import find, make
-from npu_compiler.suite.architecture import VOCABULARY
+from npu_compiler.suite.families.architecture import VOCABULARY
 from npu_compiler.suite.measurement import tensors_of
 
 SAMPLE = (

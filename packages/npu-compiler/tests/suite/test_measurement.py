@@ -9,7 +9,7 @@ import torch
 
 from npu_compiler.errors import SuiteError
 from npu_compiler.suite import Architecture
-from npu_compiler.suite.architecture import coinciding
+from npu_compiler.suite.families.architecture import coinciding
 from npu_compiler.suite.measurement import (
     Measurement,
     _eager,

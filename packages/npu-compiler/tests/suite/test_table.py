@@ -10,16 +10,9 @@ import pytest
 import torch
 
 from npu_compiler.errors import SuiteError
-from npu_compiler.suite import (
-    ARCHITECTURES,
-    FAMILIES,
-    Architecture,
-    find,
-    make,
-    select,
-    timm_models,
-)
-from npu_compiler.suite.architecture import coinciding, from_config
+from npu_compiler.suite import ARCHITECTURES, FAMILIES, Architecture, find, make, select
+from npu_compiler.suite.families import timm_models
+from npu_compiler.suite.families.architecture import coinciding, from_config
 from npu_compiler.suite.measurement import tensors_of
 
 

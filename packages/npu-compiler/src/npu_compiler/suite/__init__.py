@@ -4,7 +4,7 @@
 Random graphs of single ops are in npu_compiler.suite.random_graphs.
 """
 
-from npu_compiler.suite.architecture import Architecture, make
+from npu_compiler.suite.families.architecture import Architecture, make
 from npu_compiler.suite.table import ARCHITECTURES, FAMILIES, find, select
 
 __all__ = ["ARCHITECTURES", "FAMILIES", "Architecture", "find", "make", "select"]

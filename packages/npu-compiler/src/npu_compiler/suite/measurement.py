@@ -19,7 +19,7 @@ from torch.utils import _pytree as pytree
 
 from npu_compiler.compilation.records import GraphRecord, collecting
 from npu_compiler.errors import SuiteError, WrongResultWarning
-from npu_compiler.suite.architecture import Architecture, coinciding, make
+from npu_compiler.suite.families.architecture import Architecture, coinciding, make
 
 __all__ = ["BOUND", "Measurement", "measure", "relative_error", "tensors_of"]
 

@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from npu_compiler.suite.architecture import Architecture
+from npu_compiler.suite.families.architecture import Architecture
 from npu_compiler.suite.measurement import Measurement, measure
 from npu_compiler.suite.table import find
 

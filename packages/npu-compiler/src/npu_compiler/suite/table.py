@@ -9,7 +9,7 @@ import difflib
 from collections.abc import Iterable
 
 from npu_compiler.errors import SuiteError
-from npu_compiler.suite import (
+from npu_compiler.suite.families import (
     audio,
     encoder_decoders,
     encoders,
@@ -20,7 +20,7 @@ from npu_compiler.suite import (
     timm_models,
     vision,
 )
-from npu_compiler.suite.architecture import Architecture
+from npu_compiler.suite.families.architecture import Architecture
 
 __all__ = ["ARCHITECTURES", "FAMILIES", "LEFT_OUT", "find", "select"]
 

@@ -7,7 +7,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from npu_compiler.suite.architecture import VOCABULARY, Architecture, from_config, padded, text
+from npu_compiler.suite.families.architecture import (
+    VOCABULARY,
+    Architecture,
+    from_config,
+    padded,
+    text,
+)
 
 __all__ = ["ARCHITECTURES", "DECODER"]
 

@@ -7,8 +7,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from npu_compiler.suite.architecture import Architecture, from_config, padded, text, translation
-from npu_compiler.suite.text_decoders import DECODER
+from npu_compiler.suite.families.architecture import (
+    Architecture,
+    from_config,
+    padded,
+    text,
+    translation,
+)
+from npu_compiler.suite.families.text_decoders import DECODER
 
 __all__ = ["ARCHITECTURES"]
 

@@ -7,7 +7,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from npu_compiler.suite.architecture import ENCODER_DECODER, IMAGE, Architecture, from_config, image
+from npu_compiler.suite.families.architecture import (
+    ENCODER_DECODER,
+    IMAGE,
+    Architecture,
+    from_config,
+    image,
+)
 
 __all__ = ["ARCHITECTURES", "PATCHES"]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from npu_compiler.suite.architecture import (
+from npu_compiler.suite.families.architecture import (
     ANSWER_TOKENS,
     ENCODER_DECODER,
     Architecture,
@@ -18,7 +18,7 @@ from npu_compiler.suite.architecture import (
     image,
     translation,
 )
-from npu_compiler.suite.vision import PATCHES
+from npu_compiler.suite.families.vision import PATCHES
 
 __all__ = ["ARCHITECTURES"]
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
-from npu_compiler.suite.architecture import Architecture, from_config, image, padded
-from npu_compiler.suite.encoders import ENCODER
-from npu_compiler.suite.text_decoders import DECODER
-from npu_compiler.suite.vision import PATCHES
+from npu_compiler.suite.families.architecture import Architecture, from_config, image, padded
+from npu_compiler.suite.families.encoders import ENCODER
+from npu_compiler.suite.families.text_decoders import DECODER
+from npu_compiler.suite.families.vision import PATCHES
 
 __all__ = ["ARCHITECTURES"]
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from npu_compiler.errors import SuiteError
-from npu_compiler.suite.architecture import Architecture, drawn
+from npu_compiler.suite.families.architecture import Architecture, drawn
 
 __all__ = ["ARCHITECTURES", "FAMILY"]
 

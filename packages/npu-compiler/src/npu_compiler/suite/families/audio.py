@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from npu_compiler.suite.architecture import (
+from npu_compiler.suite.families.architecture import (
     ANSWER_TOKENS,
     ENCODER_DECODER,
     Architecture,

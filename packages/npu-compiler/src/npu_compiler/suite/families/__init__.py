@@ -1,0 +1,1 @@
+"""The architectures of the suite, a module for each family."""
