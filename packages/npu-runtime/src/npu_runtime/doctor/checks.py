@@ -15,7 +15,7 @@ __all__ = ["CHECKS", "Check", "Status", "run_checks"]
 _RELEASES = "https://github.com/intel/linux-npu-driver/releases"
 _OLDEST_KERNEL = (6, 6)
 _OLDEST_LOADER_FOR_NEW_NAME = (1, 17, 17)
-_OPENVINO_FROM, _OPENVINO_BELOW = (2026, 4), (2027,)
+_OPENVINO_FROM, _OPENVINO_BELOW = (2026, 4), (2026, 5)
 _PLUGIN = "libopenvino_intel_npu_plugin.so"
 
 
@@ -287,14 +287,14 @@ def check_openvino(machine: Machine) -> Check:
             "OpenVINO",
             Status.PROBLEM,
             "the openvino wheel is not installed",
-            'Run: python -m pip install "openvino>=2026.4,<2027". Without it nothing can serve.',
+            'Run: python -m pip install "openvino>=2026.4,<2026.5". Without it nothing can serve.',
         )
     if not _OPENVINO_FROM <= _numbers(machine.openvino) < _OPENVINO_BELOW:
         return Check(
             "OpenVINO",
             Status.PROBLEM,
             f"version {machine.openvino}",
-            'Run: python -m pip install "openvino>=2026.4,<2027".',
+            'Run: python -m pip install "openvino>=2026.4,<2026.5".',
         )
     return Check("OpenVINO", Status.OK, f"version {machine.openvino}")
 
