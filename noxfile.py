@@ -162,8 +162,9 @@ def tidy(session: nox.Session) -> None:
     session.install(*group("tidy"))
     named, flags = named_packages(session.posargs, NATIVE)
     for package in named or NATIVE:
-        files = sorted((ROOT / "packages" / package / "csrc").rglob("*.cpp"))
-        session.run("clang-tidy", "--quiet", f"-p={BUILD / package}", *flags, *map(str, files))
+        commands = json.loads((BUILD / package / "compile_commands.json").read_text())
+        files = sorted({command["file"] for command in commands})  # each includes several of csrc
+        session.run("clang-tidy", "--quiet", f"-p={BUILD / package}", *flags, *files)
 
 
 @nox.session
@@ -187,8 +188,7 @@ def manylinux(session: nox.Session) -> None:
 
     The native packages' pyproject.toml say for which Pythons, and what no wheel carries along.
     """
-    python = shared_environment(session, "build")
-    install_once(session, python, "requirements", *build_requirements())
+    python = build_environment(session)
     install_once(session, python, "manylinux", *group("manylinux"))
     shutil.rmtree(DIST, ignore_errors=True)
     for package in PACKAGES:
@@ -374,6 +374,14 @@ def shared_environment(session: nox.Session, name: str) -> Path:
     return python
 
 
+def build_environment(session: nox.Session) -> Path:
+    """Make `.nox/build` and install what the wheels are built with; return its interpreter."""
+    python = shared_environment(session, "build")
+    # Bytecode takes longer than the rest, and a build imports next to nothing of it.
+    install_once(session, python, "requirements", "--no-compile", *build_requirements())
+    return python
+
+
 def run_in(
     session: nox.Session, python: Path, *arguments: str | Path, env: dict[str, str] | None = None
 ) -> None:
@@ -491,8 +499,7 @@ def address_sanitizer(session: nox.Session) -> dict[str, str]:
 
 def build_wheel(session: nox.Session, package: str, built: dict[str, Path], *flags: str) -> Path:
     """Build one wheel into dist/, where it replaces the former one."""
-    python = shared_environment(session, "build")
-    install_once(session, python, "requirements", *build_requirements())
+    python = build_environment(session)
     if package == "npu-ops":
         # Installing gives the headers a new date, and all of npu-ops would compile again.
         wheel, key = built["npu-runtime"], digest_sources("npu-runtime", parts=INTERFACE)

@@ -16,7 +16,7 @@ bool can_expand(const at::Tensor& input, const c10::SymInt& rows, const c10::Sym
   return input.dim() < 2 || input.sym_size(0) == 1 || input.sym_size(0) == rows;
 }
 
-void check(const at::Tensor& input, const at::Tensor& mat1, const at::Tensor& mat2) {
+void check_addmm_relu(const at::Tensor& input, const at::Tensor& mat1, const at::Tensor& mat2) {
   check_float("addmm_relu", "mat1", mat1);
   check_rank("addmm_relu", "mat1", mat1, 2, "(rows, inner)");
   check_rank("addmm_relu", "mat2", mat2, 2, "(inner, columns)");
@@ -36,13 +36,13 @@ void check(const at::Tensor& input, const at::Tensor& mat1, const at::Tensor& ma
 
 at::Tensor addmm_relu(const at::Tensor& input, const at::Tensor& mat1, const at::Tensor& mat2,
                       const at::Scalar& beta, const at::Scalar& alpha) {
-  check(input, mat1, mat2);
+  check_addmm_relu(input, mat1, mat2);
   return at::addmm(input, mat1, mat2, beta, alpha).relu_();
 }
 
 at::Tensor addmm_relu_fake(const at::Tensor& input, const at::Tensor& mat1, const at::Tensor& mat2,
                            const at::Scalar& beta, const at::Scalar& alpha) {
-  check(input, mat1, mat2);
+  check_addmm_relu(input, mat1, mat2);
   return at::empty_symint({mat1.sym_size(0), mat2.sym_size(1)}, mat1.options());
 }
 

@@ -14,7 +14,7 @@
 namespace npu::ops::fused {
 namespace {
 
-constexpr const char* kName = "conv_bn_relu";
+constexpr const char* kConvBnRelu = "conv_bn_relu";
 
 void check_per_channel(const char* name, const OptionalTensor& tensor,
                        const c10::SymInt& channels) {
@@ -23,7 +23,7 @@ void check_per_channel(const char* name, const OptionalTensor& tensor,
                     "npu.conv_bn_relu: ", name, " must have one element per output channel; got ",
                     name, " ", shape_of(*tensor), ", ", channels, " channels. Pass a ", name,
                     " of length ", channels, ". [op-shape]");
-  check_float(kName, name, *tensor);
+  check_float(kConvBnRelu, name, *tensor);
 }
 
 void check_option(const char* name, at::IntArrayRef values, std::int64_t axes, std::int64_t least) {
@@ -47,8 +47,8 @@ c10::SymDimVector checked_sizes(const at::Tensor& x, const at::Tensor& weight,
                                 const OptionalTensor& bn_bias, at::IntArrayRef stride,
                                 at::IntArrayRef padding, at::IntArrayRef dilation,
                                 std::int64_t groups) {
-  check_float(kName, "x", x);
-  check_same_dtype(kName, "weight", weight, "x", x);
+  check_float(kConvBnRelu, "x", x);
+  check_same_dtype(kConvBnRelu, "weight", weight, "x", x);
   TORCH_CHECK_VALUE(x.dim() >= 3 && x.dim() <= 5 && weight.dim() == x.dim(),
                     "npu.conv_bn_relu: x must be (batch, channels, ...) with 1 to 3 spatial axes, "
                     "and weight (outputs, channels / groups, ...) of the same rank; got x ",

@@ -10,7 +10,7 @@
 namespace npu::ops::fused {
 namespace {
 
-void check(const at::Tensor& x, std::optional<std::int64_t> group_size) {
+void check_dynamic_quantize(const at::Tensor& x, std::optional<std::int64_t> group_size) {
   check_float("dynamic_quantize", "x", x);
   TORCH_CHECK_VALUE(x.dim() >= 1 && x.sym_size(-1) >= 1,
                     "npu.dynamic_quantize: x must have a last axis with elements; got ",
@@ -25,7 +25,7 @@ void check(const at::Tensor& x, std::optional<std::int64_t> group_size) {
 
 std::tuple<at::Tensor, at::Tensor> dynamic_quantize(const at::Tensor& x,
                                                     std::optional<std::int64_t> group_size) {
-  check(x, group_size);
+  check_dynamic_quantize(x, group_size);
   const std::int64_t width = group_size.value_or(x.size(-1));
   at::DimVector scale_sizes(x.sizes().begin(), x.sizes().end());
   scale_sizes.back() = x.size(-1) / width;
@@ -41,7 +41,7 @@ std::tuple<at::Tensor, at::Tensor> dynamic_quantize(const at::Tensor& x,
 
 std::tuple<at::Tensor, at::Tensor> dynamic_quantize_fake(const at::Tensor& x,
                                                          std::optional<std::int64_t> group_size) {
-  check(x, group_size);
+  check_dynamic_quantize(x, group_size);
   c10::SymDimVector scale_sizes(x.sym_sizes().begin(), x.sym_sizes().end());
   scale_sizes.back() = group_size ? x.sym_size(-1) / *group_size : c10::SymInt(1);
   return {at::empty_symint(x.sym_sizes(), x.options().dtype(at::kChar)),

@@ -22,7 +22,7 @@
 namespace npu::ops::fused {
 namespace {
 
-constexpr const char* kName = "fused_attention";
+constexpr const char* kFusedAttention = "fused_attention";
 constexpr const char* kAxes = "(batch, heads, length, head size)";
 using Window = std::optional<std::int64_t>;
 
@@ -35,17 +35,17 @@ void check_window(Window window, bool is_causal) {
 }
 
 void check_heads(const at::Tensor& query, const char* name, const at::Tensor& other) {
-  check_rank(kName, name, other, 4, kAxes);
-  check_same_dtype(kName, name, other, "query", query);
+  check_rank(kFusedAttention, name, other, 4, kAxes);
+  check_same_dtype(kFusedAttention, name, other, "query", query);
   TORCH_CHECK_VALUE(other.sym_size(0) == query.sym_size(0), "npu.fused_attention: ", name,
                     " must have the batch size of query; got ", name, " ", shape_of(other),
                     ", query ", shape_of(query), ". Expand one of them. [op-shape]");
 }
 
-void check(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, bool is_causal,
-           Window window) {
-  check_float(kName, "query", query);
-  check_rank(kName, "query", query, 4, kAxes);
+void check_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                     bool is_causal, Window window) {
+  check_float(kFusedAttention, "query", query);
+  check_rank(kFusedAttention, "query", query, 4, kAxes);
   check_heads(query, "key", key);
   check_heads(query, "value", value);
   TORCH_CHECK_VALUE(key.sym_size(1) >= 1 && query.sym_size(1) % key.sym_size(1) == 0,
@@ -67,7 +67,7 @@ void check(const at::Tensor& query, const at::Tensor& key, const at::Tensor& val
 void check_cache(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                  const at::Tensor& key_cache, const at::Tensor& value_cache,
                  const c10::SymInt& position, Window window) {
-  check(query, key, value, /*is_causal=*/true, window);
+  check_attention(query, key, value, /*is_causal=*/true, window);
   TORCH_CHECK_VALUE(
       query.sym_size(2) == key.sym_size(2),
       "npu.fused_attention: with a cache, key and value are those of the queries; got ",
@@ -181,14 +181,14 @@ const c10::TypedOperatorHandle<CacheSchema>& cache_op() {
 
 at::Tensor fused_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                            bool is_causal, Window window, std::optional<double> scale) {
-  check(query, key, value, is_causal, window);
+  check_attention(query, key, value, is_causal, window);
   return attention(query, key, value, is_causal, window, scale);
 }
 
 at::Tensor fused_attention_fake(const at::Tensor& query, const at::Tensor& key,
                                 const at::Tensor& value, bool is_causal, Window window,
                                 std::optional<double> scale) {
-  check(query, key, value, is_causal, window);
+  check_attention(query, key, value, is_causal, window);
   return at::empty_symint(query.sym_sizes(), query.options());
 }
 

@@ -16,7 +16,7 @@
 namespace npu::ops::fused {
 namespace {
 
-constexpr const char* kName = "quantized_linear";
+constexpr const char* kQuantizedLinear = "quantized_linear";
 
 // From this many rows on the dequantized product wins (benchmarks/fused.py --rows): early where the
 // processor multiplies the type itself, which is bfloat16.
@@ -40,13 +40,14 @@ void check_kind(const at::Tensor& weight, const OptionalTensor& zero_point, std:
                     ". Convert it with .to(). [op-dtype]");
 }
 
-void check(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& scale,
-           const OptionalTensor& zero_point, const OptionalTensor& bias, std::int64_t bits) {
-  check_float(kName, "x", x);
-  check_rank(kName, "weight", weight, 2, "(outputs, inputs) or (outputs, inputs / 2)");
+void check_quantized_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& scale,
+                            const OptionalTensor& zero_point, const OptionalTensor& bias,
+                            std::int64_t bits) {
+  check_float(kQuantizedLinear, "x", x);
+  check_rank(kQuantizedLinear, "weight", weight, 2, "(outputs, inputs) or (outputs, inputs / 2)");
   check_kind(weight, zero_point, bits);
-  check_float(kName, "scale", scale);
-  check_rank(kName, "scale", scale, 2, "(outputs, groups)");
+  check_float(kQuantizedLinear, "scale", scale);
+  check_rank(kQuantizedLinear, "scale", scale, 2, "(outputs, groups)");
   const c10::SymInt inputs = weight.sym_size(1) * (bits == 4 ? 2 : 1);
   TORCH_CHECK_VALUE(x.dim() >= 1 && x.sym_size(-1) == inputs,
                     "npu.quantized_linear: the last dim of x must match the inputs of weight; got "
@@ -64,7 +65,7 @@ void check(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& scal
                     "npu.quantized_linear: zero_point must have the shape of scale; got ",
                     zero_point ? shape_of(*zero_point) : "", ", scale ", shape_of(scale),
                     ". Pass one per group. [op-shape]");
-  check_bias(kName, bias, weight.sym_size(0), x);
+  check_bias(kQuantizedLinear, bias, weight.sym_size(0), x);
 }
 
 WeightKind kind_of(const at::Tensor& weight, std::int64_t bits) {
@@ -138,7 +139,7 @@ at::Tensor of_many_rows(const at::Tensor& x, const Weight& weight, const Optiona
 at::Tensor quantized_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& scale,
                             const OptionalTensor& zero_point, const OptionalTensor& bias,
                             std::int64_t bits) {
-  check(x, weight, scale, zero_point, bias, bits);
+  check_quantized_linear(x, weight, scale, zero_point, bias, bits);
   Weight given;
   given.kind = kind_of(weight, bits);
   given.outputs = weight.size(0);
@@ -165,7 +166,7 @@ at::Tensor quantized_linear(const at::Tensor& x, const at::Tensor& weight, const
 at::Tensor quantized_linear_fake(const at::Tensor& x, const at::Tensor& weight,
                                  const at::Tensor& scale, const OptionalTensor& zero_point,
                                  const OptionalTensor& bias, std::int64_t bits) {
-  check(x, weight, scale, zero_point, bias, bits);
+  check_quantized_linear(x, weight, scale, zero_point, bias, bits);
   return empty_linear(x, weight.sym_size(0));
 }
 

@@ -10,7 +10,7 @@
 namespace npu::ops::fused {
 namespace {
 
-void check(const at::Tensor& x, const at::Tensor& weight) {
+void check_rms_norm(const at::Tensor& x, const at::Tensor& weight) {
   check_float("rms_norm", "x", x);
   check_float("rms_norm", "weight", weight);
   TORCH_CHECK_VALUE(x.dim() >= 1, "npu.rms_norm: x must have at least one axis; got ", shape_of(x),
@@ -24,7 +24,7 @@ void check(const at::Tensor& x, const at::Tensor& weight) {
 }  // namespace
 
 at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps) {
-  check(x, weight);
+  check_rms_norm(x, weight);
   at::Tensor y = at::empty(x.sizes(), x.options());
   if (x.numel() == 0) return y;
   const std::int64_t width = x.size(-1);
@@ -39,7 +39,7 @@ at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps) {
 }
 
 at::Tensor rms_norm_fake(const at::Tensor& x, const at::Tensor& weight, double eps) {
-  check(x, weight);
+  check_rms_norm(x, weight);
   return at::empty_symint(x.sym_sizes(), x.options());
 }
 

@@ -10,10 +10,10 @@
 namespace npu::ops::fused {
 namespace {
 
-constexpr const char* kName = "rotary_embedding";
+constexpr const char* kRotaryEmbedding = "rotary_embedding";
 
 void check_table(const char* name, const at::Tensor& table, const at::Tensor& x) {
-  check_float(kName, name, table);
+  check_float(kRotaryEmbedding, name, table);
   const bool has_rank = table.dim() == 2 || table.dim() == 3;
   const bool is_valid =
       has_rank && table.sym_size(-2) == x.sym_size(2) && table.sym_size(-1) * 2 <= x.sym_size(3) &&
@@ -26,9 +26,9 @@ void check_table(const char* name, const at::Tensor& table, const at::Tensor& x)
                     ". [op-shape]");
 }
 
-void check(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin) {
-  check_float(kName, "x", x);
-  check_rank(kName, "x", x, 4, "(batch, heads, length, head size)");
+void check_rotary_embedding(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin) {
+  check_float(kRotaryEmbedding, "x", x);
+  check_rank(kRotaryEmbedding, "x", x, 4, "(batch, heads, length, head size)");
   check_table("cos", cos, x);
   check_table("sin", sin, x);
   TORCH_CHECK_VALUE(cos.sym_sizes() == sin.sym_sizes(),
@@ -41,7 +41,7 @@ void check(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin) {
 
 at::Tensor rotary_embedding(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin,
                             bool interleaved) {
-  check(x, cos, sin);
+  check_rotary_embedding(x, cos, sin);
   const bool is_row_dense = x.stride(3) == 1 || x.size(3) == 1;
   const at::Tensor rows = is_row_dense ? x : x.contiguous();
   at::Tensor y = at::empty(x.sizes(), x.options());
@@ -69,7 +69,7 @@ at::Tensor rotary_embedding(const at::Tensor& x, const at::Tensor& cos, const at
 
 at::Tensor rotary_embedding_fake(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin,
                                  bool interleaved) {
-  check(x, cos, sin);
+  check_rotary_embedding(x, cos, sin);
   return at::empty_symint(x.sym_sizes(), x.options());
 }
 

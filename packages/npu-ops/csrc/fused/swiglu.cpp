@@ -10,7 +10,7 @@
 namespace npu::ops::fused {
 namespace {
 
-void check(const at::Tensor& gate, const at::Tensor& up) {
+void check_swiglu(const at::Tensor& gate, const at::Tensor& up) {
   check_float("swiglu", "gate", gate);
   check_same_dtype("swiglu", "up", up, "gate", gate);
   TORCH_CHECK_VALUE(gate.sym_sizes() == up.sym_sizes(),
@@ -38,7 +38,7 @@ std::int64_t row_stride(const at::Tensor& x) {
 }  // namespace
 
 at::Tensor swiglu(const at::Tensor& gate, const at::Tensor& up) {
-  check(gate, up);
+  check_swiglu(gate, up);
   at::Tensor y = at::empty(gate.sizes(), gate.options());
   if (gate.numel() == 0) return y;
   if (gate.is_contiguous() && up.is_contiguous()) {
@@ -57,7 +57,7 @@ at::Tensor swiglu(const at::Tensor& gate, const at::Tensor& up) {
 }
 
 at::Tensor swiglu_fake(const at::Tensor& gate, const at::Tensor& up) {
-  check(gate, up);
+  check_swiglu(gate, up);
   return at::empty_symint(gate.sym_sizes(), gate.options());
 }
 

@@ -43,7 +43,7 @@ struct Hooks final : at::PrivateUse1HooksInterface {
           ErrorKind::kInput, "not-device-memory",
           "npu: the pointer is not npu memory. Pass the data_ptr() of an npu tensor's storage.");
     }
-    return {c10::DeviceType::PrivateUse1, block->device_index};
+    return {c10::DeviceType::PrivateUse1, static_cast<c10::DeviceIndex>(block->device_index)};
   }
 
   // Asked of CPU tensors only: one whose bytes lie in the arena is memory the device can use

@@ -12,14 +12,14 @@ namespace npu::observe {
 namespace {
 
 // Deeper calls are counted but not told apart: they belong to the deepest that is kept.
-constexpr std::size_t kMostDepth = 64;
+constexpr std::size_t kMostKept = 64;
 
 struct Stack {
   std::size_t depth;
-  std::array<std::uint64_t, kMostDepth> ids;
+  std::array<std::uint64_t, kMostKept> ids;
 
   std::uint64_t top() const noexcept {
-    return depth == 0 ? 0 : ids[depth < kMostDepth ? depth - 1 : kMostDepth - 1];
+    return depth == 0 ? 0 : ids[depth < kMostKept ? depth - 1 : kMostKept - 1];
   }
 };
 
@@ -53,7 +53,7 @@ void begin_window() noexcept {
 
 void enter(Scope scope, std::uint64_t id) noexcept {
   Stack& stack = stacks().stacks[static_cast<std::size_t>(scope)];
-  if (stack.depth < kMostDepth) stack.ids[stack.depth] = id;
+  if (stack.depth < kMostKept) stack.ids[stack.depth] = id;
   ++stack.depth;
 }
 

@@ -23,7 +23,6 @@ namespace npu {
 
 namespace {
 
-constexpr c10::DeviceType kType = c10::DeviceType::PrivateUse1;
 constexpr std::size_t kMostDevices = 16;
 
 // The thread's current stream ids, by device.
@@ -36,7 +35,7 @@ c10::DeviceIndex resolve(c10::DeviceIndex device_index) {
 }
 
 c10::Stream make(c10::DeviceIndex device_index, c10::StreamId id) {
-  return c10::Stream(c10::Stream::UNSAFE, c10::Device(kType, device_index), id);
+  return c10::Stream(c10::Stream::UNSAFE, {c10::DeviceType::PrivateUse1, device_index}, id);
 }
 
 void check(npu_status status, const char* call) {
@@ -199,7 +198,8 @@ StreamState& state_of(c10::DeviceIndex device_index, c10::StreamId id) {
 
 StreamState& state_of(c10::Stream stream) {
   check_device(stream.device_index());
-  if (stream.device_type() != kType || stream.id() < 0 || stream.id() >= kStreams) {
+  if (stream.device_type() != c10::DeviceType::PrivateUse1 || stream.id() < 0 ||
+      stream.id() >= kStreams) {
     throw Error(ErrorKind::kInput, "stream-unknown",
                 "npu: stream " + std::to_string(stream.id()) + " on " + stream.device().str() +
                     " does not exist. Make streams with torch.npu.Stream().");

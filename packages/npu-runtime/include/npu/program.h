@@ -51,7 +51,7 @@ struct ProgramSource {
   std::string model;
   const void* weights = nullptr;
   std::size_t weights_bytes = 0;
-  std::shared_ptr<void> keep_alive;  // owner of `weights`; the program holds it
+  std::shared_ptr<void> keep_alive = nullptr;  // owner of `weights`; the program holds it
   std::vector<std::pair<std::string, std::string>> options;
 };
 
