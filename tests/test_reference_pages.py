@@ -81,7 +81,7 @@ def test_every_environment_variable_is_explained(root):
 
 
 def test_the_tolerances_of_programs_are_on_their_page(root):
-    from npu_ops.conformance.tolerances import DEFAULT, NAMED
+    from npu_ops.tolerances import DEFAULT, NAMED
 
     page = (root / "docs/guides/where-ops-run.md").read_text()
     for tolerance in {DEFAULT, *NAMED.values()}:
@@ -91,7 +91,7 @@ def test_the_tolerances_of_programs_are_on_their_page(root):
 
 
 def test_every_pass_has_its_row(root):
-    from npu_compiler.pipeline import pass_names
+    from npu_compiler.passes.pipeline import pass_names
 
     page = (root / "docs" / "guides" / "compiler-stages.md").read_text()
     rows = re.findall(r"^\| `([a-z_]+)` \|", page, re.M)

@@ -4,7 +4,8 @@ import json
 import pytest
 import torch
 
-from npu_runtime import InputError, memory_check
+from npu_runtime import InputError
+from npu_runtime.startup import memory_check
 
 
 @pytest.fixture

@@ -16,16 +16,16 @@ _SUBCOMMANDS = {
     ),
     "explain": Subcommand("npu_ops.variants.explain", "which kernel serves a call, and why"),
     "monitor": Subcommand(
-        "npu_ops.tools.monitor_command",
+        "npu_ops.tools.commands.monitor",
         "a command's processor and memory over time",
         ending=Ending.SHARED,
     ),
     "new": Subcommand("npu_ops.scaffold.command", "write a wheel with an op of your own"),
     "replay": Subcommand(
-        "npu_ops.tools.replay_command", "make captured calls again, checked and timed"
+        "npu_ops.tools.commands.replay", "make captured calls again, checked and timed"
     ),
     "run": Subcommand(
-        "npu_ops.tools.run_command", "run a program under op tools", ending=Ending.SHARED
+        "npu_ops.tools.commands.run", "run a program under op tools", ending=Ending.SHARED
     ),
     "tune": Subcommand(
         "npu_ops.variants.tune", "measure program and host kernel for calls, and record it"

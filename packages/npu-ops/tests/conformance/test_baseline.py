@@ -8,7 +8,7 @@ from npu_ops.conformance import Outcome
 from npu_ops.conformance.baseline import Baseline, BaselineWriter, checksum, pack
 from npu_ops.conformance.cases import Case
 from npu_ops.conformance.cases.evaluation import evaluate
-from npu_ops.conformance.cases.run import case_cells
+from npu_ops.conformance.running.cases import case_cells
 from npu_ops.errors import ConformanceError, DamagedFileError, OpsError
 
 CHECKS = ("forward", "backward", "in-place")

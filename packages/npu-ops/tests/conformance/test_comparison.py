@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from npu_ops.conformance.comparison import difference
-from npu_ops.conformance.tolerances import DEFAULT, NAMED, tolerance_of
+from npu_ops.tolerances import DEFAULT, NAMED, tolerance_of
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 

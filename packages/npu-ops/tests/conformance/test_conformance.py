@@ -8,7 +8,7 @@ import pytest
 
 from npu_ops.cli import main
 from npu_ops.conformance.cell import Outcome
-from npu_ops.conformance.supervision import run_tasks
+from npu_ops.conformance.running.supervision import run_tasks
 from npu_ops.seal import digest, read_sealed, seal
 
 

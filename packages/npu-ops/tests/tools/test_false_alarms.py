@@ -12,7 +12,7 @@ import torch
 from torch.testing._internal.common_methods_invocations import op_db
 
 from npu_ops.conformance.comparison import copy_to, gradients, outcome
-from npu_ops.conformance.exceptions import stays_on_cpu
+from npu_ops.incomparable_ops import stays_on_cpu
 from npu_ops.tools import OpAutoCompare
 
 EIGHTH = [

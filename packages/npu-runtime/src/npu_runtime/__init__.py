@@ -2,7 +2,10 @@
 
 import torch  # noqa: F401  # before anything of ours: the extension module links against it
 
-from npu_runtime import observe, registration  # noqa: F401
+from npu_runtime.startup import registration  # noqa: F401  # from here on torch knows npu
+
+# isort: split
+from npu_runtime import observe
 from npu_runtime._C import FrozenTensors, LayerRecord, Port
 from npu_runtime.errors import (
     DeviceError,
@@ -13,7 +16,7 @@ from npu_runtime.errors import (
     ProgramError,
 )
 from npu_runtime.info import DeviceInfo, device_info
-from npu_runtime.kernels import load_kernels as _load_kernels
+from npu_runtime.other_wheels.kernels import load_kernels as _load_kernels
 from npu_runtime.program import IndexCheck, Program, Session, load_program
 
 __all__ = [

@@ -1,7 +1,7 @@
 """How ``import torch`` brings up the device: torch calls ``autoload`` at the end of its own import.
 
 A package of its own, so that loading the entry point cannot fail with npu_runtime. What it brings
-up is in npu_runtime/registration.py.
+up is in npu_runtime/startup/registration.py.
 """
 
 import importlib

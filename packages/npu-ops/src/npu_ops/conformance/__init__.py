@@ -6,9 +6,9 @@ Whether a driver keeps its contract is another question, which `npu_runtime.conf
 """
 
 from npu_ops.conformance.cell import Cell, Outcome
-from npu_ops.conformance.modules import module_cells
-from npu_ops.conformance.operators import CHECKS, operator_cells
-from npu_ops.conformance.optimizers import optimizer_cells
+from npu_ops.conformance.torchs_tests.modules import module_cells
+from npu_ops.conformance.torchs_tests.operators import CHECKS, operator_cells
+from npu_ops.conformance.torchs_tests.optimizers import optimizer_cells
 
 __all__ = [
     "CHECKS",

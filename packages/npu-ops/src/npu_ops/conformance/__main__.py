@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from npu_command.start import run as run_as_command
 from npu_ops.conformance.baseline import Baseline, BaselineWriter, load_baseline
 from npu_ops.conformance.cases import interface_cases
 from npu_ops.conformance.cell import Cell, Outcome
@@ -22,8 +23,8 @@ from npu_ops.conformance.models import model_cases
 from npu_ops.conformance.options import parse, selection_of
 from npu_ops.conformance.report import REPORTS, Run, reproducer
 from npu_ops.conformance.rules import load_rules
+from npu_ops.conformance.running.supervision import run_each, run_tasks
 from npu_ops.conformance.selection import tasks_of
-from npu_ops.conformance.supervision import run_each, run_tasks
 from npu_ops.conformance.table import failed_cells, rates_text, summary
 from npu_ops.errors import ConformanceError
 
@@ -217,6 +218,5 @@ class _Counter:
 
 
 if __name__ == "__main__":
-    from npu_ops.cli import main as _command
-
-    sys.exit(_command(["conformance", *sys.argv[1:]]))
+    sys.argv[1:1] = ["conformance"]
+    sys.exit(run_as_command("npu_ops"))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from npu_ops import _C
-from npu_ops.conformance.tolerances import tolerance_of
+from npu_ops.tolerances import tolerance_of
 
 __all__ = ["Cell", "Outcome", "Sample", "cell_of"]
 

@@ -9,7 +9,7 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
 from npu_ops.config import read_settings
-from npu_ops.conformance.tolerances import Tolerance, tolerance_of
+from npu_ops.tolerances import Tolerance, tolerance_of
 
 __all__ = [
     "copy_to",

@@ -12,9 +12,9 @@ import torch
 from npu_ops.config import VARIANT_MODES
 from npu_ops.conformance.cases import CHECKS as CASE_CHECKS
 from npu_ops.conformance.cases import LAYOUTS
-from npu_ops.conformance.operators import CHECKS as TORCH_CHECKS
 from npu_ops.conformance.report import REPORTS
 from npu_ops.conformance.selection import SUITES, Selection
+from npu_ops.conformance.torchs_tests.operators import CHECKS as TORCH_CHECKS
 
 __all__ = ["parse", "selection_of"]
 

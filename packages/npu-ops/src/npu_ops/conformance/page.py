@@ -18,9 +18,9 @@ from pathlib import Path
 import torch
 
 from npu_ops.conformance.cell import Cell, Outcome
-from npu_ops.conformance.exceptions import EXPECTED
-from npu_ops.conformance.operators import DTYPES
 from npu_ops.conformance.table import failed_cells, read_csv
+from npu_ops.conformance.torchs_tests.operators import DTYPES
+from npu_ops.incomparable_ops import EXPECTED
 
 __all__ = ["Facts", "coverage_page"]
 

@@ -9,9 +9,9 @@ from typing import Any
 
 from npu_ops.conformance.cases import Case, interface_cases
 from npu_ops.conformance.models import model_cases
-from npu_ops.conformance.operators import CHECKS as TORCH_CHECKS
-from npu_ops.conformance.operators import DTYPES
-from npu_ops.conformance.worker import databases
+from npu_ops.conformance.running.worker import databases
+from npu_ops.conformance.torchs_tests.operators import CHECKS as TORCH_CHECKS
+from npu_ops.conformance.torchs_tests.operators import DTYPES
 from npu_ops.names import first_match
 
 __all__ = ["SUITES", "Selection", "tasks_of"]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from npu_ops.conformance.cell import Cell, Outcome
-from npu_ops.conformance.exceptions import EXPECTED
+from npu_ops.incomparable_ops import EXPECTED
 
 __all__ = ["Rate", "failed_cells", "rates", "rates_text", "read_csv", "summary", "write_csv"]
 

@@ -14,13 +14,13 @@ import torch
 
 from npu_ops import _C
 from npu_ops.errors import VerificationError
-from npu_ops.tools.call import Call
+from npu_ops.tools.calls.call import Call
+from npu_ops.tools.calls.trial import Trial
 from npu_ops.tools.capture import GIB, CaptureStore, captured
-from npu_ops.tools.judge import Verdict, judge
+from npu_ops.tools.judging.judge import Verdict, judge
+from npu_ops.tools.judging.tolerance import Tolerances
 from npu_ops.tools.report import Report, Value
-from npu_ops.tools.tolerance import Tolerances
 from npu_ops.tools.tool import OpTool, aside
-from npu_ops.tools.trial import Trial
 from npu_runtime.public_calls import public_call
 
 __all__ = ["VERDICT_COLUMNS", "OpAutoCompare", "verdict_cells"]

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from npu_ops.errors import OperatorInputError
-from npu_ops.tools.call import Call
+from npu_ops.tools.calls.call import Call
+from npu_ops.tools.calls.snapshot import Snapshot
+from npu_ops.tools.calls.trial import Outcome, Trial
 from npu_ops.tools.capture_format import Capture, capture_size, is_writable, save_capture
 from npu_ops.tools.report import Report
-from npu_ops.tools.snapshot import Snapshot
 from npu_ops.tools.tool import OpTool, aside
-from npu_ops.tools.trial import Outcome, Trial
 
 __all__ = ["CaptureStore", "OpCapture", "captured"]
 

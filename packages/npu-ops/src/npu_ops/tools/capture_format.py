@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_leaves
 
 from npu_ops.errors import OperatorInputError
 from npu_ops.seal import check_file, damaged, digest, read_sealed, seal
-from npu_ops.tools.snapshot import GeneratorImage, Snapshot, StorageImage, TensorImage
+from npu_ops.tools.calls.snapshot import GeneratorImage, Snapshot, StorageImage, TensorImage
 from npu_runtime.public_calls import public_call
 
 __all__ = [
@@ -72,7 +72,7 @@ class Capture:
 
     Attributes:
         op: its exact name, such as `aten.add.Tensor`.
-        facts: number, phase, node, sequence, line and signature, see npu_ops.tools.call.Call.
+        facts: number, phase, node, sequence, line and signature, see npu_ops.tools.calls.call.Call.
         before: `(args, kwargs)` before it.
         after: `(results, args, kwargs)` after it.
         state: of the device's random stream before it; None for a call that draws no numbers.

@@ -14,7 +14,7 @@ import torch
 from torch.utils._pytree import tree_map
 
 from npu_ops.errors import OperatorInputError
-from npu_ops.tools.call import Call
+from npu_ops.tools.calls.call import Call
 from npu_ops.tools.report import Report
 from npu_ops.tools.tool import OpTool, aside
 from npu_runtime.public_calls import public_call

@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_leaves
 from npu_ops.difference import Comparison
 from npu_ops.errors import OperatorInputError, VerificationError
 from npu_ops.seal import damaged, digest
-from npu_ops.tools.judge import compare, cosine_similarity
+from npu_ops.tools.judging.judge import compare, cosine_similarity
 from npu_ops.tools.report import Report
 from npu_runtime.errors import FileAccessError
 from npu_runtime.public_calls import public_call

@@ -9,7 +9,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from npu_ops.errors import OperatorInputError
-from npu_ops.tools.call import Call, describe
+from npu_ops.tools.calls.call import Call, describe
 from npu_ops.tools.report import Report
 from npu_ops.tools.tool import OpTool, aside
 

@@ -14,11 +14,11 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map
 
-from npu_ops.tools.call import Call
+from npu_ops.tools.calls.call import Call
+from npu_ops.tools.calls.snapshot import is_plain
+from npu_ops.tools.calls.trial import Outcome, Trial, set_device_state
 from npu_ops.tools.report import Report
-from npu_ops.tools.snapshot import is_plain
 from npu_ops.tools.tool import OpTool, aside
-from npu_ops.tools.trial import Outcome, Trial, set_device_state
 
 __all__ = ["OpFallback"]
 

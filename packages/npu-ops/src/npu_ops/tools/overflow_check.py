@@ -13,11 +13,11 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from npu_ops.errors import OperatorInputError, VerificationError
-from npu_ops.tools.call import Call
-from npu_ops.tools.judge import is_partly_undefined
+from npu_ops.tools.calls.call import Call
+from npu_ops.tools.judging.judge import is_partly_undefined
+from npu_ops.tools.judging.unwritten import Reading, UnwrittenMemory
 from npu_ops.tools.report import Report
 from npu_ops.tools.tool import OpTool, aside
-from npu_ops.tools.unwritten import Reading, UnwrittenMemory
 
 __all__ = ["OpOverflowCheck"]
 

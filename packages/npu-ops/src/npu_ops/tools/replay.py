@@ -20,14 +20,14 @@ from torch.utils._pytree import tree_leaves
 from npu_ops.errors import OperatorInputError
 from npu_ops.names import first_match
 from npu_ops.tools.autocompare import VERDICT_COLUMNS, verdict_cells
-from npu_ops.tools.call import Call
+from npu_ops.tools.calls.call import Call
+from npu_ops.tools.calls.snapshot import GeneratorImage
+from npu_ops.tools.calls.trial import Outcome, Trial, below_autograd, device_state, set_device_state
 from npu_ops.tools.capture_format import Capture, find_captures, load_capture
-from npu_ops.tools.judge import Verdict, compare, is_partly_undefined, is_undefined, judge
+from npu_ops.tools.judging.judge import Verdict, compare, is_partly_undefined, is_undefined, judge
+from npu_ops.tools.judging.tolerance import Tolerances
 from npu_ops.tools.report import Report, Value
-from npu_ops.tools.snapshot import GeneratorImage
 from npu_ops.tools.time_measure import synchronize
-from npu_ops.tools.tolerance import Tolerances
-from npu_ops.tools.trial import Outcome, Trial, below_autograd, device_state, set_device_state
 from npu_runtime.public_calls import public_call
 
 __all__ = ["Replay", "replay_call", "replay_directory", "replay_report"]

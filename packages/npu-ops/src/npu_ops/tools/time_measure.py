@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from npu_ops.tools.call import Call
+from npu_ops.tools.calls.call import Call
 from npu_ops.tools.report import Report
 from npu_ops.tools.tool import OpTool
 

@@ -26,9 +26,9 @@ from torch.utils._pytree import tree_leaves
 
 from npu_ops.errors import OpsError
 from npu_ops.fallback import calling_line
-from npu_ops.tools.call import Call
+from npu_ops.tools.calls.call import Call
+from npu_ops.tools.calls.selection import Selection
 from npu_ops.tools.report import Report
-from npu_ops.tools.selection import Selection
 
 __all__ = ["OpTool", "aside"]
 

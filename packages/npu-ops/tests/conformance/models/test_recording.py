@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from npu_ops.conformance import Outcome
-from npu_ops.conformance.cases.run import case_cells
 from npu_ops.conformance.models import RECORDED, model_cases, model_names
 from npu_ops.conformance.models.recording import Recording, known_networks, record_network
 from npu_ops.conformance.record import main
+from npu_ops.conformance.running.cases import case_cells
 from npu_ops.errors import ConformanceError
 
 TINY = {

@@ -4,8 +4,8 @@ import torch
 from npu_ops.conformance import Outcome
 from npu_ops.conformance.cases import Case
 from npu_ops.conformance.cases import evaluation as evaluation_module
-from npu_ops.conformance.cases.run import case_cells
 from npu_ops.conformance.rules import load_rules
+from npu_ops.conformance.running.cases import case_cells
 from npu_ops.errors import OperatorInputError
 
 SUM = Case("interface", "sum", "int64", "contiguous", {"input": "[5,9]", "dim": [1]})

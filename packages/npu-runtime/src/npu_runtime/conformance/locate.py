@@ -11,8 +11,13 @@ from dataclasses import dataclass
 from npu_runtime import _C
 from npu_runtime.conformance.openvino_programs import openvino_programs
 from npu_runtime.conformance.program_set import ProgramSet
-from npu_runtime.drivers import BUILT_IN, library_of, openvino_library, vendor_entry_points
 from npu_runtime.errors import DriverError, InputError
+from npu_runtime.other_wheels.drivers import (
+    BUILT_IN,
+    library_of,
+    openvino_library,
+    vendor_entry_points,
+)
 
 __all__ = ["DriverUnderTest", "find_driver"]
 

@@ -1,7 +1,4 @@
-"""The list of checks: each belongs to one field of the table, and its docstring is what it checks.
-
-The checks themselves are in the package checks; running them is in run.py.
-"""
+"""The list of checks: each belongs to one field of the table, and its docstring is what it checks."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,7 +9,7 @@ from npu_runtime.conformance.driver_table import FIELDS
 if TYPE_CHECKING:
     from npu_runtime.conformance.bench import Bench
 
-__all__ = ["Check", "CheckFailure", "Unsupported", "all_checks", "check"]
+__all__ = ["Check", "CheckFailure", "Unsupported", "check", "registered"]
 
 
 class CheckFailure(Exception):
@@ -80,8 +77,6 @@ def check(
     return register
 
 
-def all_checks() -> list[Check]:
-    """Every check, in the order of the table's fields and then by name."""
-    import npu_runtime.conformance.checks  # noqa: F401  # registers them
-
+def registered() -> list[Check]:
+    """The checks of all modules that were imported, by the table's fields and then by name."""
     return sorted(_checks.values(), key=lambda item: (FIELDS.index(item.field), item.name))

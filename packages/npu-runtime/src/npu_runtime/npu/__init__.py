@@ -4,7 +4,6 @@ from typing import Any
 
 from torch import AcceleratorError, OutOfMemoryError
 
-from npu_runtime.inductor import INDUCTOR_NAMES, find_inductor_class
 from npu_runtime.npu import amp, graphs, memory, nvtx, random, streams
 from npu_runtime.npu.absent import ABSENT
 from npu_runtime.npu.amp import (
@@ -120,6 +119,7 @@ from npu_runtime.npu.tensor_types import (
     ShortTensor,
 )
 from npu_runtime.npu.views import as_cpu, as_npu
+from npu_runtime.other_wheels.inductor import INDUCTOR_NAMES, find_inductor_class
 
 __all__ = [
     "AcceleratorError",

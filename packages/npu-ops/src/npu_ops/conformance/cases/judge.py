@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves
 from npu_ops.conformance.cases.case import Case
 from npu_ops.conformance.cases.evaluation import Evaluation
 from npu_ops.conformance.comparison import is_rounding
-from npu_ops.conformance.tolerances import Tolerance
+from npu_ops.tolerances import Tolerance
 
 __all__ = ["RULES", "judge", "tolerance_named"]
 

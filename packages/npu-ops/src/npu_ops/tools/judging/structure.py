@@ -10,9 +10,9 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch.utils._pytree import tree_leaves
 
-from npu_ops.tools.call import describe_tensor
-from npu_ops.tools.snapshot import bytes_of, is_plain
-from npu_ops.tools.trial import Outcome, Trial
+from npu_ops.tools.calls.call import describe_tensor
+from npu_ops.tools.calls.snapshot import bytes_of, is_plain
+from npu_ops.tools.calls.trial import Outcome, Trial
 
 __all__ = ["changed_arguments", "structural_problem"]
 

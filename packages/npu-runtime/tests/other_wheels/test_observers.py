@@ -1,6 +1,6 @@
 import pytest
 
-from npu_runtime import observers
+from npu_runtime.other_wheels import observers
 
 
 class Entry:

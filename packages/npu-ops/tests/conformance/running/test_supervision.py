@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from npu_ops.conformance import supervision, worker
+from npu_ops.conformance.running import supervision, worker
 from npu_ops.errors import ConformanceError
 
 

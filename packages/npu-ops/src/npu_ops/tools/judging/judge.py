@@ -15,11 +15,11 @@ import torch
 from torch._ops import OpOverload
 from torch.utils._pytree import tree_leaves
 
-from npu_ops.conformance.exceptions import UNDEFINED
 from npu_ops.difference import Comparison
-from npu_ops.tools.structure import changed_arguments, structural_problem
-from npu_ops.tools.tolerance import Tolerances
-from npu_ops.tools.trial import Outcome, Trial
+from npu_ops.incomparable_ops import UNDEFINED
+from npu_ops.tools.calls.trial import Outcome, Trial
+from npu_ops.tools.judging.structure import changed_arguments, structural_problem
+from npu_ops.tools.judging.tolerance import Tolerances
 from npu_ops.verification import verify_correctness
 from npu_runtime.public_calls import public_call
 

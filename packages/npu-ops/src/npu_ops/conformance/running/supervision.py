@@ -13,7 +13,7 @@ from npu_ops.errors import ConformanceError
 
 __all__ = ["run_each", "run_tasks"]
 
-_WORKER = "npu_ops.conformance.worker"
+_WORKER = "npu_ops.conformance.running.worker"
 
 
 def run_tasks(

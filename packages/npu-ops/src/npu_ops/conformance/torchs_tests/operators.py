@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 
 from npu_ops.conformance.cell import Cell, Sample, cell_of
 from npu_ops.conformance.comparison import copy_to, difference, gradients, outcome, placement
-from npu_ops.conformance.exceptions import is_undefined, stays_on_cpu
+from npu_ops.incomparable_ops import is_undefined, stays_on_cpu
 
 __all__ = ["CHECKS", "DTYPES", "operator_cells"]
 

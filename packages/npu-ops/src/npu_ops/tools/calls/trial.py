@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
-from npu_ops.tools.call import Call
-from npu_ops.tools.snapshot import Snapshot, is_plain
+from npu_ops.tools.calls.call import Call
+from npu_ops.tools.calls.snapshot import Snapshot, is_plain
 
 __all__ = ["Outcome", "Trial", "below_autograd", "device_state", "set_device_state"]
 

@@ -1,7 +1,7 @@
 """How far an op on the device may be off: by op, by dtype, by what served it.
 
 Without a word from the user it is torch's own tolerance of the dtype. Where a program served the
-call, npu_ops.conformance.tolerances says by what share of the largest value more.
+call, npu_ops.tolerances says by what share of the largest value more.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 import torch
 from torch.testing._comparison import default_tolerances
 
-from npu_ops.conformance.tolerances import NAMED, tolerance_of
 from npu_ops.names import first_match
+from npu_ops.tolerances import NAMED, tolerance_of
 
 __all__ = ["Tolerances"]
 

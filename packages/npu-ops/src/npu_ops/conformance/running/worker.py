@@ -17,16 +17,16 @@ from typing import Any
 import torch
 
 from npu_ops.conformance.baseline import load_baseline
-from npu_ops.conformance.cases.captures import capture_case
 from npu_ops.conformance.cases.case import Case
-from npu_ops.conformance.cases.run import case_cells, case_records
 from npu_ops.conformance.cases.templates import interface_cases
 from npu_ops.conformance.cell import Cell
 from npu_ops.conformance.models import model_cases
-from npu_ops.conformance.modules import module_cells
-from npu_ops.conformance.operators import operator_cells
-from npu_ops.conformance.optimizers import optimizer_cells
 from npu_ops.conformance.rules import load_rules
+from npu_ops.conformance.running.captures import capture_case
+from npu_ops.conformance.running.cases import case_cells, case_records
+from npu_ops.conformance.torchs_tests.modules import module_cells
+from npu_ops.conformance.torchs_tests.operators import operator_cells
+from npu_ops.conformance.torchs_tests.optimizers import optimizer_cells
 from npu_ops.errors import OpsError
 
 __all__ = ["databases", "run_task"]

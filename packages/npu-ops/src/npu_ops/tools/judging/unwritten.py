@@ -16,10 +16,10 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._pytree import tree_leaves
 
-from npu_ops.tools.call import Call
-from npu_ops.tools.judge import is_undefined
-from npu_ops.tools.snapshot import bytes_of, is_plain
-from npu_ops.tools.trial import Trial
+from npu_ops.tools.calls.call import Call
+from npu_ops.tools.calls.snapshot import bytes_of, is_plain
+from npu_ops.tools.calls.trial import Trial
+from npu_ops.tools.judging.judge import is_undefined
 
 __all__ = ["Reading", "UnwrittenMemory"]
 

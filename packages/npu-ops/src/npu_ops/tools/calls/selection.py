@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from npu_ops.config import read_tool_lists
 from npu_ops.errors import OperatorInputError
 from npu_ops.names import first_match
-from npu_ops.tools.call import Call
+from npu_ops.tools.calls.call import Call
 
 __all__ = ["Selection"]
 

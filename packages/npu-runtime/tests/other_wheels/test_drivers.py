@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from npu_runtime import DeviceError, InputError, kernels
+from npu_runtime import DeviceError, InputError
 from npu_runtime.conformance.locate import find_driver
+from npu_runtime.other_wheels import kernels
 
 SCANS = """
 import importlib.metadata

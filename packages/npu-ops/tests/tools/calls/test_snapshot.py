@@ -1,6 +1,6 @@
 import torch
 
-from npu_ops.tools.snapshot import Snapshot
+from npu_ops.tools.calls.snapshot import Snapshot
 
 
 def test_restored_tensors_share_memory_as_the_originals_do() -> None:

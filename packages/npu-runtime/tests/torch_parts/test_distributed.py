@@ -13,8 +13,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from npu_runtime import distributed
 from npu_runtime.errors import InputError
+from npu_runtime.torch_parts import distributed
 
 RANKS = Path(__file__).parent / "ranks"
 

@@ -13,7 +13,7 @@ from npu_ops.cli import main
 from npu_ops.conformance import __main__ as command
 from npu_ops.conformance.cell import Cell, Outcome
 from npu_ops.conformance.report import Run, reproducer
-from npu_ops.conformance.worker import run_task
+from npu_ops.conformance.running.worker import run_task
 
 
 @pytest.fixture

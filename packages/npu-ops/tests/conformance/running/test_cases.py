@@ -6,8 +6,8 @@ import torch
 
 from npu_ops.conformance import Outcome
 from npu_ops.conformance.cases import Case, interface_cases
-from npu_ops.conformance.cases.run import case_cells
 from npu_ops.conformance.interface import load_operators
+from npu_ops.conformance.running.cases import case_cells
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # hundreds of ops warn; none of it is about npu
 

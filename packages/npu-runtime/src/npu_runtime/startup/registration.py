@@ -12,14 +12,15 @@ import torch
 import torch.utils.backend_registration as backend_registration
 
 from npu_command.late_import import when_imported
-from npu_runtime import _C, distributed, npu
+from npu_runtime import _C, npu
 from npu_runtime.config import config, problem
-from npu_runtime.dlpack import register_dlpack_device
-from npu_runtime.drivers import find_vendor_drivers, openvino_library
-from npu_runtime.memory_check import install_memory_check, install_oom_snapshot
-from npu_runtime.observers import install_observers
-from npu_runtime.processes import register_reducers
+from npu_runtime.other_wheels.drivers import find_vendor_drivers, openvino_library
+from npu_runtime.other_wheels.observers import install_observers
 from npu_runtime.refusal import refuse_device
+from npu_runtime.startup.memory_check import install_memory_check, install_oom_snapshot
+from npu_runtime.torch_parts import distributed
+from npu_runtime.torch_parts.dlpack import register_dlpack_device
+from npu_runtime.torch_parts.processes import register_reducers
 
 __all__: list[str] = []
 
@@ -33,7 +34,7 @@ def _register_module() -> None:
 
 
 def _register_with_dynamo() -> None:
-    importlib.import_module("npu_runtime.dynamo_interface")
+    importlib.import_module("npu_runtime.startup.dynamo_interface")
 
 
 def _register() -> None:

@@ -1,0 +1,1 @@
+"""What torch tests its own operators, modules and optimizers with, held against a device."""

@@ -1,0 +1,1 @@
+"""Whether the results of two runs of a call agree."""

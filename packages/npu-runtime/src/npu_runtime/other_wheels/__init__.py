@@ -1,0 +1,1 @@
+"""What other wheels bring: drivers, kernels, code for Inductor, observers."""

@@ -1,0 +1,1 @@
+"""What happens when npu_runtime is imported, and at the end of the process."""

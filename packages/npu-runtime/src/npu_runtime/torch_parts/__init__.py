@@ -1,0 +1,1 @@
+"""Parts of torch that learn of npu: torch.distributed, DLPack, multiprocessing."""
