@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 PACKAGES = ("npu-runtime", "npu-ops", "npu-compiler", "npu-llm", "npu-profiler")
-LINT = "from importlinter.cli import lint_imports; import sys; sys.exit(lint_imports(no_cache=True))"
+LINT = (
+    "from importlinter.cli import lint_imports; import sys; sys.exit(lint_imports(no_cache=True))"
+)
 
 
 @pytest.fixture

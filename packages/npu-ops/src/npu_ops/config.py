@@ -1,8 +1,4 @@
-"""The settings of this package: the only place that reads the environment.
-
-What they mean is decided in fallback.py (host kernels), in the package variants (programs) and in
-the package tools (which ops a tool looks at).
-"""
+"""The settings of this package: the only place that reads the environment."""
 
 from __future__ import annotations
 
@@ -91,7 +87,7 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
         raise OperatorInputError(
             f"NPU_OPS_VARIANT: one of {', '.join(VARIANT_MODES)}; got {variants!r}. "
             "Set one of them, or unset the variable.",
-            "bad-setting",
+            code="bad-setting",
         )
     given = read_file(values, "NPU_OPS_RECORDS", error=OperatorInputError)
     return Settings(

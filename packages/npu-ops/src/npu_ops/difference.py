@@ -1,7 +1,4 @@
-"""How far one tensor is from another: errors, outliers with their places, ULP distance.
-
-Structures of tensors, and the report on all of them, are in verification.py.
-"""
+"""How far one tensor is from another: errors, outliers with their places, ULP distance."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Checksums in what is kept for another machine, so that damage is not taken for a device's fault.
 
-A sealed document is JSON that holds a checksum of itself and of the files beside it. What stands in
-it, and what is read without a seal because it is older, is its reader's decision.
+A sealed document is JSON that holds a checksum of itself and of the files beside it.
 """
 
 from __future__ import annotations

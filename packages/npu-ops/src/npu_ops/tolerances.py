@@ -1,7 +1,6 @@
 """How far an op whose programs are forced may be from its host kernel, by op and dtype.
 
-Host kernels have torch's usual tolerances, always. How two results are compared is comparison.py's
-matter.
+Host kernels have torch's usual tolerances, always.
 """
 
 from __future__ import annotations

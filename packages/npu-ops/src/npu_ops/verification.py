@@ -1,8 +1,4 @@
-"""Whether a result is the one expected, and how far it is off: errors, outliers, ULP distance.
-
-How one part is measured is in difference.py; running an op on both devices is
-npu_ops.conformance's work.
-"""
+"""Whether a result is the one expected, and how far it is off: errors, outliers, ULP distance."""
 
 from __future__ import annotations
 
@@ -78,7 +74,7 @@ class VerificationReport:
                 AssertionError as well.
         """
         if not self.passed:
-            raise VerificationError(f"verify_correctness: {self}", "not-close")
+            raise VerificationError(f"verify_correctness: {self}", code="not-close")
 
     def _mean(self, name: str) -> float:
         total = sum(part.element_count for part in self.comparisons)
@@ -125,14 +121,14 @@ def verify_correctness(
     Raises:
         OperatorInputError: a tolerance is negative or NaN, a part is neither tensor, array nor
             number, or it has no values, as on meta (code ``verification-input``).
-        KindError: a tolerance is no number (code ``argument-kind``).
+        KindError: a tolerance is not a number (code ``argument-kind``).
     """
     for name, value in (("rtol", rtol), ("atol", atol)):
         if value is not None and not value >= 0:
             raise OperatorInputError(
                 f"verify_correctness: {name} must be 0 or more; got {value}. "
                 "Leave it out for the dtype's own.",
-                "verification-input",
+                code="verification-input",
             )
     found = []
     for path, got, wanted in _pairs("", actual, expected):
@@ -195,7 +191,7 @@ def _tensor(path: str, value: Any) -> torch.Tensor:
             raise OperatorInputError(
                 f"verify_correctness: each part must have values; got a meta tensor"
                 f"{f' at {path}' if path else ''}. Compare its shape and dtype on their own.",
-                "verification-input",
+                code="verification-input",
             )
         return value.detach()
     try:
@@ -205,7 +201,7 @@ def _tensor(path: str, value: Any) -> torch.Tensor:
         raise OperatorInputError(
             f"verify_correctness: each part is a tensor, a numpy array or a number; got "
             f"{type(value).__name__}{f' at {path}' if path else ''}. Compare it on its own.",
-            "verification-input",
+            code="verification-input",
         ) from failure
 
 

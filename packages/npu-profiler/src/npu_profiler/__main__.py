@@ -1,4 +1,4 @@
-"""Lets `python -m npu_profiler` be the command. The command itself is in `cli.py`."""
+"""Lets `python -m npu_profiler` be the command."""
 
 import sys
 

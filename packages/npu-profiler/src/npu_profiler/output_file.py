@@ -58,6 +58,6 @@ def unwritable(path: Path, what: str, error: OSError) -> TraceError:
     """What to raise where writing failed."""
     return TraceError(
         f"{what}: must be a place that can be written; got {path} ({error.strerror or error}). "
-        "Name another",
+        "Name another.",
         code="output-unwritable",
     )

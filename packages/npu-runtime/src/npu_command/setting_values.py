@@ -91,7 +91,7 @@ def read_folder(values: Mapping[str, str], name: str, *, error: ErrorClass) -> P
         for part in (path, *path.parents):
             if _is_there(part, name, error) and not _is_folder(part):
                 raise error(
-                    f"{name}: a folder; got {str(path)!r}, and {part} is none. "
+                    f"{name}: a folder; got {str(path)!r}, and {part} is not one. "
                     "Name a folder, or unset the variable.",
                     code="bad-setting",
                 )

@@ -1,6 +1,6 @@
 """Which device serves as npu, and why.
 
-The choice is made by the driver (csrc/driver); printing it for people is in cli.py.
+The choice is made by the driver (csrc/driver).
 """
 
 import operator

@@ -1,8 +1,7 @@
 """Says of which runs the device's layers are told to observers, and whether programs can tell them.
 
-The layers come as events of category ``layer`` (observe.py). The sampling is native
-(csrc/program/layer_samples.cpp). Where layers come from is known to whoever made the program; here
-it is only handed on.
+The sampling is native (csrc/program/layer_samples.cpp). Where layers come from is known to whoever
+made the program; here it is only handed on.
 """
 
 from collections.abc import Mapping

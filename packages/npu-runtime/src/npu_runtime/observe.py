@@ -1,7 +1,6 @@
 """Events of the platform for whoever listens: what ran where, and when.
 
 Every package of ours emits here and none knows its listeners. Costs one check when nobody listens.
-Turning events into a timeline is npu-profiler's work.
 """
 
 import contextlib

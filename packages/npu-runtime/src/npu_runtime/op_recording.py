@@ -1,7 +1,6 @@
 """Records torch's ops on all threads, in pieces that can be written while the program runs.
 
-The recording is native (csrc/observe/op_recorder.cpp); a piece is text of a Chrome trace. What else
-happened is told by observe.py, and what becomes of both is npu-profiler's work.
+The recording is native (csrc/observe/op_recorder.cpp); a piece is text of a Chrome trace.
 """
 
 import os

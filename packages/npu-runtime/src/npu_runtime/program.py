@@ -1,6 +1,6 @@
 """Programs: compiled OpenVINO models that run on tensors without copying them.
 
-Building the models is npu-compiler's work; compiling and running is native (csrc/program).
+Compiling and running is native (csrc/program).
 """
 
 import os
@@ -149,7 +149,7 @@ class Program(_Runner):
         return self._native.get_property(key) if key.isascii() else ""
 
     def session(self) -> "Session":
-        """A new execution context: its variables (a KV cache, say) start anew, and persist."""
+        """A new execution context: its variables (a KV cache, say) start fresh, and persist."""
         return Session(self, self._native._session())
 
     def __repr__(self) -> str:
@@ -209,7 +209,7 @@ def load_program(
         raise InputError(
             f"load_program({name!r}): options must set {_PRECISION}; got {sorted(options)}. "
             'Choose "f32", "f16" or "bf16".',
-            "program-load-input",
+            code="program-load-input",
         )
     path, text = _source(model, name)
     settings = {str(key): str(value) for key, value in options.items()}
@@ -227,14 +227,14 @@ def _source(model: str | os.PathLike[str] | bytes, name: str) -> tuple[str, byte
     if isinstance(model, bytes):
         if not model:
             raise InputError(
-                f"load_program({name!r}): the model's text is empty.", "program-load-input"
+                f"load_program({name!r}): the model's text is empty.", code="program-load-input"
             )
         return "", model
     path = Path(model)
     if not path.is_file():
         raise InputError(
             f"load_program({name!r}): there is no file {path}. Pass the path of an OpenVINO .xml.",
-            "program-load-input",
+            code="program-load-input",
         )
     return os.fspath(path), b""
 
@@ -259,7 +259,7 @@ def _home(inputs: Sequence[torch.Tensor], output_device: torch.device | str | No
         raise InputError(
             f"Program.run: output_device must be npu or cpu; got {ascii(str(output_device))[:80]}. "
             "Move the result afterwards.",
-            "program-input",
+            code="program-input",
         )
     return device
 

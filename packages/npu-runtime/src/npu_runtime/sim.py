@@ -131,8 +131,8 @@ def flips(
         How many runs there were, and which were hit; readable after the end too.
 
     Raises:
-        InputError: the probability is none, the bit is negative, or another driver serves (code
-            ``sim-input``).
+        InputError: the probability is not in 0 to 1, the bit is negative, or another driver serves
+            (code ``sim-input``).
     """
     if not 0 <= probability <= 1:
         raise InputError(

@@ -91,20 +91,20 @@ def device_index(subject: str, device: Any) -> int:
         device: None, "npu", "npu:0", or the vendor's name of the device that serves ("NPU", "CPU").
 
     Raises:
-        OperatorInputError: another device serves, or there is none of that name (code
+        OperatorInputError: another device serves, or no device has that name (code
             ``operator-device``). No other device is put in its place.
     """
     current = current_device()
     if device is None or str(device) == "npu":
         return current
     if match := re.fullmatch(r"npu:(\d+)", str(device)):
-        npu_runtime.device_info(int(match[1]))  # raises where there is none of this number
+        npu_runtime.device_info(int(match[1]))  # raises for an index without a device
         return int(match[1])
     serving = npu_runtime.device_info(current).device
     if str(device).upper() not in (serving.upper(), serving.partition(".")[0].upper()):
         raise OperatorInputError(
             f"{subject}: device {device!r} does not serve, {serving} does. Leave device out, or "
             f"set NPU_DEVICE={device} before the program starts.",
-            "operator-device",
+            code="operator-device",
         )
     return current

@@ -42,7 +42,7 @@ class _Attention(ArrayOperator):
             raise OperatorInputError(
                 f"{subject}: query must be (..., queries, d), key (..., keys, d) and value "
                 f"(..., keys, dv), with the same batch and heads; got {query}, {key}, {value}.",
-                "operator-input",
+                code="operator-input",
             )
         scores = (*query[:-1], key[-2])
         self._shapes = (query, key, value)
@@ -55,7 +55,7 @@ class _Attention(ArrayOperator):
                 raise OperatorInputError(
                     f"{subject}: mask_shapes must broadcast to the scores, {scores}; "
                     f"got {self._mask_shape}.",
-                    "operator-input",
+                    code="operator-input",
                 )
         self._is_causal = bool(is_causal)
         super().__init__(profile=profile, device=device)

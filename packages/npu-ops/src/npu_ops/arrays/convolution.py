@@ -1,7 +1,4 @@
-"""Convolutions over one, two or three axes on numpy arrays.
-
-Weights that are kept are in weights.py.
-"""
+"""Convolutions over one, two or three axes on numpy arrays."""
 
 from __future__ import annotations
 
@@ -63,7 +60,7 @@ class Convolution(WeightedOperator):
             raise OperatorInputError(
                 f"{subject}: weights_shape must be (filters, channels / groups, ...), and groups "
                 f"must divide the filters; got {weights} for input_shape {shape}, groups {groups}.",
-                "operator-input",
+                code="operator-input",
             )
         spans = (1 + d * (size - 1) for d, size in zip(self._dilation, weights[2:], strict=True))
         for axis, span in enumerate(spans):
@@ -72,7 +69,7 @@ class Convolution(WeightedOperator):
                 raise OperatorInputError(
                     f"{subject}: the filter must fit into the padded input; it spans {span} of "
                     f"{padded} elements of axis {2 + axis}.",
-                    "operator-input",
+                    code="operator-input",
                 )
         slots = [Slot("W", weights)]
         if bias:

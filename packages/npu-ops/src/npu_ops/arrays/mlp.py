@@ -1,7 +1,4 @@
-"""A multi-layer perceptron on numpy arrays: up, an activation, and down again.
-
-Weights that are kept are in weights.py.
-"""
+"""A multi-layer perceptron on numpy arrays: up, an activation, and down again."""
 
 from __future__ import annotations
 
@@ -142,7 +139,7 @@ def _activation(subject: str, name: str, numbers: dict[str, float]) -> Callable[
     if name not in _TABLE:
         raise OperatorInputError(
             f"{subject}: activation must be one of {', '.join(ACTIVATIONS)}; got {name!r}.",
-            "operator-input",
+            code="operator-input",
         )
     function, defaults = _TABLE[name]
     merged = {**defaults, **numbers}  # keeps the table's order
@@ -151,12 +148,12 @@ def _activation(subject: str, name: str, numbers: dict[str, float]) -> Callable[
         raise OperatorInputError(
             f"{subject}: {name} takes {', '.join(defaults) or 'no numbers of its own'}; "
             f"got {numbers or 'none'}.",
-            "operator-input",
+            code="operator-input",
         )
     values: list[Any] = list(merged.values())
     if name == "clamp" and not values[0] <= values[1]:
         raise OperatorInputError(
             f"{subject}: min of clamp must not be above max; got {values[0]} and {values[1]}.",
-            "operator-input",
+            code="operator-input",
         )
     return lambda x: function(x, *values)

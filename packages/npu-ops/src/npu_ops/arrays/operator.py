@@ -1,7 +1,6 @@
 """What all array operators share: programs made when first needed, and running them on arrays.
 
-The families' own files say what their programs compute; weights, set once or per call, are in
-weights.py.
+The families' own files say what their programs compute.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Matrix products `X * W^T` on numpy arrays, with float weights and with quantized ones.
-
-Weights that are kept, and how the quantized ones are unpacked, are in weights.py.
-"""
+"""Matrix products `X * W^T` on numpy arrays, with float weights and with quantized ones."""
 
 from __future__ import annotations
 
@@ -43,7 +40,7 @@ class _Product(WeightedOperator):
                 raise OperatorInputError(
                     f"{subject}: inC must be even where two 4-bit weights share a byte; "
                     f"got {self.inC}. Pad the rows with a zero.",
-                    "operator-input",
+                    code="operator-input",
                 )
             columns //= 2
         slots = [Slot("W", (self.outC, columns), integers)]
@@ -260,6 +257,6 @@ def _integers(subject: str, dtype: Any) -> np.dtype[Any]:
         raise OperatorInputError(
             f"{subject}: dtype must be int8, or uint8 for two 4-bit numbers in a byte; "
             f"got {dtype!r}.",
-            "operator-input",
+            code="operator-input",
         )
     return integers

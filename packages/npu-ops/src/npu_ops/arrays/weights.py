@@ -86,7 +86,7 @@ class WeightedOperator(ArrayOperator):
             raise OperatorInputError(
                 f"{self._subject}: it has no weights{where}. Pass them to run, or set them once "
                 "with set_weights.",
-                "operator-weights",
+                code="operator-weights",
             )
         array = array_of(self._subject, "X", x, self._input_shape, [kept.dtype])
         return self._execute(kept.program, [array])
@@ -97,7 +97,7 @@ class WeightedOperator(ArrayOperator):
             names = ", ".join(slot.name for slot in self._slots)
             raise OperatorInputError(
                 f"{self._subject}: its weights are {names}; got {len(given)} of them.",
-                "operator-input",
+                code="operator-input",
             )
         dtypes: Sequence[np.dtype[Any]] = FLOATS
         weights = []

@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise ConformanceError(
             f"npu-ops conformance: filters that leave something to run; got {shlex.join(given)}. "
             "Widen them; --list shows what there is.",
-            "conformance-empty",
+            code="conformance-empty",
         )
     if arguments.list:
         for task in tasks:

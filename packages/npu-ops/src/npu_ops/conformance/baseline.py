@@ -130,7 +130,7 @@ class BaselineWriter:
         of_op.update({f"{case.id}/{check}/{name}": value for name, value in tensors.items()})
 
     def write(self) -> None:
-        """Writes the files; the index last, so that a half-written directory is none."""
+        """Writes the files; the index last, so that a half-written directory does not count."""
         from safetensors.torch import save
 
         self.place.mkdir(parents=True, exist_ok=True)
@@ -164,7 +164,7 @@ class Baseline:
         """Reads the index; tensors are read when a case asks for them.
 
         Raises:
-            ConformanceError: [conformance-baseline] when there is none, or one of another format.
+            ConformanceError: [conformance-baseline] when it is absent or of another format.
             DamagedFileError: [file-damaged] when the index is not as it was written.
         """
         try:
@@ -207,7 +207,7 @@ class Baseline:
             raise ConformanceError(
                 f"{case.id}: a baseline is for the inputs that it was made from; this machine "
                 "makes others. Make the baseline again with this version of npu-ops.",
-                "conformance-inputs",
+                code="conformance-inputs",
             )
         names = [
             part["tensor"]
@@ -247,7 +247,7 @@ class Baseline:
         return ConformanceError(
             f"--baseline: cpu, or a directory with {_INDEX} of format {_FORMAT}; got {place}: "
             f"{received}. Make one with `npu-ops conformance --save-baseline DIR`.",
-            "conformance-baseline",
+            code="conformance-baseline",
         )
 
 

@@ -1,8 +1,4 @@
-"""A child process that takes tasks as lines and answers with lines; it may end, or hang, meanwhile.
-
-What a task is and what an ended child means is the business of supervision.py and
-fuzz/supervision.py.
-"""
+"""A child process that takes tasks as lines and answers with lines; it may die or hang."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The arguments of ``npu-ops conformance``, checked; what a run does is in __main__.py."""
+"""The arguments of ``npu-ops conformance``, checked."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """``python -m npu_ops.conformance.page CSV``: the coverage page of the documentation, from a run.
 
-The page is a function of the run's cells and of what is said about the run. The table for a
-terminal is in table.py.
+The page is a function of the run's cells and of what is said about the run.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """A run's cells as files: CSV of all, HTML for people, JUnit XML for CI.
 
-What the terminal shows is in table.py, what the page looks like in `report.html`. Each failure
-comes with the command that runs it again.
+Each failure comes with the command that runs it again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The subcommand ``npu-ops new``; what it writes is in project.py."""
+"""``npu-ops new``: writes the project of a wheel with an op of its own."""
 
 import argparse
 from collections.abc import Sequence

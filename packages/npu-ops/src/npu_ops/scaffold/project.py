@@ -1,7 +1,4 @@
-"""Checks the name of a new op and writes its project from the templates.
-
-The command line is in command.py.
-"""
+"""Checks the name of a new op and writes its project from the templates."""
 
 import importlib.util
 import keyword
@@ -59,14 +56,14 @@ def write_project(
             raise OperatorInputError(
                 f"npu-ops new: the directory must be new or empty; {place} is not. "
                 "Name another one with --directory.",
-                "directory-taken",
+                code="directory-taken",
             )
         return place, tuple(_write(place, name))
     except OSError as failure:
         raise OpsError(
             f"npu-ops new: cannot write to {place} ({failure.strerror or failure}). "
             "Name a directory that can be written with --directory.",
-            "directory-unwritable",
+            code="directory-unwritable",
         ) from failure
 
 
@@ -91,7 +88,7 @@ def _check_name(name: str) -> None:
     if (problem := _problem(name)) is not None:
         raise OperatorInputError(
             f"npu-ops new: the name {problem}; got {name!r}. Choose another, such as my_op.",
-            "op-name",
+            code="op-name",
         )
 
 

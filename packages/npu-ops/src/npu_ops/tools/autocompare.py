@@ -1,7 +1,4 @@
-"""`OpAutoCompare`: each call on the device against the same call on the CPU, in float64.
-
-What counts as a difference is decided in judge.py.
-"""
+"""`OpAutoCompare`: each call on the device against the same call on the CPU, in float64."""
 
 from __future__ import annotations
 
@@ -122,7 +119,7 @@ class OpAutoCompare(OpTool):
             VerificationError: [op-differs] with the report as its text.
         """
         if not self.passed:
-            raise VerificationError(f"OpAutoCompare: {self.report()}", "op-differs")
+            raise VerificationError(f"OpAutoCompare: {self.report()}", code="op-differs")
 
     def report(self) -> Report:
         """One row for each call that was compared."""

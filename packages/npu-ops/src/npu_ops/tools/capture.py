@@ -1,7 +1,4 @@
-"""`OpCapture`: calls to disk, with all that making them again needs; and a directory's budget.
-
-How a call stands on disk is in capture_format.py, how it is made again in replay.py.
-"""
+"""`OpCapture`: calls to disk, with all that making them again needs; and a directory's budget."""
 
 from __future__ import annotations
 
@@ -47,7 +44,7 @@ class CaptureStore:
             raise OperatorInputError(
                 f"budget_bytes: a whole number from 1; got {budget_bytes}. Pass the bytes that "
                 "captures may take.",
-                "tool-option",
+                code="tool-option",
             )
         if self.directory.exists() and (
             not self.directory.is_dir() or any(self.directory.iterdir())
@@ -55,7 +52,7 @@ class CaptureStore:
             raise OperatorInputError(
                 f"{self.directory}: captures go into a new or an empty directory; this one holds "
                 "something. Name another, or remove it.",
-                "directory-taken",
+                code="directory-taken",
             )
         self._budget_bytes = budget_bytes
         self._lock = threading.Lock()

@@ -2,7 +2,7 @@
 
 `call.json` holds the op, where it was called, and the trees of its arguments before and after it,
 in which a tensor is a line of text-sized facts that names its bytes in the other file. Nothing in a
-folder is code. What is captured is capture.py's decision.
+folder is code.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ def find_captures(directory: str | Path) -> list[Path]:
     """The folders of captured calls in a directory, or the directory itself, in order of calls.
 
     Raises:
-        OperatorInputError: [capture-unreadable] where there is none.
+        OperatorInputError: [capture-unreadable] when there is no capture.
     """
     top = Path(directory)
     found = sorted({file.parent for file in top.rglob(_CALL) if ".part" not in file.parent.suffix})
@@ -176,7 +176,7 @@ def find_captures(directory: str | Path) -> list[Path]:
         raise OperatorInputError(
             f"{top}: must hold captured calls; found none. Name the directory that npu-ops run "
             "--capture -o wrote.",
-            "capture-unreadable",
+            code="capture-unreadable",
         )
     return found
 

@@ -56,7 +56,7 @@ class OpDtypeCast(OpTool):
         if not dtype.is_floating_point:
             raise OperatorInputError(
                 f"dtype: a floating-point dtype; got {dtype}. Pass one such as torch.float32.",
-                "tool-option",
+                code="tool-option",
             )
         self._dtype = dtype
         self._of = frozenset(of) - {dtype}

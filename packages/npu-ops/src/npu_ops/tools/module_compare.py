@@ -1,7 +1,4 @@
-"""`ModuleCompare`: two runs of a module, layer by layer: what each layer gave, and its gradients.
-
-Single ops are compared by autocompare.py.
-"""
+"""`ModuleCompare`: two runs of a module, layer by layer: outputs and gradients."""
 
 from __future__ import annotations
 
@@ -111,7 +108,7 @@ class ModuleRun:
         except (OSError, ValueError, AttributeError, safetensors.SafetensorError) as error:
             raise OperatorInputError(
                 f"{file}: must be a run that ModuleRun.save wrote; {error}. Record it again.",
-                "module-run",
+                code="module-run",
             ) from error
         return run
 
@@ -219,7 +216,9 @@ class ModuleCompare:
             VerificationError: [module-differs], naming the first layer.
         """
         if not self.passed:
-            raise VerificationError(f"ModuleCompare: {self.report().summary}", "module-differs")
+            raise VerificationError(
+                f"ModuleCompare: {self.report().summary}", code="module-differs"
+            )
 
     def report(self) -> Report:
         """One row for each layer and gradient; those that part are marked."""
@@ -257,7 +256,7 @@ class ModuleCompare:
             raise OperatorInputError(
                 f"ModuleCompare: both runs must be of one module; the {kind} of {odd[0]} is in one "
                 "alone. Record the same module with arguments of the same structure.",
-                "module-run",
+                code="module-run",
             )
         for key, got in run.items():
             expected = reference[key]

@@ -1,8 +1,4 @@
-"""Processor, memory and device memory of a process over time, to CSV and as a plot.
-
-The command is monitor_command.py; how a process tells its device memory is
-npu_ops.memory_account.
-"""
+"""Processor, memory and device memory of a process over time, to CSV and as a plot."""
 
 from __future__ import annotations
 
@@ -78,7 +74,8 @@ class ProcessMonitor:
         """
         if not interval_s > 0:
             raise OperatorInputError(
-                f"interval_s: seconds above 0; got {interval_s}. Pass 0.1 or so.", "tool-option"
+                f"interval_s: seconds above 0; got {interval_s}. Pass 0.1 or so.",
+                code="tool-option",
             )
         try:
             self._root = psutil.Process(process_id)
@@ -86,7 +83,7 @@ class ProcessMonitor:
             raise OperatorInputError(
                 f"process_id: a process that runs; got {process_id} ({error}). Pass its id, or "
                 "leave it out for this one.",
-                "tool-option",
+                code="tool-option",
             ) from None
         self._interval_s = interval_s
         self._accounts = None if accounts is None else Path(accounts)

@@ -51,7 +51,7 @@ class OpObserve(OpTool):
         if level not in _LEVELS:
             raise OperatorInputError(
                 f"level: 1, 2 or 3; got {level}. Pass 1 for names, 2 for shapes, 3 for values.",
-                "tool-option",
+                code="tool-option",
             )
         self._level = level
         self._stream = stream

@@ -1,7 +1,4 @@
-"""`OpOverflowCheck`: which op made the first NaN or infinity.
-
-Which memory nothing wrote is unwritten.py's knowledge.
-"""
+"""`OpOverflowCheck`: which op made the first NaN or infinity."""
 
 from __future__ import annotations
 
@@ -113,7 +110,7 @@ class OpOverflowCheck(OpTool):
         if limit is not None and not limit > 0:
             raise OperatorInputError(
                 f"limit: a size above 0; got {limit}. Leave it out for the dtype's own.",
-                "tool-option",
+                code="tool-option",
             )
         self._limit = limit
         self._is_fatal = is_fatal
@@ -153,7 +150,7 @@ class OpOverflowCheck(OpTool):
                 f"{signature}: from {said} came {counts.nan} NaN, {counts.infinite} infinities and "
                 f"{counts.large} values past the limit; called by {finding.place}. Compare the "
                 f"call with OpAutoCompare(['{call.name}']), or cast it with OpDtypeCast.",
-                "op-overflow",
+                code="op-overflow",
             )
         return results
 

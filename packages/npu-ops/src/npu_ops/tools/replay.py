@@ -1,7 +1,4 @@
-"""Captured calls made again on a device: the same results? right ones? how long?
-
-How calls are captured is in capture.py, and the command is replay_command.py.
-"""
+"""Captured calls made again on a device: the same results? right ones? how long?"""
 
 from __future__ import annotations
 
@@ -96,7 +93,7 @@ def replay_directory(
     if run_times < 0:
         raise OperatorInputError(
             f"run_times: a whole number from 0; got {run_times}. Pass how often to time a call.",
-            "tool-option",
+            code="tool-option",
         )
     for folder in find_captures(directory):
         capture = load_capture(folder)
@@ -193,7 +190,7 @@ def _find_op(name: str) -> OpOverload[..., Any]:
         raise OperatorInputError(
             f"{name}: must be an op that torch has; it has none of that name. Import the package "
             "that defines it before, with -i.",
-            "unknown-op",
+            code="unknown-op",
         )
     return found
 

@@ -1,6 +1,6 @@
 """What a tool found, as a table for the terminal, as CSV and as a page.
 
-What the rows say is each tool's business; what the page looks like is in `report.html`.
+The page's template is `report.html`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""`OpTimeMeasure`: how long each op takes, forward and backward.
-
-Captured calls are timed by replay.py; a timeline of everything is npu-profiler's work.
-"""
+"""`OpTimeMeasure`: how long each op takes, forward and backward."""
 
 from __future__ import annotations
 

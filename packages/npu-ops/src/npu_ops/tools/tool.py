@@ -1,8 +1,7 @@
 """What all op tools share: they see each op below autograd, forward and backward.
 
 A tool is a TorchDispatchMode. It holds for the thread that entered it and for autograd's threads
-that work for it, since torch hands modes on to those; another thread enters the tool itself. Which
-calls a tool takes is selection.py's decision; what it does with them is in the tools' own files.
+that work for it, since torch hands modes on to those; another thread enters the tool itself.
 """
 
 from __future__ import annotations
@@ -97,7 +96,7 @@ class OpTool(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 f"{type(self).__name__}.stop: a tool ends in the thread that started it, after "
                 "those that started later; this one is not the innermost here. Stop the others "
                 "first, or use with-blocks.",
-                "tool-order",
+                code="tool-order",
             )
         self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 

@@ -1,6 +1,6 @@
 """Which body serves an op: a program for the device, or the host kernel, decided per signature.
 
-The call itself is native (csrc/variants); building a program is npu_compiler.single_op's work.
+The call itself is native (csrc/variants).
 """
 
 from npu_ops.variants.call import OpCall, OpProgram, TensorSpec

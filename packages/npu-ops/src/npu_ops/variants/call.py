@@ -123,7 +123,8 @@ class OpCall:
         except (RuntimeError, IndexError, TypeError, ValueError) as refusal:
             text = str(refusal).strip().splitlines()[0]
             raise OperatorInputError(
-                f"{self}: torch refuses the call: {text} Give arguments that fit.", "op-arguments"
+                f"{self}: torch refuses the call: {text} Give arguments that fit.",
+                code="op-arguments",
             ) from refusal
 
     @property
@@ -169,7 +170,7 @@ def find_overload(name: str) -> Any:
     """Returns torch's object for an op.
 
     Raises:
-        OperatorInputError: [unknown-op] when there is none.
+        OperatorInputError: [unknown-op] when there is no such op.
     """
     namespace, _, rest = dotted_name(name).partition(".")
     if not rest:
@@ -183,7 +184,9 @@ def find_overload(name: str) -> Any:
     if found is None:
         known = ", ".join(packet.overloads()) if packet is not None else ""
         hint = f"Its overloads are {known}." if known else "Write it as torch does: aten.mm."
-        raise OperatorInputError(f"op: torch has no op {ascii(name)[:200]}. {hint}", "unknown-op")
+        raise OperatorInputError(
+            f"op: torch has no op {ascii(name)[:200]}. {hint}", code="unknown-op"
+        )
     return found
 
 
@@ -207,7 +210,7 @@ def parse_call(op: str, texts: Sequence[str]) -> OpCall:
     if unknown := sorted(set(named) - set(known)):
         raise OperatorInputError(
             f"{op}: arguments are {', '.join(known)}; got {unknown[0]!r}. Use one of these names.",
-            "op-arguments",
+            code="op-arguments",
         )
     required = [a for a in schema.arguments if str(a.type) == "Tensor"]
     if len(specs) == 1:
@@ -232,7 +235,7 @@ def parse_call(op: str, texts: Sequence[str]) -> OpCall:
     if specs:
         raise OperatorInputError(
             f"{op}: takes {len(required)} tensors; got {len(specs)} more. Leave them out.",
-            "op-arguments",
+            code="op-arguments",
         )
     return OpCall(f"{overload._schema.name}{_suffix(overload)}", tuple(values))
 
@@ -252,7 +255,7 @@ def _parse_spec(text: str) -> TensorSpec:
         raise OperatorInputError(
             f"tensor: sizes and a dtype of {', '.join(_DTYPES)}, joined by x; got {text!r}. "
             "Write it like 512x512xf32.",
-            "op-arguments",
+            code="op-arguments",
         )
     shape = tuple(int(size) for size in match["sizes"].split("x") if size)
     order = tuple(int(axis) for axis in (match["order"] or "").split(".") if axis)
@@ -260,7 +263,7 @@ def _parse_spec(text: str) -> TensorSpec:
         raise OperatorInputError(
             f"tensor: the order after @ names each axis once; got {text!r}. "
             "Write a transposed matrix like 512x256xf32@1.0.",
-            "op-arguments",
+            code="op-arguments",
         )
     return TensorSpec(_DTYPES[match["dtype"]], shape, order)
 
@@ -275,10 +278,10 @@ def _parse_value(op: str, name: str, text: str) -> Any:
         if text != "null":
             raise OperatorInputError(
                 f"{op}: {name} is read as JSON; got {text!r}. Write it like {name}=[1,1].",
-                "op-arguments",
+                code="op-arguments",
             ) from None
     return value
 
 
 def _missing_argument(op: str, name: str, form: str) -> OperatorInputError:
-    return OperatorInputError(f"{op}: {name} is missing. Add {form}.", "op-arguments")
+    return OperatorInputError(f"{op}: {name} is missing. Add {form}.", code="op-arguments")

@@ -1,8 +1,4 @@
-"""Carries decisions out: answers the native side for each new signature, and lists its answers.
-
-The decision itself is policy.py's, times are measure.py's, programs come from whoever offers the
-entry point group `npu_ops.program_builders` (npu-compiler does).
-"""
+"""Carries decisions out: answers the native side for each new signature, and lists its answers."""
 
 from __future__ import annotations
 
@@ -180,7 +176,7 @@ def set_variant_policy(*, mode: str | None = None, tune: bool | None = None) -> 
         raise OperatorInputError(
             f"set_variant_policy: mode is one of {', '.join(VARIANT_MODES)}; got {mode!r}. "
             "Choose one of these.",
-            "bad-setting",
+            code="bad-setting",
         )
     current = chooser()
     changes: dict[str, Any] = {}
@@ -258,7 +254,7 @@ def _builder() -> Callable[..., OpProgram]:
         raise OpsError(
             "programs for single ops are built by npu-compiler; it is not installed. "
             "Run pip install npu-compiler.",
-            "no-builder",
+            code="no-builder",
         )
     return found[0].load()  # type: ignore[no-any-return]
 

@@ -1,7 +1,4 @@
-"""``npu-ops explain OP TENSOR ...``: which kernel serves a call on this machine, and why.
-
-The decision is policy.py's; measuring is ``npu-ops tune`` (tune.py).
-"""
+"""``npu-ops explain OP TENSOR ...``: which kernel serves a call on this machine, and why."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Measures both bodies of a call on random tensors, and compares what they compute.
-
-Where results are kept is records.py's matter.
-"""
+"""Measures both bodies of a call on random tensors, and compares what they compute."""
 
 from __future__ import annotations
 

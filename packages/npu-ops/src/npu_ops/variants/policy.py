@@ -1,7 +1,6 @@
 """The decision between program and host kernel: facts in, decision with its reason out.
 
-It touches no device and reads no settings; who gathers the facts and carries the decision out is
-choice.py.
+It touches no device and reads no settings.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Measurements of calls, per device, in a file that processes share.
-
-Taking them is measure.py's work, deciding by them policy.py's.
-"""
+"""Measurements of calls, per device, in a file that processes share."""
 
 from __future__ import annotations
 
@@ -89,7 +86,7 @@ def _read(path: Path) -> dict[str, dict[str, Measurement]]:
     try:
         content = json.loads(path.read_text())
         if content["format"] != _FORMAT:
-            _logger.warning("op records: %s has another format; measuring anew", path)
+            _logger.warning("op records: %s has another format; measuring again", path)
             return {}
         return {
             device: {call: Measurement(**values) for call, values in calls.items()}
@@ -98,7 +95,7 @@ def _read(path: Path) -> dict[str, dict[str, Measurement]]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as failure:
-        _logger.warning("op records: %s cannot be read (%s); measuring anew", path, failure)
+        _logger.warning("op records: %s cannot be read (%s); measuring again", path, failure)
         return {}
 
 

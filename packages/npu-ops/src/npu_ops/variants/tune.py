@@ -2,7 +2,7 @@
 
 ``npu-ops tune --list`` lists what is recorded.
 
-How it is measured is measure.py's matter; the record counts from the next process on.
+The record counts from the next process on.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         names = ", ".join(dotted_name(name) for name in _C.variant_ops())
         raise OperatorInputError(
             f"{dotted_name(call.op)}: this op never runs as a program. Those that may: {names}.",
-            "no-program",
+            code="no-program",
         )
     deciding = chooser()
     measured, _ = deciding.tune(call, device_index=options.device, budget_s=1.0)

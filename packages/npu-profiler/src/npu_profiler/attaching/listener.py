@@ -1,7 +1,7 @@
 """The job's side of `npu-profiler attach`: a thread that waits for a request and records.
 
 npu-runtime installs it where NPU_ATTACH=1 is set, by an entry point of the group
-`npu_runtime.observers`. The command's side is `attach.py`.
+`npu_runtime.observers`.
 """
 
 import atexit

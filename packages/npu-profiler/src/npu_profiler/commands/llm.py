@@ -1,7 +1,4 @@
-"""`npu-profiler llm`: a language model's speed over prompt lengths and dtypes.
-
-Measuring is npu-llm's work, through `npu_profiler.sweeps.llm`.
-"""
+"""`npu-profiler llm`: a language model's speed over prompt lengths and dtypes."""
 
 import argparse
 from collections.abc import Sequence

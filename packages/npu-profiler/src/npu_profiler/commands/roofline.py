@@ -142,7 +142,8 @@ def _read_rate(option: str, text: str | None) -> float | None:
         value = 0.0
     if not 0 < value < 1e9:
         raise TraceError(
-            f"{option}: must be a number above 0, in billions a second; got {text!r}. Pass 25, say.",
+            f"{option}: must be a number above 0, in billions a second; got {text!r}. "
+            "Pass 25, say.",
             code="roofline-option",
         )
     return value * 1e9

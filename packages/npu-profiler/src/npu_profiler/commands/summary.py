@@ -32,7 +32,7 @@ def main(words: Sequence[str]) -> int:
         0.
 
     Raises:
-        TraceError: the file cannot be read, or is no trace.
+        TraceError: the file cannot be read, or is not a trace.
     """
     arguments = _parser().parse_args(words)
     check_top(arguments.top)

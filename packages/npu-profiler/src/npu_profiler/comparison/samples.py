@@ -1,7 +1,4 @@
-"""Takes out of a trace what can be compared: the time of each call of each op, layer and program.
-
-Comparing is in `differences.py`.
-"""
+"""What can be compared of a trace: the time of each call of each op, layer and program."""
 
 from array import array
 from collections import defaultdict

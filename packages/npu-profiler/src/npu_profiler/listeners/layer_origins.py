@@ -1,7 +1,6 @@
 """Knows of layers which torch module and which Python line they come from, as their maker told.
 
-Whoever makes programs tells it through npu_runtime.layer_recording; calls of modules outside of
-programs are in `module_calls.py`.
+Whoever makes programs tells it through npu_runtime.layer_recording.
 """
 
 from collections.abc import Mapping

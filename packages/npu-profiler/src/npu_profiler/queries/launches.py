@@ -1,7 +1,4 @@
-"""Who launched which program: the arrows of a trace as pairs of slices.
-
-What is asked of the pairs is in `ops.py`, `origins.py` and `overview.py`.
-"""
+"""Who launched which program: the arrows of a trace as pairs of slices."""
 
 from collections.abc import Iterator
 from typing import NamedTuple

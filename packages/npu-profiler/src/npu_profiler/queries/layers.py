@@ -1,7 +1,6 @@
 """Layers of programs, each on its own or by their kind.
 
-Layers are sampled: shares are of the runs that told them. Where layers come from in the model is in
-`origins.py`.
+Layers are sampled: shares are of the runs that told them.
 """
 
 from collections import defaultdict

@@ -1,7 +1,4 @@
-"""Ops: how often, how long on the host, and how long on the device for what they launched.
-
-Programs and layers themselves are in `programs.py` and `layers.py`.
-"""
+"""Ops: how often, how long on the host, and how long on the device for what they launched."""
 
 from collections import Counter
 from collections.abc import Iterable

@@ -1,7 +1,4 @@
-"""Device programs: how often and how long they ran, and how much of that their layers explain.
-
-Single layers are in `layers.py`; when the device was busy is in `intervals.py`.
-"""
+"""Device programs: how often and how long they ran, and how much of that their layers explain."""
 
 from collections import defaultdict
 from dataclasses import dataclass

@@ -20,8 +20,6 @@ each: a loop over all of them is quicker over the columns (`track.starts`, `dura
 `name_numbers`, `category_numbers`, `parents`, `self_ns`; numbers stand for `track.names.words`)
 than over SliceRef.
 
-Holds no code: the text is read in `chunks.py` and `events.py`, the trace is built in `loading.py`
-and offered by `model.py`; `torch_rows.py` gives a trace of torch's profiler the same names.
 Questions about it are in `npu_profiler.queries`.
 """
 

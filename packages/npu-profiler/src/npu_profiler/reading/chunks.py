@@ -1,7 +1,4 @@
-"""The text of a trace file, piece by piece: plain or packed, whole or cut off.
-
-What the text means is read in `events.py`.
-"""
+"""The text of a trace file, piece by piece: plain or packed, whole or cut off."""
 
 import codecs
 import zlib

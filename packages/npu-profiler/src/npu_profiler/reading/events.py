@@ -1,7 +1,7 @@
 """The events of a Chrome trace, one at a time: both forms of the file, and their cut-off ends.
 
 Format: "Trace Event Format" (Google, public document): an array of events, or an object with them
-in `traceEvents`. What is built from the events is in `loading.py`.
+in `traceEvents`.
 """
 
 import json
@@ -58,7 +58,7 @@ class TraceEvents:
         """Yields events in the order of the file; slices without arguments as tuples of text.
 
         Raises:
-            TraceError: [trace-unreadable] The file cannot be read, [trace-invalid] it is no trace.
+            TraceError: [trace-unreadable] it cannot be read, [trace-invalid] it is not a trace.
         """
         rest = self._read_head()
         decode, match_plain = json.JSONDecoder().raw_decode, _PLAIN.match
@@ -101,7 +101,7 @@ class TraceEvents:
                     try:
                         self.head = json.loads(begin + "]}")
                     except json.JSONDecodeError:
-                        raise self._invalid("its head is no JSON") from None
+                        raise self._invalid("its head is not valid JSON") from None
                 return text[found.end() :]
             if len(text) > _MAX_HEAD_CHARS:
                 break
@@ -122,7 +122,7 @@ class TraceEvents:
     def _invalid(self, received: str) -> TraceError:
         return TraceError(
             f"trace file: must be a Chrome trace in JSON; got {self.path}, and {received}. "
-            "Pass a file that npu-profiler trace wrote",
+            "Pass a file that npu-profiler trace wrote.",
             code="trace-invalid",
         )
 

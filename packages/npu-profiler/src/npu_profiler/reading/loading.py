@@ -1,7 +1,4 @@
-"""Builds a trace from the events of a file.
-
-The parsing of the text is in `events.py`; what a trace offers is in `model.py`.
-"""
+"""Builds a trace from the events of a file."""
 
 import os
 from array import array
@@ -28,7 +25,7 @@ def load_trace(path: str | os.PathLike[str]) -> Trace:
             wrote.
 
     Raises:
-        TraceError: [trace-unreadable] It cannot be opened, [trace-invalid] it is no trace.
+        TraceError: [trace-unreadable] it cannot be opened, [trace-invalid] it is not a trace.
     """
     events = TraceEvents(Path(path))
     loader = _Loader()
@@ -179,7 +176,7 @@ class _Loader:
         return track
 
     def _share_args(self, args: dict[str, Any]) -> tuple[tuple[str, ...], tuple[Any, ...]]:
-        # The decoder makes each key and text anew; layers repeat them a million times.
+        # The decoder makes a new object of each key and text; layers repeat them a million times.
         shared = self._shared
         keys = tuple(args)
         return shared.setdefault(keys, keys), tuple(

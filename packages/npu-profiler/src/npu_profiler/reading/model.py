@@ -1,8 +1,7 @@
 """A trace in memory: tracks with their slices in columns, instants, counters and flows.
 
-Holds no parsing (`loading.py`) and no questions (`npu_profiler.queries`). Times are nanoseconds
-since the first event, as viewers show them; an op takes about 30 bytes, a quarter of what it takes
-in the file.
+Times are nanoseconds since the first event, as viewers show them; an op takes about 30 bytes, a
+quarter of what it takes in the file.
 """
 
 from __future__ import annotations

@@ -157,7 +157,8 @@ class Recording:
         if not isinstance(path, Path) or not isinstance(options, TraceOptions):
             raise TraceError(
                 "Recording: needs a pathlib.Path and TraceOptions; got "
-                f"{type(path).__name__} and {type(options).__name__}. npu_profiler.trace makes one.",
+                f"{type(path).__name__} and {type(options).__name__}. "
+                "npu_profiler.trace makes one.",
                 code="trace-option",
             )
         self.path = path.absolute()  # the program may change the directory

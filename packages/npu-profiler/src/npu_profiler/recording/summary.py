@@ -1,6 +1,6 @@
 """Counts a recording while it runs: the few lines that one reads after it.
 
-Reads no file and draws nothing; pieces come from `assemble.py`, ops from npu_runtime.
+Reads no file and draws nothing.
 """
 
 import re

@@ -1,7 +1,6 @@
 """What each recorded run of a layer computed and moved, by the shapes that the trace tells.
 
-A layer tells its shapes when they differ from those of an earlier run of its program. Formulas are
-in `layer_cost.py`.
+A layer tells its shapes when they differ from those of an earlier run of its program.
 """
 
 from collections.abc import Iterator, Sequence

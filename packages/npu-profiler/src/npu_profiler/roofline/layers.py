@@ -1,7 +1,4 @@
-"""The layers of a trace, each with its time, its operations and bytes, and the roof above it.
-
-Counting is `layer_cost.py`'s work and measuring the peaks that of `peaks.py`.
-"""
+"""The layers of a trace, each with its time, its operations and bytes, and the roof above it."""
 
 import statistics
 from bisect import bisect_right

@@ -1,8 +1,4 @@
-"""What the device reaches at best: arithmetic per precision, and bytes per second of its memory.
-
-Measured by short probes through npu_runtime, whose models are in `probe_models.py`, and kept in a
-file. What layers make of the peaks is in `layers.py`.
-"""
+"""What the device reaches at best: arithmetic per precision, and bytes per second of its memory."""
 
 from __future__ import annotations
 

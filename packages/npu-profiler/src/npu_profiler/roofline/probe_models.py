@@ -1,7 +1,4 @@
-"""The models of the probes, as OpenVINO's IR text: a product, a product with one row, a ReLU.
-
-How they are run and what is made of their times is in `peaks.py`.
-"""
+"""The models of the probes, as OpenVINO's IR text: a product, a product with one row, a ReLU."""
 
 from collections.abc import Sequence
 

@@ -1,6 +1,6 @@
 """Times of a workload over sizes, dtypes and ways of running it: eager, and compiled for npu.
 
-Importing this module imports torch. What is computed is in `workloads.py`.
+Importing this module imports torch.
 """
 
 import statistics

@@ -1,6 +1,6 @@
 """What a sweep computes in plain torch: a matrix product, the gated network of a decoder layer.
 
-Importing this module imports torch. Timing is `measuring.py`'s work.
+Importing this module imports torch.
 """
 
 from collections.abc import Callable, Sequence

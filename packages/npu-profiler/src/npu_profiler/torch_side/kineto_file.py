@@ -155,7 +155,7 @@ def _read_head(file: IO[str]) -> tuple[str, int]:
 
 
 def _iterate_events(file: IO[str], text: str) -> Iterator[dict[str, Any] | re.Match[str] | None]:
-    """Yields each event, and None for one that is no JSON (kineto escapes names incompletely)."""
+    """Yields each event, and None for what is not valid JSON (kineto's escapes are incomplete)."""
     # Times have more digits than a float keeps: they stay text until they are nanoseconds.
     decoder = json.JSONDecoder(parse_float=str, strict=False)
     position = 0

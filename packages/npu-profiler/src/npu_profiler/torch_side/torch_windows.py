@@ -1,11 +1,11 @@
 """Records ops together with Python calls by torch's own profiler, which alone can do the latter.
 
-Ops without Python calls are npu_runtime's to record, in pieces; torch keeps all until the end.
+Torch keeps what it records until the end.
 
 There are several windows when the program uses torch's profiler itself (two at a time end in a
 segmentation fault, torch 2.13, so ours steps aside). A window is never ended to open the next while
 the program runs: an op that is under way then ends in the memory of the window before, which torch
-has freed, and the process with it (2026-11). What was exported is read in `kineto_file.py`.
+has freed, and the process with it (2026-11).
 """
 
 import dataclasses
@@ -102,7 +102,7 @@ class TorchWindows:
         """Begins to record.
 
         Raises:
-            RuntimeError: Torch cannot profile now, for example because somebody else does.
+            RuntimeError: torch cannot profile now, for example because somebody else does.
         """
         self._open_window()
         self._restore = step_aside(self._owns, self._pause, self._resume)
@@ -111,7 +111,7 @@ class TorchWindows:
         """Ends the recording. Nothing happens when none runs.
 
         Raises:
-            RuntimeError, OSError: Torch could not export it.
+            RuntimeError, OSError: torch could not export it.
         """
         if self._restore is not None:
             self._restore()

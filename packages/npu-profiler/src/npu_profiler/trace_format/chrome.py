@@ -1,7 +1,6 @@
 """Events as Chrome trace JSON, which Perfetto and chrome://tracing open.
 
-Format: "Trace Event Format" (Google, public document), phases X, i, C, s, f and M. The file around
-the events is `trace_file.py`; what the events are made from stands in `timeline.py`.
+Format: "Trace Event Format" (Google, public document), phases X, i, C, s, f and M.
 """
 
 import itertools

@@ -1,7 +1,6 @@
 """Finds a row for spans that may overlap: the first lane where a span stands alone or nests.
 
-Spans come when they end, so an inner one comes before the one around it. What lanes are called and
-where they stand is in `tracks.py`.
+Spans come when they end, so an inner one comes before the one around it.
 """
 
 from collections import deque

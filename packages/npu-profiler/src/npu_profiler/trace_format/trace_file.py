@@ -2,7 +2,7 @@
 
 While it grows it is Chrome's array form, whose closing bracket may be missing, so that a program
 killed without a word leaves a trace that Perfetto opens. The end makes it the object form, by
-writing over the head and adding a tail. What an event looks like is in `chrome.py`.
+writing over the head and adding a tail.
 """
 
 import gzip

@@ -1,7 +1,4 @@
-"""Decides on which row of the picture an event stands, and what the rows are called.
-
-The rows themselves are plain data, in `timeline.py`.
-"""
+"""Decides on which row of the picture an event stands, and what the rows are called."""
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping

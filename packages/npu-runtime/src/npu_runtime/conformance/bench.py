@@ -1,7 +1,4 @@
-"""The bench: one driver under test, opened, with memory, streams, events and programs.
-
-What is checked with it is in the package checks; single calls are in driver_calls.py.
-"""
+"""The bench: one driver under test, opened, with memory, streams, events and programs."""
 
 import ctypes
 import mmap

@@ -1,7 +1,4 @@
-"""Calls of the functions of a table: what must succeed, what must be refused and how.
-
-Memory, streams and programs for the checks are in bench.py.
-"""
+"""Calls of the functions of a table: what must succeed, what must be refused and how."""
 
 import re
 from typing import Any

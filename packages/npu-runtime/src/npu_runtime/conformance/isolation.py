@@ -1,7 +1,4 @@
-"""Runs one function in a forked child, so that a driver that crashes or hangs ends the child alone.
-
-What runs there is in run.py and the package checks.
-"""
+"""Runs a function in a forked child, so that a driver that crashes or hangs ends only that."""
 
 import faulthandler
 import json
@@ -99,7 +96,7 @@ def _run_in_child(
         answer = json.dumps(function(last_call)).encode()
         with os.fdopen(writing, "wb") as pipe:
             pipe.write(answer)
-    except BaseException:  # noqa: BLE001  # an empty answer: the parent sees that there is none
+    except BaseException:  # noqa: BLE001  # the parent sees an empty answer
         os._exit(1)
     os._exit(0)
 

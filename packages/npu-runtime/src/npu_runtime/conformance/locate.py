@@ -32,8 +32,8 @@ class DriverUnderTest:
             in a child process.
         vendor_library: what ``open`` gets as ``vendor_library``.
         device: what ``open`` gets as ``requested_device``.
-        programs: what the checks of programs and requests run; None where there is none.
-        no_programs: why there is none.
+        programs: what the checks of programs and requests run; None if there are none.
+        no_programs: why there are none.
     """
 
     name: str
@@ -65,7 +65,7 @@ def find_driver(name: str, *, device: str | None = None) -> DriverUnderTest:
         raise InputError(
             f"conformance: no driver is called {name!r}; these are installed: {known}. "
             "Install the wheel that holds it, or check the name of its entry point.",
-            "driver-unknown",
+            code="driver-unknown",
         )
     try:
         library = library_of(entries[name])
@@ -77,7 +77,7 @@ def find_driver(name: str, *, device: str | None = None) -> DriverUnderTest:
             f"conformance: the wheel of driver {name} fails while it is looked at: "
             f"{type(error).__name__}: {error}. The entry point {entries[name].value} must give the "
             "path of the library.",
-            "driver-locate",
+            code="driver-locate",
         ) from error
     return DriverUnderTest(
         name=name,

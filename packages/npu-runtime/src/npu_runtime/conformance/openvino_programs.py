@@ -1,7 +1,4 @@
-"""The conformance programs as OpenVINO IR (version 11), for the drivers ``openvino`` and ``sim``.
-
-What each program computes is told in program_set.py.
-"""
+"""The conformance programs as OpenVINO IR (version 11), for the drivers openvino and sim."""
 
 import struct
 from collections.abc import Sequence

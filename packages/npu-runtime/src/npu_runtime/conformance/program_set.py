@@ -1,7 +1,4 @@
-"""What the conformance test asks a driver to run: a few small programs in the driver's own format.
-
-What the checks do with them is in the package checks; OpenVINO's are in openvino_programs.py.
-"""
+"""What conformance checks ask a driver to run: small programs in the driver's own format."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""The list of checks: each belongs to one field of the table, and its docstring is what it checks."""
+"""The checks: each belongs to a field of the table, and its docstring says what it checks."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

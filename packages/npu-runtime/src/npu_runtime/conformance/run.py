@@ -1,7 +1,4 @@
-"""Runs the checks, each in a child process of its own, and gathers their results.
-
-Printing them is in report.py.
-"""
+"""Runs the checks, each in a child process of its own, and gathers their results."""
 
 import fnmatch
 from collections.abc import Callable, Sequence

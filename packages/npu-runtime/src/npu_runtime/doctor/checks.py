@@ -1,6 +1,6 @@
 """The doctor's checks: each takes the facts about a machine and gives one result with its fix.
 
-No check reads anything; the facts come from read_machine.py. How results are shown is in report.py.
+No check reads anything.
 """
 
 import enum

@@ -1,7 +1,4 @@
-"""The facts about a machine that decide whether its NPU can serve.
-
-Plain values: reading them is in read_machine.py, judging them in checks.py.
-"""
+"""The facts about a machine that decide whether its NPU can serve."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

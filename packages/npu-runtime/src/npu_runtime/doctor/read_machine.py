@@ -1,7 +1,6 @@
 """Reads the facts about this machine from its files; opens no device but npu itself.
 
-All paths are below a root directory, so that a test can make up a machine. What the facts mean is
-in checks.py.
+All paths are below a root directory, so that a test can make up a machine.
 """
 
 import grp

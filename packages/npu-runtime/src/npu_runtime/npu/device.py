@@ -174,14 +174,14 @@ def device_index(device: DeviceLike, *, optional: bool = False) -> int:
             raise InputError(
                 f'torch.npu: expected an npu device; got "{device}". '
                 'Pass "npu", "npu:0" or an index.',
-                "device-type",
+                code="device-type",
             )
         device = device.index
     if device is None:
         return -1 if optional else _C.current_device()
     try:
         index = operator.index(device)
-    except (TypeError, RuntimeError):  # RuntimeError: a tensor that is no number
+    except (TypeError, RuntimeError):  # RuntimeError: a tensor of several numbers
         raise _no_device(device) from None
     if not -_INDEX_BOUND <= index < _INDEX_BOUND:
         raise _no_device(device)
@@ -206,7 +206,7 @@ def _no_device(given: object) -> InputError:
     return InputError(
         f"torch.npu: a device is a torch.device, its name or an index; got {shown}. "
         'Pass "npu", "npu:0" or an index.',
-        "device-type",
+        code="device-type",
     )
 
 

@@ -1,7 +1,7 @@
 """``torch.npu.make_graphed_callables``: functions and modules whose passes are replayed captures.
 
 Both passes must be programs from end to end (torch.compile with the npu backend makes them so): an
-op on the host raises while it is captured. Graphs themselves are in graphs.py.
+op on the host raises while it is captured.
 """
 
 from collections.abc import Callable
@@ -89,7 +89,9 @@ def follows_weights(subject: str, weights: str) -> bool:
 
 
 def _refuse(rule: str, advice: str) -> None:
-    raise InputError(f"torch.npu.make_graphed_callables: {rule}. {advice}.", "graphed-callable")
+    raise InputError(
+        f"torch.npu.make_graphed_callables: {rule}. {advice}.", code="graphed-callable"
+    )
 
 
 class _Passes:

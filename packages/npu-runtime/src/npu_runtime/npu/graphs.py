@@ -1,7 +1,6 @@
 """Captured steps of ``torch.npu``: record the programs of a step once, replay them on fixed memory.
 
-Names follow ``torch.cuda.graphs``. The record is native (csrc/graph); modules whose passes are
-replayed are in graphed_callables.py.
+Names follow ``torch.cuda.graphs``. The record is native (csrc/graph).
 """
 
 import contextlib
@@ -54,7 +53,7 @@ class NPUGraph:
             ``backend="npu"`` reads them so from then on, outside of the graph too.
 
     Raises:
-        InputError: ``weights`` is none of the two (code ``capture-weights``).
+        InputError: ``weights`` has another value (code ``capture-weights``).
     """
 
     def __init__(self, keep_graph: bool = False, *, weights: str = "refuse") -> None:
@@ -84,7 +83,7 @@ class NPUGraph:
             raise InputError(
                 f"npu.NPUGraph: capture_error_mode must be one of {', '.join(_MODES)}; "
                 f'got {capture_error_mode!r}. Leave it out for "global".',
-                "capture-state",
+                code="capture-state",
             )
         self._native.capture_begin(_NEW_POOL if pool is None else pool)
 

@@ -1,7 +1,6 @@
 """Memory of ``torch.npu``: what is allocated, reserved and free, on the device and pinned.
 
-The pools that count are native (csrc/memory/pool.cpp). Private pools and raw allocations are in
-memory_pools.py, histories and snapshots in memory_history.py; ``torch.npu.memory`` has them all.
+The pools that count are native (csrc/memory/pool.cpp).
 """
 
 import warnings
@@ -222,7 +221,7 @@ def set_per_process_memory_fraction(fraction: float, device: DeviceLike = None) 
         raise InputError(
             "torch.npu.set_per_process_memory_fraction: fraction must lie in [0, 1]; "
             f"got {fraction}. Pass 0.5 for half of the memory.",
-            "memory-fraction",
+            code="memory-fraction",
         )
     index = device_index(device)
     _C.set_memory_limit(index, int(fraction * mem_get_info(index)[1]))

@@ -1,7 +1,7 @@
 """Snapshots of ``torch.npu``'s memory: what lies where, who allocated it, and what happened before.
 
 The shape is torch's own, so that the viewer at pytorch.org/memory_viz reads it. The record is
-native (csrc/memory/trace.cpp); figures are in memory.py.
+native (csrc/memory/trace.cpp).
 """
 
 import pickle
@@ -82,7 +82,7 @@ def _record_memory_history(
         skip_actions: must be empty: actions are left out when the snapshot is read.
 
     Raises:
-        InputError: ``enabled`` is none of these, or an action is to be skipped (code
+        InputError: ``enabled`` has another value, or an action is to be skipped (code
             ``memory-history``).
     """
     if enabled not in (None, False, True, "state", "all") or skip_actions:
@@ -90,7 +90,7 @@ def _record_memory_history(
             'torch.npu.memory._record_memory_history: enabled must be None, "state" or "all", '
             f"and skip_actions empty; got {enabled!r} and {skip_actions!r}. Leave actions out when "
             "you read the snapshot.",
-            "memory-history",
+            code="memory-history",
         )
     if clear_history:
         _C.set_memory_recording(False)

@@ -56,7 +56,7 @@ class MemPool:
             raise InputError(
                 f"torch.npu.MemPool: allocator must be None; got {allocator!r}. Device memory "
                 "comes from the driver (include/npu/driver.h); write a driver.",
-                "memory-pool",
+                code="memory-pool",
             )
         self.allocator = None
         self._id = _C.new_memory_pool_id()
@@ -115,7 +115,7 @@ def caching_allocator_alloc(
         raise InputError(
             f"torch.npu.caching_allocator_alloc: size is a number of bytes; got {size}. "
             "Pass 0 or more.",
-            "memory-size",
+            code="memory-size",
         )
     if not isinstance(stream, torch.Stream | int | None):
         raise TypeError(
@@ -149,7 +149,7 @@ def caching_allocator_delete(mem_ptr: int) -> None:
             "torch.npu.caching_allocator_delete: the address must come from "
             f"caching_allocator_alloc and be deleted once; got {mem_ptr:#x}. "
             "Tensors free their memory themselves.",
-            "not-device-memory",
+            code="not-device-memory",
         )
 
 

@@ -110,14 +110,14 @@ def set_sync_debug_mode(debug_mode: int | str) -> None:
             raises ``RuntimeError`` (code ``sync-debug``).
 
     Raises:
-        InputError: it is none of these (code ``sync-debug``).
+        InputError: it is another value (code ``sync-debug``).
     """
     mode = _SYNC_DEBUG_MODES.get(debug_mode, -1) if isinstance(debug_mode, str) else debug_mode
     if mode not in _SYNC_DEBUG_MODES.values():
         raise InputError(
             'torch.npu.set_sync_debug_mode: the mode must be "default", "warn" or "error", or 0, 1 '
             f'or 2; got {debug_mode!r}. Pass "warn" to be told.',
-            "sync-debug",
+            code="sync-debug",
         )
     _C.set_sync_debug_mode(mode)
 

@@ -34,6 +34,6 @@ def find_inductor_class(name: str) -> Any:
         raise InputError(
             f"torch.npu.{name}: one installed wheel may write Inductor's code; got "
             f"{', '.join(entry.value for entry in found)}. Uninstall all but one.",
-            "inductor-wheels",
+            code="inductor-wheels",
         )
     return getattr(found[0].load(), name, None) if found else None

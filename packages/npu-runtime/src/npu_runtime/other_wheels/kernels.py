@@ -31,6 +31,6 @@ def kernel_package() -> ModuleType:
         raise DeviceError(
             "torch.npu: kernels for the device come with npu-ops; it is not installed. "
             "Run pip install npu-ops.",
-            "kernels-absent",
+            code="kernels-absent",
         )
     return importlib.import_module(_KERNEL_PACKAGE)

@@ -1,7 +1,6 @@
 """npu for dynamo: current device, streams, events and properties while it traces.
 
-Importing this module registers it, and imports dynamo; registration.py says when. The backend
-that compiles the graphs is npu-compiler's.
+Importing this module registers it, and imports dynamo.
 """
 
 import contextlib

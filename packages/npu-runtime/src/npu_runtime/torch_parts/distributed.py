@@ -83,7 +83,7 @@ def _create(group: "_DistributedBackendOptions", options: Any) -> Any:
         raise InputError(
             f"init_process_group: pg_options of {BACKEND} must be ProcessGroupGloo.Options; "
             f"got {type(options).__name__}. Leave pg_options out.",
-            "collective-options",
+            code="collective-options",
         )
     # torch's stubs know Gloo's constructor with a timeout only.
     settings: Any = group.timeout if options is None else options

@@ -99,7 +99,7 @@ def _problem(tensor: torch.Tensor) -> Exception | None:
         return InputError(
             "npu: a tensor that autograd computed cannot go to another process; its graph stays "
             "here. Send tensor.detach().",
-            "send-non-leaf",
+            code="send-non-leaf",
         )
     return None
 

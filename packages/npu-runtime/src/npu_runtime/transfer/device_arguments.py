@@ -1,7 +1,4 @@
-"""``"cuda"`` read as ``"npu"`` wherever torch takes a device: names, objects, maps, type names.
-
-What is wrapped with these functions is listed in activation.py.
-"""
+"""``"cuda"`` read as ``"npu"`` wherever torch takes a device: names, objects, maps, type names."""
 
 import functools
 from collections.abc import Callable

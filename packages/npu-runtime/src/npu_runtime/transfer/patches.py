@@ -1,4 +1,4 @@
-"""Replaced attributes, and the way back. Which ones are replaced is in activation.py."""
+"""Replaced attributes, and the way back."""
 
 from dataclasses import dataclass, field
 from typing import Any

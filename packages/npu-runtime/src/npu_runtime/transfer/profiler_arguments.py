@@ -1,7 +1,4 @@
-"""What of ``torch.profiler``'s arguments names ``cuda``, and its meaning on ``npu``.
-
-What is replaced with this is in activation.py.
-"""
+"""What of ``torch.profiler``'s arguments names ``cuda``, and its meaning on ``npu``."""
 
 import functools
 from collections.abc import Callable, Iterable

@@ -1,8 +1,4 @@
-"""One case: an op, its arguments as data, a dtype, a layout, what is checked.
-
-Where cases come from is in templates.py (the interface's) and in models/ (recorded ones); how one
-is run is in run.py.
-"""
+"""One case: an op, its arguments as data, a dtype, a layout, what is checked."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A case run once on one device: its results, what became of its arguments, or the error's class.
-
-Two evaluations are compared in judge.py; which two, is said in run.py.
-"""
+"""A case run once on one device: its results, its changed arguments, or the error's class."""
 
 from __future__ import annotations
 

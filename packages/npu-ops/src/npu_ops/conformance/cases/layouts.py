@@ -1,4 +1,4 @@
-"""How the tensors of a case lie in memory; their values are made in tensors.py."""
+"""How the tensors of a case lie in memory."""
 
 from __future__ import annotations
 

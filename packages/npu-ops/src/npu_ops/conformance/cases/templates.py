@@ -150,5 +150,5 @@ def _wrong(what: str, name: str, known: Any) -> OperatorInputError:
     return OperatorInputError(
         f"A template of cases: a known {what} ({some}); got {name!r}. Mend the template, or add "
         f"the {what}.",
-        "case-template",
+        code="case-template",
     )

@@ -1,8 +1,7 @@
 """A tensor as a line of data, such as `[2,3] float32 0.5..2`, and the tensor made of it.
 
 Values are whole numbers from a seeded generator, scaled by powers of two and one multiplication in
-float64: the same on every machine, which the generators of normal numbers do not promise. How the
-tensor lies in memory is in layouts.py.
+float64: the same on every machine, which the generators of normal numbers do not promise.
 """
 
 from __future__ import annotations
@@ -177,5 +176,5 @@ def _unreadable(text: str, word: str) -> OperatorInputError:
         f"A tensor of a case: a shape such as [2,3], then a dtype, a range such as 0..5, "
         f"{', '.join(KINDS)}, constant, or strides such as @3,1; got {word!r} in {text!r}. "
         "Mend the line.",
-        "case-tensor",
+        code="case-tensor",
     )

@@ -1,7 +1,4 @@
-"""One call as plain data, which a pipe and a report can carry, and its arguments on a device.
-
-How calls are drawn is in strategies.py, how they are run and compared in worker.py.
-"""
+"""One call as plain data, which a pipe and a report can carry, and its arguments on a device."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Draws calls of an op from its schema: mostly near what the op takes, partly far from it.
 
-Only the fuzzer's children import this module, and with it hypothesis. What a call is made of is in
-call.py.
+Only the fuzzer's children import this module, and with it hypothesis.
 """
 
 from __future__ import annotations

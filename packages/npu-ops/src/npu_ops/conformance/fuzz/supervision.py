@@ -1,7 +1,7 @@
 """Runs the fuzzer's tasks in child processes, and makes a finding of a signal instead of an end.
 
 A call that ended its child is made once more, alone, in each place: npu must answer or raise even
-where torch's CPU kernel ends the process. What a child does is in worker.py.
+where torch's CPU kernel ends the process.
 """
 
 from __future__ import annotations

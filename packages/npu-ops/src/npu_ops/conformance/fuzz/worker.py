@@ -1,7 +1,6 @@
 """The child process: draws calls of one op, makes each on the CPU and on npu, and reports.
 
-Before each step it says where it is, so that the parent knows which call ended it
-(supervision.py). How calls are drawn is in strategies.py.
+It names each step before it takes it, so that the parent knows which call ended the child.
 """
 
 from __future__ import annotations

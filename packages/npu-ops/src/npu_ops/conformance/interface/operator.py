@@ -96,7 +96,7 @@ class Operator:
                 f"{self.name}: arguments are those of its signature {self.signature}; got "
                 f"{astray or 'none'} beside them, and {missing or 'none'} is missing. "
                 "Mend the case, or the signature in operators.toml.",
-                "case-argument",
+                code="case-argument",
             )
         given = [one for one in self.schema.arguments if not one.kwarg_only]
         last = max((i for i, one in enumerate(given, 1) if one.name in values), default=0)
@@ -160,7 +160,7 @@ def _unknown(name: str) -> OperatorInputError:
     return OperatorInputError(
         f"{ascii(name)[:80]}: must be an op of the interface, or of torch with its overload; got "
         "neither. Write it as aten.addmm.default.",
-        "unknown-op",
+        code="unknown-op",
     )
 
 

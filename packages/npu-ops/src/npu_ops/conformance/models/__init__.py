@@ -1,4 +1,4 @@
-"""Calls that real networks make, as cases; recording.py wrote them down."""
+"""Calls that real networks make, as cases."""
 
 from npu_ops.conformance.models.recorded import RECORDED, model_cases, model_names
 

@@ -1,7 +1,7 @@
 """The recorded calls as cases.
 
 `recorded.json` beside this file holds each call once, with the networks that make it.
-``python -m npu_ops.conformance.record`` writes it (recording.py).
+``python -m npu_ops.conformance.record`` writes it.
 """
 
 from __future__ import annotations

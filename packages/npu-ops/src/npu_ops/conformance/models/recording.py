@@ -1,8 +1,7 @@
 """What networks call: each op of a training step on the CPU, written down as data.
 
 A call is kept once, whatever number of networks make it, as shapes, dtypes, strides, numbers, and
-the range of its integers, without which an index would point nowhere. ``record.py`` is the command;
-recorded.py makes cases of the file.
+the range of its integers, without which an index would point nowhere.
 """
 
 from __future__ import annotations
@@ -100,7 +99,7 @@ def record_network(recording: Recording, name: str, row: dict[str, Any]) -> None
         raise ConformanceError(
             f"{name}: a class of transformers {transformers.__version__}; got {row['model']!r}. "
             "Name one that it has in models/networks.toml.",
-            "network-unknown",
+            code="network-unknown",
         )
     configuration = kind.config_class
     if "config" in row:

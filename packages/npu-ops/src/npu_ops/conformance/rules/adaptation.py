@@ -145,7 +145,7 @@ def load_rules(name: str) -> Rules:
             f"--rules: a TOML file with [[dtype]] (from, to) and [[layout]] (to), or one of "
             f"{known}; got {name!r}: {type(error).__name__}: {error}. "
             "Mend the file; docs/guides/conformance.md shows one.",
-            "conformance-rules",
+            code="conformance-rules",
         ) from error
 
 

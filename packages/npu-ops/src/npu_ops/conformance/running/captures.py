@@ -1,7 +1,4 @@
-"""The calls of a failing case as captures, so that each can be made again alone: `npu-ops replay`.
-
-Judging is judge.py's work; how a captured call stands on disk is npu_ops.tools.capture_format's.
-"""
+"""The calls of a failing case as captures, which `npu-ops replay` repeats one by one."""
 
 from __future__ import annotations
 

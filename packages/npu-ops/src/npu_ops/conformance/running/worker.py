@@ -1,7 +1,6 @@
 """The child process: reads tasks from its standard input, answers each with a line of JSON.
 
-Why a child: an op that ends the process costs one task, not the run (`supervision.py`). A task
-names its suite; `selection.py` makes tasks.
+An op that ends the process costs one task, not the run. A task names its suite.
 """
 
 from __future__ import annotations

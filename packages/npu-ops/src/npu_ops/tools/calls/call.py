@@ -1,7 +1,4 @@
-"""One call of an op as torch's dispatcher sees it, and how it is written for a reader.
-
-What is done with calls is the tools' matter; copies of their arguments are in snapshot.py.
-"""
+"""One call of an op as torch's dispatcher sees it, and how it is written for a reader."""
 
 from __future__ import annotations
 
@@ -36,7 +33,7 @@ class Call:
         node: of autograd that called it, such as `MmBackward0`; empty going forward.
         sequence: number that a forward call shares with the calls of its gradient; None where
             autograd does not record.
-        line: of the user's code, `file:line`; going backward there is none.
+        line: of the user's code, `file:line`; not known in a backward pass.
         is_grad_enabled: whether autograd records; some kernels ask.
     """
 

@@ -1,7 +1,4 @@
-"""Which calls a tool looks at: names and patterns, a share of the calls, new signatures only.
-
-How a tool meets calls is in tool.py.
-"""
+"""Which calls a tool looks at: names and patterns, a share of the calls, new signatures only."""
 
 from __future__ import annotations
 
@@ -46,13 +43,13 @@ class Selection:
                 raise OperatorInputError(
                     f"{option}: a list of names or patterns; got the string {given!r}. "
                     f"Pass [{given!r}].",
-                    "tool-option",
+                    code="tool-option",
                 )
         for option, number in (("every", every), ("per_signature", per_signature)):
             if number is not None and not (isinstance(number, int) and number >= 1):
                 raise OperatorInputError(
                     f"{option}: a whole number from 1; got {number!r}. Pass 1 or more.",
-                    "tool-option",
+                    code="tool-option",
                 )
         lists = read_tool_lists(tool)
         self.names = lists.names if names is None else tuple(names)

@@ -1,7 +1,7 @@
 """Copies of a call's arguments on the CPU, from which the call can be made again on any device.
 
 The bytes below all tensors are copied, each once, so that restored tensors share, overlap and are
-strided as the originals were. How a snapshot stands on disk is in capture_format.py.
+strided as the originals were.
 """
 
 from __future__ import annotations

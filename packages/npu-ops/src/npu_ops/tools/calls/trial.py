@@ -1,7 +1,4 @@
-"""One call made again on the CPU from what its arguments and its random stream were before it.
-
-Whether the device's outcome is right is judge.py's matter.
-"""
+"""One call made again on the CPU from what its arguments and its random stream were before it."""
 
 from __future__ import annotations
 

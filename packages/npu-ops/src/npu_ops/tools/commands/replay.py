@@ -1,4 +1,4 @@
-"""The subcommand ``npu-ops replay``; the work is replay.py's."""
+"""``npu-ops replay``: repeats captured calls, checks and times them."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ def _read(arguments: Sequence[str]) -> argparse.Namespace:
         raise OperatorInputError(
             f"script: must be a file; got {options.program[0]}, which is not there. Check the "
             "path, or use -m for a module.",
-            "script-missing",
+            code="script-missing",
         )
     if options.capture and options.output is None:
         parser.error("--capture needs -o DIR")
@@ -142,7 +142,7 @@ def _dtype(name: str) -> torch.dtype:
     if not isinstance(found, torch.dtype):
         raise OperatorInputError(
             f"--cast: a dtype of torch; got {name!r}. Pass one such as float64 or bfloat16.",
-            "tool-option",
+            code="tool-option",
         )
     return found
 

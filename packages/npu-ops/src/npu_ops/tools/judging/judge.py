@@ -1,9 +1,7 @@
 """Whether what a device made of a call is right.
 
 The measure is the call in float64 on the CPU. A device that is off by more than the tolerance is
-still right if the CPU gives the same in the same dtype: then the dtype cannot do better. How two
-tensors are compared is npu_ops.difference's business, what an op may be off by tolerance.py's, and
-everything besides values structure.py's.
+still right if the CPU gives the same in the same dtype: then the dtype cannot do better.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What two outcomes of one call must share besides values: forms, aliases, writes, random streams.
-
-Values are compared in judge.py.
-"""
+"""What two outcomes of a call share besides values: forms, aliases, writes, random streams."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Makes the page of a trace: one file with its data, style and script in it.
 
-What is drawn is chosen in `timeline_data.py`; the template is `view.html` and the script `view.js`,
-beside this file. That one draws the timeline by hand: rows of 100,000 slices that are panned and
-zoomed at once need a canvas, and the page has to be one file that needs no network.
+The template is `view.html` and the script `view.js`, beside this file. That one draws the timeline
+by hand: rows of 100,000 slices that are panned and zoomed at once need a canvas, and the page has
+to be one file that needs no network.
 """
 
 import json

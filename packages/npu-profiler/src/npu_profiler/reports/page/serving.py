@@ -1,7 +1,4 @@
-"""Offers the page to a browser of this machine, and to nobody else.
-
-The page itself is made in `building.py`.
-"""
+"""Offers the page to a browser of this machine, and to nobody else."""
 
 import contextlib
 import http.server

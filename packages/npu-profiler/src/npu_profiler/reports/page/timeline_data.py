@@ -1,7 +1,6 @@
 """What the page draws of a trace: slices by row and depth, with short ones gathered where too many.
 
-Holds no page (`building.py`). Times are whole nanoseconds; starts are written as differences, which
-are short numbers.
+Times are whole nanoseconds; starts are written as differences, which are short numbers.
 """
 
 from __future__ import annotations

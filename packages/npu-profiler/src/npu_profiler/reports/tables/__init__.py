@@ -1,8 +1,4 @@
-"""Rows under named columns, and how they look on a screen, in JSON and in CSV.
-
-Holds no code: `model.py` has the columns, `text.py` the screen, `files.py` CSV and JSON. What
-stands in the rows is answered by `npu_profiler.queries`.
-"""
+"""Rows under named columns, and how they look on a screen, in JSON and in CSV."""
 
 from npu_profiler.reports.tables.model import Column, Table
 from npu_profiler.reports.tables.text import format_bytes, format_ms, format_table

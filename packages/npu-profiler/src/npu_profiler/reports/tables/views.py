@@ -1,6 +1,6 @@
 """The tables of a trace: which columns they have, and what to say where the trace has no rows.
 
-What stands in the rows is answered by `npu_profiler.queries`; `text.py` and `files.py` show them.
+What stands in the rows is answered by `npu_profiler.queries`.
 """
 
 from collections.abc import Callable, Sequence

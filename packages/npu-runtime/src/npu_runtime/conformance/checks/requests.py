@@ -1,7 +1,4 @@
-"""Checks of requests: making them, binding memory, finding outputs and layers.
-
-Runs in streams are in request_runs.py.
-"""
+"""Checks of requests: making them, binding memory, finding outputs and layers."""
 
 import ctypes
 from collections.abc import Sequence
