@@ -133,7 +133,7 @@ struct AliasSlot final : BlockAttachment {
       std::memcpy(kept.get(), block_data, storage->nbytes());
     } catch (const std::exception&) {
       storage->set_nbytes(
-          static_cast<std::size_t>(0));  // no memory for it: an empty storage is honest
+          static_cast<std::size_t>(0));  // no memory for a copy: leave the storage empty
     }
     storage->set_data_ptr_noswap(std::move(kept));
   }
@@ -297,7 +297,7 @@ void adopt_tensor(const at::Tensor& tensor, c10::DeviceIndex device_index) {
 
 void refuse_capture(const std::string& what) {
   TORCH_CHECK(false, "npu.NPUGraph: ", what,
-              " runs on the host and cannot be captured; a replay would leave it out. Compile the "
+              " runs on the host and cannot be captured; a replay would omit it. Compile the "
               "step with "
               "torch.compile(backend=\"npu\"), or move this out of the capture. [capture-host-op]");
 }

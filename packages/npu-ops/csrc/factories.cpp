@@ -23,7 +23,7 @@ void check_options(std::optional<at::Layout> layout, std::optional<bool> pin_mem
                               "npu: an empty tensor must be strided; got layout ", *layout,
                               ". Make it strided and convert it. [empty-layout]");
   TORCH_CHECK(!pin_memory.value_or(false),
-              "npu: only dense CPU tensors can be pinned. Leave pin_memory out. [pin-memory]");
+              "npu: only dense CPU tensors can be pinned. Omit pin_memory. [pin-memory]");
 }
 
 // The device to make current for the allocation; none when it is already, which saves the guard's

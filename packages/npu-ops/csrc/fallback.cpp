@@ -142,7 +142,7 @@ class HostCall {
   }
 
   // One tensor has one alias in a call, since kernels ask whether `out` is an input. Ops whose
-  // kernels do so take few tensors, hence the search ends early and long lists cost nothing.
+  // kernels do so take few tensors, so the search ends early and long lists cost nothing.
   Alias* find_alias(const at::Tensor& original) {
     const std::size_t searched = std::min<std::size_t>(aliases_.size(), 8);
     for (std::size_t i = 0; i < searched; ++i) {
@@ -219,7 +219,7 @@ class HostCall {
     const DispatchKeySet backend_keys =
         (keys_ & kKernelBits) | DispatchKeySet(BackendComponent::CPUBit);
     const HostScope scope(device_index_ < 0 ? current_index() : device_index_);
-    // A layout that the op has no kernel for is torch's to refuse, with a class of its own.
+    // torch itself refuses a layout that the op has no kernel for, with its own exception class.
     if (C10_UNLIKELY(plan_.check != nullptr) &&
         plan_.op.hasComputedKernelForDispatchKey(backend_keys.highestPriorityTypeId())) {
       plan_.check({plan_.name, torch::jit::last(stack_, plan_.argument_count)});

@@ -1,4 +1,4 @@
-// Asking the rule, and remembering a yes that holds.
+// Asks the rule, and remembers a final yes.
 #include "host_use.h"
 
 #include <c10/util/Exception.h>

@@ -1,6 +1,6 @@
 // Whether an op may run on the host at all: asked at its first call, then remembered in its plan.
 //
-// The rules (NPU_STRICT, NPU_FALLBACK_OPS, the log) are npu_ops.fallback's.
+// The rules (NPU_STRICT, NPU_FALLBACK_OPS, the log) are in npu_ops.fallback.
 #pragma once
 
 #include <optional>

@@ -1,7 +1,7 @@
 // Nested tensors of the strided layout on npu: their CPU kernels run on aliases of the buffers.
 //
-// Jagged nested tensors are written in Python and need nothing here, save attention, which turns
-// them into strided ones on its way. Shapes of a nested tensor are CPU tensors on every device.
+// Jagged nested tensors are written in Python and need nothing here, save attention, which
+// turns them into strided ones. Shapes of a nested tensor are CPU tensors on every device.
 
 #include <string>
 

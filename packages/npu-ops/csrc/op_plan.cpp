@@ -186,9 +186,9 @@ bool force_host(const std::string& name, bool is_forced) {
   for (OpPlan& plan : plans.plans) {
     if (plan.name != name) continue;
     if (is_forced) {
-      plan.boxed_road.fetch_or(kForced, std::memory_order_relaxed);
+      plan.boxed_path.fetch_or(kForced, std::memory_order_relaxed);
     } else {
-      plan.boxed_road.fetch_and(static_cast<std::uint8_t>(~kForced), std::memory_order_relaxed);
+      plan.boxed_path.fetch_and(static_cast<std::uint8_t>(~kForced), std::memory_order_relaxed);
     }
     return true;
   }

@@ -38,7 +38,7 @@ struct ArgumentPlan {
 // (host_use.h).
 enum class HostUse : std::uint8_t { kUnseen, kAllowed };
 
-enum BoxedRoad : std::uint8_t { kForced = 1, kAsksForChoice = 2 };
+enum BoxedPath : std::uint8_t { kForced = 1, kAsksForChoice = 2 };
 
 struct OpPlan {
   explicit OpPlan(const c10::OperatorHandle& op);
@@ -50,14 +50,14 @@ struct OpPlan {
   std::size_t return_count;
   GradFlag grad;
   bool has_host_kernel = false;  // is registered for npu with its CPU kernel on aliases
-  // What its CPU kernel takes on trust (checks/table.h); null for nearly all.
+  // Checks what its CPU kernel trusts (checks/table.h); null for nearly all.
   void (*check)(const checks::Given& given);
   bool is_view;  // gives a view of an argument and computes nothing
   std::atomic<std::uint64_t> call_count{0};
   std::atomic<HostUse> host_use{HostUse::kUnseen};
-  // Why an unboxed kernel of the op (hot/kernels.h) must leave a call to the boxed road: bits of
-  // BoxedRoad.
-  std::atomic<std::uint8_t> boxed_road{0};
+  // Why an unboxed kernel of the op (hot/kernels.h) must leave a call to the boxed path: bits of
+  // BoxedPath.
+  std::atomic<std::uint8_t> boxed_path{0};
 };
 
 // The plan of an op; made at the first request and kept until the process ends.

@@ -59,7 +59,7 @@ class OwnKernels {
     library_.impl(name, std::forward<Kernel>(kernel));
   }
 
-  // Kernels that save an op the aliases, where it has none so far.
+  // Kernels that need no aliases, for ops that have no kernel so far.
   void hot(const std::vector<hot::HotKernel>& kernels) {
     for (const hot::HotKernel& kernel : kernels) {
       if (!names_.insert(kernel.name).second) continue;
@@ -103,7 +103,7 @@ class OwnKernels {
     OpPlan& plan = plan_of(op);
     const std::string short_name = plan.name.substr(kNamespace.size());
     plan.has_host_kernel = true;
-    if (!names_.insert(short_name).second) {  // a hot kernel, whose boxed road finds the program
+    if (!names_.insert(short_name).second) {  // a hot kernel, whose boxed path finds the program
       variants::declare(plan);
       return;
     }
@@ -229,7 +229,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
 
   // torch composes these per backend, and for npu the composition would end in "overrideable".
   impl.on_host("_convolution");
-  // Composed as well, of a kernel that torch looks up by device and has for its own alone.
+  // Composed as well, of a kernel that torch looks up by device and has only for its own devices.
   for (const char* overload : {"", "periodic", "beta"})
     impl.on_host("kaiser_window", overload);
   impl.on_host("conj_physical_");
@@ -283,7 +283,7 @@ TORCH_LIBRARY_IMPL(aten, SparseCsrPrivateUse1, m) {
   impl("row_indices", TORCH_FN(at::native::row_indices_sparse_csr));
   impl("values", TORCH_FN(at::native::values_sparse_csr));
 
-  impl.on_host("copy");  // composed of what asks for the storage, which these have none of
+  impl.on_host("copy");  // composed of ops that ask for the storage, and these tensors have none
   impl.checked_compositions();
   impl.rest_on_host(c10::DispatchKey::SparseCsrCPU);
 }

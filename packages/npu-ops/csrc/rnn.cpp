@@ -1,5 +1,5 @@
-// Fused LSTM and GRU cells: torch asks every device but the CPU for them. Written in plain tensor
-// ops that run on aliases, hence in one pass over the dispatcher for the whole cell.
+// Fused LSTM and GRU cells: torch asks every device but the CPU for them. Written in plain
+// tensor ops that run on aliases, so the whole cell passes the dispatcher once.
 //
 // Formulas: torch.nn.LSTMCell and torch.nn.GRUCell. The workspaces hold what backward needs, in our
 // own order, since only the functions below read them.
@@ -25,12 +25,13 @@ at::Tensor read(const at::Tensor& tensor) {
 }
 
 // Chunks of an alias are views of its storage alone, and the host may use the memory only while the
-// alias itself lives: whoever chunks one keeps it.
+// alias itself lives: whoever chunks one must keep it.
 at::Tensor with_bias(const at::Tensor& gates, const std::optional<at::Tensor>& bias) {
   return bias && bias->defined() ? gates + read(*bias) : gates;
 }
 
-// The gates of a cell, side by side in a matrix. A chunk too few would be read beyond the last.
+// The gates of a cell, side by side in a matrix. With a chunk too few, a kernel would read beyond
+// the last.
 std::vector<at::Tensor> gates_of(const at::Tensor& matrix, std::int64_t count) {
   TORCH_CHECK(matrix.dim() == 2 && matrix.size(1) % count == 0,
               "npu: the gates of a fused cell must be a matrix (batch, ", count,

@@ -38,8 +38,8 @@ bool is_shape(at::IntArrayRef size) {
   return std::none_of(size.begin(), size.end(), [](std::int64_t dim) { return dim < 0; });
 }
 
-// Elements from the first to the last of a view, that included; bounded, so that products of large
-// strides are none of another size.
+// Elements from the first to the last of a view, that included; bounded, so that products of
+// large strides do not wrap around.
 std::int64_t reaches(at::IntArrayRef size, at::IntArrayRef stride) {
   __int128 last = 0;
   for (std::size_t i = 0; i < size.size(); ++i) {

@@ -135,7 +135,7 @@ def test_mixed_devices_name_the_argument():
         torch.ones(3, device="npu") + torch.ones(3)
 
 
-def test_odd_tensors_take_the_boxed_road():
+def test_odd_tensors_take_the_boxed_path():
     z = torch.tensor([1 + 2j, 3 - 1j])
     x = torch.arange(4.0)
     on_npu = z.to("npu"), x.to("npu")

@@ -7,15 +7,15 @@
 namespace npu::ops::checks {
 namespace {
 
-// torch adds no numbers of these dtypes, and says so.
+// torch does not add numbers of these dtypes, and reports it.
 bool is_added(const at::Tensor& tensor) {
   return is_computed(tensor) || is_linear_algebra(tensor) ||
          (at::isIntegralType(tensor.scalar_type(), true) && tensor.scalar_type() != at::kUInt16 &&
           tensor.scalar_type() != at::kUInt32 && tensor.scalar_type() != at::kUInt64);
 }
 
-// The columns of the sum of those that are given; a sum that cannot be made is torch's to refuse,
-// as is one without columns.
+// The columns of the sum of those that are given; torch itself refuses a sum that cannot be
+// made, or one without columns.
 void require_gates(const Given& given, std::initializer_list<std::size_t> summands,
                    std::int64_t gates) {
   std::vector<std::int64_t> shape;

@@ -1,4 +1,5 @@
-// What an argument check is written with: the arguments of one call, and how a broken rule is told.
+// What argument checks are written with: the arguments of one call, and the report of a broken
+// rule.
 //
 // Which op has which check stands in table.cpp.
 #pragma once
@@ -33,11 +34,11 @@ class Given {
 };
 
 // Whether the memory from a tensor's first element on holds all of them side by side, as kernels
-// take on trust that read a plain pointer.
+// that read a plain pointer trust.
 bool has_room(const at::Tensor& tensor);
 
 // Whether kernels compute in the dtype and layout of a tensor: in half, bfloat16, float and double.
-// Others torch refuses itself, with a class of its own.
+// torch itself refuses others, with its own exception class.
 bool is_computed(const at::Tensor& tensor);
 // The same for kernels of float and double, or of these and their complex numbers.
 bool is_single_or_double(const at::Tensor& tensor);
@@ -54,6 +55,6 @@ void require_length(const Given& given, std::size_t index, const char* name, std
   TORCH_CHECK_INDEX(condition, (given).op(), ": ", __VA_ARGS__, " [argument-contract]")
 
 // The op, what must hold, what was received and what to do instead. A RuntimeError, as torch's own
-// checks of the same rules on other roads.
+// checks of the same rules on other paths.
 #define NPU_REQUIRE(given, condition, ...) \
   TORCH_CHECK(condition, (given).op(), ": ", __VA_ARGS__, " [argument-contract]")

@@ -1,4 +1,4 @@
-// The argument checks by the file that holds them. Each is of ops whose CPU kernels read or write
+// The argument checks by the file that holds them. Each is for ops whose CPU kernels read or write
 // beyond their arguments when these do not fit; table.cpp says which.
 #pragma once
 

@@ -15,7 +15,7 @@ void require_size_matrix(const Given& given, const at::Tensor& sizes, const char
 
 }  // namespace
 
-// self: its copy is made in the same memory layout, which compressed tensors have none of.
+// self: its copy is made in the same memory layout, which compressed tensors do not have.
 void functional_copy(const Given& given) {
   const at::Tensor self = given.tensor(0);
   NPU_REQUIRE(given, self.unsafeGetTensorImpl()->has_storage(), "self must be strided; got ",
@@ -27,7 +27,7 @@ void nested_from_padded(const Given& given) {
   require_size_matrix(given, given.tensor(1), "cpu_nested_shape_example");
 }
 
-// nested_size: a number stands for no tensors, and a vector torch refuses itself.
+// nested_size: a number stands for no tensors, and torch itself refuses a vector.
 void nested_sizes(const Given& given) {
   if (given.tensor(0).dim() >= 2) require_size_matrix(given, given.tensor(0), "nested_size");
 }

@@ -17,7 +17,7 @@ void require_range(const Given& given, const at::Tensor& indices, const char* na
               low, " to ", high, ". Pass those of the forward.");
 }
 
-// Bags that torch refuses itself, or has none of to read.
+// Bags that torch itself refuses, or of which there are none to read.
 bool has_own_refusal(const Given& given, const at::Tensor& bags, std::int64_t count) {
   const at::Tensor weights = given.tensor(8);
   const auto is_short = [&](const at::Tensor& tensor) {

@@ -14,7 +14,7 @@ void require_per_channel(const Given& given, std::size_t index, const char* name
               tensor.sizes(), ". Pass a vector of length ", channels, ".");
 }
 
-// Inputs of fewer dims have no channels; torch says so itself.
+// Inputs of fewer dims have no channels; torch itself reports it.
 bool has_channels(const at::Tensor& input) {
   return is_computed(input) && input.dim() >= 2;
 }
@@ -33,7 +33,7 @@ void check_batch_norm(const Given& given, bool has_statistics, bool is_training)
   const at::Tensor input = given.tensor(0);
   if (!has_channels(input)) return;
   const std::int64_t channels = input.size(1);
-  // With one of the two torch says so itself.
+  // torch itself reports that only one of the two is given.
   if (has_statistics && given.tensor(3).defined() != given.tensor(4).defined()) return;
   require_per_channel(given, 1, "weight", channels);
   require_per_channel(given, 2, "bias", channels);
@@ -47,7 +47,7 @@ void check_batch_norm(const Given& given, bool has_statistics, bool is_training)
   if (!is_training) require_statistics(given, kInferenceRule, 3, 4);
 }
 
-// `dim` is the first or the last; torch refuses others itself.
+// `dim` is the first or the last; torch itself refuses others.
 void check_weight_norm(const Given& given, const at::Tensor& v, const at::Tensor& g,
                        std::int64_t dim) {
   const std::int64_t rank = v.dim();

@@ -1,5 +1,5 @@
 // The ops of torch.ops.npu under torch.autocast: each is cast as torch casts what it stands for,
-// on npu as on the CPU. What torch does with its own ops is csrc/autocast.cpp's matter.
+// on npu as on the CPU. torch's own ops are in csrc/autocast.cpp.
 
 #include "autocast.h"
 

@@ -1,5 +1,5 @@
 // Hot kernels that move or set bytes: filling, joining, and one element as a number. Copies are in
-// copies.cpp, which asks here whether a short way will do.
+// copies.cpp, which first asks here whether a shortcut will do.
 
 #include <cstring>
 

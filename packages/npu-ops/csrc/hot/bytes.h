@@ -1,4 +1,4 @@
-// Short ways for small copies and single numbers. What they do not serve is copies.cpp's.
+// Shortcuts for small copies and single numbers. copies.cpp does the rest.
 #pragma once
 
 #include <optional>

@@ -13,7 +13,7 @@ struct HotKernel {
   torch::CppFunction (*make)();
 };
 
-// Pointwise ops: one input dtype, memory of npu, anything else to the boxed road.
+// Pointwise ops: one input dtype, memory of npu, anything else to the boxed path.
 std::vector<HotKernel> pointwise_kernels();
 
 // Filling and joining.

@@ -1,4 +1,4 @@
-// Numbers beside tensors, and the boxed road's kernels.
+// Numbers beside tensors, and the boxed path's kernels.
 
 #include "hot/operands.h"
 
@@ -29,7 +29,7 @@ std::optional<Room> room_of(c10::ScalarType dtype) {
   }
 }
 
-// The room is kept for the next call; one that needs a second room meanwhile gets a fresh one.
+// The tensor is kept for the next call; a call that needs a second one meanwhile gets a new one.
 template <typename Value>
 at::Tensor number_in(Room place, c10::ScalarType dtype, Value value) {
   static thread_local std::array<at::Tensor, kRooms> kept;

@@ -1,7 +1,7 @@
 // Which calls the hot kernels serve, and what they need around an op: tensors of the common kind,
 // host windows, numbers in the tensors' dtype.
 //
-// The ops are in pointwise.cpp and bytes.cpp. Every other call takes the boxed road (fallback.h).
+// The ops are in pointwise.cpp and bytes.cpp. Every other call takes the boxed path (fallback.h).
 #pragma once
 
 #include <optional>
@@ -47,7 +47,7 @@ inline bool is_common(const at::Tensor& tensor) {
   return memory.get() != nullptr && memory.get_deleter() == deleter;
 }
 
-// Says whether a call is one for the hot kernels, going over its arguments. They must live on one
+// Goes over a call's arguments and says whether the hot kernels can serve it. They must live on one
 // device; CPU tensors that stand for a Python number may stand beside them where `allows_numbers`.
 class Inspection {
  public:
@@ -101,8 +101,8 @@ class Windows {
   c10::SmallVector<void*, 4> opened_;
 };
 
-// A zero-dim CPU tensor with `number` as `dtype`, or in its own dtype where it has no place in
-// `dtype`. The same for a tensor that stands for a number; an npu tensor comes back as it is.
+// A zero-dim CPU tensor with `number` as `dtype`, or in its own dtype where `dtype` cannot
+// hold it. The same for a tensor that stands for a number; an npu tensor comes back as it is.
 at::Tensor number_as(const at::Scalar& number, c10::ScalarType dtype);
 at::Tensor number_as(const at::Tensor& tensor, c10::ScalarType dtype);
 
@@ -153,17 +153,17 @@ OpPlan& plan_of() {
   return plan;
 }
 
-// Whether settings send the op's calls to the boxed road: a program may serve them, or the host
+// Whether settings send the op's calls to the boxed path: a program may serve them, or the host
 // kernel must.
 template <typename Op>
 bool is_boxed() {
-  return plan_of<Op>().boxed_road.load(std::memory_order_relaxed) != 0;
+  return plan_of<Op>().boxed_path.load(std::memory_order_relaxed) != 0;
 }
 
-// The kernel of the boxed road: one with a choice where the op may run as a program.
+// The kernel of the boxed path: one with a choice where the op may run as a program.
 c10::KernelFunction boxed_kernel(OpPlan& plan);
 
-// The boxed road of an op of at::_ops.
+// The boxed path of an op of at::_ops.
 template <typename Op, typename Schema = typename Op::schema>
 struct Boxed;
 

@@ -89,7 +89,7 @@ using at::Tensor;
 namespace aten = at::_ops;
 namespace native = at::native;
 
-// relu is clamp_min(0) on the CPU too. A bool has no relu, and the boxed road says so.
+// relu is clamp_min(0) on the CPU too. A bool has no relu, and the boxed path says so.
 struct Relu : native::structured_clamp_min_out {
   void meta(const Tensor& self) {
     if (self.scalar_type() == c10::ScalarType::Bool) throw Unfit();

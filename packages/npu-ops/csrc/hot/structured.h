@@ -1,6 +1,6 @@
 // An op of torch's that computes through a TensorIterator, run on npu memory: fresh result,
 // in-place or `out=`. torch's class says what the result looks like (meta) and computes it (impl);
-// here stand the memory and what surrounds a host kernel.
+// this file has the memory and what surrounds a host kernel.
 #pragma once
 
 #include <type_traits>
@@ -13,7 +13,7 @@
 
 namespace npu::ops::hot {
 
-// Thrown out of meta where a call turns out to be none for the hot kernels: torch's classes have
+// Thrown out of meta when a call turns out not to suit the hot kernels: torch's classes have
 // no other way to stop. Rare, such as an `out` that must be resized.
 struct Unfit {};
 

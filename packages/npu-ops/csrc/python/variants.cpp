@@ -17,7 +17,7 @@ using variants::ProgramCache;
 PyObject* python_resolve = nullptr;
 PyObject* python_choose = nullptr;
 
-// A tensor as (dtype, sizes, axis order); what it holds is nobody's business here.
+// A tensor as (dtype, sizes, axis order); its values do not matter here.
 py::object describe(const c10::IValue& value) {
   if (value.isTensor()) {
     const at::Tensor& tensor = value.toTensor();

@@ -1,7 +1,7 @@
-// Which body serves a call, remembered per signature: a program, or the host kernel. Bounded; what
-// was not used for longest goes first.
+// Which body serves a call, remembered per signature: a program, or the host kernel. Bounded; the
+// least recently used goes first.
 //
-// Who decides is Python's npu_ops.variants; who runs is variant_kernel.h.
+// npu_ops.variants decides in Python; variant_kernel.h runs.
 #pragma once
 
 #include <cstddef>
@@ -40,10 +40,10 @@ class ProgramCache {
 
   // Null when nothing is remembered. `op` is the address of the op's plan.
   Found find(const void* op, const Signature& signature);
-  // Keeps what is there already, if another thread was faster; returns what stands.
+  // Keeps what is there already, if another thread was faster; returns what is kept.
   Found insert(const void* op, const Signature& signature, Found choice);
   void clear();
-  // Forgets the least recently used beyond it.
+  // Forgets the least recently used beyond this size.
   void set_capacity(std::size_t capacity);
   std::size_t size();
 
@@ -63,7 +63,7 @@ class ProgramCache {
     Found choice;
   };
 
-  // Returns what fell out, to be destroyed without the lock: a program's end may take a while.
+  // Returns what fell out, to be destroyed without the lock: destroying a program may take a while.
   std::vector<Found> trim();
 
   std::mutex mutex_;

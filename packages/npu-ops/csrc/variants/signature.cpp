@@ -102,7 +102,7 @@ std::optional<Signature> signature_of(at::ArrayRef<c10::IValue> arguments, bool 
       continue;
     }
     const at::Tensor& tensor = value.toTensor();
-    if (!tensor.defined()) {  // an optional one that was left out
+    if (!tensor.defined()) {  // an optional one that was omitted
       signature.words.push_back(kNone);
       continue;
     }

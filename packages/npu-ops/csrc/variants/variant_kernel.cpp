@@ -25,10 +25,10 @@ struct Op {
   void set(Activity value) {
     activity.store(value, std::memory_order_relaxed);
     if (value == Activity::kOff) {
-      plan->boxed_road.fetch_and(static_cast<std::uint8_t>(~kAsksForChoice),
+      plan->boxed_path.fetch_and(static_cast<std::uint8_t>(~kAsksForChoice),
                                  std::memory_order_relaxed);
     } else {
-      plan->boxed_road.fetch_or(kAsksForChoice, std::memory_order_relaxed);
+      plan->boxed_path.fetch_or(kAsksForChoice, std::memory_order_relaxed);
     }
   }
 };

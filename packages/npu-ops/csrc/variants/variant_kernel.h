@@ -39,7 +39,7 @@ class VariantKernel final : public c10::OperatorKernel {
 struct Deciders {
   // Called before the first choice: says by set_active which ops ask for choices.
   void (*resolve)();
-  // Decides for a call that nothing is remembered for. Never null. `needs_grad` is false for ops
+  // Decides for a call about which nothing is remembered. Never null. `needs_grad` is false for ops
   // that compute the same for a gradient as without.
   ProgramCache::Found (*choose)(const OpPlan& plan, at::ArrayRef<c10::IValue> arguments,
                                 bool needs_grad);
