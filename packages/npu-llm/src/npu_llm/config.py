@@ -1,6 +1,6 @@
 """The settings that come from the environment; nothing else in this package reads it.
 
-What a caller passes to from_pretrained or on the command line wins over these.
+Arguments of from_pretrained and options of the commands take precedence over these.
 """
 
 from __future__ import annotations

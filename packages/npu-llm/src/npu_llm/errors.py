@@ -1,6 +1,6 @@
 """The errors of this package, all under npu_runtime's NpuError.
 
-The codes are explained in docs/reference/errors.md; the base tree lives in npu_runtime.errors.
+docs/reference/errors.md explains the codes.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ __all__ = [
 
 
 class LlmError(NpuError):
-    """Something npu-llm cannot do, with a stable code."""
+    """Something that npu-llm cannot do, with a stable code."""
 
 
 class ModelError(LlmError):
-    """A model's files are absent, damaged, or not of a kind that can be loaded."""
+    """A model's files are missing, damaged, or of a kind that cannot be loaded."""
 
 
 class OptionError(LlmError, ValueError):
-    """An option has a value that is not understood."""
+    """An option has a value that is not accepted."""
 
 
 class ContextError(LlmError, ValueError):
-    """A prompt, or a prompt and its answer, do not fit into the model's context."""
+    """A prompt, or a prompt with its answer, does not fit into the model's context."""
 
 
 class CaptureError(LlmError):

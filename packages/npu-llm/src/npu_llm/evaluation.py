@@ -1,8 +1,6 @@
-"""Perplexity of a model on a text, alone or next to another precision of the same model.
+"""Perplexity of a model on a text, alone or compared with another precision of the same model.
 
-The sum over windows is npu_compiler.quantize.perplexity's; the text that is measured by default
-lies beside this module as evaluation.txt and was written for it. Printing is npu_llm.cli.eval's
-work.
+The default text lies beside this module as evaluation.txt, and was written for this purpose.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from npu_runtime.public_calls import public_call
 
 __all__ = ["EvaluationResult", "default_text", "evaluate", "read_text"]
 
-# Of a window that is read in pieces. Shorter ones gave SmolLM2 the same perplexity and take longer.
+# Of a window that is read in pieces. Shorter ones gave SmolLM2 the same perplexity, more slowly.
 _PIECE_TOKENS = 32
 
 
@@ -34,7 +32,7 @@ class EvaluationResult:
         tokens: how many the text has.
         window: tokens per call.
         stride: tokens from one window to the next.
-        kv_cache: what keys and values were kept as; None for what the arithmetic is done in.
+        kv_cache: what keys and values were stored as; None for the dtype of the arithmetic.
     """
 
     precision: str
@@ -46,7 +44,7 @@ class EvaluationResult:
 
     @public_call
     def loss(self, exact: EvaluationResult) -> float:
-        """By how much the perplexity is above another's: 0.01 for 1 %."""
+        """How far the perplexity is above another result's: 0.01 for 1 %."""
         return self.perplexity / exact.perplexity - 1
 
 
@@ -59,19 +57,19 @@ def evaluate(
     Args:
         model: an NPUModelForCausalLM that has a tokenizer.
         text: at least one window of tokens.
-        window: tokens per call; each is scored with those before it in its window. A model whose
-            keys and values are kept in fewer bits reads it in pieces, as one step uses its own
-            keys and values before they are kept.
+        window: tokens per call; each is scored given those before it in its window. A model whose
+            keys and values are stored in fewer bits reads the window in pieces, since a step uses
+            its own keys and values before they are stored.
         stride: tokens from one window to the next; by default the window, without overlap.
 
     Raises:
-        OptionError: [eval-text] for a text that is shorter than a window, a window of less than 2
-            tokens or of more than the model's context, or a stride that is not from 1 to window;
+        OptionError: [eval-text] for a text shorter than a window, a window of fewer than 2 tokens
+            or longer than the model's context, or a stride that is not between 1 and the window;
             [foreign-model] for a model without its tokenizer.
     """
     if getattr(model, "tokenizer", None) is None:
         raise OptionError(
-            "model: must be one that npu_llm.load gave, with its tokenizer; got a "
+            "model: must be one that npu_llm.load returned, with its tokenizer; got a "
             f"{type(model).__name__} without one. Load it from a folder that holds the tokenizer.",
             code="foreign-model",
         )
@@ -82,9 +80,10 @@ def evaluate(
     if window < 2 or not 1 <= step <= window or len(tokens) < window or not fits:
         context = "no bound" if bound is None else f"{bound:,} tokens"
         raise OptionError(
-            "evaluate: a text must have one window of tokens at least, a window from 2 to the "
-            f"context's length, stride 1 to window; got {len(tokens):,} tokens, window {window:,}, "
-            f"stride {step:,}, context of {context}. Pass a longer text or a smaller window.",
+            "evaluate: the text must have at least one window of tokens, the window must be "
+            "between 2 and the context's length, and the stride between 1 and the window; got "
+            f"{len(tokens):,} tokens, window {window:,}, stride {step:,}, context of {context}. "
+            "Pass a longer text or a smaller window.",
             code="eval-text",
         )
 
@@ -100,21 +99,22 @@ def evaluate(
 
 
 def default_text() -> str:
-    """The text that comes with this package: a story, explanations and minutes, 2,100 words."""
+    """Returns the text that comes with npu-llm: a story, explanations and minutes, 2,100 words."""
     return (resources.files("npu_llm") / "evaluation.txt").read_text(encoding="utf-8")
 
 
 @public_call
 def read_text(file: Path) -> str:
-    """Reads a text in UTF-8.
+    """Reads a text file in UTF-8.
 
     Raises:
-        OptionError: [eval-text] for a file that cannot be read, or that is no text.
+        OptionError: [eval-text] for a file that cannot be read or is not valid UTF-8.
     """
     try:
         return file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as failure:
         reason = failure.strerror if isinstance(failure, OSError) else "bytes that are not UTF-8"
         raise OptionError(
-            f"{file}: must be a text in UTF-8; got {reason}. Pass another file.", code="eval-text"
+            f"{file}: must be a text file in UTF-8; got {reason}. Pass another file.",
+            code="eval-text",
         ) from failure

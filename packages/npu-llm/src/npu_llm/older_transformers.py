@@ -1,7 +1,6 @@
-"""What transformers 4.57 does otherwise than 5, where reading, capturing and generating meet it.
+"""Makes transformers 4.57 behave as 5 does where models are read, captured and run.
 
-Everything here is nothing under transformers 5. The capture is npu_llm.capture.step's; how 5 runs
-experts is chosen in npu_llm.checkpoint.loading.
+Nothing here has an effect under transformers 5.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ __all__ = ["allow_host_tokens", "as_in_newer", "show_tokenizer_failure"]
 _IS_OLDER = int(transformers.__version__.partition(".")[0]) < 5
 
 _MAKE_MASK = "_prepare_4d_causal_attention_mask_with_cache_position"
-# Feed-forward nets of many experts that are routed alike: by the largest of a softmax.
+# Mixtures of experts that are all routed the same way: by the largest values of a softmax.
 _ROUTED_BLOCKS = (
     "MixtralSparseMoeBlock",
     "OlmoeSparseMoeBlock",
@@ -35,9 +34,9 @@ _ROUTED_BLOCKS = (
 def as_in_newer(model: torch.nn.Module) -> Iterator[None]:
     """Has transformers 4 compute masks and experts as 5 does, while a model is captured.
 
-    It makes masks with vmap inside a mode of its own, or by writing into parts of them, and leaves
-    them out or runs an expert depending on values: none of it can be traced. What stands in for the
-    methods of this model is put on the model itself, not on its classes.
+    Version 4 makes masks with vmap inside a mode of its own, or by writing into parts of them, and
+    it omits masks or runs experts depending on values: none of this can be traced. Replacements of
+    the model's methods are set on the model itself, not on its classes.
     """
     with ExitStack() as stack:
         if _IS_OLDER:
@@ -48,7 +47,7 @@ def as_in_newer(model: torch.nn.Module) -> Iterator[None]:
 
 @contextmanager
 def allow_host_tokens() -> Iterator[None]:
-    """Keeps transformers 4 from warning of tokens on the CPU, which 5 takes as they are."""
+    """Keeps transformers 4 from warning about tokens on the CPU, which 5 accepts."""
     if not _IS_OLDER:
         yield
         return
@@ -59,10 +58,10 @@ def allow_host_tokens() -> Iterator[None]:
 
 @contextmanager
 def show_tokenizer_failure() -> Iterator[None]:
-    """Has a tokenizer's file that cannot be read raise a ValueError with the reason, as in 5.
+    """Makes an unreadable tokenizer file raise a ValueError with the reason, as in 5.
 
-    Its reader raises a plain Exception, over which transformers 4 raises that protobuf is missing,
-    where it is.
+    The tokenizer's reader raises a plain Exception, which transformers 4 hides behind an error
+    about protobuf where that is not installed.
     """
     try:
         yield
@@ -74,7 +73,7 @@ def show_tokenizer_failure() -> Iterator[None]:
 
 
 def _broadcast(mask_function: Callable[..., Any], bh_indices: bool = True) -> Callable[..., Any]:
-    """A function of the indices of batch, head, query and key that gives the whole mask."""
+    """Returns a function of the indices of batch, head, query and key that gives the whole mask."""
 
     def whole(
         batch: torch.Tensor | None, head: torch.Tensor | None, query: Any, key: Any
@@ -93,7 +92,7 @@ def _broadcast(mask_function: Callable[..., Any], bh_indices: bool = True) -> Ca
 
 
 def _stand_ins(model: torch.nn.Module) -> Iterator[tuple[Any, str, Any]]:
-    """Owner, attribute and replacement of everything that cannot be traced."""
+    """Yields owner, attribute and replacement of everything that cannot be traced."""
     from transformers.modeling_attn_mask_utils import AttentionMaskConverter
 
     yield masking_utils, "_vmap_for_bhqkv", _broadcast
@@ -107,14 +106,14 @@ def _stand_ins(model: torch.nn.Module) -> Iterator[tuple[Any, str, Any]]:
 
 
 def _has_window(module: Any) -> bool:
-    """Whether a module's masks hide what is far behind: those that do so look at the config."""
+    """Whether a module's masks have a sliding window: those that do read the config."""
     looks = "config" in inspect.signature(getattr(module, _MAKE_MASK)).parameters
     return looks and bool(getattr(module.config, "sliding_window", None))
 
 
 @contextmanager
 def _replaced(owner: Any, name: str, replacement: Any) -> Iterator[None]:
-    """Gives an object another attribute for a while; what it inherits is only covered."""
+    """Replaces an object's attribute for a while; an inherited one is only shadowed."""
     missing = object()
     original = vars(owner).get(name, missing)
     setattr(owner, name, replacement)
@@ -135,13 +134,13 @@ def _causal_mask(
     cache_position: torch.Tensor,
     **_: Any,
 ) -> torch.Tensor:
-    """A mask to add to scores, (batch, 1, tokens, target_length): keys so far, without padding.
+    """Returns a mask to add to scores, (batch, 1, tokens, target_length): past keys, no padding.
 
-    The mask of padding is read by the keys' numbers, so that these can become an input.
+    The padding mask is indexed by the keys' numbers, so that these can become an input.
     """
     keys = torch.arange(target_length, device=cache_position.device)
     so_far = keys[None, :] <= cache_position[:, None]
-    # Heavy, and there once a model is captured.
+    # Heavy, and already imported when a model is captured.
     from npu_compiler.lowering.converters.attention import MASKED
 
     seen = so_far[None, None] & attention_mask[:, keys].bool()[:, None, None, :]
@@ -149,14 +148,14 @@ def _causal_mask(
 
 
 def _run_experts(block: Any, hidden_states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Runs a block of experts, each on all tokens, weighted with 0 where it was not chosen.
+    """Runs every expert of a block on all tokens, weighted with 0 where it was not chosen.
 
-    More work than running the chosen ones; but which they are depends on values, and each expert
-    has matrices of its own here, which to join would take their memory twice.
+    This is more work than running the chosen ones, but which they are depends on values, and each
+    expert has matrices of its own here: joining them would take their memory twice.
 
     Args:
-        block: with `gate`, `experts` and `top_k`; without `norm_topk_prob` it norms. A
-            `shared_expert` sees every token, as much as `shared_expert_gate` says.
+        block: with `gate`, `experts` and `top_k`; without `norm_topk_prob` it normalizes. A
+            `shared_expert` sees every token, weighted by `shared_expert_gate`.
         hidden_states: (batch, tokens, hidden).
 
     Returns:

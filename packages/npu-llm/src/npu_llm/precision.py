@@ -1,8 +1,4 @@
-"""Precisions: the names a user may give, and what each means for weights and arithmetic.
-
-Compressing the weights is npu_compiler.quantize's work; which properties a device wants for a
-dtype, npu_compiler.programs knows.
-"""
+"""Precisions: the names that users may give, and what each means for weights and arithmetic."""
 
 from __future__ import annotations
 
@@ -37,8 +33,8 @@ class Precision:
         weights: what the weights are stored as.
         compute: dtype of the arithmetic, on a device that has it; float32 on another.
         torch_dtype: what `model.dtype` says.
-        activation_group: so many activations share a scale where they are quantized to 8 bits to
-            meet compressed weights; 0 where they stay as they are.
+        activation_group: how many activations share a scale where they are quantized to 8 bits to
+            match compressed weights; 0 where they stay as they are.
     """
 
     name: str
@@ -61,7 +57,7 @@ PRECISIONS: dict[str, Precision] = {
     "int4": Precision("int4", "int4", "bfloat16", torch.int8, _ACTIVATION_GROUP),
 }
 DEFAULT_PRECISION = "bfloat16"
-# What keys and values may be kept as where a user does not want what the arithmetic is done in.
+# What keys and values may be stored as, instead of the dtype of the arithmetic.
 KvCache = Literal["u8"]
 KV_CACHES: tuple[KvCache, ...] = ("u8",)
 _HINTS = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
@@ -91,7 +87,7 @@ def parse_precision(dtype: str | torch.dtype | None) -> Precision:
 
 
 def parse_kv_cache(kv_cache: str | None) -> KvCache | None:
-    """Returns what keys and values are to be kept as; None for what the arithmetic is done in.
+    """Returns what keys and values are to be stored as; None for the dtype of the arithmetic.
 
     Args:
         kv_cache: what a user passed: a name of KV_CACHES, or None or "auto".
@@ -105,14 +101,14 @@ def parse_kv_cache(kv_cache: str | None) -> KvCache | None:
         if kv_cache == known:
             return known
     raise OptionError(
-        f'kv_cache: must be "auto" or one of {", ".join(KV_CACHES)}; got {kv_cache!r}. Leave it '
-        "away for keys and values in the precision of the arithmetic.",
+        f'kv_cache: must be "auto" or one of {", ".join(KV_CACHES)}; got {kv_cache!r}. Omit it '
+        "to keep keys and values in the precision of the arithmetic.",
         code="unknown-kv-cache",
     )
 
 
 def compile_options(precision: Precision, kv_cache: KvCache | None = None) -> dict[str, str]:
-    """OpenVINO's properties for a precision on the device that serves."""
+    """OpenVINO's properties for a precision on the device in use."""
     return programs.compile_options(
         precision.compute,
         dynamic_quantization_group_size=precision.activation_group,
@@ -121,7 +117,7 @@ def compile_options(precision: Precision, kv_cache: KvCache | None = None) -> di
 
 
 def rounding_of(precision: Precision) -> torch.dtype:
-    """To what the results of a program are rounded on the device that serves, or its weights are.
+    """The dtype to which a program's results or weights are rounded on the device in use.
 
     Weights of 16 bits, and constants beside integers, are stored as float16 where they fit.
     """
@@ -131,5 +127,5 @@ def rounding_of(precision: Precision) -> torch.dtype:
 
 
 def cache_dtype(precision: Precision) -> torch.dtype:
-    """What keys and values are kept in by default: what the device that serves computes in."""
+    """The default dtype of keys and values: what the device in use computes in."""
     return _HINTS[compile_options(precision)["INFERENCE_PRECISION_HINT"]]

@@ -1,7 +1,4 @@
-"""What loading a model reports while it works: named stages, each with its share done.
-
-Drawing it is the caller's business; the command line's bar lives in npu_llm.cli.
-"""
+"""What loading a model reports as it proceeds: named stages, and how much of each is done."""
 
 from __future__ import annotations
 
@@ -47,7 +44,7 @@ ProgressListener = Callable[[Stage, float], None]
 
 
 class Progress:
-    """Passes the stages of one load on to a listener, and marks each as a span."""
+    """Reports the stages of one load to a listener, and marks each as a span."""
 
     def __init__(self, listener: ProgressListener | None = None) -> None:
         self._listener = listener

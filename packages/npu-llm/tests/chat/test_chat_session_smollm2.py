@@ -123,4 +123,4 @@ def test_chat_from_a_pipe(weights, smollm_cache, tmp_path):
     for question in QUESTIONS[:2]:
         done = subprocess.run(line, input=question, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
-    assert "going on with 2 messages" in done.stderr
+    assert "continuing with 2 messages" in done.stderr

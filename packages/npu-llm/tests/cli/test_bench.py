@@ -16,7 +16,7 @@ def test_table_and_files_have_the_same_figures(in_process, tmp_path):
         assert f"{record['first_token_s'] * 1e3:,.1f}" in out
     assert "TTFT" in out
     assert plot.read_text().startswith("<svg")
-    assert "power: of" in err or "power: not readable" in err
+    assert "power: measured on" in err or "power: cannot be read" in err
 
 
 def test_model_without_a_tokenizer_is_measured(in_process, checkpoint, tmp_path):

@@ -104,7 +104,7 @@ def test_session_is_saved_at_the_end_and_taken_up_again(talk, tmp_path):
     _, first, err = talk("the quick", arguments=place)
     assert "saved in" in err
     _, second, err = talk("brown fox", arguments=place)
-    assert "going on with 2 messages" in err
+    assert "continuing with 2 messages" in err
     _, whole, _ = talk("the quick", "brown fox")
     assert first + second == whole
 
@@ -300,5 +300,5 @@ def test_input_that_is_no_utf_8_ends_the_chat_with_an_error(in_process, monkeypa
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(bytes_, encoding="utf-8"))
     code, out, err = in_process("chat")
     assert (code, out) == (2, "")
-    assert "standard input: must be a text in UTF-8" in err
+    assert "standard input: must be text in UTF-8" in err
     assert err.endswith("[text-encoding]\n")

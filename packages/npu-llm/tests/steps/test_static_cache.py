@@ -159,7 +159,7 @@ def test_variants_that_cannot_be_written(model, tmp_path):
     (tmp_path / "file").write_text("")
     layout = model._pipeline.programs.layout
     sizes = next(iter(model._pipeline.programs._programs))
-    with pytest.raises(CacheError, match="must be a folder that can be written") as caught:
+    with pytest.raises(CacheError, match="must be a writable folder") as caught:
         write_variant(model._entry.model_path, tmp_path / "file" / "v", layout, sizes)
     assert caught.value.code == "cache-unwritable"
 

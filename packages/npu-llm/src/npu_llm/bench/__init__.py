@@ -1,4 +1,4 @@
-"""How fast a model is, and what it draws."""
+"""Measures how fast a model is, and how much power it draws."""
 
 from npu_llm.bench.measuring import (
     BenchRecord,

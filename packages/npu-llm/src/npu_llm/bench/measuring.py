@@ -1,8 +1,4 @@
-"""Measures a loaded model: time to first token, speed of prefill and decode, memory and power.
-
-Printing is npu_llm.cli.bench's work. Comparing with other engines is that of benchmarks/llm.py of
-the repository.
-"""
+"""Measures a loaded model: time to first token, speed of prefill and decode, memory and power."""
 
 from __future__ import annotations
 
@@ -28,20 +24,20 @@ __all__ = ["BenchRecord", "benchmark", "plot_records", "process_memory_bytes"]
 
 @dataclass(frozen=True)
 class BenchRecord:
-    """What one size of prompt, answer and batch took; times are the best of the repeats.
+    """The figures for one size of prompt, answer and batch; times are the best of the repeats.
 
     Attributes:
-        prompt_tokens: of each row.
-        new_tokens: generated in each row.
-        batch_size: rows.
-        repeats: how many answers the best was taken from, those to warm up not counted.
+        prompt_tokens: tokens of each row's prompt.
+        new_tokens: tokens generated in each row.
+        batch_size: number of rows.
+        repeats: how many answers the best was taken from, without those to warm up.
         first_token_s: seconds from the call to the first token of all rows (TTFT).
-        prefill_tokens_per_s: prompt tokens of all rows, by first_token_s.
-        decode_tokens_per_s: tokens of all rows after the first, by their time; None for an answer
-            of one token.
-        peak_memory_bytes: most memory resident in this process so far, mapped files included.
-        anonymous_memory_bytes: memory resident after this size, mapped files not counted.
-        power_w: mean power while it generated, in watts; None where it is not readable.
+        prefill_tokens_per_s: prompt tokens of all rows, divided by first_token_s.
+        decode_tokens_per_s: tokens of all rows after the first, divided by their time; None for
+            answers of one token.
+        peak_memory_bytes: peak resident memory of this process so far, including mapped files.
+        anonymous_memory_bytes: resident memory after this size, without mapped files.
+        power_w: mean power during generation, in watts; None where it cannot be read.
     """
 
     prompt_tokens: int
@@ -68,20 +64,20 @@ def benchmark(
     meter: EnergyMeter | None = None,
     on_record: Callable[[BenchRecord], None] = lambda record: None,
 ) -> list[BenchRecord]:
-    """Measures a model at each combination of sizes, greedily and without a stop at EOS.
+    """Measures a model at each combination of sizes, greedily and without stopping at EOS.
 
     Args:
-        model: what is measured.
+        model: the model to measure.
         prompt_lengths: in tokens; the prompts are seeded random tokens.
-        new_tokens: lengths of the answers.
-        batch_sizes: rows that are generated at once.
-        repeats: answers per combination; the best counts.
-        warm_up: answers per combination before that.
-        meter: measures energy; by default npu_llm.bench.power.find_meter's.
-        on_record: called with each record as it comes.
+        new_tokens: lengths of the answers, in tokens.
+        batch_sizes: how many rows are generated at once.
+        repeats: answers per combination; the best one counts.
+        warm_up: answers per combination before those.
+        meter: measures energy; by default what npu_llm.bench.power.find_meter returns.
+        on_record: called with each record as soon as it is there.
 
     Returns:
-        One record per combination, prompt lengths innermost.
+        One record per combination, with prompt lengths varying fastest.
 
     Raises:
         OptionError: [bench-size] for a size below 1, or one that the model's context cannot hold.
@@ -104,7 +100,7 @@ def plot_records(records: Iterable[BenchRecord], *, title: str) -> str:
     """Draws time to first token and decode speed as an SVG document.
 
     Raises:
-        OptionError: [plot-library] matplotlib is missing.
+        OptionError: [plot-library] if matplotlib is missing.
     """
     check_matplotlib("npu-llm", OptionError)
     first: dict[str, dict[str, float]] = {}
@@ -120,7 +116,7 @@ def plot_records(records: Iterable[BenchRecord], *, title: str) -> str:
 
 
 def process_memory_bytes() -> tuple[int, int]:
-    """The most memory that this process has had (VmHWM), and its anonymous memory now (RssAnon)."""
+    """Returns this process's peak memory (VmHWM) and its anonymous memory now (RssAnon)."""
     found = {"VmHWM": 0, "RssAnon": 0}
     for line in Path("/proc/self/status").read_text().splitlines():
         name, _, value = line.partition(":")
@@ -140,7 +136,7 @@ class _Clock:
         self.times.append(time.perf_counter())
 
     def end(self) -> None:
-        """Has nothing to do."""
+        """No-op."""
 
 
 def _check(model: Any, sizes: Sequence[tuple[int, int, int]], repeats: int, warm_up: int) -> None:
@@ -148,9 +144,9 @@ def _check(model: Any, sizes: Sequence[tuple[int, int, int]], repeats: int, warm
     for batch, new, prompt in sizes:
         if min(batch, new, prompt, repeats) < 1 or warm_up < 0:
             raise OptionError(
-                "benchmark: lengths, batch sizes and repeats must be at least 1, warm_up at least "
-                f"0; got prompt {prompt}, new tokens {new}, batch {batch}, repeats {repeats}, "
-                f"warm_up {warm_up}. Raise what is below.",
+                "benchmark: lengths, batch sizes and repeats must be at least 1, and warm_up at "
+                f"least 0; got prompt {prompt}, new tokens {new}, batch {batch}, "
+                f"repeats {repeats}, warm_up {warm_up}. Raise those that are smaller.",
                 code="bench-size",
             )
         if bound is not None and prompt + new > bound:
@@ -197,10 +193,10 @@ def _measure(
 
 
 def _answer_times(model: Any, ids: torch.Tensor, new_tokens: int) -> tuple[float, float]:
-    """Seconds to the first token, and from there to the last.
+    """Returns the seconds to the first token, and from there to the last.
 
-    A streamer takes one row only, so that a batch is measured in two parts: an answer of one token,
-    and the whole one.
+    A streamer takes only one row, so a batch is measured in two parts: an answer of one token, and
+    the whole answer.
     """
     options: dict[str, Any] = {"do_sample": False, "eos_token_id": None, "pad_token_id": 0}
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}

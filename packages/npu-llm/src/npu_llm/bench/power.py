@@ -1,7 +1,7 @@
-"""Reads the energy that the machine says it used, where it says so to this user.
+"""Reads the energy that the machine reports, where this user may read it.
 
-Two sources of Linux: RAPL counters of Intel processors (/sys/class/powercap) and energy or power of
-an NPU's hwmon. Many machines let only root read the first, and virtual ones have neither.
+Linux has two sources: RAPL counters of Intel processors (/sys/class/powercap) and the energy
+counter of an NPU's hwmon. Many machines let only root read the first; virtual ones have neither.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ _NPU_DRIVERS = ("intel_vpu", "npu")
 
 @dataclass(frozen=True)
 class EnergyMeter:
-    """Counters of energy.
+    """Energy counters.
 
     Attributes:
-        name: what is counted, such as "package-0"; empty where nothing is.
-        counters: files of microjoules since some time in the past.
-        wrap_joules: where the sum of the counters starts again at 0; 0 where that is not known.
-        reason: why nothing is readable; empty where something is.
+        name: what is counted, such as "package-0"; empty if nothing is.
+        counters: files that hold microjoules since some time in the past.
+        wrap_joules: where the sum of the counters wraps around to 0; 0 if that is unknown.
+        reason: why nothing can be read; empty if something can.
     """
 
     name: str
@@ -38,7 +38,7 @@ class EnergyMeter:
         return bool(self.counters)
 
     def read_joules(self) -> float | None:
-        """The counters' sum; None where there are none, or where one has gone."""
+        """Returns the counters' sum; None if there are none, or if one is gone."""
         try:
             values = [int(counter.read_text()) for counter in self.counters]
         except (OSError, ValueError):
@@ -46,7 +46,7 @@ class EnergyMeter:
         return sum(values) / 1e6 if values else None
 
     def mean_watts(self, before_joules: float | None, duration_s: float) -> float | None:
-        """Mean power since read_joules gave `before_joules`, `duration_s` ago."""
+        """Returns the mean power since read_joules returned `before_joules`, `duration_s` ago."""
         after = self.read_joules()
         if before_joules is None or after is None or duration_s <= 0:
             return None
@@ -57,7 +57,7 @@ class EnergyMeter:
 
 
 def find_meter(*, powercap: Path = _POWERCAP, hwmon: Path = _HWMON) -> EnergyMeter:
-    """Finds an NPU's energy counter, else those of the processor's packages.
+    """Finds an NPU's energy counter, or else those of the processor's packages.
 
     Args:
         powercap: where Linux lists RAPL zones.
@@ -78,14 +78,14 @@ def find_meter(*, powercap: Path = _POWERCAP, hwmon: Path = _HWMON) -> EnergyMet
         return EnergyMeter("", reason=f"no energy counter in {powercap} or {hwmon}")
     counters = tuple(zone / "energy_uj" for zone in chosen)
     if not all(map(_text, counters)):
-        return EnergyMeter("", reason=f"{counters[0]} may be read by root only")
+        return EnergyMeter("", reason=f"only root may read {counters[0]}")
     ranges = [_text(zone / "max_energy_range_uj") for zone in chosen]
     wrap = sum(int(one) for one in ranges) / 1e6 if all(map(str.isdigit, ranges)) else 0.0
     return EnergyMeter(" and ".join(packages[zone] for zone in chosen), counters, wrap)
 
 
 def _text(file: Path) -> str:
-    """What a file of the kernel says; empty where it is not there or may not be read."""
+    """Returns the contents of a kernel file; empty if it is missing or may not be read."""
     try:
         return file.read_text().strip()
     except OSError:

@@ -1,7 +1,7 @@
-"""What a model keeps from step to step, seen by running one token: keys and values, or other state.
+"""Finds out what a model keeps between steps, by running one token: keys and values, or more.
 
-Only keys and values can become the state of a program yet. Which models have more is not listed
-here: it is read from what their cache holds, so that a model of tomorrow is told apart as well.
+Only keys and values can become the state of a program so far. Models that keep more are not listed:
+what their cache holds decides, so that future models are recognized as well.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from npu_llm.errors import CaptureError
 
 __all__ = ["LayerCache", "cache_layers"]
 
-# What models raise whose code looks for its own state in a cache that has keys and values alone.
+# What models raise when their code looks for its own state in a cache of keys and values only.
 _REFUSALS = (
     AttributeError, IndexError, KeyError, NotImplementedError, RuntimeError, TypeError, ValueError,
 )  # fmt: skip
@@ -25,7 +25,7 @@ _REFUSALS = (
 
 @dataclass(frozen=True)
 class LayerCache:
-    """The cache of one layer: keys (batch, key_heads, length, key_dim), values alike."""
+    """The cache of one layer: keys (batch, key_heads, length, key_dim), and likewise values."""
 
     key_heads: int
     key_dim: int
@@ -40,8 +40,8 @@ def cache_layers(model: torch.nn.Module) -> tuple[LayerCache, ...]:
         model: a decoder-only model of transformers, on cpu, in eval mode.
 
     Raises:
-        CaptureError: [unsupported-cache] when it keeps something else than keys and values per
-            layer; the text says what.
+        CaptureError: [unsupported-cache] if it keeps anything but keys and values per layer; the
+            message says what.
     """
     try:
         kept = _after_one_token(model, past_key_values=DynamicCache())
@@ -60,7 +60,7 @@ def cache_layers(model: torch.nn.Module) -> tuple[LayerCache, ...]:
 
 
 def _after_one_token(model: torch.nn.Module, **arguments: Any) -> Any:
-    """What the model returns as its cache."""
+    """Returns what the model returns as its cache."""
     with torch.no_grad():
         output = model(input_ids=torch.zeros(1, 1, dtype=torch.int64), use_cache=True, **arguments)
     found = getattr(output, "past_key_values", None)
@@ -68,16 +68,16 @@ def _after_one_token(model: torch.nn.Module, **arguments: Any) -> Any:
 
 
 def _own_state(model: torch.nn.Module, refusal: Exception) -> str:
-    """What a model keeps that does not take a cache of keys and values alone."""
+    """Describes the state of a model that does not accept a cache of keys and values only."""
     try:
         return _described(_after_one_token(model))
-    except _REFUSALS:  # it does not run at all: the first refusal is the reason
+    except _REFUSALS:  # it does not run at all: the first error is the reason
         first = (str(refusal).strip().splitlines() or [""])[0]
         return f"{type(refusal).__name__} from its code, {first!r}"
 
 
 def _described(cache: Any) -> str:
-    """A cache in words: its class, and what it holds besides keys and values."""
+    """Describes a cache: its class, and what it holds besides keys and values."""
     layers = list(getattr(cache, "layers", None) or [])
     counts: dict[str, int] = {}
     for layer in layers:
@@ -90,7 +90,7 @@ def _described(cache: Any) -> str:
 
 
 def _tensors_of(holder: Any) -> Iterable[str]:
-    """Names of the attributes that hold tensors."""
+    """Returns the names of the attributes that hold tensors."""
     return [name for name, value in getattr(holder, "__dict__", {}).items() if _has_tensor(value)]
 
 
@@ -104,7 +104,8 @@ def _has_tensor(value: Any) -> bool:
 
 def _unsupported(model: torch.nn.Module, got: str) -> CaptureError:
     return CaptureError(
-        f"{type(model).__name__}: its cache must be keys and values for each layer; got {got}. "
-        "Recurrent and hybrid models cannot run here yet.",
+        f"{type(model).__name__}: its cache must be keys and values for each layer, nothing else; "
+        f"got {got}. "
+        "Recurrent and hybrid models are not supported yet.",
         code="unsupported-cache",
     )

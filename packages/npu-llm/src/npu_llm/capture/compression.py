@@ -1,7 +1,4 @@
-"""How the weights of a step are made few bits: to the nearest value, or by what a text does to it.
-
-The rounding itself is npu_compiler.quantize's work; here it is fed with a language model's inputs.
-"""
+"""Compresses the weights of a step: to the nearest values, or by their effect on a text."""
 
 from __future__ import annotations
 
@@ -22,9 +19,9 @@ if TYPE_CHECKING:
 __all__ = ["GROUP_SIZES", "Compression", "compress", "compress_by_text"]
 
 GROUP_SIZES = (32, 64, 128)
-# Calls of this many tokens, at most so many: GPTQ's gain flattens there, its time does not.
+# Tokens per call, and most calls: beyond this GPTQ gains little, but takes longer.
 _CALL_TOKENS, _CALLS = 256, 32
-# Fewer tokens than this say little of what the products' inputs look like.
+# Fewer tokens say little about what the products' inputs look like.
 _FEWEST_TOKENS = 64
 
 
@@ -33,10 +30,10 @@ class Compression:
     """How weights are compressed.
 
     Attributes:
-        group_size: weights of a row that share a scale; for int4.
-        symmetric: without zero points: a little smaller, a little less exact.
-        text: a text file by which int4 weights are rounded so that the products with its tokens
-            change least (GPTQ); None to round to the nearest value.
+        group_size: how many weights of a row share a scale; for int4.
+        symmetric: whether to omit zero points: a little smaller, a little less exact.
+        text: a text file; int4 weights are rounded so that products with its tokens change least
+            (GPTQ). None to round to the nearest value.
     """
 
     group_size: int = 64
@@ -75,20 +72,20 @@ def compress(
 def compress_by_text(
     model: Any, captured: CapturedStep, compression: Compression, tokenizer: Any | None
 ) -> Any:
-    """Compresses weights to int4 by what the tokens of a text do.
+    """Compresses weights to int4 by their effect on the tokens of a text.
 
     Args:
-        model: an openvino.Model in float32 with the captured step's inputs, the cache among them.
+        model: an openvino.Model in float32 with the captured step's inputs, including the cache.
         captured: the step.
-        compression: with a text.
+        compression: one with a text.
         tokenizer: the model's.
 
     Returns:
         The compressed model; the given one may be changed.
 
     Raises:
-        OptionError: [quantize-text] for a file that cannot be read, is too short, or where the
-            model has no tokenizer.
+        OptionError: [quantize-text] for a file that cannot be read or is too short, or if the model
+            has no tokenizer.
     """
     from npu_compiler.quantize import compress_weights_by_data
 
@@ -115,7 +112,7 @@ def _tokens(path: Path, tokenizer: Any | None) -> list[int]:
 
 
 def _samples(captured: CapturedStep, model: Any, tokens: list[int]) -> list[list[Any]]:
-    """Calls of the step without a past: each a piece of the text, spread over all of it."""
+    """Returns calls of the step without a past, each with a piece of the text, spread over it."""
     caches = model.get_parameters()[len(captured.inputs) :]
     shapes = [_without_length(cache.get_output_partial_shape(0)) for cache in caches]
     empty = [np.zeros(shape, np.float32) for shape in shapes]
@@ -138,7 +135,7 @@ def _samples(captured: CapturedStep, model: Any, tokens: list[int]) -> list[list
 
 
 def _without_length(shape: Any) -> tuple[int, ...]:
-    """The shape of one sequence's cache that holds nothing."""
+    """Returns the shape of one sequence's empty cache."""
     batch, *rest = shape
     assert batch.is_dynamic
     return (1, *(0 if size.is_dynamic else size.get_length() for size in rest))
@@ -147,6 +144,6 @@ def _without_length(shape: Any) -> tuple[int, ...]:
 def _unusable(path: Path, reason: str) -> OptionError:
     return OptionError(
         f"--data: must be a readable text of at least {_FEWEST_TOKENS} tokens; got {path}: "
-        f"{reason}. Pass some pages of what the model will read and write.",
+        f"{reason}. Pass some pages like those that the model will read and write.",
         code="quantize-text",
     )

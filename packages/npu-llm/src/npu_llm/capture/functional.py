@@ -1,7 +1,7 @@
-"""Replaces calls that write into a tensor by calls that make a new one, in a traced graph.
+"""Replaces calls that write into a tensor by calls that return a new one, in a traced graph.
 
-make_fx has every later use of a written tensor read the writing call's result already, so that the
-names stay right; what is checked here is that no view looks at the written memory.
+make_fx already lets every later use of a written tensor read the writing call's result, so the
+names stay right. What has to be checked is that no view shows the written memory.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ __all__ = ["make_functional"]
 
 
 def make_functional(graph_module: fx.GraphModule) -> None:
-    """Changes a graph in place; see the module.
+    """Makes a graph functional, in place.
 
     Raises:
-        CaptureError: [writes-view] when a call writes into memory that another node of the graph
-            sees, or has no counterpart that makes a new tensor.
+        CaptureError: [writes-view] if a call writes into memory that another node of the graph
+            sees, or has no counterpart that returns a new tensor.
     """
     graph = graph_module.graph
     for node in list(graph.nodes):
@@ -35,8 +35,8 @@ def make_functional(graph_module: fx.GraphModule) -> None:
         is_sole = isinstance(written, fx.Node) and not _is_shared(written)
         if not name.endswith("_") or overload is None or not is_sole:
             raise CaptureError(
-                f"{node.target} ({node.name}): a step may not write into memory that it also reads "
-                "elsewhere. Models that do so cannot run here yet.",
+                f"{node.target} ({node.name}): must not write into memory that the step also reads "
+                "elsewhere. Models that do so are not supported yet.",
                 code="writes-view",
             )
         node.target = overload
@@ -44,7 +44,7 @@ def make_functional(graph_module: fx.GraphModule) -> None:
 
 
 def _is_shared(node: fx.Node) -> bool:
-    """Whether a tensor is a view, has one, or is no result of the graph."""
+    """Whether a tensor is a view, has one, or is not computed by the graph."""
     if node.op != "call_function":
         return True
     return _is_view(node) or any(_is_view(user) for user in node.users)

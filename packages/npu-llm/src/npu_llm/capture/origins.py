@@ -1,7 +1,7 @@
-"""Has a capture note of each call which of the model's modules it is made in.
+"""Makes a capture record for each call in which of the model's modules it is made.
 
-The notes are those that torch's own tracers leave, which npu_compiler.lowering.node_origins reads.
-Capturing itself is npu_llm.capture.step's work.
+The records are those that torch's own tracers leave, and that npu_compiler.lowering.node_origins
+reads.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _KEY = "nn_module_stack"
 
 @contextmanager
 def noted_modules(model: torch.nn.Module) -> Iterator[None]:
-    """While it lasts, nodes that are traced get the path of the module that is running.
+    """Gives nodes that are traced inside the block the path of the module that is running.
 
     Args:
         model: the root of the paths.

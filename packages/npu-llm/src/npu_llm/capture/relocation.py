@@ -1,10 +1,9 @@
-"""Lets tokens of the past lie anywhere in the cache: positions become an input of the step.
+"""Lets past tokens lie anywhere in the cache: their positions become an input of the step.
 
-Models number keys and queries by where they stand: key j is token j. A cache that hides slots, or
-that has room for more tokens than it holds, breaks this rule. The pass here finds where the traced
-code numbers them and reads the numbers from an input instead. Whether that is all that the model
-knows of places is not taken for granted: the step runs with a cache full of holes, and must give
-what it gives without.
+Models number keys and queries by place: key j is token j. A cache that hides slots, or that has
+room for more tokens than it holds, breaks this rule. The pass finds where the traced code numbers
+them, and reads the numbers from an input instead. To be sure that the model uses places nowhere
+else, the step is run on a cache full of holes, and must give the same result as without holes.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ __all__ = ["relocate"]
 
 _TO_END = 2**63 - 1
 _TOKENS, _PAST = 6, 4
-# Of the largest logit; what sums in another order differ by, also in half precision.
+# Relative to the largest logit: how far sums in another order may differ, also in half precision.
 _TOLERANCE = 2e-2
 _aten = torch.ops.aten
 _ARANGE = (_aten.arange.default, _aten.arange.start, _aten.arange.start_step)
@@ -33,17 +32,17 @@ _ARANGE = (_aten.arange.default, _aten.arange.start, _aten.arange.start_step)
 def relocate(
     captured: CapturedStep, *, windowed: bool, weights: StreamedWeights | None = None
 ) -> tuple[CapturedStep, Relocation]:
-    """Makes a step independent of where its past lies, if it can be.
+    """Makes a step independent of where its past lies, if possible.
 
     Args:
         captured: not changed; the result shares its weights.
-        windowed: whether a layer sees a window of positions only: holes would then shift what it
-            hides, though no short test shows it.
-        weights: what the step's parameters hold, where it is not in their memory.
+        windowed: whether a layer sees only a window of positions: holes would then shift what it
+            hides, which no short test shows.
+        weights: the values of the step's parameters, if these are not in memory.
 
     Returns:
-        The step, with the input key_positions (past + tokens,) int64 behind the others where it
-        numbers its keys; and how a program of it learns which slots count.
+        The step, with key_positions (past + tokens,) int64 as its last input if it numbers its
+        keys; and how its program learns which slots count.
     """
     weights = weights or StreamedWeights()
     numbered = _with_positions(captured)
@@ -55,7 +54,7 @@ def relocate(
 
 
 def _with_positions(captured: CapturedStep) -> CapturedStep | None:
-    """The step with its numbers of keys and queries as an input; None where it makes none."""
+    """Returns the step with the numbers of keys and queries as an input; None if it makes none."""
     graph = copy.deepcopy(captured.graph_module.graph)
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
     count = len(captured.inputs)
@@ -108,7 +107,7 @@ def _value(argument: Any) -> Any:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Whether two sizes are the same expression; asking that adds no condition to the trace."""
+    """Whether two sizes are the same expression; asking adds no condition to the trace."""
     return bool(_expression(one) == _expression(other))
 
 
@@ -117,7 +116,7 @@ def _expression(size: Any) -> Any:
 
 
 def _stands_holes(captured: CapturedStep, relocation: Relocation, weights: StreamedWeights) -> bool:
-    """Whether the step gives the same with a cache full of holes."""
+    """Whether the step gives the same result with a cache full of holes."""
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(0, captured.vocabulary, (1, _TOKENS), generator=generator)
     empty = [torch.zeros(1, heads, 0, size) for heads, size in captured.caches]

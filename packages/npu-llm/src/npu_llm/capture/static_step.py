@@ -1,13 +1,13 @@
 """Turns a captured step into one of fixed sizes, which reads its past where it lies.
 
-Devices that want fixed sizes run each step over the whole capacity of a cache. That cache is memory
-of the host's, an input of the program; what a step adds is an output, which the host writes into
-its slots. The program must therefore never join past and new tokens into one tensor, which would
-copy the cache for each token: attention is taken apart instead into products with the past and with
-the new tokens, whose scores alone are joined.
+Devices that need fixed sizes run each step over the whole capacity of a cache. The cache is memory
+of the host, and an input of the program; what a step adds is an output, which the host writes into
+the cache's slots. So the program must never join past and new tokens into one tensor, which would
+copy the cache for each token: attention is split into products with the past and with the new
+tokens, and only their scores are joined.
 
-Models whose attention is no scaled_dot_product_attention over heads of a cache keep the joined
-tensor: right, and slower by that copy.
+Models whose attention is not a scaled_dot_product_attention over heads of a cache keep the joined
+tensor: that is right, but costs the copy.
 """
 
 from __future__ import annotations
@@ -45,18 +45,19 @@ _LOOKS = frozenset(
 
 
 def make_static(captured: CapturedStep, dtype: torch.dtype = torch.float32) -> StaticLayout:
-    """Changes a functional step in place; see the module.
+    """Makes a functional step static, in place.
 
     Afterwards the graph's placeholders are its inputs, then the past key and value of each layer;
-    its outputs are the logits (1, kept, vocabulary) float32, then what each group of caches gets.
+    its outputs are the logits (1, kept, vocabulary) float32, then what is added to each group of
+    caches.
 
     Args:
         captured: a step in float32.
         dtype: what the caches are stored as.
 
     Raises:
-        CaptureError: [static-cache] when a layer's longer cache is not its past with new tokens
-            behind.
+        CaptureError: [static-cache] if a layer's longer cache is not its past followed by the new
+            tokens.
     """
     graph = captured.graph_module.graph
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
@@ -98,14 +99,14 @@ def make_static(captured: CapturedStep, dtype: torch.dtype = torch.float32) -> S
 
 
 def _added(longer: Any, cache: fx.Node) -> fx.Node:
-    """What a step adds to a cache."""
+    """Returns what a step adds to a cache."""
     is_joined = longer.target is _aten.cat.default and len(longer.args[0]) == 2
     parts: list[fx.Node] = list(longer.args[0]) if is_joined else [longer, longer]
     dim = longer.args[1] if len(longer.args) > 1 else 0
     if parts[0] is not cache or dim not in (2, -2):
         raise CaptureError(
-            f"{cache.name}: a step must put its new tokens behind the past ones; got "
-            f"{longer.target}. Such a model runs in the dynamic pipeline only.",
+            f"{cache.name}: a step must append its new tokens to the past ones; got "
+            f"{longer.target}. Run such a model in the dynamic pipeline.",
             code="static-cache",
         )
     return parts[1]
@@ -113,7 +114,7 @@ def _added(longer: Any, cache: fx.Node) -> fx.Node:
 
 @dataclass(frozen=True)
 class _Past:
-    """What a tensor of the attention is made of: a cache and the new tokens behind it."""
+    """What a tensor of the attention consists of: a cache, followed by the new tokens."""
 
     cache: fx.Node
     added: fx.Node
@@ -128,7 +129,7 @@ class _Past:
 
 
 def _split_attention(node: fx.Node, joined: dict[fx.Node, _Past]) -> None:
-    """Takes one attention apart, where it reads joined caches under a mask of numbers."""
+    """Splits one attention, if it reads joined caches with an additive mask."""
     arguments = [item for item in node.args if isinstance(item, fx.Node)]
     if len(arguments) != 4 or len(node.args) != 4 or node.kwargs.get("is_causal"):
         return
@@ -165,11 +166,13 @@ def _split_attention(node: fx.Node, joined: dict[fx.Node, _Past]) -> None:
         seen = emit(_aten.add.Tensor, *parts)
         result = emit(_aten.reshape.default, seen, [batch, heads, -1, values.size])
     node.replace_all_uses_with(result)
-    node.graph.erase_node(node)  # attention may drop out at random: no dead code to the pass
+    node.graph.erase_node(
+        node
+    )  # attention may use random dropout, so the pass would not remove it as dead code
 
 
 class _Emitter:
-    """Adds calls to a graph, with their fake values and the origin of a call beside them."""
+    """Adds calls to a graph, with fake values and the origin of a given call."""
 
     def __init__(self, beside: fx.Node) -> None:
         self._graph = beside.graph
@@ -185,7 +188,7 @@ class _Emitter:
 
 
 def _origin(argument: Any, joined: dict[fx.Node, _Past]) -> _Past | None:
-    """The joined cache that an attention's argument shows, perhaps once for each of its heads."""
+    """Returns the joined cache that an attention's argument shows, possibly repeated per head."""
     node = argument
     while isinstance(node, fx.Node) and node.target in _LOOKS:
         node = node.args[0]
@@ -196,10 +199,10 @@ def _origin(argument: Any, joined: dict[fx.Node, _Past]) -> _Past | None:
 
 
 def _transpose_keys(caches: list[fx.Node]) -> list[bool]:
-    """Has keys lie transposed where only products read them, so that nothing transposes them.
+    """Stores keys transposed if only products read them, so that nothing has to transpose them.
 
     Returns:
-        For each layer whether its keys do.
+        For each layer, whether its keys are transposed.
     """
     transposed = []
     for key in caches[::2]:
@@ -219,7 +222,7 @@ def _transpose_keys(caches: list[fx.Node]) -> list[bool]:
 
 
 def _store_as(cache: fx.Node, dtype: torch.dtype) -> None:
-    """Has a cache come in another dtype, and be read as float32."""
+    """Makes a cache's input another dtype, which is read as float32."""
     readers = [user for user in cache.users if user.target is not _aten.sym_size.int]
     with cache.graph.inserting_after(cache):
         read = cache.graph.call_function(_aten.to.dtype, (cache, torch.float32))

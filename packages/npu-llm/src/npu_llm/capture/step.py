@@ -1,8 +1,8 @@
 """Captures one step of a decoder-only model as a graph with its KV cache as inputs.
 
-Which step that is: new tokens and a cache of past ones in, logits and the longer cache out. Turning
-the cache into state of a program is npu_compiler.stateful's work. No class of transformers is
-changed: the model is called as its own generate() calls it, on tensors with symbolic sizes.
+The step takes new tokens and a cache of past ones, and returns logits and the longer cache. No
+class of transformers is changed: the model is called as its own generate() calls it, on tensors
+with symbolic sizes.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from npu_llm.older_transformers import as_in_newer
 
 __all__ = ["CapturedStep", "LayerCache", "capture_step"]
 
-# Stand-ins for the symbolic sizes. No model has a dimension of one of these, so that a size that
-# torch fixed by comparing it with one of the model's own shows up at once.
+# Stand-ins for the symbolic sizes. No model has a dimension of one of these sizes, so a size that
+# torch fixed by comparing it with one of the model's own is noticed at once.
 _BATCH, _TOKENS, _PAST, _KEPT = 11, 13, 17, 5
 
 
@@ -47,13 +47,13 @@ class CapturedStep:
 
     Attributes:
         graph_module: the graph.
-        inputs: names of the inputs ahead of the cache, in order: input_ids (batch, tokens) int64,
-            attention_mask (batch, past + tokens) int64, position_ids (batch, tokens) int64 where
-            the model takes them, logits_to_keep (kept,) int64, indices of the tokens whose logits
+        inputs: names of the inputs before the cache, in order: input_ids (batch, tokens) int64,
+            attention_mask (batch, past + tokens) int64, position_ids (batch, tokens) int64 if the
+            model takes them, logits_to_keep (kept,) int64, the indices of the tokens whose logits
             are wanted.
         layers: the cache's layers.
         vocabulary: token ids are below this.
-        limits: conditions on the sizes that the trace took for granted, as text.
+        limits: conditions on the sizes that the trace assumed, as text.
     """
 
     graph_module: fx.GraphModule
@@ -85,12 +85,12 @@ def capture_step(
 
     Args:
         model: a decoder-only model of transformers, on cpu, in eval mode; its dtype is the graph's.
-        on_progress: called with the share of the trace that is done.
+        on_progress: called with the share of the trace that is done, 0.0 to 1.0.
 
     Raises:
-        CaptureError: [unsupported-cache] when the model keeps something else than keys and values
-            per layer, [fixed-size] when it treats a size that must vary as fixed, [capture-failed]
-            when it cannot be traced.
+        CaptureError: [unsupported-cache] if the model keeps anything but keys and values per
+            layer, [fixed-size] if it treats a size that must vary as fixed, [capture-failed] if it
+            cannot be traced.
     """
     accepted = set(inspect.signature(model.forward).parameters)
     layers = cache_layers(model)
@@ -101,7 +101,7 @@ def capture_step(
     examples = _examples(inputs, layers, fake)
     step = _step(model, inputs, keeps="logits_to_keep" in accepted)
     with _count_modules(model, on_progress), torch.no_grad(), warnings.catch_warnings():
-        # What tracing would warn of concerns code that runs many times; this one runs once.
+        # Tracing warns about code that runs many times; this runs once.
         warnings.simplefilter("ignore")
         try:
             with as_in_newer(model), noted_modules(model):
@@ -113,10 +113,11 @@ def capture_step(
                     record_stack_traces=True,
                 )(*examples)
         except (RuntimeError, ValueError, TypeError, NotImplementedError) as failure:
-            first = (str(failure).strip().splitlines() or [type(failure).__name__])[0]
+            lines = str(failure).strip().splitlines() or [type(failure).__name__]
             raise CaptureError(
-                f"{type(model).__name__}: cannot be traced with a cache of varying length: "
-                f"{first} Only models whose step is free of such a condition can run here.",
+                f"{type(model).__name__}: must be traceable with a cache of varying length; got: "
+                f"{lines[0].rstrip('.')}. Only models whose step is free of such a condition are "
+                "supported.",
                 code="capture-failed",
             ) from failure
     _check_sizes(model, examples)
@@ -171,9 +172,9 @@ def _step(
 
 
 def _filled_cache(tensors: Sequence[torch.Tensor]) -> Cache:
-    """A cache that holds what is given, every layer with its whole past.
+    """Returns a cache that holds the given tensors, each layer with its whole past.
 
-    Layers with a sliding window keep all of their past too: their mask hides what is outside the
+    Layers with a sliding window also keep their whole past: their mask hides what is outside the
     window, and a cache that only grows can stay inside the program.
     """
     layers = []
@@ -187,9 +188,9 @@ def _filled_cache(tensors: Sequence[torch.Tensor]) -> Cache:
 
 
 def _join_weights(graph_module: fx.GraphModule) -> None:
-    """Has a weight that several modules share, an embedding tied to the head say, be one node.
+    """Makes a weight that several modules share, such as a tied embedding, a single node.
 
-    Tracing makes one for each use, and compressing could not see that they are the same.
+    Tracing makes one for each use, and compression could not tell that they are the same.
     """
     first: dict[int, fx.Node] = {}
     for node in graph_module.graph.find_nodes(op="get_attr"):
@@ -201,22 +202,22 @@ def _join_weights(graph_module: fx.GraphModule) -> None:
 
 
 def _check_sizes(model: torch.nn.Module, examples: Sequence[torch.Tensor]) -> None:
-    """Fails when tracing fixed one of the sizes that vary from call to call."""
+    """Raises if tracing fixed one of the sizes that vary from call to call."""
     ids, mask, key = examples[0], examples[1], examples[-1]
     watched = {"batch": ids.shape[0], "tokens": ids.shape[1], "cache length": key.shape[2]}
     watched["mask length"] = mask.shape[1]
     for name, size in watched.items():
         if isinstance(size, int) or size.node.maybe_as_int() is not None:
             raise CaptureError(
-                f"{type(model).__name__}: the {name} must be free to vary, and the model's code "
-                f"fixes it at {size}. Such a model cannot run here yet.",
+                f"{type(model).__name__}: the {name} must be free to vary; got a model whose code "
+                f"fixes it at {size}. Such models are not supported yet.",
                 code="fixed-size",
             )
 
 
 @contextmanager
 def _count_modules(model: torch.nn.Module, report: Callable[[float], None]) -> Iterator[None]:
-    """Reports the share of the model's modules that have run."""
+    """Reports which share of the model's modules has run."""
     modules = [module for module in model.modules() if not any(module.children())]
     done = 0
 

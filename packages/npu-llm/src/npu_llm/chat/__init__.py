@@ -1,1 +1,1 @@
-"""Conversations: from messages to tokens, and from tokens to what the screen shows."""
+"""Conversations: from messages to tokens, and from tokens to the text that a screen shows."""

@@ -1,7 +1,4 @@
-"""Streamers of transformers that listen to one answer: its tokens and times, and its text.
-
-Writing the text to the terminal is npu_llm.cli.streamer's work.
-"""
+"""Streamers of transformers that follow one answer: its tokens and times, and its text."""
 
 from __future__ import annotations
 
@@ -14,15 +11,15 @@ from transformers.generation.streamers import BaseStreamer
 
 __all__ = ["AnswerRecorder", "AnswerText"]
 
-_INCOMPLETE = "�"  # what a decoder gives for bytes that are not a whole character yet
+_INCOMPLETE = "�"  # what a decoder returns for bytes that are not yet a whole character
 
 
 class AnswerRecorder(BaseStreamer):  # type: ignore[misc]
-    """Notes the tokens of an answer and when they came, and hands them on.
+    """Records the tokens of an answer and when they came, and passes them on.
 
     Attributes:
         tokens: ids of the answer so far.
-        started_s, first_s, last_s: when the streamer was made, when the first and when the latest
+        started_s, first_s, last_s: when the streamer was made, and when the first and the latest
             token came, by time.perf_counter; 0.0 while there is none.
     """
 
@@ -36,18 +33,18 @@ class AnswerRecorder(BaseStreamer):  # type: ignore[misc]
 
     @property
     def time_to_first_token_s(self) -> float | None:
-        """Seconds from the start to the first token; None when there is none."""
+        """Seconds from the start to the first token; None if there is none."""
         return self.first_s - self.started_s if self.tokens else None
 
     @property
     def tokens_per_s(self) -> float | None:
-        """Rate after the first token; None when there is no second."""
+        """Rate after the first token; None if there is no second."""
         if len(self.tokens) < 2 or self.last_s <= self.first_s:
             return None
         return (len(self.tokens) - 1) / (self.last_s - self.first_s)
 
     def put(self, value: torch.Tensor) -> None:
-        """Takes the prompt first, then token by token, or several where some were guessed right.
+        """Takes the prompt first, then the tokens: one at a time, or several after right guesses.
 
         Args:
             value: (tokens,) or (1, tokens) int64.
@@ -61,16 +58,16 @@ class AnswerRecorder(BaseStreamer):  # type: ignore[misc]
             self._listener.put(value)
 
     def end(self) -> None:
-        """Tells the listener that the answer is over."""
+        """Tells the listener that the answer has ended."""
         if self._listener is not None:
             self._listener.end()
 
 
 class AnswerText(AnswerRecorder):
-    """Decodes an answer as it comes, and hands on each piece that is whole.
+    """Decodes an answer as it comes, and passes on each piece that is complete.
 
     Attributes:
-        text: what was handed on so far.
+        text: what was passed on so far.
     """
 
     def __init__(self, tokenizer: Any, on_text: Callable[[str], object]) -> None:
@@ -91,15 +88,15 @@ class AnswerText(AnswerRecorder):
                 self._hand_on(text)
 
     def end(self) -> None:
-        """Hands on what was held back."""
+        """Passes on what was held back."""
         self._hand_on(self._decoded())
 
     def _decoded(self) -> str:
-        """The text of all tokens; of those long past, from memory.
+        """Returns the text of all tokens; earlier lines are not decoded again.
 
-        A token's text may depend on its neighbours, so that decoding goes by lines: a line that has
-        ended does not change any more. The token that ended it is decoded again with what follows,
-        since some decoders drop a space at the beginning.
+        A token's text may depend on its neighbours, so decoding goes line by line: a line that has
+        ended no longer changes. The token that ended it is decoded again with what follows, since
+        some decoders drop a space at the start.
         """
         text = self._settled_text + self._decode(self.tokens[self._settled :])
         if text.endswith("\n"):

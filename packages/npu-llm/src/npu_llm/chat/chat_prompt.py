@@ -1,7 +1,4 @@
-"""From the messages of a conversation to the tokens that a model reads, by its chat template.
-
-Keeping the messages, and answering them, is npu_llm.chat.chat_session's work.
-"""
+"""Turns the messages of a conversation into tokens, by the model's chat template."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from npu_llm.errors import OptionError
 
 __all__ = ["Message", "common_length", "encode_chat"]
 
-# Role and content, and what else a template knows: tool_calls, name, ...
+# Role, content, and whatever else a template uses: tool_calls, name, ...
 Message = Mapping[str, Any]
 
 
@@ -28,20 +25,20 @@ def encode_chat(
     tools: Sequence[Any] | None = None,
     template_options: Mapping[str, Any] | None = None,
 ) -> dict[str, torch.Tensor]:
-    """Turns a conversation into a model's inputs, so that the next thing to write is an answer.
+    """Turns a conversation into a model's inputs, so that what follows is an answer.
 
     Args:
-        tokenizer: the model's; without a chat template the contents are joined by lines.
+        tokenizer: the model's; without a chat template the contents are joined, one per line.
         messages: oldest first.
-        tools: functions or JSON schemas that the template tells the model of.
-        template_options: what else the template understands, `enable_thinking` for example.
+        tools: functions or JSON schemas that the template describes to the model.
+        template_options: other options of the template, such as `enable_thinking`.
 
     Returns:
         input_ids and attention_mask, each (1, tokens) int64.
 
     Raises:
-        OptionError: [chat-template] when the template refuses the messages, [template-limit] when
-            it takes too long or too much memory, [text-encoding] for a text that is not Unicode.
+        OptionError: [chat-template] when the template rejects the messages, [template-limit] when
+            it takes too long or too much memory, [text-encoding] for text that is not Unicode.
     """
     for message in messages:
         check_text("messages", str(message.get("content")))
@@ -59,8 +56,8 @@ def encode_chat(
         except (TemplateError, RecursionError) as failure:
             roles = ", ".join(str(message.get("role")) for message in messages)
             raise OptionError(
-                f"messages: must be what the model's chat template takes; got the roles {roles}, "
-                f"and it says: {failure}. Change the messages, or leave the system message away.",
+                f"messages: must suit the model's chat template; got the roles {roles}, "
+                f"and it says: {failure}. Change the messages, or omit the system message.",
                 code="chat-template",
             ) from failure
     else:
@@ -70,7 +67,7 @@ def encode_chat(
 
 
 def common_length(one: Sequence[int], other: Sequence[int]) -> int:
-    """How many tokens two sequences have in common at their beginning."""
+    """Returns the length of the longest common prefix of two sequences."""
     shorter = min(len(one), len(other))
     if one[:shorter] == other[:shorter]:
         return shorter

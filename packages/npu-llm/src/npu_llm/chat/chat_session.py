@@ -1,9 +1,4 @@
-"""ChatSession: a conversation with a model that reads each token once.
-
-How messages become tokens is npu_llm.chat.chat_prompt's work; npu_llm.chat.read_tokens knows which
-of them were read, npu_llm.chat.session_file the file of a saved one. The terminal's chat is
-npu_llm.cli.chat.
-"""
+"""ChatSession: a conversation with a model that reads each token once."""
 
 from __future__ import annotations
 
@@ -35,7 +30,7 @@ Overflow = Literal["error", "drop_oldest"]
 
 _OVERFLOWS = ("error", "drop_oldest")
 _DEFAULT_NEW_TOKENS = 512
-# What a session sets itself, or what would leave its cache with more than one sequence.
+# Options that a session sets itself, and those that would give its cache several sequences.
 _OWN_OPTIONS = ("attention_mask", "input_ids", "inputs", "past_key_values", "use_cache")
 _SINGLE_OPTIONS = ("num_beams", "num_return_sequences")
 
@@ -43,16 +38,16 @@ _SINGLE_OPTIONS = ("num_beams", "num_return_sequences")
 class ChatSession:
     """A conversation: its messages, and the cache of what the model has read of them.
 
-    Each answer reads only the tokens that the cache does not hold: the new message, and after an
-    edit, or where the chat template renders an earlier message in another way, what follows the
-    longest beginning that is still the same. The answers are those that the model gives to the
-    whole conversation.
+    Each answer reads only the tokens that the cache does not hold: the new message and, after an
+    edit or where the chat template renders an earlier message differently, everything behind the
+    longest prefix that is unchanged. The answers are those that the model gives to the whole
+    conversation.
 
-    An answer is all or nothing, but for one that was stopped, by `cancel` or Ctrl-C: what came of
-    it stays. One thread at a time may ask; others may stop it.
+    An answer is kept whole or not at all, unless it was stopped by `cancel` or Ctrl-C: then what
+    was generated stays. One thread at a time may ask; others may stop it.
 
     Attributes:
-        last_reply: the latest answer; None before the first.
+        last_reply: the last answer; None before the first.
     """
 
     @public_call
@@ -66,17 +61,17 @@ class ChatSession:
         overflow: Overflow = "error",
         **generation: Any,
     ) -> None:
-        """Begins a conversation.
+        """Starts a conversation.
 
         Args:
-            model: what answers; it needs its tokenizer.
+            model: the model that answers; it needs its tokenizer.
             system: the system message.
-            tools: functions or JSON schemas that the chat template tells the model of.
-            template_options: what else the chat template takes, `{"enable_thinking": False}` say.
-            overflow: what happens when the conversation outgrows the model's context: an error, or
-                the oldest turns go, but not the system message.
-            generation: the defaults of each answer, as `generate` takes them. Without
-                max_new_tokens an answer ends after 512.
+            tools: functions or JSON schemas that the chat template describes to the model.
+            template_options: options of the chat template, such as `{"enable_thinking": False}`.
+            overflow: what to do when the conversation outgrows the model's context: "error", or
+                "drop_oldest" to drop the oldest turns, but not the system message.
+            generation: default arguments of `generate` for each answer. Without max_new_tokens an
+                answer ends after 512 tokens.
 
         Raises:
             ModelError: [missing-tokenizer] for a model without one.
@@ -87,8 +82,8 @@ class ChatSession:
             raise missing_tokenizer(model.name)
         if overflow not in _OVERFLOWS:
             raise OptionError(
-                f"overflow: must be one of {', '.join(_OVERFLOWS)}; got {overflow!r}. Leave it "
-                "away for an error.",
+                f"overflow: must be one of {', '.join(_OVERFLOWS)}; got {overflow!r}. Omit it "
+                "for an error.",
                 code="overflow-policy",
             )
         _check_options(generation)
@@ -109,12 +104,12 @@ class ChatSession:
 
     @property
     def messages(self) -> list[dict[str, Any]]:
-        """Role and content of each message, oldest first; copies."""
+        """Copies of the messages with role and content, oldest first."""
         return [dict(message) for message in self._messages]
 
     @property
     def system(self) -> str | None:
-        """The system message; None without one. Setting it changes the conversation's beginning."""
+        """The system message, or None. Setting it changes the conversation's start."""
         return self._messages[0]["content"] if self._first_turn() else None
 
     @system.setter
@@ -125,21 +120,21 @@ class ChatSession:
 
     @property
     def cached_tokens(self) -> int:
-        """How many tokens the model has read and need not read again."""
+        """How many tokens the model has read and does not have to read again."""
         return len(self._read.tokens)
 
     def append(self, message: str | Message) -> None:
-        """Adds a message that the next question follows: of the user, or as given.
+        """Adds a message before the next question: the user's, or a mapping with another role.
 
         Raises:
-            OptionError: [message-kind] for anything but a text or a mapping with a role.
+            OptionError: [message-kind] for anything but a string or a mapping with a role.
         """
         with self._claimed():
             self._messages.append(_as_message(message))
 
     @public_call
     def edit(self, index: int, text: str) -> None:
-        """Changes what a message says; the messages around it stay.
+        """Changes a message's content; all other messages stay.
 
         Args:
             index: of `messages`; negative ones count from the end.
@@ -154,7 +149,7 @@ class ChatSession:
 
     @public_call
     def rewind(self, index: int) -> None:
-        """Forgets a message and all that follow.
+        """Forgets a message and all messages after it.
 
         Raises:
             OptionError: [message-index] when there is no such message.
@@ -166,7 +161,7 @@ class ChatSession:
         """Forgets the last question and its answer.
 
         Returns:
-            What the question was; None when there is none.
+            The question; None when there is none.
         """
         with self._claimed():
             for index in reversed(range(len(self._messages))):
@@ -177,7 +172,7 @@ class ChatSession:
             return None
 
     def reset(self) -> None:
-        """Forgets all messages but the system's."""
+        """Forgets all messages except the system message."""
         with self._claimed():
             del self._messages[self._first_turn() :]
 
@@ -194,21 +189,21 @@ class ChatSession:
         """Answers a message.
 
         Args:
-            message: what the user says; or a mapping with role and content, a tool's result say.
-            streamer: a streamer of transformers, which gets the tokens as they come.
-            cancel: setting it, from any thread, stops the answer after the present step.
-            generation: what `generate` takes, for this answer.
+            message: what the user says, or a mapping with role and content.
+            streamer: a streamer of transformers, which receives the tokens as they come.
+            cancel: setting it, from any thread, stops the answer after the current step.
+            generation: arguments of `generate` for this answer.
 
         Returns:
-            The answer. Of one that was stopped before its first token the question goes too.
+            The answer. If it was stopped before its first token, the question is dropped as well.
 
         Raises:
             ContextError: [context-overflow] when the conversation does not fit into the model's
                 context; with overflow="drop_oldest", when this message alone does not.
-            OptionError: [message-kind], [session-option], [chat-template]; and what generate has.
-            KindError: [argument-kind] for a streamer or a cancel that is none.
+            OptionError: [message-kind], [session-option], [chat-template], or as generate does.
+            KindError: [argument-kind] for a streamer or a cancel of another type.
             SessionError: [session-busy] while another thread asks.
-            KeyboardInterrupt: after Ctrl-C. What came of the answer is in `last_reply` and in the
+            KeyboardInterrupt: after Ctrl-C. What was generated is in `last_reply` and in the
                 conversation, as after a cancel.
         """
         _check_listeners(streamer, cancel)
@@ -222,10 +217,10 @@ class ChatSession:
         cancel: threading.Event | None = None,
         **generation: Any,
     ) -> ReplyStream:
-        """Answers a message piece by piece: an iterator of texts, whose `reply` is the whole.
+        """Answers a message piece by piece: an iterator of strings, whose `reply` is the whole.
 
-        Takes and raises what `ask` does; the answer begins with the first `next`. Leaving early
-        stops it.
+        Takes and raises what `ask` does. The answer starts with the first `next`; leaving the loop
+        early stops it.
         """
         question = _as_message(message)
         _check_listeners(None, cancel)
@@ -238,18 +233,18 @@ class ChatSession:
         return ReplyStream(answer)
 
     def cancel(self) -> None:
-        """Stops the answer that is being given, if there is one; for other threads."""
+        """Stops the current answer, if there is one; to be called from another thread."""
         self._stop.set()
 
     # Saving
 
     @public_call
     def save(self, path: str | Path) -> None:
-        """Writes the session into one file, whole or not at all.
+        """Writes the session to one file, whole or not at all.
 
         The file holds the messages, the tokens that were read, and the cache where it can be
-        copied. Where it lives inside a program that does not give it, `restore` reads the tokens
-        again. Tools and options are not in the file.
+        copied. Where the cache cannot be taken out of its program, `restore` reads the tokens
+        again. Tools and options are not saved.
 
         Raises:
             SessionError: [session-unwritable], [session-busy].
@@ -266,7 +261,7 @@ class ChatSession:
     @classmethod
     @public_call
     def restore(cls, model: NPUModelForCausalLM, path: str | Path, **options: Any) -> ChatSession:
-        """Reads what `save` wrote, and takes the conversation up where it was.
+        """Reads what `save` wrote, and continues the conversation where it was.
 
         Args:
             model: the model that the session was held with, in the same precision.
@@ -274,8 +269,8 @@ class ChatSession:
             options: keyword arguments of ChatSession.
 
         Raises:
-            SessionError: [session-unreadable] for a file that is absent, damaged or of another
-                kind, [session-model] for one of another model or precision.
+            SessionError: [session-unreadable] for a file that is missing, damaged or of another
+                kind, [session-model] for a session with another model or precision.
         """
         saved = read_session(Path(path), ModelIdentity.of(model))
         session = cls(model, **options)
@@ -319,7 +314,7 @@ class ChatSession:
         guard: InterruptGuard,
         options: dict[str, Any],
     ) -> Reply:
-        """The answer to the messages as they are."""
+        """Answers the messages as they are."""
         prompt, dropped = self._prompt(options["max_new_tokens"])
         cache, reused = self._read.prepare(prompt)
         tokens = torch.tensor([prompt])
@@ -331,9 +326,8 @@ class ChatSession:
                 streamer=recorder,
                 **{**options, "stopping_criteria": [*options["stopping_criteria"], stop]},
             )
-        except (
-            KeyboardInterrupt
-        ):  # not from the guard: its second, or of a handler that is not ours
+        except KeyboardInterrupt:
+            # Not the guard's: a second Ctrl-C, or a handler that is not ours.
             guard.was_interrupted = True
         finally:
             self._read.settle(prompt, recorder.tokens)
@@ -351,7 +345,7 @@ class ChatSession:
         )
 
     def _options(self, generation: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments of generate for one answer."""
+        """Returns the arguments of generate for one answer."""
         _check_options(generation)
         options = {**self._generation, **generation}
         config = options.get("generation_config") or self._model.generation_config
@@ -365,7 +359,7 @@ class ChatSession:
         return options
 
     def _prompt(self, max_new_tokens: int) -> tuple[list[int], int]:
-        """The tokens of the conversation, and how many messages had to go for it to fit."""
+        """Returns the conversation's tokens, and how many messages were dropped to make it fit."""
         context = self._model.context_length
         room = context or 0
         if self._overflow == "drop_oldest":
@@ -387,15 +381,15 @@ class ChatSession:
             if not oldest:
                 raise ContextError(
                     f"{self._model.name}: its context holds {context:,} tokens; the conversation "
-                    f"with this message has {len(prompt):,}. Say it shorter, forget earlier "
-                    'messages, or have them go by themselves with overflow="drop_oldest".',
+                    f"with this message has {len(prompt):,}. Shorten it, forget earlier "
+                    'messages, or have them dropped with overflow="drop_oldest".',
                     code="context-overflow",
                 )
             del self._messages[oldest.start : oldest.stop]
             dropped += len(oldest)
 
     def _oldest_turn(self) -> range:
-        """Indices of the oldest question and what followed it; empty for the question at hand."""
+        """Indices of the oldest question and what followed it; empty for the current question."""
         first = self._first_turn()
         for index in range(first + 1, len(self._messages)):
             if self._messages[index]["role"] == "user":
@@ -419,14 +413,14 @@ class ChatSession:
         return text
 
     def _first_turn(self) -> int:
-        """Index of the first message that is not the system's."""
+        """Index of the first message that is not the system message."""
         return int(bool(self._messages) and self._messages[0]["role"] == "system")
 
     def _index(self, index: int) -> int:
         count = len(self._messages)
         if not -count <= index < count:
             raise OptionError(
-                f"index: must be that of one of the {count} messages; got {index}. "
+                f"index: must be the index of one of the {count} messages; got {index}. "
                 "`messages` lists them.",
                 code="message-index",
             )
@@ -434,11 +428,11 @@ class ChatSession:
 
     @contextmanager
     def _claimed(self) -> Iterator[None]:
-        """Keeps other threads out."""
+        """Keeps other threads out while the body runs."""
         if not self._lock.acquire(blocking=False):
             raise SessionError(
-                "ChatSession: one thread at a time may ask or change it; got a call while an "
-                "answer is being given. Wait for it, or stop it with cancel().",
+                "ChatSession: must be used by one thread at a time; got a call during an "
+                "answer. Wait for the answer, or stop it with cancel().",
                 code="session-busy",
             )
         try:
@@ -453,14 +447,14 @@ def _as_message(message: str | Message) -> dict[str, Any]:
     if isinstance(message, Mapping) and isinstance(message.get("role"), str):
         return dict(message)
     raise OptionError(
-        f"message: must be a text, or a mapping with a role and what it says; got {message!r}. "
+        f"message: must be a string, or a mapping with a role and its content; got {message!r}. "
         'Pass {"role": "tool", "content": "..."}, for example.',
         code="message-kind",
     )
 
 
 def _check_listeners(streamer: BaseStreamer | None, cancel: threading.Event | None) -> None:
-    """What has a streamer's methods, or an event's, is one."""
+    """Accepts whatever has the methods of a streamer or an event."""
     for name, given, methods in (
         ("streamer", streamer, ("put", "end")),
         ("cancel", cancel, ("is_set",)),
@@ -468,7 +462,7 @@ def _check_listeners(streamer: BaseStreamer | None, cancel: threading.Event | No
         if given is not None and not all(callable(getattr(given, one, None)) for one in methods):
             raise KindError(
                 f"ChatSession: {name} must have {' and '.join(methods)}; got a "
-                f"{type(given).__name__}. Leave it out, or pass one.",
+                f"{type(given).__name__}. Omit it, or pass one.",
                 code="argument-kind",
             )
 
@@ -484,7 +478,7 @@ def _check_options(options: Mapping[str, Any]) -> None:
 
 def _own_option(received: str) -> OptionError:
     return OptionError(
-        "ChatSession: answers with one sequence, from the messages and the cache that it keeps; "
-        f"got {received}. Leave it away, or call the model's generate.",
+        "ChatSession: must answer with one sequence, from the messages and the cache that it "
+        f"keeps; got {received}. Omit it, or call the model's generate.",
         code="session-option",
     )

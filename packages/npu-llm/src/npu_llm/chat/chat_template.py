@@ -1,10 +1,9 @@
-"""Chat templates with bounds: each is rendered by a process that can be ended.
+"""Renders chat templates within limits, in a process that can be killed.
 
-A template comes with a model, from anywhere, and is a program. jinja2's sandbox keeps it from files
-and from Python's inside, not from looping or allocating without end, and inside this process
-nothing could stop it: one multiplication of a text or one power of a number is a single native
-call. The process starts in a tenth of a second, once, and is kept. What it does is
-npu_llm.chat.template_worker's.
+A template comes with a model, from anywhere, and is a program. jinja2's sandbox keeps it away from
+files and from Python's internals, but not from looping or allocating without end, and inside this
+process nothing could stop it: multiplying a string or raising a number to a power is a single
+native call. The process starts in a tenth of a second, once, and is kept.
 """
 
 from __future__ import annotations
@@ -30,15 +29,15 @@ from npu_llm.errors import OptionError
 __all__ = ["bounded_templates"]
 
 _WORKER = Path(__file__).with_name("template_worker.py")
-_MEMORY_BYTES = 512 << 20  # of addresses; Python and jinja2 take some 50 MB
-_SECONDS = 10.0  # of the real ones take a millisecond
+_MEMORY_BYTES = 512 << 20  # of address space; Python and jinja2 take about 50 MB
+_SECONDS = 10.0  # real templates take a millisecond
 _MOST_CHARACTERS = 32 << 20
 
 _patching = threading.RLock()
 
 
 class _Renderer:
-    """The process, started at the first template and again after one that had to be ended."""
+    """The process, started for the first template, and again after it had to be killed."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -49,7 +48,7 @@ class _Renderer:
         """Renders a template.
 
         Raises:
-            TemplateError: the template refuses its variables, or is none.
+            TemplateError: when the template is invalid or rejects its variables.
             OptionError: [template-limit] when it takes too long, or too much memory.
         """
         try:
@@ -61,7 +60,7 @@ class _Renderer:
                 }
             )
         except (TypeError, ValueError) as failure:
-            raise TemplateError(f"messages must be made of plain values: {failure}") from failure
+            raise TemplateError(f"messages must consist of plain values: {failure}") from failure
         with self._lock:
             answer = self._ask(line.encode() + b"\n")
         if "limit" in answer:
@@ -71,7 +70,7 @@ class _Renderer:
         return str(answer["text"])
 
     def end(self) -> None:
-        """Ends the process."""
+        """Kills the process."""
         if self._process is not None and self._owner == os.getpid():
             self._process.kill()
             self._process.communicate()
@@ -91,7 +90,7 @@ class _Renderer:
         except BrokenPipeError:
             answer = b""
         finally:
-            if not answer:  # also when Ctrl-C came: its answer must not be taken for the next one's
+            if not answer:  # also after Ctrl-C: its answer must not be taken for the next one's
                 self.end()
         if answer is None:
             raise _over_limit(f"more than {_SECONDS:.0f} s")
@@ -102,7 +101,7 @@ class _Renderer:
 
     def _running(self) -> subprocess.Popen[bytes]:
         process = self._process
-        # A forked child has its parent's pipes: two of them would take each other's answers.
+        # A forked child shares its parent's pipes: they would read each other's answers.
         if process is None or self._owner != os.getpid() or process.poll() is not None:
             self._process = process = subprocess.Popen(
                 [sys.executable, "-I", str(_WORKER), str(_MEMORY_BYTES), str(_SECONDS)],
@@ -116,9 +115,9 @@ class _Renderer:
 
 
 class _Template:
-    """What transformers takes for a compiled template."""
+    """Looks to transformers like a compiled template."""
 
-    environment = environment()  # for parsing alone: compiling would compute what is constant
+    environment = environment()  # only for parsing: compiling would evaluate constants
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -133,7 +132,7 @@ atexit.register(_renderer.end)
 
 @contextmanager
 def bounded_templates() -> Iterator[None]:
-    """Within it, templates that transformers renders have bounds of time and memory."""
+    """Limits time and memory of the templates that transformers renders inside the block."""
     with _patching:
         original = chat_template_utils._compile_jinja_template
         chat_template_utils._compile_jinja_template = _Template

@@ -1,7 +1,4 @@
-"""What a model has read of a session: a cache, and which tokens it holds.
-
-The conversation that the tokens are of is npu_llm.chat.chat_session's work.
-"""
+"""What a model has read of a session: a cache, and which tokens it holds."""
 
 from __future__ import annotations
 
@@ -18,18 +15,18 @@ if TYPE_CHECKING:
 
 __all__ = ["ReadTokens"]
 
-# Tokens that a cache has forgotten may go on taking memory and time. Where they outnumber both this
-# and what is kept, reading that again into a new cache is the lesser cost.
+# Tokens that a cache has forgotten may still take memory and time. Once they outnumber both this
+# and the tokens that are kept, reading those again into a new cache costs less.
 _HIDDEN_TOKENS = 256
 
 
 class ReadTokens:
-    """A cache that is continued as far as the next prompt begins like the last.
+    """A cache that is reused as far as the next prompt begins like the last one.
 
     Attributes:
-        tokens: ids that the cache holds.
+        tokens: the ids that the cache holds.
         cache: for `past_key_values`; None before the first `prepare`, and after a step that was
-            broken off.
+            interrupted.
     """
 
     def __init__(self, model: NPUModelForCausalLM) -> None:
@@ -38,12 +35,12 @@ class ReadTokens:
         self._model = model
 
     def prepare(self, prompt: Sequence[int]) -> tuple[StepCache, int]:
-        """Has the cache hold a beginning of a prompt, and not all of it.
+        """Makes the cache hold a prefix of a prompt, and not all of it.
 
         Returns:
             The cache, and how many tokens it holds.
         """
-        # The last token is read in any case: what follows it is what the model is asked for.
+        # The last token is always read: the model is asked for what follows it.
         self._shorten(min(common_length(self.tokens, prompt), len(prompt) - 1))
         hidden = 0 if self.cache is None else self.cache.hidden_tokens
         if hidden > max(_HIDDEN_TOKENS, len(self.tokens)):
@@ -53,17 +50,17 @@ class ReadTokens:
         return self.cache, len(self.tokens)
 
     def settle(self, prompt: Sequence[int], answer: Sequence[int]) -> None:
-        """Notes what the cache holds after an answer, whole or broken off."""
+        """Notes what the cache holds after an answer, complete or interrupted."""
         if self.cache is None or self.cache.is_broken:
             self.forget()
             return
-        # The answer's last token was not read yet; in its place may stand a guess that was wrong.
+        # The answer's last token has not been read; a wrong guess may be in its place.
         known = min(self.cache.get_seq_length(), len(prompt) + max(len(answer) - 1, 0))
         self.tokens = [*prompt, *answer][:known]
         self._shorten(known)
 
     def forget(self) -> None:
-        """Gives the cache up."""
+        """Drops the cache."""
         self.tokens, self.cache = [], None
 
     def tensors(self) -> dict[str, torch.Tensor]:
@@ -71,7 +68,7 @@ class ReadTokens:
         return self.cache.tensors() if self.cache is not None and self.tokens else {}
 
     def restore(self, tokens: Sequence[int], tensors: Mapping[str, torch.Tensor]) -> None:
-        """Takes up tokens and contents; without these, the model reads the tokens, in one go."""
+        """Restores tokens and contents; without contents the model reads the tokens at once."""
         self.forget()
         if not tokens:
             return
@@ -83,7 +80,7 @@ class ReadTokens:
         self.tokens, self.cache = list(tokens), cache
 
     def _shorten(self, length: int) -> None:
-        """Keeps the first tokens; none where the cache cannot be shortened."""
+        """Keeps the first tokens; drops the cache if it cannot be shortened."""
         if self.cache is None or length == self.cache.get_seq_length():
             return
         if length and self.cache.is_croppable:

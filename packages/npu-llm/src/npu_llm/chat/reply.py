@@ -1,7 +1,4 @@
-"""What a session answers: a Reply when the answer is over, or a ReplyStream of its pieces.
-
-The answering is npu_llm.chat.chat_session's work.
-"""
+"""What a session answers: a Reply when the answer has ended, or a ReplyStream of its pieces."""
 
 from __future__ import annotations
 
@@ -24,15 +21,15 @@ class Reply:
 
     Attributes:
         text: the answer, without special tokens.
-        tokens: its token ids, special ones included.
+        tokens: its token ids, including special ones.
         prompt_tokens: tokens of the whole conversation that was answered.
         prefilled_tokens: how many of them had to be read; the others were in the cache.
-        time_to_first_token_s: seconds from the question to the first token; None when none came.
-        tokens_per_s: rate after the first token; None when there is no second.
-        finish: "stop" at the model's own end or a stop string, "length" at the number of tokens
-            asked for or the end of the context, "cancelled" when it was stopped.
-        dropped_messages: how many of the oldest messages had to go to make room.
-        verification: what came of comparing the programs that answered with torch, in words.
+        time_to_first_token_s: seconds from the question to the first token; None if none came.
+        tokens_per_s: rate after the first token; None if there is no second.
+        finish: "stop" for an end token or a stop string, "length" for the number of tokens asked
+            for or the end of the context, "cancelled" when it was stopped.
+        dropped_messages: how many of the oldest messages were dropped to make room.
+        verification: the outcome of comparing the programs that answered with torch, in words.
     """
 
     text: str
@@ -47,10 +44,10 @@ class Reply:
 
 
 class ReplyStream:
-    """An iterator over the pieces of an answer, which a thread of its own generates.
+    """An iterator over the pieces of an answer, which its own thread generates.
 
-    Leaving the loop early stops the answer; what came of it stays in the session. As a context
-    manager it does so at the end of the block.
+    Leaving the loop early stops the answer; what was generated stays in the session. As a context
+    manager it stops the answer at the end of the block.
     """
 
     def __init__(self, answer: Callable[[Callable[[str], object], threading.Event], Reply]) -> None:
@@ -80,12 +77,12 @@ class ReplyStream:
         self.close()
 
     def close(self) -> None:
-        """Stops the answer, and returns when it has stopped."""
+        """Stops the answer, and returns once it has stopped."""
         self._pieces.close()
 
 
-# Not a method: a stream that nobody holds any more is to be closed at once, and not when a cycle of
-# references is found.
+# Not a method: an abandoned stream must be closed at once, not when the garbage collector finds a
+# cycle of references.
 def _run(
     answer: Callable[[Callable[[str], object], threading.Event], Reply], replies: list[Reply]
 ) -> Generator[str, None, None]:

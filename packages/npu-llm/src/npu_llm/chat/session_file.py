@@ -1,8 +1,8 @@
 """The file of a saved session: one safetensors file, whole or not there at all.
 
-Its metadata hold the messages, which model they were held with, and a digest of all of it; its
-tensors are the tokens that the cache had read and, of caches that give them, keys and values. What
-a session does with them is npu_llm.chat.chat_session's work.
+Its metadata hold the messages, the model that the session was held with, and a digest of
+everything; its tensors are the tokens that the cache had read and, for caches that can be copied,
+keys and values.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class ModelIdentity:
         name: its name.
         precision: how its weights are stored and its arithmetic is done.
         config: digest of its configuration.
-        cache: which caches it can take up. Another one is no other model: building a model with
-            another version may change it. Saved keys and values are of no use then.
+        cache: digest of which caches it can load. It may change when a model is rebuilt with
+            another version, which makes saved keys and values useless.
     """
 
     name: str
@@ -48,11 +48,11 @@ class ModelIdentity:
 
     @classmethod
     def of(cls, model: Any) -> ModelIdentity:
-        """That of a loaded model."""
+        """Returns the identity of a loaded model."""
         config = {
             key: value
             for key, value in model.config.to_dict().items()
-            # Where a checkpoint lies and what wrote it does not make it another model.
+            # A checkpoint's place and what wrote it do not make it another model.
             if key not in ("_name_or_path", "transformers_version", "dtype", "torch_dtype")
         }
         text = json.dumps(config, sort_keys=True, default=str)
@@ -66,13 +66,13 @@ class ModelIdentity:
 
 @dataclass(frozen=True)
 class SavedSession:
-    """What is in the file.
+    """What the file holds.
 
     Attributes:
-        messages: the conversation, oldest first; what JSON can hold.
+        messages: the conversation, oldest first; values that JSON can hold.
         model: the model that it was held with.
         tokens: what the cache had read.
-        cache: keys and values by name; empty for a cache that does not give them.
+        cache: keys and values by name; empty for a cache that cannot be copied.
     """
 
     messages: Sequence[Mapping[str, Any]]
@@ -82,11 +82,11 @@ class SavedSession:
 
 
 def write_session(path: Path, saved: SavedSession) -> None:
-    """Writes the file under another name, and renames it when it is complete.
+    """Writes the file under a temporary name, and renames it when it is complete.
 
     Raises:
-        SessionError: [session-unwritable] when the folder is absent, not to be written or full, or
-            a message holds what JSON cannot.
+        SessionError: [session-unwritable] when the folder is missing, read-only or full, or when a
+            message holds what JSON cannot.
     """
     tensors = {"tokens": torch.tensor(list(saved.tokens), dtype=torch.int64)}
     tensors |= {_CACHE + name: tensor.contiguous().cpu() for name, tensor in saved.cache.items()}
@@ -106,8 +106,8 @@ def write_session(path: Path, saved: SavedSession) -> None:
                 os.fsync(written.fileno())
     except (OSError, SafetensorError, TypeError, ValueError) as failure:
         raise SessionError(
-            f"{path}: a session must be saved in a folder with room that can be written, and its "
-            f"messages must be what JSON holds; got: {failure}. Save it elsewhere.",
+            f"{path}: must be in a writable folder with room for the session, whose messages must "
+            f"be values that JSON can hold; got: {failure}. Save it elsewhere.",
             code="session-unwritable",
         ) from failure
 
@@ -116,11 +116,11 @@ def read_session(path: Path, model: ModelIdentity) -> SavedSession:
     """Reads the file of a session that was held with this model.
 
     Returns:
-        What was saved; without its cache where the model cannot take that up.
+        What was saved; without its cache where the model cannot load that.
 
     Raises:
-        SessionError: [session-unreadable] when it is absent, damaged, of another kind or of a later
-            version, [session-model] when it was held with another model or precision.
+        SessionError: [session-unreadable] when it is missing, damaged, of another kind or of a
+            later version, [session-model] when the session had another model or precision.
     """
     try:
         with safe_open(path, framework="pt") as file:
@@ -128,7 +128,7 @@ def read_session(path: Path, model: ModelIdentity) -> SavedSession:
             _check_kind(path, metadata)
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         if _digest(metadata["about"], tensors) != metadata["digest"]:
-            raise ValueError("its digest is another")
+            raise ValueError("its digest differs")
         about = json.loads(metadata["about"])
         held = ModelIdentity(**about["model"])
         messages: list[dict[str, Any]] = about["messages"]
@@ -138,9 +138,9 @@ def read_session(path: Path, model: ModelIdentity) -> SavedSession:
     for what in ("name", "precision", "config"):
         if getattr(held, what) != getattr(model, what):
             raise SessionError(
-                f"{path}: a session must be restored with the model it was held with, "
+                f"{path}: must be restored with the model that the session was held with, "
                 f"{held.name} in {held.precision}; got {model.name} in {model.precision}, which "
-                f"differs by its {what}. Load that model, or begin a new session.",
+                f"differs by its {what}. Load that model, or start a new session.",
                 code="session-model",
             )
     cache = {
@@ -161,13 +161,13 @@ def _check_kind(path: Path, metadata: Mapping[str, str]) -> None:
 def _unreadable(path: Path, received: str) -> SessionError:
     return SessionError(
         f"{path}: must be a session that npu-llm saved, whole and of a format that this version "
-        f"knows; got {received}. Restore another, or begin a new session.",
+        f"knows; got {received}. Restore another, or start a new session.",
         code="session-unreadable",
     )
 
 
 def _digest(about: str, tensors: Mapping[str, torch.Tensor]) -> str:
-    """Digest of the metadata and of each tensor's name, dtype, shape and bytes."""
+    """Returns a digest of the metadata and of each tensor's name, dtype, shape and bytes."""
     digest = hashlib.sha256(about.encode())
     for name, tensor in sorted(tensors.items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())

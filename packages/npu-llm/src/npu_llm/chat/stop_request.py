@@ -1,7 +1,4 @@
-"""Stopping an answer between two of its steps, asked for by an event or by Ctrl-C.
-
-What a session makes of an answer that was stopped is npu_llm.chat.chat_session's business.
-"""
+"""Stops an answer between two of its steps, at an event or at Ctrl-C."""
 
 from __future__ import annotations
 
@@ -36,9 +33,9 @@ class StopWhenSet(StoppingCriteria):  # type: ignore[misc]
 class InterruptGuard:
     """Within it, the first Ctrl-C sets an event instead of raising KeyboardInterrupt.
 
-    A step that Ctrl-C breaks off leaves nobody knowing what the cache holds, and nearly all time
-    passes inside steps. A second Ctrl-C raises at once. It does nothing outside the main thread,
-    and where the program handles the signal itself.
+    When Ctrl-C interrupts a step, nobody knows what the cache holds, and nearly all time is spent
+    inside steps. A second Ctrl-C raises at once. The guard does nothing outside the main thread, or
+    where the program handles the signal itself.
 
     Attributes:
         was_interrupted: whether Ctrl-C came.

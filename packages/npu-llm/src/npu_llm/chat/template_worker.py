@@ -1,7 +1,7 @@
-"""Renders chat templates in a process of its own, whose memory and processor time have bounds.
+"""Renders chat templates in a process of its own, with limits on memory and processor time.
 
-npu_llm.chat.chat_template runs this file by its path: nothing but jinja2 is imported. Requests
-and answers are JSON, one a line. The environment is that of transformers' apply_chat_template.
+npu_llm.chat.chat_template runs this file by its path, so that only jinja2 is imported. Requests
+and answers are JSON, one per line. The environment is that of transformers' apply_chat_template.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["environment", "main"]
 
 
 class _Generation(jinja2.ext.Extension):
-    """{% generation %}: marks what an assistant wrote; here its body is all there is to it."""
+    """{% generation %}: marks what an assistant wrote; here it renders its body."""
 
     tags = {"generation"}  # noqa: RUF012  # as jinja2 declares it
 
@@ -83,7 +83,7 @@ def _answer(request: dict[str, Any]) -> dict[str, str]:
         return {"limit": type(failure).__name__}
     except jinja2.TemplateError as failure:
         return {"refusal": str(failure)}
-    except Exception as failure:  # noqa: BLE001  # whatever a template does, the caller is told
+    except Exception as failure:  # noqa: BLE001  # whatever a template raises, the caller is told
         return {"refusal": f"{type(failure).__name__}: {failure}"}
 
 
@@ -93,7 +93,7 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     for line in sys.stdin:
-        # Should the caller die, this process must end as well.
+        # If the caller dies, this process must end as well.
         bound = math.ceil(time.process_time() + seconds)
         resource.setrlimit(resource.RLIMIT_CPU, (bound, resource.RLIM_INFINITY))
         print(json.dumps(_answer(json.loads(line))), flush=True)

@@ -1,1 +1,1 @@
-"""The model as people have it: files found, checked and read, and what they need of memory."""
+"""The model as users have it: its files found, checked and read, and the memory that it needs."""

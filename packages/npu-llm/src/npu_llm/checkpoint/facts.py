@@ -1,8 +1,7 @@
-"""What a model's files say of it before any weight is read: sizes, layers, heads, context.
+"""What a model's files say about it before any weight is read: sizes, layers, heads, context.
 
 The facts come from config.json and the headers of the safetensors files, from a GGUF file's header,
-or from what an exported folder records. What they mean for memory is
-npu_llm.checkpoint.requirements's question.
+or from what an exported folder records.
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ from npu_llm.errors import ModelError
 
 __all__ = ["ModelFacts", "context_length", "read_config", "read_facts"]
 
-# Names of one thing in the configs of different models; the first that a config has counts.
+# Names that different models' configs give to the same thing; the first one in a config counts.
 _CONTEXT = ("max_position_embeddings", "max_seq_len", "n_positions", "seq_length", "n_ctx")
 _LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
 _HIDDEN = ("hidden_size", "n_embd", "d_model")
 _HEADS = ("num_attention_heads", "n_head", "num_heads", "n_heads")
 _MAPPED = {"F32", "BF16", "F16"}
-# Files that hold weights of some program, and that transformers does not look for.
+# Files that hold weights in a form that transformers does not look for.
 _OTHER_WEIGHTS = {".bin", ".ckpt", ".h5", ".msgpack", ".onnx", ".pkl", ".pt", ".pth"}
 _FLOAT_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
@@ -36,19 +35,19 @@ class ModelFacts:
     """A model in numbers.
 
     Attributes:
-        architecture: transformers' name of its kind, such as "llama".
-        parameters: numbers among its weights, one that two layers share counted once.
-        matrix_parameters: those of them in weights that a precision of few bits compresses.
-        table_parameters: those in the embedding, where no matrix product reads it.
+        architecture: transformers' name for its kind, such as "llama".
+        parameters: how many numbers its weights hold, shared ones counted once.
+        matrix_parameters: how many of them are in weights that a precision of few bits compresses.
+        table_parameters: how many are in an embedding that no matrix product reads.
         layers: layers that keep keys and values.
         hidden_size: width of the stream between layers.
         heads: query heads of a layer.
-        kv_heads: heads of keys and values.
+        kv_heads: key and value heads of a layer.
         head_dim: width of a head.
         vocabulary: token ids are below this.
-        context_length: tokens that it was made for; None where it sets no bound.
+        context_length: how many tokens it was made for; None if it sets no limit.
         stored_bytes: bytes of the weights on disk.
-        is_tied: whether the embedding is the head as well.
+        is_tied: whether the embedding is also the head.
         is_mapped: whether the weights can stay in their files until each is needed.
     """
 
@@ -68,7 +67,7 @@ class ModelFacts:
     is_mapped: bool
 
     def as_dict(self) -> dict[str, Any]:
-        """The attributes by name, as JSON has them."""
+        """Returns the attributes by name, for JSON."""
         return asdict(self)
 
 
@@ -79,10 +78,9 @@ def read_facts(source: ModelSource) -> ModelFacts:
         source: a checkpoint folder or a GGUF file.
 
     Raises:
-        ModelError: [config-unreadable] for a config.json that is none, [weights-missing] for a
-            folder without weights that transformers loads, and whatever the checks of
-            the weights' headers raise, see npu_llm.checkpoint.safetensors_check and
-            npu_llm.checkpoint.gguf_check.
+        ModelError: [config-unreadable] for an invalid config.json, [weights-missing] for a folder
+            without weights that transformers can load, and what
+            npu_llm.checkpoint.safetensors_check and npu_llm.checkpoint.gguf_check raise.
     """
     if source.gguf_file is not None:
         return _from_gguf(read_gguf_header(source.path), source.path)
@@ -98,7 +96,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     """Reads config.json.
 
     Raises:
-        ModelError: [config-unreadable] when it is no JSON object that names a model_type.
+        ModelError: [config-unreadable] when it is not a JSON object that names a model_type.
     """
     path = folder / "config.json"
     try:
@@ -111,7 +109,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def context_length(config: Mapping[str, Any]) -> int | None:
-    """Returns the tokens that a model was made for, by its config; None where it sets no bound."""
+    """Returns how many tokens a model was made for; None if its config sets no limit."""
     return _number(_of_text(config), _CONTEXT) or None
 
 
@@ -119,8 +117,8 @@ def _without_weights(folder: Path) -> ModelError:
     other = sorted(file.name for file in folder.iterdir() if file.suffix in _OTHER_WEIGHTS)
     return ModelError(
         f"{folder}: a model's weights must be model.safetensors, or an index and the files that it "
-        f"names; got {', '.join(other[:3]) or 'none'}. Get them in that format, or write them in "
-        "it with save_pretrained.",
+        f"names; got {', '.join(other[:3]) or 'none'}. Get them in that format, or convert "
+        "them with save_pretrained.",
         code="weights-missing",
     )
 
@@ -128,7 +126,7 @@ def _without_weights(folder: Path) -> ModelError:
 def _unreadable(path: Path, reason: str) -> ModelError:
     return ModelError(
         f"{path}: must be the JSON configuration of a transformers model; got: {reason}. "
-        "Get the file again.",
+        "Download the file again.",
         code="config-unreadable",
     )
 
@@ -142,7 +140,7 @@ def _from_config(
     listed = list(tensors)
     if listed:
         stored = sum(tensor.size_bytes for tensor in listed)
-    else:  # torch's own files say nothing before they are unpickled
+    else:  # torch's own files reveal nothing before they are unpickled
         stored = sum(file.stat().st_size for file in folder.glob("*.bin"))
     has_head = any("lm_head" in tensor.name or "embed_out" in tensor.name for tensor in listed)
     is_tied = not has_head if listed else bool(inner.get("tie_word_embeddings"))
@@ -201,13 +199,13 @@ def _from_gguf(header: GgufHeader, path: Path) -> ModelFacts:
 
 
 def _of_text(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What a config says of the language model, which is a part of some models."""
+    """Returns what a config says about the language model, which is only a part of some models."""
     text = config.get("text_config")
     return {**config, **text} if isinstance(text, dict) else dict(config)
 
 
 def _kv_heads(config: Mapping[str, Any], heads: int) -> int:
-    # Falcon says it in a word.
+    # Falcon has a flag for it.
     if config.get("multi_query") and not config.get("new_decoder_architecture"):
         return 1
     return _number(config, ("num_key_value_heads", "num_kv_heads")) or heads

@@ -1,9 +1,8 @@
-"""Walks a GGUF file's header and checks its tensor table against the file, before it is loaded.
+"""Reads a GGUF file's header and checks its tensor table against the file, before it is loaded.
 
-By hand, because gguf's GGUFReader makes an array of each token of the vocabulary (19 s instead of
-0.5 s for 128,000 tokens and merges, gguf 0.19) and says of a file that was cut short that a dtype
-does not divide an axis. transformers reads the weights (npu_llm.checkpoint.loading).
-Layout: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
+By hand, because gguf's GGUFReader makes an array for each token of the vocabulary (19 s instead of
+0.5 s for 128,000 tokens and merges, gguf 0.19), and reports for a truncated file that a dtype does
+not divide an axis. Layout: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 """
 
 from __future__ import annotations
@@ -34,11 +33,11 @@ class GgufHeader:
     """What the header says.
 
     Attributes:
-        architecture: ggml's name of the architecture, such as "llama".
+        architecture: ggml's name for the architecture, such as "llama".
         tensor_count: how many tensors there are.
         size_bytes: how long the file must be to hold them.
-        metadata: the scalars and strings among the key-value pairs; arrays are left out.
-        shapes: the tensors' sizes by name, the innermost first, as the format has them.
+        metadata: the scalars and strings among the key-value pairs, without arrays.
+        shapes: the tensors' sizes by name, innermost first, as in the file.
     """
 
     architecture: str
@@ -55,8 +54,8 @@ def read_gguf_header(path: Path) -> GgufHeader:
         path: an existing file.
 
     Raises:
-        ModelError: [gguf-truncated] when the file ends before the data that its header promises,
-            [gguf-corrupt] when the header makes no sense.
+        ModelError: [gguf-truncated] if the file ends before the data that its header promises,
+            [gguf-corrupt] if the header makes no sense.
     """
     size = path.stat().st_size
     with path.open("rb") as file:
@@ -76,7 +75,7 @@ class _Walk:
 
     def header(self) -> GgufHeader:
         if self._bytes(4) != _MAGIC:
-            raise self._corrupt(f"a GGUF file starts with {_MAGIC!r}, got {self._data[:4]!r}")
+            raise self._corrupt(f"it must start with {_MAGIC!r}, got {self._data[:4]!r}")
         version = self._scalar("I")
         if version not in _VERSIONS:
             raise self._corrupt(f"its version must be 2 or 3, got {version}")
@@ -102,7 +101,7 @@ class _Walk:
         return GgufHeader(architecture, tensor_count, needed, metadata, self._shapes)
 
     def _tensor_end(self) -> int:
-        """Returns where a tensor ends, counted from the start of the data."""
+        """Returns where a tensor ends, relative to the start of the data."""
         name = self._string()
         rank = self._scalar("I")
         if rank > 8:
@@ -161,14 +160,14 @@ class _Walk:
 
     def _corrupt(self, reason: str) -> ModelError:
         return ModelError(
-            f"{self._path}: not a sound GGUF file: {reason}. Download it again.",
+            f"{self._path}: must be a valid GGUF file; {reason}. Download it again.",
             code="gguf-corrupt",
         )
 
 
 def _truncated(path: Path, size: int, needed: int) -> ModelError:
     return ModelError(
-        f"{path}: the file is cut short: its header asks for {needed:,} bytes, it has {size:,}. "
+        f"{path}: must be a whole file; its header asks for {needed:,} bytes, it has {size:,}. "
         "Download it again.",
         code="gguf-truncated",
     )

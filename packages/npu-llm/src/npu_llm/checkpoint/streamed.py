@@ -1,9 +1,9 @@
-"""Weights that stay in the checkpoint's files until the step that needs them is at each.
+"""Weights that stay in the checkpoint's files until each one is needed.
 
-A model is captured and lowered with float32 parameters that have addresses and no memory behind
-them; what they stand for is mapped from the files in the checkpoint's own dtype, and is read,
-converted and let go one weight after the other: while it is compressed, or while the program is
-written. Loading the checkpoint is npu_llm.checkpoint.loading's work.
+A model is captured and lowered with float32 parameters that have addresses but no memory behind
+them. The values that they stand for are mapped from the files in the checkpoint's own dtype, and
+are read, converted and released one weight at a time, while weights are compressed or the program
+is written.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from npu_compiler.programs.load import write_model
 __all__ = ["StreamedWeights"]
 
 _PAGE_BYTES = mmap.PAGESIZE
-# Linux: no memory is set aside. Python has the name from 3.13 on.
+# Linux: no memory is reserved. Python has the name since 3.13.
 _MAP_NORESERVE = 0x4000
-# Advice to take pages out of memory that can be read again; unlike others it loses nothing.
+# Advises the system to page out what can be read again; unlike other advice it loses nothing.
 _MADV_PAGEOUT = 21
-# Below it a weight is read right away: nothing to gain.
+# Smaller weights are read at once: there is nothing to gain.
 _SMALL = 4096
 _CHUNK = 1 << 22
 _DTYPES = {"f32": torch.float32, "f16": torch.float16}
 
 
 class StreamedWeights:
-    """The weights of a model by the addresses of their stand-ins; none where they are all there."""
+    """The weights of a model by the addresses of their stand-ins; empty if all are in memory."""
 
     def __init__(self) -> None:
         self._stored: dict[int, torch.Tensor] = {}
@@ -44,11 +44,11 @@ class StreamedWeights:
         self._latest: torch.Tensor | None = None
 
     def stand_in(self, model: torch.nn.Module, stored: dict[str, torch.Tensor]) -> None:
-        """Gives a model's parameters memory that takes none until it is written to.
+        """Replaces a model's parameters by ones that take no memory until they are written to.
 
         Args:
-            model: its parameters are replaced by float32 ones of the same shapes.
-            stored: values of each parameter by name, in any float dtype.
+            model: its parameters become float32 ones of the same shapes.
+            stored: the values of each parameter by name, in any float dtype.
         """
         made: dict[int, torch.nn.Parameter] = {}
         for module_name, module in model.named_modules():
@@ -64,7 +64,7 @@ class StreamedWeights:
         value = value.detach().contiguous()
         if value.dtype is torch.float32 or value.numel() < _SMALL:
             return torch.nn.Parameter(value.float(), requires_grad=False)
-        # Zeros that the system shares until one is written.
+        # Zeros, which the system shares until one is written.
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
         memory = mmap.mmap(-1, value.numel() * 4, flags=flags)
         stand_in = torch.frombuffer(memory, dtype=torch.float32).view(value.shape)
@@ -73,13 +73,13 @@ class StreamedWeights:
         return torch.nn.Parameter(stand_in, requires_grad=False)
 
     def read(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Returns the values of a parameter, or of its transpose: valid until the next read.
+        """Returns the values of a parameter, or of its transpose; valid until the next read.
 
         Args:
             tensor: a parameter, a view of all of it or its transpose, or another tensor.
 
         Returns:
-            A tensor of the same shape, in the checkpoint's dtype; another tensor as it is.
+            A tensor of the same shape, in the checkpoint's dtype; other tensors unchanged.
         """
         stored = self._stored.get(tensor.data_ptr())
         if stored is None:
@@ -90,17 +90,17 @@ class StreamedWeights:
         return stored.view(tensor.shape) if tensor.is_contiguous() else stored.t()
 
     def values(self) -> Iterator[torch.Tensor]:
-        """Yields each weight that is not there yet, in the checkpoint's dtype."""
+        """Yields each weight that is not in memory yet, in the checkpoint's dtype."""
         for stored in self._stored.values():
             yield stored
             _page_out(stored)
 
     def run(self, graph_module: fx.GraphModule, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Runs a captured graph with the real weights, each read for the calls that need it."""
+        """Runs a captured graph with the real weights, each read when a call needs it."""
         return tuple(_Reader(graph_module, self).run(*inputs))
 
     def fill(self) -> None:
-        """Reads all weights into memory, for those who need them at once."""
+        """Reads all weights into memory."""
         for address, stored in self._stored.items():
             self._stand_ins[address].copy_(stored)
             _page_out(stored)
@@ -115,7 +115,7 @@ class StreamedWeights:
             half: store float32 constants as float16.
 
         Raises:
-            OSError: when there is no room for it.
+            OSError: if there is no room for it.
         """
         self._let_go()
         found = self._constants(model)
@@ -139,7 +139,7 @@ class StreamedWeights:
                     self._write_weight(file.fileno(), stored, offset, size, kind)
 
     def _constants(self, model: Any) -> dict[str, int]:
-        """Names of the constants that read stand-ins, and where."""
+        """Returns the names of the constants that read stand-ins, and the addresses of these."""
         found: dict[str, int] = {}
         for node in model.get_ordered_ops():
             if node.get_type_name() != "Constant":
@@ -175,7 +175,7 @@ class StreamedWeights:
 
 
 class _Reader(fx.Interpreter):
-    """Runs a graph; what no later call reads is dropped at once."""
+    """Runs a graph, and drops at once what no later call reads."""
 
     def __init__(self, graph_module: fx.GraphModule, weights: StreamedWeights) -> None:
         super().__init__(graph_module)
@@ -189,7 +189,7 @@ class _Reader(fx.Interpreter):
 
 
 def _places(path: Path) -> list[tuple[str, int, int, str]]:
-    """Name, offset, bytes and type of each constant of an IR."""
+    """Returns name, offset, bytes and type of each constant of an IR."""
     places = []
     for _, element in ElementTree.iterparse(path):
         if element.tag == "layer" and element.get("type") == "Const":
@@ -219,7 +219,7 @@ _libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 
 def _page_out(tensor: torch.Tensor) -> None:
-    """Lets the system take a mapped tensor's pages back now, where it can; a mere hint."""
+    """Hints to the system that it may take a mapped tensor's pages back now."""
     start = -(-tensor.data_ptr() // _PAGE_BYTES) * _PAGE_BYTES
     end = (tensor.data_ptr() + tensor.nbytes) // _PAGE_BYTES * _PAGE_BYTES
     if end > start:

@@ -1,7 +1,4 @@
-"""Options that several subcommands take, each group added by one function.
-
-What the options mean to a running model is npu_llm.cli.session's work.
-"""
+"""Options that several subcommands take, each group added by one function."""
 
 from __future__ import annotations
 
@@ -15,9 +12,9 @@ __all__ = ["add_generation", "add_model", "add_verify", "positive"]
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
-    """Adds --model and how it runs.
+    """Adds --model and the options of how it runs.
 
-    That is --dtype, --pipeline, --max-context, --kv-cache, --verify and --cache-dir.
+    These are --dtype, --pipeline, --max-context, --kv-cache, --verify and --cache-dir.
     """
     parser.add_argument(
         "--model",
@@ -40,14 +37,14 @@ def add_model(parser: argparse.ArgumentParser) -> None:
         "--max-context",
         metavar="N",
         type=positive,
-        help="tokens that prompt and answer may have together (default: what the model was made "
-        "for)",
+        help="how many tokens prompt and answer may have together (default: as many as the model "
+        "was made for)",
     )
     parser.add_argument(
         "--kv-cache",
         metavar="DTYPE",
-        help=f"{', '.join(KV_CACHES)}, to keep keys and values in 8 bits (default: in what the "
-        "arithmetic is done in)",
+        help=f"{', '.join(KV_CACHES)}, to store keys and values in 8 bits (default: the dtype of "
+        "the arithmetic)",
     )
     add_verify(parser)
     parser.add_argument(
@@ -61,17 +58,17 @@ def add_verify(parser: argparse.ArgumentParser) -> None:
         "--verify",
         metavar="WHEN",
         default="first",
-        help=f"when programs are compared with torch: {', '.join(VERIFY)} (default: first, once "
-        "for each, before it answers)",
+        help=f"when programs are compared with torch: {', '.join(VERIFY)} (default: first, which "
+        "is once, before it answers)",
     )
 
 
 def add_generation(parser: argparse.ArgumentParser) -> None:
-    """Adds --max-new-tokens, --greedy, --temperature, --seed and --system: how it answers."""
+    """Adds --max-new-tokens, --greedy, --temperature, --seed and --system: how to answer."""
     parser.add_argument(
         "--max-new-tokens", metavar="N", type=positive, default=256, help="default: 256"
     )
-    parser.add_argument("--greedy", action="store_true", help="always take the likeliest token")
+    parser.add_argument("--greedy", action="store_true", help="always choose the most likely token")
     parser.add_argument(
         "--temperature", metavar="T", type=float, help="how freely to sample (default: 0.2)"
     )
@@ -80,7 +77,7 @@ def add_generation(parser: argparse.ArgumentParser) -> None:
 
 
 def positive(text: str) -> int:
-    """Parses a whole number of at least 1, for argparse."""
+    """Parses a whole number that is at least 1, for argparse."""
     value = int(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1; got {value}")

@@ -1,7 +1,4 @@
-"""`npu-llm bench`: how fast a model is here, and what memory and power that takes.
-
-Measuring is npu_llm.bench's work.
-"""
+"""`npu-llm bench`: how fast a model is here, and how much memory and power that takes."""
 
 from __future__ import annotations
 
@@ -28,22 +25,24 @@ def main(arguments: Sequence[str]) -> int:
     """Parses the arguments, measures, and prints a table; returns the exit code."""
     parser = argparse.ArgumentParser(
         prog="npu-llm bench",
-        description="Measures time to first token, speed, memory and, where it is readable, "
+        description="Measures time to first token, speed, memory and, where it can be read, "
         "power. The table goes to standard output.",
     )
     add_model(parser)
     parser.add_argument("--prompt", metavar="N,N", type=_lengths, default=[32, 1024],
-                        help="tokens of the prompts (default: 32,1024)")  # fmt: skip
+                        help="prompt lengths in tokens (default: 32,1024)")  # fmt: skip
     parser.add_argument("--new", metavar="N,N", type=_lengths, default=[128],
-                        help="tokens of the answers (default: 128)")  # fmt: skip
+                        help="answer lengths in tokens (default: 128)")  # fmt: skip
     parser.add_argument("--batch", metavar="N,N", type=_lengths, default=[1],
-                        help="rows at once (default: 1)")  # fmt: skip
+                        help="batch sizes (default: 1)")  # fmt: skip
     parser.add_argument("--repeats", metavar="N", type=positive, default=3,
-                        help="answers of each size; the best counts (default: 3)")  # fmt: skip
+                        help="answers of each size; the best one counts (default: 3)")  # fmt: skip
     parser.add_argument("--warm-up", metavar="N", type=_count, default=1,
-                        help="answers before that (default: 1)")  # fmt: skip
-    parser.add_argument("--json", metavar="FILE", type=Path, help="write the figures there too")
-    parser.add_argument("--plot", metavar="FILE.svg", type=Path, help="draw them there")
+                        help="answers before those, not measured (default: 1)")  # fmt: skip
+    parser.add_argument("--json", metavar="FILE", type=Path, help="also write the figures to FILE")
+    parser.add_argument(
+        "--plot", metavar="FILE.svg", type=Path, help="draw the figures to FILE.svg"
+    )
     options = parser.parse_args(arguments)
     for file in (options.json, options.plot):
         check_writable(file)
@@ -53,15 +52,15 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def check_writable(file: Path | None) -> None:
-    """Fails before the work where its result could not be written.
+    """Fails before the work if its result could not be written.
 
     Raises:
-        OptionError: [output-file] where there is no such folder, or the name is a folder's.
+        OptionError: [output-file] if the folder does not exist, or the name is that of a folder.
     """
     if file is not None and (file.is_dir() or not file.absolute().parent.is_dir()):
         raise OptionError(
             f"{file}: must be a file in a folder that exists; got "
-            f"{'a folder' if file.is_dir() else 'no such folder'}. Name another, or make it.",
+            f"{'a folder' if file.is_dir() else 'no such folder'}. Name another, or create it.",
             code="output-file",
         )
 
@@ -70,7 +69,7 @@ def write_output(file: Path, text: str) -> None:
     """Writes a result.
 
     Raises:
-        OptionError: [output-file] when the system refuses.
+        OptionError: [output-file] when the system refuses to.
     """
     try:
         file.write_text(text)
@@ -82,7 +81,7 @@ def write_output(file: Path, text: str) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    # Heavy: a mistyped command should not wait for them.
+    # Heavy: a mistyped command should not wait for these.
     from npu_llm.bench import benchmark, plot_records
     from npu_llm.bench.power import find_meter
     from npu_llm.cli.display import Display
@@ -104,14 +103,14 @@ def _run(options: argparse.Namespace) -> int:
         ),
     )
     _print(records)
-    display.line(f"power: of {meter.name}" if meter.is_readable
-                 else f"power: not readable, {meter.reason}")  # fmt: skip
+    display.line(f"power: measured on {meter.name}" if meter.is_readable
+                 else f"power: cannot be read, {meter.reason}")  # fmt: skip
     about = {
         "model": DEFAULT_WEIGHTS if options.model is None else Path(options.model).name,
         "precision": model.precision.name,
         "pipeline": model.pipeline,
         "device": model.report.device,
-        "power": meter.name or f"not readable: {meter.reason}",
+        "power": meter.name or f"cannot be read: {meter.reason}",
     }
     if options.json is not None:
         rows = [asdict(record) for record in records]

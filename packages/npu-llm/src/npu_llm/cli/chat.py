@@ -1,8 +1,4 @@
-"""`npu-llm chat`: a conversation in the terminal, and its commands.
-
-The conversation itself is npu_llm.chat.chat_session's work, reading lines that of
-npu_llm.cli.lines, starting the model that of npu_llm.cli.session.
-"""
+"""`npu-llm chat`: a conversation in the terminal, and its commands."""
 
 from __future__ import annotations
 
@@ -25,17 +21,17 @@ if TYPE_CHECKING:
 __all__ = ["Chat", "chat", "main"]
 
 _HELP = """\
-/help          this list
+/help          show this list
 /undo          forget the last question and its answer
 /retry         answer the last question again
 /edit [TEXT]   ask TEXT in place of the last question; without TEXT, edit it
 /reset         forget the conversation
 /system [TEXT] change the system message; without TEXT, show it
 /save FILE     save the conversation
-/load FILE     go on with a saved one
+/load FILE     continue a saved one
 /exit          leave (also Ctrl-D)
-Ctrl-C         stop an answer; the conversation goes on
-A line that ends in \\ goes on in the next; lines between two lines of \"\"\" are one message."""
+Ctrl-C         stop an answer; the conversation continues
+A line that ends in \\ continues on the next; lines between two lines of \"\"\" are one message."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -50,19 +46,19 @@ def main(arguments: Sequence[str]) -> int:
         "--session",
         metavar="FILE",
         type=Path,
-        help="go on with the session in FILE, and save it there at the end",
+        help="continue the session in FILE, and save it there at the end",
     )
     return chat(parser.parse_args(arguments))
 
 
 def chat(options: argparse.Namespace) -> int:
-    """Reads turns from standard input until it ends; answers go to standard output.
+    """Reads turns from standard input until it ends, and writes answers to standard output.
 
     Returns:
         The exit code.
 
     Raises:
-        NpuError: for whatever keeps the model from starting, or the session from being saved.
+        NpuError: if the model cannot start, or the session cannot be saved.
     """
     from npu_llm.cli.session import start
     from npu_llm.config import read_settings
@@ -121,7 +117,7 @@ class Chat:
         }
 
     def run(self) -> None:
-        """Takes turns until the input ends or says /exit."""
+        """Takes turns until the input ends or contains /exit."""
         while True:
             try:
                 text = self._lines.read()
@@ -130,7 +126,7 @@ class Chat:
                 continue
             except OptionError as error:
                 if not self._lines.can_edit:
-                    raise  # a pipe: what follows would not be what was meant
+                    raise  # a pipe: the lines that follow were written for this one's answer
                 self._display.line(str(error))
                 continue
             if text is None or text.strip() in ("/exit", "/quit"):
@@ -139,14 +135,14 @@ class Chat:
                 self.take(text.strip())
             except LlmError as error:
                 self._display.line(str(error))
-            except KeyboardInterrupt:  # not of an answer, which handles it
+            except KeyboardInterrupt:  # not during an answer, which handles it
                 self._display.line("\n(interrupted)", style="dim")
 
     def take(self, text: str) -> None:
-        """Does what a line says: answers it, or obeys it.
+        """Answers a line, or runs the command in it.
 
         Raises:
-            LlmError: for what the session refuses.
+            LlmError: if the session refuses it.
         """
         name, _, rest = text.partition(" ")
         if not text.startswith("/"):
@@ -158,7 +154,7 @@ class Chat:
             self._display.line(f"There is no command {name}; /help lists them.")
 
     def ask(self, text: str) -> None:
-        """Answers one turn; Ctrl-C ends the answer, and what came of it stays in the history."""
+        """Answers one turn; Ctrl-C stops the answer, and what was generated stays."""
         from npu_llm.cli.streamer import AnswerStreamer
 
         streamer = AnswerStreamer(self._model.tokenizer)
@@ -171,7 +167,7 @@ class Chat:
             reply = last
         print(flush=True)
         if reply.dropped_messages:
-            note = f"(context full: the {reply.dropped_messages} oldest messages dropped)"
+            note = f"(context full: the {reply.dropped_messages} oldest messages were dropped)"
             self._display.line(note, style="dim")
         self._display.line(f"({figures_of(reply)})", style="dim")
 
@@ -222,19 +218,19 @@ class Chat:
     def _restored(self, path: Path) -> ChatSession:
         session = self._session_class().restore(self._model, path, **self._options)
         count = len(session.messages)
-        self._display.line(f"going on with {count} messages from {path}", style="dim")
+        self._display.line(f"continuing with {count} messages from {path}", style="dim")
         return session
 
     @staticmethod
     def _session_class() -> type[ChatSession]:
-        # Heavy: a mistyped command should not wait for it.
+        # Heavy: a mistyped command should not wait for this.
         from npu_llm.chat.chat_session import ChatSession
 
         return ChatSession
 
 
 def figures_of(reply: Reply) -> str:
-    """What an answer took, in one line."""
+    """Returns an answer's figures in one line."""
     parts = [
         f"read {reply.prefilled_tokens:,} of {reply.prompt_tokens:,} tokens",
         f"{len(reply.tokens):,} out",

@@ -1,7 +1,4 @@
-"""What the commands print beside the answer, all of it to standard error.
-
-The answer itself is npu_llm.cli.streamer's; what there is to say is gathered by the commands.
-"""
+"""What the commands print besides the answer, all of it to standard error."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ __all__ = ["Display"]
 
 
 class Display:
-    """Lines, a progress bar and a table on standard error; plain lines where it is no terminal."""
+    """Lines, a progress bar and a table on standard error; plain lines if it is not a terminal."""
 
     def __init__(self) -> None:
         self.console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
@@ -39,7 +36,7 @@ class Display:
 
     @contextmanager
     def progress(self) -> Iterator[ProgressListener]:
-        """Shows how loading goes; gives what to call with a stage and its share."""
+        """Shows the progress of loading; yields what to call with a stage and its share."""
         if self.console.is_terminal:
             with self._bar() as listener:
                 yield listener

@@ -1,7 +1,4 @@
-"""`npu-llm eval`: a model's perplexity on a text, next to other precisions of it.
-
-Measuring is npu_llm.evaluation's work.
-"""
+"""`npu-llm eval`: a model's perplexity on a text, compared with other precisions of it."""
 
 from __future__ import annotations
 
@@ -28,39 +25,42 @@ def main(arguments: Sequence[str]) -> int:
     """Parses the arguments, measures, and prints a table.
 
     Returns:
-        The exit code: 1 where --max-loss was given and the loss is above it, else 0.
+        The exit code: 1 if --max-loss was given and the loss is above it, else 0.
     """
     parser = argparse.ArgumentParser(
         prog="npu-llm eval",
-        description="Measures perplexity on a text: how well the model foretells it, lower is "
+        description="Measures perplexity on a text: how well the model predicts it; lower is "
         "better. The table goes to standard output.",
     )
     add_model(parser)
     parser.add_argument(
-        "--text", metavar="FILE", type=Path, help="in UTF-8 (default: one that comes with npu-llm)"
+        "--text",
+        metavar="FILE",
+        type=Path,
+        help="a text in UTF-8 (default: one that comes with npu-llm)",
     )
     parser.add_argument(
         "--compare",
         metavar="DTYPE,DTYPE",
         default="float32",
-        help="measure these precisions of the same model first, and say what is lost to the first "
-        'of them; "none" for none (default: float32)',
+        help="measure these precisions of the same model first, and show the loss relative to the "
+        'first of them; "none" to compare with nothing (default: float32)',
     )
     parser.add_argument(
-        "--original", metavar="PATH", help="where they come from, for an exported folder"
+        "--original", metavar="PATH", help="the model to compare with, for an exported folder"
     )
     parser.add_argument(
         "--window", metavar="N", type=positive, default=256,
-        help="tokens that are read at once (default: 256)",
+        help="tokens read at once (default: 256)",
     )  # fmt: skip
     parser.add_argument(
         "--stride", metavar="N", type=positive,
         help="tokens from one window to the next (default: the window)",
     )  # fmt: skip
     parser.add_argument(
-        "--max-loss", metavar="PERCENT", type=float, help="end with exit code 1 for more"
+        "--max-loss", metavar="PERCENT", type=float, help="exit with code 1 if the loss is larger"
     )
-    parser.add_argument("--json", metavar="FILE", type=Path, help="write the figures there too")
+    parser.add_argument("--json", metavar="FILE", type=Path, help="also write the figures to FILE")
     options = parser.parse_args(arguments)
     check_writable(options.json)
     return _run(options)
@@ -72,11 +72,11 @@ def _run(options: argparse.Namespace) -> int:
         parse_precision(name)
     if options.max_loss is not None and not compared:
         raise OptionError(
-            "--max-loss: must come with a precision to compare with; got --compare none. Leave "
-            "one of them away.",
+            "--max-loss: must come with a precision to compare with; got --compare none. Omit "
+            "one of them.",
             code="eval-compare",
         )
-    # Heavy: a mistyped command should not wait for them.
+    # Heavy: a mistyped command should not wait for these.
     from npu_llm.evaluation import default_text, read_text
 
     text = default_text() if options.text is None else read_text(options.text)

@@ -1,8 +1,4 @@
-"""`npu-llm export`: writes a model into a folder that starts as it is.
-
-Writing is npu_llm.entries.exported's work; `npu-llm quantize`, with the options of compression, is
-npu_llm.cli.quantize.
-"""
+"""`npu-llm export`: writes a model to a folder that starts without building."""
 
 from __future__ import annotations
 
@@ -23,8 +19,8 @@ def main(arguments: Sequence[str]) -> int:
     """Parses the arguments, writes the folder and prints its path."""
     parser = argparse.ArgumentParser(
         prog="npu-llm export",
-        description="Writes a model with its weights in a precision, compiled for this device, "
-        "into a folder that --model takes: it starts without transformers' model code.",
+        description="Writes a model in a precision, compiled for this device, to a folder for "
+        "--model: it starts without transformers' model code.",
     )
     add_export(parser)
     parser.add_argument(
@@ -39,7 +35,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def add_export(parser: argparse.ArgumentParser) -> None:
-    """Adds the model, -o, --pipeline and --verify: what is written, and where."""
+    """Adds MODEL, -o, --pipeline and --verify: what is written, and where."""
     parser.add_argument(
         "model",
         metavar="MODEL",

@@ -1,7 +1,4 @@
-"""`npu-llm generate`: answers one prompt.
-
-Starting the model is npu_llm.cli.session's work.
-"""
+"""`npu-llm generate`: answers one prompt."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ def main(arguments: Sequence[str]) -> int:
     """Parses the arguments and runs `generate`."""
     parser = argparse.ArgumentParser(
         prog="npu-llm generate",
-        description="Answers one prompt. The answer alone goes to standard output.",
+        description="Answers one prompt. Only the answer goes to standard output.",
     )
     add_model(parser)
     add_generation(parser)
@@ -30,13 +27,13 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def generate(options: argparse.Namespace) -> int:
-    """Writes the answer to standard output, all else to standard error.
+    """Writes the answer to standard output, and everything else to standard error.
 
     Returns:
         The exit code.
 
     Raises:
-        NpuError: for whatever keeps the answer from coming.
+        NpuError: if there can be no answer.
     """
     if options.prompt == "-":
         prompt = read_text("standard input", sys.stdin.read)
@@ -46,11 +43,11 @@ def generate(options: argparse.Namespace) -> int:
         check_text("--system", options.system)
     if not prompt.strip():
         raise OptionError(
-            f"PROMPT: must hold some text; got {prompt!r}. Pass a prompt, or - to read it from "
+            f"PROMPT: must contain some text; got {prompt!r}. Pass a prompt, or - to read it from "
             "standard input.",
             code="empty-prompt",
         )
-    # Heavy: a mistyped command should not wait for them.
+    # Heavy: a mistyped command should not wait for these.
     from npu_llm.chat.chat_prompt import encode_chat
     from npu_llm.cli.session import figures, generation_options, start
     from npu_llm.cli.streamer import AnswerStreamer

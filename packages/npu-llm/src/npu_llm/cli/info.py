@@ -1,7 +1,4 @@
-"""`npu-llm info`: what a model is, what memory it needs, and what would run it, without loading it.
-
-Reading the facts is npu_llm.checkpoint.facts' work, estimating npu_llm.checkpoint.requirements's.
-"""
+"""`npu-llm info`: what a model is, how much memory it needs, and what would run it."""
 
 from __future__ import annotations
 
@@ -37,11 +34,11 @@ _CONTEXTS = (1024, 4096, 32768)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Parses the arguments and prints what is known of the model; returns the exit code."""
+    """Parses the arguments and prints what is known about the model; returns the exit code."""
     parser = argparse.ArgumentParser(
         prog="npu-llm info",
-        description="Says what a model is, what memory it needs in each precision, and whether "
-        "that is there. No weights are read.",
+        description="Shows what a model is, how much memory it needs in each precision, and "
+        "whether that is available. No weights are read.",
     )
     parser.add_argument(
         "model",
@@ -67,7 +64,7 @@ def describe(name_or_path: str | Path | None) -> dict[str, Any]:
         name_or_path: a model; None for the installed weights.
 
     Raises:
-        ModelError: for what is no model, or a damaged one.
+        ModelError: for a damaged model, or something that is not a model.
     """
     model = _identify(name_or_path)
     facts = model.facts
@@ -119,7 +116,7 @@ class _Model:
     kind: str
     facts: ModelFacts
     precisions: tuple[str, ...]
-    pipeline: PipelineName | None  # of an exported folder
+    pipeline: PipelineName | None  # an exported folder's
     verdict: Verdict | None  # on its program
 
 
@@ -138,7 +135,7 @@ def _identify(name_or_path: str | Path | None) -> _Model:
 
 
 def _contexts(facts: ModelFacts) -> list[int]:
-    """The lengths to show: usual ones that the model was made for, and its own."""
+    """Returns the lengths to show: common ones that the model was made for, and its own."""
     bound = facts.context_length
     if bound is None:
         return list(_CONTEXTS)
@@ -158,7 +155,7 @@ def _print(said: dict[str, Any]) -> None:
         "layers": f"{facts['layers']}, {facts['hidden_size']:,} wide",
         "heads": f"{facts['heads']} of {facts['head_dim']}, {facts['kv_heads']} of keys and values",
         "vocabulary": f"{facts['vocabulary']:,} tokens",
-        "context": "no bound" if context is None else f"{context:,} tokens",
+        "context": "no limit" if context is None else f"{context:,} tokens",
         "runs on": f"{device['device']}, {device['full_name']} ({device['reason']})",
         "pipeline": device["pipeline"],
         "computes in": " or ".join(

@@ -1,7 +1,4 @@
-"""Reads what is typed: with editing and a history in a terminal, plainly from a pipe.
-
-What the lines mean is npu_llm.cli.chat's business.
-"""
+"""Reads what is typed: with editing and a history in a terminal, as plain lines from a pipe."""
 
 from __future__ import annotations
 
@@ -19,14 +16,14 @@ _HISTORY_LINES = 1000
 
 
 class LineReader:
-    """Reads messages from standard input, of one line or several."""
+    """Reads messages of one or more lines from standard input."""
 
     def __init__(self, history: Path) -> None:
-        """Prepares reading.
+        """Names the history.
 
         Args:
-            history: the file that keeps what is typed into a terminal. One that cannot be read or
-                written is done without.
+            history: the file that keeps what is typed into a terminal; not used if it cannot be
+                read or written.
         """
         self._history = history
         self._has_history = False
@@ -37,10 +34,10 @@ class LineReader:
         return sys.stdin.isatty() and sys.stdout.isatty()
 
     def read(self, draft: str = "") -> str | None:
-        """The next message; None at the end of the input.
+        """Returns the next message; None at the end of the input.
 
         Args:
-            draft: what stands in the line already, where there is a terminal to edit it in.
+            draft: what the line already contains, where there is a terminal to edit it in.
 
         Raises:
             KeyboardInterrupt: for Ctrl-C.
@@ -70,7 +67,7 @@ class LineReader:
         if self.can_edit:
             return self._typed(prompt, draft)
         if sys.stdin.isatty():
-            # input() would write its prompt among the answers.
+            # input() would write its prompt to standard output, among the answers.
             print(prompt, end="", file=sys.stderr, flush=True)
         line = read_text("standard input", sys.stdin.readline)
         return line.removesuffix("\n") if line else None
@@ -92,7 +89,7 @@ class LineReader:
         finally:
             readline.set_startup_hook()
         if line:
-            # At once and not at the end, which a chat that is killed does not reach.
+            # At once, not at the end, which a killed chat does not reach.
             with contextlib.suppress(OSError):
                 self._history.parent.mkdir(parents=True, exist_ok=True)
                 self._history.touch(mode=0o600)

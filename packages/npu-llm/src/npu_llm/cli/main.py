@@ -1,7 +1,6 @@
 """The command ``npu-llm``: which module holds each subcommand.
 
-Options that several of them take stand in npu_llm.cli.arguments; errors and exit codes are those of
-npu_command.subcommands.
+Errors and exit codes are those of npu_command.subcommands.
 """
 
 from __future__ import annotations
@@ -19,9 +18,11 @@ _SUBCOMMANDS = {
     "bench": Subcommand("npu_llm.cli.bench", "measure speed, memory and power"),
     "chat": Subcommand("npu_llm.cli.chat", "talk, turn by turn"),
     "eval": Subcommand("npu_llm.cli.eval", "measure perplexity on a text"),
-    "export": Subcommand("npu_llm.cli.export", "write a model into a folder that starts as it is"),
+    "export": Subcommand(
+        "npu_llm.cli.export", "write a model to a folder that starts without building"
+    ),
     "generate": Subcommand("npu_llm.cli.generate", "answer one prompt"),
-    "info": Subcommand("npu_llm.cli.info", "say what a model is and what memory it needs"),
+    "info": Subcommand("npu_llm.cli.info", "show what a model is and how much memory it needs"),
     "quantize": Subcommand("npu_llm.cli.quantize", "write a model with weights of 8 or 4 bits"),
 }
 COMMAND = Command("npu-llm", "Language models on the npu device.", _SUBCOMMANDS, refusal)
@@ -30,6 +31,6 @@ COMMAND = Command("npu-llm", "Language models on the npu device.", _SUBCOMMANDS,
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit code, see npu_command.subcommands."""
     if not sys.warnoptions:
-        # What libraries warn their callers of is no matter of who types a command; -W shows it.
+        # Warnings of libraries to their callers do not concern who types a command; -W shows them.
         warnings.simplefilter("ignore")
     return run_command(COMMAND, arguments)

@@ -1,8 +1,4 @@
-"""`npu-llm quantize`: writes a model with weights of few bits into a folder that starts as it is.
-
-The folder is that of npu_llm.cli.export; how weights are rounded is npu_llm.capture.compression's
-matter.
-"""
+"""`npu-llm quantize`: writes a model with weights of few bits to a folder like that of `export`."""
 
 from __future__ import annotations
 
@@ -21,11 +17,11 @@ def main(arguments: Sequence[str]) -> int:
     """Parses the arguments, writes the folder and prints its path.
 
     Raises:
-        OptionError: [quantize-text] for --data with int8, which is rounded well enough without.
+        OptionError: [quantize-text] for --data with int8, which does not need it.
     """
     parser = argparse.ArgumentParser(
         prog="npu-llm quantize",
-        description="Writes a model with weights of 8 or 4 bits into a folder that --model takes.",
+        description="Writes a model with weights of 8 or 4 bits to a folder for --model.",
     )
     add_export(parser)
     parser.add_argument(
@@ -37,7 +33,7 @@ def main(arguments: Sequence[str]) -> int:
         type=int,
         default=64,
         help=f"int4: weights that share a scale, one of {', '.join(map(str, GROUP_SIZES))} "
-        "(default: 64); fewer are more exact, and larger",
+        "(default: 64); smaller groups are more exact, and take more room",
     )
     parser.add_argument(
         "--symmetric",
@@ -49,13 +45,12 @@ def main(arguments: Sequence[str]) -> int:
         metavar="FILE",
         type=Path,
         help="int4: a text like those that the model will read and write; weights are rounded so "
-        "that its results change least (GPTQ), which takes minutes",
+        "that the results on it change least (GPTQ), which takes minutes",
     )
     options = parser.parse_args(arguments)
     if options.data is not None and options.dtype != "int4":
         raise OptionError(
-            "--data: must come with --dtype int4; got int8, which is rounded to nearest. Leave "
-            "it away.",
+            "--data: must come with --dtype int4; got int8, which is rounded to nearest. Omit it.",
             code="quantize-text",
         )
     return write_folder(

@@ -1,7 +1,4 @@
-"""What generate and chat share: starting a model with its device and progress shown, and asking it.
-
-The commands themselves are npu_llm.cli.generate and npu_llm.cli.chat.
-"""
+"""Starts a model for a command, showing device and progress, and what its answers cost."""
 
 from __future__ import annotations
 
@@ -32,22 +29,22 @@ def start(options: argparse.Namespace, display: Display, *, needs_tokenizer: boo
     """Starts the model that the options name.
 
     Returns:
-        An NPUModelForCausalLM; one that has a tokenizer where that is needed.
+        An NPUModelForCausalLM, with a tokenizer if that is needed.
 
     Raises:
-        NpuError: for whatever keeps it from starting; OptionError [temperature-range] for a
-            temperature that is not above 0.
+        NpuError: if it cannot start; OptionError [temperature-range] for a temperature that is not
+            above 0.
     """
     asked = {
         name: getattr(options, name)
         for name in ("dtype", "pipeline", "max_context", "kv_cache", "verify", "cache_dir")
     }
-    LoadOptions(**asked)  # what is wrong with them is said before anything else
+    LoadOptions(**asked)  # refuses bad ones before anything is printed
     temperature = getattr(options, "temperature", None)  # bench and eval have none
     if temperature is not None and not temperature > 0:
         raise OptionError(
             f"--temperature: must be above 0; got {temperature}. Pass --greedy for the "
-            "likeliest token each time.",
+            "most likely token each time.",
             code="temperature-range",
         )
     device = npu_runtime.device_info()
@@ -75,7 +72,7 @@ def start(options: argparse.Namespace, display: Display, *, needs_tokenizer: boo
 
 
 def generation_options(options: argparse.Namespace, model: Any) -> dict[str, Any]:
-    """The arguments of generate that the command's options ask for."""
+    """Returns the arguments of generate for the command's options."""
     chosen: dict[str, Any] = {"max_new_tokens": options.max_new_tokens}
     tokenizer = model.tokenizer
     if tokenizer.pad_token_id is not None:
@@ -92,7 +89,7 @@ def generation_options(options: argparse.Namespace, model: Any) -> dict[str, Any
 
 
 def figures(model: Any, prompt_tokens: int, answer: AnswerStreamer) -> dict[str, str]:
-    """The rows of the table that follows an answer."""
+    """Returns the rows of the table that follows an answer."""
     peak, _ = process_memory_bytes()
     report = model.report
     first, rate = answer.time_to_first_token_s, answer.tokens_per_s
@@ -113,9 +110,9 @@ def figures(model: Any, prompt_tokens: int, answer: AnswerStreamer) -> dict[str,
 
 
 def be_quiet() -> None:
-    """Has transformers keep its advice and its bars to itself; its errors still come."""
+    """Silences transformers' advice and progress bars; its errors are still shown."""
     if "transformers" not in sys.modules:
-        # Said before it is imported, which takes a second and can go on beside the loading.
+        # Before it is imported, which takes a second and can happen while the model loads.
         os.environ.update(_QUIET)
         return
     import transformers
@@ -125,7 +122,7 @@ def be_quiet() -> None:
 
 
 def _check_tokenizer(path: str | Path) -> None:
-    """Refuses a checkpoint folder without a tokenizer before minutes are spent on it."""
+    """Refuses a checkpoint folder without a tokenizer, before minutes are spent on it."""
     folder = Path(path).expanduser()
     if not (folder / "config.json").is_file() or is_exported(folder):
         return
@@ -136,9 +133,9 @@ def _check_tokenizer(path: str | Path) -> None:
 def _how_it_started(model: Any) -> str:
     report = model.report
     if report.compiled_because is not None and not report.from_cache:
-        return f"compiled anew: {report.compiled_because}"
+        return f"recompiled: {report.compiled_because}"
     if report.from_cache:
         return "started from the compile cache"
     if report.entry_from_cache:
-        return "program from the compile cache, compiled anew for this device"
-    return "compiled and kept in the compile cache: the next start is quicker"
+        return "program from the compile cache, recompiled for this device"
+    return "compiled and kept in the compile cache: the next start is faster"

@@ -1,7 +1,4 @@
-"""Writes an answer to standard output as its tokens come.
-
-What a streamer notes, and how text comes of tokens, stands in npu_llm.chat.answer_streamer.
-"""
+"""Writes an answer to standard output as its tokens come."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ __all__ = ["AnswerStreamer"]
 
 
 class AnswerStreamer(AnswerText):
-    """A streamer of transformers for one answer; see AnswerText for what it notes."""
+    """A streamer of transformers for one answer; see AnswerText for what it records."""
 
     def __init__(self, tokenizer: Any) -> None:
         super().__init__(tokenizer, _write)

@@ -1,10 +1,4 @@
-"""From a model's files to a program: through the compile cache, or by building its entry.
-
-The steps live elsewhere: npu_llm.checkpoint.loading loads, npu_llm.capture.step traces,
-npu_compiler lowers,
-compresses and makes the cache the program's state, npu_runtime compiles and runs. Folders that a
-user exports are npu_llm.entries.exported's.
-"""
+"""From a model's files to a program: from the compile cache, or by building its entry."""
 
 from __future__ import annotations
 
@@ -57,10 +51,10 @@ class LoadReport:
         entry_from_cache: whether nothing was traced.
         build_time_s: seconds for reading the files, tracing, lowering and saving; 0 from the cache.
         compile_time_s: seconds for compiling, or for importing the compiled form.
-        device: what serves as npu, as OpenVINO calls it.
-        verification: what came of comparing the program, or that of one token, with torch.
-        compiled_because: why an exported folder's own compiled form did not serve; None where it
-            did, or where there is none.
+        device: OpenVINO's name for the device that serves as npu.
+        verification: the outcome of comparing the program, or the one for one token, with torch.
+        compiled_because: why an exported folder's own compiled form could not be used; None if it
+            was used, or if there is none.
     """
 
     from_cache: bool
@@ -79,7 +73,7 @@ class Prepared:
     Attributes:
         entry: its folder.
         pipeline: its program or programs, loaded on the device.
-        report: how it went.
+        report: how the start went.
     """
 
     entry: Entry
@@ -88,17 +82,17 @@ class Prepared:
 
 
 def prepare(name_or_path: str | Path, options: LoadOptions) -> Prepared:
-    """Makes a model ready to run.
+    """Prepares a model to run.
 
     Args:
         name_or_path: what the user passed; see npu_llm.checkpoint.source.find_source.
-        options: how.
+        options: how to start it.
 
     Raises:
-        MemoryNeedError: [memory-need] when it does not fit.
-        CacheError: [disk-need] when the cache has no room for it.
+        MemoryNeedError: [memory-need] if it does not fit into memory.
+        CacheError: [disk-need] if the cache has no room for it.
         OptionError: [max-context], [static-kv-cache], see LoadOptions.
-        WrongResultError: [wrong-result] when the program computes something else than torch.
+        WrongResultError: [wrong-result] if the program's results differ from torch's.
     """
     precision, pipeline = options.precision, options.pipeline_here
     options.check_pipeline(pipeline)
@@ -146,13 +140,13 @@ def prepare(name_or_path: str | Path, options: LoadOptions) -> Prepared:
 
 
 def load_pipeline(entry: Entry, form: CompiledForm, *, verify: Verify = "first") -> Pipeline:
-    """Loads an entry's programs; compiles them where the compiled form is absent or does not fit.
+    """Loads an entry's programs, and compiles them if the compiled form is missing or unsuitable.
 
-    Of a static pipeline the program for one token is loaded, the others when they are needed. Each
-    is compared with torch as `verify` says, see npu_llm.verification.verifier.
+    In a static pipeline only the program for one token is loaded; the others follow when they are
+    needed. Each is compared with torch as `verify` says, see npu_llm.verification.verifier.
 
     Raises:
-        WrongResultError: [wrong-result] when a program computes something else than torch.
+        WrongResultError: [wrong-result] if a program's results differ from torch's.
     """
     options = compile_options(entry.precision, entry.kv_cache)
     if layer_recording.is_wanted():
@@ -169,7 +163,7 @@ def load_pipeline(entry: Entry, form: CompiledForm, *, verify: Verify = "first")
         )
         sizes = StaticSizes(entry.context_length or LONGEST)
         pipeline = StaticPipeline(programs, sizes, entry.relocation)
-        assert pipeline.program.inputs, "loading it now shows here what keeps it from running"
+        assert pipeline.program.inputs, "loading it now raises here if it cannot run"
         return pipeline
 
     def load_amended(amendments: Mapping[str, str]) -> npu_runtime.Program:
@@ -191,7 +185,7 @@ def load_pipeline(entry: Entry, form: CompiledForm, *, verify: Verify = "first")
 
 
 def surroundings() -> dict[str, Any]:
-    """What a compiled form depends on besides the program: device, driver, versions."""
+    """Returns what a compiled form depends on besides the program: device, driver, versions."""
     device = npu_runtime.device_info()
     packages = ("npu-llm", "npu-compiler", "npu-runtime", "openvino", "torch", "transformers")
     return {
@@ -209,21 +203,20 @@ def fill_entry(
     facts: ModelFacts,
     compression: Compression | None = None,
 ) -> None:
-    """Writes all of an entry but its compiled form, which the first load adds.
+    """Writes an entry without its compiled form, which the first load adds.
 
     Args:
-        folder: an empty one.
+        folder: an empty folder.
         source: the model's files.
         options: how the model is to run.
         progress: where to report.
-        facts: of the files, to be kept with it.
-        compression: how weights of few bits are made; the defaults for None.
+        facts: the files' facts, which are kept in the entry.
+        compression: how weights of few bits are made; None for the defaults.
     """
-    # Should another thread be importing it (npu_llm.generation.loading), this waits: two threads
-    # amidst
-    # transformers' imports can fail.
+    # If another thread is importing it (npu_llm.generation.loading), this waits: two threads that
+    # import parts of transformers at the same time can fail.
     importlib.import_module("npu_llm.generation.model")
-    # Heavy, and of no use to a start from the cache.
+    # Heavy, and not needed for a start from the cache.
     from npu_llm.checkpoint.loading import load_model, load_tokenizer, read_gguf_once
     from npu_llm.entries.lower_step import save_step
 
@@ -240,7 +233,7 @@ def fill_entry(
             tokenizer.save_pretrained(folder / "tokenizer")
     model.config.save_pretrained(folder)
     model.generation_config.save_pretrained(folder)
-    # Where the files set no bound, the model's class may.
+    # If the files set no limit, the model's class may.
     context = facts.context_length or context_length(model.config.get_text_config().to_dict())
     about = {
         "name": source.name,
@@ -269,7 +262,7 @@ def fill_entry(
 
 
 def _return_memory() -> None:
-    """Has the C library give back what was freed: it would keep most of it for later."""
+    """Makes the C library return freed memory, most of which it would keep for later."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
@@ -278,7 +271,7 @@ def _return_memory() -> None:
 def _dependencies(
     source: ModelSource, precision: Precision, here: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """All that an entry depends on."""
+    """Returns everything that an entry depends on."""
     return {
         "path": str(source.path.resolve()),
         "files": source.identity(),

@@ -1,9 +1,7 @@
-"""Folders that hold a model ready to start, whole or not there at all; the compile cache has many.
+"""Entries: folders that hold a model ready to start, of which the compile cache has many.
 
-What goes into an entry is npu_llm.entries.build's business, which entries a user keeps
-npu_llm.entries.exported's.
-An entry is written under another name and renamed when it is complete, so that a killed writer
-leaves nothing that a reader would take.
+An entry is written under a temporary name and renamed when it is complete, so a killed writer
+leaves nothing that a reader would use.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ from typing import Any, Literal
 
 from npu_command.interrupt import removed_at_interrupt
 from npu_command.whole_files import write_text
-from npu_compiler.blob_files import AMENDMENTS
+from npu_compiler.programs.blob_files import AMENDMENTS
 from npu_llm.errors import CacheError
 from npu_llm.precision import PRECISIONS, KvCache, Precision
 from npu_llm.steps.slots import Relocation
@@ -50,34 +48,33 @@ MANIFEST = "entry.json"
 ORIGINS = "origins.json"  # which modules and lines the program's calls come from
 REFERENCE = "reference.safetensors"  # what torch computes for a few tokens
 _BLOBS = "blob"
-VARIANTS = (
-    "variants"  # programs of fixed sizes, which check themselves: npu_llm.steps.static_programs
-)
+# Programs of fixed sizes, which npu_llm.steps.static_programs checks.
+VARIANTS = "variants"
 _BLOB_MANIFEST = "blob.json"
 _FORMAT = 1
-# Hashing gigabytes at each start costs more than the start. A large file whose size and
-# modification time are those that were recorded is taken as unchanged, as git takes it.
+# Hashing gigabytes at each start would cost more than the start. A large file whose size and
+# modification time are as recorded counts as unchanged, as it does for git.
 _ALWAYS_HASHED_BYTES = 4 << 20
 _CHUNK_BYTES = 8 << 20
 
 
 @dataclass(frozen=True)
 class CompiledForm:
-    """What the device's compiler made of a program, to be checked before each use.
+    """What the device's compiler made of a program; checked before each use.
 
     Attributes:
-        folder: holds the files and, beside their folder, the record of them.
+        folder: holds the folder of the files, and a record of them beside it.
     """
 
     folder: Path
 
     @property
     def blobs(self) -> Path:
-        """Where the device's software keeps its files."""
+        """The folder where the device's software keeps its files."""
         return self.folder / _BLOBS
 
     def is_sound(self) -> bool:
-        """Whether there are files, and exactly those that `record` saw."""
+        """Whether there are files, exactly as `record` saw them."""
         try:
             records = json.loads((self.folder / _BLOB_MANIFEST).read_text())
             names = {str(file.relative_to(self.blobs)) for file in _files(self.blobs)}
@@ -86,12 +83,12 @@ class CompiledForm:
             return False
 
     def clear_unless_sound(self) -> None:
-        """Removes what is not as it was recorded."""
+        """Removes the files if they are not as recorded."""
         if not self.is_sound():
             shutil.rmtree(self.blobs, ignore_errors=True)
 
     def record(self) -> None:
-        """Records the files, after a load has written them."""
+        """Records the files, once a load has written them."""
         if self.blobs.is_dir():
             write_text(self.folder / _BLOB_MANIFEST, json.dumps(_records(self.blobs)))
 
@@ -103,9 +100,8 @@ class Entry:
     Attributes:
         folder: where it is.
         about: what its writer recorded.
-        max_context: tokens that prompt and answer may have, where a user set fewer than the model
-            was made for.
-        kv_cache: what keys and values are kept as, where a user asked for it.
+        max_context: how many tokens prompt and answer may have, if a user set a limit.
+        kv_cache: what keys and values are stored as, if a user asked for it.
     """
 
     folder: Path
@@ -120,7 +116,7 @@ class Entry:
 
     @property
     def precision(self) -> Precision:
-        """How its weights are stored and its arithmetic is done."""
+        """The precision of its weights and arithmetic."""
         return PRECISIONS[str(self.about["precision"])]
 
     @property
@@ -131,19 +127,19 @@ class Entry:
 
     @property
     def static_layout(self) -> StaticLayout | None:
-        """How the static pipeline's cache lies in memory; None for the dynamic one."""
+        """How the static pipeline's cache lies in memory; None for the dynamic pipeline."""
         known = self.about.get("static")
         return None if known is None else StaticLayout.from_dict(known)
 
     @property
     def weights_digest(self) -> str:
-        """Digest of the program's weights, as recorded when the entry was written."""
+        """The digest of the program's weights, as recorded when the entry was written."""
         files = json.loads((self.folder / MANIFEST).read_text())["files"]
         return str(files[self.model_path.with_suffix(".bin").name]["sha256"])
 
     @property
     def pipeline(self) -> Literal["dynamic", "static"]:
-        """Which pipeline its model is for."""
+        """Which pipeline it is for."""
         return "dynamic" if self.static_layout is None else "static"
 
     @property
@@ -153,21 +149,21 @@ class Entry:
 
     @property
     def reference_path(self) -> Path:
-        """What torch computes for a few tokens; absent where nothing was kept of it."""
+        """The file with what torch computes for a few tokens, which older entries lack."""
         return self.folder / REFERENCE
 
     @property
     def origins(self) -> dict[str, tuple[str, str]]:
-        """Module and Python line of the program's calls, by their names."""
+        """Module and Python line of the program's calls, by the calls' names."""
         try:
             known = json.loads((self.folder / ORIGINS).read_text())
-        except FileNotFoundError:  # an entry from before there was such a file
+        except FileNotFoundError:  # an entry that is older than such files
             return {}
         return {name: (module, line) for name, (module, line) in known.items()}
 
     @property
     def compiled(self) -> CompiledForm:
-        """The compiled form beside the program; one for each way to keep keys and values."""
+        """The compiled form beside the program; one for each way to store keys and values."""
         if self.kv_cache is None:
             return CompiledForm(self.folder)
         return CompiledForm(self.folder / f"kv-{self.kv_cache}")
@@ -179,26 +175,26 @@ class Entry:
 
     @property
     def model_context(self) -> int | None:
-        """Tokens that the model was made for; None where it sets no bound."""
+        """How many tokens the model was made for; None if it sets no limit."""
         length = self.about["context_length"]
         return None if length is None else int(length)
 
     @property
     def context_length(self) -> int | None:
-        """Tokens that prompt and answer may have together; None where nothing sets a bound."""
+        """How many tokens prompt and answer may have together; None if nothing sets a limit."""
         return self.model_context if self.max_context is None else self.max_context
 
 
 class CompileCache:
-    """All entries below one folder."""
+    """All entries in one folder."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
 
     def find(self, key: str) -> Entry | None:
-        """Returns the entry of a key; None when there is none, or when it is damaged.
+        """Returns the entry for a key; None if there is none, or if it is damaged.
 
-        A damaged entry is removed, and logged as a warning.
+        A damaged entry is removed, and a warning is logged.
         """
         folder = self._root / key
         if not folder.is_dir():
@@ -206,12 +202,14 @@ class CompileCache:
         try:
             return read_entry(folder)
         except ValueError as problem:
-            _logger.warning("compile cache entry %s is damaged (%s): built anew", folder, problem)
+            _logger.warning(
+                "compile cache entry %s is damaged (%s): rebuilding it", folder, problem
+            )
         shutil.rmtree(folder, ignore_errors=True)
         return None
 
     def compiled_form(self, key: str) -> CompiledForm:
-        """The place of a compiled form whose program is kept elsewhere.
+        """Returns the place for a compiled form whose program is kept elsewhere.
 
         Raises:
             CacheError: as `create` does.
@@ -225,13 +223,13 @@ class CompileCache:
 
     @contextmanager
     def create(self, key: str) -> Iterator[Path]:
-        """Gives a folder to fill, and makes it the key's entry when the body ends without error.
+        """Yields a folder to fill, which becomes the key's entry if the body ends without an error.
 
-        The body writes `about.json`, what Entry.about returns.
+        The body writes `about.json`, which becomes `Entry.about`.
 
         Raises:
-            CacheError: [cache-full] when there is no room, [cache-unwritable] when the folder
-                cannot be made or filled for another reason.
+            CacheError: [cache-full] if there is no room, [cache-unwritable] if the folder cannot
+                be made or filled for another reason.
         """
         _remove_abandoned(self._root, ".+")
         with draft(self._root / key) as folder:
@@ -240,10 +238,10 @@ class CompileCache:
 
 @contextmanager
 def draft(target: Path) -> Iterator[Path]:
-    """Gives a folder to fill, which becomes `target` when the body ends without error.
+    """Yields a folder to fill, which becomes `target` if the body ends without an error.
 
-    The body writes `about.json`, what Entry.about returns. Where `target` is a whole entry by then,
-    another process was faster, and the draft is dropped.
+    The body writes `about.json`, which becomes `Entry.about`. If `target` is a complete entry by
+    then, another process was faster, and the draft is dropped.
 
     Raises:
         CacheError: [cache-full] or [cache-unwritable].
@@ -270,7 +268,7 @@ def read_entry(folder: Path) -> Entry:
     """Reads an entry and compares its files with what its writer recorded.
 
     Raises:
-        ValueError: when it is not whole; the text says what differs.
+        ValueError: if it is not complete; the message says what differs.
     """
     try:
         content = json.loads((folder / MANIFEST).read_text())
@@ -300,7 +298,7 @@ def _commit(folder: Path, target: Path) -> None:
     try:
         folder.rename(target)
     except OSError:
-        # Another process was faster. Its entry serves if it is whole, else ours does.
+        # Another process was faster. Its entry is used if it is complete, otherwise ours.
         try:
             read_entry(target)
         except ValueError:
@@ -309,7 +307,7 @@ def _commit(folder: Path, target: Path) -> None:
 
 
 def _remove_abandoned(root: Path, name: str) -> None:
-    """Removes drafts of targets whose name a pattern matches and whose writer is not alive."""
+    """Removes drafts whose target's name matches a pattern and whose writer is dead."""
     pattern = re.compile(rf"\.{name}\.(\d+)\.[0-9a-f]{{8}}")
     for folder in root.glob(".*"):
         match = pattern.fullmatch(folder.name)
@@ -318,7 +316,7 @@ def _remove_abandoned(root: Path, name: str) -> None:
 
 
 def make_key(name: str, parts: Mapping[str, Any]) -> str:
-    """Returns the key of an entry: a readable name and a digest of what it depends on."""
+    """Returns the key of an entry: a readable name, and a digest of what it depends on."""
     digest = hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode())
     readable = "".join(letter if letter.isalnum() or letter in "-_" else "-" for letter in name)
     return f"{readable[:60]}-{digest.hexdigest()[:16]}"
@@ -338,7 +336,7 @@ def _files(folder: Path) -> Iterable[Path]:
 
 
 def _first_difference(folder: Path, records: Mapping[str, Mapping[str, Any]]) -> str | None:
-    """Says how a folder differs from its records; None when it does not."""
+    """Returns how a folder differs from its records; None if it does not."""
     for name, record in records.items():
         file = folder / name
         if not file.is_file():
@@ -349,9 +347,9 @@ def _first_difference(folder: Path, records: Mapping[str, Mapping[str, Any]]) ->
         touched = stat.st_mtime_ns != record["mtime_ns"]
         suspect = touched or stat.st_size <= _ALWAYS_HASHED_BYTES
         if suspect and _digest(file) != record["sha256"]:
-            return f"{name} has other contents"
+            return f"{name} has different contents"
         if touched:
-            # A copy: with its time back it is not read again, and the compiled form counts.
+            # A copy: with its time restored it is not read again, and the compiled form is valid.
             with contextlib.suppress(OSError):
                 os.utime(file, ns=(stat.st_atime_ns, record["mtime_ns"]))
     return None
@@ -368,13 +366,12 @@ def _digest(file: Path) -> str:
 def _unwritable(root: Path, failure: OSError) -> CacheError:
     if failure.errno in (errno.ENOSPC, errno.EDQUOT):
         return CacheError(
-            f"{root}: no space was left while a model was written; got: {failure.strerror}. "
-            "Nothing of it was kept. Make room, or name another folder with NPU_LLM_CACHE_DIR or "
-            "--cache-dir.",
+            f"{root}: must have room for the model; got: {failure.strerror}. Nothing of it was "
+            "kept. Make room, or name another folder with NPU_LLM_CACHE_DIR or --cache-dir.",
             code="cache-full",
         )
     return CacheError(
-        f"{root}: must be a folder that can be written; got: {failure.strerror or failure}. Name "
+        f"{root}: must be a writable folder; got: {failure.strerror or failure}. Name "
         "another with NPU_LLM_CACHE_DIR or --cache-dir.",
         code="cache-unwritable",
     )

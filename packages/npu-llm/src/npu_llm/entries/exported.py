@@ -1,10 +1,8 @@
-"""Models in folders of a user's own: written whole by `export`, started as they are.
+"""Models in a user's own folders: written whole by `export`, started without building.
 
-Such a folder is an entry of the compile cache (npu_llm.entries.entry) under a name that a user
-chose, with
-the compiled form for the machine that wrote it. Nothing in it changes later: where its compiled
-form does not serve, another is kept in the compile cache. How entries are built is
-npu_llm.entries.build's work.
+Such a folder is an entry (npu_llm.entries.entry) under a name that the user chose, with the
+compiled form for the machine that wrote it. Nothing in it changes later: if its compiled form
+cannot be used, another one is kept in the compile cache.
 """
 
 from __future__ import annotations
@@ -47,7 +45,7 @@ if TYPE_CHECKING:
 
 __all__ = ["export", "is_exported", "open_exported", "prepare_exported"]
 
-# What the manifest of an exported folder says at least.
+# What the manifest of an exported folder must contain.
 _ABOUT = {"name", "precision", "context_length", "has_tokenizer", "facts", "made_with"}
 
 
@@ -67,31 +65,31 @@ def export(
 ) -> Path:
     """Writes a model that starts without transformers' model code, and here without compiling.
 
-    The folder holds the program with its weights in the wished precision, its compiled form for
-    this device, tokenizer, config, generation config, and a manifest of all that. It appears whole
-    or not at all.
+    The folder holds the program with its weights in the given precision, its compiled form for this
+    device, tokenizer, config, generation config, and a manifest of all these. It appears whole or
+    not at all.
 
     Args:
         name_or_path: a checkpoint folder, a GGUF file, or a name on the hub.
-        output: the folder to write; it must not exist, or be empty.
+        output: the folder to write, which must be empty or not exist.
         dtype: as in NPUModelForCausalLM.from_pretrained.
-        group_size: weights of a row that share a scale, 32, 64 or 128; for int4.
-        symmetric: without zero points; for int8 and int4.
+        group_size: how many weights of a row share a scale, 32, 64 or 128; for int4.
+        symmetric: whether to omit zero points; for int8 and int4.
         data: a text file by which int4 weights are rounded (GPTQ); None for the nearest values.
         pipeline: "dynamic" or "static"; by default what suits this device.
-        verify: "off" to leave out the comparison of the program with torch; what torch computes for
-            a few tokens is in the folder all the same, for machines that compile it again.
-        gguf_file: which GGUF file of a folder.
+        verify: "off" to skip comparing the program with torch. What torch computes for a few tokens
+            is in the folder anyway, for machines that compile it again.
+        gguf_file: which GGUF file in a folder.
         trust_remote_code: whether model code inside the checkpoint may run.
-        on_progress: called with a stage and the share of it that is done.
+        on_progress: called with a stage and how much of it is done, 0.0 to 1.0.
 
     Returns:
         The folder.
 
     Raises:
         OptionError: [unknown-dtype], [unknown-pipeline], [unknown-verify], [group-size],
-            [quantize-text], or [output-exists] for a folder that holds something.
-        WrongResultError: [wrong-result] when the program computes something else than torch.
+            [quantize-text], or [output-exists] for a folder that is not empty.
+        WrongResultError: [wrong-result] if the program's results differ from torch's.
         ModelError, CaptureError, CacheError, MemoryNeedError: as from_pretrained does.
     """
     options = LoadOptions(
@@ -123,21 +121,21 @@ def export(
 
 
 def is_exported(path: Path) -> bool:
-    """Whether a path is a folder that export wrote."""
+    """Whether a path is a folder that `export` wrote."""
     return (path / MANIFEST).is_file()
 
 
 def open_exported(folder: Path) -> Entry:
-    """Reads an exported folder and checks that it is whole.
+    """Reads an exported folder and checks that it is complete.
 
     Raises:
-        ModelError: [exported-damaged] when it is not what export wrote.
+        ModelError: [exported-damaged] if it is not as `export` wrote it.
     """
     try:
         entry = read_entry(folder.absolute())
         missing = sorted(_ABOUT - set(entry.about))
         if missing:
-            raise ValueError(f"{MANIFEST} does not say {missing[0]}")
+            raise ValueError(f"{MANIFEST} lacks {missing[0]}")
     except ValueError as problem:
         raise ModelError(
             f"{folder}: must be as npu_llm.export wrote it; got: {problem}. Copy it again, or "
@@ -148,18 +146,19 @@ def open_exported(folder: Path) -> Entry:
 
 
 def prepare_exported(folder: Path, options: LoadOptions) -> Prepared:
-    """Makes an exported model ready to run.
+    """Prepares an exported model to run.
 
     Args:
-        folder: what export wrote.
-        options: how; the cache is for another compiled form, should the folder's not serve.
+        folder: what `export` wrote.
+        options: how to start it; the cache is for another compiled form, if the folder's own cannot
+            be used.
 
     Raises:
         ModelError: [exported-damaged], see open_exported.
         OptionError: [exported-dtype], [exported-pipeline], [max-context], [static-kv-cache], see
             LoadOptions.
-        MemoryNeedError: [memory-need] when it does not fit.
-        WrongResultError: [wrong-result] when a program computes something else than torch.
+        MemoryNeedError: [memory-need] if it does not fit into memory.
+        WrongResultError: [wrong-result] if a program's results differ from torch's.
     """
     progress = Progress(options.on_progress)
     with progress.stage("check"):
@@ -194,12 +193,12 @@ def prepare_exported(folder: Path, options: LoadOptions) -> Prepared:
 
 
 def _made_with(entry: Entry) -> dict[str, Any]:
-    """What the compiled form of an entry depends on, here."""
+    """Returns what the compiled form of an entry depends on, as it is here."""
     return {**surroundings(), "options": compile_options(entry.precision, entry.kv_cache)}
 
 
 def _why_not_its_form(entry: Entry) -> str | None:
-    """Says why an exported folder's compiled form cannot serve here; None when it can."""
+    """Returns why an exported folder's compiled form cannot be used here; None if it can."""
     then, now = entry.about.get("made_with", {}), _made_with(entry)
     names = {"device": "device and driver", "options": "options of the device"}
     for key, name in names.items():
@@ -230,7 +229,7 @@ def _check_target(target: Path) -> None:
         target.rmdir()
     elif target.exists():
         raise OptionError(
-            f"{target}: the folder to export to must not exist or be empty; got one that holds "
-            "something. Remove it, or name another.",
+            f"{target}: must be empty or not exist, to be exported to; got a folder or file with "
+            "contents. Remove it, or name another.",
             code="output-exists",
         )

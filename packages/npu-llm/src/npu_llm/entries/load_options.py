@@ -20,23 +20,23 @@ __all__ = ["LoadOptions"]
 
 @dataclass(frozen=True, kw_only=True)
 class LoadOptions:
-    """What a user asks for when a model is started.
+    """What a user asks for when starting a model.
 
     Attributes:
-        dtype: of weights and arithmetic.
-        max_context: tokens that prompt and answer may have together; None for all that the model
-            was made for.
+        dtype: the precision of weights and arithmetic.
+        max_context: how many tokens prompt and answer may have together; None for as many as the
+            model was made for.
         pipeline: "dynamic" or "static"; None or "auto" to choose by the device.
-        kv_cache: what keys and values are kept as; None or "auto" for what the arithmetic is done
-            in.
+        kv_cache: what keys and values are stored as; None or "auto" for the dtype of the
+            arithmetic.
         verify: when programs are compared with torch, see npu_llm.verification.verifier.
         device: None or "npu".
         cache_dir: the compile cache; None for that of the settings.
-        gguf_file: which GGUF file of a folder.
+        gguf_file: which GGUF file in a folder.
         trust_remote_code: whether model code inside the checkpoint may run.
         revision: which revision, for a name on the hub.
         token: access token, for a name on the hub.
-        on_progress: called with a stage and the share of it that is done.
+        on_progress: called with a stage and how much of it is done, 0.0 to 1.0.
 
     Raises:
         OptionError: [unknown-dtype], [unknown-kv-cache], [unknown-verify], [unknown-pipeline] or
@@ -63,24 +63,24 @@ class LoadOptions:
         parse_pipeline(self.pipeline)
         if self.device is not None and torch.device(self.device).type != "npu":
             raise OptionError(
-                f"device: the model runs on npu; got {self.device!r}. Omit it, and choose what "
+                f"device: must be npu; got {self.device!r}. Omit it, and choose what "
                 "serves as npu with the variable NPU_DEVICE.",
                 code="other-device",
             )
 
     @property
     def precision(self) -> Precision:
-        """The precision of weights and arithmetic; the default where none was asked for."""
+        """The precision of weights and arithmetic; the default if none was asked for."""
         return parse_precision(self.dtype)
 
     @property
     def pipeline_here(self) -> PipelineName:
-        """The pipeline for the device that serves."""
+        """The pipeline to use on the device that serves as npu."""
         return choose_pipeline(self.pipeline, npu_runtime.device_info().device)
 
     @property
     def kept_as(self) -> KvCache | None:
-        """What keys and values are kept as; None for what the arithmetic is done in."""
+        """What keys and values are stored as; None for the dtype of the arithmetic."""
         return parse_kv_cache(self.kv_cache)
 
     @property
@@ -107,7 +107,7 @@ class LoadOptions:
             pipeline: the folder's.
 
         Raises:
-            OptionError: [exported-dtype] or [exported-pipeline] where another was asked for.
+            OptionError: [exported-dtype] or [exported-pipeline] if another was asked for.
         """
         if self.dtype not in (None, "auto") and self.precision != precision:
             raise OptionError(
@@ -127,23 +127,23 @@ class LoadOptions:
 
         Args:
             name: the model's, for the message.
-            bound: tokens that it was made for; None where it sets no bound.
+            bound: how many tokens it was made for; None if it sets no limit.
 
         Raises:
-            OptionError: [max-context] for less than 1 or more than the bound.
+            OptionError: [max-context] for less than 1, or more than the model was made for.
         """
         asked = self.max_context
         if asked is None or (asked >= 1 and (bound is None or asked <= bound)):
             return
         upper = "" if bound is None else f" and at most {bound:,}, what {name} was made for"
         raise OptionError(
-            f"max_context: must be at least 1{upper}; got {asked:,}. Omit it for all that the "
-            "model can do.",
+            f"max_context: must be at least 1{upper}; got {asked:,}. Omit it for as many as "
+            "the model can take.",
             code="max-context",
         )
 
     def check_pipeline(self, pipeline: PipelineName) -> None:
-        """Checks that a pipeline can keep keys and values as asked.
+        """Checks that a pipeline can store keys and values as asked.
 
         Raises:
             OptionError: [static-kv-cache] for the static one.

@@ -1,8 +1,7 @@
-"""Lowers a model's captured step to a model on disk, in the wished precision.
+"""Lowers a model's captured step to a model on disk, in the given precision.
 
-For the dynamic pipeline the cache becomes the model's state, for the static one it stays an input
-whose sizes each program fixes (npu_llm.capture.static_step). Capturing is npu_llm.capture.step's
-work; the table of converters, compression and the change into state are npu_compiler's.
+For the dynamic pipeline the cache becomes the model's state; for the static one it stays an input
+whose sizes each program fixes (npu_llm.capture.static_step).
 """
 
 from __future__ import annotations
@@ -55,29 +54,29 @@ def save_step(
 
     Args:
         model: a decoder-only transformers model in float32, on cpu.
-        path: the .xml file to write; where its calls come from and what torch computes for a few
-            tokens go into files beside it.
+        path: the .xml file to write; files beside it say where its calls come from, and what torch
+            computes for a few tokens.
         precision: how to store the weights.
-        pipeline: which one the model is for.
+        pipeline: which pipeline the model is for.
         progress: where to report.
-        weights: what the model's parameters hold.
+        weights: the values of the model's parameters.
         compression: how weights of few bits are made.
-        context: tokens that the model was made for; None where nothing sets a bound.
-        tokenizer: the model's, where weights are rounded by a text.
+        context: how many tokens the model was made for; None if nothing sets a limit.
+        tokenizer: the model's, for weights that are rounded by a text.
 
     Returns:
-        What is known of the step: layers, the conditions of the trace, how its slots are told apart
-        (see npu_llm.steps.slots.Relocation), and for the static pipeline how its cache lies in
-        memory.
+        What is known about the step: layers, the conditions of the trace, how its slots are told
+        apart (see npu_llm.steps.slots.Relocation), and for the static pipeline how its cache lies
+        in memory.
 
     Raises:
-        CaptureError: when the model cannot be captured.
+        CaptureError: if the model cannot be captured.
         OptionError: [quantize-text], see npu_llm.capture.compression.
-        npu_compiler.errors.LoweringError: when one of its calls has no converter.
+        npu_compiler.errors.LoweringError: if one of its calls has no converter.
     """
     with progress.stage("capture"):
         captured = capture_step(model, on_progress=progress.advance)
-        make_functional(captured.graph_module)  # first: relocating puts inputs where ranges were
+        make_functional(captured.graph_module)  # before relocating, which replaces ranges by inputs
         captured, relocation = relocate(
             captured, windowed=_is_windowed(model.config), weights=weights
         )
@@ -118,30 +117,30 @@ def save_step(
 
 
 def _static_dtype(precision: Precision, compression: Compression) -> torch.dtype:
-    """What the static pipeline's caches are stored as."""
+    """Returns what the static pipeline's caches are stored as."""
     if compression.text is not None:
-        return torch.float32  # rounding by a text runs the step on arrays of numpy's types
+        return torch.float32  # rounding by a text runs the step on numpy arrays
     return cache_dtype(precision)
 
 
 def _check_relocation(model: Any, relocation: Relocation) -> None:
     if relocation is None:
         raise CaptureError(
-            f"{type(model).__name__}: the static pipeline needs a model that is told where its "
-            "tokens lie; got one that counts them itself. Run it in the dynamic pipeline.",
+            f"{type(model).__name__}: must take its tokens' positions as an input, for the static "
+            "pipeline; got a model that counts them itself. Run it in the dynamic pipeline.",
             code="static-positions",
         )
 
 
 def _is_windowed(config: Any) -> bool:
-    """Whether a layer may see less than all that lies before it."""
+    """Whether a layer may see only a part of what lies before it."""
     text_config = config.get_text_config()
     names = ("sliding_window", "attention_chunk_size", "local_attention")
     return any(getattr(text_config, name, None) for name in names)
 
 
 def _fits_half(model: Any, weights: StreamedWeights, precision: Precision) -> bool:
-    """Whether the weights may be stored as float16, which has three bits more than bfloat16."""
+    """Whether the weights can be stored as float16, which has three more bits than bfloat16."""
     if precision.weights not in ("bfloat16", "float16"):
         return False
     values = itertools.chain(weights.values(), model.parameters())
@@ -167,8 +166,8 @@ def _name_ports(model: Any, captured: CapturedStep) -> None:
 def _share_masks(graph_module: fx.GraphModule) -> None:
     """Turns each boolean mask into an additive one, once for all layers that read it.
 
-    Attention gives 0 for a query that may see nothing, which lowering honours in each layer. Here
-    such queries are padding, whose results nobody reads.
+    Attention returns 0 for a query that may see nothing, and lowering would add calls for that to
+    each layer. Here such queries are padding, whose results nobody reads.
     """
     graph = graph_module.graph
     additive: dict[fx.Node, fx.Node] = {}

@@ -1,9 +1,7 @@
 """Runs a step's program on tokens whose logits torch has computed, in each way that steps run.
 
-A first piece of as many tokens as there are heads, single tokens, several tokens behind others,
-tokens that were forgotten and come again, a padded batch whose rows change places. The sequence and
-its logits are npu_llm.verification.torch_reference's; what follows from a difference is
-npu_llm.verification.verifier's.
+These are a first piece with as many tokens as there are heads, single tokens, several tokens after
+others, tokens that were forgotten and come again, and a padded batch whose rows change places.
 """
 
 from __future__ import annotations
@@ -25,17 +23,17 @@ from npu_runtime import Program
 
 __all__ = ["check_dynamic", "check_static"]
 
-# How far off a step's logits may be, in multiples of what rounding does to torch's; or this share.
-# Measured: at most 1.13 times, SmolLM2 and small models of several architectures (2026-11-22).
+# How far off a step's logits may be, as a multiple of what rounding does to torch's, or as this
+# share. Measured: at most 1.13 times (SmolLM2, small models of several architectures; 2026-11-22).
 _NORMS = 3.0
 _SHARES = {"float32": 1e-4, "float16": 2e-3, "bfloat16": 1e-2}
-# Of the padded batch: tokens of its second row, and the padding before them.
+# The padded batch: tokens of its second row, and the padding before them.
 _SHORT, _PADDING = 5, 2
 
 
 @dataclass(frozen=True)
 class _Step:
-    """Logits (rows, vocabulary) of a step, and which rows of the reference they are to equal."""
+    """Logits (rows, vocabulary) of a step, and which rows of the reference they must equal."""
 
     name: str
     logits: torch.Tensor
@@ -48,12 +46,12 @@ def check_dynamic(
     *,
     has_positions: bool,
 ) -> Finding | None:
-    """Runs the program behind a dynamic pipeline's caches; returns the first step that is wrong.
+    """Runs the program of a dynamic pipeline's caches; returns the first step that is wrong.
 
     Args:
         new_cache: makes an empty cache.
-        reference: what torch computes, with the roundings of what the program computes in.
-        has_positions: whether it is told positions, so that padding before a row changes nothing.
+        reference: what torch computes, rounded as the program's arithmetic rounds.
+        has_positions: whether positions are an input, so that padding before a row changes nothing.
     """
     return _judge(_dynamic_steps(new_cache, reference, has_positions), reference)
 
@@ -69,7 +67,7 @@ def check_static(
     """Runs one program of a static pipeline; returns the first step that is wrong.
 
     Args:
-        program: of these sizes.
+        program: the program.
         layout: its ports.
         sizes: its sizes.
         reference: as for check_dynamic.
@@ -82,7 +80,7 @@ def check_static(
 
 
 class _OneProgram:
-    """Stands for a model's programs where one of them is looked at."""
+    """Takes the place of a model's programs where one of them is checked."""
 
     def __init__(self, program: Program, layout: StaticLayout, sizes: StepSizes) -> None:
         self.layout = layout
@@ -91,12 +89,12 @@ class _OneProgram:
 
     def get(self, sizes: StepSizes) -> Program:
         """Returns the program."""
-        assert sizes == self._sizes, "steps are cut so that this program runs them"
+        assert sizes == self._sizes, "steps are split so that this program can run them"
         return self._program
 
 
 class _Reader:
-    """Has a cache read the sequence piece by piece."""
+    """Lets a cache read the sequence piece by piece."""
 
     def __init__(self, cache: StepCache, reference: TorchReference) -> None:
         self.cache = cache
@@ -105,7 +103,7 @@ class _Reader:
 
     @property
     def left(self) -> int:
-        """Tokens that were not read yet."""
+        """How many tokens have not been read yet."""
         return len(self._reference.ids) - self.cache.get_seq_length()
 
     def read(self, count: int, name: str, *, kept: int | None = None) -> _Step:
@@ -113,8 +111,8 @@ class _Reader:
 
         Args:
             count: how many, at most.
-            name: of the step; `{count}` and `{past}` stand for the numbers.
-            kept: 1 for the logits of one token; None for those of all that are known.
+            name: the step's name; `{count}` and `{past}` stand for the numbers.
+            kept: 1 for the logits of one token; None for all that are known.
         """
         past = self.cache.get_seq_length()
         count = min(count, self.left)
@@ -160,7 +158,7 @@ def _dynamic_steps(
 
 
 def _padded_steps(cache: StepCache, reference: TorchReference) -> Iterator[_Step]:
-    """A batch of a whole row and a padded one, which then change places."""
+    """Runs a batch of a whole row and a padded one, which then change places."""
     ids, vocabulary = reference.ids, reference.logits.shape[1]
     length = _SHORT + _PADDING
     rows = torch.stack([ids[:length], torch.cat([ids[:_PADDING], ids[:_SHORT]])])
@@ -201,10 +199,10 @@ def _static_steps(cache: StepCache, sizes: StepSizes, reference: TorchReference)
 
 
 def _judge(steps: Iterator[_Step], reference: TorchReference) -> Finding | None:
-    """The first step that differs.
+    """Returns the first step that differs.
 
-    Where tokens choose among experts, rounding may have one of them choose another: there a step
-    differs where most of all rows do.
+    Where tokens choose among experts, rounding may change a token's choice: there the steps differ
+    if most of all rows do.
     """
     precision = reference.precision
     place = {row: index for index, row in enumerate(reference.rows)}
@@ -234,9 +232,9 @@ def _judge(steps: Iterator[_Step], reference: TorchReference) -> Finding | None:
 def _differ_as_a_whole(
     logits: torch.Tensor, expected: torch.Tensor, rounded: torch.Tensor, precision: str
 ) -> Difference | None:
-    """How logits differ by their norm, which of so many numbers says more than each of them.
+    """Returns how logits differ by their norm, which reveals more than single numbers.
 
-    A layer that is wrong changes all logits a little where rounding changes some as much.
+    A wrong layer changes all logits a little, where rounding changes a few as much.
     """
     distance, size = float((logits - expected).norm()), float(expected.norm())
     allowed = max(_NORMS * float((rounded - expected).norm()), _SHARES[precision] * size)

@@ -1,8 +1,4 @@
-"""Loads the programs of an entry so that nobody gets a result of them that torch does not give.
-
-Judging one program is npu_llm.verification.verifier's work, running its steps
-npu_llm.entries.step_check's.
-"""
+"""Loads the programs of an entry, and compares them with torch before they are used."""
 
 from __future__ import annotations
 
@@ -26,9 +22,9 @@ if TYPE_CHECKING:
 
 __all__ = ["read_verdict", "verify_step", "verify_variant"]
 
-# Activations in 8 bits are most of what such a program rounds, in whatever it computes besides.
+# Most of what such a program rounds are its activations of 8 bits, whatever else it computes in.
 _MOST_BESIDE_INTEGERS = 2.0
-# Keys and values in 8 bits round as much again as what stands beside them.
+# Keys and values of 8 bits round as much again as what stands beside them.
 _LEAST_WITH_CACHE = 2.0
 
 
@@ -70,7 +66,7 @@ def verify_variant(entry: Entry, layout: StaticLayout, when: Verify) -> VerifyVa
 
 
 def read_verdict(entry: Entry) -> Verdict:
-    """Returns what is kept of an entry's program: of that of one token, in the static pipeline."""
+    """Returns the verdict on an entry's program: the one for one token, in the static pipeline."""
     folder = entry.compiled.folder
     layout = entry.static_layout
     if layout is not None:
@@ -80,7 +76,7 @@ def read_verdict(entry: Entry) -> Verdict:
 
 
 def _as_here(entry: Entry, reference: TorchReference) -> TorchReference:
-    """The reference with the roundings of the device that serves, and of the entry's cache."""
+    """Returns the reference with the rounding of the device in use and of the entry's cache."""
     wanted = rounding_of(entry.precision)
     if entry.kv_cache is not None:
         wanted = torch.bfloat16  # 8 bits of a token's largest value round about as these do

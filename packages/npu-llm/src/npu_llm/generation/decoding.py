@@ -1,10 +1,9 @@
 """The loop that turns steps into tokens, for greedy search and sampling.
 
-transformers' own loop prepares each step anew from all that generate allows, which costs a small
-model as much as its step. This one does what that does for the common case: it runs the step on
-buffers that grow by a token, asks transformers' logits processors and stopping criteria where there
-are any, and stops by itself at a length and at end tokens. Whatever else is asked of generate
-goes the long way.
+transformers' own loop prepares each step for everything that generate allows, which costs a small
+model as much as the step itself. This one covers the common case: it runs the step on buffers that
+grow by one token, calls transformers' logits processors and stopping criteria where there are any,
+and stops by itself at a length and at end tokens. Everything else takes transformers' loop.
 """
 
 from __future__ import annotations
@@ -34,10 +33,10 @@ _KNOWN = {
 def can_decode(
     input_ids: torch.Tensor, config: GenerationConfig, arguments: Mapping[str, Any]
 ) -> bool:
-    """Whether `decode` does all that is asked for.
+    """Whether `decode` supports everything that is asked for.
 
     Args:
-        input_ids: (batch, tokens); transformers' loop also goes on from the new tokens alone.
+        input_ids: (batch, tokens); only transformers' loop continues from the new tokens alone.
         config: the prepared generation config.
         arguments: what generate would pass to the model.
     """
@@ -67,11 +66,11 @@ def decode(
         input_ids: as for `tokens`.
         cache: as for `tokens`.
         config: as for `tokens`.
-        streamer: of transformers.
+        streamer: a streamer of transformers.
         search: the other arguments of `tokens`.
 
     Returns:
-        What transformers' own loop returns: (batch, tokens + new) int64, or these with the cache.
+        What transformers' own loop returns: (batch, tokens + new) int64, or that and the cache.
     """
     columns = [input_ids]
     for chosen in tokens(first, input_ids, cache=cache, config=config, **search):
@@ -97,17 +96,17 @@ def tokens(
     stopping_criteria: Sequence[StoppingCriteria],
     config: GenerationConfig,
 ) -> Iterator[torch.Tensor]:
-    """Gives the next token of each row, until every row has ended.
+    """Yields the next token of each row, until every row has ended.
 
     Args:
-        first: runs the step of the prompt on input_ids, attention_mask and position_ids of the
-            tokens that the cache does not hold; returns logits (batch, 1, vocabulary).
-        input_ids: (batch, tokens) int64, the cache's tokens among them.
-        cache: of the model; filled.
-        attention_mask: (batch, tokens), ones for None.
-        position_ids: (batch, tokens) or those of the new tokens; counted by the mask for None.
-        logits_processor: of transformers.
-        stopping_criteria: of transformers.
+        first: runs the prompt's step on input_ids, attention_mask and position_ids of the tokens
+            that the cache does not hold; returns logits (batch, 1, vocabulary).
+        input_ids: (batch, tokens) int64, including the cache's tokens.
+        cache: the model's; filled as tokens come.
+        attention_mask: (batch, tokens); None for ones.
+        position_ids: (batch, tokens) or those of the new tokens; None to count them by the mask.
+        logits_processor: those of transformers.
+        stopping_criteria: those of transformers.
         config: the prepared generation config.
 
     Yields:
@@ -176,7 +175,7 @@ def _choose(
 def _split(
     criteria: Sequence[StoppingCriteria],
 ) -> tuple[list[int], int | None, list[StoppingCriteria]]:
-    """End tokens, the length to stop at, and the criteria that say neither."""
+    """Returns the end tokens, the length to stop at, and all other criteria."""
     ends: list[int] = []
     limit: int | None = None
     others = []
@@ -192,7 +191,7 @@ def _split(
 
 
 def _grown(tensor: torch.Tensor, length: int) -> torch.Tensor:
-    """A tensor whose rows are longer, with what they hold in front."""
+    """Returns a tensor with longer rows that begin with the given ones."""
     grown = tensor.new_zeros(tensor.shape[0], max(length, tensor.shape[1] + 1))
     grown[:, : tensor.shape[1]] = tensor
     return grown

@@ -1,4 +1,4 @@
-"""Starting a model of any kind, with the slow imports beside the loading."""
+"""Starts a model of any kind, while slow imports run beside the loading."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ __all__ = ["load", "make_ready"]
 
 @public_call
 def load(name_or_path: str | Path, **arguments: Any) -> NPUModelForCausalLM:
-    """Loads a model as NPUModelForCausalLM.from_pretrained does, sooner in a new process.
+    """Loads a model as NPUModelForCausalLM.from_pretrained does, but faster in a new process.
 
-    An exported folder starts without transformers' model code, and where device and driver are
-    those that it was exported with, without compiling anything.
+    An exported folder starts without transformers' model code and, on the device and driver that it
+    was exported with, without compiling anything.
 
     Args:
         name_or_path: an exported folder, or what from_pretrained takes.
@@ -36,8 +36,8 @@ def load(name_or_path: str | Path, **arguments: Any) -> NPUModelForCausalLM:
     if not Path(name_or_path).expanduser().exists():
         ready = make_ready(name_or_path, options)
         return _model_class().from_ready(ready)
-    # transformers' generation code takes longer to import than a kept program to load, which
-    # happens outside of Python.
+    # transformers' generation code takes longer to import than a cached program takes to load, and
+    # that loading happens outside Python.
     with ThreadPoolExecutor(1) as pool:
         importing = pool.submit(_model_class)
         ready = make_ready(name_or_path, options)
@@ -45,7 +45,7 @@ def load(name_or_path: str | Path, **arguments: Any) -> NPUModelForCausalLM:
 
 
 def make_ready(name_or_path: str | Path, options: LoadOptions) -> Prepared:
-    """Makes a model ready to run; errors are those of from_pretrained."""
+    """Prepares a model to run; raises what from_pretrained does."""
     path = Path(name_or_path).expanduser()
     if is_exported(path):
         return prepare_exported(path, options)

@@ -1,7 +1,4 @@
-"""NPUModelForCausalLM: a language model as one program, which generates as transformers does.
-
-How a model becomes a program is npu_llm.entries.build's work; this module runs it.
-"""
+"""NPUModelForCausalLM: a language model as one program, which generates as transformers does."""
 
 from __future__ import annotations
 
@@ -40,14 +37,14 @@ class _Assisted:
 
     Attributes:
         device: where its tokens are.
-        continued: the cache that holds a beginning of them; None for a new one.
+        continued: the cache that already holds the first of them; None for a new one.
     """
 
     device: torch.device
     continued: StepCache | None
 
 
-# Of each thread, and of the assistant's generation inside the model's as well.
+# Per thread; the assistant's generation, which runs inside the model's, sees it as well.
 _assisted: ContextVar[_Assisted | None] = ContextVar("assisted", default=None)
 
 
@@ -55,14 +52,13 @@ class NPUModelForCausalLM(GenerationMixin):  # type: ignore[misc]
     """A decoder-only language model, compiled for the npu device.
 
     Made by `from_pretrained`. `generate` is transformers' own: greedy, sampling, beams, streamers,
-    stop strings, logits processors, batches with left padding. Where keys and
-    values are kept is its pipeline's matter (npu_llm.steps.pipelines).
+    stop strings, logits processors, batches with left padding.
 
     Attributes:
         config: the transformers config.
         generation_config: the defaults of generate.
         precision: how weights are stored and arithmetic is done.
-        report: how this start went: from the cache or not, times.
+        report: how this start went: times, and whether it came from the cache.
     """
 
     main_input_name = "input_ids"
@@ -105,23 +101,23 @@ class NPUModelForCausalLM(GenerationMixin):  # type: ignore[misc]
         Args:
             pretrained_model_name_or_path: a checkpoint folder of transformers, a GGUF file, a
                 folder that `npu_llm.export` wrote, or a name on the hub.
-            dtype: "float32", "bfloat16", "float16", "int8", "int4", or a torch dtype; the default
-                is bfloat16, or what an exported folder has.
-            max_context: tokens that prompt and answer may have together; by default all that the
-                model was made for. Fewer need less memory.
+            dtype: "float32", "bfloat16", "float16", "int8", "int4", or a torch dtype; by default
+                bfloat16, or the precision of an exported folder.
+            max_context: how many tokens prompt and answer may have together; by default as many as
+                the model was made for. Fewer need less memory.
             pipeline: "dynamic" for one program of all sizes, "static" for programs of fixed sizes,
-                as NPUs want them; by default what suits the device.
-            kv_cache: "u8" to keep keys and values in 8 bits, each token's of a head with a scale
-                of its own, in the dynamic pipeline; by default what the arithmetic is done in.
-            verify: "first" to compare each program with torch once, before anybody gets a token of
-                it; "always" to do so at each start; "off" not to.
+                which NPUs need; by default what suits the device.
+            kv_cache: "u8" to store keys and values in 8 bits, with one scale per token and head,
+                in the dynamic pipeline; by default in the dtype of the arithmetic.
+            verify: "first" to compare each program with torch once, before it yields a token;
+                "always" to compare at each start; "off" to skip the comparison.
             device: None or "npu".
             cache_dir: where compiled models are kept; see npu_llm.config for the default.
-            gguf_file: which GGUF file of a folder.
+            gguf_file: which GGUF file in a folder.
             trust_remote_code: whether model code inside the checkpoint may run.
             revision: which revision, for a name on the hub.
             token: access token, for a name on the hub.
-            on_progress: called with a stage and the share of it that is done.
+            on_progress: called with a stage and how much of it is done, 0.0 to 1.0.
 
         Raises:
             ModelError: when there is no such model, or its files are damaged.
@@ -129,9 +125,9 @@ class NPUModelForCausalLM(GenerationMixin):  # type: ignore[misc]
             CacheError: when the cache has no room for it.
             OptionError: for an unknown dtype, one that an exported folder does not have, another
                 device, a max_context that the model was not made for, or a kv_cache that the
-                pipeline does not have.
+                pipeline does not support.
             CaptureError: when the architecture cannot run here.
-            npu_compiler.errors.WrongResultError: when a program computes something else than torch.
+            npu_compiler.errors.WrongResultError: when a program's results differ from torch's.
             npu_runtime.errors.DeviceError: when the device asked for by NPU_DEVICE is absent.
         """
         options = LoadOptions(
@@ -153,20 +149,20 @@ class NPUModelForCausalLM(GenerationMixin):  # type: ignore[misc]
     @classmethod
     @public_call
     def from_ready(cls, ready: Prepared) -> NPUModelForCausalLM:
-        """Makes the model of a program that npu_llm.generation.loading has made ready."""
+        """Returns the model for a program that npu_llm.generation.loading prepared."""
         return cls(ready.entry, ready.pipeline, ready.entry.precision, ready.report)
 
     # What transformers asks a model for
 
     @property
     def device(self) -> torch.device:
-        """torch.device("npu"); within assisted generation, where its tokens are."""
+        """torch.device("npu"); during assisted generation, where the tokens are."""
         assisted = _assisted.get()
         return self._device if assisted is None else assisted.device
 
     @property
     def _is_stateful(self) -> bool:
-        """Whether tokens that were read cannot be taken back, as assisted generation must."""
+        """Whether the cache cannot drop tokens, which assisted generation has to."""
         return self.pipeline == "dynamic" and self._entry.relocation is None
 
     @property
@@ -176,13 +172,13 @@ class NPUModelForCausalLM(GenerationMixin):  # type: ignore[misc]
 
     @property
     def cache_kind(self) -> str:
-        """Which caches this model can take up: those of the same weights, pipeline and layout."""
+        """Which saved caches this model can load: those of equal weights, pipeline and layout."""
         entry = self._entry
         return f"{entry.weights_digest} {self.pipeline} {entry.static_layout} {entry.kv_cache}"
 
     @property
     def dtype(self) -> torch.dtype:
-        """The torch dtype of the weights; int4 says int8, torch's nearest."""
+        """The torch dtype of the weights; for int4 it is int8, the nearest that torch has."""
         return self.precision.torch_dtype
 
     @property
@@ -192,24 +188,24 @@ class NPUModelForCausalLM(GenerationMixin):  # type: ignore[misc]
 
     @property
     def verification(self) -> Verdict:
-        """What came of comparing its programs, those loaded so far, with torch."""
+        """The outcome of comparing the programs loaded so far with torch."""
         return self._pipeline.verdict
 
     @property
     def kv_cache(self) -> KvCache | None:
-        """What keys and values are kept as; None for what the arithmetic is done in."""
+        """What keys and values are stored as; None for the dtype of the arithmetic."""
         return self._entry.kv_cache
 
     @property
     def tokenizer(self) -> Any | None:
-        """The tokenizer that came with the model; None when there was none."""
+        """The tokenizer that came with the model; None if there was none."""
         if self._tokenizer is None and self._entry.has_tokenizer:
             self._tokenizer = AutoTokenizer.from_pretrained(self._entry.folder / "tokenizer")
         return self._tokenizer
 
     @property
     def context_length(self) -> int | None:
-        """Tokens that prompt and answer may have together; None where the model sets no bound."""
+        """How many tokens prompt and answer may have together; None if the model sets no limit."""
         return self._entry.context_length
 
     def can_generate(self) -> bool:
@@ -217,28 +213,28 @@ class NPUModelForCausalLM(GenerationMixin):  # type: ignore[misc]
         return True
 
     def is_remote_code(self) -> bool:
-        """False: the program holds the model's code already."""
+        """False: the program already contains the model's code."""
         return False
 
     def get_experts_implementation(self) -> Mapping[str, str]:
-        """Empty: how experts run was settled when the model was captured."""
+        """Empty: how experts run was decided when the model was captured."""
         return {}
 
     def _prepare_cache_for_generation(
         self, generation_config: GenerationConfig, model_kwargs: dict[str, Any], *_: Any, **__: Any
     ) -> None:
-        """Makes the cache of a generation; the kinds that transformers has do not serve here."""
+        """Makes the cache for a generation; transformers' own kinds cannot be used here."""
         if model_kwargs.get("past_key_values") is None and generation_config.use_cache:
             model_kwargs["past_key_values"] = self.new_cache()
 
     def _assisted_decoding(
         self, input_ids: torch.Tensor, *args: Any, generation_config: Any, **kwargs: Any
     ) -> Any:
-        """Has tokens and guesses where the tokens are, and a cache that is continued noticed.
+        """Keeps tokens and guesses on one device, and notes which cache is continued.
 
-        transformers has the guesses on the model's device and compares them with tokens that need
-        not be there, where a step takes its inputs from anywhere. And its first step gives all
-        tokens to read, those in the cache too.
+        transformers puts the guesses on the model's device and compares them with tokens that may
+        be elsewhere; a step takes its inputs from anywhere. Its first step also passes all tokens,
+        including those that the cache already holds.
         """
         mask, cache = kwargs.get("attention_mask"), kwargs.get("past_key_values")
         known = getattr(generation_config, "_mask_length", -1)  # of a mask that was all ones
@@ -286,7 +282,7 @@ class NPUModelForCausalLM(GenerationMixin):  # type: ignore[misc]
         streamer: Any | None = None,
         **model_kwargs: Any,
     ) -> Any:
-        """Greedy search and sampling, by our own loop where that does all that is asked for."""
+        """Greedy search and sampling, by our own loop where it supports what is asked for."""
         if synced_gpus or not can_decode(input_ids, generation_config, model_kwargs):
             return super()._sample(
                 input_ids,
@@ -325,12 +321,12 @@ class NPUModelForCausalLM(GenerationMixin):  # type: ignore[misc]
     @public_call
     def generate(
         self,
-        inputs: Any = None,  # tokens of another kind are told as in input_ids
+        inputs: Any = None,  # checked like input_ids, with the same errors
         generation_config: GenerationConfig | None = None,
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        """Generates as transformers does: all arguments and results are those of its `generate`.
+        """Generates as transformers does, with the arguments and results of its `generate`.
 
         Raises:
             OptionError: [step-shape], [step-dtype] for tokens or a mask that do not fit,
@@ -352,7 +348,7 @@ class NPUModelForCausalLM(GenerationMixin):  # type: ignore[misc]
         except ValueError as error:
             raise OptionError(
                 f"generate: options must be those of transformers' generate and of forward; got "
-                f"other ones: {error}. Check how they are written.",
+                f"others: {error}. Check their spelling.",
                 code="generate-option",
             ) from error
 
@@ -373,14 +369,14 @@ class NPUModelForCausalLM(GenerationMixin):  # type: ignore[misc]
         """Runs one step.
 
         Args:
-            input_ids: (batch, tokens) int64, on npu or cpu; only the tokens that are new when
+            input_ids: (batch, tokens) int64, on npu or cpu; only the new tokens when
                 past_key_values is given.
             attention_mask: (batch, past + tokens), 0 for padding; all ones by default.
             position_ids: (batch, tokens) int64; counted from the mask by default.
-            past_key_values: the cache that a former step returned.
+            past_key_values: the cache that an earlier step returned.
             use_cache: whether to return a cache; True by default.
-            logits_to_keep: how many of the last tokens' logits are wanted, 0 for all; or a vector
-                of indices.
+            logits_to_keep: how many tokens, counted from the end, to return logits for, 0 for all;
+                or a vector of indices.
             kwargs: what else generate passes; output_attentions and output_hidden_states are
                 refused.
 
@@ -391,7 +387,7 @@ class NPUModelForCausalLM(GenerationMixin):  # type: ignore[misc]
             ContextError: [context-overflow] when the tokens do not fit into the context.
             OptionError: [no-inner-states] when attentions or hidden states are asked for,
                 [foreign-cache] for a cache that this class did not make, [cache-rows] for a batch
-                that does not continue the cache's; see also npu_llm.steps.step_inputs.
+                that does not match the cache's rows; see also npu_llm.steps.step_inputs.
         """
         self._check(kwargs, past_key_values)
         cache = past_key_values
@@ -416,13 +412,13 @@ class NPUModelForCausalLM(GenerationMixin):  # type: ignore[misc]
         for name in ("output_attentions", "output_hidden_states"):
             if kwargs.get(name):
                 raise OptionError(
-                    f"{name}: a compiled model gives logits only; got True. Leave it away.",
+                    f"{name}: a compiled model returns only logits; got True. Omit it.",
                     code="no-inner-states",
                 )
         if cache is not None and not isinstance(cache, StepCache):
             raise OptionError(
-                "past_key_values: must be the cache that this model returned; got a "
-                f"{type(cache).__name__}. Leave it away for a new one.",
+                "past_key_values: must be a cache that this model returned; got a "
+                f"{type(cache).__name__}. Omit it for a new one.",
                 code="foreign-cache",
             )
 
@@ -435,7 +431,7 @@ class NPUModelForCausalLM(GenerationMixin):  # type: ignore[misc]
             )
 
     def _prepare_generated_length(self, *args: Any, **kwargs: Any) -> GenerationConfig:
-        """Has an answer end where the context ends, rather than fail there."""
+        """Ends an answer where the context ends, instead of failing there."""
         generation_config = super()._prepare_generated_length(*args, **kwargs)
         length = kwargs["input_ids_length"]
         self._check_context(length)

@@ -1,7 +1,8 @@
-"""Generation token by token within a fixed length, under the names that users know it by.
+"""Generation token by token within a fixed length, by functions with familiar names.
 
-The functions answer to those of intel-npu-acceleration-library. They run in either pipeline; in the
-static one all steps have the same sizes, since the cache gets its room at the start.
+The names and arguments are those of intel-npu-acceleration-library. The functions run in either
+pipeline; in the static one all steps have the same sizes, since the cache gets its room at the
+start.
 """
 
 from __future__ import annotations
@@ -29,27 +30,27 @@ def generate_with_static_shape(
     pad_token_id: int | None = None,
     **options: Any,
 ) -> Iterator[int | torch.Tensor]:
-    """Generates one token at a time, prompt and answer together at most max_length tokens.
+    """Generates one token at a time, up to max_length tokens of prompt and answer together.
 
     Args:
         model: from NPUModelForCausalLM.from_pretrained.
         input_ids: (batch, tokens) int64.
         max_length: tokens of prompt and answer.
         attention_mask: (batch, tokens), 0 for padding, which is on the left; ones by default.
-        use_past: keep keys and values between the steps; without, each token costs a whole prompt.
-        pad_token_id: what a row that has ended goes on with; the model's by default.
-        options: other arguments of generate for greedy search or sampling: do_sample, temperature,
-            top_k, top_p, eos_token_id, stopping_criteria and their like.
+        use_past: keep keys and values between the steps; otherwise each token costs a whole prompt.
+        pad_token_id: what fills a row that has ended; the model's by default.
+        options: other arguments of generate for greedy search or sampling, such as do_sample,
+            temperature, top_k, top_p, eos_token_id and stopping_criteria.
 
     Returns:
-        An iterator: for one row its next token, an int; for several (batch,) int64 on cpu. It ends
-        after max_length tokens, or when every row has given an end token.
+        An iterator over the next token: an int for one row, (batch,) int64 on cpu for several. It
+        ends after max_length tokens, or when every row has yielded an end token.
 
     Raises:
         ContextError: [context-overflow] when the prompt leaves no room for a token, or max_length
             is above the model's context.
         OptionError: [foreign-model] for a model of another class, [static-search] for beams and
-            other searches that give no token until they end, [step-shape] or [step-dtype] for
+            other searches that yield no token until they end, [step-shape] or [step-dtype] for
             tokens or a mask that do not fit.
     """
     _check_model(model)
@@ -65,8 +66,8 @@ def generate_with_static_shape(
         )
     if options.get("num_beams", 1) != 1 or "assistant_model" in options:
         raise OptionError(
-            "generate_with_static_shape: goes token by token, greedily or by sampling; got "
-            "another search. Call model.generate for it.",
+            "generate_with_static_shape: must be a greedy search or sampling, which go token by "
+            "token; got another search. Call model.generate for it.",
             code="static-search",
         )
     if pad_token_id is not None:
@@ -94,16 +95,16 @@ def generate_with_static_shape(
 def warm_up_decoder_model(
     tokenizer: Any, model: NPUModelForCausalLM, model_seq_length: int, use_past: bool = True
 ) -> None:
-    """Compiles and runs once what a generation of this length needs, so that the first is as fast.
+    """Compiles and runs once what a generation of this length needs, so that the first one is fast.
 
     Args:
         tokenizer: the model's.
         model: from NPUModelForCausalLM.from_pretrained.
-        model_seq_length: tokens of prompt and answer to come.
+        model_seq_length: tokens of the prompts and answers to come.
         use_past: as for generate_with_static_shape.
 
     Raises:
-        ContextError: [context-overflow] when the model has no context of this length.
+        ContextError: [context-overflow] when the model's context is shorter than that.
         OptionError: [foreign-model] for a model of another class.
     """
     _check_model(model)
@@ -114,7 +115,7 @@ def warm_up_decoder_model(
     for chosen in generate_with_static_shape(
         model, prompt, max(limit, half + 1), use_past=use_past, do_sample=False, eos_token_id=None
     ):
-        del chosen  # that it ran is all
+        del chosen  # only running it matters
 
 
 def _tokens(
@@ -149,7 +150,7 @@ def _tokens(
 
 
 class _Forgetful(StepCache):
-    """Stands for a cache where none is to be kept: each step reads all tokens anew."""
+    """Takes a cache's place where none is to be kept: each step reads all tokens again."""
 
     def __init__(self, model: NPUModelForCausalLM, input_ids: torch.Tensor) -> None:
         super().__init__()

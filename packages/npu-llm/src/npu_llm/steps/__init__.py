@@ -1,1 +1,1 @@
-"""Steps of a model that run: programs, their inputs, and their caches."""
+"""Running a model's steps: programs, their inputs, and their caches."""

@@ -1,8 +1,7 @@
-"""A path to a folder that does not say where the folder is.
+"""A path to a folder that does not depend on where the folder is.
 
-OpenVINO finds the compiled form of a program by a hash of the program's path. Under such a path a
-folder that was moved or copied to another machine still finds its own. What is loaded through it is
-npu_llm.entries.build's matter.
+OpenVINO finds the compiled form of a program by a hash of the program's path. Under such a path it
+still finds the compiled form of a folder that was moved, or copied to another machine.
 """
 
 from __future__ import annotations
@@ -17,18 +16,18 @@ from pathlib import Path
 
 __all__ = ["fixed_path"]
 
-# One of the numbers that a process may have without asking (soft limits are 1,024 and more), far
-# above those that the system hands out, lowest first.
+# A file descriptor that every process may have (soft limits are 1,024 and more), far above those
+# that the system hands out, lowest first.
 _NUMBER = 937
 _lock = threading.Lock()
 
 
 @contextmanager
 def fixed_path(folder: Path) -> Iterator[Path]:
-    """Gives a path of the folder that is the same for all folders, while the body runs.
+    """Yields a path to the folder that is the same for all folders.
 
-    One body runs at a time. Where the process has the file descriptor of that path in use, or may
-    not have it, the folder's own path is given, and a moved folder is compiled again.
+    One body runs at a time. If the process already uses that path's file descriptor, or may not
+    have it, the folder's own path is yielded, and a moved folder is recompiled.
 
     Args:
         folder: an existing folder.

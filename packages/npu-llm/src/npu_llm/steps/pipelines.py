@@ -1,7 +1,7 @@
 """The two ways to run a model's steps, behind one interface.
 
 Dynamic: one program for all sizes, which holds the cache itself. Static: programs of fixed sizes,
-for devices that want those, on a cache in the host's memory.
+for devices that need those, on a cache in the host's memory.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Pipeline(Protocol):
 
     @property
     def name(self) -> PipelineName:
-        """Which of the two it is."""
+        """Which of the two this is."""
 
     @property
     def program(self) -> Program:
@@ -47,10 +47,10 @@ class Pipeline(Protocol):
 
     @property
     def verdict(self) -> Verdict:
-        """What came of comparing its programs with torch."""
+        """The outcome of comparing its programs with torch."""
 
     def new_cache(self) -> StepCache:
-        """An empty cache."""
+        """Returns an empty cache."""
 
 
 @dataclass(frozen=True)
@@ -58,9 +58,9 @@ class DynamicPipeline:
     """Steps of any size in one program.
 
     Attributes:
-        program: which holds the cache of each of its sessions.
+        program: the program, which holds the cache of each of its sessions.
         relocation: how it learns which slots count.
-        verdict: what came of comparing it with torch.
+        verdict: the outcome of comparing it with torch.
     """
 
     program: Program
@@ -69,8 +69,8 @@ class DynamicPipeline:
     name: PipelineName = "dynamic"
 
     def new_cache(self) -> SessionCache:
-        """An empty cache, in a session of its own."""
-        # Late, here and below: caches are transformers', and a program loads while that imports.
+        """Returns an empty cache, in a session of its own."""
+        # Late, here and below: caches need transformers, which is imported while a program loads.
         from npu_llm.steps.session_cache import SessionCache
 
         return SessionCache(self.program.session(), relocation=self.relocation)
@@ -81,8 +81,8 @@ class StaticPipeline:
     """Steps in programs of fixed sizes.
 
     Attributes:
-        programs: made as they are needed.
-        sizes: in which they come.
+        programs: the programs, made as they are needed.
+        sizes: the sizes in which they come.
         relocation: how they learn which slots count.
     """
 
@@ -98,22 +98,22 @@ class StaticPipeline:
 
     @property
     def verdict(self) -> Verdict:
-        """The worst that came of comparing the programs so far with torch."""
+        """The worst outcome of comparing the programs so far with torch."""
         return self.programs.verdict
 
     def new_cache(self) -> StaticCache:
-        """An empty cache of the smallest capacity."""
+        """Returns an empty cache of the smallest capacity."""
         from npu_llm.steps.static_cache import StaticCache
 
         return StaticCache(self.programs, self.sizes, relocation=self.relocation)
 
 
 def choose_pipeline(name: str | None, device: str) -> PipelineName:
-    """The pipeline that a user asked for, or the one that suits a device.
+    """Returns the pipeline that a user asked for, or the one that suits a device.
 
     Args:
         name: "dynamic" or "static"; None or "auto" to choose by the device.
-        device: as OpenVINO calls it.
+        device: OpenVINO's name for the device.
 
     Raises:
         OptionError: [unknown-pipeline] for another name.
@@ -122,7 +122,7 @@ def choose_pipeline(name: str | None, device: str) -> PipelineName:
 
 
 def parse_pipeline(name: str | None) -> PipelineName | None:
-    """The pipeline that a user asked for; None to choose by the device.
+    """Returns the pipeline that a user asked for; None to choose by the device.
 
     Args:
         name: "dynamic" or "static"; None or "auto".

@@ -1,6 +1,6 @@
 """The KV cache of the dynamic pipeline: a handle on one session of the program.
 
-Keys and values stay inside the program; what is here is how many there are and which of them count.
+Keys and values stay inside the program; the handle knows how many there are, and which count.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ class SessionCache(StepCache):
         self._is_broken = False
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Number of tokens that the cache holds, padding counted."""
+        """Returns how many tokens the cache holds, including padding."""
         return self._slots.length
 
     def step(self, values: Mapping[str, torch.Tensor], device: str) -> torch.Tensor:
         """Runs a step; see StepCache.step.
 
         Raises:
-            OptionError: [cache-rows] for a batch that does not continue the cache's,
-                [cache-broken] after a step that was broken off.
+            OptionError: [cache-rows] for a batch that does not match the cache's rows,
+                [cache-broken] after a step that was interrupted.
         """
         if self._is_broken:
             raise OptionError(
-                "SessionCache: a step was broken off, and what the cache holds of it is unknown; "
-                "got another step. Start from a new cache, or reset() this one.",
+                "SessionCache: must not be used after a step was interrupted, since its contents "
+                "are unknown; got another step. Start from a new cache, or reset() this one.",
                 code="cache-broken",
             )
         batch, tokens = values["input_ids"].shape
@@ -66,21 +66,21 @@ class SessionCache(StepCache):
 
     @property
     def is_broken(self) -> bool:
-        """Whether a step was broken off, so that nobody knows what the cache holds of it."""
+        """Whether a step was interrupted, so that the cache's contents are unknown."""
         return self._is_broken
 
     @property
     def is_croppable(self) -> bool:
-        """Whether the last tokens can be forgotten alone.
+        """Whether the last tokens can be forgotten without the others.
 
-        Not where the model numbers its tokens by their places in a way that no input changes, and
-        not after a step that was broken off.
+        They cannot if the model numbers its tokens by place in a way that no input changes, or
+        after a step that was interrupted.
         """
         return self._relocation is not None and not self._is_broken
 
     @property
     def hidden_tokens(self) -> int:
-        """Places that forgotten tokens still take; a new cache has none."""
+        """How many places forgotten tokens still take; a new cache has none."""
         return self._slots.hidden
 
     def reset(self) -> None:

@@ -1,8 +1,8 @@
-"""Which token each slot of a KV cache holds, for caches that can hide a slot but not move one.
+"""Which token each slot of a KV cache holds, for caches that can hide a slot but not move it.
 
-A slot is a place in the cache's memory, a position the number of the token that it holds. Cutting a
-cache hides slots; the next tokens go behind them. What a step must be told of this is made here, by
-the model's relocation (see npu_llm.capture.relocation).
+A slot is a place in the cache's memory; a position is the number of the token that it holds.
+Cutting a cache hides slots, and the next tokens go behind them. The inputs that tell a step so
+depend on the model's relocation (see npu_llm.capture.relocation).
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ __all__ = ["KEY_POSITIONS", "Relocation", "Slots"]
 # Name of the input with each slot's position.
 KEY_POSITIONS = "key_positions"
 
-# How a program learns which slots count: from an input with each slot's position, or from zeros in
-# its mask alone; None when it takes every slot for the token of the same number.
+# How a program learns which slots count: from an input with each slot's position, or only from
+# zeros in its mask; None if it takes every slot for the token of the same number.
 Relocation = Literal["positions", "mask"] | None
 
 _HIDDEN = -1
@@ -27,19 +27,19 @@ class Slots:
     """The slots of one cache; the same for all rows of a batch.
 
     Attributes:
-        held: slots in use, hidden ones counted.
+        held: slots in use, including hidden ones.
         length: tokens that count.
     """
 
     def __init__(self) -> None:
         self.held = 0
         self.length = 0
-        # Only once something was hidden: until then slot and position are the same number.
+        # Set once something was hidden: until then slot and position are the same number.
         self._positions: torch.Tensor | None = None
 
     @property
     def hidden(self) -> int:
-        """Slots in use that hold nothing of worth."""
+        """How many slots in use are hidden."""
         return self.held - self.length
 
     def append(self, tokens: int) -> None:
@@ -51,7 +51,7 @@ class Slots:
         self.length += tokens
 
     def crop(self, length: int) -> None:
-        """Hides all tokens but the first `length`, which is at most the number there are."""
+        """Hides all tokens but the first `length`, which must not exceed their number."""
         if length == self.length:
             return
         if self._positions is None:
@@ -60,10 +60,10 @@ class Slots:
         self.length = length
 
     def key_positions(self, tokens: int) -> torch.Tensor:
-        """The position of each slot once a step of `tokens` tokens has added its own.
+        """Returns each slot's position once a step of `tokens` tokens has added its own.
 
-        A hidden slot gets the last position of all, where no step's query reaches and where the
-        mask of `mask` is 0.
+        A hidden slot gets the last position of all, which no query of the step reaches and for
+        which the result of `mask` is 0.
 
         Returns:
             (held + tokens,) int64 on cpu.
@@ -75,15 +75,15 @@ class Slots:
         return torch.cat([known, torch.arange(self.length, self.length + tokens)])
 
     def mask(self, mask: torch.Tensor, relocation: Relocation) -> torch.Tensor:
-        """A step's mask for the slots, from its mask for the tokens.
+        """Returns a step's mask for the slots, given its mask for the tokens.
 
         Args:
             mask: (batch, length + tokens) int64, by position.
             relocation: how the program learns which slots count.
 
         Returns:
-            (batch, held + tokens) int64: by position with zeros behind for "positions", by slot for
-            "mask".
+            (batch, held + tokens) int64: by position, followed by zeros, for "positions"; by slot
+            for "mask".
         """
         if self._positions is None or self.hidden == 0:
             return mask

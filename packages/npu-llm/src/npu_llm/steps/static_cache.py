@@ -1,9 +1,8 @@
 """The static pipeline's KV cache: memory of the host, and the steps that read and fill it.
 
-Programs have fixed sizes. A step of many tokens runs in chunks, the last one padded; slots that
-hold nothing yet are masked; what a program adds is written into its slots, so that nothing of the
-past is moved. A cache starts small and grows by doubling, since attention costs what its capacity
-costs.
+Programs have fixed sizes. A step of many tokens runs in chunks, the last one padded; slots that are
+still empty are masked; what a program adds is written into its slots, so the past is never moved. A
+cache starts small and grows by doubling, since the cost of attention depends on its capacity.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class _Row:
 
     def __init__(self, layout: StaticLayout, capacity: int, dtype: torch.dtype) -> None:
         self.layout = layout
-        # Slots that hold nothing are masked, and must still be numbers: 0 times NaN is NaN.
+        # Empty slots are masked, but must still be numbers: 0 times NaN is NaN.
         self.memory = [torch.zeros(group.shape(capacity), dtype=dtype) for group in layout.groups]
         self.ports = {
             name: memory[index : index + 1]
@@ -46,12 +45,12 @@ class _Row:
         }
 
     def write(self, added: Sequence[torch.Tensor], first: int, count: int) -> None:
-        """Puts what a step adds into the slots from `first` on."""
+        """Writes what a step adds into the slots from `first` on."""
         for group, memory, new in zip(self.layout.groups, self.memory, added, strict=True):
             group.slots(memory, first, first + count).copy_(new[:, :, :count])
 
     def copy(self, capacity: int, length: int) -> _Row:
-        """The same first tokens with another capacity."""
+        """Returns a row with the same first tokens and another capacity."""
         row = _Row(self.layout, capacity, self.memory[0].dtype)
         for group, old, new in zip(self.layout.groups, self.memory, row.memory, strict=True):
             group.slots(new, 0, length).copy_(group.slots(old, 0, length))
@@ -64,11 +63,11 @@ class StaticCache(StepCache):
     def __init__(
         self, programs: StepPrograms, sizes: StaticSizes, *, relocation: Relocation
     ) -> None:
-        """Makes an empty one.
+        """Makes an empty cache.
 
         Args:
-            programs: of the model.
-            sizes: in which they come.
+            programs: the model's.
+            sizes: the sizes in which they come.
             relocation: how they learn which slots count.
         """
         super().__init__()
@@ -81,22 +80,22 @@ class StaticCache(StepCache):
         self.capacity = 0
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Number of tokens that the cache holds, padding counted."""
+        """Returns how many tokens the cache holds, including padding."""
         return self._length
 
     @property
     def is_croppable(self) -> bool:
-        """True: forgotten slots are written anew."""
+        """True: slots of forgotten tokens are overwritten."""
         return True
 
     def step(self, values: Mapping[str, torch.Tensor], device: str) -> torch.Tensor:
         """Runs a step, in chunks and row by row; see StepCache.step.
 
-        A step that is broken off leaves the cache as it was.
+        A step that is interrupted leaves the cache as it was.
 
         Raises:
-            OptionError: [cache-rows] for a batch that does not continue the cache's.
-            ContextError: [context-overflow] when the tokens do not fit.
+            OptionError: [cache-rows] for a batch that does not match the cache's rows.
+            ContextError: [context-overflow] if the tokens do not fit.
         """
         batch, tokens = values["input_ids"].shape
         self._prepare(batch, self._length + tokens)
@@ -112,15 +111,15 @@ class StaticCache(StepCache):
         self._length = self.capacity = 0
 
     def reserve(self, tokens: int) -> None:
-        """Has the next step give the cache room for so many tokens, so that it need not grow.
+        """Makes the next step give the cache room for this many tokens at once.
 
         Raises:
-            ContextError: [context-overflow] when the model has no cache as large.
+            ContextError: [context-overflow] if the model has no cache of that size.
         """
         self._reserved = self._sizes.capacity(tokens)
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """What the cache holds: by group of caches, (batch, caches, heads, tokens, size)."""
+        """Returns what the cache holds, by group: (batch, caches, heads, tokens, size)."""
         groups = self._programs.layout.groups
         rows = [self._memory[index] for index in self.next_rows(self._held_rows).tolist()]
         return {
@@ -131,11 +130,11 @@ class StaticCache(StepCache):
         }
 
     def restore(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Takes what `tensors` of a cache of the same model gave.
+        """Loads what `tensors` of a cache of the same model returned.
 
         Raises:
-            KeyError: when a group is absent.
-            RuntimeError: when a tensor has another shape.
+            KeyError: if a group is missing.
+            RuntimeError: if a tensor has another shape.
         """
         self.reset()
         first = tensors["group.0"]
@@ -150,7 +149,7 @@ class StaticCache(StepCache):
         self._length = length
 
     def _prepare(self, batch: int, length: int) -> None:
-        """Has a row of memory for each row of the step, with room for so many tokens."""
+        """Prepares a row of memory for each row of the step, with room for this many tokens."""
         chosen = self.next_rows(batch).tolist()
         capacity = max(self._sizes.capacity(length), self._reserved, self.capacity)
         known = self._memory
@@ -200,7 +199,7 @@ class StaticCache(StepCache):
         wanted: torch.Tensor,
         values: Mapping[str, torch.Tensor],
     ) -> dict[str, torch.Tensor]:
-        """The inputs of a chunk besides the caches: `count` tokens from `at` on, then padding."""
+        """Returns a chunk's inputs but the caches: `count` tokens from `at` on, then padding."""
         past = self._length + at
         free, padding = sizes.capacity - past, sizes.tokens - count
         ids = values["input_ids"][index, at : at + count]

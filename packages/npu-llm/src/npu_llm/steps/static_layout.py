@@ -1,8 +1,6 @@
 """The sizes of the static pipeline: how caches lie in memory, and which programs there are.
 
-Caches of the same shape share one tensor, so that what a step adds to all of them is written by one
-copy. Making the step is npu_llm.capture.static_step's work, keeping the memory
-npu_llm.steps.static_cache's.
+Caches of the same shape share one tensor, so one copy writes what a step adds to all of them.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ from npu_llm.errors import ContextError
 
 __all__ = ["LONGEST", "CacheGroup", "StaticLayout", "StaticSizes", "StepSizes"]
 
-# Slots of the largest cache where a model sets no bound.
+# Slots of the largest cache if the model sets no limit.
 LONGEST = 4096
 
 
@@ -26,9 +24,9 @@ class StepSizes:
     """The fixed sizes of a program.
 
     Attributes:
-        tokens: new ones, padding counted.
-        capacity: slots for past ones.
-        kept: tokens whose logits it gives.
+        tokens: new tokens, including padding.
+        capacity: slots for past tokens.
+        kept: tokens whose logits it returns.
     """
 
     tokens: int
@@ -44,8 +42,8 @@ class CacheGroup:
     """Caches of one shape.
 
     Attributes:
-        ports: names of the program's inputs that they are, in order.
-        heads: heads of each.
+        ports: names of the program's inputs for them, in order.
+        heads: heads of each cache.
         size: numbers per head and token.
         is_transposed: whether a cache is (heads, size, capacity) instead of (heads, capacity,
             size).
@@ -57,12 +55,12 @@ class CacheGroup:
     is_transposed: bool
 
     def shape(self, capacity: int) -> tuple[int, ...]:
-        """Shape of the group's memory: caches, then that of a cache."""
+        """Returns the shape of the group's memory: the number of caches, then a cache's shape."""
         last = (self.size, capacity) if self.is_transposed else (capacity, self.size)
         return (len(self.ports), self.heads, *last)
 
     def slots(self, memory: torch.Tensor, first: int, last: int) -> torch.Tensor:
-        """The view of some slots: (caches, heads, slots, size)."""
+        """Returns a view of some slots: (caches, heads, slots, size)."""
         if self.is_transposed:
             return memory[..., first:last].transpose(-1, -2)
         return memory[:, :, first:last]
@@ -73,11 +71,11 @@ class StaticLayout:
     """A step's inputs besides its caches, and its caches in groups.
 
     Attributes:
-        inputs: names.
-        groups: caches of one shape each.
+        inputs: names of the inputs besides the caches.
+        groups: the caches, grouped by shape.
         dtype: name of the caches' torch dtype.
 
-    The program's outputs are the logits, then for each group what the step adds: (caches, heads,
+    The program's outputs are the logits, then what the step adds to each group: (caches, heads,
     tokens, size) float32.
     """
 
@@ -93,7 +91,7 @@ class StaticLayout:
         return found
 
     def port_shapes(self, sizes: StepSizes) -> dict[str, tuple[int, ...]]:
-        """The shape of each input for these sizes."""
+        """Returns the shape of each input for these sizes."""
         whole = sizes.capacity + sizes.tokens
         known = {
             "input_ids": (1, sizes.tokens),
@@ -109,17 +107,17 @@ class StaticLayout:
 
     @property
     def bytes_per_token(self) -> int:
-        """Bytes that a token takes in the caches of all layers."""
+        """How many bytes a token takes in the caches of all layers."""
         counts = (len(group.ports) * group.heads * group.size for group in self.groups)
         return self.torch_dtype.itemsize * sum(counts)
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Returns the attributes by name, for JSON."""
         return asdict(self)
 
     @staticmethod
     def from_dict(known: Mapping[str, Any]) -> StaticLayout:
-        """What as_dict gave."""
+        """Returns the layout that as_dict described."""
         groups = (
             CacheGroup(tuple(group["ports"]), group["heads"], group["size"], group["is_transposed"])
             for group in known["groups"]
@@ -128,10 +126,10 @@ class StaticLayout:
 
 
 class StaticSizes:
-    """Which sizes the programs of a model come in.
+    """The sizes in which the programs of a model come.
 
     Attributes:
-        chunks: tokens of a program, ascending, the first one 1.
+        chunks: new tokens of a program, ascending; the first is 1.
         capacities: slots of a cache, ascending.
     """
 
@@ -142,7 +140,7 @@ class StaticSizes:
 
         Args:
             limit: tokens of the context.
-            chunks: tokens of a program.
+            chunks: new tokens of a program.
             smallest: the first capacity.
         """
         self.chunks = tuple(chunks)
@@ -154,20 +152,20 @@ class StaticSizes:
         self.capacities = (*doubled, limit)
 
     def chunk(self, tokens: int) -> int:
-        """Tokens of the program that the next of so many run through."""
+        """Returns the size of the program to run next, with this many tokens left."""
         return next((chunk for chunk in self.chunks if chunk >= tokens), self.chunks[-1])
 
     def capacity(self, tokens: int) -> int:
-        """Slots of the smallest cache that holds so many.
+        """Returns the slots of the smallest cache that holds this many tokens.
 
         Raises:
-            ContextError: [context-overflow] when none does.
+            ContextError: [context-overflow] if none does.
         """
         for capacity in self.capacities:
             if capacity >= tokens:
                 return capacity
         raise ContextError(
-            f"static cache: holds at most {self.capacities[-1]:,} tokens; got {tokens:,}. Shorten "
-            "the prompt, or load the model with a larger max_context.",
+            f"static cache: must hold at most {self.capacities[-1]:,} tokens; got {tokens:,}. "
+            "Shorten the prompt, or load the model with a larger max_context.",
             code="context-overflow",
         )

@@ -1,7 +1,7 @@
 """Programs of one step in the sizes that are asked for, each compiled once and kept on disk.
 
-All are the same model with other sizes at its inputs: a size is written into a copy of the model's
-text, and the weights' file is linked beside it, so that it is stored and mapped once.
+All are the same model with other sizes at its inputs: the sizes are written into a copy of the
+model's text, and the weights' file is linked beside it, so that it is stored and mapped once.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import npu_runtime
-from npu_compiler.blob_files import check_blobs, record_blobs
+from npu_compiler.programs.blob_files import check_blobs, record_blobs
 from npu_compiler.verification.verdict import Verdict
 from npu_llm.errors import CacheError
 from npu_llm.steps.fixed_path import fixed_path
@@ -27,22 +27,22 @@ from npu_runtime import Program
 
 __all__ = ["LoadVariant", "StaticPrograms", "VerifyVariant", "load_variant", "write_variant"]
 
-# Loads the model at a path, with the compiled form in a folder beside it and further options of the
-# device's compiler.
+# Loads the model at a path, with its compiled form in a folder and further options for the device's
+# compiler.
 LoadVariant = Callable[[Path, Path, Mapping[str, str]], Program]
-# Given the sizes, what loads a program of them and its folder: the program, compared with torch.
+# Given sizes, what loads a program of these, and its folder: returns it, compared with torch.
 VerifyVariant = Callable[[StepSizes, Load, Path], tuple[Program, Verdict]]
 
-# Each keeps weights of its own in the form that the device wants: two for the capacity at hand, for
-# one token and for many, and two while it grows.
+# Each keeps its own weights in the form that the device needs: two for the current capacity, for
+# one token and for many, and two more while it grows.
 _KEPT = 4
-# What a verdict can be, from good to bad; a wrong program is none of them, nobody gets it.
+# Verdicts from good to bad; a wrong program has none of them, since it is never used.
 _WORSE = ("right", "mended", "unsteady", "unchecked")
 _PARAMETER = re.compile(r'name="([^"]+)" type="Parameter"[^>]*>\s*<data shape="([^"]*)"')
 
 
 class StaticPrograms:
-    """The programs of a model's static pipeline; threads may share it.
+    """The programs of a model's static pipeline; threads may share them.
 
     Attributes:
         layout: their ports.
@@ -60,11 +60,11 @@ class StaticPrograms:
         """Names the model.
 
         Args:
-            model: the .xml file, from npu_llm.entries.lower_step, its .bin beside it.
-            layout: what lower_step said of it.
+            model: the .xml file with its .bin beside it, from npu_llm.entries.lower_step.
+            layout: its ports, from there as well.
             folder: where variants are kept.
-            load: makes a program of a variant.
-            verify: sees to it that the program is right; None where nothing is compared.
+            load: loads a variant as a program.
+            verify: loads a program and compares it; None to compare nothing.
         """
         self.layout = layout
         self._model = model
@@ -74,21 +74,20 @@ class StaticPrograms:
         self._verdicts: dict[StepSizes, Verdict] = {}
         self._programs: OrderedDict[StepSizes, Program] = OrderedDict()
         self._lock = threading.Lock()
-        self.compiled = 0  # programs that were not on disk
+        self.compiled = 0  # how many programs were not on disk
 
     @property
     def verdict(self) -> Verdict:
-        """The worst of those on the programs that were loaded so far."""
+        """The worst verdict on the programs that were loaded so far."""
         return max(self._verdicts.values(), key=lambda verdict: _WORSE.index(verdict.status))
 
     def get(self, sizes: StepSizes) -> Program:
         """Returns the program for these sizes.
 
         Raises:
-            npu_compiler.errors.WrongResultError: [wrong-result] when it computes something else
-                than torch.
-            npu_runtime.ProgramError: when the device refuses it.
-            CacheError: [cache-unwritable] when it cannot be written.
+            npu_compiler.errors.WrongResultError: [wrong-result] if its results differ from torch's.
+            npu_runtime.ProgramError: if the device rejects it.
+            CacheError: [cache-unwritable] if it cannot be written.
         """
         with self._lock:
             program = self._programs.get(sizes)
@@ -106,11 +105,11 @@ class StaticPrograms:
 
 
 def load_variant(name: str, options: Mapping[str, str]) -> LoadVariant:
-    """Returns what loads variants on the device that serves.
+    """Returns a function that loads variants on the device in use.
 
     Args:
         name: shown in traces and errors.
-        options: of the device's compiler.
+        options: options for the device's compiler.
     """
 
     def load(model: Path, blobs: Path, amendments: Mapping[str, str]) -> Program:
@@ -129,10 +128,10 @@ def load_variant(name: str, options: Mapping[str, str]) -> LoadVariant:
 
 
 def write_variant(model: Path, folder: Path, layout: StaticLayout, sizes: StepSizes) -> Path:
-    """Writes a model with fixed sizes, unless it is there.
+    """Writes a model with fixed sizes, unless it exists.
 
     Returns:
-        Its .xml file in `folder`, the weights beside it.
+        Its .xml file in `folder`, with the weights beside it.
 
     Raises:
         CacheError: [cache-unwritable].
@@ -149,7 +148,7 @@ def write_variant(model: Path, folder: Path, layout: StaticLayout, sizes: StepSi
             draft.rename(folder)
     except OSError as failure:
         raise CacheError(
-            f"{folder}: must be a folder that can be written; got: {failure.strerror or failure}. "
+            f"{folder}: must be a writable folder; got: {failure.strerror or failure}. "
             "Name another with NPU_LLM_CACHE_DIR or --cache-dir.",
             code="cache-unwritable",
         ) from failure
@@ -163,7 +162,7 @@ def _unverified(_: StepSizes, load: Load, __: Path) -> tuple[Program, Verdict]:
 
 
 def _fixed(text: str, shapes: Mapping[str, tuple[int, ...]]) -> str:
-    """The model's text with these shapes at its inputs."""
+    """Returns the model's text with these shapes at its inputs."""
 
     def put(match: re.Match[str]) -> str:
         name, old = match.groups()
@@ -174,5 +173,5 @@ def _fixed(text: str, shapes: Mapping[str, tuple[int, ...]]) -> str:
 
 
 def _link(source: Path, target: Path, place: Path) -> None:
-    """Makes a file appear at another place without its bytes twice, also once both are moved."""
+    """Links a file, without copying it, in a way that survives moving both."""
     target.symlink_to(os.path.relpath(source, place))

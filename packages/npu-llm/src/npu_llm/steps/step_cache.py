@@ -19,18 +19,18 @@ __all__ = ["StepCache", "run_step"]
 
 
 class StepCache(Cache):  # type: ignore[misc]
-    """The cache of one generation: a batch of sequences, each with the same number of tokens."""
+    """The cache of one generation: a batch of sequences with the same number of tokens."""
 
     def __init__(self) -> None:
         super().__init__(layers=[])
-        self._batch = 0  # rows that are held
+        self._batch = 0  # rows that it holds
         self._rows: torch.Tensor | None = None  # which of them the next step continues
 
     # What each pipeline does in its own way
 
     @abstractmethod
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Number of tokens that the cache holds, padding counted."""
+        """Returns how many tokens the cache holds, including padding."""
 
     @abstractmethod
     def step(self, values: Mapping[str, torch.Tensor], device: str) -> torch.Tensor:
@@ -38,7 +38,7 @@ class StepCache(Cache):  # type: ignore[misc]
 
         Args:
             values: from npu_llm.steps.step_inputs.
-            device: where the logits are to be.
+            device: where to return the logits.
 
         Returns:
             logits (batch, kept, vocabulary) float32.
@@ -47,31 +47,31 @@ class StepCache(Cache):  # type: ignore[misc]
     @property
     @abstractmethod
     def is_croppable(self) -> bool:
-        """Whether the last tokens can be forgotten alone."""
+        """Whether the last tokens can be forgotten without the others."""
 
     @abstractmethod
     def _keep(self, length: int) -> None:
-        """Forgets all but the first tokens, fewer than there are."""
+        """Keeps the first tokens, fewer than there are, and forgets the others."""
 
     @property
     def hidden_tokens(self) -> int:
-        """Places that forgotten tokens still take; a new cache has none."""
+        """How many places forgotten tokens still take; a new cache has none."""
         return 0
 
     def reserve(self, tokens: int) -> None:
-        """Makes room for so many tokens at once, where growing by and by would cost time."""
+        """Makes room for this many tokens at once, if growing step by step would cost time."""
 
     @property
     def is_broken(self) -> bool:
-        """Whether a step was broken off, and nobody knows what the cache holds of it."""
+        """Whether a step was interrupted, so that the cache's contents are unknown."""
         return False
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """What the cache holds, for `restore`; empty where it cannot be copied."""
+        """Returns what the cache holds, for `restore`; empty if it cannot be copied."""
         return {}
 
     def restore(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Takes what `tensors` of a cache of the same model gave, where it gave something."""
+        """Loads what `tensors` of a cache of the same model returned, if it was not empty."""
         raise NotImplementedError
 
     # What transformers asks
@@ -81,7 +81,7 @@ class StepCache(Cache):  # type: ignore[misc]
         return -1
 
     def get_mask_sizes(self, query_length: Any, layer_idx: int) -> tuple[int, int]:
-        """Length and offset of the keys that a step of query_length tokens reads."""
+        """Returns length and offset of the keys that a step of query_length tokens reads."""
         return self.get_seq_length() + int(query_length), 0
 
     @property
@@ -93,11 +93,11 @@ class StepCache(Cache):  # type: ignore[misc]
         """Forgets the last tokens.
 
         Args:
-            tokens_to_remove: as transformers has it: with a minus, how many to forget; above 0, how
-                many to keep; 0 changes nothing. See reset for a cache without tokens.
+            tokens_to_remove: as in transformers: if negative, how many to forget; if positive, how
+                many to keep; 0 changes nothing. See `reset` to forget all.
 
         Raises:
-            OptionError: [not-croppable] where is_croppable says so.
+            OptionError: [not-croppable] if is_croppable is False.
         """
         length = self.get_seq_length()
         kept = tokens_to_remove if tokens_to_remove > 0 else max(length + tokens_to_remove, 0)
@@ -105,9 +105,9 @@ class StepCache(Cache):  # type: ignore[misc]
             return
         if not self.is_croppable:
             raise OptionError(
-                f"{type(self).__name__}.crop: must be a cache whose model can tell its places "
-                f"apart; got {kept} of {length} tokens to keep. Start from a new cache: leave "
-                "past_key_values away.",
+                f"{type(self).__name__}.crop: must be called on a cache that can be cut "
+                f"(is_croppable); got one that cannot, with {kept} of {length} tokens to keep. "
+                "Start from a new cache: omit past_key_values.",
                 code="not-croppable",
             )
         self._keep(kept)
@@ -118,10 +118,10 @@ class StepCache(Cache):  # type: ignore[misc]
         self._rows = None
 
     def next_rows(self, batch: int) -> torch.Tensor:
-        """Which of the cache's rows each row of the next step continues.
+        """Returns which of the cache's rows each row of the next step continues.
 
         Args:
-            batch: rows of the next step.
+            batch: how many rows the next step has.
 
         Returns:
             beam_idx: (batch,) int32 on cpu.
@@ -133,7 +133,7 @@ class StepCache(Cache):  # type: ignore[misc]
         return self._rows
 
     def reorder_cache(self, beam_idx: torch.Tensor) -> None:
-        """Has row i of the next step continue row beam_idx[i], as beam search wants.
+        """Makes row i of the next step continue row beam_idx[i], as beam search needs.
 
         Raises:
             OptionError: [cache-rows] for a row that the cache does not have.
@@ -145,30 +145,30 @@ class StepCache(Cache):  # type: ignore[misc]
         self._rows = chosen if self._rows is None else self._rows[chosen.long()]
 
     def batch_select_indices(self, indices: torch.Tensor) -> None:
-        """Keeps the given rows only."""
+        """Keeps only the given rows."""
         self.reorder_cache(indices)
 
     def batch_repeat_interleave(self, repeats: int) -> None:
-        """Continues each row several times."""
+        """Repeats each row."""
         self.reorder_cache(torch.arange(self._held_rows).repeat_interleave(repeats))
 
     def update(self, *_: Any, **__: Any) -> NoReturn:
-        """Not possible: keys and values are written by the step's program."""
+        """Raises: only the step's program writes keys and values."""
         raise OptionError(
-            f"{type(self).__name__}.update: keys and values are written by the compiled program "
-            "alone. Start from a new cache: leave past_key_values away.",
+            f"{type(self).__name__}.update: must not be called; only the compiled program writes "
+            "keys and values. Start from a new cache: omit past_key_values.",
             code="cache-in-program",
         )
 
     @property
     def _held_rows(self) -> int:
-        """Rows that the next step can continue, in the order that was asked for last."""
+        """How many rows the next step can continue, in the order that was last asked for."""
         return self._batch if self._rows is None else self._rows.shape[0]
 
     def _wrong_rows(self, received: str) -> OptionError:
         return OptionError(
-            f"{type(self).__name__}: a step continues rows that the cache holds; got {received}. "
-            "Keep the batch size, or call reorder_cache with the row of each.",
+            f"{type(self).__name__}: a step must continue rows that the cache holds; got "
+            f"{received}. Keep the batch size, or call reorder_cache with the row of each.",
             code="cache-rows",
         )
 
@@ -179,10 +179,10 @@ def run_step(
     """Runs a step of a generation, and emits its span.
 
     Args:
-        cache: holds the tokens so far, and then those of the step as well.
+        cache: holds the tokens so far; the step adds its own.
         values: from npu_llm.steps.step_inputs.
-        past: tokens so far.
-        device: where the logits are to be.
+        past: how many tokens there are so far.
+        device: where to return the logits.
 
     Returns:
         logits (batch, kept, vocabulary) float32.

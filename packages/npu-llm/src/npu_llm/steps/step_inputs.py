@@ -1,7 +1,6 @@
 """The inputs of one step, from what generate or a caller passes: defaults filled in, all checked.
 
-A program reads what it is given: a token id past the vocabulary would give zeros and no error, so
-that the checks stand here. Running the step is npu_llm.generation.model's work.
+A program reads whatever it gets: a token id beyond the vocabulary would yield zeros and no error.
 """
 
 from __future__ import annotations
@@ -26,23 +25,23 @@ def step_inputs(
     past: int,
     vocabulary: int,
 ) -> dict[str, torch.Tensor]:
-    """Returns what a step is told of its tokens, each contiguous int64, on the device it came on.
+    """Returns the inputs that describe a step's tokens, each contiguous int64, on its device.
 
-    Where the tokens lie in the cache is the cache's knowledge, which adds what the program must be
-    told of that.
+    The cache adds inputs that say where the tokens lie in it.
 
     Args:
         input_ids: (batch, tokens).
         attention_mask: (batch, past + tokens), 0 for padding; None for no padding.
         position_ids: (batch, tokens) or (1, tokens); None to count what is not padding.
-        logits_to_keep: how many of the last tokens' logits are wanted, 0 for all; or indices.
-        past: tokens in the cache.
+        logits_to_keep: how many tokens, counted from the end, to return logits for, 0 for all; or
+            indices.
+        past: how many tokens the cache holds.
         vocabulary: token ids are below this.
 
     Raises:
-        OptionError: [step-shape] for a tensor of another shape, [step-dtype] for something else
-            than a tensor, or for token ids that are no whole numbers, [token-range] for a token id
-            that the model does not have, [kept-range] for an index that is no token's.
+        OptionError: [step-shape] for a tensor of another shape, [step-dtype] for anything but a
+            tensor, or for token ids that are not integers, [token-range] for a token id that the
+            model does not have, [kept-range] for an index that is not that of a token.
     """
     _check_ids(input_ids)
     batch, tokens = input_ids.shape
@@ -69,12 +68,12 @@ def step_inputs(
 
 
 def check_prompt(input_ids: Any, attention_mask: Any, *, past: int) -> None:
-    """Checks what a generation starts from, before transformers works with it.
+    """Checks what a generation starts from, before transformers uses it.
 
     Args:
-        input_ids: (batch, tokens); None for a start from nothing.
-        attention_mask: (batch, tokens), or (batch, past + tokens) of a cache that is continued.
-        past: tokens in the cache.
+        input_ids: (batch, tokens); None to start from nothing.
+        attention_mask: (batch, tokens), or (batch, past + tokens) for a cache that is continued.
+        past: how many tokens the cache holds.
 
     Raises:
         OptionError: [step-shape] or [step-dtype], as step_inputs does.
@@ -92,13 +91,13 @@ def _check_ids(input_ids: Any) -> None:
     if input_ids.dim() != 2 or input_ids.numel() == 0:
         raise OptionError(
             "input_ids: must have shape (batch, tokens) with at least one token; got "
-            f"{tuple(input_ids.shape)}. Give one row per sequence.",
+            f"{tuple(input_ids.shape)}. Pass one row per sequence.",
             code="step-shape",
         )
     if input_ids.dtype not in _INTEGERS:
         raise OptionError(
-            f"input_ids: must be whole numbers, the ids of tokens; got {input_ids.dtype}. Pass "
-            "what the tokenizer gave, or int64.",
+            f"input_ids: must be integers, the ids of tokens; got {input_ids.dtype}. Pass "
+            "what the tokenizer returned, or int64.",
             code="step-dtype",
         )
 
@@ -107,7 +106,7 @@ def _check_tensor(name: str, value: Any) -> None:
     if not isinstance(value, torch.Tensor):
         raise OptionError(
             f"{name}: must be a tensor; got {type(value).__name__}. Pass "
-            'tokenizer(..., return_tensors="pt"), or torch.tensor of it.',
+            'the result of tokenizer(..., return_tensors="pt"), or make a tensor of it.',
             code="step-dtype",
         )
 
@@ -117,13 +116,13 @@ def _check_shape(name: str, tensor: Any, shapes: list[tuple[int, int]]) -> None:
     if tuple(tensor.shape) not in shapes:
         raise OptionError(
             f"{name}: must have shape {shapes[0]}, for the cache's tokens and the new ones; got "
-            f"{tuple(tensor.shape)}. Leave it away, or extend it with each step.",
+            f"{tuple(tensor.shape)}. Omit it, or extend it with each step.",
             code="step-shape",
         )
 
 
 def _kept(logits_to_keep: int | torch.Tensor, tokens: int) -> torch.Tensor:
-    """Indices of the tokens whose logits are wanted: (kept,) int64 on cpu."""
+    """Returns the indices of the tokens whose logits are wanted: (kept,) int64 on cpu."""
     if not isinstance(logits_to_keep, torch.Tensor):
         first = max(tokens - logits_to_keep, 0) if logits_to_keep else 0
         return torch.arange(first, tokens)

@@ -1,1 +1,1 @@
-"""Programs held against torch: what torch computes for a few tokens, and who compares."""
+"""Compares programs with torch: what torch computes for a few tokens, and the verdict."""

@@ -1,9 +1,9 @@
 """Runs a model in torch with the weights that its program has, each read when a call needs it.
 
 The parameters of a model that is being built have no memory behind them
-(npu_llm.checkpoint.streamed), and a
-program may hold them as integers. Here each call of torch gets what the program computes with in
-place of a parameter, in float32, and lets it go: the whole in float32 is never in memory.
+(npu_llm.checkpoint.streamed), and a program may hold them as integers. In place of a parameter,
+each call of torch gets the value that the program computes with, in float32, and releases it
+afterwards: the whole model in float32 is never in memory.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from npu_llm.checkpoint.streamed import StreamedWeights
 
 __all__ = ["CompressedWeights", "EagerWeights", "Rounding"]
 
-# Calls that pick some of a weight's numbers: what they pick is converted, and not all of it.
+# Calls that pick some of a weight's numbers: only what they pick is converted.
 _PICKS = frozenset({torch.nn.functional.embedding, torch.Tensor.__getitem__, torch.index_select})
 _PRODUCTS = frozenset(
     {
@@ -36,14 +36,14 @@ _PRODUCTS = frozenset(
         torch.Tensor.baddbmm,
     }
 )
-# Of float32's 23 bits behind the point, those that a value loses. float32 itself loses some here:
-# what sums in another order are off by.
+# How many of float32's 23 bits of mantissa a value loses. float32 itself loses some here: as much
+# as sums in another order may differ.
 _DROPPED_BITS = {torch.float32: 2, torch.float16: 13, torch.bfloat16: 16}
 _SUMS = frozenset({torch.add, torch.Tensor.add, torch.Tensor.__add__})
 
 
 class CompressedWeights:
-    """The integer weights of an openvino.Model, by the memory of what they were made from."""
+    """The integer weights of an openvino.Model, by the address of what they were made from."""
 
     def __init__(self, model: Any) -> None:
         """Takes the model before its weights are compressed.
@@ -60,7 +60,7 @@ class CompressedWeights:
         self._values: dict[int, tuple[Any, bool]] = {}
 
     def find(self, model: Any) -> None:
-        """Finds them in the compressed model."""
+        """Finds the integers in the compressed model."""
         for node in model.get_ordered_ops():
             name, _, kind = str(node.get_friendly_name()).rpartition("/")
             if kind == "decompressed" and name in self._made_from:
@@ -68,7 +68,7 @@ class CompressedWeights:
                 self._values[address] = (node, is_transposed)
 
     def read(self, tensor: torch.Tensor) -> torch.Tensor | None:
-        """What the integers made from a parameter stand for; None where it was not compressed."""
+        """Returns the values of a parameter's integers; None if it was not compressed."""
         found = self._values.get(tensor.data_ptr())
         if found is None:
             return None
@@ -77,7 +77,7 @@ class CompressedWeights:
         return (matrix if is_transposed else matrix.t()).reshape(tensor.shape)
 
     def rows(self, tensor: torch.Tensor, indices: torch.Tensor) -> torch.Tensor | None:
-        """Some rows of what `read` gives, the others left alone; None where it gives none.
+        """Returns some rows of what `read` returns, reading only these; None if there are none.
 
         Args:
             tensor: a parameter.
@@ -99,14 +99,14 @@ class Rounding:
 
     Attributes:
         dtype: what products and sums are rounded to.
-        activation_group: so many inputs of a linear layer share a scale of 8 bits; 0 for none.
+        activation_group: how many inputs of a linear layer share a scale for 8 bits; 0 for none.
     """
 
     dtype: torch.dtype
     activation_group: int = 0
 
     def round(self, value: torch.Tensor) -> torch.Tensor:
-        """A float32 tensor rounded, in the range of float32; one of another dtype as it is."""
+        """Returns a float32 tensor rounded, in float32's range; others unchanged."""
         if value.dtype is not torch.float32:
             return value
         dropped = _DROPPED_BITS[self.dtype]
@@ -114,7 +114,7 @@ class Rounding:
         return bits.bitwise_and_(-1 << dropped).view(torch.float32)
 
     def quantize(self, value: torch.Tensor) -> torch.Tensor:
-        """The inputs of a linear layer (..., inputs) in 8 bits, each group with its scale."""
+        """Rounds the inputs of a linear layer (..., inputs) to 8 bits, with a scale per group."""
         size = self.activation_group
         if not size or value.shape[-1] % size:
             return value
@@ -124,7 +124,7 @@ class Rounding:
 
 
 class EagerWeights(TorchFunctionMode):
-    """While it is entered, calls of torch get a program's weights for a model's parameters."""
+    """While it is entered, calls of torch get a program's weights in place of parameters."""
 
     def __init__(
         self,
@@ -136,9 +136,9 @@ class EagerWeights(TorchFunctionMode):
         """Names the weights.
 
         Args:
-            weights: what the parameters hold.
+            weights: the values of the parameters.
             compressed: which of them the program holds as integers.
-            rounding: what to do to weights and results besides; None for float32 as it is.
+            rounding: how to round weights and results; None not to.
         """
         super().__init__()
         self._weights = weights
@@ -152,12 +152,12 @@ class EagerWeights(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Calls with values in place of parameters."""
+        """Runs a call with values in place of parameters."""
         named = dict(kwargs or {})
         if getattr(func, "__name__", "") == "__get__":
             found = func(*args, **named)
             if not isinstance(found, torch.Tensor):
-                return found  # a shape, a dtype: no values are needed for it
+                return found  # a shape or a dtype, which needs no values
         rows = self._embedded(func, args)
         if rows is not None:
             return self._rounded(rows)
@@ -176,13 +176,13 @@ class EagerWeights(TorchFunctionMode):
         return result
 
     def _embedded(self, func: Callable[..., Any], args: tuple[Any, ...]) -> torch.Tensor | None:
-        """The rows of a compressed embedding that a call asks for; None for any other call."""
+        """Returns the rows of a compressed embedding that a call asks for; None for other calls."""
         if self._compressed is None or func is not torch.nn.functional.embedding:
             return None
         return self._compressed.rows(args[1], args[0])
 
     def _stored(self, parameter: torch.Tensor) -> torch.Tensor:
-        """A parameter's values in the dtype that they have now."""
+        """Returns a parameter's values in their current dtype."""
         value = None if self._compressed is None else self._compressed.read(parameter)
         return self._weights.read(parameter.detach()) if value is None else value
 
@@ -191,14 +191,14 @@ class EagerWeights(TorchFunctionMode):
         return value if self._rounding is None else self._rounding.round(value)
 
     def _rounded(self, value: Any) -> Any:
-        """A result as the program's arithmetic has it; what is no tensor of floats, as it is."""
+        """Returns float tensors as the program's arithmetic rounds them, and others unchanged."""
         if self._rounding is None or not isinstance(value, torch.Tensor):
             return value
         return self._rounding.round(value)
 
 
 def _evaluate(node: Any, rows: Any) -> np.ndarray[Any, Any]:
-    """Rows of a constant, or of what is computed from constants as compressing does it."""
+    """Returns rows of a constant, or of what decompression computes from constants."""
     kind = node.get_type_name()
     if kind == "Constant":
         numbers: np.ndarray[Any, Any] = _numbers(node)[rows]
@@ -209,7 +209,7 @@ def _evaluate(node: Any, rows: Any) -> np.ndarray[Any, Any]:
         return value.astype(np.float32)
     if kind == "Reshape":
         return value.reshape(len(value), -1)
-    assert kind in ("Subtract", "Multiply"), "what compressing makes of a weight"
+    assert kind in ("Subtract", "Multiply"), "decompression has no other calls"
     (other,) = (_evaluate(item, rows) for item in rest)
     combine = np.subtract if kind == "Subtract" else np.multiply
     combined: np.ndarray[Any, Any] = combine(value, other, out=value)
@@ -221,7 +221,7 @@ def _numbers(constant: Any) -> np.ndarray[Any, Any]:
     if kind not in ("u4", "i4"):
         return np.asarray(constant.get_tensor_view().data)
     shape = tuple(constant.get_output_shape(0))
-    # Two in a byte, the first one in its lower half.
+    # Two per byte, the first in the lower half.
     packed = np.asarray(constant.get_tensor_view().data).view(np.uint8).reshape(-1)
     nibbles = np.stack([packed & 0xF, packed >> 4], -1).reshape(-1)[: int(np.prod(shape))]
     if kind == "i4":

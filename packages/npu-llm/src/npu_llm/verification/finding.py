@@ -1,4 +1,4 @@
-"""What is told of a step whose logits are not torch's."""
+"""What is reported about a step whose logits differ from torch's."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ __all__ = ["Finding"]
 
 @dataclass(frozen=True)
 class Finding:
-    """A step whose logits are not torch's.
+    """A step whose logits differ from torch's.
 
     Attributes:
-        step: which, in words.
+        step: which step, in words.
         difference: how they differ.
     """
 

@@ -1,8 +1,7 @@
-"""What torch computes for a few tokens, kept beside a program to hold its results against.
+"""What torch computes for a few tokens, kept beside a program to compare its results with.
 
-It is written while a model is built, when its weights are at hand, and small: a program that is
-compiled later or on another machine is compared without them. The comparing is
-npu_llm.entries.step_check's work.
+It is small, and written while a model is built and its weights are available, so that a program
+which is compiled later or on another machine can be compared without them.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from npu_llm.verification.eager_weights import CompressedWeights, EagerWeights, 
 
 __all__ = ["TorchReference", "compute_reference", "read_reference"]
 
-# Tokens behind a first piece of as many as there are heads: three alone, and three at once.
+# Tokens after a first piece of as many as there are heads: three one by one, and three at once.
 _REST = 6
 _FEWEST = 9
 _MOST_HEADS = 64
@@ -38,14 +37,14 @@ class TorchReference:
 
     Attributes:
         ids: (tokens,) int64.
-        rows: of which tokens the logits are known, ascending.
-        logits: (rows, vocabulary) float32, of torch in float32 with the program's weights.
-        rounded: the same from values that are rounded as the program's arithmetic rounds them: how
-            far the model spreads rounding.
+        rows: the tokens whose logits are known, ascending.
+        logits: (rows, vocabulary) float32, by torch in float32 with the program's weights.
+        rounded: the same with values rounded as the program's arithmetic rounds them, which shows
+            how far the model spreads rounding.
         heads: query heads of a layer.
         kv_heads: heads of keys and values.
-        is_routed: whether tokens choose among experts: rounding may then change the choice.
-        precision: whose roundings `rounded` has: float32, bfloat16 or float16.
+        is_routed: whether tokens choose among experts; rounding may then change the choice.
+        precision: the dtype to which `rounded` is rounded: float32, bfloat16 or float16.
     """
 
     ids: torch.Tensor
@@ -58,12 +57,12 @@ class TorchReference:
     precision: str
 
     def with_more_rounding(self, factor: float, precision: str) -> TorchReference:
-        """The same for arithmetic in another precision, of so many times larger roundings."""
+        """Returns the same for another precision, whose rounding is larger by a factor."""
         rounded = self.logits + factor * (self.rounded - self.logits)
         return replace(self, rounded=rounded, precision=precision)
 
     def write(self, path: Path) -> None:
-        """Writes it; `read_reference` reads it."""
+        """Writes the reference, for `read_reference`."""
         about = {
             "heads": self.heads,
             "kv_heads": self.kv_heads,
@@ -80,7 +79,7 @@ class TorchReference:
 
 
 def read_reference(path: Path) -> TorchReference | None:
-    """Reads a reference; None where there is none."""
+    """Reads a reference; returns None if there is none."""
     if not path.is_file():
         return None
     with safe_open(path, "pt") as file:
@@ -102,10 +101,10 @@ def compute_reference(
 
     Args:
         model: a decoder-only transformers model in float32, on cpu.
-        weights: what its parameters hold.
+        weights: the values of its parameters.
         compressed: which of them the program holds as integers.
         rounding: what the program's arithmetic does to values.
-        context: tokens that the model was made for; None where nothing sets a bound.
+        context: how many tokens the model was made for; None if nothing sets a limit.
     """
     config = model.config.get_text_config()
     heads = _heads(config)
@@ -139,14 +138,14 @@ def _heads(config: Any) -> int:
 
 
 def _ids(vocabulary: int, heads: int, context: int | None) -> torch.Tensor:
-    """Tokens drawn over the vocabulary, the same each time."""
+    """Returns tokens drawn from the whole vocabulary, the same each time."""
     count = max(heads + _REST, _FEWEST)
     generator = torch.Generator().manual_seed(0)
     return torch.randint(0, vocabulary, (min(count, context or count),), generator=generator)
 
 
 def _rows(tokens: int, heads: int, kv_heads: int) -> tuple[int, ...]:
-    """Tokens whose logits are kept: the last of each piece that npu_llm.entries.step_check runs."""
+    """Returns the tokens whose logits are kept: the last of each piece that a check runs."""
     wanted = {0, *range(4, 8), kv_heads - 1, heads // 2, heads - 2, heads - 1}
     wanted |= set(range(heads, heads + _REST))
     return tuple(sorted(row for row in wanted if 0 <= row < tokens))
@@ -158,7 +157,7 @@ def _is_routed(config: Any) -> bool:
 
 
 def _logits(model: Any, ids: torch.Tensor, rows: tuple[int, ...]) -> torch.Tensor:
-    """The logits of some tokens: (rows, vocabulary) float32."""
+    """Returns the logits of some tokens: (rows, vocabulary) float32."""
     kept = torch.tensor(rows)
     arguments: dict[str, Any] = {"input_ids": ids[None], "use_cache": False, "return_dict": True}
     if "logits_to_keep" in inspect.signature(model.forward).parameters:
@@ -171,7 +170,7 @@ def _logits(model: Any, ids: torch.Tensor, rows: tuple[int, ...]) -> torch.Tenso
 
 @contextmanager
 def _experts_one_by_one(model: Any) -> Iterator[None]:
-    """Has experts run one after the other, whose weights are then not copied for each token."""
+    """Makes experts run one after the other, so that their weights are not copied per token."""
     choose = getattr(model, "set_experts_implementation", None)
     if choose is None or not _is_routed(model.config.get_text_config()):
         yield

@@ -1,8 +1,7 @@
-"""Has a program's results held against torch's before anybody gets them, and keeps what came of it.
+"""Compares a program's results with torch's before the program is used, and keeps the verdict.
 
-A program that fails is compiled again without what the device's compiler is known to do wrong; one
-that still fails is not served. The verdict lies beside the compiled form, so that a second start
-pays nothing. What is run and compared is npu_llm.entries.step_check's work.
+A program that fails is recompiled without what the device's compiler is known to do wrong; one that
+still fails is refused. The verdict lies beside the compiled form, so a second start costs nothing.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ from typing import TYPE_CHECKING, Literal
 
 import npu_runtime
 from npu_command.whole_files import write_json
-from npu_compiler.blob_files import AMENDMENTS, read_amendments
 from npu_compiler.errors import WrongResultError, WrongResultWarning
+from npu_compiler.programs.blob_files import AMENDMENTS, read_amendments
 from npu_compiler.verification.verdict import Verdict
 from npu_llm.errors import OptionError
 from npu_runtime import Program
@@ -34,9 +33,9 @@ _logger = logging.getLogger(__name__)
 VERDICT = "verdict.json"
 Verify = Literal["first", "always", "off"]
 VERIFY: tuple[Verify, ...] = ("first", "always", "off")
-# Loads a program with further options of the device's compiler.
+# Loads a program with further options for the device's compiler.
 Load = Callable[[Mapping[str, str]], Program]
-# Runs a program; returns the first step that is not torch's.
+# Runs a program; returns the first step that differs from torch.
 Check = Callable[[Program, "TorchReference"], "Finding | None"]
 
 
@@ -53,20 +52,20 @@ def parse_verify(verify: str) -> Verify:
         if verify == known:
             return known
     raise OptionError(
-        f"verify: must be one of {', '.join(VERIFY)}; got {verify!r}. Omit it, and a program is "
-        "compared with torch when it is built.",
+        f"verify: must be one of {', '.join(VERIFY)}; got {verify!r}. Omit it to compare "
+        "programs with torch when they are built.",
         code="unknown-verify",
     )
 
 
 @dataclass(frozen=True)
 class Verifier:
-    """Judges the programs of one model.
+    """Compares the programs of one model with torch.
 
     Attributes:
         name: the model's, for messages.
         reference: the file with what torch computes.
-        when: "first": programs that were not judged yet; "always": at each start; "off": none.
+        when: "first" for programs without a verdict, "always" for each start, "off" for never.
     """
 
     name: str
@@ -79,10 +78,10 @@ class Verifier:
         Args:
             load: compiles it, or loads its compiled form.
             check: compares it with torch.
-            folder: where its compiled form lies in `blob`, and the verdict beside it.
+            folder: holds its compiled form in `blob`, and the verdict beside that.
 
         Raises:
-            WrongResultError: [wrong-result] where it is wrong, with the known workarounds as well.
+            WrongResultError: [wrong-result] if it is wrong, with the known workarounds as well.
         """
         amendments = read_amendments(folder)
         known = read_kept(folder)
@@ -91,7 +90,7 @@ class Verifier:
             return program, known
         if self.when == "off":
             return program, Verdict("unchecked", 'verify is "off"')
-        # Heavy, and of no use to a start from the cache.
+        # Heavy, and not needed for a start from the cache.
         from npu_llm.verification.torch_reference import read_reference
 
         reference = read_reference(self.reference)
@@ -119,7 +118,7 @@ class Verifier:
         reference: TorchReference,
         amendments: Mapping[str, str],
     ) -> tuple[Program, Verdict]:
-        """Loads a wrong program in the ways in which it may be right."""
+        """Loads a wrong program with workarounds that may make it right."""
         from npu_compiler.verification.program_trial import WORKAROUNDS
 
         tried = []
@@ -142,8 +141,8 @@ class Verifier:
         also = f", also with {', '.join(tried)}" if tried else ""
         raise WrongResultError(
             f"{self.name}: its program must compute what torch computes; got another result for "
-            f"{finding}{also}. Nothing of it is served. Try another dtype or pipeline, and please "
-            'report it; verify="off" runs it all the same.',
+            f"{finding}{also}. The program is not used. Try another dtype or pipeline, and please "
+            'report this; verify="off" runs it anyway.',
             code="wrong-result",
         )
 
@@ -153,21 +152,21 @@ class Verifier:
 
 
 def read_kept(folder: Path) -> Verdict | None:
-    """Returns the verdict that is kept beside a compiled form, where there is one."""
+    """Returns the verdict that is kept beside a compiled form, if there is one."""
     try:
         return Verdict.from_json(json.loads((folder / VERDICT).read_text()))
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as failure:
-        _logger.warning("the verdict in %s cannot be read (%s): judging again", folder, failure)
+        _logger.warning("the verdict in %s cannot be read (%s): comparing again", folder, failure)
         return None
 
 
 def _keep(folder: Path, verdict: Verdict) -> None:
-    """Keeps a verdict, and the options that it asks for."""
+    """Stores a verdict, and the options that it requires."""
     try:
         if verdict.workaround:
             write_json(folder / AMENDMENTS, dict(verdict.workaround))
         write_json(folder / VERDICT, verdict.as_json())
     except OSError as failure:
-        _logger.debug("%s: cannot keep the verdict (%s): the next start judges", folder, failure)
+        _logger.debug("%s: cannot store the verdict (%s): the next start compares", folder, failure)
