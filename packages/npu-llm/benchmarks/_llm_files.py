@@ -2,8 +2,8 @@
 
     python _llm_files.py WORK MODEL checkpoint|openvino|gguf [PRECISION]
 
-Run with the interpreter that has the engine; a form that is there already is kept. A folder appears
-under its name only when it is complete. Measuring is _llm_worker.py's work.
+Run it with the interpreter that has the engine; a form that already exists is kept. A folder
+appears under its name only when it is complete.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def make_openvino(work: Path, model: str, target: Path, precision: str) -> None:
 
 
 def save_tokenizer(tokenizer: Any, target: Path) -> None:
-    """Writes the tokenizer as OpenVINO models, as OpenVINO GenAI wants it."""
+    """Writes the tokenizer as OpenVINO models, as OpenVINO GenAI needs it."""
     import openvino
     import openvino_tokenizers
 

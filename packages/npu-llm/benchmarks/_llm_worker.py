@@ -2,9 +2,9 @@
 
     python _llm_worker.py JOB    (a Job as JSON; the result is the last line of standard output)
 
-Run with the interpreter that has the engine. Rounds, and which engine is next, are llm.py's work.
-An engine is a function that loads and returns `generate(prompt, new_tokens)`, which gives the
-tokens, the seconds to the first one and the seconds from there to the last.
+Run it with the interpreter that has the engine. An engine is a function that loads a model and
+returns `generate(prompt, new_tokens)`, which returns the tokens, the seconds to the first one and
+the seconds from there to the last.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _WARM_UP_TOKENS = 4
 
 @dataclass(frozen=True)
 class Job:
-    """What a process shall do.
+    """What a process has to do.
 
     Attributes:
         engine: a key of ENGINES.
@@ -63,7 +63,7 @@ class Clock:
         self.times.append(time.perf_counter())
 
     def end(self) -> None:
-        """Has nothing to do."""
+        """No-op."""
 
 
 def through_transformers(model: Any) -> Generate:

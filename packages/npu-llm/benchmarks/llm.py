@@ -3,7 +3,7 @@
     python packages/npu-llm/benchmarks/llm.py --work DIR --peers PYTHON
 
 DIR keeps each engine's form of the weights and every result, so that a second run converts nothing
-and a run that was stopped goes on. PYTHON is the interpreter that has the other engines:
+and a run that was stopped continues. PYTHON is the interpreter that has the other engines:
 
     pip install torch==2.13.* openvino-genai==2026.4.1.0 optimum-intel==2.2.0
     pip uninstall torchvision  # optimum-intel brings one that torch 2.13's CPU build refuses
@@ -15,17 +15,15 @@ llama.cpp is compiled for the processor; 0.3.36 ends with a segmentation fault w
     CMAKE_ARGS="-DGGML_NATIVE=OFF -DGGML_AVX_VNNI=ON -DGGML_AVX512=ON -DGGML_AVX512_VBMI=ON
     -DGGML_AVX512_VNNI=ON -DGGML_AVX512_BF16=ON"
 
-Each measurement is a process of its own, so that memory is an engine's own and models of gigabytes
-need not fit together. Rounds go through all engines in turn, each with prompts of its own, the same
-for all engines; of the rounds the best counts. TTFT is
-the time to the first token of a prompt, tokens/s the rate after it. The limit is to read once, at
-the speed of a plain read of a large array, what a token needs: the weights and the cache. Where the
-processor's last cache holds the weights, a share can be above 100 %.
+Each measurement runs in its own process, so that memory is an engine's own and models of gigabytes
+do not have to fit together. Each round has its own prompts and goes through all engines in turn;
+the best round counts. TTFT is the time to the first token of a prompt, tokens/s the rate after it.
+The limit is to read what a token needs (the weights and the cache) once, at the speed of a plain
+read of a large array. If the processor's last cache holds the weights, a share can exceed 100 %.
 
 The engines that run on OpenVINO get the same properties as npu-llm; `openvino-genai defaults` keeps
 its own, which are bf16, a u8 cache and activations quantized beside compressed weights. GenAI is
-measured with both of its attention backends. What measures is _llm_worker.py, what converts
-_llm_files.py.
+measured with both of its attention backends.
 """
 
 from __future__ import annotations

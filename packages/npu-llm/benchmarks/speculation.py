@@ -2,11 +2,11 @@
 
     python packages/npu-llm/benchmarks/speculation.py [--dtypes float32,int8] [--guesses 5,10,20]
 
-SmolLM2-135M-Instruct repeats a text with a small change, which is what guesses from the prompt are
-good for. One run, plain and guessing in turn and several rounds, so that a busy machine troubles
-all of them alike; of the rounds the best counts. The tokens must be the same. Beside the speed
-stand the steps that the answer took: a step of several tokens costs more than one of one, so that
-the gain in time is less than that in steps.
+SmolLM2-135M-Instruct repeats a text with a small change, where guesses from the prompt are often
+right. Plain and guessing runs take turns for several rounds, so that a busy machine affects all of
+them alike; the best round counts. The tokens must be the same. The table also shows how many steps
+an answer took: a step of several tokens costs more than a step of one, so less time is saved than
+steps are.
 """
 
 from __future__ import annotations
