@@ -80,7 +80,7 @@ def build_op_program(call: OpCall, *, device_index: int = 0) -> OpProgram:
         device_index: of the npu device.
 
     Raises:
-        npu_ops.OperatorInputError: [op-arguments] when torch refuses the arguments.
+        npu_ops.errors.OperatorInputError: [op-arguments] when torch refuses the arguments.
         LoweringError: [no-converter] or [cannot-lower] when no program can compute the call,
             [wrong-result] when its program differs from torch.
         npu_runtime.ProgramError: the device refuses the model.

@@ -1,7 +1,7 @@
 """Where the calls of a graph come from: the torch module and the Python line of each.
 
-Layers of a program bear the names of these calls (lower.py), so that this leads from a layer's time
-to the model's code.
+Layers of a program bear the names of these calls, so that this leads from a layer's time to the
+model's code.
 """
 
 from __future__ import annotations

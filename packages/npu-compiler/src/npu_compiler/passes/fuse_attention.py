@@ -67,7 +67,7 @@ def _pattern() -> Pattern:
 
 @dataclass(frozen=True)
 class FuseAttention(FusePattern):
-    """softmax(query key^T scale + mask) value -> npu_compiler.attention.
+    """softmax(query key^T scale + mask) value -> torch.ops.npu_compiler.attention.
 
     Source: Vaswani et al., Attention Is All You Need, arXiv 1706.03762, equation 1.
     """
