@@ -4,7 +4,7 @@ import pytest
 import torch
 import transformers
 
-from npu_llm.checkpoint.facts import read_facts
+from npu_llm.checkpoint.facts import context_length, read_facts
 from npu_llm.checkpoint.source import ModelSource, find_source
 from npu_llm.errors import ModelError
 
@@ -52,3 +52,18 @@ def test_config_that_is_none(tmp_path, content):
         read_facts(ModelSource(tmp_path))
     assert caught.value.code == "config-unreadable"
     assert "config.json" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "config, length",
+    [
+        ({"max_position_embeddings": 64, "seq_length": 32}, 64),
+        ({"seq_length": 32}, 32),
+        ({"n_ctx": 16, "n_positions": None}, 16),
+        ({"n_ctx": 16, "text_config": {"max_seq_len": 8}}, 8),
+        ({"max_position_embeddings": True}, None),
+        ({"n_positions": 0}, None),
+    ],
+)
+def test_context_length_is_the_first_that_a_config_has(config, length):
+    assert context_length(config) == length
