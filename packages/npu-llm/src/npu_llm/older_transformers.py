@@ -32,7 +32,7 @@ _ROUTED_BLOCKS = (
 
 @contextmanager
 def as_in_newer(model: torch.nn.Module) -> Iterator[None]:
-    """Has transformers 4 compute masks and experts as 5 does, while a model is captured.
+    """Makes transformers 4 compute masks and experts as 5 does, while a model is captured.
 
     Version 4 makes masks with vmap inside a mode of its own, or by writing into parts of them, and
     it omits masks or runs experts depending on values: none of this can be traced. Replacements of

@@ -64,11 +64,11 @@ class ReadTokens:
         self.tokens, self.cache = [], None
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """The cache's contents; empty where it cannot be copied or holds nothing."""
+        """Returns the cache's contents; empty if it cannot be copied or holds nothing."""
         return self.cache.tensors() if self.cache is not None and self.tokens else {}
 
     def restore(self, tokens: Sequence[int], tensors: Mapping[str, torch.Tensor]) -> None:
-        """Restores tokens and contents; without contents the model reads the tokens at once."""
+        """Restores tokens and contents; without contents the model reads the tokens in one go."""
         self.forget()
         if not tokens:
             return

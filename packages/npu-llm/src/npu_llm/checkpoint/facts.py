@@ -224,7 +224,7 @@ def _is_table(name: str) -> bool:
     return len(parts) > 1 and parts[-1] == "weight" and parts[-2] in _TABLES
 
 
-# What architectures call the embedding of tokens.
+# Architectures' names for the embedding of tokens.
 _TABLES = ("embed_tokens", "wte", "embed_in", "word_embeddings", "tok_embeddings")
 
 

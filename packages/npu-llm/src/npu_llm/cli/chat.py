@@ -126,7 +126,7 @@ class Chat:
                 continue
             except OptionError as error:
                 if not self._lines.can_edit:
-                    raise  # a pipe: the lines that follow were written for this one's answer
+                    raise  # in a pipe, the lines that follow would lose their context
                 self._display.line(str(error))
                 continue
             if text is None or text.strip() in ("/exit", "/quit"):

@@ -185,7 +185,7 @@ def _padded_steps(cache: StepCache, reference: TorchReference) -> Iterator[_Step
 
 def _static_steps(cache: StepCache, sizes: StepSizes, reference: TorchReference) -> Iterator[_Step]:
     reader = _Reader(cache, reference)
-    # A piece that leaves some for others, which then have a past; a program of one token runs more.
+    # A piece that leaves tokens for others, which then have a past; programs of one token run more.
     pieces = [1] * 8 if sizes.tokens == 1 else [max(reference.heads, 2), sizes.tokens, sizes.tokens]
     fewest = 1 if sizes.kept == 1 else 2
     for piece in pieces:

@@ -79,7 +79,7 @@ def _as_here(entry: Entry, reference: TorchReference) -> TorchReference:
     """Returns the reference with the rounding of the device in use and of the entry's cache."""
     wanted = rounding_of(entry.precision)
     if entry.kv_cache is not None:
-        wanted = torch.bfloat16  # 8 bits of a token's largest value round about as these do
+        wanted = torch.bfloat16  # rounds about as much as 8 bits of a token's largest value
     factor = ROUNDING[_name(wanted)] / ROUNDING[reference.precision]
     if entry.precision.activation_group:
         factor = min(factor, _MOST_BESIDE_INTEGERS)

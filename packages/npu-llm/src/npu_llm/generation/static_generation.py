@@ -78,7 +78,7 @@ def generate_with_static_shape(
     def search(_: Any, ids: torch.Tensor, **arguments: Any) -> Iterator[torch.Tensor]:
         return _tokens(model, ids, cache, use_past=use_past, **arguments)
 
-    # generate prepares config, processors and criteria, and hands them to the search.
+    # generate prepares config, processors and criteria, and passes them to the search.
     found: Iterator[torch.Tensor] = model.generate(
         input_ids,
         attention_mask=attention_mask,
