@@ -1,4 +1,4 @@
-"""Names in docstrings: each module, attribute and file of ours that one mentions is there.
+"""Names in docstrings and on pages: each module, attribute and file of ours that they name exists.
 
 A full dotted name (`npu_ops.variants`, `torch.npu.memory`) is checked wherever it stands. A short
 one in backticks (`timeline.Track`) is checked where its first part is a module beside the
@@ -144,4 +144,31 @@ def test_files_that_are_named_exist(root, package):
         places = [place for place in file.parents if place.is_relative_to(root)]
         if not any((place / name).is_file() for place in places):
             missing.append((module, name))
+    assert missing == []
+
+
+# What pages tell a reader, changelogs apart: those name what was moved.
+PAGES = ("README.md", "CONTRIBUTING.md", "docs/**/*.md", "packages/*/README.md")
+# docs/guides/moving-from-cuda.md shows the error of a name that torch.npu does not have.
+ABSENT = {"torch.npu.cudart"}
+
+
+def pages(root):
+    return [(page, page.read_text()) for pattern in PAGES for page in sorted(root.glob(pattern))]
+
+
+def test_dotted_names_on_pages_resolve(root):
+    found = [(page.name, name) for page, text in pages(root) for name in re.findall(FULL, text)]
+    missing = [(page, n) for page, n in found if n not in GROUPS | ABSENT and not resolves(n)]
+    assert missing == []
+
+
+def test_paths_on_pages_exist(root):
+    """Paths from the root, and from the package that a page belongs to."""
+    missing = []
+    for page, text in pages(root):
+        for path in re.findall(r"(?<![\w/.-])(?:packages|tests|examples|tools)/[\w./-]*\w", text):
+            inside = root.glob(f"packages/*/{path}")
+            if not (root / path).exists() and not any(inside):
+                missing.append((page.name, path))
     assert missing == []
