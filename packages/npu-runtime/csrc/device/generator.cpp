@@ -48,7 +48,7 @@ class NpuGenerator final : public c10::GeneratorImpl {
   at::Generator cpu_;
 };
 
-c10::DeviceIndex checked_index(c10::DeviceIndex device_index) {
+c10::DeviceIndex checked(c10::DeviceIndex device_index) {
   const c10::DeviceIndex resolved = device_index < 0 ? current_device() : device_index;
   check_process();
   check_device(resolved);
@@ -71,7 +71,7 @@ Defaults& defaults() {
 }  // namespace
 
 const at::Generator& default_generator(c10::DeviceIndex device_index) {
-  const auto index = static_cast<std::size_t>(checked_index(device_index));
+  const auto index = static_cast<std::size_t>(checked(device_index));
   Defaults& state = defaults();
   const std::lock_guard lock(state.mutex);
   if (state.generators.empty()) {
@@ -100,8 +100,7 @@ void seed_default_generators(std::uint64_t seed) {
 }
 
 at::Generator make_generator(c10::DeviceIndex device_index) {
-  return at::make_generator<NpuGenerator>(checked_index(device_index),
-                                          at::detail::createCPUGenerator());
+  return at::make_generator<NpuGenerator>(checked(device_index), at::detail::createCPUGenerator());
 }
 
 at::Generator cpu_generator_of(const at::Generator& generator) {

@@ -71,9 +71,10 @@ struct DeviceGuard final : c10::impl::DeviceGuardImplInterface {
   void record(void** event, const c10::Stream& stream, const c10::DeviceIndex device_index,
               const c10::EventFlag) const override {
     TORCH_CHECK(device_index == -1 || device_index == stream.device_index(),
-                "npu.Event.record: the event is of npu:", static_cast<int>(device_index),
-                ", the stream of npu:", static_cast<int>(stream.device_index()),
-                "; record it on a stream of its own device.");
+                "npu.Event.record: the stream must be on the event's device, npu:",
+                static_cast<int>(device_index),
+                "; got one on npu:", static_cast<int>(stream.device_index()),
+                ". Record the event there. [event-device]");
     npu_event* native = event_of(*event);
     record_event(&native, stream);
     *event = native;

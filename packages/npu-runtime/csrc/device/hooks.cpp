@@ -57,7 +57,7 @@ struct Hooks final : at::PrivateUse1HooksInterface {
   void resizePrivateUse1Bytes(const c10::Storage& storage, std::size_t new_bytes) const override {
     c10::StorageImpl* impl = storage.unsafeGetStorageImpl();
     TORCH_CHECK(impl->resizable(),
-                "npu: this storage cannot be resized; it does not own its memory.");
+                "npu: only storage that owns its memory can be resized. Clone it. [storage-view]");
     const c10::DeviceIndex previous = exchange_device(impl->device().index());
     c10::DataPtr moved;
     try {

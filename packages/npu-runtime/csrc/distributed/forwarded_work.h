@@ -10,7 +10,7 @@
 
 namespace npu::distributed {
 
-// Everything is Gloo's answer, but results and futures carry the npu tensors: a consumer of the
+// Everything comes from Gloo, but results and futures carry the npu tensors: a consumer of the
 // future (a hook of DistributedDataParallel, say) goes on computing with them.
 class ForwardedWork final : public c10d::Work {
  public:

@@ -50,7 +50,7 @@ at::Tensor host_view(const at::Tensor& tensor) {
   if (!tensor.defined() || !tensor.device().is_privateuseone()) return tensor;
   check(tensor);
   // Writable for inputs as well: memory shared by copy-on-write becomes the tensor's own here, not
-  // under Gloo's hands.
+  // while Gloo works on it.
   void* data = tensor.mutable_data_ptr();
   auto hold = std::make_shared<Hold>(tensor.storage());
   return at::from_blob(

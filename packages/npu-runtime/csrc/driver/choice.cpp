@@ -180,4 +180,10 @@ const npu_driver& table() {
                   ". Choose one that is there with NPU_DEVICE, or run \"npu-runtime info\".");
 }
 
+void check_call(npu_status status, const char* call) {
+  if (status == NPU_OK) return;
+  throw Error(ErrorKind::kDriver, "driver-call",
+              std::string("npu: the driver's ") + call + " failed: " + table().last_error() + ".");
+}
+
 }  // namespace npu::driver

@@ -40,6 +40,9 @@ NPU_API void refuse(std::string code, std::string message);
 // error again at every later call, since a process keeps one choice.
 NPU_API const npu_driver& table();
 
+// Throws Error [driver-call] with the driver's sentence when `call`, one of the table, failed.
+void check_call(npu_status status, const char* call);
+
 // Whether the driver was opened, without opening it.
 NPU_API bool is_open() noexcept;
 

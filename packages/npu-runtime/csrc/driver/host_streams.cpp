@@ -43,7 +43,7 @@ std::shared_ptr<npu_event::Point> npu_event::point() {
 namespace npu::driver {
 namespace {
 
-// A worker thread cannot be preferred by priority without privileges, so both priorities are served
+// Raising a worker thread's priority needs privileges, so both priorities are served
 // alike.
 npu_status stream_create(std::int32_t device, std::int32_t, npu_stream** stream) {
   if (const auto status = check_device_index("stream_create", device); status != NPU_OK)
@@ -69,7 +69,7 @@ npu_status stream_synchronize(npu_stream* stream) {
 
 npu_status stream_wait_event(npu_stream* stream, npu_event* event) {
   const auto point = event->point();
-  // An event that was never recorded holds nobody up.
+  // Waiting for an event that was never recorded returns at once.
   if (point != nullptr && !point->done()) stream->queue.push([point] { point->wait(); });
   return NPU_OK;
 }

@@ -97,7 +97,7 @@ npu_status device_properties(std::int32_t index, npu_device_properties* properti
       NPU_OK) {
     copy_text(properties->full_name, sizeof(properties->full_name), device.name);
   }
-  // Absent on some devices; an empty list then says that the vendor does not tell.
+  // Absent on some devices; an empty list then says that the vendor does not report it.
   core_property("OPTIMIZATION_CAPABILITIES", properties->capabilities,
                 sizeof(properties->capabilities));
   ov_version_t version{};

@@ -1,6 +1,6 @@
 // Shapes and precisions of the layers that a program executes, as its property LAYER_SHAPES.
 //
-// OpenVINO's C library hands out the executed model and has nothing to look into it. The C++
+// OpenVINO's C library hands out the executed model, but no function that looks into it. The C++
 // library that it is linked to has; the functions are found there by the names they have in the
 // file, so that the wheel is not pinned to one release. Other releases lack the property.
 #include <dlfcn.h>
@@ -51,7 +51,7 @@ void find(Functions& functions, Function& function, const char* symbol) {
   if (function == nullptr) functions.is_complete = false;
 }
 
-// Only for releases with which it was run (2026.4.1, 2026-11): their handle is no public interface.
+// Only for releases with which it was run (2026.4.1, 2026-11): their handle is private.
 bool is_known_release() {
   ov_version_t version{};
   if (device.api.ov_get_openvino_version(&version) != OK) return false;

@@ -18,21 +18,21 @@
 
 namespace npu::openvino {
 
-// OpenVINO's CPU plugin tells of each layer the mean over all runs of the program so far. What the
-// runs since the latest look took is found from two of them.
+// OpenVINO's CPU plugin reports for each layer the mean over all runs of the program so far. What
+// the runs since the latest look took is the difference of two reports.
 struct LayerMeans {
   std::atomic<std::int64_t> runs{0};  // of all requests: they share the plugin's counters
   std::mutex mutex;
   std::int64_t looked_at = 0;        // runs at the latest look
   std::vector<std::int64_t> totals;  // microseconds until then, by layer
-  std::vector<std::int64_t> latest;  // what was told then, by layer
+  std::vector<std::int64_t> latest;  // what was reported then, by layer
 };
 
 // What layers read and wrote, as it was read latest. Reading takes 10 to 40 us for each node of the
-// executed model (2026-11), so that it is not done for each run whose layers are told.
+// executed model (2026-11), so it is not done for each run whose layers are reported.
 struct LayerShapes {
   std::mutex mutex;
-  std::vector<std::vector<std::int64_t>> wanted;  // sizes of the inputs of the run that was told
+  std::vector<std::vector<std::int64_t>> wanted;  // input sizes of the reported run
   std::vector<std::vector<std::int64_t>> read;    // and of the run that `text` is of
   std::string text;
   std::int64_t reads = 0;
@@ -96,8 +96,8 @@ const char* choice_reason();
 npu_status device_properties(std::int32_t index, npu_device_properties* properties);
 
 // openvino_layer_shapes.cpp: the inputs and outputs of each layer, one layer in a line, with the
-// sizes that they had in the latest run whose layers were told. NPU_ERROR_UNSUPPORTED where these
-// sizes were not read, because reading them again so soon would slow the program down.
+// sizes that they had in the latest run whose layers were reported. NPU_ERROR_UNSUPPORTED where
+// these sizes were not read, because reading them again so soon would slow the program down.
 npu_status layer_shapes(const npu_program* program, char* value, std::size_t bytes);
 
 // openvino_programs.cpp

@@ -118,7 +118,7 @@ npu_status host_access_begin(std::int32_t device, void* address, std::size_t siz
   const std::lock_guard lock(all.mutex);
   if (all.windows[address]++ > 0) return NPU_OK;
   if (mprotect(address, size_bytes, PROT_READ | PROT_WRITE) == 0) return NPU_OK;
-  // The system maps only so many ranges; the next who asks must not find a window that is not open.
+  // The system maps only so many ranges; the next caller must not find a window that is not open.
   all.windows.erase(address);
   return fail_system("mprotect");
 }

@@ -11,7 +11,6 @@
 #include <utility>
 
 #include "driver/host_device.h"
-#include "driver/sim.h"
 
 namespace npu::sim {
 namespace {

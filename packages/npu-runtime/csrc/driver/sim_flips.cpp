@@ -65,7 +65,7 @@ bool with_type(npu_dtype dtype, Body body) {
 }
 
 std::int32_t chosen_bit(npu_dtype dtype, std::size_t size_bytes, std::int32_t asked) {
-  if (dtype == NPU_DTYPE_BOOL) return 0;  // any other makes a byte that is no bool
+  if (dtype == NPU_DTYPE_BOOL) return 0;  // any other makes a byte that is not a bool
   const auto bits = static_cast<std::int32_t>(8 * size_bytes);
   if (asked >= 0) return asked < bits ? asked : bits - 1;
   return dtype == NPU_DTYPE_UINT8 ? bits - 1 : bits - 2;

@@ -12,10 +12,10 @@
 
 namespace npu::graph {
 
-// Keeps neither the tensor nor its memory alive: a weight that nobody has any more cannot change.
+// Keeps neither the tensor nor its memory alive: a weight that nobody holds any more cannot change.
 class Dependency {
  public:
-  // Precondition: the tensor is no inference tensor; `name` is what its owner calls it.
+  // Precondition: the tensor is not an inference tensor; `name` is what its owner calls it.
   Dependency(std::string name, const at::Tensor& tensor);
 
   const std::string& name() const noexcept { return name_; }

@@ -77,7 +77,7 @@ void Graph::capture_begin(c10::MempoolId_t pool) {
   pool_device_ = current_device();
   pool_ = pool == c10::MempoolId_t{0, 0} ? memory::new_region_id(/*is_graphs=*/true) : pool;
   memory::Pool& memory = memory::pool(pool_device_);
-  memory.retain_region(pool_);  // for as long as the graph holds the capture
+  memory.retain_region(pool_);  // as long as the graph holds the capture
   memory.begin_region(pool_);
   current = this;
 }

@@ -42,7 +42,7 @@ class NPU_API Graph {
   void capture_begin(c10::MempoolId_t pool = {0, 0});
   void capture_end();
 
-  // Leaves the capture, and comes back to it, for work on the way that is not to be replayed.
+  // Leaves the capture and comes back to it, for work in between that is not to be replayed.
   void pause();
   void resume();
 
@@ -89,7 +89,7 @@ class NPU_API Graph {
 
   void stop_capture();
   void check_dependencies() const;
-  // Binds anew what has other memory, or throws.
+  // Rebinds what has other memory, or throws.
   void follow_memory(Node& node) const;
   [[noreturn]] static void raise_moved(const Node& node);
   void release_pool() noexcept;

@@ -16,7 +16,7 @@ using libkineto::ActivityType;
 
 namespace {
 
-// Texts of ours in JSON that kineto does not escape.
+// Our texts in JSON, which kineto does not escape.
 std::string escaped(const std::string& text) {
   std::string result;
   for (const char c : text) {
@@ -87,7 +87,7 @@ void Activities::add_host(const observe::Record& record, const char* name, bool 
   activity.id = static_cast<std::int32_t>(record.origin.work_id);
   activity.linked = linked(record.origin.op_id);
   if (activity.linked != nullptr) {
-    // Ours and torch's clock differ by a fraction of a microsecond, and torch finds children by
+    // Our clock and torch's differ by a fraction of a microsecond, and torch finds children by
     // their times.
     const std::int64_t from = activity.linked->timestamp();
     const std::int64_t to = from + activity.linked->duration();

@@ -26,8 +26,8 @@ class NpuProfiler final : public libkineto::IActivityProfiler {
 
   std::unique_ptr<libkineto::IActivityProfilerSession> configure(
       const std::set<ActivityType>& types, const libkineto::Config& /*config*/) override {
-    // A profile of the CPU alone asks for runtime calls as well; without a device's row to lead to
-    // they would only split its ops in two.
+    // A profile of the CPU alone asks for runtime calls as well; without a device's row to point
+    // to they would only split its ops in two.
     if (!types.contains(ActivityType::CONCURRENT_KERNEL) &&
         !types.contains(ActivityType::GPU_MEMCPY)) {
       return nullptr;

@@ -63,7 +63,7 @@ void Session::processTrace(libkineto::ActivityLogger& logger,
   std::vector<const observe::Record*> spans;
   spans.reserve(records_.size());
   records_.each([&](const observe::Record& record) {
-    // Work of before the window that ended in it: its op is in no trace.
+    // Work from before the window that ended in it: its op is in no trace.
     if (record.is_span && record.origin.time_ns >= start_ns) spans.push_back(&record);
   });
   std::stable_sort(spans.begin(), spans.end(),

@@ -5,9 +5,9 @@
 #include <cstdint>
 #include <utility>
 
-namespace npu::memory {
+#include "memory/size_class.h"
 
-inline constexpr std::size_t kPage = 4096;
+namespace npu::memory {
 
 namespace detail {
 extern std::uintptr_t arena_begin;

@@ -123,18 +123,16 @@ void drop_user(Block* block) noexcept {
 bool open_window(Block* block) {
   const npu_driver& driver = driver::table();
   if (driver.host_access_begin == nullptr) return false;
-  if (driver.host_access_begin(block->device_index, block->data(), block->size_bytes) != NPU_OK) {
-    throw Error(
-        ErrorKind::kDriver, "driver-call",
-        std::string("npu: the driver's host_access_begin failed: ") + driver.last_error() + ".");
-  }
+  driver::check_call(
+      driver.host_access_begin(block->device_index, block->data(), block->size_bytes),
+      "host_access_begin");
   block->holds.fetch_add(1, std::memory_order_relaxed);
   return true;
 }
 
 void close_window(Block* block) noexcept {
   if (is_in_bad_fork()) return;
-  // A window that cannot be closed leaves memory accessible, which harms nobody.
+  // A window that cannot be closed leaves memory accessible, which is harmless.
   static_cast<void>(
       driver::table().host_access_end(block->device_index, block->data(), block->size_bytes));
   drop_hold(block);

@@ -6,7 +6,7 @@
 
 #include <atomic>
 
-#include "memory/arena.h"
+#include "memory/size_class.h"
 
 namespace npu::memory {
 

@@ -14,6 +14,7 @@
 #include <c10/util/Exception.h>
 
 #include "driver/choice.h"
+#include "memory/arena.h"
 #include "memory/page_owners.h"
 #include "memory/trace.h"
 #include "npu/device.h"

@@ -103,8 +103,8 @@ class NPU_API Pool {
 NPU_API Pool& pool(c10::DeviceIndex device_index);
 NPU_API Pool& pinned_pool(c10::DeviceIndex device_index);
 
-// An id for a private region, unlike all before: {n, 0} for a graph's own, {0, n} for one that a
-// person made, as torch numbers them.
+// An id for a private region, unlike all before: {n, 0} for a graph's own, {0, n} for one that
+// a user made, as torch numbers them.
 NPU_API c10::MempoolId_t new_region_id(bool is_graphs);
 
 // Whether freed blocks are kept for the next request; on from the start.

@@ -8,10 +8,9 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "memory/arena.h"
-
 namespace npu::memory {
 
+inline constexpr std::size_t kPage = 4096;
 inline constexpr std::size_t kSmallLimit = 4096;
 
 struct SizeClass {

@@ -12,8 +12,8 @@
 
 namespace npu::observe {
 
-// Of what a counter was within a tenth of a millisecond the first value is told, the highest, and
-// the last, which is told as the value at the end of that time. Only Python's listeners hear of it:
+// Of a counter's values within a tenth of a millisecond three are reported: the first, the
+// highest, and the last, as the value at the end of that time. Only Python's listeners are told:
 // torch's profiler hears of memory from torch itself.
 //
 // Never destroyed, so that it is there for whoever listens next. Any thread may set it.
@@ -36,7 +36,7 @@ class Counter {
     sample(value, now);
   }
 
-  // With the buffer's lock: forgets what was, as somebody begins to listen.
+  // With the buffer's lock: forgets earlier values when somebody begins to listen.
   void begin();
   // With the buffer's lock: records what was not recorded yet.
   void settle(Drained& to, std::int64_t now_ns);

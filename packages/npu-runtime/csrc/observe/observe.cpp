@@ -1,7 +1,6 @@
 // The lists of records between native code, which may not hold Python's lock, and the listeners.
 #include <pthread.h>
 
-#include <chrono>
 #include <mutex>
 #include <utility>
 
@@ -38,8 +37,8 @@ Buffer& buffer() {
   return *instance.load(std::memory_order_acquire);
 }
 
-// Another thread of the parent may have held the lock, and what the parent saw is the parent's to
-// tell: a forked child starts with a buffer of its own.
+// Another thread of the parent may have held the lock, and what the parent saw is for the parent
+// to report: a forked child starts with a buffer of its own.
 void start_anew() {
   instance.store(new Buffer, std::memory_order_release);
   forget_names();
@@ -73,12 +72,6 @@ void Drained::push(const Record& record) {
   } else {
     ++dropped;
   }
-}
-
-std::int64_t now_ns() noexcept {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(
-             std::chrono::system_clock::now().time_since_epoch())
-      .count();
 }
 
 void set_kernels_wanted(bool is_wanted) {

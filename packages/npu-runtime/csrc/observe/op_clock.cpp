@@ -9,7 +9,7 @@ namespace npu::observe {
 
 namespace {
 
-// Of so many readings the one that took the shortest time counts: no interrupt was in it.
+// Of this many readings the shortest counts: no interrupt was in it.
 constexpr int kReadings = 5;
 // Closer readings say too little of how long a tick is.
 constexpr std::int64_t kLeastNs = 200'000;

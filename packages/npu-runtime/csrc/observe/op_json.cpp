@@ -10,7 +10,7 @@ namespace npu::observe {
 
 namespace {
 
-// Graphs that nobody goes back through leave their ops here; past this they are forgotten.
+// Graphs without a backward pass leave their ops here; past this number they are forgotten.
 constexpr std::size_t kMostForward = 1U << 20U;
 
 std::string quote(const std::string& text) {

@@ -1,5 +1,5 @@
 // A callback of torch's RecordFunction. An op costs 0.1 us with what torch needs for calling it, so
-// that its way has no lock, no allocation and no copy of a text.
+// it takes no lock, allocates nothing and copies no text.
 #include "observe/op_recorder.h"
 
 #include <ATen/record_function.h>
@@ -45,8 +45,8 @@ struct Frame {
   bool is_recursive;
 };
 
-// The names of a thread's ops by the address of their text. An address may come to hold another
-// text, so that both are compared.
+// The names of a thread's ops by the address of their text. An address may come to hold
+// another text, so both are compared.
 class NameCache {
  public:
   const std::string* find(const char* text) {
@@ -227,7 +227,7 @@ OpRecord record_of(const FinishedOp& op, const OpClock& clock) {
           .is_recursive = op.is_recursive};
 }
 
-// Another thread of the parent may have held a lock, and its ops are the parent's to tell.
+// Another thread of the parent may have held a lock, and its ops are for the parent to report.
 void end_in_child() {
   if (is_recording(window.load(std::memory_order_relaxed))) ++window;
   registry.store(new Registry, std::memory_order_release);

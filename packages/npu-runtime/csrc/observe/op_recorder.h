@@ -35,7 +35,7 @@ struct DrainedOps {
   std::uint64_t dropped = 0;  // that did not fit since the last drain
 };
 
-// Begins to record; a second call does nothing.
+// Begins to record; a second call is a no-op.
 NPU_API void start_ops();
 // Ends it, and with it the annotations that the calling thread is in; ops that are under way are
 // not recorded. What was recorded can still be drained.

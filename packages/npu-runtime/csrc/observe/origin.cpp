@@ -6,6 +6,7 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 
 namespace npu::observe {
 
@@ -34,7 +35,7 @@ std::atomic<std::uint32_t> latest_work_id{0};
 // Plain data, so that destructors of other thread-local objects may still emit.
 thread_local ThreadStacks of_thread{};
 
-// A window can end while an op is open, and then nobody tells its end.
+// A window can end while an op is open, and then nobody reports the op's end.
 ThreadStacks& stacks() noexcept {
   const std::uint64_t window = current_window.load(std::memory_order_relaxed);
   if (of_thread.window != window) {
@@ -80,6 +81,12 @@ Origin origin_at(std::int64_t time_ns) noexcept {
           .op_id = open.stacks[static_cast<std::size_t>(Scope::kOp)].top(),
           .annotation_id = open.stacks[static_cast<std::size_t>(Scope::kAnnotation)].top(),
           .work_id = next_work_id()};
+}
+
+std::int64_t now_ns() noexcept {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
 }
 
 Origin here() noexcept {

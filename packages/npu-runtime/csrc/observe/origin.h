@@ -10,7 +10,7 @@ namespace npu::observe {
 
 enum class Scope { kOp, kAnnotation };
 
-// A new window of profiling: what threads were in before counts no more.
+// A new window of profiling: what threads were in before no longer counts.
 void begin_window() noexcept;
 
 void enter(Scope scope, std::uint64_t id) noexcept;

@@ -45,7 +45,7 @@ Extremes extremes_of(const CheckedIndices::Values& values) {
   }
 }
 
-// Lets the host at memory that no pending work writes; begin_host_access would also wait for the
+// Opens memory that no pending work writes to the host; begin_host_access would also wait for the
 // run that asks.
 class Window {
  public:

@@ -1,6 +1,6 @@
-// Indices that a run reads or tells: whether each is within the bounds that its program named.
+// Indices that a run reads or returns: whether each is within the bounds that its program named.
 //
-// A device reads what it likes for an index out of range, or writes there. The host looks at the
+// For an index out of range a device may read anything, or write there. The host looks at the
 // indices themselves: they are few, and their memory is the host's as well.
 #pragma once
 
@@ -29,12 +29,12 @@ struct CheckedIndices {
   // Whether no device work is pending on what it reads.
   bool is_idle() const noexcept;
 
-  // What is wrong, when something is. The caller sees to it that the memory is not being written.
+  // What is wrong, if anything. The caller makes sure that the memory is not being written.
   std::optional<std::string> find_violation(const std::string& program) const;
 
   const IndexCheck* check;
   Values indices;
-  Values size;  // one element; no data when `known_size` says it
+  Values size;  // one element; no data when `known_size` is set
   std::int64_t known_size = 0;
 };
 

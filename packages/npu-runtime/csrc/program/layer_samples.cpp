@@ -60,7 +60,7 @@ void tell_layers(const npu_program* program, npu_request* request,
   std::int64_t sum_ns = 0;
   for (const LayerRecord& layer : layers)
     sum_ns += std::max<std::int64_t>(layer.duration_us, 0) * 1000;
-  // Some devices tell means of several runs, which may be longer than this run.
+  // Some devices report means of several runs, which may be longer than this run.
   const double scale = std::min(1.0, static_cast<double>(run.end_ns - run.start_ns) /
                                          static_cast<double>(std::max<std::int64_t>(sum_ns, 1)));
   std::int64_t earlier_ns = 0;

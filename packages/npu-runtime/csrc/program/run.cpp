@@ -1,4 +1,4 @@
-// Runs: binding tensors, in line or enqueued, and what observers hear of them. Loading is
+// Runs: binding tensors, in line or enqueued, and what observers are told of them. Loading is
 // program.cpp.
 #include <ATen/EmptyTensor.h>
 #include <ATen/record_function.h>
@@ -111,7 +111,7 @@ class EnqueuedRun final : public stream::PendingWork {
     if (status == NPU_OK) lease_.give_back(*program_.requests_);
   }
 
-  // Of a run that failed only what it was given can be looked at; that may be why.
+  // Only the inputs of a failed run can be checked; they may be the reason.
   void keep_violation(bool has_outputs) {
     try {
       for (const program::CheckedIndices& check : checks_) {
@@ -121,7 +121,7 @@ class EnqueuedRun final : public stream::PendingWork {
           return;
         }
       }
-    } catch (const Error& error) {  // the driver does not let the host at the memory
+    } catch (const Error& error) {  // the driver keeps the host from the memory
       stream().keep_error(error.kind(), "driver-call", error.message());
     }
   }
@@ -305,7 +305,7 @@ at::Tensor Program::fetch_output(npu_request* request, std::size_t index, const 
 }
 
 void Program::note_duration(std::int64_t start_ns, std::int64_t end_ns) {
-  // A mean that forgets: one slow first run must not decide for ever.
+  // A decaying mean: one slow first run must not decide for ever.
   const std::int64_t mean = mean_duration_ns_.load(std::memory_order_relaxed);
   const std::int64_t latest = end_ns - start_ns;
   mean_duration_ns_.store(mean == 0 ? latest : (3 * mean + latest) / 4, std::memory_order_relaxed);

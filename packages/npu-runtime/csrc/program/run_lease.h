@@ -11,7 +11,7 @@
 namespace npu::program {
 
 // Moved into the pending work when a run is enqueued; otherwise it ends with the call. After a
-// failure the request's bindings and state are in doubt, so that it is dropped with the lease.
+// failure the request's bindings and state are in doubt, so it is dropped with the lease.
 struct RunLease {
   // Says that a run of a session is under way, until the lease ends.
   class Running {

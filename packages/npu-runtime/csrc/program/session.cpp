@@ -28,7 +28,7 @@ void Session::wait_for_run() {
       for (c10::StreamId id = 0; id < kStreams; ++id)
         stream::state_of(program_->device_index_, id).drain();
     } catch (const Error&) {
-      // Destructors come by here, and the flag tells the end all the same.
+      // Destructors call this, and the flag still tells that the session has ended.
       std::this_thread::yield();
     }
   }
@@ -49,7 +49,7 @@ std::vector<at::Tensor> Session::run(const std::vector<at::Tensor>& inputs,
       {.running = program::RunLease::Running(is_running_), .program = program_, .request = {}});
 }
 
-// OpenVINO's C interface has no access to variables, and a new request starts them anew.
+// OpenVINO's C interface has no access to variables; a new request starts with initial ones.
 void Session::reset() {
   const std::lock_guard lock(mutex_);
   wait_for_run();

@@ -1,6 +1,6 @@
 // FrozenTensors: whether tensors still hold what they held, by version counter and address. Asked
-// at each call of a compiled model with hundreds of weights, hence native; what a change means is
-// the caller's knowledge. A graph that is captured hears of them here.
+// at each call of a compiled model with hundreds of weights, hence native; what a change means
+// is for the caller to know. A graph that is being captured is told of them here.
 #include "python/frozen_tensors.h"
 
 #include <cstdint>

@@ -207,7 +207,7 @@ void tell_observer(c10::DeviceIndex device_index, std::size_t bytes, std::size_t
     const auto call = py::reinterpret_borrow<py::object>(observer);
     call(device_index, bytes, free_bytes);
   } catch (py::error_already_set& error) {
-    // The out-of-memory error is the one to be seen.
+    // The out-of-memory error is the one to report.
     error.discard_as_unraisable("npu_runtime's out-of-memory observer");
   }
 }

@@ -85,7 +85,7 @@ std::vector<driver::VendorDriver> find_vendors(PyObject* finder) {
 
 void configure(std::string driver, std::string device, std::string openvino_library,
                py::function vendors, bool launch_blocking) {
-  // Kept for ever, like the settings: the last thread may end without Python's lock.
+  // Kept for the whole process, like the settings: the last thread may end without Python's lock.
   PyObject* finder = vendors.release().ptr();
   driver::configure({std::move(driver), std::move(device), std::move(openvino_library),
                      [finder] { return find_vendors(finder); }});
@@ -102,15 +102,15 @@ at::Generator generator(c10::DeviceIndex device_index) {
 }
 
 // Use from Python ends in a child that forks off now; torch's own handler makes the child's first
-// tensor on npu go through torch.npu._lazy_init again, which says so.
+// tensor on npu go through torch.npu._lazy_init again, which raises the error.
 void use_device() {
   check_process();
   mark_device_used();
   torch::utils::register_fork_handler_for_device_init(c10::DeviceType::PrivateUse1);
 }
 
-// Device guards restore the device in destructors, where nothing may throw; a person who asks for
-// the device in a forked child is told.
+// Device guards restore the device in destructors, where nothing may throw; a caller that asks for
+// the device in a forked child gets an error.
 void set_device_checked(c10::DeviceIndex device_index) {
   check_process();
   set_device(device_index);

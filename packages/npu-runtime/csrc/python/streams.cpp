@@ -2,7 +2,7 @@
 // events are torch's own classes, which come through the device guard.
 #include "python/streams.h"
 
-#include "driver/sim.h"
+#include "driver/sim_faults.h"
 #include "driver/sim_flips.h"
 #include "graph/graph.h"
 #include "npu/device.h"

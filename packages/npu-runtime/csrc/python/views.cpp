@@ -1,7 +1,7 @@
 // The same bytes under the other device's name: torch.npu.as_cpu and torch.npu.as_npu.
 //
 // A view holds the storage whose bytes it shows, shares its version counter, and owns no memory: it
-// cannot be resized. What may be viewed is checked here; the words about it are in
+// cannot be resized. What may be viewed is checked here; its documentation is in
 // npu_runtime/npu/views.py.
 #include "python/views.h"
 

@@ -162,7 +162,7 @@ void set_enabled(bool is_on) {
   all.host.clear();
   all.events.clear();
   all.blocks.clear();
-  // Host code must come by, to tell that it has waited, also while nothing is pending.
+  // Host code must take the slow path to report that it has waited, even while nothing is pending.
   const bool was_on = detail::enabled.exchange(is_on);
   npu::detail::host_access_level.fetch_add(static_cast<int>(is_on) - static_cast<int>(was_on));
 }

@@ -38,13 +38,6 @@ c10::Stream make(c10::DeviceIndex device_index, c10::StreamId id) {
   return c10::Stream(c10::Stream::UNSAFE, {c10::DeviceType::PrivateUse1, device_index}, id);
 }
 
-void check(npu_status status, const char* call) {
-  if (status == NPU_OK) return;
-  throw Error(
-      ErrorKind::kDriver, "driver-call",
-      std::string("npu: the driver's ") + call + " failed: " + driver::table().last_error() + ".");
-}
-
 }  // namespace
 
 c10::Stream default_stream(c10::DeviceIndex device_index) {
@@ -116,15 +109,17 @@ c10::Stream find_stream(c10::DeviceIndex device_index, std::uintptr_t native) {
 void record_event(npu_event** event, c10::Stream stream) {
   check_process();
   const npu_driver& driver = driver::table();
-  if (*event == nullptr) check(driver.event_create(stream.device_index(), event), "event_create");
-  check(driver.event_record(*event, native_stream(stream)), "event_record");
+  if (*event == nullptr)
+    driver::check_call(driver.event_create(stream.device_index(), event), "event_create");
+  driver::check_call(driver.event_record(*event, native_stream(stream)), "event_record");
   sanitizer::on_event_record(*event, stream::state_of(stream));
 }
 
 void wait_event(npu_event* event, c10::Stream stream) {
   check_process();
   if (event == nullptr) return;
-  check(driver::table().stream_wait_event(native_stream(stream), event), "stream_wait_event");
+  driver::check_call(driver::table().stream_wait_event(native_stream(stream), event),
+                     "stream_wait_event");
   sanitizer::on_event_wait(event, stream::state_of(stream));
 }
 
@@ -132,7 +127,7 @@ bool is_event_done(npu_event* event) {
   check_process();
   if (event == nullptr) return true;
   std::int32_t is_done = 0;
-  check(driver::table().event_query(event, &is_done), "event_query");
+  driver::check_call(driver::table().event_query(event, &is_done), "event_query");
   return is_done != 0;
 }
 
@@ -141,7 +136,7 @@ void synchronize_event(npu_event* event) {
   if (event == nullptr) return;
   {
     const observe::ScopedSpan span("sync", "event");
-    check(driver::table().event_synchronize(event), "event_synchronize");
+    driver::check_call(driver::table().event_synchronize(event), "event_synchronize");
   }
   sanitizer::on_event_synchronize(event);
 }
@@ -154,13 +149,15 @@ void destroy_event(npu_event* event) noexcept {
 
 double elapsed_ms(npu_event* start, npu_event* end) {
   TORCH_CHECK(start != nullptr && end != nullptr,
-              "npu.Event.elapsed_time: both events must have been recorded; call record() first.");
+              "npu.Event.elapsed_time: both events must have been recorded. Call record() "
+              "first. [event-time]");
   TORCH_CHECK(is_event_done(start) && is_event_done(end),
-              "npu.Event.elapsed_time: both events must be done; call synchronize() first.");
+              "npu.Event.elapsed_time: both events must be done. Call synchronize() first. "
+              "[event-time]");
   std::int64_t start_ns = 0;
   std::int64_t end_ns = 0;
-  check(driver::table().event_time_ns(start, &start_ns), "event_time_ns");
-  check(driver::table().event_time_ns(end, &end_ns), "event_time_ns");
+  driver::check_call(driver::table().event_time_ns(start, &start_ns), "event_time_ns");
+  driver::check_call(driver::table().event_time_ns(end, &end_ns), "event_time_ns");
   constexpr double kNsPerMs = 1e6;
   return static_cast<double>(end_ns - start_ns) / kNsPerMs;
 }

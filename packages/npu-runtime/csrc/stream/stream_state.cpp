@@ -36,11 +36,8 @@ npu_stream* StreamState::native() {
   if (made != nullptr) return made;
   mark_device_used();
   const std::int32_t priority = id_ >= kNormalStreams ? -1 : 0;
-  if (driver::table().stream_create(device_index_, priority, &made) != NPU_OK) {
-    throw Error(ErrorKind::kDriver, "driver-call",
-                std::string("npu: the driver's stream_create failed: ") +
-                    driver::table().last_error() + ".");
-  }
+  driver::check_call(driver::table().stream_create(device_index_, priority, &made),
+                     "stream_create");
   native_.store(made, std::memory_order_release);
   return made;
 }
@@ -50,11 +47,7 @@ bool StreamState::is_idle() {
   npu_stream* made = native_.load(std::memory_order_acquire);
   if (made == nullptr) return true;
   std::int32_t idle = 0;
-  if (driver::table().stream_query(made, &idle) != NPU_OK) {
-    throw Error(ErrorKind::kDriver, "driver-call",
-                std::string("npu: the driver's stream_query failed: ") +
-                    driver::table().last_error() + ".");
-  }
+  driver::check_call(driver::table().stream_query(made, &idle), "stream_query");
   return idle != 0;
 }
 
@@ -62,11 +55,7 @@ void StreamState::drain() {
   check_process();  // the threads that would do the work are the parent's
   npu_stream* made = native_.load(std::memory_order_acquire);
   if (made == nullptr) return;
-  if (driver::table().stream_synchronize(made) != NPU_OK) {
-    throw Error(ErrorKind::kDriver, "driver-call",
-                std::string("npu: the driver's stream_synchronize failed: ") +
-                    driver::table().last_error() + ".");
-  }
+  driver::check_call(driver::table().stream_synchronize(made), "stream_synchronize");
 }
 
 std::int64_t StreamState::note_end(std::int64_t queued_ns, std::int64_t end_ns) noexcept {

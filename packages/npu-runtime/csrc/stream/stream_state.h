@@ -92,7 +92,7 @@ class PendingWork {
   std::vector<Block*> blocks_;
 };
 
-// Waits for all streams of a device that were used; errors stay for the next who asks.
+// Waits for all streams of a device that were used; errors stay for the next caller that asks.
 NPU_API void drain_device(c10::DeviceIndex device_index);
 
 // The same, and throws the first error among them.

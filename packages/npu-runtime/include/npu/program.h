@@ -1,7 +1,7 @@
 // A program: a compiled model that runs on tensors, without copying what goes in and comes out.
 //
 // Compiled graphs, ops and language model steps are all programs. What compiles and runs them is
-// the driver (driver.h); this is its face towards torch.
+// the driver (driver.h); this is its interface towards torch.
 #pragma once
 
 #include <atomic>
