@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
 import textwrap
+from collections.abc import Callable
 
 import pytest
 
+from npu_command.children import Child
 from npu_compiler.suite import find, supervision
 from npu_compiler.suite.measurement import Measurement
 
@@ -15,24 +15,29 @@ ANSWER = Measurement("opt", "text decoder", programs=1, error=0.0, finished=True
 
 
 @pytest.fixture
-def child():
-    """A child that runs a script, with `name` the architecture's, in place of the measurement."""
-    with contextlib.ExitStack() as stack:
+def measured(tmp_path):
+    """Measures in a child that runs a script, with `name` the architecture's, in place of ours."""
+    children = []
 
-        def put(body: str, timeout_s: float = 60) -> supervision.Child:
-            made = supervision.Child(device="npu", seed=0, timeout_s=timeout_s)
-            script = (
-                "import json, os, sys, time\n"
-                f"row = json.dumps({{'row': {ANSWER.to_json()!r}}})\n"
-                "for line in sys.stdin:\n    name, _ = json.loads(line)\n"
-                + textwrap.indent(body, "    ")
-                + "\n    print(row, flush=True)\n"
-            )
-            made._command = [sys.executable, "-c", script]
-            stack.enter_context(contextlib.closing(made))
-            return made
+    def put(body: str, timeout_s: float = 60) -> Callable[[str], Measurement]:
+        script = (
+            "import json, os, sys, time\n"
+            f"row = json.dumps({{'row': {ANSWER.to_json()!r}}})\n"
+            "for line in sys.stdin:\n    name, _ = json.loads(line)\n"
+            + textwrap.indent(body, "    ")
+            + "\n    print(row, flush=True)\n"
+        )
+        (tmp_path / "stand_in_child.py").write_text(script)
+        path = {"PYTHONPATH": str(tmp_path)}
+        child = Child("stand_in_child", timeout_s=timeout_s, environment=path)
+        children.append(child)
+        return lambda name: supervision.measure_in(
+            child, find(name), device="npu", timeout_s=timeout_s
+        )
 
-        yield put
+    yield put
+    for child in children:
+        child.stop()
 
 
 def test_models_are_measured_one_after_the_other_in_the_order_given():
@@ -48,13 +53,15 @@ def test_models_are_measured_one_after_the_other_in_the_order_given():
     ]
 
 
-def test_an_exception_is_a_row(monkeypatch):
+def test_an_exception_is_a_row():
     class Missing:
         name, family = "no_such_model", "encoder"
 
-    made = supervision.Child(device="cpu", seed=0, timeout_s=300)
-    with contextlib.closing(made):
-        row = made.measure(Missing)
+    child = supervision.make_child(device="cpu", seed=0, timeout_s=300)
+    try:
+        row = supervision.measure_in(child, Missing, device="cpu", timeout_s=300)
+    finally:
+        child.stop()
     assert not row.finished
     assert row.detail.startswith("SuiteError: ")
 
@@ -67,15 +74,15 @@ def test_an_exception_is_a_row(monkeypatch):
         ("sys.exit(3)", "exit code 3"),
     ],
 )
-def test_a_child_that_ends_badly_is_a_row_and_the_next_goes_on(child, body, detail):
-    made = child(f"if name == 'bert':\n    {body}")
-    row = made.measure(find("bert"))
+def test_a_child_that_ends_badly_is_a_row_and_the_next_goes_on(measured, body, detail):
+    measure = measured(f"if name == 'bert':\n    {body}")
+    row = measure("bert")
     assert (row.name, row.family, row.finished, row.is_right) == ("bert", "encoder", False, False)
     assert row.detail == detail
-    assert made.measure(find("opt")) == ANSWER
+    assert measure("opt") == ANSWER
 
 
-def test_a_child_that_hangs_is_a_row(child):
-    made = child("if name == 'bert':\n    time.sleep(60)", timeout_s=2)
-    assert made.measure(find("bert")).detail == "no result after 2 s"
-    assert made.measure(find("opt")) == ANSWER
+def test_a_child_that_hangs_is_a_row(measured):
+    measure = measured("if name == 'bert':\n    time.sleep(60)", timeout_s=2)
+    assert measure("bert").detail == "no result after 2 s"
+    assert measure("opt") == ANSWER

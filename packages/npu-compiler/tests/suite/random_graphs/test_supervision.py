@@ -29,8 +29,8 @@ def child(monkeypatch, tmp_path):
             "import json, os, sys, time\n"
             f"graph, mode = {GRAPH!r}, {PLAIN.to_json()!r}\n"
             "def say(**what):\n    print(json.dumps(what), flush=True)\n"
-            "seed, first, end = map(int, sys.argv[1:4])\n"
-            "for number in range(first, end):\n"
+            "task = json.loads(sys.stdin.readline())\n"
+            "for number in range(task['first'], task['end']):\n"
             "    say(number=number, kind='ops', graph=graph, mode=mode)\n"
             + textwrap.indent(textwrap.dedent(body), "    ")
             + "say(done=True)\n"

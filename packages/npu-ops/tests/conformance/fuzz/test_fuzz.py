@@ -11,7 +11,7 @@ from npu_ops.conformance.fuzz.__main__ import op_names
 from npu_ops.conformance.fuzz.call import Call, Mark, TensorSpec, place
 from npu_ops.conformance.fuzz.exclusions import is_comparable, is_undefined
 from npu_ops.conformance.fuzz.strategies import calls
-from npu_ops.conformance.fuzz.supervision import Finding, Kind, Worker, make_alone, run_tasks
+from npu_ops.conformance.fuzz.supervision import Finding, Kind, make_alone, make_child, run_tasks
 from npu_ops.conformance.fuzz.worker import _strides
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*(Sparse|quantize)", "ignore:.*deprecated")
@@ -67,8 +67,8 @@ def test_a_call_over_several_devices_is_known_as_such(leaf, is_mixed):
 def test_a_signal_is_a_finding_and_the_rest_goes_on():
     # Steps through memory with strides that torch's kernel does not check.
     far = Call("aten::_reshape_alias_copy", [TensorSpec((2,)), [2], [2**40]])
-    assert "SIGSEGV" in make_alone(Worker(timeout_s=120), far.to_json(), "cpu")
-    assert make_alone(Worker(timeout_s=120), far.to_json(), "npu") == "RuntimeError"
+    assert "SIGSEGV" in make_alone(make_child(timeout_s=120), far.to_json(), "cpu")
+    assert make_alone(make_child(timeout_s=120), far.to_json(), "npu") == "RuntimeError"
     task = {"op": ADD, "calls": 5, "seed": 0, "skip": 0}
     findings = []
     tally = run_tasks([task], jobs=1, timeout_s=120, on_finding=findings.append)

@@ -1,4 +1,8 @@
-"""Runs a function in a forked child, so that a driver that crashes or hangs ends only that."""
+"""Runs a function in a forked child, so that a driver that crashes or hangs ends only that.
+
+A fork, where npu_command.children starts a process: the function and the driver that it calls,
+which this process has loaded, cannot be written to a pipe.
+"""
 
 import faulthandler
 import json

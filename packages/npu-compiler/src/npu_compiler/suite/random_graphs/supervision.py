@@ -1,7 +1,4 @@
-"""Runs random graphs in child processes; a signal, a hang or an exception is a finding.
-
-What a child does is in worker.py, what is kept of a run in ledger.py.
-"""
+"""Runs random graphs in child processes; a signal, a hang or an exception is a finding."""
 
 from __future__ import annotations
 
@@ -9,9 +6,6 @@ import contextlib
 import dataclasses
 import json
 import queue
-import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from npu_command.children import Child, run_each
 from npu_compiler.suite.random_graphs.ledger import Finding, Ledger
 from npu_compiler.suite.random_graphs.modes import Mode
 
@@ -74,27 +69,26 @@ def run(
     state = _State(ledger, directory, limits, on_finding, on_save)
     for chunk in sorted(ledger.open_chunks):
         state.waiting.put(chunk)
-    threads = [threading.Thread(target=state.work, daemon=True) for _ in range(limits.jobs)]
-    for thread in threads:
-        thread.start()
     try:
-        for thread in threads:
-            while thread.is_alive():
-                thread.join(timeout=0.5)
+        run_each(
+            state.chunks(),
+            state.work,
+            jobs=limits.jobs,
+            make_child=lambda: _make_child(limits.timeout_s),
+        )
     finally:
-        state.stop()
-        for thread in threads:
-            thread.join()
         state.save()
-    if state.failure is not None:
-        raise state.failure
 
 
 def replay(graph: str, mode: str, timeout_s: float) -> tuple[str, str]:
     """Compares one graph, as a finding shows it, alone; returns how it ends, and in detail."""
-    child = _Child(["replay"], timeout_s, json.dumps([graph, mode]))
-    found = [line["result"] for line in child.lines() if "result" in line]
-    return (found[0]["kind"], found[0]["detail"]) if found else child.end
+    child = _make_child(timeout_s)
+    child.give({"replay": [graph, mode]})
+    result = child.answer()
+    child.stop()
+    return (
+        _end_of(child) if result is None else (result["result"]["kind"], result["result"]["detail"])
+    )
 
 
 class _State:
@@ -109,7 +103,6 @@ class _State:
         on_save: Callable[[Ledger], object],
     ) -> None:
         self.waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
-        self.failure: Exception | None = None
         self._ledger = ledger
         self._directory = directory
         self._limits = limits
@@ -120,24 +113,20 @@ class _State:
         self._before_s = ledger.seconds
         self._shrinking_s = 0.0
         self._is_stopped = False
-        self._children: set[_Child] = set()
 
-    def work(self) -> None:
-        """Takes chunks until the run is over."""
+    def chunks(self) -> Iterator[int]:
+        """Yields chunks until the run is over."""
+        while (chunk := self._take()) is not None:
+            yield chunk
+
+    def work(self, child: Child, chunk: int) -> None:
+        """Runs a chunk; what a child had not reported is run again when the run is resumed."""
         try:
-            while (chunk := self._take()) is not None:
-                while chunk in self._ledger.open_chunks and not self._is_over():
-                    self._part(chunk, *self._ledger.open_chunks[chunk])
-        except Exception as failure:  # noqa: BLE001  # raised again by the thread that waits
-            self.failure = failure
-            self.stop()
-
-    def stop(self) -> None:
-        """Ends the children; what they had not reported is run again when the run is resumed."""
-        with self._lock:
+            while chunk in self._ledger.open_chunks and not self._is_over():
+                self._part(child, chunk, *self._ledger.open_chunks[chunk])
+        except Exception:
             self._is_stopped = True
-            for child in self._children:
-                child.kill()
+            raise
 
     def save(self) -> None:
         """Writes the ledger down."""
@@ -161,20 +150,27 @@ class _State:
         limit = self._limits.seconds
         return self._is_stopped or (limit is not None and time.monotonic() - self._started > limit)
 
-    def _part(self, chunk: int, first: int, end: int) -> None:
-        """Runs numbers of a chunk in one child."""
+    def _part(self, child: Child, chunk: int, first: int, end: int) -> None:
+        """Runs numbers of a chunk in one process."""
         # Known when the child starts: once too much time went into it, findings stay as drawn.
         spent = self._shrinking_s / max(1.0, time.monotonic() - self._started)
         shrink_s = 0.0 if spent > _SHRINKING_SHARE * self._limits.jobs else self._limits.shrink_s
-        arguments = [self._ledger.seed, first, end, self._ledger.verify or "-", shrink_s]
-        child = _Child([str(each) for each in arguments], self._limits.timeout_s)
-        with self._lock:
-            self._children.add(child)
+        child.give(
+            {
+                "seed": self._ledger.seed,
+                "first": first,
+                "end": end,
+                "verify": self._ledger.verify,
+                "shrink_s": shrink_s,
+            }
+        )
         drawn: dict[str, Any] | None = None
         found: Finding | None = None
         is_open = False
         ended = time.monotonic()
-        for line in child.lines():
+        for line in child.answers():
+            if "done" in line:
+                break
             if "number" in line:
                 drawn, found, is_open = line, None, True
             elif "result" in line and drawn is not None:
@@ -192,16 +188,17 @@ class _State:
                 found = None
             if self._is_over():
                 child.kill()
-        with self._lock:
-            self._children.discard(child)
+                break
+        child.stop()  # the next part has a fresh one
         self._report(found)  # shrinking was cut short
         if self._is_over() or found is not None:
             return
         if is_open and drawn is not None:
-            result = {"kind": child.end[0], "detail": child.end[1]}
+            kind, detail = _end_of(child)
+            result = {"kind": kind, "detail": detail}
             self._report(self._end(chunk, drawn, result))
         elif chunk in self._ledger.open_chunks and drawn is None:
-            raise RuntimeError(f"graph {first} was not drawn: {child.end[1]}")
+            raise RuntimeError(f"graph {first} was not drawn: {_end_of(child)[1]}")
 
     def _end(self, chunk: int, drawn: dict[str, Any], result: dict[str, Any]) -> Finding | None:
         """Counts how one graph ended."""
@@ -231,49 +228,10 @@ class _State:
             self._on_finding(finding)
 
 
-class _Child:
-    """A worker process and what it says."""
+def _make_child(timeout_s: float) -> Child:
+    return Child(_CHILD, timeout_s=timeout_s, start_s=_START_S)
 
-    def __init__(self, arguments: list[str], timeout_s: float, text: str | None = None) -> None:
-        self._timeout_s = timeout_s
-        self._text = text
-        self.end = ("killed", "")
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", _CHILD, *arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
 
-    def kill(self) -> None:
-        """Ends the process."""
-        self._process.kill()
-
-    def lines(self) -> Iterator[dict[str, Any]]:
-        """Yields each JSON line; afterwards `end` says how the process ended."""
-        process = self._process
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdin.write(self._text or "")
-        process.stdin.close()
-        is_late = False
-        limit_s = self._timeout_s + _START_S
-        while True:
-            timer = threading.Timer(limit_s, process.kill)
-            limit_s = self._timeout_s
-            timer.start()
-            line = process.stdout.readline()
-            is_late = not timer.is_alive()
-            timer.cancel()
-            if not line.endswith("\n"):
-                break
-            yield json.loads(line)
-        status = process.wait()
-        process.stdout.close()
-        if is_late:
-            self.end = ("hangs", "no result in time")
-        elif status < 0:
-            self.end = ("killed", f"the process ended with {signal.Signals(-status).name}")
-        else:
-            self.end = ("killed", f"the process ended with status {status}")
+def _end_of(child: Child) -> tuple[str, str]:
+    """How a process ended, as a finding's end and its detail."""
+    return ("hangs", "no result in time") if child.is_late else ("killed", child.end)

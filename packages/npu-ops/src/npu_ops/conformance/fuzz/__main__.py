@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from npu_ops.conformance.fuzz.exclusions import is_excluded
-from npu_ops.conformance.fuzz.supervision import Finding, Worker, make_alone, run_tasks
+from npu_ops.conformance.fuzz.supervision import Finding, make_alone, make_child, run_tasks
 
 _LEAST = 5  # calls of an op: hypothesis makes the simplest one first
 _NAMESPACE = "aten::"
@@ -68,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     if arguments.replay:
         for where in ("cpu", "npu"):
-            print(f"{where}: {make_alone(Worker(arguments.timeout), arguments.replay, where)}")
+            print(f"{where}: {make_alone(make_child(arguments.timeout), arguments.replay, where)}")
         return 0
     if importlib.util.find_spec("hypothesis") is None:
         parser.error('the calls are drawn by hypothesis; pip install "hypothesis>=6.100"')

@@ -7,19 +7,19 @@ where torch's CPU kernel ends the process.
 from __future__ import annotations
 
 import enum
-import queue
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from npu_ops.conformance.child import Child
+from npu_command.children import Child, run_each
 from npu_ops.conformance.fuzz.call import Call
 
-__all__ = ["Finding", "Kind", "Tally", "Worker", "make_alone", "run_tasks"]
+__all__ = ["Finding", "Kind", "Tally", "make_alone", "make_child", "run_tasks"]
 
 _CHILD = "npu_ops.conformance.fuzz.worker"
+_START_S = 600  # the imports of a child, on a busy machine
 
 
 class Kind(enum.StrEnum):
@@ -72,9 +72,6 @@ def run_tasks(
         timeout_s: seconds that one step of a call may take.
         on_finding: called by one thread at a time.
     """
-    waiting: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
-    for task in tasks:
-        waiting.put(task)
     tally = Tally()
     lock = threading.Lock()
 
@@ -83,26 +80,15 @@ def run_tasks(
             tally.findings.append(finding)
             on_finding(finding)
 
-    def work() -> None:
-        child = Worker(timeout_s)
-        while True:
-            try:
-                task = waiting.get_nowait()
-            except queue.Empty:
-                child.stop()
-                return
-            _run_task(child, task, tally, lock, found)
+    def work(child: Child, task: dict[str, Any]) -> None:
+        _run_task(child, task, tally, lock, found)
 
-    threads = [threading.Thread(target=work) for _ in range(jobs)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_each(tasks, work, jobs=jobs, make_child=lambda: make_child(timeout_s))
     return tally
 
 
 def _run_task(
-    child: Worker,
+    child: Child,
     task: dict[str, Any],
     tally: Tally,
     lock: threading.Lock,
@@ -112,7 +98,7 @@ def _run_task(
     skip, call = 0, ""
     while True:
         last: dict[str, Any] = {}
-        for step in child.steps(task | {"skip": skip}):
+        for step in _steps(child, task | {"skip": skip}):
             last = step
             call = step.get("call", call)
             if step["at"] not in ("end", "drawn"):
@@ -127,7 +113,7 @@ def _run_task(
                 found(Finding(Kind.REFUSED, task["op"], step["refusal"], call))
         if last.get("at") == "done":
             return
-        end = child.end
+        end = _end_of(child)
         if not last:
             found(Finding(Kind.TIMEOUT, task["op"], f"no call was drawn: {end}", ""))
             return
@@ -142,7 +128,7 @@ def _run_task(
             found(finding)
 
 
-def _judged(child: Worker, call: str, end: str) -> Finding | None:
+def _judged(child: Child, call: str, end: str) -> Finding | None:
     """What a call is, that ended its child; None for one that only takes long on both."""
     made = Call.from_json(call)
     op = made.op
@@ -163,25 +149,25 @@ def _judged(child: Worker, call: str, end: str) -> Finding | None:
     return Finding(Kind.SIGNAL_ON_CPU, op, detail, call)
 
 
-def _repeated(child: Worker, task: dict[str, Any], finding: Finding) -> Finding:
+def _repeated(child: Child, task: dict[str, Any], finding: Finding) -> Finding:
     """All calls of the op on npu, in a fresh process: a signal there is the op's.
 
     Without one it was an earlier op's, or came from what the CPU's kernel wrote beyond its memory.
     """
     child.stop()
     call = ""
-    for step in child.steps(task | {"places": ["npu"]}):
+    for step in _steps(child, task | {"places": ["npu"]}):
         call = step.get("call", call)
         if step["at"] == "done":
             return finding
-    return Finding(Kind.SIGNAL, finding.op, f"{child.end} after calls of the same op", call)
+    return Finding(Kind.SIGNAL, finding.op, f"{_end_of(child)} after calls of the same op", call)
 
 
-def make_alone(child: Worker, call: str, *places: str) -> str:
+def make_alone(child: Child, call: str, *places: str) -> str:
     """Makes one call in a fresh process; how that went, in words."""
     child.stop()
     said = ""
-    for step in child.steps({"call": call, "places": places}):
+    for step in _steps(child, {"call": call, "places": places}):
         if step["at"] == "end":
             said = step.get("difference") or "; ".join(step["ends"].values())
         if step["at"] == "drawn":
@@ -189,7 +175,7 @@ def make_alone(child: Worker, call: str, *places: str) -> str:
         if step["at"] == "done":
             child.stop()
             return said
-    return child.end
+    return _end_of(child)
 
 
 _LATE = "it took too long"
@@ -199,30 +185,25 @@ def _is_end(said: str) -> bool:
     return said == _LATE or said.startswith("the process ended")
 
 
-class Worker:
-    """The fuzzer's child process."""
+def make_child(timeout_s: float) -> Child:
+    """Returns a child that draws calls and makes them.
 
-    def __init__(self, timeout_s: float) -> None:
-        self._child = Child(
-            _CHILD,
-            timeout_s=timeout_s,
-            environment={"TORCH_DEVICE_BACKEND_AUTOLOAD": "1"},
-            greets=True,
-        )
+    Args:
+        timeout_s: seconds that one step of a call may take.
+    """
+    environment = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "1"}
+    return Child(_CHILD, timeout_s=timeout_s, start_s=_START_S, environment=environment)
 
-    @property
-    def end(self) -> str:
-        """How it ended, when the steps of a task end without "done"."""
-        return _LATE if self._child.is_late else self._child.end
 
-    def steps(self, task: dict[str, Any]) -> Iterable[dict[str, Any]]:
-        """What it says of a task; ends without "done" when the process ended."""
-        self._child.give(task)
-        while (step := self._child.answer()) is not None:
-            yield step
-            if step["at"] == "done":
-                return
+def _steps(child: Child, task: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """What it says of a task; ends without "done" when the process ended."""
+    child.give(task)
+    for step in child.answers():
+        yield step
+        if step["at"] == "done":
+            return
 
-    def stop(self) -> None:
-        """Lets the process end; the next task has another."""
-        self._child.stop()
+
+def _end_of(child: Child) -> str:
+    """How the process ended, when the steps of a task end without "done"."""
+    return _LATE if child.is_late else child.end

@@ -6,10 +6,7 @@ It names each step before it takes it, so that the parent knows which call ended
 from __future__ import annotations
 
 import functools
-import json
-import os
 import resource
-import sys
 import tempfile
 import warnings
 import zlib
@@ -20,6 +17,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
+from npu_command.children import Say, serve
 from npu_ops.conformance.comparison import difference, on_cpu, outcome, placement
 from npu_ops.conformance.fuzz.call import Call, place
 from npu_ops.conformance.fuzz.exclusions import is_comparable, is_undefined
@@ -32,28 +30,25 @@ _MEMORY = 3 << 30  # bytes for a call, on the CPU and on npu: what asks for more
 
 def main() -> None:
     """Answers the tasks on standard input, one JSON object for each step on standard output."""
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what an op prints is no answer
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     torch.ones(1, device="npu").add(1)  # starts the device before memory is bounded
     all_memory = torch.npu.get_device_properties(0).total_memory  # type: ignore[attr-defined]
     torch.npu.set_per_process_memory_fraction(min(1.0, _MEMORY / all_memory))  # type: ignore[attr-defined]
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    serve(_reply)
 
+
+def _reply(task: dict[str, Any], write: Say) -> None:
     def say(**what: Any) -> None:
-        answers.write(json.dumps(what) + "\n")
-        answers.flush()
+        write(what)
 
-    say(at="ready")
-    for line in sys.stdin:
-        task = json.loads(line)
-        if "call" in task:
-            _bound_memory()
-            _make(Call.from_json(task["call"]), task["places"], say)
-        else:
-            _draw(task, say)
-        say(at="done")
+    if "call" in task:
+        _bound_memory()
+        _make(Call.from_json(task["call"]), task["places"], say)
+    else:
+        _draw(task, say)
+    say(at="done")
 
 
 @functools.cache

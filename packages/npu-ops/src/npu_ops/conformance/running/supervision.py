@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import queue
 import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from npu_command import children
+from npu_command.children import Child
 from npu_ops.conformance.cell import Cell, Outcome
-from npu_ops.conformance.child import Child
 from npu_ops.errors import ConformanceError
 
 __all__ = ["run_each", "run_tasks"]
@@ -65,38 +65,21 @@ def run_each(
         ConformanceError: a task cannot be done as asked, with the code that the child gave;
             tasks that wait are not begun.
     """
-    waiting: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
-    for task in tasks:
-        waiting.put(task)
     lock = threading.Lock()
-    errors: list[ConformanceError] = []
 
-    def work() -> None:
-        child = Child(_WORKER, timeout_s=timeout_s, environment=environment)
-        while True:
-            try:
-                task = waiting.get_nowait()
-            except queue.Empty:
-                task = None
-            if task is None or errors:
-                child.stop()
-                return
-            child.give(task)
-            rows = child.answer()
-            ended = _ended(child, task, timeout_s) if rows is None else None
-            with lock:
-                if isinstance(rows, dict):
-                    errors.append(ConformanceError(rows["message"], code=rows["code"]))
-                else:
-                    on_answer(task, rows, ended)
+    def work(child: Child, task: dict[str, Any]) -> None:
+        child.give(task)
+        rows = child.answer()
+        if isinstance(rows, dict):
+            raise ConformanceError(rows["message"], code=rows["code"])
+        ended = _ended(child, task, timeout_s) if rows is None else None
+        with lock:
+            on_answer(task, rows, ended)
 
-    threads = [threading.Thread(target=work) for _ in range(jobs)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
+    def make_child() -> Child:
+        return Child(_WORKER, timeout_s=timeout_s, environment=environment)
+
+    children.run_each(tasks, work, jobs=jobs, make_child=make_child)
 
 
 def _ended(child: Child, task: dict[str, Any], timeout_s: float) -> Cell:

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
-import sys
 import warnings
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from npu_command.children import serve
 from npu_ops.conformance.baseline import load_baseline
 from npu_ops.conformance.cases.case import Case
 from npu_ops.conformance.cases.templates import interface_cases
@@ -94,13 +93,9 @@ def _torch_cells(task: dict[str, Any]) -> list[Cell]:
 
 def main() -> None:
     """Answers tasks until there are no more."""
-    answers = sys.stdout
-    sys.stdout = sys.stderr  # what an op prints is no answer
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    for line in sys.stdin:
-        answers.write(json.dumps(_answer(json.loads(line))) + "\n")
-        answers.flush()
+    serve(lambda task, say: say(_answer(task)))
 
 
 if __name__ == "__main__":
