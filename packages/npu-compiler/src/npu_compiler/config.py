@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from npu_command.directories import cache_directory
 from npu_command.setting_values import read_folder, read_number
 from npu_compiler.errors import OptionError
 
@@ -45,12 +46,11 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
     """
     values = os.environ if environment is None else environment
     given = read_folder(values, "NPU_COMPILE_CACHE_DIR", error=OptionError)
-    base = values.get("XDG_CACHE_HOME") or "~/.cache"
     megabytes = read_number(
         values, "NPU_COMPILE_CACHE_SIZE_MB", 20_000, of="megabytes", error=OptionError
     )
     return Settings(
-        cache_dir=given or Path(base).expanduser() / "npu",
+        cache_dir=given or cache_directory("npu", values),
         cache_size_bytes=megabytes * 1_000_000,
         temporary_dir=_read_existing_folder(values, "NPU_COMPILE_TMPDIR"),
         debug_dir=read_folder(values, "NPU_COMPILE_DEBUG", error=OptionError),

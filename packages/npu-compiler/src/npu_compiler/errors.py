@@ -5,11 +5,7 @@ The codes are explained in docs/reference/errors.md; the base tree lives in npu_
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from pathlib import Path
-from types import ModuleType
-from typing import TYPE_CHECKING
+from npu_command.errors import IndexRangeError, NpuError
 
 __all__ = [
     "CompilerError",
@@ -27,34 +23,6 @@ __all__ = [
     "WrongResultError",
     "WrongResultWarning",
 ]
-
-
-def _platform_errors() -> ModuleType:
-    """npu_runtime.errors without the package around it, which imports torch.
-
-    Exported models are loaded in processes without torch, and an import of torch later on must
-    meet the same classes.
-    """
-    name = "npu_runtime.errors"
-    if name in sys.modules or "torch" in sys.modules:
-        return importlib.import_module(name)
-    package = importlib.util.find_spec("npu_runtime")
-    if package is None or package.origin is None:
-        raise ImportError("npu-compiler needs npu-runtime. Run pip install npu-runtime.")
-    spec = importlib.util.spec_from_file_location(name, Path(package.origin).with_name("errors.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-if TYPE_CHECKING:
-    from npu_runtime.errors import IndexRangeError, NpuError
-else:
-    IndexRangeError = _platform_errors().IndexRangeError
-    NpuError = _platform_errors().NpuError
 
 
 class CompilerError(NpuError):

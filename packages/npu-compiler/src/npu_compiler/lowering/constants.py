@@ -13,7 +13,11 @@ import torch
 from npu_compiler.lowering.dtypes import ov_type
 from npu_runtime.npu import as_cpu
 
-__all__ = ["integers", "number", "saturate", "tensor_constant"]
+__all__ = ["MASKED", "integers", "number", "saturate", "tensor_constant"]
+
+# What stands for "not seen" in an additive mask: the lowest float16, because float32's own minimum
+# becomes -inf when a program runs in half precision, and a row of -inf becomes NaN.
+MASKED = -65504.0
 
 # numpy has no bfloat16: its bytes travel as an integer type of the same width.
 _SAME_WIDTH = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}

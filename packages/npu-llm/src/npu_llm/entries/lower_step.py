@@ -15,7 +15,7 @@ import torch
 from torch import fx
 
 from npu_compiler.lowering import lower, node_origins
-from npu_compiler.lowering.converters.attention import MASKED
+from npu_compiler.lowering.constants import MASKED
 from npu_compiler.programs.stateful import StateVariable, make_stateful
 from npu_llm.capture.compression import Compression, compress, compress_by_text
 from npu_llm.capture.functional import make_functional

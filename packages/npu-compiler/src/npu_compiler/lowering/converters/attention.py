@@ -15,16 +15,13 @@ from torch import fx
 
 from npu_compiler.graph import whole_ops as capture  # noqa: F401  (defines npu_compiler::attention)
 from npu_compiler.lowering import nan
+from npu_compiler.lowering.constants import MASKED
 from npu_compiler.lowering.context import Context, same_size
 from npu_compiler.lowering.registry import converter
 
-__all__ = ["MASKED", "attend"]
+__all__ = ["attend"]
 
 aten = torch.ops.aten
-
-# What stands for "not seen" in an additive mask: the lowest float16, because float32's own minimum
-# becomes -inf when a program runs in half precision, and a row of -inf becomes NaN.
-MASKED = -65504.0
 
 
 def _rule_no_dropout(node: fx.Node, dropout_p: float = 0.0, **_: Any) -> str | None:

@@ -14,6 +14,7 @@ import torch
 from torch import fx
 
 from npu_compiler.lowering import nan
+from npu_compiler.lowering.constants import MASKED
 from npu_compiler.lowering.context import Context
 from npu_compiler.lowering.registry import converter
 
@@ -274,7 +275,7 @@ def convert_softmax(ctx: Context, self: fx.Node, dim: int, **_: Any) -> Any:
     low = ops.negative(_inf(ctx, value))
     is_seen = ops.not_equal(nan.wide(ctx, value), low)
     is_live = ops.reduce_logical_or(is_seen, axis, True)
-    floor = ctx.number(-65504.0, ctx.out_dtype())
+    floor = ctx.number(MASKED, ctx.out_dtype())
     finite = ops.select(is_seen, value, floor)
     soft = _whole_rows(ctx, ops.softmax(finite, ctx.axis(self, dim)).output(0), axis, dim)
     return ops.select(is_live, soft, ctx.number(0, ctx.out_dtype()))
