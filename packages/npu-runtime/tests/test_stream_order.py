@@ -159,6 +159,21 @@ def test_an_event_that_was_never_recorded_is_done_and_has_no_time():
         event.elapsed_time(other)
 
 
+def test_an_event_is_recorded_on_streams_of_its_own_device_only(run_python):
+    code = """
+import torch
+
+event = torch.Event("npu:0")
+event.record(torch.npu.Stream(device=0))
+try:
+    event.record(torch.npu.Stream(device=1))
+except RuntimeError as error:
+    print(error)
+"""
+    done = run_python(code, NPU_DRIVER="sim", NPU_DEVICE="SIM2")
+    assert done.stdout.strip().endswith("got one on npu:1. Record the event there. [event-device]")
+
+
 def test_record_stream_takes_a_stream_of_the_device():
     x = torch.ones(64, device="npu")
     x.record_stream(torch.npu.Stream())

@@ -91,6 +91,12 @@ def test_a_view_cannot_grow():
         torch.npu.as_cpu(torch.ones(3, device="npu")).resize_(1000)
 
 
+def test_the_storage_of_a_view_of_pinned_memory_cannot_grow():
+    storage = torch.npu.as_npu(torch.ones(3).pin_memory()).untyped_storage()
+    with pytest.raises(RuntimeError, match=r"owns its memory.*\[storage-view\]"):
+        storage.resize_(1000)
+
+
 def test_no_gradient_flows_through_a_view():
     leaf = torch.ones(3, device="npu", requires_grad=True)
     assert not torch.npu.as_cpu(leaf).requires_grad
