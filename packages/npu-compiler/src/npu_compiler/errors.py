@@ -1,6 +1,6 @@
 """The errors of this package, all under npu_runtime's NpuError.
 
-The codes are explained in docs/reference/errors.md; the base tree lives in npu_runtime.errors.
+The codes are explained in docs/reference/errors.md; the base tree lives in npu_command.errors.
 """
 
 from __future__ import annotations

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 import npu_runtime
+from npu_command.errors import KindError
 from npu_command.whole_files import write_json
 from npu_compiler.config import read_settings
 from npu_compiler.programs.blob_files import AMENDMENTS, check_blobs, read_amendments, record_blobs
@@ -32,7 +33,6 @@ from npu_compiler.programs.device_options import compile_tolerant
 from npu_compiler.programs.fingerprint import fingerprint
 from npu_compiler.programs.load import load_tolerant, needed_options, write_model
 from npu_runtime import observe
-from npu_runtime.errors import KindError
 from npu_runtime.public_calls import public_call
 
 if TYPE_CHECKING:
