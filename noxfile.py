@@ -41,10 +41,10 @@ SHARED_OUT = {
 # What runs a second time on the simulated device, which faults where the host touches its memory:
 # what places, copies, shares and frees memory, and what falls back to kernels of the host.
 SIMULATED_TESTS = {
-    "npu-runtime": "dlpack frozen_tensors graphs load memory memory_generic pinned_memory program "
-    "sanitizer serialization sim storage streams streams_generic",
-    "npu-ops": "attention autograd convolution copies factories fallback mixed_devices rms_norm "
-    "scalar storage training views",
+    "npu-runtime": "torch_parts/dlpack frozen_tensors npu/graphs load npu/memory memory_generic "
+    "pinned_memory program sanitizer serialization sim storage stream_order streams_generic",
+    "npu-ops": "scaled_dot_product_attention autograd convolution_layers copies factories fallback "
+    "mixed_devices rms_norm_gradients scalar storage training views",
 }
 SIMULATOR = {"NPU_DRIVER": "sim", "NPU_DEVICE": "SIM2"}
 INTERFACE = ("CMakeLists.txt", "cmake", "include")  # of npu-runtime: all that npu-ops compiles with
@@ -89,7 +89,8 @@ def tests(session: nox.Session, suite: str) -> None:
     places = [where]
     if suite != package:
         environment |= SIMULATOR
-        places = [where / f"test_{name}.py" for name in SIMULATED_TESTS[package].split()]
+        named = map(Path, SIMULATED_TESTS[package].split())
+        places = [where / name.parent / f"test_{name.name}.py" for name in named]
     targets = [place.relative_to(ROOT) for place in places]
     run_in(session, python, "-m", "pytest", *targets, *flags, env=environment)
 

@@ -1,5 +1,6 @@
 """Tests mirror sources: who knows where a module is knows where its tests are."""
 
+import ast
 from pathlib import Path
 
 import pytest
@@ -44,3 +45,19 @@ def test_a_test_with_the_name_of_a_module_stands_where_the_module_does(root, pac
         if modules and file.parent not in modules:
             misplaced[str(file)] = sorted(map(str, modules))
     assert misplaced == {}
+
+
+def test_what_runs_a_second_time_on_the_simulated_device_is_there(root):
+    session = ast.parse((root / "noxfile.py").read_text())
+    (lists,) = [
+        ast.literal_eval(node.value)
+        for node in session.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "SIMULATED_TESTS"
+    ]
+    named = [
+        root / "packages" / package / "tests" / Path(name).parent / f"test_{Path(name).name}.py"
+        for package, names in lists.items()
+        for name in names.split()
+    ]
+    assert len(named) > 20
+    assert [str(file) for file in named if not file.is_file()] == []
