@@ -26,8 +26,7 @@ void check_options(std::optional<at::Layout> layout, std::optional<bool> pin_mem
               "npu: only dense CPU tensors can be pinned. Omit pin_memory. [pin-memory]");
 }
 
-// The device to make current for the allocation; none when it is already, which saves the guard's
-// work.
+// The device to make current for the allocation; none when it is current already.
 std::optional<at::Device> to_switch_to(std::optional<at::Device> device) {
   if (device && device->has_index() && device->index() != current_device()) return device;
   return std::nullopt;

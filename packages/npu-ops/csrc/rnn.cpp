@@ -30,8 +30,7 @@ at::Tensor with_bias(const at::Tensor& gates, const std::optional<at::Tensor>& b
   return bias && bias->defined() ? gates + read(*bias) : gates;
 }
 
-// The gates of a cell, side by side in a matrix. With a chunk too few, a kernel would read beyond
-// the last.
+// The gates of a cell, side by side in a matrix; with too few, a kernel would read beyond them.
 std::vector<at::Tensor> gates_of(const at::Tensor& matrix, std::int64_t count) {
   TORCH_CHECK(matrix.dim() == 2 && matrix.size(1) % count == 0,
               "npu: the gates of a fused cell must be a matrix (batch, ", count,

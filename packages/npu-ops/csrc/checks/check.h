@@ -1,5 +1,4 @@
-// What argument checks are written with: the arguments of one call, and the report of a broken
-// rule.
+// The language of argument checks: the arguments of one call, and the report of a broken rule.
 //
 // Which op has which check stands in table.cpp.
 #pragma once
