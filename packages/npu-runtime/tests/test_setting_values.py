@@ -58,7 +58,7 @@ def test_a_folder_need_not_exist(tmp_path):
 def test_a_path_through_a_file_is_no_folder(tmp_path):
     (tmp_path / "file").write_text("")
     for path in (tmp_path / "file", tmp_path / "file" / "below"):
-        with pytest.raises(InputError, match=f"{path}.*{tmp_path / 'file'} is none") as caught:
+        with pytest.raises(InputError, match=f"{path}.*{tmp_path / 'file'} is not one") as caught:
             read_folder({"X": str(path)}, "X")
         assert caught.value.code == "bad-setting"
 
