@@ -16,7 +16,10 @@ import pytest
 from openvino import opset13 as ops
 
 # Its processes are given their driver, and so cover sim in every run.
-pytestmark = pytest.mark.driver("openvino", "its processes use both drivers already")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.driver("openvino", "its processes use both drivers already"),
+]
 
 HEADER = """
 import os, sys, threading, time, torch

@@ -14,7 +14,7 @@ from torch._inductor.utils import fresh_cache, run_and_get_code
 from npu_compiler.errors import CompilerError
 
 # Inductor imports parts of torch that warn of themselves, and pickles for its cache.
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
 
 @pytest.fixture(autouse=True)

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 OPS = """
 import torch
 library = torch.library.Library("{name}", "DEF")

@@ -15,6 +15,8 @@ import torch
 from npu_compiler import register_fx_node_converter
 from npu_compiler.compilation.records import compile_statistics
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = """
 import json, sys, torch
 from npu_compiler.compilation.records import compile_statistics

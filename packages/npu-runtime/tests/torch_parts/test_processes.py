@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 HEADER = """
 import os, pickle, sys, warnings, torch
 import torch.multiprocessing as mp
