@@ -4,9 +4,9 @@ import re
 
 import pytest
 
+FIRST = ("README.md", "docs/index.md")
 PAGES = (
-    "README.md",
-    "docs/index.md",
+    *FIRST,
     "docs/guides/choosing-a-precision.md",
     "docs/guides/compile.md",
     "docs/guides/dataloader-and-processes.md",
@@ -40,7 +40,10 @@ def snippets(page: str) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=() if page in FIRST else pytest.mark.slow) for page in PAGES],
+)
 def test_python_on_the_page_runs(run, root, tmp_path, page):
     found = snippets((root / page).read_text())
     assert found

@@ -84,7 +84,7 @@ def assert_sentence(text, name):
 
 def test_no_variable_is_left_out(root):
     page = (root / "docs" / "reference" / "environment.md").read_text()
-    ours = page.split("Variables of others")[0]
+    ours = page.split("Variables of other projects")[0]
     assert set(re.findall(r"^\| `([A-Z<>_]+)` \|", ours, re.M)) == set(WRONG)
 
 

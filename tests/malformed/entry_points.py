@@ -7,12 +7,13 @@ import enum
 import importlib
 import inspect
 import re
-import sys
 import types
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from npu_command.completion import parser_of
 
 __all__ = ["Command", "Entry", "Parameter", "commands", "entry_points", "variables"]
 
@@ -181,54 +182,19 @@ def _parameters(function: Any) -> tuple[Parameter, ...]:
     )
 
 
-class _SeenError(Exception):
-    """Carries a parser away from the command that was about to use it."""
-
-    def __init__(self, parser: argparse.ArgumentParser) -> None:
-        super().__init__()
-        self.parser = parser
-
-
 def commands() -> list[Command]:
     """Each subcommand of the five commands, with the options that its parser takes."""
-    found = []
-    tables = {
-        "npu-ops": ("npu_ops.cli", "_SUBCOMMANDS"),
-        "npu-compiler": ("npu_compiler.cli", "_SUBCOMMANDS"),
-        "npu-llm": ("npu_llm.cli.main", "_SUBCOMMANDS"),
-        "npu-profiler": ("npu_profiler.cli", "SUBCOMMANDS"),
-    }
-    for package, (module, table) in tables.items():
-        for name, row in getattr(importlib.import_module(module), table).items():
-            main = importlib.import_module(row.module).main
-            found.append(Command(package, name, tuple(_parser(main)._actions)))
-    runtime = _parser(importlib.import_module("npu_runtime.cli").main)
-    (subparsers,) = (a for a in runtime._actions if isinstance(a, argparse._SubParsersAction))
-    for name, parser in subparsers.choices.items():
-        found.append(Command("npu-runtime", name, tuple(parser._actions)))
-    return found
-
-
-def _parser(main: Any) -> argparse.ArgumentParser:
-    def seen(self: argparse.ArgumentParser, *_: Any, **__: Any) -> None:
-        raise _SeenError(self)
-
-    # Of the words that a command looks at before it parses, one is enough for each to go on.
-    kept = argparse.ArgumentParser.parse_known_args
-    argparse.ArgumentParser.parse_known_args = seen  # type: ignore[assignment, method-assign]
-    try:
-        for words in (["word"], []):
-            try:
-                main(words)
-            except _SeenError as found:
-                return found.parser
-    finally:
-        argparse.ArgumentParser.parse_known_args = kept  # type: ignore[method-assign]
-    sys.exit(f"{main.__module__}: no parser was found")
+    modules = ("npu_runtime.cli", "npu_ops.cli", "npu_compiler.cli", "npu_llm.cli.main")
+    tables = [importlib.import_module(name).COMMAND for name in (*modules, "npu_profiler.cli")]
+    return [
+        Command(table.name, name, tuple(parser_of(row.module)._actions))
+        for table in tables
+        for name, row in table.subcommands.items()
+    ]
 
 
 def variables() -> list[str]:
     """The environment variables of ours that the reference page lists."""
-    ours = (REFERENCE / "environment.md").read_text().split("Variables of others")[0]
+    ours = (REFERENCE / "environment.md").read_text().split("Variables of other projects")[0]
     names = re.findall(r"^\| `([A-Z<>_]+)` \|", ours, re.M)
     return [name.replace("<TOOL>", "OBSERVE") for name in names]
