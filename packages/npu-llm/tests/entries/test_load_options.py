@@ -23,6 +23,7 @@ def test_they_are_the_arguments_of_from_pretrained():
         ("verify", "twice", "unknown-verify"),
         ("pipeline", "eager", "unknown-pipeline"),
         ("device", "cuda:0", "other-device"),
+        ("device", "no such device", "other-device"),
     ],
 )
 def test_what_makes_no_sense_is_refused_when_they_are_made(name, value, code):
@@ -38,6 +39,10 @@ def test_what_was_not_asked_for_is_chosen():
     assert options.hub == {}
     assert LoadOptions(revision="main").hub == {"revision": "main"}
     assert LoadOptions(cache_dir="here").cache_folder == Path("here")
+
+
+def test_a_token_is_not_printed():
+    assert "hf_secret" not in repr(LoadOptions(token="hf_secret"))
 
 
 def test_exported_folder_must_be_what_was_asked_for():

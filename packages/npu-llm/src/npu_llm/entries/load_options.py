@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +53,7 @@ class LoadOptions:
     gguf_file: str | None = None
     trust_remote_code: bool = False
     revision: str | None = None
-    token: str | bool | None = None
+    token: str | bool | None = field(default=None, repr=False)
     on_progress: ProgressListener | None = None
 
     def __post_init__(self) -> None:
@@ -61,7 +61,7 @@ class LoadOptions:
         parse_kv_cache(self.kv_cache)
         parse_verify(self.verify)
         parse_pipeline(self.pipeline)
-        if self.device is not None and torch.device(self.device).type != "npu":
+        if self.device is not None and not _is_npu(self.device):
             raise OptionError(
                 f"device: must be npu; got {self.device!r}. Omit it, and choose what "
                 "serves as npu with the variable NPU_DEVICE.",
@@ -155,3 +155,10 @@ class LoadOptions:
                 'pipeline="dynamic".',
                 code="static-kv-cache",
             )
+
+
+def _is_npu(device: str | torch.device) -> bool:
+    try:
+        return torch.device(device).type == "npu"
+    except (RuntimeError, TypeError):  # there is no such device
+        return False
