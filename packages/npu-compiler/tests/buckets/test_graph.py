@@ -25,6 +25,8 @@ from transformers import (
 from npu_compiler.buckets import BucketedGraph
 from npu_compiler.buckets.sizes import Sizes
 
+pytestmark = pytest.mark.slow
+
 POWERS = {"buckets": "powers of two"}
 VOCABULARY = 99
 LONGEST = 80

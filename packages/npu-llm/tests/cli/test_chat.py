@@ -16,6 +16,8 @@ from npu_llm.cli.display import Display
 from npu_llm.cli.lines import LineReader
 from npu_llm.steps.session_cache import SessionCache
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def model(checkpoint, cache_dir):
