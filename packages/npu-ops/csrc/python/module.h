@@ -16,6 +16,8 @@ inline std::string one_line(const py::error_already_set& error) {
 }
 
 void bind_host_use(py::module_& m);
+void bind_kernel_program(py::module_& m);
+void bind_kernel_weights(py::module_& m);
 void bind_variants(py::module_& m);
 
 }  // namespace npu::ops::python

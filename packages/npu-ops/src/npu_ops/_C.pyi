@@ -1,6 +1,40 @@
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import torch
+
+class KernelProgram:
+    block_bytes: int
+    stages: list[tuple[int, int]]
+    def __init__(
+        self,
+        instructions: Sequence[Mapping[str, Any]],
+        widths: Sequence[int],
+        layers: Sequence[Mapping[str, Any]],
+        logits: Mapping[str, Any],
+        weights: Mapping[str, Any],
+        cache: str,
+        set: str | None,
+    ) -> None: ...
+    def step(
+        self,
+        tokens: torch.Tensor,
+        positions: torch.Tensor,
+        sequences: torch.Tensor,
+        slots: torch.Tensor,
+        block_tables: torch.Tensor,
+        kept: torch.Tensor,
+        members: int,
+        times: torch.Tensor | None,
+    ) -> torch.Tensor: ...
+    def reserve(self, blocks: int) -> None: ...
+    def copy_block(self, source: int, target: int) -> None: ...
+    def read_blocks(self, ids: Sequence[int]) -> torch.Tensor: ...
+    def write_blocks(self, ids: Sequence[int], content: torch.Tensor) -> None: ...
+
+def kernel_sets() -> list[str]: ...
+def usable_processors() -> int: ...
+def waiting_members() -> int: ...
 def fallback_counts() -> dict[str, int]: ...
 def reset_fallback_counts() -> None: ...
 def set_host_use_rule(rule: Callable[[str], tuple[bool, str | None]]) -> None: ...

@@ -1,0 +1,66 @@
+// Which sets of kernels serve: the best that this processor has, or the one that is asked for.
+#include <cstring>
+
+#include "kernel_programs/linear.h"
+#include "kernel_programs/row_kernels.h"
+
+namespace npu::ops::kernel_programs {
+
+#define NPU_DECLARE_SET(set)                 \
+  namespace set {                            \
+  extern const LinearKernels kLinearKernels; \
+  extern const RowKernels kRowKernels;       \
+  }
+NPU_DECLARE_SET(plain)
+#if defined(__x86_64__)
+NPU_DECLARE_SET(avx2)
+NPU_DECLARE_SET(avx_vnni)
+NPU_DECLARE_SET(avx512)
+#endif
+#undef NPU_DECLARE_SET
+
+namespace {
+
+struct Set {
+  const LinearKernels* linear;
+  const RowKernels* row;
+  bool is_usable;
+};
+
+// AVX-VNNI's registers are AVX2's: only products of integers differ.
+const Set* set_of(const char* name) {
+#if defined(__x86_64__)
+  static const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+                               __builtin_cpu_supports("f16c");
+  static const Set sets[] = {
+      {&avx512::kLinearKernels, &avx512::kRowKernels,
+       has_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+           __builtin_cpu_supports("avx512vnni")},
+      {&avx_vnni::kLinearKernels, &avx_vnni::kRowKernels,
+       has_avx2 && __builtin_cpu_supports("avxvnni")},
+      {&avx2::kLinearKernels, &avx2::kRowKernels, has_avx2},
+      {&plain::kLinearKernels, &plain::kRowKernels, true},
+  };
+#else
+  static const Set sets[] = {{&plain::kLinearKernels, &plain::kRowKernels, true}};
+#endif
+  for (const Set& set : sets) {
+    if (set.is_usable && (name == nullptr || std::strcmp(name, set.linear->name) == 0)) return &set;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+const LinearKernels* linear_kernels(const char* name) {
+  const Set* set = set_of(name);
+  return set == nullptr ? nullptr : set->linear;
+}
+
+const RowKernels* row_kernels(const char* name) {
+  const Set* set = set_of(name);
+  return set == nullptr ? nullptr : set->row;
+}
+
+}  // namespace npu::ops::kernel_programs

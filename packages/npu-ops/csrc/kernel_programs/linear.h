@@ -1,0 +1,47 @@
+// Products of rows with packed weights: one table of functions per instruction set.
+//
+// A row's result is the same, bit for bit, however many rows and blocks there are in a call.
+#pragma once
+
+#include "kernel_programs/activation.h"
+#include "kernel_programs/packed_linear.h"
+
+namespace npu::ops::kernel_programs {
+
+// Rows of a linear's input, prepared.
+struct Activations {
+  const float* values;         // for float kinds: rows of `stride` floats
+  std::size_t stride;
+  const std::int8_t* integers; // for integer kinds: rows of whole slabs, 0 behind the inputs
+  const float* scales;         // one for each slab
+  const std::int32_t* sums;    // of the integers, two for each slab
+};
+
+// What follows the product: residual + factor * activation(product + bias) (* up, if gated), see
+// npu_ops.kernel_programs.instructions.Linear.
+struct Finish {
+  const float* bias;
+  const float* residual;
+  std::size_t residual_stride;
+  float factor;
+  Activation activation;
+  bool gated;
+  float soft_cap;  // 0 for none
+};
+
+struct LinearKernels {
+  const char* name;
+  // One row to signed 8 bits with a scale for each slab. A slab with NaN or an infinity has scale NaN.
+  void (*quantize)(const float* x, int inputs, std::int8_t* integers, float* scales,
+                   std::int32_t* sums);
+  // The outputs of the blocks [first_block, last_block), in pairs if gated.
+  void (*linear)(const PackedLinear& weight, const Activations& x, int rows, float* out,
+                 std::size_t out_stride, int first_block, int last_block, const Finish& finish);
+  // One output's weights, times a factor: (inputs,).
+  void (*embed)(const PackedLinear& weight, std::int64_t entry, float factor, float* out);
+};
+
+// The named set's kernels, or without a name the best that this processor has; null if it lacks them.
+const LinearKernels* linear_kernels(const char* name);
+
+}  // namespace npu::ops::kernel_programs

@@ -1,0 +1,146 @@
+// Programs of our own kernels: instructions over rows, run by the team of threads.
+//
+// The Python side (npu_ops.kernel_programs.instructions) says what each instruction computes.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <variant>
+#include <vector>
+
+#include "kernel_programs/linear.h"
+#include "kernel_programs/packed_linear.h"
+#include "kernel_programs/row_kernels.h"
+#include "kernel_programs/team.h"
+
+namespace npu::ops::kernel_programs {
+
+// Columns of a buffer.
+struct View {
+  int buffer = -1;
+  int start = 0;
+  int width = 0;
+};
+
+struct Embed {
+  View out;
+  PackedLinear table;
+  bool by_position;
+  float scale;
+};
+
+struct Norm {
+  View input, out;
+  NormOptions options;
+};
+
+struct Linear {
+  View input, out;
+  PackedLinear weight;
+  const float* bias;
+  bool has_norm;
+  NormOptions norm;
+  Activation activation;
+  bool is_gated;
+  View residual;  // buffer -1: none
+  float factor, soft_cap;
+};
+
+struct Rotate {
+  View values;
+  int heads;
+  const float *own, *other;
+  const std::int32_t* partner;
+};
+
+struct Append {
+  View keys, values;
+  int layer;
+};
+
+struct Attend {
+  View queries, out;
+  int layer, heads;
+  AttendOptions options;
+};
+
+struct Combine {
+  View out, left, right;      // right.buffer -1: none, or `vector`
+  const float* vector;
+  bool multiplies;
+  Activation activation;
+  float factor;
+};
+
+struct Keep {
+  View input, out;
+};
+
+enum class Shares { softmax, softmax_of_chosen, sigmoid };
+
+struct Experts {
+  View input, scores, out, residual;  // residual.buffer -1: none
+  std::vector<PackedLinear> gate_up, down;
+  std::vector<const float*> gate_up_bias, down_bias;  // empty: none
+  int chosen;
+  Shares shares;
+  Activation activation;
+  float limit;  // 0: none
+};
+
+using Instruction =
+    std::variant<Embed, Norm, Linear, Rotate, Append, Attend, Combine, Keep, Experts>;
+
+// What a step runs on; see npu_ops.kernel_programs.rows.Rows. All indices were checked.
+struct Rows {
+  int count = 0;
+  const std::int64_t *tokens = nullptr, *positions = nullptr;
+  const std::int32_t *sequences = nullptr, *slots = nullptr;
+  const std::int32_t* block_tables = nullptr;
+  int table_width = 0;
+  int kept_count = 0;
+  const std::int64_t* kept = nullptr;
+  unsigned char* const* blocks = nullptr;  // by id
+};
+
+class Program {
+ public:
+  Program(std::vector<Instruction> instructions, const std::vector<int>& widths,
+          std::vector<LayerCache> layers, View logits, const LinearKernels& linear,
+          const RowKernels& row);
+  ~Program();
+
+  // Runs a step and writes (kept rows, width of the logits' buffer) to `logits`. Calls are queued.
+  // If `times_ns` is not null, it receives one duration for each stage.
+  void run(const Rows& rows, float* logits, int members, std::int64_t* times_ns);
+
+  // The first and last instruction of each stage.
+  const std::vector<std::pair<int, int>>& stages() const { return stages_; }
+
+ private:
+  struct Tile;     // rows of one sequence that attend together
+  struct Context;  // what members share during a step
+
+  void make_stages();
+  float* at(const Context& step, const View& view, std::size_t row) const;
+  void run_stage(Context& step, int stage, Crew& crew, int member) const;
+  void run_row(Context& step, const Instruction& instruction, int row) const;
+  void run_linear(Context& step, const Linear& linear, int rows, Crew& crew, int member) const;
+  void run_attend(Context& step, const Attend& attend, int stage, Crew& crew, int member) const;
+  void run_experts(Context& step, const Experts& experts, int rows, Crew& crew, int member) const;
+
+  std::vector<Instruction> instructions_;
+  std::vector<std::pair<int, int>> stages_;
+  int first_kept_stage_ = 0;
+  std::vector<int> strides_;
+  std::vector<LayerCache> layers_;
+  View logits_;
+  const LinearKernels& linear_;
+  const RowKernels& row_;
+  std::mutex mutex_;
+  std::unique_ptr<Context> context_;
+};
+
+}  // namespace npu::ops::kernel_programs

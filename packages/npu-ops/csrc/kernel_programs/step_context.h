@@ -1,0 +1,118 @@
+// What the members of the team share while they run a step of a program.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <new>
+#include <utility>
+#include <vector>
+
+#include "kernel_programs/program.h"
+
+namespace npu::ops::kernel_programs {
+
+inline constexpr std::size_t kAlignment = 64;
+
+// Memory that only grows, and is not cleared.
+template <typename T>
+class Room {
+ public:
+  T* of(std::size_t count) {
+    if (count > size_) {
+      memory_.reset();
+      memory_.reset(static_cast<T*>(::operator new(count * sizeof(T), std::align_val_t(kAlignment))));
+      size_ = count;
+    }
+    return memory_.get();
+  }
+  T* get() const { return memory_.get(); }
+
+ private:
+  struct Free {
+    void operator()(T* memory) const { ::operator delete(memory, std::align_val_t(kAlignment)); }
+  };
+  std::unique_ptr<T, Free> memory_;
+  std::size_t size_ = 0;
+};
+
+inline std::size_t rounded(std::size_t value, std::size_t to) { return (value + to - 1) / to * to; }
+
+// Member's share of a number of things.
+inline std::pair<int, int> share(int count, int member, int members) {
+  return {static_cast<int>(static_cast<std::int64_t>(count) * member / members),
+          static_cast<int>(static_cast<std::int64_t>(count) * (member + 1) / members)};
+}
+
+// Rows of a linear's input, as its kernel takes them.
+struct Prepared {
+  Room<std::int8_t> integers;
+  Room<float> scales, values;
+  Room<std::int32_t> sums;
+
+  void reserve(std::size_t rows, std::size_t inputs) {
+    const std::size_t padded = rounded(inputs, 64);
+    integers.of(rows * padded);
+    scales.of(rows * (padded / 64));
+    sums.of(rows * (padded / 32));
+    values.of(rows * rounded(inputs, 16));
+  }
+};
+
+// What one member needs for itself.
+struct Own {
+  Prepared prepared;
+  Room<float> row, attend, sums, expert;
+};
+
+// The prepared rows from `row` on.
+inline Activations activations(const Prepared& prepared, int inputs, std::size_t row) {
+  const std::size_t padded = rounded(inputs, 64), stride = rounded(inputs, 16);
+  return {.values = prepared.values.get() + row * stride,
+          .stride = stride,
+          .integers = prepared.integers.get() + row * padded,
+          .scales = prepared.scales.get() + row * (padded / 64),
+          .sums = prepared.sums.get() + row * (padded / 32)};
+}
+
+// Makes a row of a linear's input ready: integers where its weight has them, else a copy.
+inline void prepare(const LinearKernels& kernels, const PackedLinear& weight, const float* x,
+                    Prepared& prepared, std::size_t row) {
+  const int inputs = weight.inputs;
+  const std::size_t padded = rounded(inputs, 64);
+  if (weight.has_integers()) {
+    kernels.quantize(x, inputs, prepared.integers.get() + row * padded,
+                     prepared.scales.get() + row * (padded / 64),
+                     prepared.sums.get() + row * (padded / 32));
+  } else {
+    std::copy(x, x + inputs, prepared.values.get() + row * rounded(inputs, 16));
+  }
+}
+
+struct Program::Tile {
+  int first_row, rows;
+  std::int64_t first_slot;
+  const std::int32_t* blocks;  // the sequence's table
+};
+
+struct Program::Context {
+  Rows rows;
+  std::vector<Room<float>> buffers;
+  std::vector<float*> bases;  // of the buffers; the logits' are the caller's memory
+  std::vector<Own> own;
+  Prepared shared;
+  Prepared expert_inputs, expert_inner;
+  Room<float> expert_values;
+  Room<float> pieces;
+  std::vector<std::atomic<int>> counters;
+  std::map<int, std::vector<Tile>> tiles;  // by the heads that share keys
+  std::vector<std::vector<std::pair<int, float>>> chosen;  // of each row: expert and share
+  std::int64_t* times_ns = nullptr;
+  std::chrono::steady_clock::time_point last_time;
+
+  explicit Context(std::size_t stages) : counters(stages) {}
+};
+
+}  // namespace npu::ops::kernel_programs

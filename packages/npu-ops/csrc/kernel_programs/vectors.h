@@ -1,0 +1,117 @@
+// Vectors of the instruction set that a file is compiled for, by the compiler's own vector types.
+//
+// Everything here is in a namespace named after the set, as a function of one set must not be taken
+// for that of another when files are linked.
+#pragma once
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+
+#if defined(__AVX512F__)
+#define NPU_SET avx512
+#elif defined(__AVXVNNI__)
+#define NPU_SET avx_vnni
+#elif defined(__AVX2__)
+#define NPU_SET avx2
+#else
+#define NPU_SET plain
+#endif
+#define NPU_TEXT(word) #word
+#define NPU_TEXT_OF(macro) NPU_TEXT(macro)
+#define NPU_SET_NAME NPU_TEXT_OF(NPU_SET)
+
+namespace npu::ops::kernel_programs::NPU_SET {
+
+#if defined(__AVX512F__)
+inline constexpr int kLanes = 16;
+#elif defined(__AVX2__)
+inline constexpr int kLanes = 8;
+#else
+inline constexpr int kLanes = 4;
+#endif
+
+using Floats = float __attribute__((vector_size(kLanes * 4)));
+using Integers = std::int32_t __attribute__((vector_size(kLanes * 4)));
+using Halves = std::uint16_t __attribute__((vector_size(kLanes * 2)));
+using Bytes = std::uint8_t __attribute__((vector_size(kLanes)));
+
+// All lanes the same.
+inline Floats all(float value) { return value - Floats{}; }
+
+inline Floats load(const float* from) {
+  Floats vector;
+  std::memcpy(&vector, from, sizeof vector);
+  return vector;
+}
+
+// bfloat16 is the upper half of a float32.
+inline Floats load(const std::uint16_t* from) {
+  Halves halves;
+  std::memcpy(&halves, from, sizeof halves);
+  const Integers wide = __builtin_convertvector(halves, Integers) << 16;
+  return std::bit_cast<Floats>(wide);
+}
+
+inline Floats load(const std::uint8_t* from) {
+  Bytes bytes;
+  std::memcpy(&bytes, from, sizeof bytes);
+  return __builtin_convertvector(__builtin_convertvector(bytes, Integers), Floats);
+}
+
+inline void store(float* to, Floats vector) { std::memcpy(to, &vector, sizeof vector); }
+
+// The first `count` elements; other lanes are 0.
+inline Floats load_some(const float* from, int count) {
+  Floats vector = {};
+  std::memcpy(&vector, from, count * sizeof(float));
+  return vector;
+}
+
+inline void store_some(float* to, Floats vector, int count) {
+  std::memcpy(to, &vector, count * sizeof(float));
+}
+
+// NaN in `right` wins, one in `left` does not.
+inline Floats largest(Floats left, Floats right) { return left > right ? left : right; }
+
+inline float sum(Floats vector) {
+  float total = 0;
+  for (int lane = 0; lane < kLanes; ++lane) total += vector[lane];
+  return total;
+}
+
+// e^x to 1e-7 of it; below -87.3 it is 0, above 88.7 infinite; NaN stays.
+inline Floats exponential(Floats x) {
+  const Floats bounded = x < -87.3F ? all(-87.3F) : (x > 88.7F ? all(88.7F) : x);
+  const Floats scaled = bounded * 1.44269504088896341F;
+  const Floats shifted = scaled + 12582912.0F;  // rounds to the nearest whole number
+  const Floats whole = shifted - 12582912.0F;
+  const Floats rest = (bounded - whole * 0.693359375F) + whole * 2.12194440e-4F;
+  Floats result = all(1.9875691500e-4F);
+  result = result * rest + 1.3981999507e-3F;
+  result = result * rest + 8.3334519073e-3F;
+  result = result * rest + 4.1665795894e-2F;
+  result = result * rest + 1.6666665459e-1F;
+  result = result * rest + 5.0000001201e-1F;
+  result = result * rest * rest + rest + 1.0F;
+  const Integers power =
+      (std::bit_cast<Integers>(shifted) - std::int32_t{0x4B400000} + 127) << 23;
+  result *= std::bit_cast<Floats>(power);
+  result = x < -87.3F ? all(0) : result;
+  result = x > 88.7F ? all(std::numeric_limits<float>::infinity()) : result;
+  return x == x ? result : x;
+}
+
+// 1 - 2 / (e^2x + 1), but for small x its series, where that would lose digits.
+inline Floats hyperbolic_tangent(Floats x) {
+  const Floats square = x * x;
+  const Floats small =
+      x * (1.0F + square * (-0.333333343F + square * (0.133333340F + square * -0.0539682540F)));
+  const Floats large = 1.0F - 2.0F / (exponential(2.0F * x) + 1.0F);
+  return square < 0.01F ? small : large;
+}
+
+}  // namespace npu::ops::kernel_programs::NPU_SET

@@ -1,0 +1,155 @@
+"""Execution: runs a kernel program on the cores of this machine, and keeps its keys and values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import torch
+
+from npu_ops import _C
+from npu_ops.errors import OperatorInputError
+from npu_ops.kernel_programs.program import KernelProgram
+from npu_ops.kernel_programs.rows import Rows
+from npu_ops.kernel_programs.weights import PackedLinear
+
+__all__ = ["CacheKind", "Execution", "kernel_sets"]
+
+CacheKind = Literal["float32", "bfloat16", "u8"]
+
+
+def kernel_sets() -> list[str]:
+    """Returns the instruction sets that have kernels and that this processor has, best first."""
+    return list(_C.kernel_sets())
+
+
+class Execution:
+    """A program that is ready to run, with blocks for keys and values.
+
+    A step is run by as many threads as the process may use, at most torch.get_num_threads(). Steps
+    that several Python threads ask for at once run one after the other.
+
+    Attributes:
+        program: what it runs.
+        block_bytes: how many bytes a block takes.
+    """
+
+    def __init__(
+        self,
+        program: KernelProgram,
+        weights: Mapping[str, PackedLinear | torch.Tensor],
+        *,
+        cache: CacheKind,
+        kernel_set: str | None = None,
+    ) -> None:
+        """Makes a program ready.
+
+        Args:
+            program: what to run.
+            weights: each weight that it names; their memory is used where it is.
+            cache: what keys and values are stored as.
+            kernel_set: a name of kernel_sets; None for the best.
+
+        Raises:
+            OperatorInputError: [kernel-program] if something does not fit together.
+        """
+        self.program = program
+        content = program.as_dict()
+        try:
+            self._native = _C.KernelProgram(
+                content["instructions"],
+                content["widths"],
+                content["layers"],
+                content["logits"],
+                dict(weights),
+                cache,
+                kernel_set,
+            )
+        except (ValueError, RuntimeError, KeyError) as failure:
+            raise _refused(failure) from failure
+        self.block_bytes: int = self._native.block_bytes
+
+    def step(self, rows: Rows) -> torch.Tensor:
+        """Runs a step: appends keys and values of all rows, and computes the logits asked for.
+
+        Args:
+            rows: the tokens.
+
+        Returns:
+            logits (kept, vocabulary) float32.
+
+        Raises:
+            OperatorInputError: [kernel-program] for an index out of range, or a tensor of another
+                dtype or shape; nothing was run then.
+        """
+        return self._run(rows, None)
+
+    def timed_step(self, rows: Rows) -> tuple[torch.Tensor, list[tuple[str, int]]]:
+        """Runs a step; returns logits, and for each stage its instructions and its nanoseconds.
+
+        Raises:
+            OperatorInputError: as `step` does.
+        """
+        stages = self._native.stages
+        times = torch.zeros(len(stages), dtype=torch.int64)
+        logits = self._run(rows, times)
+        kinds = [type(one).__name__ for one in self.program.instructions]
+        modules = self.program.modules or ("",) * len(kinds)
+        names = [
+            f"{'+'.join(kinds[first : last + 1])} {modules[first]}".strip()
+            for first, last in stages
+        ]
+        return logits, list(zip(names, times.tolist(), strict=True))
+
+    def reserve(self, blocks: int) -> None:
+        """Makes the blocks 0 to blocks - 1 usable; those that are stay as they are."""
+        self._native.reserve(blocks)
+
+    def copy_block(self, source: int, target: int) -> None:
+        """Copies one block, keys and values of all layers.
+
+        Raises:
+            OperatorInputError: [kernel-program] for a block that was not reserved.
+        """
+        try:
+            self._native.copy_block(source, target)
+        except ValueError as failure:
+            raise _refused(failure) from failure
+
+    def read_blocks(self, ids: Sequence[int]) -> torch.Tensor:
+        """Returns copies of blocks: (len(ids), block_bytes) uint8; raises as copy_block does."""
+        try:
+            return self._native.read_blocks(list(ids))
+        except ValueError as failure:
+            raise _refused(failure) from failure
+
+    def write_blocks(self, ids: Sequence[int], content: torch.Tensor) -> None:
+        """Writes what read_blocks returned; raises as copy_block does."""
+        try:
+            self._native.write_blocks(list(ids), content.contiguous())
+        except ValueError as failure:
+            raise _refused(failure) from failure
+
+    def _run(self, rows: Rows, times: torch.Tensor | None) -> torch.Tensor:
+        members = max(1, min(_C.usable_processors(), torch.get_num_threads()))
+        try:
+            return self._native.step(
+                rows.tokens,
+                rows.positions,
+                rows.sequences,
+                rows.slots,
+                rows.block_tables,
+                rows.kept,
+                members,
+                times,
+            )
+        except ValueError as failure:
+            raise _refused(failure) from failure
+
+
+def _refused(failure: Exception) -> OperatorInputError:
+    lines = str(failure).strip().splitlines() or [type(failure).__name__]
+    return OperatorInputError(
+        f"kernel program: {lines[0].rstrip('.')}. Pass what the program was made for.",
+        code="kernel-program",
+    )

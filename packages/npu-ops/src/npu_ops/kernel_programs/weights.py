@@ -1,0 +1,194 @@
+"""Packed linear weights: how the kernels of csrc/kernel_programs read them.
+
+Outputs lie in blocks of 16, which are the lanes of a product; see packed_linear.h for the layout.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from npu_ops.errors import OperatorInputError
+
+__all__ = [
+    "BLOCK_OUTPUTS",
+    "PackedKind",
+    "PackedLinear",
+    "interleave",
+    "pack",
+    "pack_integers",
+    "unpack",
+]
+
+PackedKind = Literal["float32", "bfloat16", "float16", "int8", "int4"]
+BLOCK_OUTPUTS = 16
+_SLAB_INPUTS = 64
+_FLOATS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+_GROUPS = (32, 64, 128)
+
+
+@dataclass(frozen=True)
+class PackedLinear:
+    """A weight (outputs, inputs) as the kernels read it.
+
+    Attributes:
+        kind: what its elements are.
+        outputs: how many rows of products it gives.
+        inputs: how long these products are.
+        data: uint8, the elements.
+        scales: int8: (outputs,) float32; int4: (blocks, groups, 16) float16; None for floats.
+        zeros: uint8 of the scales' shape; None where all are 128 or 8.
+        group: how many inputs share a scale, for int4; else 0.
+    """
+
+    kind: PackedKind
+    outputs: int
+    inputs: int
+    data: torch.Tensor
+    scales: torch.Tensor | None = None
+    zeros: torch.Tensor | None = None
+    group: int = 0
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes it takes."""
+        parts = (self.data, self.scales, self.zeros)
+        return sum(part.nbytes for part in parts if part is not None)
+
+
+def pack(weight: torch.Tensor, kind: PackedKind) -> PackedLinear:
+    """Packs a weight whose elements stay floats.
+
+    Args:
+        weight: (outputs, inputs), a float dtype.
+        kind: "float32", "bfloat16" or "float16".
+
+    Raises:
+        OperatorInputError: [weight-shape] for anything else.
+    """
+    if weight.dim() != 2 or kind not in _FLOATS:
+        raise OperatorInputError(
+            f"pack: weight must be a matrix, kind one of {', '.join(_FLOATS)}; got shape "
+            f"{tuple(weight.shape)}, kind {kind!r}. Use pack_integers for integers.",
+            code="weight-shape",
+        )
+    outputs, inputs = weight.shape
+    padded = _padded(weight.to(_FLOATS[kind]), BLOCK_OUTPUTS, 1)
+    blocks = padded.view(-1, BLOCK_OUTPUTS, inputs).transpose(1, 2).contiguous()
+    return PackedLinear(kind, outputs, inputs, blocks.view(-1).view(torch.uint8))
+
+
+def pack_integers(
+    values: torch.Tensor,
+    scales: torch.Tensor,
+    zeros: torch.Tensor | None,
+    *,
+    bits: int,
+) -> PackedLinear:
+    """Packs a weight of integers: (values - zeros) * scales.
+
+    Args:
+        values: (outputs, groups, inputs / groups) uint8, below 2**bits; one group for 8 bits.
+        scales: (outputs, groups) floats; those of 4 bits are stored as float16.
+        zeros: (outputs, groups) uint8; None where all are 2**(bits - 1).
+        bits: 8 or 4.
+
+    Raises:
+        OperatorInputError: [weight-shape] for shapes or groups that the kernels do not have.
+    """
+    outputs, groups, size = values.shape
+    fits = groups == 1 if bits == 8 else bits == 4 and (size in _GROUPS or groups == 1)
+    if not fits or values.dtype is not torch.uint8 or scales.shape != (outputs, groups):
+        raise OperatorInputError(
+            "pack_integers: values must be (outputs, groups, size) uint8 with one group of 8 bits "
+            f"or groups of 32, 64 or 128 of 4 bits; got {tuple(values.shape)} {values.dtype}, "
+            f"scales {tuple(scales.shape)}, {bits} bits. Quantize it in such groups.",
+            code="weight-shape",
+        )
+    inputs = groups * size
+    levels = _padded(values.reshape(outputs, inputs), BLOCK_OUTPUTS, _SLAB_INPUTS)
+    blocks, slabs = levels.shape[0] // BLOCK_OUTPUTS, levels.shape[1] // _SLAB_INPUTS
+    if bits == 8:
+        quads = levels.view(blocks, BLOCK_OUTPUTS, slabs, 16, 4).permute(0, 2, 3, 1, 4)
+        return PackedLinear(
+            "int8",
+            outputs,
+            inputs,
+            quads.contiguous().view(-1),
+            scales[:, 0].float().contiguous(),
+            None if zeros is None else zeros[:, 0].contiguous(),
+        )
+    halves = levels.view(blocks, BLOCK_OUTPUTS, slabs, 2, 8, 4).permute(3, 0, 2, 4, 1, 5)
+    data = (halves[0] | (halves[1] << 4)).contiguous().view(-1)
+    return PackedLinear(
+        "int4",
+        outputs,
+        inputs,
+        data,
+        _by_block(scales.to(torch.float16)),
+        None if zeros is None else _by_block(zeros),
+        group=size,
+    )
+
+
+def interleave(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+    """Returns a tensor whose rows are 16 of gate, 16 of up, and so on.
+
+    Args:
+        gate: (rows, ...), rows a multiple of 16.
+        up: of the same shape.
+
+    Raises:
+        OperatorInputError: [weight-shape] for other shapes.
+    """
+    if gate.shape != up.shape or gate.shape[0] % BLOCK_OUTPUTS:
+        raise OperatorInputError(
+            "interleave: gate and up must have the same shape and a multiple of 16 rows; got "
+            f"{tuple(gate.shape)} and {tuple(up.shape)}. Keep them apart.",
+            code="weight-shape",
+        )
+    pairs = [part.reshape(-1, BLOCK_OUTPUTS, *part.shape[1:]) for part in (gate, up)]
+    return torch.stack(pairs, 1).reshape(-1, *gate.shape[1:])
+
+
+def unpack(weight: PackedLinear) -> torch.Tensor:
+    """Returns the float32 matrix (outputs, inputs) that a packed weight stands for."""
+    outputs, inputs = weight.outputs, weight.inputs
+    if weight.kind in _FLOATS:
+        elements = weight.data.view(_FLOATS[weight.kind]).view(-1, inputs, BLOCK_OUTPUTS)
+        return elements.transpose(1, 2).reshape(-1, inputs)[:outputs].float()
+    blocks, slabs = -(-outputs // BLOCK_OUTPUTS), -(-inputs // _SLAB_INPUTS)
+    assert weight.scales is not None
+    if weight.kind == "int8":
+        quads = weight.data.view(blocks, slabs, 16, BLOCK_OUTPUTS, 4).permute(0, 3, 1, 2, 4)
+        levels = quads.reshape(blocks * BLOCK_OUTPUTS, -1)[:outputs, :inputs].float()
+        zero = 128.0 if weight.zeros is None else weight.zeros.float()[:, None]
+        return (levels - zero) * weight.scales[:, None]
+    data = weight.data.view(blocks, slabs, 8, BLOCK_OUTPUTS, 4)
+    halves = torch.stack([data & 15, data >> 4]).permute(1, 4, 2, 0, 3, 5)
+    levels = halves.reshape(blocks * BLOCK_OUTPUTS, -1)[:outputs, :inputs].float()
+    groups = -(-inputs // weight.group)
+
+    def spread(tensor: torch.Tensor) -> torch.Tensor:
+        by_output = tensor.view(blocks, groups, BLOCK_OUTPUTS).transpose(1, 2)
+        rows = by_output.reshape(-1, groups)[:outputs].float()
+        return rows.repeat_interleave(weight.group, 1)[:, :inputs]
+
+    zeros = 8.0 if weight.zeros is None else spread(weight.zeros)
+    return (levels - zeros) * spread(weight.scales)
+
+
+def _padded(matrix: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
+    """Returns a matrix with zeros up to multiples of rows and columns."""
+    more = (-matrix.shape[1] % columns, -matrix.shape[0] % rows)
+    if more == (0, 0):
+        return matrix.contiguous()
+    return torch.nn.functional.pad(matrix, (0, more[0], 0, more[1]))
+
+
+def _by_block(of_groups: torch.Tensor) -> torch.Tensor:
+    """Returns (outputs, groups) as (blocks, groups, 16)."""
+    padded = _padded(of_groups, BLOCK_OUTPUTS, 1)
+    return padded.view(-1, BLOCK_OUTPUTS, padded.shape[1]).transpose(1, 2).contiguous()
