@@ -28,15 +28,18 @@ class Recipe:
     Attributes:
         sources: names of the parameters that it is made of, in order.
         kind: "linear": a packed linear weight whose outputs are those of the sources, one after the
-            other; "vector": float32 as it is, the sources joined; "table": float32 or int32, made
-            by the compiler and stored as it is.
+            other; "vector": float32, the sources joined; "table": made by the compiler, stored as
+            it is.
         transposed: whether the sources are (inputs, outputs).
-        interleaved: whether there are two sources, gate and up, of which blocks of 16 outputs
-            alternate: 16 of gate, 16 of up, and so on; each is padded to whole blocks first.
+        interleaved: whether the first half of the outputs is a gate and the second what it opens;
+            blocks of 16 outputs of both then alternate: 16 of the gate, 16 of the other, and so on.
         keeps_precision: whether a compressed model stores it in 8 bits rather than 4 (embedding and
             head, as nncf does).
         index: which slice along the first dimension of the one source, for stacked experts; None
             for all of it.
+        order: name of an int64 table: output i is output order[i] of the sources; applied before
+            they are interleaved. None for their own order.
+        added: a number that is added to each element, for vectors.
     """
 
     sources: tuple[str, ...]
@@ -45,6 +48,8 @@ class Recipe:
     interleaved: bool = False
     keeps_precision: bool = False
     index: int | None = None
+    order: str | None = None
+    added: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,114 @@
+"""A program in the making: instructions on values, of which each is written once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from npu_ops.kernel_programs.instructions import Activation
+from npu_ops.kernel_programs.program import Recipe
+
+__all__ = ["Draft", "Line", "NormDraft", "Part"]
+
+LineKind = Literal[
+    "embed", "norm", "linear", "rotate", "append", "attend", "combine", "keep", "select"
+]
+
+
+@dataclass(frozen=True)
+class Part:
+    """Columns `start` to `start + width` of a value."""
+
+    value: int
+    start: int
+    width: int
+
+
+@dataclass(frozen=True)
+class NormDraft:
+    """How to normalize, see npu_ops.kernel_programs.instructions.NormOptions."""
+
+    kind: Literal["rms", "layer"]
+    eps: float
+    weight: str | None
+    bias: str | None
+    parts: int = 1
+
+
+@dataclass(eq=False)
+class Line:
+    """One instruction.
+
+    Attributes:
+        kind: which; "select" are columns in an order of their own, which no instruction gives.
+        out: the value that it writes; -1 for none, also of a "rotate" that changes what it reads.
+        reads: the parts that it reads, by name.
+        fields: its other fields.
+        module: the module that it comes from.
+    """
+
+    kind: LineKind
+    out: int
+    reads: dict[str, Part]
+    fields: dict[str, Any] = field(default_factory=dict)
+    module: str = ""
+
+    @property
+    def activation(self) -> Activation | None:
+        """Its activation, if it has any."""
+        found: Activation | None = self.fields.get("activation")
+        return found
+
+
+@dataclass
+class Draft:
+    """Lines in their order, and what they name.
+
+    Attributes:
+        lines: the instructions.
+        widths: of each value.
+        weights: how each weight is made.
+        results: values that are read after the last line.
+        logits: the columns with the result.
+    """
+
+    lines: list[Line] = field(default_factory=list)
+    widths: list[int] = field(default_factory=list)
+    weights: dict[str, Recipe] = field(default_factory=dict)
+    results: set[int] = field(default_factory=set)
+    logits: Part = Part(-1, 0, 0)
+
+    def value(self, width: int) -> int:
+        """Returns a new value."""
+        self.widths.append(width)
+        return len(self.widths) - 1
+
+    def whole(self, value: int) -> Part:
+        """Returns all columns of a value."""
+        return Part(value, 0, self.widths[value])
+
+    def add(
+        self, kind: LineKind, width: int, reads: dict[str, Part], *, module: str = "", **fields: Any
+    ) -> Part:
+        """Adds an instruction that writes a new value of a width, which is returned."""
+        out = self.value(width)
+        self.lines.append(Line(kind, out, reads, fields, module))
+        return self.whole(out)
+
+    def weight(self, recipe: Recipe) -> str:
+        """Returns the name of a weight made so; equal recipes have one name."""
+        for name, known in self.weights.items():
+            if known == recipe:
+                return name
+        name = f"{recipe.kind}.{len(self.weights)}"
+        self.weights[name] = recipe
+        return name
+
+    def readers(self, value: int) -> list[Line]:
+        """Returns the lines that read a value."""
+        return [line for line in self.lines if any(p.value == value for p in line.reads.values())]
+
+    def writer(self, value: int) -> Line:
+        """Returns the line that writes a value first."""
+        return next(line for line in self.lines if line.out == value)
+

@@ -1,0 +1,213 @@
+"""What a captured step's sizes mean, and parts of it computed on real tensors.
+
+Much of a step depends on no token: masks, tables of rotary embeddings. Such parts are not
+recognized by their calls but computed for cases that tell them apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+__all__ = ["Case", "Evaluator", "Step", "inputs_of"]
+
+
+@dataclass(frozen=True)
+class Step:
+    """The placeholders of a captured step.
+
+    Attributes:
+        tokens: input_ids (batch, tokens).
+        mask: attention_mask (batch, past + tokens).
+        positions: position_ids (batch, tokens); None if the model counts them itself.
+        kept: logits_to_keep (kept,).
+        caches: key and value of each layer (batch, heads, past, size).
+    """
+
+    tokens: fx.Node
+    mask: fx.Node
+    positions: fx.Node | None
+    kept: fx.Node
+    caches: tuple[fx.Node, ...]
+
+    @classmethod
+    def of(cls, graph: fx.Graph, inputs: Sequence[str]) -> Step:
+        """Returns the placeholders of a graph by the names of its inputs."""
+        nodes = [node for node in graph.nodes if node.op == "placeholder"]
+        named = dict(zip(inputs, nodes, strict=False))
+        return cls(
+            tokens=named["input_ids"],
+            mask=named["attention_mask"],
+            positions=named.get("position_ids"),
+            kept=named["logits_to_keep"],
+            caches=tuple(nodes[len(inputs) :]),
+        )
+
+    def roles(self, node: fx.Node) -> tuple[str | int, ...]:
+        """Returns what each dimension of a tensor is.
+
+        A number for one of the model's own; "batch", "tokens", "kept", "rows" (batch * tokens),
+        "kept rows", "all" (past + tokens), or "?" for another size.
+        """
+        return tuple(self._role(size) for size in node.meta["val"].shape)
+
+    def _role(self, size: Any) -> str | int:
+        if isinstance(size, int):
+            return size
+        expression = size.node.expr
+        if expression.is_number:
+            return int(expression)
+        return self._known().get(expression, "?")
+
+    def _known(self) -> dict[Any, str]:
+        batch, tokens = (size.node.expr for size in self.tokens.meta["val"].shape)
+        (kept,) = (size.node.expr for size in self.kept.meta["val"].shape)
+        past = self.caches[0].meta["val"].shape[2].node.expr
+        return {
+            batch: "batch",
+            tokens: "tokens",
+            kept: "kept",
+            batch * tokens: "rows",
+            batch * kept: "kept rows",
+            past + tokens: "all",
+            self.mask.meta["val"].shape[1].node.expr: "all",
+        }
+
+    def sizes(self, case: Case) -> dict[Any, int]:
+        """Returns what the symbols of the graph's sizes are in a case."""
+        batch, tokens = (size.node.expr for size in self.tokens.meta["val"].shape)
+        (kept,) = (size.node.expr for size in self.kept.meta["val"].shape)
+        past = self.caches[0].meta["val"].shape[2].node.expr
+        total = self.mask.meta["val"].shape[1].node.expr
+        return {
+            batch: case.batch,
+            tokens: case.tokens,
+            kept: case.kept,
+            past: case.past,
+            total: case.past + case.tokens,
+        }
+
+
+@dataclass(frozen=True)
+class Case:
+    """Sizes and inputs of a step.
+
+    Attributes:
+        batch: how many sequences.
+        tokens: how many new tokens each has.
+        past: how many each has in the cache.
+        kept: how many tokens have logits.
+        mask: (batch, past + tokens) int64; None for no padding.
+        positions: (batch, tokens) int64; None to count what is not padding.
+    """
+
+    batch: int = 2
+    tokens: int = 3
+    past: int = 4
+    kept: int = 2
+    mask: torch.Tensor | None = None
+    positions: torch.Tensor | None = None
+
+    @property
+    def full_mask(self) -> torch.Tensor:
+        """The attention mask (batch, past + tokens) int64."""
+        if self.mask is not None:
+            return self.mask
+        return torch.ones(self.batch, self.past + self.tokens, dtype=torch.int64)
+
+    @property
+    def full_positions(self) -> torch.Tensor:
+        """The positions (batch, tokens) int64."""
+        if self.positions is not None:
+            return self.positions
+        return (self.full_mask.cumsum(-1) - 1).clamp_min(0)[:, -self.tokens :]
+
+
+class Evaluator:
+    """Computes nodes of a graph in one case, each once."""
+
+    def __init__(self, graph_module: fx.GraphModule, step: Step, case: Case) -> None:
+        self._module = graph_module
+        self._step = step
+        self._sizes = step.sizes(case)
+        self._case = case
+        self._known: dict[fx.Node, Any] = {
+            step.mask: case.full_mask,
+            step.tokens: torch.zeros(case.batch, case.tokens, dtype=torch.int64),
+            step.kept: torch.arange(case.tokens - case.kept, case.tokens),
+        }
+        if step.positions is not None:
+            self._known[step.positions] = case.full_positions
+        for cache in step.caches:
+            shape = [self.size(one) for one in cache.meta["val"].shape]
+            self._known[cache] = torch.zeros(shape)
+
+    def size(self, size: Any) -> int:
+        """Returns a size of the graph in this case."""
+        if isinstance(size, int):
+            return size
+        return int(size.node.expr.xreplace(self._sizes))
+
+    def call(self, node: fx.Node, given: Mapping[fx.Node, Any]) -> Any:
+        """Returns what one call returns for other values of some arguments."""
+
+        def argument(one: fx.Node) -> Any:
+            return given[one] if one in given else self.value(one)
+
+        assert callable(node.target)
+        return node.target(*fx.map_arg(node.args, argument), **fx.map_arg(node.kwargs, argument))
+
+    def value(self, node: fx.Node) -> Any:
+        """Returns a node's value."""
+        if node in self._known:
+            return self._known[node]
+        for one in _unknown_before(node, self._known):
+            self._known[one] = self._compute(one)
+        return self._known[node]
+
+    def with_values(self, given: Mapping[fx.Node, Any]) -> Evaluator:
+        """Returns an evaluator of the same case in which some nodes have other values."""
+        other = Evaluator(self._module, self._step, self._case)
+        other._known.update(given)
+        return other
+
+    def _compute(self, node: fx.Node) -> Any:
+        if node.op == "get_attr":
+            return getattr(self._module, str(node.target))
+        value = node.meta.get("val")
+        if isinstance(value, (torch.SymInt, int)) and not isinstance(value, bool):
+            return self.size(value)
+        assert callable(node.target)
+        args = fx.map_arg(node.args, lambda one: self._known[one])
+        kwargs = fx.map_arg(node.kwargs, lambda one: self._known[one])
+        with torch.no_grad():
+            return node.target(*args, **kwargs)
+
+
+def _unknown_before(node: fx.Node, known: Mapping[fx.Node, Any]) -> list[fx.Node]:
+    """Returns the nodes to compute for a node, in an order in which they can be."""
+    order: list[fx.Node] = []
+    seen: set[fx.Node] = set()
+    pending = [(node, False)]
+    while pending:
+        one, is_ready = pending.pop()
+        if is_ready:
+            order.append(one)
+            continue
+        if one in seen or one in known:
+            continue
+        seen.add(one)
+        pending.append((one, True))
+        pending += [(before, False) for before in inputs_of(one)]
+    return order
+
+
+def inputs_of(node: fx.Node) -> list[fx.Node]:
+    """Returns the nodes that a node's value depends on; a size depends on none."""
+    if isinstance(node.meta.get("val"), (torch.SymInt, int)):
+        return []
+    return list(node.all_input_nodes)

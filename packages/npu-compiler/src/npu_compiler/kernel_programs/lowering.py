@@ -1,0 +1,155 @@
+"""lower_to_kernels: from a captured step to a kernel program."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from npu_compiler.kernel_programs.draft import Draft, Line, NormDraft, Part
+from npu_compiler.kernel_programs.fusion import fuse
+from npu_compiler.kernel_programs.placement import keep_early, place
+from npu_compiler.kernel_programs.selection import select
+from npu_ops.kernel_programs.instructions import (
+    Append,
+    Attend,
+    Columns,
+    Combine,
+    Embed,
+    Instruction,
+    Keep,
+    Linear,
+    Norm,
+    NormOptions,
+    Rotate,
+)
+from npu_ops.kernel_programs.program import KernelProgram, LayerShape
+from npu_runtime.public_calls import public_call
+
+__all__ = ["Lowered", "lower_to_kernels"]
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A kernel program, and what its weights are made of.
+
+    Attributes:
+        program: the program.
+        tables: weights that the compiler computed, by the names that recipes of tables and orders
+            use.
+        sources: the model's parameters by the names that other recipes use.
+    """
+
+    program: KernelProgram
+    tables: Mapping[str, torch.Tensor]
+    sources: Mapping[str, torch.Tensor]
+
+
+@public_call
+def lower_to_kernels(
+    graph_module: fx.GraphModule,
+    *,
+    inputs: Sequence[str],
+    layers: Sequence[LayerShape],
+    vocabulary: int,
+    positions: int,
+) -> Lowered:
+    """Lowers a decoder's step to a kernel program.
+
+    Args:
+        graph_module: the step: its placeholders are `inputs`, then key and value (batch, heads,
+            past, size) of each layer; its outputs the logits (batch, kept, vocabulary), then the
+            longer keys and values. It writes nothing in place.
+        inputs: "input_ids", "attention_mask", "position_ids" if there is one, "logits_to_keep".
+        layers: what the cache keeps for each layer.
+        vocabulary: token ids are below this.
+        positions: how long a sequence may become.
+
+    Raises:
+        LoweringError: [not-row-wise] if a call has no kernel or mixes rows, which it names.
+    """
+    selection = select(graph_module, inputs, layers, positions=positions)
+    draft = selection.draft
+    draft.logits = selection.logits
+    draft.results = {selection.logits.value}
+    keep_early(draft)
+    fuse(draft, selection.tables)
+    buffers, widths = place(draft, draft.logits)
+
+    def columns(part: Part) -> Columns:
+        return Columns(buffers[part.value], part.start, part.width)
+
+    used: set[str] = set()
+    instructions = tuple(_instruction(draft, line, columns, used) for line in draft.lines)
+    weights = {name: recipe for name, recipe in draft.weights.items() if name in used}
+    named = {
+        name
+        for recipe in weights.values()
+        for name in (*recipe.sources, *([recipe.order] if recipe.order else []))
+    }
+    program = KernelProgram(
+        instructions=instructions,
+        widths=tuple(widths),
+        weights=weights,
+        layers=tuple(layers),
+        logits=columns(draft.logits),
+        vocabulary=vocabulary,
+        positions=positions,
+        modules=tuple(line.module for line in draft.lines),
+    )
+    return Lowered(
+        program,
+        {name: table for name, table in selection.tables.items() if name in named},
+        {name: source for name, source in selection.sources.items() if name in named},
+    )
+
+
+def _instruction(draft: Draft, line: Line, columns: Any, used: set[str]) -> Instruction:
+    fields = dict(line.fields)
+    reads = {name: columns(part) for name, part in line.reads.items()}
+    out = None if line.out < 0 else columns(draft.whole(line.out))
+
+    def weight(name: str | None) -> str | None:
+        if name is not None:
+            used.add(name)
+        return name
+
+    def norm(options: NormDraft | None) -> NormOptions | None:
+        if options is None:
+            return None
+        return NormOptions(
+            kind=options.kind,
+            eps=options.eps,
+            weight=weight(options.weight),
+            bias=weight(options.bias),
+            parts=options.parts,
+        )
+
+    if line.kind == "embed":
+        weight(fields["table"])
+        return Embed(out=out, **fields)
+    if line.kind == "norm":
+        return Norm(input=reads["input"], out=out, options=norm(fields["options"]))
+    if line.kind == "linear":
+        fields["norm"] = norm(fields.get("norm"))
+        weight(fields["weight"])
+        weight(fields["bias"])
+        return Linear(out=out, **reads, **fields)
+    if line.kind == "rotate":
+        for name in ("own", "other", "partner"):
+            weight(fields[name])
+        return Rotate(values=reads["input"], **fields)
+    if line.kind == "append":
+        return Append(**reads, **fields)
+    if line.kind == "attend":
+        weight(fields["sinks"])
+        weight(fields["slopes"])
+        return Attend(out=out, **reads, **fields)
+    if line.kind == "keep":
+        return Keep(input=reads["input"], out=out)
+    assert line.kind == "combine"
+    right = weight(fields.pop("vector", None)) or reads.get("right")
+    return Combine(out=out, left=reads["left"], right=right, **fields)
