@@ -114,12 +114,13 @@ class _Selector:
     # What a node is
 
     def _find_rows(self) -> set[fx.Node]:
-        """Returns the nodes whose values depend on the tokens or the cache."""
+        """Returns the nodes whose values depend on the tokens or the cache, and embeddings."""
         found: set[fx.Node] = set()
         starts = {self._step.tokens, *self._step.caches}
         for node in self._graph.nodes:
             before = inputs_of(node)
-            if any(one in found or one in starts for one in before):
+            is_embedding = node.target is _aten.embedding.default
+            if is_embedding or any(one in found or one in starts for one in before):
                 found.add(node)
         return found
 
@@ -142,7 +143,10 @@ class _Selector:
 
     def _part(self, node: fx.Node) -> Part:
         """Returns the columns that a node's rows are."""
-        view = self._view(node)
+        return self._columns(node, self._view(node))
+
+    def _columns(self, node: fx.Node, view: View) -> Part:
+        """Returns the columns that a view shows, as a run of them."""
         run = view.run
         if run is not None:
             return Part(view.value, *run)
@@ -471,22 +475,20 @@ class _Selector:
         views = {leaf: self._view(leaf) for leaf in leaves}
         values = {view.value for view in views.values()}
         columns = torch.cat([view.columns.flatten() for view in views.values()]).unique()
-        first, width = int(columns[0]), columns.numel()
+        width = columns.numel()
         shape = [role for role in self._step.roles(node) if isinstance(role, int)]
-        is_run = len(values) == 1 and int(columns[-1]) - first + 1 == width
-        if not is_run or torch.Size(shape).numel() != width:
+        if len(values) != 1 or torch.Size(shape).numel() != width:
             raise refused(node, "joins rows with what depends on positions in an unknown way")
         size = shape[-1]
-        offsets = tuple(tuple((view.columns - first).flatten().tolist()) for view in views.values())
-        key = (signature, offsets, width, size)
+        places = {leaf: torch.searchsorted(columns, view.columns) for leaf, view in views.items()}
+        key = (signature, tuple(tuple(one.flatten().tolist()) for one in places.values()), width)
         if key not in self._rotations:
-            found = self._find_rotation(node, views, first, width, size)
-            self._rotations[key] = found
+            self._rotations[key] = self._find_rotation(node, places, width, size)
         names = self._rotations[key]
         if names is None:
             raise refused(node, "joins rows with what depends on positions in an unknown way")
         (value,) = values
-        part = Part(value, first, width)
+        part = self._columns(node, View(value, columns))
         return self._add(
             node,
             "rotate",
@@ -499,15 +501,15 @@ class _Selector:
         )
 
     def _find_rotation(
-        self, node: fx.Node, views: dict[fx.Node, View], first: int, width: int, size: int
+        self, node: fx.Node, places: dict[fx.Node, torch.Tensor], width: int, size: int
     ) -> tuple[str, str, str] | None:
         def compute(x: torch.Tensor, positions: torch.Tensor, past: int) -> torch.Tensor:
             batch, tokens = x.shape[:2]
             positions = positions.expand(batch, tokens)
             case = Case(batch=batch, tokens=tokens, past=past, kept=1, positions=positions)
             given = {
-                leaf: arranged(x[:, :, view.columns - first], self._step.roles(leaf), 2)
-                for leaf, view in views.items()
+                leaf: arranged(x[:, :, place], self._step.roles(leaf), 2)
+                for leaf, place in places.items()
             }
             evaluator = Evaluator(self._module, self._step, case).with_values(given)
             result: torch.Tensor = evaluator.value(node)
