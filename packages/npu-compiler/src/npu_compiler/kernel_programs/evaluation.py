@@ -142,9 +142,6 @@ class Evaluator:
         }
         if step.positions is not None:
             self._known[step.positions] = case.full_positions
-        for cache in step.caches:
-            shape = [self.size(one) for one in cache.meta["val"].shape]
-            self._known[cache] = torch.zeros(shape)
 
     def size(self, size: Any) -> int:
         """Returns a size of the graph in this case."""
@@ -178,6 +175,8 @@ class Evaluator:
     def _compute(self, node: fx.Node) -> Any:
         if node.op == "get_attr":
             return getattr(self._module, str(node.target))
+        if node.op == "placeholder":
+            return torch.zeros([self.size(one) for one in node.meta["val"].shape])
         value = node.meta.get("val")
         if isinstance(value, (torch.SymInt, int)) and not isinstance(value, bool):
             return self.size(value)

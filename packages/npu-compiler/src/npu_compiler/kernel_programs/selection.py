@@ -94,6 +94,8 @@ class _Selector:
         self._computed: set[fx.Node] = set()
         self._masks: dict[fx.Node, MaskFacts] = {}
         self._rotations: dict[Any, tuple[str, str, str] | None] = {}
+        self._numbers: dict[fx.Node, int] = {}
+        self._known_numbers: dict[Any, int] = {}
         self._tables: dict[str, torch.Tensor] = {}
         self._sources: dict[str, torch.Tensor] = {}
         self._attended: dict[int, tuple[fx.Node, fx.Node]] = {}
@@ -542,7 +544,7 @@ class _Selector:
                 value = one.meta.get("val")
                 if isinstance(value, torch.Tensor) and one.op != "get_attr":
                     tables.append(one)
-                entry = ("table", one.name)
+                entry = ("table", self._number(one))
             else:
                 inner = [visit(before) for before in inputs_of(one)]
                 arguments = fx.map_arg((one.args, one.kwargs), lambda before: "node")
@@ -553,6 +555,22 @@ class _Selector:
 
         visit(node)
         return leaves, tables, repr(signature)
+
+    def _number(self, node: fx.Node) -> int:
+        """Returns a number that is the same for nodes that compute the same of the same inputs."""
+        if node not in self._numbers:
+            value = node.meta.get("val")
+            if isinstance(value, (torch.SymInt, int)):
+                key: Any = ("size", str(value))
+            elif node.op != "call_function":
+                key = (node.op, str(node.target))
+            else:
+                key = (node.target, repr(fx.map_arg((node.args, node.kwargs), self._numbered)))
+            self._numbers[node] = self._known_numbers.setdefault(key, len(self._known_numbers))
+        return self._numbers[node]
+
+    def _numbered(self, node: fx.Node) -> str:
+        return f"node {self._number(node)}"
 
     def _only_moves(self, node: fx.Node) -> bool:
         """Whether a node only moves elements of a value that an instruction computes."""
