@@ -31,7 +31,8 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--pipeline",
         metavar="NAME",
-        help="dynamic, or static for programs of fixed sizes (default: what suits the device)",
+        help="kernels, dynamic, or static for programs of fixed sizes (default: what suits device "
+        "and model)",
     )
     parser.add_argument(
         "--max-context",

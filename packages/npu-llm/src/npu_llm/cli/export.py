@@ -49,7 +49,8 @@ def add_export(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--pipeline",
         metavar="NAME",
-        help="dynamic, or static for programs of fixed sizes (default: what suits the device)",
+        help="kernels, dynamic, or static for programs of fixed sizes (default: what suits device "
+        "and model)",
     )
     add_verify(parser)
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import npu_runtime
+from npu_compiler.errors import LoweringError
 from npu_compiler.verification.verdict import Verdict
 from npu_llm.capture.compression import Compression
 from npu_llm.checkpoint.facts import ModelFacts, context_length, read_facts
@@ -21,6 +22,7 @@ from npu_llm.checkpoint.requirements import check_disk, check_memory
 from npu_llm.checkpoint.source import ModelSource, find_source
 from npu_llm.config import read_settings
 from npu_llm.entries.entry import VARIANTS, CompileCache, CompiledForm, Entry, make_key
+from npu_llm.entries.kernel_loading import load_kernels
 from npu_llm.entries.load_options import LoadOptions
 from npu_llm.entries.verified_loading import verify_step, verify_variant
 from npu_llm.precision import Precision, compile_options
@@ -124,16 +126,17 @@ def prepare(name_or_path: str | Path, options: LoadOptions) -> Prepared:
         entry = cache.find(key)
         assert entry is not None, "an entry that was just written is there"
         options.check_context(source.name, entry.model_context)
+    options.check_kernels(entry.why_not_kernels)
     build_time_s = 0.0 if found else time.perf_counter() - started
     with progress.stage("compile"):
         entry = replace(entry, max_context=options.max_context, kv_cache=options.kept_as)
         loaded = load_pipeline(entry, entry.compiled, verify=options.verified)
     report = LoadReport(
-        from_cache=found and loaded.program.loaded_from_cache,
+        from_cache=found and loaded.start.from_cache,
         entry_from_cache=found,
         build_time_s=build_time_s,
-        compile_time_s=loaded.program.compile_time_s,
-        device=loaded.program.device,
+        compile_time_s=loaded.start.time_s,
+        device=loaded.start.device,
         verification=loaded.verdict,
     )
     return Prepared(entry, loaded, report)
@@ -148,6 +151,8 @@ def load_pipeline(entry: Entry, form: CompiledForm, *, verify: Verify = "first")
     Raises:
         WrongResultError: [wrong-result] if a program's results differ from torch's.
     """
+    if entry.pipeline == "kernels":
+        return load_kernels(entry, form, verify=verify)
     options = compile_options(entry.precision, entry.kv_cache)
     if layer_recording.is_wanted():
         layer_recording.tell_origins(entry.name, entry.origins)
@@ -218,6 +223,7 @@ def fill_entry(
     importlib.import_module("npu_llm.generation.model")
     # Heavy, and not needed for a start from the cache.
     from npu_llm.checkpoint.loading import load_model, load_tokenizer, read_gguf_once
+    from npu_llm.entries.kernel_step import save_kernel_step
     from npu_llm.entries.lower_step import save_step
 
     with read_gguf_once():
@@ -244,17 +250,35 @@ def fill_entry(
         "has_tokenizer": tokenizer is not None,
         "facts": facts.as_dict(),
     }
-    about |= save_step(
-        model,
-        folder / "step.xml",
-        precision=options.precision,
-        pipeline=options.pipeline_here,
-        progress=progress,
-        weights=weights,
-        compression=compression or Compression(),
-        context=context,
-        tokenizer=tokenizer,
-    )
+    compression = compression or Compression()
+    pipeline = options.pipeline_here
+    if pipeline == "kernels" and (compression.text is None or options.asks_for_kernels):
+        try:
+            about |= save_kernel_step(
+                model,
+                folder,
+                precision=options.precision,
+                progress=progress,
+                weights=weights,
+                compression=compression,
+                context=context,
+            )
+            about["pipeline"] = "kernels"
+        except LoweringError as refusal:
+            options.check_kernels(str(refusal))
+            about["why_not_kernels"] = str(refusal)
+    if about.get("pipeline") != "kernels":
+        about |= save_step(
+            model,
+            folder / "step.xml",
+            precision=options.precision,
+            pipeline="dynamic" if pipeline == "kernels" else pipeline,
+            progress=progress,
+            weights=weights,
+            compression=compression,
+            context=context,
+            tokenizer=tokenizer,
+        )
     (folder / "about.json").write_text(json.dumps(about))
     del model, weights
     gc.collect()

@@ -31,6 +31,8 @@ from npu_llm.steps.static_layout import StaticLayout
 from npu_llm.verification.verifier import VERDICT
 
 __all__ = [
+    "KERNEL_PROGRAM",
+    "KERNEL_WEIGHTS",
     "MANIFEST",
     "ORIGINS",
     "REFERENCE",
@@ -47,6 +49,8 @@ _logger = logging.getLogger(__name__)
 MANIFEST = "entry.json"
 ORIGINS = "origins.json"  # which modules and lines the program's calls come from
 REFERENCE = "reference.safetensors"  # what torch computes for a few tokens
+KERNEL_PROGRAM = "step.json"  # a kernel program, and its weights as the kernels read them
+KERNEL_WEIGHTS = "step.safetensors"
 _BLOBS = "blob"
 # Programs of fixed sizes, which npu_llm.steps.static_programs checks.
 VARIANTS = "variants"
@@ -135,12 +139,22 @@ class Entry:
     def weights_digest(self) -> str:
         """The digest of the program's weights, as recorded when the entry was written."""
         files = json.loads((self.folder / MANIFEST).read_text())["files"]
-        return str(files[self.model_path.with_suffix(".bin").name]["sha256"])
+        is_kernels = self.pipeline == "kernels"
+        name = KERNEL_WEIGHTS if is_kernels else self.model_path.with_suffix(".bin").name
+        return str(files[name]["sha256"])
 
     @property
-    def pipeline(self) -> Literal["dynamic", "static"]:
+    def pipeline(self) -> Literal["dynamic", "static", "kernels"]:
         """Which pipeline it is for."""
+        if self.about.get("pipeline") == "kernels":
+            return "kernels"
         return "dynamic" if self.static_layout is None else "static"
+
+    @property
+    def why_not_kernels(self) -> str | None:
+        """Why it is not a kernel program although one was wanted; None otherwise."""
+        reason = self.about.get("why_not_kernels")
+        return None if reason is None else str(reason)
 
     @property
     def model_path(self) -> Path:
@@ -290,7 +304,7 @@ def _commit(folder: Path, target: Path) -> None:
     records = {
         name: record
         for name, record in _records(folder).items()
-        if name not in (_BLOB_MANIFEST, VERDICT, AMENDMENTS)
+        if Path(name).name not in (_BLOB_MANIFEST, VERDICT, AMENDMENTS)
         and not name.startswith((f"{_BLOBS}/", f"{VARIANTS}/"))
     }
     content = {"format": _FORMAT, "about": about, "files": records}

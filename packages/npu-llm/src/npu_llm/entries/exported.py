@@ -76,7 +76,7 @@ def export(
         group_size: how many weights of a row share a scale, 32, 64 or 128; for int4.
         symmetric: whether to omit zero points; for int8 and int4.
         data: a text file by which int4 weights are rounded (GPTQ); None for the nearest values.
-        pipeline: "dynamic" or "static"; by default what suits this device.
+        pipeline: "kernels", "dynamic" or "static"; by default what suits this device and the model.
         verify: "off" to skip comparing the program with torch. What torch computes for a few tokens
             is in the folder anyway, for machines that compile it again.
         gguf_file: which GGUF file in a folder.
@@ -179,13 +179,12 @@ def prepare_exported(folder: Path, options: LoadOptions) -> Prepared:
         form = cache.compiled_form(_form_key(entry))
     with progress.stage("compile"):
         loaded = load_pipeline(entry, form, verify=options.verified)
-    program = loaded.program
     report = LoadReport(
-        from_cache=program.loaded_from_cache,
+        from_cache=loaded.start.from_cache,
         entry_from_cache=True,
         build_time_s=0.0,
-        compile_time_s=program.compile_time_s,
-        device=program.device,
+        compile_time_s=loaded.start.time_s,
+        device=loaded.start.device,
         verification=loaded.verdict,
         compiled_because=reason,
     )
@@ -199,6 +198,8 @@ def _made_with(entry: Entry) -> dict[str, Any]:
 
 def _why_not_its_form(entry: Entry) -> str | None:
     """Returns why an exported folder's compiled form cannot be used here; None if it can."""
+    if entry.pipeline == "kernels":
+        return None  # there is nothing to compile
     then, now = entry.about.get("made_with", {}), _made_with(entry)
     names = {"device": "device and driver", "options": "options of the device"}
     for key, name in names.items():

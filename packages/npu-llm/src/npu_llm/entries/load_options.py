@@ -26,7 +26,7 @@ class LoadOptions:
         dtype: the precision of weights and arithmetic.
         max_context: how many tokens prompt and answer may have together; None for as many as the
             model was made for.
-        pipeline: "dynamic" or "static"; None or "auto" to choose by the device.
+        pipeline: "kernels", "dynamic" or "static"; None or "auto" to choose by device and model.
         kv_cache: what keys and values are stored as; None or "auto" for the dtype of the
             arithmetic.
         verify: when programs are compared with torch, see npu_llm.verification.verifier.
@@ -79,6 +79,11 @@ class LoadOptions:
         return choose_pipeline(self.pipeline, npu_runtime.device_info().device)
 
     @property
+    def asks_for_kernels(self) -> bool:
+        """Whether the pipeline must be "kernels", not another if the model does not allow it."""
+        return parse_pipeline(self.pipeline) == "kernels"
+
+    @property
     def kept_as(self) -> KvCache | None:
         """What keys and values are stored as; None for the dtype of the arithmetic."""
         return parse_kv_cache(self.kv_cache)
@@ -120,6 +125,22 @@ class LoadOptions:
                 f"pipeline: must be that of the exported folder, {pipeline}; got {self.pipeline}. "
                 "Omit it, or export the model for that pipeline.",
                 code="exported-pipeline",
+            )
+
+    def check_kernels(self, why_not: str | None) -> None:
+        """Checks that a model is a kernel program if the user asked for that.
+
+        Args:
+            why_not: why it is none; None if it is, or if none was wanted.
+
+        Raises:
+            OptionError: [no-kernels] if it is none.
+        """
+        if why_not is not None and self.asks_for_kernels:
+            raise OptionError(
+                'pipeline: must be "dynamic" or "static" for a model that is no kernel program; got '
+                f'"kernels". The reason is: {why_not.rstrip(".")}. Omit it to have it chosen.',
+                code="no-kernels",
             )
 
     def check_context(self, name: str, bound: int | None) -> None:

@@ -13,14 +13,14 @@ from npu_llm.entries.entry import VARIANTS, Entry
 from npu_llm.precision import rounding_of
 from npu_llm.steps.static_layout import LONGEST, StaticLayout, StaticSizes, StepSizes
 from npu_llm.steps.static_programs import VerifyVariant
-from npu_llm.verification.verifier import Load, Verifier, Verify, read_kept
+from npu_llm.verification.verifier import VERDICT, Load, Verifier, Verify, read_kept
 from npu_runtime import Program
 
 if TYPE_CHECKING:
     from npu_llm.verification.finding import Finding
     from npu_llm.verification.torch_reference import TorchReference
 
-__all__ = ["read_verdict", "verify_step", "verify_variant"]
+__all__ = ["as_here", "read_verdict", "verify_step", "verify_variant"]
 
 # Most of what such a program rounds are its activations of 8 bits, whatever else it computes in.
 _MOST_BESIDE_INTEGERS = 2.0
@@ -37,7 +37,7 @@ def verify_step(entry: Entry, load: Load, folder: Path, when: Verify) -> tuple[P
 
         return check_dynamic(
             lambda: SessionCache(program.session(), relocation=entry.relocation),
-            _as_here(entry, reference),
+            as_here(entry, reference),
             has_positions=any(port.name == "position_ids" for port in program.inputs),
         )
 
@@ -56,7 +56,7 @@ def verify_variant(entry: Entry, layout: StaticLayout, when: Verify) -> VerifyVa
                 program,
                 layout,
                 sizes,
-                _as_here(entry, reference),
+                as_here(entry, reference),
                 relocation=entry.relocation,
             )
 
@@ -69,13 +69,16 @@ def read_verdict(entry: Entry) -> Verdict:
     """Returns the verdict on an entry's program: the one for one token, in the static pipeline."""
     folder = entry.compiled.folder
     layout = entry.static_layout
+    if entry.pipeline == "kernels":
+        verdicts = sorted(folder.glob(f"kernels-*/{VERDICT}"))
+        folder = verdicts[0].parent if verdicts else folder
     if layout is not None:
         first = StaticSizes(entry.context_length or LONGEST).capacities[0]
         folder = folder / VARIANTS / str(StepSizes(1, first, 1))
     return read_kept(folder) or Verdict("unchecked", "it was written without that")
 
 
-def _as_here(entry: Entry, reference: TorchReference) -> TorchReference:
+def as_here(entry: Entry, reference: TorchReference) -> TorchReference:
     """Returns the reference with the rounding of the device in use and of the entry's cache."""
     wanted = rounding_of(entry.precision)
     if entry.kv_cache is not None:

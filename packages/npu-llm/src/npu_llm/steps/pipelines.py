@@ -1,12 +1,13 @@
-"""The two ways to run a model's steps, behind one interface.
+"""The ways to run a model's steps, behind one interface.
 
+Kernels: a list of our own kernels for the rows of any number of sequences, on the host's cores.
 Dynamic: one program for all sizes, which holds the cache itself. Static: programs of fixed sizes,
 for devices that need those, on a cache in the host's memory.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from npu_compiler.verification.verdict import Verdict
@@ -17,21 +18,45 @@ from npu_llm.steps.static_programs import StaticPrograms
 from npu_runtime import Program
 
 if TYPE_CHECKING:
+    from npu_llm.steps.block_tables import BlockPool
+    from npu_llm.steps.paged_cache import PagedCache
     from npu_llm.steps.session_cache import SessionCache
     from npu_llm.steps.static_cache import StaticCache
     from npu_llm.steps.step_cache import StepCache
 
 __all__ = [
     "DynamicPipeline",
+    "KernelPipeline",
     "Pipeline",
     "PipelineName",
+    "Start",
     "StaticPipeline",
     "choose_pipeline",
     "parse_pipeline",
 ]
 
-PipelineName = Literal["dynamic", "static"]
-_NAMES: tuple[PipelineName, ...] = ("dynamic", "static")
+PipelineName = Literal["kernels", "dynamic", "static"]
+_NAMES: tuple[PipelineName, ...] = ("kernels", "dynamic", "static")
+
+
+@dataclass(frozen=True)
+class Start:
+    """How a pipeline's program was loaded.
+
+    Attributes:
+        from_cache: whether nothing was compiled or compared.
+        time_s: how long it took.
+        device: OpenVINO's name for the device that serves as npu.
+    """
+
+    from_cache: bool
+    time_s: float
+    device: str
+
+    @classmethod
+    def of(cls, program: Program) -> Start:
+        """Returns how one of OpenVINO's programs was loaded."""
+        return cls(program.loaded_from_cache, program.compile_time_s, program.device)
 
 
 class Pipeline(Protocol):
@@ -39,11 +64,11 @@ class Pipeline(Protocol):
 
     @property
     def name(self) -> PipelineName:
-        """Which of the two this is."""
+        """Which of them this is."""
 
     @property
-    def program(self) -> Program:
-        """The program of a step of one token."""
+    def start(self) -> Start:
+        """How the program of a step of one token was loaded."""
 
     @property
     def verdict(self) -> Verdict:
@@ -67,6 +92,11 @@ class DynamicPipeline:
     relocation: Relocation
     verdict: Verdict
     name: PipelineName = "dynamic"
+
+    @property
+    def start(self) -> Start:
+        """How its program was loaded."""
+        return Start.of(self.program)
 
     def new_cache(self) -> SessionCache:
         """Returns an empty cache, in a session of its own."""
@@ -97,6 +127,11 @@ class StaticPipeline:
         return self.programs.get(StepSizes(1, self.sizes.capacities[0], 1))
 
     @property
+    def start(self) -> Start:
+        """How the program of a step of one token was loaded."""
+        return Start.of(self.program)
+
+    @property
     def verdict(self) -> Verdict:
         """The worst outcome of comparing the programs so far with torch."""
         return self.programs.verdict
@@ -108,24 +143,61 @@ class StaticPipeline:
         return StaticCache(self.programs, self.sizes, relocation=self.relocation)
 
 
+@dataclass(frozen=True)
+class KernelPipeline:
+    """Steps of any sequences' tokens, by our own kernels.
+
+    Attributes:
+        pool: the blocks of all its caches, and what runs the program on them.
+        vocabulary: how many logits a token has.
+        positions: positions are below this; None for no bound.
+        start: how it was loaded.
+        verdict: the outcome of comparing it with torch.
+    """
+
+    pool: BlockPool
+    vocabulary: int
+    positions: int | None
+    start: Start
+    verdict: Verdict
+    name: PipelineName = "kernels"
+
+    def judged(self, verdict: Verdict) -> KernelPipeline:
+        """Returns the same pipeline after it was compared with torch."""
+        return replace(self, verdict=verdict)
+
+    def new_cache(self) -> PagedCache:
+        """Returns an empty cache on blocks of the pool."""
+        from npu_llm.steps.paged_cache import PagedCache
+        from npu_llm.steps.paged_rows import PagedRows
+
+        rows = PagedRows(self.pool, vocabulary=self.vocabulary, positions=self.positions)
+        return PagedCache(rows)
+
+
 def choose_pipeline(name: str | None, device: str) -> PipelineName:
     """Returns the pipeline that a user asked for, or the one that suits a device.
 
     Args:
-        name: "dynamic" or "static"; None or "auto" to choose by the device.
+        name: "kernels", "dynamic" or "static"; None or "auto" to choose by the device.
         device: OpenVINO's name for the device.
 
     Raises:
         OptionError: [unknown-pipeline] for another name.
     """
-    return parse_pipeline(name) or ("static" if device.startswith("NPU") else "dynamic")
+    asked = parse_pipeline(name)
+    if asked is not None:
+        return asked
+    if device.startswith("NPU"):
+        return "static"
+    return "kernels" if device.startswith("CPU") else "dynamic"
 
 
 def parse_pipeline(name: str | None) -> PipelineName | None:
     """Returns the pipeline that a user asked for; None to choose by the device.
 
     Args:
-        name: "dynamic" or "static"; None or "auto".
+        name: "kernels", "dynamic" or "static"; None or "auto".
 
     Raises:
         OptionError: [unknown-pipeline] for another name.
@@ -136,6 +208,7 @@ def parse_pipeline(name: str | None) -> PipelineName | None:
         if name == known:
             return known
     raise OptionError(
-        f'pipeline: must be "auto", "dynamic" or "static"; got {name!r}. Choose one of these.',
+        f'pipeline: must be "auto", "kernels", "dynamic" or "static"; got {name!r}. Choose one '
+        "of these.",
         code="unknown-pipeline",
     )

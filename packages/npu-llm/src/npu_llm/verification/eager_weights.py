@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from torch.utils import _pytree as pytree
 
 from npu_llm.checkpoint.streamed import StreamedWeights
 
-__all__ = ["CompressedWeights", "EagerWeights", "Rounding"]
+__all__ = ["CompressedWeights", "EagerWeights", "Integers", "Rounding"]
 
 # Calls that pick some of a weight's numbers: only what they pick is converted.
 _PICKS = frozenset({torch.nn.functional.embedding, torch.Tensor.__getitem__, torch.index_select})
@@ -40,6 +40,16 @@ _PRODUCTS = frozenset(
 # as sums in another order may differ.
 _DROPPED_BITS = {torch.float32: 2, torch.float16: 13, torch.bfloat16: 16}
 _SUMS = frozenset({torch.add, torch.Tensor.add, torch.Tensor.__add__})
+
+
+class Integers(Protocol):
+    """Which of a model's parameters its program holds as integers, and what these stand for."""
+
+    def read(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        """Returns the values of a parameter's integers; None if it was not compressed."""
+
+    def rows(self, tensor: torch.Tensor, indices: torch.Tensor) -> torch.Tensor | None:
+        """Returns some rows of what `read` returns (*indices.shape, columns); None for none."""
 
 
 class CompressedWeights:
@@ -129,7 +139,7 @@ class EagerWeights(TorchFunctionMode):
     def __init__(
         self,
         weights: StreamedWeights,
-        compressed: CompressedWeights | None = None,
+        compressed: Integers | None = None,
         *,
         rounding: Rounding | None = None,
     ) -> None:

@@ -19,7 +19,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from npu_llm.checkpoint.streamed import StreamedWeights
-from npu_llm.verification.eager_weights import CompressedWeights, EagerWeights, Rounding
+from npu_llm.verification.eager_weights import EagerWeights, Integers, Rounding
 
 __all__ = ["TorchReference", "compute_reference", "read_reference"]
 
@@ -93,7 +93,7 @@ def compute_reference(
     model: Any,
     weights: StreamedWeights,
     *,
-    compressed: CompressedWeights | None,
+    compressed: Integers | None,
     rounding: Rounding,
     context: int | None,
 ) -> TorchReference:

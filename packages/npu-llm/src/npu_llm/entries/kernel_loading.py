@@ -1,0 +1,92 @@
+"""Loads the kernel program of an entry, and compares it with torch before it is used."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import npu_runtime
+from npu_command.whole_files import write_json
+from npu_compiler.errors import WrongResultError
+from npu_compiler.verification.verdict import Verdict
+from npu_llm.entries.entry import KERNEL_PROGRAM, KERNEL_WEIGHTS, CompiledForm, Entry
+from npu_llm.entries.verified_loading import as_here
+from npu_llm.errors import ModelError
+from npu_llm.steps.block_tables import BlockPool
+from npu_llm.steps.pipelines import KernelPipeline, Start
+from npu_llm.verification.verifier import VERDICT, Verify, read_kept
+from npu_ops.errors import DamagedFileError, OperatorInputError
+from npu_ops.kernel_programs.execution import CacheKind, Execution, kernel_sets
+from npu_ops.kernel_programs.program import KernelProgram
+from npu_ops.kernel_programs.weight_file import read_weights
+
+__all__ = ["load_kernels"]
+
+
+def load_kernels(entry: Entry, form: CompiledForm, *, verify: Verify) -> KernelPipeline:
+    """Loads an entry's kernel program.
+
+    Args:
+        entry: one of the pipeline "kernels".
+        form: where the verdict is kept, one for each set of kernels.
+        verify: when it is compared with torch.
+
+    Raises:
+        ModelError: [exported-damaged] if its files do not fit together.
+        WrongResultError: [wrong-result] if its results differ from torch's.
+    """
+    started = time.perf_counter()
+    try:
+        program = KernelProgram.from_dict(json.loads((entry.folder / KERNEL_PROGRAM).read_text()))
+        weights = read_weights(entry.folder / KERNEL_WEIGHTS)
+        execution = Execution(program, weights, cache=_cache_kind(entry))
+    except (DamagedFileError, OperatorInputError, OSError, KeyError, TypeError, ValueError) as why:
+        raise ModelError(
+            f"{entry.folder}: must hold a kernel program and its weights, as they were written; "
+            f"got: {why}. Export the model again, or remove the folder.",
+            code="exported-damaged",
+        ) from why
+    folder = form.folder / f"kernels-{kernel_sets()[0]}"
+    known = read_kept(folder)
+    pipeline = KernelPipeline(
+        pool=BlockPool(execution),
+        vocabulary=program.vocabulary,
+        positions=program.positions,
+        start=Start(known is not None, time.perf_counter() - started, _device()),
+        verdict=known or Verdict("unchecked", 'verify is "off"'),
+    )
+    if verify == "off" or (known is not None and verify == "first"):
+        return pipeline
+    verdict = _compared(entry, pipeline)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / VERDICT, verdict.as_json())
+    return pipeline.judged(verdict)
+
+
+def _compared(entry: Entry, pipeline: KernelPipeline) -> Verdict:
+    # Heavy, and not needed for a start from the cache.
+    from npu_llm.entries.step_check import check_dynamic
+    from npu_llm.verification.torch_reference import read_reference
+
+    reference = read_reference(entry.reference_path)
+    if reference is None:
+        return Verdict("unchecked", "the model was built without torch's results")
+    finding = check_dynamic(pipeline.new_cache, as_here(entry, reference), has_positions=True)
+    if finding is not None:
+        raise WrongResultError(
+            f"{entry.name}: its program must compute what torch computes; got another result for "
+            f"{finding}. The program is not used. Try another dtype or pipeline, and please report "
+            'this; verify="off" runs it anyway.',
+            code="wrong-result",
+        )
+    return Verdict("right")
+
+
+def _cache_kind(entry: Entry) -> CacheKind:
+    if entry.kv_cache is not None:
+        return "u8"
+    return "float32" if entry.precision.weights == "float32" else "bfloat16"
+
+
+def _device() -> str:
+    return npu_runtime.device_info().device
