@@ -85,7 +85,7 @@ class Pair:
     cache_dir: Path
     _ours: dict[tuple[str, str], NPUModelForCausalLM] = field(default_factory=dict)
 
-    def ours(self, dtype: str = "float32", pipeline: str = "dynamic") -> NPUModelForCausalLM:
+    def ours(self, dtype: str = "float32", pipeline: str = "auto") -> NPUModelForCausalLM:
         if (dtype, pipeline) not in self._ours:
             self._ours[dtype, pipeline] = NPUModelForCausalLM.from_pretrained(
                 self.folder, dtype=dtype, pipeline=pipeline, cache_dir=self.cache_dir

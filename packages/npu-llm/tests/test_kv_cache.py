@@ -14,7 +14,13 @@ PROMPT = torch.tensor([[5, 9, 3, 7, 11, 2, 8, 1]])
 
 @pytest.fixture(scope="module")
 def small(llama):
-    return npu_llm.load(llama.folder, dtype="float32", kv_cache="u8", cache_dir=llama.cache_dir)
+    return npu_llm.load(
+        llama.folder,
+        dtype="float32",
+        kv_cache="u8",
+        pipeline="dynamic",
+        cache_dir=llama.cache_dir,
+    )
 
 
 def scores(model, cache, tokens):
@@ -49,14 +55,18 @@ def test_each_way_starts_from_the_compile_cache_beside_the_other(small, llama):
     llama.ours()
     for kv_cache in ("u8", None):
         model = npu_llm.load(
-            llama.folder, dtype="float32", kv_cache=kv_cache, cache_dir=llama.cache_dir
+            llama.folder,
+            dtype="float32",
+            kv_cache=kv_cache,
+            pipeline="dynamic",
+            cache_dir=llama.cache_dir,
         )
         assert model.report.from_cache
         assert model.kv_cache == kv_cache
 
 
 def test_exported_folder_keeps_it_in_the_compile_cache(llama, tmp_path):
-    folder = export(llama.folder, tmp_path / "out", dtype="int8")
+    folder = export(llama.folder, tmp_path / "out", dtype="int8", pipeline="dynamic")
     before = sorted(folder.rglob("*"))
     first, second = (
         npu_llm.load(folder, kv_cache="u8", cache_dir=tmp_path / "cache") for _ in range(2)

@@ -9,7 +9,7 @@ from transformers import GenerationConfig
 
 from npu_llm import ChatSession, ContextError, ModelError, NPUModelForCausalLM, OptionError
 from npu_llm.chat.chat_prompt import encode_chat
-from npu_llm.steps.session_cache import SessionCache
+from npu_llm.steps.paged_cache import PagedCache
 
 
 def tokens_of(model, messages):
@@ -188,7 +188,7 @@ def test_appended_messages_are_read_with_the_question(session):
 
 
 def test_cache_that_cannot_be_cut_is_made_anew(session, answer_of, monkeypatch):
-    monkeypatch.setattr(SessionCache, "is_croppable", False)
+    monkeypatch.setattr(PagedCache, "is_croppable", False)
     session.ask("w4")
     kept = session.ask("w5")
     assert kept.prefilled_tokens < kept.prompt_tokens

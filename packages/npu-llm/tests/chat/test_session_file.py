@@ -13,7 +13,11 @@ from safetensors.torch import save_file
 from npu_llm import ChatSession, NPUModelForCausalLM, SessionError
 
 
-def test_restored_session_goes_on_where_it_was(session, model, tmp_path, steps, greedy):
+def test_restored_session_goes_on_where_it_was(folder, cache_dir, tmp_path, steps, greedy):
+    model = NPUModelForCausalLM.from_pretrained(
+        folder, dtype="float32", pipeline="dynamic", cache_dir=cache_dir
+    )
+    session = ChatSession(model, "w1 w2 w3", **greedy)
     session.ask("w4")
     session.ask("w5")
     session.save(tmp_path / "talk")
@@ -32,11 +36,12 @@ def test_session_without_messages_can_be_saved(model, tmp_path):
     assert ChatSession.restore(model, tmp_path / "talk").messages == []
 
 
+@pytest.mark.parametrize("pipeline", ["static", "kernels"])
 def test_cache_that_can_be_copied_is_saved_and_not_read_again(
-    model, folder, cache_dir, tmp_path, monkeypatch, steps, greedy
+    folder, cache_dir, tmp_path, monkeypatch, steps, greedy, pipeline
 ):
     static = NPUModelForCausalLM.from_pretrained(
-        folder, dtype="float32", pipeline="static", cache_dir=cache_dir
+        folder, dtype="float32", pipeline=pipeline, cache_dir=cache_dir
     )
     session = ChatSession(static, "w1 w2 w3", **greedy)
     session.ask("w4")
@@ -50,7 +55,10 @@ def test_cache_that_can_be_copied_is_saved_and_not_read_again(
     assert theirs.prefilled_tokens == mine.prefilled_tokens
     # In another build or pipeline the cache is another, but not the tokens.
     steps.clear()
-    ChatSession.restore(model, tmp_path / "talk", **greedy)
+    dynamic = NPUModelForCausalLM.from_pretrained(
+        folder, dtype="float32", pipeline="dynamic", cache_dir=cache_dir
+    )
+    ChatSession.restore(dynamic, tmp_path / "talk", **greedy)
     monkeypatch.setattr(NPUModelForCausalLM, "cache_kind", "another")
     ChatSession.restore(static, tmp_path / "talk", **greedy)
     assert [phase for phase, _ in steps] == ["prefill", "prefill"]

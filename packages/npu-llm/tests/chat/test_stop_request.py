@@ -5,7 +5,8 @@ import threading
 
 import pytest
 
-from npu_llm import SessionError
+from npu_llm import ChatSession, NPUModelForCausalLM, SessionError
+from npu_ops.kernel_programs.execution import Execution
 from npu_runtime import Session
 
 
@@ -80,7 +81,32 @@ def test_interrupt_of_another_handler_keeps_what_is_known(session, answer_of):
     assert_goes_on(session, answer_of, 3)
 
 
-def test_interrupt_inside_a_step_gives_the_cache_up(session, answer_of, monkeypatch):
+def test_interrupt_inside_a_step_of_kernels_loses_nothing(session, answer_of, monkeypatch):
+    session.ask("w4")
+    held = session.cached_tokens
+    run = Execution.step
+
+    def broken(self, rows):
+        run(self, rows)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Execution, "step", broken)
+        with pytest.raises(KeyboardInterrupt):
+            session.ask("w5")
+    assert session.cached_tokens == held
+    reply = session.ask("w5")
+    assert reply.prefilled_tokens == reply.prompt_tokens - held
+    assert reply.tokens == answer_of(session.messages[:-1])
+
+
+def test_interrupt_inside_a_step_gives_the_cache_up(
+    folder, greedy, answer_of, monkeypatch, cache_dir
+):
+    model = NPUModelForCausalLM.from_pretrained(
+        folder, dtype="float32", pipeline="dynamic", cache_dir=cache_dir
+    )
+    session = ChatSession(model, "w1 w2 w3", **greedy)
     session.ask("w4")
     run = Session.run
 

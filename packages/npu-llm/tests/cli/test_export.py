@@ -3,7 +3,18 @@ import json
 import pytest
 
 from npu_llm.cli import main
-from npu_llm.entries.entry import MANIFEST
+from npu_llm.entries.entry import KERNEL_WEIGHTS, MANIFEST
+from npu_ops.kernel_programs.weight_file import read_weights
+from npu_ops.kernel_programs.weights import PackedLinear
+
+
+def packed_weights(folder):
+    weights = read_weights(folder / KERNEL_WEIGHTS).values()
+    return [
+        weight
+        for weight in weights
+        if isinstance(weight, PackedLinear) and weight.scales is not None
+    ]
 
 
 @pytest.fixture
@@ -44,17 +55,19 @@ def test_quantizing_writes_weights_of_four_bits(run, checkpoint, tmp_path):
         assert run("quantize", checkpoint, "-o", folder, *how)[0] == 0
         about = json.loads((folder / MANIFEST).read_text())["about"]
         assert about["precision"] == "int4"
-        xml = (folder / "step.xml").read_text()
-        assert ('element_type="i4"' if symmetric else 'element_type="u4"') in xml
-        sizes[symmetric] = (folder / "step.bin").stat().st_size
+        kinds = {weight.kind for weight in packed_weights(folder)}
+        assert "int4" in kinds
+        assert symmetric == all(weight.zeros is None for weight in packed_weights(folder))
+        sizes[symmetric] = (folder / "step.safetensors").stat().st_size
     assert sizes[True] < sizes[False]
 
 
 def test_quantizing_by_a_text_gives_other_weights(run, checkpoint, tmp_path):
     text = tmp_path / "text"
     text.write_text("the quick brown fox jumps over the lazy dog " * 40)
-    assert run("quantize", checkpoint, "-o", tmp_path / "data", "--data", text)[0] == 0
-    assert run("quantize", checkpoint, "-o", tmp_path / "plain")[0] == 0
+    how = ("--pipeline", "dynamic")
+    assert run("quantize", checkpoint, "-o", tmp_path / "data", "--data", text, *how)[0] == 0
+    assert run("quantize", checkpoint, "-o", tmp_path / "plain", *how)[0] == 0
     data, plain = ((tmp_path / name / "step.bin").read_bytes() for name in ("data", "plain"))
     assert data != plain
     assert b"u4" in (tmp_path / "data" / "step.xml").read_bytes()

@@ -39,7 +39,7 @@ def test_program_that_is_loaded_while_layers_are_recorded_tells_their_modules(
 
 
 def test_entry_of_before_has_no_origins(llama, tmp_path):
-    entry = llama.ours()._entry
+    entry = llama.ours(pipeline="dynamic")._entry
     (entry.folder / ORIGINS).rename(tmp_path / ORIGINS)
     try:
         assert entry.origins == {}

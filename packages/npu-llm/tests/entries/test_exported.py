@@ -22,11 +22,26 @@ def exported(llama, tmp_path_factory):
     return export(llama.folder, tmp_path_factory.mktemp("export") / "llama", dtype="int8")
 
 
+@pytest.fixture(scope="module")
+def compiled(llama, tmp_path_factory):
+    """The same for the dynamic pipeline, whose program is compiled for a device."""
+    folder = tmp_path_factory.mktemp("compiled") / "llama"
+    return export(llama.folder, folder, dtype="int8", pipeline="dynamic")
+
+
 @pytest.fixture
 def copy(exported, tmp_path):
     """A copy somewhere else, its times those of the copying."""
     folder = tmp_path / "copy"
     shutil.copytree(exported, folder, copy_function=shutil.copy)
+    return folder
+
+
+@pytest.fixture
+def compiled_copy(compiled, tmp_path):
+    """A copy of a compiled folder somewhere else."""
+    folder = tmp_path / "compiled copy"
+    shutil.copytree(compiled, folder, copy_function=shutil.copy)
     return folder
 
 
@@ -66,7 +81,8 @@ def test_start_imports_no_model_code_and_no_tracing(exported):
     assert done.stdout.strip() == "[]"
 
 
-def test_other_device_compiles_from_the_program_and_says_so(copy, tmp_path):
+def test_other_device_compiles_from_the_program_and_says_so(compiled_copy, tmp_path):
+    copy = compiled_copy
     manifest = copy / MANIFEST
     content = json.loads(manifest.read_text())
     content["about"]["made_with"]["device"] = ["NPU", "another machine", "1.0"]
@@ -79,7 +95,8 @@ def test_other_device_compiles_from_the_program_and_says_so(copy, tmp_path):
     assert npu_llm.load(copy, cache_dir=tmp_path / "cache").report.from_cache
 
 
-def test_compiled_form_that_is_damaged_is_made_again_elsewhere(copy, tmp_path):
+def test_compiled_form_that_is_damaged_is_made_again_elsewhere(compiled_copy, tmp_path):
+    copy = compiled_copy
     (blob,) = (copy / "blob").iterdir()
     blob.chmod(0o600)
     blob.write_bytes(blob.read_bytes()[:-7])
@@ -96,9 +113,9 @@ def test_damaged_folder_is_one_readable_error(copy, damage):
     manifest = copy / MANIFEST
     content = json.loads(manifest.read_text())
     if damage == "cut weights":
-        os.truncate(copy / "step.bin", 1000)
+        os.truncate(copy / "step.safetensors", 1000)
     elif damage == "no program":
-        (copy / "step.xml").unlink()
+        (copy / "step.json").unlink()
     elif damage == "manifest":
         manifest.write_text("{")
     elif damage == "no facts":
@@ -151,9 +168,15 @@ def test_max_context_that_the_model_was_not_made_for(exported, llama, wrong):
 
 
 def test_max_context_needs_no_program_of_its_own(llama):
-    llama.ours("float32")
+    llama.ours("float32", "dynamic")
     before = sorted(llama.cache_dir.iterdir())
-    model = npu_llm.load(llama.folder, dtype="float32", max_context=9, cache_dir=llama.cache_dir)
+    model = npu_llm.load(
+        llama.folder,
+        dtype="float32",
+        max_context=9,
+        pipeline="dynamic",
+        cache_dir=llama.cache_dir,
+    )
     assert model.context_length == 9
     assert model.report.entry_from_cache
     assert sorted(llama.cache_dir.iterdir()) == before

@@ -152,4 +152,4 @@ def test_cache_of_an_assisted_answer_can_be_continued(llama):
 def test_model_whose_cache_cannot_be_cut_refuses(llama, monkeypatch):
     monkeypatch.setattr(Entry, "relocation", None)
     with pytest.raises(ValueError, match="assisted generation"):
-        llama.ours().generate(prompt(), **LOOKUP, **GREEDY)
+        llama.ours(pipeline="dynamic").generate(prompt(), **LOOKUP, **GREEDY)

@@ -6,7 +6,7 @@ import torch
 from npu_llm import generate_with_static_shape, warm_up_decoder_model
 from npu_llm.errors import ContextError, OptionError
 
-PIPELINES = pytest.mark.parametrize("pipeline", ["dynamic", "static"])
+PIPELINES = pytest.mark.parametrize("pipeline", ["kernels", "dynamic", "static"])
 
 
 @pytest.fixture

@@ -88,9 +88,7 @@ def test_beams_share_what_they_begin_with(sequences, store, expected_logits):
     sequences.step([ids])
     sequences.cache.batch_repeat_interleave(3)
     sequences.mask = sequences.mask.expand(3, -1)
-    assert torch.equal(
-        sequences.step([[1], [2], [3]])[1, 0], expected_logits([*ids, 2])
-    )
+    assert torch.equal(sequences.step([[1], [2], [3]])[1, 0], expected_logits([*ids, 2]))
     assert (sequences.pool.used, store.copies) == (4, 2)  # one shared, and one each
     sequences.cache.reorder_cache(torch.tensor([2, 2, 0]))
     logits = sequences.step([[4], [5], [6]])

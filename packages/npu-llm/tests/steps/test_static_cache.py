@@ -165,7 +165,8 @@ def test_variants_that_cannot_be_written(model, tmp_path):
 
 
 def test_pipeline_by_name_or_by_device():
-    assert choose_pipeline(None, "CPU") == choose_pipeline("auto", "GPU.1") == "dynamic"
+    assert choose_pipeline(None, "CPU") == choose_pipeline("auto", "CPU") == "kernels"
+    assert choose_pipeline(None, "GPU.1") == choose_pipeline("dynamic", "CPU") == "dynamic"
     assert choose_pipeline(None, "NPU") == choose_pipeline("static", "CPU") == "static"
     with pytest.raises(OptionError, match="'eager'") as caught:
         choose_pipeline("eager", "CPU")

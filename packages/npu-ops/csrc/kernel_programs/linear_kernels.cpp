@@ -42,10 +42,12 @@ float half_to_float(std::uint16_t half) {
 Wide load_halves(const std::uint16_t* from) {
   Wide wide;
 #if defined(__AVX512F__)
-  wide.part[0] = _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+  wide.part[0] = std::bit_cast<Floats>(
+      _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from))));
 #elif defined(__F16C__)
   for (int i = 0; i < kParts; ++i) {
-    wide.part[i] = _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from) + i));
+    wide.part[i] = std::bit_cast<Floats>(
+        _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from) + i)));
   }
 #else
   for (int i = 0; i < kBlockOutputs; ++i) wide.part[i / kLanes][i % kLanes] = half_to_float(from[i]);
@@ -78,7 +80,7 @@ struct Sums {
 
 Wide to_floats(const Sums& sums) {
   Wide wide;
-  wide.part[0] = _mm512_cvtepi32_ps(sums.all);
+  wide.part[0] = std::bit_cast<Floats>(_mm512_cvtepi32_ps(sums.all));
   return wide;
 }
 
@@ -131,7 +133,7 @@ struct Sums {
 
 Wide to_floats(const Sums& sums) {
   Wide wide;
-  for (int i = 0; i < 2; ++i) wide.part[i] = _mm256_cvtepi32_ps(sums.part[i]);
+  for (int i = 0; i < 2; ++i) wide.part[i] = std::bit_cast<Floats>(_mm256_cvtepi32_ps(sums.part[i]));
   return wide;
 }
 

@@ -418,7 +418,7 @@ void bind_kernel_program(py::module_& m) {
       .def(py::init<const py::list&, std::vector<int>, const py::list&, const py::dict&,
                     const py::dict&, const std::string&, const std::optional<std::string>&>(),
            py::arg("instructions"), py::arg("widths"), py::arg("layers"), py::arg("logits"),
-           py::arg("weights"), py::arg("cache"), py::arg("set"))
+           py::arg("weights"), py::arg("cache"), py::arg("kernel_set"))
       .def("step", &KernelProgram::step, py::arg("tokens"), py::arg("positions"),
            py::arg("sequences"), py::arg("slots"), py::arg("block_tables"), py::arg("kept"),
            py::arg("members"), py::arg("times"))

@@ -14,7 +14,7 @@ class KernelProgram:
         logits: Mapping[str, Any],
         weights: Mapping[str, Any],
         cache: str,
-        set: str | None,
+        kernel_set: str | None,
     ) -> None: ...
     def step(
         self,

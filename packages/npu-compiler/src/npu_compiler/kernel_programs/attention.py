@@ -87,14 +87,15 @@ def _fused(node: fx.Node) -> AttentionCall:
 def _spelled_out(node: fx.Node, graph_module: fx.GraphModule) -> AttentionCall | None:
     """softmax(...) @ values in calls of their own."""
     weights, values = stripped(node.args[0]), node.args[1]
-    sinks = None
-    if isinstance(weights, fx.Node) and weights.target is _aten.slice.Tensor:
-        # One more score per head, whose share is dropped.
-        weights, sinks = stripped(weights.args[0]), True
+    # Sinks are one more score per head, whose share is dropped.
+    has_sinks = isinstance(weights, fx.Node) and weights.target is _aten.slice.Tensor
+    if has_sinks:
+        weights = stripped(weights.args[0])
     if not isinstance(weights, fx.Node) or weights.target not in _SOFTMAX:
         return None
     scores = stripped(weights.args[0])
-    if sinks:
+    sinks: fx.Node | None = None
+    if has_sinks:
         scores, sinks = _without_sinks(scores)
         if sinks is None:
             return None
@@ -128,9 +129,7 @@ def _spelled_out(node: fx.Node, graph_module: fx.GraphModule) -> AttentionCall |
     queries, keys = scores.args[0], scores.args[1]
     if not isinstance(queries, fx.Node) or not isinstance(keys, fx.Node):
         return None
-    return AttentionCall(
-        queries, keys, values, mask, factor, soft_cap, sinks or None, is_turned=True
-    )
+    return AttentionCall(queries, keys, values, mask, factor, soft_cap, sinks, is_turned=True)
 
 
 def _without_sinks(scores: Any) -> tuple[Any, fx.Node | None]:

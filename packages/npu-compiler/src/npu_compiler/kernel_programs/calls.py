@@ -205,10 +205,9 @@ def _inside_root(node: fx.Node) -> fx.Node | None:
 
 def _squared(node: fx.Node) -> Any:
     """Returns what a node is the square of."""
-    if node.target in _POWERS and node.args[1] == 2:
-        return stripped(node.args[0])
-    if node.target is _aten.square.default:
-        return stripped(node.args[0])
-    if node.target in MULTIPLIES and node.args[0] is node.args[1]:
-        return stripped(node.args[0])
-    return None
+    is_square = (
+        node.target is _aten.square.default
+        or (node.target in _POWERS and node.args[1] == 2)
+        or (node.target in MULTIPLIES and node.args[0] is node.args[1])
+    )
+    return stripped(node.args[0]) if is_square else None

@@ -111,4 +111,3 @@ class Draft:
     def writer(self, value: int) -> Line:
         """Returns the line that writes a value first."""
         return next(line for line in self.lines if line.out == value)
-

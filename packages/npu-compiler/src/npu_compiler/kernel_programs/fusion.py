@@ -213,7 +213,9 @@ def _gated_weight(
 
 def _is_plain_product(line: Line) -> bool:
     known = {"weight", "bias"}
-    return all(value in (None, False, 1.0) for name, value in line.fields.items() if name not in known)
+    return all(
+        value in (None, False, 1.0) for name, value in line.fields.items() if name not in known
+    )
 
 
 def _joined(draft: Draft, recipes: list[Recipe], *, interleaved: bool) -> Recipe | None:

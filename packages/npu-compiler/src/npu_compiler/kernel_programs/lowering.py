@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -107,19 +107,20 @@ def lower_to_kernels(
     )
 
 
-def _instruction(draft: Draft, line: Line, columns: Any, used: set[str]) -> Instruction:
+def _instruction(
+    draft: Draft, line: Line, columns: Callable[[Part], Columns], used: set[str]
+) -> Instruction:
+    """Returns the instruction that a line is; the weights that it names are added to `used`."""
     fields = dict(line.fields)
-    reads = {name: columns(part) for name, part in line.reads.items()}
-    out = None if line.out < 0 else columns(draft.whole(line.out))
+    reads: dict[str, Any] = {name: columns(part) for name, part in line.reads.items()}
+    out: Any = None if line.out < 0 else columns(draft.whole(line.out))
 
     def weight(name: str | None) -> str | None:
         if name is not None:
             used.add(name)
         return name
 
-    def norm(options: NormDraft | None) -> NormOptions | None:
-        if options is None:
-            return None
+    def norm(options: NormDraft) -> NormOptions:
         return NormOptions(
             kind=options.kind,
             eps=options.eps,
@@ -134,7 +135,8 @@ def _instruction(draft: Draft, line: Line, columns: Any, used: set[str]) -> Inst
     if line.kind == "norm":
         return Norm(input=reads["input"], out=out, options=norm(fields["options"]))
     if line.kind == "linear":
-        fields["norm"] = norm(fields.get("norm"))
+        if "norm" in fields:
+            fields["norm"] = norm(fields["norm"])
         weight(fields["weight"])
         weight(fields["bias"])
         return Linear(out=out, **reads, **fields)

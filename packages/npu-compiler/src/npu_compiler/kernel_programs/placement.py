@@ -22,10 +22,15 @@ def keep_early(draft: Draft) -> None:
     before = {line.out for line in draft.lines[:first]}
     after = draft.lines[first:last]
     written = {line.out for line in after}
-    if any(part.value in before for line in draft.lines[last + 1 :] for part in line.reads.values()):
+    if any(
+        part.value in before for line in draft.lines[last + 1 :] for part in line.reads.values()
+    ):
         return  # something is read in full and in part
     needed = {
-        part.value for line in [*after, keep] for part in line.reads.values() if part.value in before
+        part.value
+        for line in [*after, keep]
+        for part in line.reads.values()
+        if part.value in before
     }
     if keep.reads["input"].value not in written | needed:
         return
@@ -80,8 +85,7 @@ def place(draft: Draft, logits: Part) -> tuple[list[int], list[int]]:
                 buffers[line.out] = _take(
                     free, widths, draft.widths[line.out], is_own=line.out == logits.value
                 )
-        for value in ending:
-            free.append(buffers[value])
+        free += [buffers[value] for value in ending]
         if line.out >= 0 and last[line.out] == at and line.out != logits.value:
             free.append(buffers[line.out])
     return buffers, widths

@@ -26,8 +26,8 @@ def refused(node: fx.Node, reason: str) -> LoweringError:
 def unordered(module: str) -> LoweringError:
     """Returns the error for values that are read in an order that no weight can be given."""
     return LoweringError(
-        f"{module or 'a layer'}: must give its outputs in runs of columns; got one whose outputs are "
-        "read in another order by several calls. Run the model in another pipeline.",
+        f"{module or 'a layer'}: must give its outputs in runs of columns; got one whose outputs "
+        "are read in another order by several calls. Run the model in another pipeline.",
         code="not-row-wise",
         reason="reads columns in an order that no weight can be given",
     )

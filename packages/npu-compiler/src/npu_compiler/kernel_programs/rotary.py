@@ -16,7 +16,8 @@ __all__ = ["Rotation", "find_rotation"]
 _CHUNK = 512  # positions computed at once
 _PROBED = (3, 7)  # positions at which partners are looked for
 
-# x (batch, tokens, width), positions (batch, tokens), tokens in the cache: to (batch, tokens, width)
+# x (batch, tokens, width), positions (batch, tokens), tokens in the cache
+# -> (batch, tokens, width)
 Compute = Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor]
 
 
@@ -35,9 +36,7 @@ class Rotation:
     partner: torch.Tensor
 
 
-def find_rotation(
-    compute: Compute, *, heads: int, size: int, positions: int
-) -> Rotation | None:
+def find_rotation(compute: Compute, *, heads: int, size: int, positions: int) -> Rotation | None:
     """Returns the rotation that a function is for every head; None if it is none.
 
     Args:

@@ -240,7 +240,7 @@ class _Selector:
 
     def _embed(self, node: fx.Node) -> Part:
         table, index = stripped(node.args[0]), stripped(node.args[1])
-        if table.op != "get_attr" or len(node.args) > 3 and any(node.args[3:]):
+        if table.op != "get_attr" or any(node.args[3:]):
             raise refused(node, "looks up a table that is computed")
         while is_moving(index):
             index = stripped(index.args[0])
@@ -253,9 +253,7 @@ class _Selector:
         if chosen == "position":
             self._positions = min(self._positions, int(table.meta["val"].shape[0]))
         weight = self._draft.weight(
-            Recipe(
-                sources=(self._source(str(table.target)),), kind="linear", keeps_precision=True
-            )
+            Recipe(sources=(self._source(str(table.target)),), kind="linear", keeps_precision=True)
         )
         return self._add(node, "embed", width, {}, table=weight, index=chosen)
 
@@ -310,7 +308,7 @@ class _Selector:
             return False
         indices: Any = node.args[1]
         if node.target is _aten.index_select.default:
-            return node.args[1] == 1 and stripped(node.args[2]) is self._step.kept
+            return (node.args[1], stripped(node.args[2])) == (1, self._step.kept)
         return len(indices) == 2 and indices[0] is None and indices[1] is self._step.kept
 
     def _attend(self, node: fx.Node, call: AttentionCall) -> Part:
@@ -476,7 +474,8 @@ class _Selector:
             raise refused(node, "counts positions itself, without taking them as an input")
         views = {leaf: self._view(leaf) for leaf in leaves}
         values = {view.value for view in views.values()}
-        columns = torch.cat([view.columns.flatten() for view in views.values()]).unique()
+        shown = torch.cat([view.columns.flatten() for view in views.values()])
+        columns = torch.unique(shown)
         width = columns.numel()
         shape = [role for role in self._step.roles(node) if isinstance(role, int)]
         if len(values) != 1 or torch.Size(shape).numel() != width:

@@ -35,6 +35,7 @@ from npu_llm.entries.entry import (
     make_key,
     read_entry,
 )
+from npu_llm.entries.kernel_loading import is_compared
 from npu_llm.entries.load_options import LoadOptions
 from npu_llm.errors import ModelError, OptionError
 from npu_llm.precision import compile_options
@@ -174,7 +175,7 @@ def prepare_exported(folder: Path, options: LoadOptions) -> Prepared:
         entry = replace(entry, max_context=options.max_context, kv_cache=options.kept_as)
         reason = _why_not_its_form(entry)
     form = entry.compiled
-    if reason is not None:
+    if reason is not None or (entry.pipeline == "kernels" and not is_compared(form)):
         cache = CompileCache(options.cache_folder or read_settings().cache_dir)
         form = cache.compiled_form(_form_key(entry))
     with progress.stage("compile"):

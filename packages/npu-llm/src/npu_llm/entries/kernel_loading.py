@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from pathlib import Path
 
 import npu_runtime
 from npu_command.whole_files import write_json
@@ -20,7 +21,12 @@ from npu_ops.kernel_programs.execution import CacheKind, Execution, kernel_sets
 from npu_ops.kernel_programs.program import KernelProgram
 from npu_ops.kernel_programs.weight_file import read_weights
 
-__all__ = ["load_kernels"]
+__all__ = ["is_compared", "load_kernels"]
+
+
+def is_compared(form: CompiledForm) -> bool:
+    """Whether a program was compared with torch as this processor runs it."""
+    return read_kept(_verdict_folder(form)) is not None
 
 
 def load_kernels(entry: Entry, form: CompiledForm, *, verify: Verify) -> KernelPipeline:
@@ -46,7 +52,7 @@ def load_kernels(entry: Entry, form: CompiledForm, *, verify: Verify) -> KernelP
             f"got: {why}. Export the model again, or remove the folder.",
             code="exported-damaged",
         ) from why
-    folder = form.folder / f"kernels-{kernel_sets()[0]}"
+    folder = _verdict_folder(form)
     known = read_kept(folder)
     pipeline = KernelPipeline(
         pool=BlockPool(execution),
@@ -80,6 +86,10 @@ def _compared(entry: Entry, pipeline: KernelPipeline) -> Verdict:
             code="wrong-result",
         )
     return Verdict("right")
+
+
+def _verdict_folder(form: CompiledForm) -> Path:
+    return form.folder / f"kernels-{kernel_sets()[0]}"
 
 
 def _cache_kind(entry: Entry) -> CacheKind:

@@ -138,8 +138,8 @@ class LoadOptions:
         """
         if why_not is not None and self.asks_for_kernels:
             raise OptionError(
-                'pipeline: must be "dynamic" or "static" for a model that is no kernel program; got '
-                f'"kernels". The reason is: {why_not.rstrip(".")}. Omit it to have it chosen.',
+                'pipeline: must be "dynamic" or "static" for a model that is no kernel program; '
+                f'got "kernels". The reason is: {why_not.rstrip(".")}. Omit it to have it chosen.',
                 code="no-kernels",
             )
 

@@ -105,9 +105,9 @@ class NPUModelForCausalLM(GenerationMixin):  # type: ignore[misc]
                 bfloat16, or the precision of an exported folder.
             max_context: how many tokens prompt and answer may have together; by default as many as
                 the model was made for. Fewer need less memory.
-            pipeline: "kernels" for our own kernels on the host's cores, "dynamic" for one program of
-                OpenVINO's of all sizes, "static" for programs of fixed sizes, which NPUs need; by
-                default what suits the device and the model.
+            pipeline: "kernels" for our own kernels on the host's cores, "dynamic" for one program
+                of OpenVINO's for all sizes, "static" for programs of fixed sizes, which NPUs need;
+                by default what suits the device and the model.
             kv_cache: "u8" to store keys and values in 8 bits, with one scale per token and head,
                 in the dynamic pipeline; by default in the dtype of the arithmetic.
             verify: "first" to compare each program with torch once, before it yields a token;

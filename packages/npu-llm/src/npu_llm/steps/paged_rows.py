@@ -120,7 +120,7 @@ class PagedRows:
 
         Returns:
             blocks (blocks, block_bytes) uint8, each once; tables (rows, most blocks) int32, indices
-            of these; slots (rows,) and columns () int64; real (rows, columns) bool where there is
+            of these; slots (rows,) and columns (1,) int64; real (rows, columns) bool where there is
             padding.
         """
         held = [self._tables[row].blocks[: self._blocks_of(row)] for row in chosen]
@@ -131,7 +131,7 @@ class PagedRows:
             "blocks": self._pool.store.read_blocks(ids),
             "tables": _as_matrix(tables),
             "slots": torch.tensor([self._tables[row].slots for row in chosen]),
-            "columns": torch.tensor(self.columns),
+            "columns": torch.tensor([self.columns]),
         }
         if self._real is not None:
             found["real"] = self._real[list(chosen)]
@@ -219,7 +219,7 @@ class PagedRows:
         assert self._block_tables is not None, "they are made with the room"
         rows = len(flat_ids)
         # Ascending, each once; one token of each sequence is so already.
-        order = wanted if new is None and len(kept) == 1 else wanted[wanted >= 0].unique()
+        order = wanted if new is None and len(kept) == 1 else torch.unique(wanted[wanted >= 0])
         for start in range(0, rows, _PIECE):
             end = min(start + _PIECE, rows)
             here = order if rows <= _PIECE else order[(order >= start) & (order < end)] - start

@@ -257,6 +257,4 @@ class Experts:
     residual: Columns | None = None
 
 
-Instruction = (
-    Embed | Norm | Linear | Rotate | Append | Attend | Combine | Keep | Experts
-)
+Instruction = Embed | Norm | Linear | Rotate | Append | Attend | Combine | Keep | Experts

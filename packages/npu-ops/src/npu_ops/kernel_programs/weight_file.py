@@ -22,7 +22,7 @@ __all__ = ["read_weights", "write_weights"]
 
 _ALIGNMENT = 64
 _VERSION = 1
-# Another layout of packed weights gets another name; files of one name are the same on all machines.
+# Another layout of packed weights gets another name; a layout is the same on all machines.
 _LAYOUT = "blocks of 16 outputs, slabs of 64 inputs"
 _DTYPES = {
     "F32": torch.float32,
@@ -45,7 +45,7 @@ class _Writer:
     offset: int = 0
 
     def write(self, name: str, tensor: torch.Tensor) -> None:
-        content = memoryview(tensor.contiguous().view(-1).view(torch.uint8).numpy())
+        content: Any = tensor.contiguous().view(-1).view(torch.uint8).numpy().data
         self.file.write(content)
         end = self.offset + len(content)
         self.header[name] = {
@@ -138,8 +138,15 @@ def read_weights(path: Path) -> dict[str, PackedLinear | torch.Tensor]:
         }
         result: dict[str, PackedLinear | torch.Tensor] = {}
         for name, (kind, outputs, inputs, group) in packed.items():
-            parts = [tensors.pop(f"{name}.{part}", None) for part in _PARTS]
-            result[name] = PackedLinear(kind, outputs, inputs, *parts, group=group)
+            result[name] = PackedLinear(
+                kind,
+                outputs,
+                inputs,
+                tensors.pop(f"{name}.data"),
+                tensors.pop(f"{name}.scales", None),
+                tensors.pop(f"{name}.zeros", None),
+                group=group,
+            )
     except (ValueError, KeyError, TypeError, RuntimeError) as failure:
         raise _damaged(path, "its tensors do not lie in it") from failure
     return {**result, **tensors}
