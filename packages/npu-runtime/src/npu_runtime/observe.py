@@ -25,6 +25,7 @@ __all__ = [
     "is_enabled",
     "remove_listener",
     "span",
+    "span_between",
     "span_since",
 ]
 
@@ -138,6 +139,15 @@ def span(category: str, name: str, **args: object) -> contextlib.AbstractContext
 def span_since(category: str, name: str, start_ns: int, **args: object) -> None:
     """Emits a span from ``start_ns`` (of ``time.time_ns``) until now."""
     _emit_span(category, name, start_ns, args)
+
+
+def span_between(
+    category: str, name: str, start_ns: int, end_ns: int, **args: object
+) -> None:
+    """Emits a span that ran from start_ns to end_ns, times of ``time.time_ns``."""
+    if _listeners:
+        thread_id = threading.get_native_id()
+        _deliver([Event("span", category, name, start_ns, end_ns - start_ns, thread_id, 0.0, args)])
 
 
 def instant(category: str, name: str, **args: object) -> None:

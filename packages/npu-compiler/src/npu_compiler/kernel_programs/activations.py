@@ -7,23 +7,13 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.nn import functional
 
 from npu_ops.kernel_programs.instructions import Activation
+from npu_ops.kernel_programs.reference import ACTIVATIONS as FORMULAS
 
-__all__ = ["ACTIVATIONS", "FORMULAS", "find_activation"]
+__all__ = ["ACTIVATIONS", "find_activation"]
 
 _aten = torch.ops.aten
-
-FORMULAS: dict[Activation, Callable[[torch.Tensor], torch.Tensor]] = {
-    "relu": torch.relu,
-    "gelu": functional.gelu,
-    "gelu_tanh": lambda x: functional.gelu(x, approximate="tanh"),
-    "silu": functional.silu,
-    "sigmoid": torch.sigmoid,
-    "tanh": torch.tanh,
-    "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),
-}
 
 
 def _gelu(node: fx.Node) -> Activation | None:

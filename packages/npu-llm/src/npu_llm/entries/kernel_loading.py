@@ -45,7 +45,7 @@ def load_kernels(entry: Entry, form: CompiledForm, *, verify: Verify) -> KernelP
     try:
         program = KernelProgram.from_dict(json.loads((entry.folder / KERNEL_PROGRAM).read_text()))
         weights = read_weights(entry.folder / KERNEL_WEIGHTS)
-        execution = Execution(program, weights, cache=_cache_kind(entry))
+        execution = Execution(program, weights, cache=_cache_kind(entry), name=entry.name)
     except (DamagedFileError, OperatorInputError, OSError, KeyError, TypeError, ValueError) as why:
         raise ModelError(
             f"{entry.folder}: must hold a kernel program and its weights, as they were written; "

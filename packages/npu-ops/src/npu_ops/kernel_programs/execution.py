@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
@@ -12,6 +13,7 @@ from npu_ops.errors import OperatorInputError
 from npu_ops.kernel_programs.program import KernelProgram
 from npu_ops.kernel_programs.rows import Rows
 from npu_ops.kernel_programs.weights import PackedLinear
+from npu_runtime import layer_recording, observe
 
 __all__ = ["CacheKind", "Execution", "kernel_sets"]
 
@@ -40,6 +42,7 @@ class Execution:
         weights: Mapping[str, PackedLinear | torch.Tensor],
         *,
         cache: CacheKind,
+        name: str = "kernels",
         kernel_set: str | None = None,
     ) -> None:
         """Makes a program ready.
@@ -48,12 +51,15 @@ class Execution:
             program: what to run.
             weights: each weight that it names; their memory is used where it is.
             cache: what keys and values are stored as.
+            name: what its spans are called.
             kernel_set: a name of kernel_sets; None for the best.
 
         Raises:
             OperatorInputError: [kernel-program] if something does not fit together.
         """
         self.program = program
+        self._name = name
+        self._kernel_set = kernel_set or kernel_sets()[0]
         content = program.as_dict()
         try:
             self._native = _C.KernelProgram(
@@ -82,7 +88,9 @@ class Execution:
             OperatorInputError: [kernel-program] for an index out of range, or a tensor of another
                 dtype or shape; nothing was run then.
         """
-        return self._run(rows, None)
+        if not observe.is_enabled():
+            return self._run(rows, None)
+        return self._observed(rows)
 
     def timed_step(self, rows: Rows) -> tuple[torch.Tensor, list[tuple[str, int]]]:
         """Runs a step; returns logits, and for each stage its instructions and its nanoseconds.
@@ -129,6 +137,22 @@ class Execution:
             self._native.write_blocks(list(ids), content.contiguous())
         except ValueError as failure:
             raise _refused(failure) from failure
+
+    def _observed(self, rows: Rows) -> torch.Tensor:
+        """Runs a step, and emits the span of a program, and of its layers if they are wanted."""
+        start_ns = time.time_ns()
+        place = {"device_index": 0, "stream": 0}
+        if not layer_recording.is_wanted():
+            with observe.span("program", self._name, **place):
+                return self._run(rows, None)
+        logits, layers = self.timed_step(rows)
+        observe.span_between("program", self._name, start_ns, time.time_ns(), **place)
+        for name, duration_ns in layers:
+            how = {"type": name.split()[0], "implementation": self._kernel_set}
+            end_ns = start_ns + duration_ns
+            observe.span_between("layer", name, start_ns, end_ns, **place, **how)
+            start_ns = end_ns
+        return logits
 
     def _run(self, rows: Rows, times: torch.Tensor | None) -> torch.Tensor:
         members = max(1, min(_C.usable_processors(), torch.get_num_threads()))

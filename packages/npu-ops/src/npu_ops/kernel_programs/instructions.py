@@ -94,7 +94,7 @@ class Linear:
     """out = residual + factor * activation(norm(input) weight^T + bias).
 
     With `gated`, the weight's outputs are gate and up, see
-    npu_ops.kernel_programs.weights.Recipe.interleaved, and the formula is
+    npu_ops.kernel_programs.program.Recipe.interleaved, and the formula is
     residual + factor * activation(gate) * up.
 
     Attributes:

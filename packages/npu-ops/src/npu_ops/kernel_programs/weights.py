@@ -1,6 +1,8 @@
-"""Packed linear weights: how the kernels of csrc/kernel_programs read them.
+"""Packed linear weights, in the order in which the kernels read them.
 
-Outputs lie in blocks of 16, which are the lanes of a product; see packed_linear.h for the layout.
+Outputs lie in blocks of 16, which are the lanes of a product. Floats: one vector of 16 outputs for
+each input. int8: slabs of 64 inputs, each 16 vectors of 16 outputs x 4 inputs. int4: slabs of 64
+inputs, each 8 vectors with 4 inputs in the low nibbles and those 32 further on in the high ones.
 """
 
 from __future__ import annotations

@@ -1,0 +1,79 @@
+"""Programs of a few instructions, and the rows that they run on."""
+
+import pytest
+import torch
+
+from npu_ops.kernel_programs.execution import kernel_sets
+from npu_ops.kernel_programs.instructions import Columns, Embed, Linear
+from npu_ops.kernel_programs.program import KernelProgram
+from npu_ops.kernel_programs.rows import Rows
+from npu_ops.kernel_programs.weights import PackedLinear, pack, pack_integers
+
+
+def pytest_generate_tests(metafunc):
+    """Runs a test that takes `kernel_set` once for each set that this processor has."""
+    if "kernel_set" in metafunc.fixturenames:
+        metafunc.parametrize("kernel_set", kernel_sets())
+
+
+def one_sequence(count, *, start=0, kept=None):
+    """Rows of one sequence, whose tokens are 0, 1, ... and whose blocks lie one after the other."""
+    places = torch.arange(start, start + count)
+    return Rows(
+        tokens=torch.arange(count),
+        positions=places,
+        sequences=torch.zeros(count, dtype=torch.int32),
+        slots=places.int(),
+        block_tables=torch.arange(32, dtype=torch.int32)[None],
+        kept=torch.arange(count) if kept is None else torch.tensor(kept, dtype=torch.int64),
+    )
+
+
+def rounded(weight, kind, group):
+    """A weight in few bits, by the simplest rounding."""
+    if kind not in ("int8", "int4"):
+        return pack(weight, kind)
+    bits, outputs = (8, len(weight)) if kind == "int8" else (4, len(weight))
+    grouped = weight.view(
+        outputs, 1 if kind == "int8" else -1, weight.shape[1] if kind == "int8" else group
+    )
+    low = grouped.amin(-1, keepdim=True).clamp(max=0)
+    scale = (grouped.amax(-1, keepdim=True).clamp(min=0) - low) / (2**bits - 1) + 1e-6
+    zero = (-low / scale).round()
+    values = ((grouped / scale).round() + zero).clamp(0, 2**bits - 1)
+    return pack_integers(
+        values.to(torch.uint8), scale[..., 0], zero[..., 0].to(torch.uint8), bits=bits
+    )
+
+
+def linear_program(x, weight: PackedLinear, **fields):
+    """A program that multiplies the rows of x, and its weights but that of the product."""
+    outputs = weight.outputs // 2 if fields.get("gated") else weight.outputs
+    width = x.shape[1]
+    program = KernelProgram(
+        instructions=(
+            Embed(out=Columns(0, 0, width), table="x"),
+            Linear(
+                input=Columns(0, 0, width), out=Columns(1, 0, outputs), weight="weight", **fields
+            ),
+        ),
+        widths=(width, outputs),
+        weights={},
+        layers=(),
+        logits=Columns(1, 0, outputs),
+        vocabulary=len(x),
+    )
+    return program, {"x": pack(x, "float32"), "weight": weight}
+
+
+def quantized(x):
+    """Rows as kernels of integers take them: 8 bits with a scale for each 64."""
+    padded = torch.nn.functional.pad(x, (0, -x.shape[1] % 64)).view(len(x), -1, 64)
+    scale = padded.abs().amax(-1, keepdim=True) / 127
+    values = torch.nan_to_num((padded / scale).round()) * scale
+    return values.flatten(1)[:, : x.shape[1]]
+
+
+@pytest.fixture
+def generator():
+    return torch.Generator().manual_seed(0)
