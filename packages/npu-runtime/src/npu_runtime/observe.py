@@ -141,9 +141,7 @@ def span_since(category: str, name: str, start_ns: int, **args: object) -> None:
     _emit_span(category, name, start_ns, args)
 
 
-def span_between(
-    category: str, name: str, start_ns: int, end_ns: int, **args: object
-) -> None:
+def span_between(category: str, name: str, start_ns: int, end_ns: int, **args: object) -> None:
     """Emits a span that ran from start_ns to end_ns, times of ``time.time_ns``."""
     if _listeners:
         thread_id = threading.get_native_id()

@@ -69,12 +69,12 @@ def read_mask(
         real = case.full_mask[:, -case.tokens :].bool()
         if not torch.equal(_seen(value)[real], expected.expand_as(_seen(value))[real]):
             raise refused(node, "has a mask that is neither causal nor causal in a window")
-        if value.dtype is torch.bool:
+        if value.dtype is torch.bool or case.past + case.tokens == 1:
             continue
         found = _slopes(value, case, expected, real)
         if found is None or (slopes is not None and not torch.allclose(found, slopes, atol=1e-6)):
             raise refused(node, "has a mask with a bias that is not linear in the distance")
-        slopes = found if case.past + case.tokens > 1 else slopes
+        slopes = found
     if slopes is not None and not bool(slopes.any()):
         slopes = None
     return MaskFacts(window, slopes)
@@ -109,8 +109,6 @@ def _slopes(
     bias = (value - at_self).masked_fill(~seen[:, None], 0)
     bias = bias * real[:, None, :, None]
     before = (seen & (distance == -1))[:, None] & real[:, None, :, None]
-    if not bool(before.any()):
-        return torch.zeros(heads)
     slopes = torch.stack([-bias[:, head][before[:, 0]].float().mean() for head in range(heads)])
     expected = slopes[None, :, None, None] * distance
     expected = expected.masked_fill(~seen[:, None], 0) * real[:, None, :, None]

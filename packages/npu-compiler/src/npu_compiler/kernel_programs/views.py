@@ -54,6 +54,7 @@ _MOVES = {
     _aten.chunk.default,
     _aten.unbind.int,
     _aten.movedim.int,
+    _aten.repeat_interleave.self_int,
     operator.getitem,
 }
 _ROW_ROLES = {"batch", "tokens", "kept", "rows", "kept rows"}

@@ -1,0 +1,132 @@
+"""Programs of a small decoder: what they compute, and which decoders are none."""
+
+from collections import Counter
+
+import pytest
+import torch
+
+from npu_compiler.errors import LoweringError
+from npu_ops.kernel_programs.reference import ReferenceExecution
+from npu_ops.kernel_programs.rows import Rows
+
+from .conftest import KEY_HEADS, POSITIONS, SIZE, VOCABULARY, causal, half_turned, interleaved
+
+
+def logits_of(program, weights, ids):
+    """What a program gives for a sequence, read as a piece and then token by token."""
+    reference = ReferenceExecution(program, weights)
+    reference.reserve(2)
+    found = []
+    for start, count in ((0, 7), *((place, 1) for place in range(7, len(ids)))):
+        places = torch.arange(start, start + count)
+        found.append(
+            reference.step(
+                Rows(
+                    tokens=ids[places],
+                    positions=places,
+                    sequences=torch.zeros(count, dtype=torch.int32),
+                    slots=places.int(),
+                    block_tables=torch.arange(2, dtype=torch.int32)[None],
+                    kept=torch.arange(count),
+                )
+            )
+        )
+    return torch.cat(found)
+
+
+def expected_of(model, ids):
+    count = len(ids)
+    empty = torch.zeros(1, KEY_HEADS, 0, SIZE)
+    places = torch.arange(count)
+    with torch.no_grad():
+        mask = torch.ones(1, count, dtype=torch.int64)
+        return model(ids[None], mask, places[None], places, empty, empty)[0][0]
+
+
+def windowed(mask, tokens):
+    return causal(mask, tokens, window=5)
+
+
+def added(mask, tokens):
+    return torch.where(causal(mask, tokens), 0.0, torch.finfo(torch.float32).min)
+
+
+def distant(mask, tokens):
+    """Slopes on distances, as in ALiBi."""
+    total = mask.shape[1]
+    distance = torch.arange(total) - torch.arange(tokens)[:, None] - (total - tokens)
+    slopes = 0.5 ** torch.arange(1, 5)
+    return torch.where(causal(mask, tokens), slopes[:, None, None] * distance, -1e38)
+
+
+KNOWN = {
+    "halves": {},
+    "neighbours of a part": {"rotate": interleaved},
+    "no rotation": {"rotate": lambda x, positions: x},
+    "window": {"mask": windowed},
+    "numbers added": {"mask": added},
+    "slopes": {"mask": distant},
+    "gelu in calls": {
+        "activation": lambda x: 0.5 * x * (1 + torch.tanh(0.7978845608 * (x + 0.044715 * x**3)))
+    },
+    "scaled": {"inner": lambda x: x * 0.3},
+}
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_a_program_computes_what_the_model_does(lowered, name):
+    model, program, weights = lowered(**KNOWN[name])
+    ids = torch.arange(POSITIONS) * 7 % VOCABULARY
+    found = logits_of(program, weights, ids)
+    torch.testing.assert_close(found, expected_of(model, ids), rtol=1e-4, atol=1e-5)
+
+
+def test_what_can_run_together_is_one_instruction(lowered):
+    _, program, _ = lowered()
+    kinds = Counter(type(one).__name__ for one in program.instructions)
+    # Joined heads, attention's output with the sum, gate and up as one, down with the sum, logits.
+    assert kinds == {
+        "Embed": 1, "Linear": 5, "Rotate": 2, "Append": 1, "Attend": 1, "Keep": 2,
+    }  # fmt: skip
+    norms = [one.norm is not None for one in program.instructions if hasattr(one, "norm")]
+    assert norms == [True, False, False, False, False]
+
+
+def mean_of_tokens(x):
+    return x + x.mean(1, keepdim=True)
+
+
+def shifted(x):
+    return torch.cat([x[:, 1:], x[:, :1]], 1)
+
+
+def by_length(x, positions):
+    return half_turned(x, positions) * (1 + 0 * positions.shape[1] + x.shape[2])
+
+
+def blind(mask, tokens):
+    return torch.zeros(1, 1, tokens, mask.shape[1])
+
+
+def to_the_first(mask, tokens):
+    return causal(mask, tokens) | (torch.arange(mask.shape[1]) < 2)
+
+
+UNKNOWN = {
+    "mean of tokens": ({"inner": mean_of_tokens}, "add"),
+    "tokens that change places": ({"inner": shifted}, "cat"),
+    "a call without a kernel": ({"inner": torch.sin}, "sin"),
+    "rotation by the length": ({"rotate": by_length}, "mul"),
+    "no mask": ({"mask": blind}, "scaled_dot_product_attention"),
+    "a window of another form": ({"mask": to_the_first}, "scaled_dot_product_attention"),
+}
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_other_models_are_refused_by_the_call(lowered, name):
+    parts, call = UNKNOWN[name]
+    with pytest.raises(LoweringError) as caught:
+        lowered(**parts)
+    assert caught.value.code == "not-row-wise"
+    assert call in str(caught.value)
+    assert caught.value.reason

@@ -1,0 +1,120 @@
+"""Kernel programs of the families that people have: the tokens are transformers'."""
+
+import pytest
+import torch
+import transformers
+from transformers import AutoModelForCausalLM
+
+from npu_llm import NPUModelForCausalLM
+from npu_llm.errors import OptionError
+
+SIZES = {
+    "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "vocab_size": 112, "max_position_embeddings": 768,
+    "bos_token_id": None, "eos_token_id": None, "pad_token_id": 0,
+}  # fmt: skip
+GPT = {
+    "n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 112, "n_positions": 768,
+    "bos_token_id": None, "eos_token_id": None,
+}  # fmt: skip
+LLAMA3 = {
+    "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32, "rope_theta": 500000.0,
+}  # fmt: skip
+FAMILIES = {
+    "llama": ("LlamaConfig", SIZES),
+    "llama with biases, tied": (
+        "LlamaConfig", SIZES | {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True},
+    ),
+    "llama 3": ("LlamaConfig", SIZES | {"rope_parameters": LLAMA3}),
+    "mistral": ("MistralConfig", SIZES | {"sliding_window": 21}),
+    "qwen2": ("Qwen2Config", SIZES),
+    "qwen3": ("Qwen3Config", SIZES | {"head_dim": 16}),
+    "phi3": ("Phi3Config", SIZES),
+    "gemma2": ("Gemma2Config", SIZES | {"head_dim": 32, "sliding_window": 13}),
+    "gemma3": ("Gemma3TextConfig", SIZES | {"head_dim": 32, "sliding_window": 13}),
+    "smollm3": ("SmolLM3Config", SIZES),
+    "olmo2": ("Olmo2Config", SIZES),
+    "granite": ("GraniteConfig", SIZES | {"residual_multiplier": 0.3, "logits_scaling": 2.0}),
+    "starcoder2": ("Starcoder2Config", SIZES | {"sliding_window": 40}),
+    "gpt2": ("GPT2Config", GPT),
+    "gptj": ("GPTJConfig", GPT | {"rotary_dim": 8}),
+    "gpt_neox": ("GPTNeoXConfig", SIZES),
+    "stablelm": ("StableLmConfig", SIZES),
+    "phi": ("PhiConfig", SIZES),
+}  # fmt: skip
+GREEDY = {"do_sample": False, "max_new_tokens": 6}
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def family(request, tmp_path_factory):
+    """transformers' model in float32, and ours."""
+    name, sizes = FAMILIES[request.param]
+    known = getattr(transformers, name)
+    torch.manual_seed(0)
+    config = known(**{**sizes, "initializer_range": 0.3})
+    model = AutoModelForCausalLM.from_config(config).eval()
+    folder = tmp_path_factory.mktemp("family")
+    model.save_pretrained(folder / "model")
+    ours = NPUModelForCausalLM.from_pretrained(
+        folder / "model", dtype="float32", pipeline="kernels", cache_dir=folder / "cache"
+    )
+    return model, ours
+
+
+def tokens(rows, count):
+    generator = torch.Generator().manual_seed(count)
+    return torch.randint(1, 112, (rows, count), generator=generator)
+
+
+def test_greedy_tokens_are_those_of_transformers(family):
+    theirs, ours = family
+    for count in (1, 17, 40, 700):
+        ids = tokens(1, count)
+        expected = theirs.generate(ids, attention_mask=torch.ones_like(ids), **GREEDY)
+        assert ours.generate(ids, **GREEDY).tolist() == expected.tolist()
+
+
+def test_batches_of_unequal_lengths_and_beams(family):
+    theirs, ours = family
+    ids = tokens(3, 11)
+    mask = torch.ones_like(ids)
+    mask[1, :4], mask[2, :9] = 0, 0
+    for how in ({}, {"num_beams": 3}):
+        expected = theirs.generate(ids, attention_mask=mask, **GREEDY, **how)
+        assert (
+            ours.generate(ids, attention_mask=mask, **GREEDY, **how).tolist() == expected.tolist()
+        )
+
+
+def test_a_program_is_right_and_starts_from_the_cache(family, tmp_path):
+    _, ours = family
+    assert ours.pipeline == "kernels"
+    assert ours.verification.status == "right"
+
+
+def test_a_model_that_is_no_kernel_program_says_why(tmp_path, save_tiny):
+    save_tiny("bloom", tmp_path / "model")
+    how = {"dtype": "float32", "cache_dir": tmp_path / "cache"}
+    with pytest.raises(OptionError, match="modeling_bloom") as caught:
+        NPUModelForCausalLM.from_pretrained(tmp_path / "model", pipeline="kernels", **how)
+    assert caught.value.code == "no-kernels"
+    chosen = NPUModelForCausalLM.from_pretrained(tmp_path / "model", **how)
+    assert chosen.pipeline == "dynamic"
+    assert "modeling_bloom" in chosen._entry.why_not_kernels
+    with pytest.raises(OptionError) as caught:  # also from the cache
+        NPUModelForCausalLM.from_pretrained(tmp_path / "model", pipeline="kernels", **how)
+    assert caught.value.code == "no-kernels"
+
+
+def test_rounding_by_a_text_is_for_other_pipelines(tmp_path, save_tiny):
+    from npu_llm.entries.exported import export
+
+    save_tiny("llama", tmp_path / "model")
+    (tmp_path / "text").write_text("words " * 200)
+    with pytest.raises(OptionError) as caught:
+        export(
+            tmp_path / "model", tmp_path / "out", dtype="int4", pipeline="kernels",
+            data=tmp_path / "text",
+        )  # fmt: skip
+    assert caught.value.code == "kernels-text"
