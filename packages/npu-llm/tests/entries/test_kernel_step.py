@@ -24,7 +24,8 @@ LLAMA3 = {
 FAMILIES = {
     "llama": ("LlamaConfig", SIZES),
     "llama with biases, tied": (
-        "LlamaConfig", SIZES | {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True},
+        "LlamaConfig",
+        SIZES | {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True},
     ),
     "llama 3": ("LlamaConfig", SIZES | {"rope_parameters": LLAMA3}),
     "mistral": ("MistralConfig", SIZES | {"sliding_window": 21}),

@@ -10,8 +10,10 @@ namespace npu::ops::kernel_programs::NPU_SET {
 
 inline Floats activated(Floats x, Activation activation) {
   switch (activation) {
-    case Activation::none: return x;
-    case Activation::relu: return x < 0.0F ? all(0) : x;
+    case Activation::none:
+      return x;
+    case Activation::relu:
+      return x < 0.0F ? all(0) : x;
     case Activation::gelu: {
       Floats result;
       for (int i = 0; i < kLanes; ++i) {
@@ -23,10 +25,14 @@ inline Floats activated(Floats x, Activation activation) {
       const Floats inner = 0.79788456080286536F * (x + 0.044715F * x * x * x);
       return 0.5F * x * (1.0F + hyperbolic_tangent(inner));
     }
-    case Activation::silu: return x / (1.0F + exponential(-x));
-    case Activation::sigmoid: return 1.0F / (1.0F + exponential(-x));
-    case Activation::tanh: return hyperbolic_tangent(x);
-    case Activation::quick_gelu: return x / (1.0F + exponential(-1.702F * x));
+    case Activation::silu:
+      return x / (1.0F + exponential(-x));
+    case Activation::sigmoid:
+      return 1.0F / (1.0F + exponential(-x));
+    case Activation::tanh:
+      return hyperbolic_tangent(x);
+    case Activation::quick_gelu:
+      return x / (1.0F + exponential(-1.702F * x));
   }
   return x;
 }

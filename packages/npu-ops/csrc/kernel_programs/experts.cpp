@@ -1,5 +1,5 @@
-// Mixtures of experts: rows are grouped by the experts that they choose, and each expert's weights are
-// read once for all of its rows.
+// Mixtures of experts: rows are grouped by the experts that they choose, and each expert's weights
+// are read once for all of its rows.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -25,9 +25,11 @@ void choose(const float* scores, int count, const Experts& experts,
   const float top = scores[order[0]];
   float total = 0;
   if (experts.shares == Shares::softmax) {
-    for (int i = 0; i < count; ++i) total += std::exp(scores[i] - top);
+    for (int i = 0; i < count; ++i)
+      total += std::exp(scores[i] - top);
   } else {
-    for (int i = 0; i < experts.chosen; ++i) total += std::exp(scores[order[i]] - top);
+    for (int i = 0; i < experts.chosen; ++i)
+      total += std::exp(scores[order[i]] - top);
   }
   chosen.clear();
   for (int i = 0; i < experts.chosen; ++i) {
@@ -43,7 +45,9 @@ void clamped_product(const float* both, int width, float limit, float* inner) {
   for (int i = 0; i < width; ++i) {
     const int place = i / 16 * 32 + i % 16;
     const float gate = both[place] > limit ? limit : both[place];
-    const float up = both[place + 16] > limit ? limit : both[place + 16] < -limit ? -limit : both[place + 16];
+    const float up = both[place + 16] > limit    ? limit
+                     : both[place + 16] < -limit ? -limit
+                                                 : both[place + 16];
     inner[i] = gate / (1 + std::exp(-1.702F * gate)) * (up + 1);
   }
 }
@@ -67,7 +71,8 @@ void Program::run_experts(Context& step, const Experts& experts, int rows, Crew&
   };
   std::vector<std::vector<Entry>> of_expert(count);
   for (int row = 0; row < rows; ++row) {
-    for (const auto& [expert, part] : step.chosen[row]) of_expert[expert].push_back({row, part});
+    for (const auto& [expert, part] : step.chosen[row])
+      of_expert[expert].push_back({row, part});
   }
   std::vector<int> first_entry(count + 1, 0);
   for (int i = 0; i < count; ++i) {
@@ -79,7 +84,8 @@ void Program::run_experts(Context& step, const Experts& experts, int rows, Crew&
   const auto for_my_entries = [&](auto work) {
     const auto [begin, end] = share(first_entry[count], member, crew.members);
     for (int expert = 0; expert < count; ++expert) {
-      for (int e = std::max(begin, first_entry[expert]); e < std::min(end, first_entry[expert + 1]); ++e) {
+      for (int e = std::max(begin, first_entry[expert]); e < std::min(end, first_entry[expert + 1]);
+           ++e) {
         work(e, of_expert[expert][e - first_entry[expert]].row);
       }
     }
@@ -144,7 +150,8 @@ void Program::run_experts(Context& step, const Experts& experts, int rows, Crew&
     for (std::size_t i = 0; i < entries.size(); ++i) {
       float* out = at(step, experts.out, entries[i].row);
       const float* result = results + i * stride;
-      for (int column = first; column < last; ++column) out[column] += entries[i].part * result[column];
+      for (int column = first; column < last; ++column)
+        out[column] += entries[i].part * result[column];
     }
   }
 }

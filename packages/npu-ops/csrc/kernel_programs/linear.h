@@ -10,11 +10,11 @@ namespace npu::ops::kernel_programs {
 
 // Rows of a linear's input, prepared.
 struct Activations {
-  const float* values;         // for float kinds: rows of `stride` floats
+  const float* values;  // for float kinds: rows of `stride` floats
   std::size_t stride;
-  const std::int8_t* integers; // for integer kinds: rows of whole slabs, 0 behind the inputs
-  const float* scales;         // one for each slab
-  const std::int32_t* sums;    // of the integers, two for each slab
+  const std::int8_t* integers;  // for integer kinds: rows of whole slabs, 0 behind the inputs
+  const float* scales;          // one for each slab
+  const std::int32_t* sums;     // of the integers, two for each slab
 };
 
 // What follows the product: residual + factor * activation(product + bias) (* up, if gated), see
@@ -31,7 +31,8 @@ struct Finish {
 
 struct LinearKernels {
   const char* name;
-  // One row to signed 8 bits with a scale for each slab. A slab with NaN or an infinity has scale NaN.
+  // One row to signed 8 bits with a scale for each slab. A slab with NaN or an infinity has scale
+  // NaN.
   void (*quantize)(const float* x, int inputs, std::int8_t* integers, float* scales,
                    std::int32_t* sums);
   // The outputs of the blocks [first_block, last_block), in pairs if gated.
@@ -41,7 +42,8 @@ struct LinearKernels {
   void (*embed)(const PackedLinear& weight, std::int64_t entry, float factor, float* out);
 };
 
-// The named set's kernels, or without a name the best that this processor has; null if it lacks them.
+// The named set's kernels, or without a name the best that this processor has; null if it lacks
+// them.
 const LinearKernels* linear_kernels(const char* name);
 
 }  // namespace npu::ops::kernel_programs

@@ -27,7 +27,8 @@ struct Wide {
 
 Wide load_wide(const float* from) {
   Wide wide;
-  for (int i = 0; i < kParts; ++i) wide.part[i] = load(from + i * kLanes);
+  for (int i = 0; i < kParts; ++i)
+    wide.part[i] = load(from + i * kLanes);
   return wide;
 }
 
@@ -50,25 +51,28 @@ Wide load_halves(const std::uint16_t* from) {
         _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from) + i)));
   }
 #else
-  for (int i = 0; i < kBlockOutputs; ++i) wide.part[i / kLanes][i % kLanes] = half_to_float(from[i]);
+  for (int i = 0; i < kBlockOutputs; ++i)
+    wide.part[i / kLanes][i % kLanes] = half_to_float(from[i]);
 #endif
   return wide;
 }
 
 Wide load_zeros(const std::uint8_t* from) {
   Wide wide;
-  for (int i = 0; i < kParts; ++i) wide.part[i] = load(from + i * kLanes);
+  for (int i = 0; i < kParts; ++i)
+    wide.part[i] = load(from + i * kLanes);
   return wide;
 }
 
 Wide same(float value) {
   Wide wide;
-  for (int i = 0; i < kParts; ++i) wide.part[i] = all(value);
+  for (int i = 0; i < kParts; ++i)
+    wide.part[i] = all(value);
   return wide;
 }
 
-// Integer sums of a block's outputs, and how 4 inputs of a row are added to them. kOffset is what the
-// products take from the unsigned weights.
+// Integer sums of a block's outputs, and how 4 inputs of a row are added to them. kOffset is what
+// the products take from the unsigned weights.
 
 #if defined(__AVX512VNNI__)
 
@@ -100,7 +104,8 @@ void add_slab8(const std::uint8_t* data, const std::int8_t* const* x, Sums (&sum
     }
   }
   if constexpr (R <= 4) {
-    for (int r = 0; r < R; ++r) sums[r].all = _mm512_add_epi32(sums[r].all, second[r].all);
+    for (int r = 0; r < R; ++r)
+      sums[r].all = _mm512_add_epi32(sums[r].all, second[r].all);
   }
 }
 
@@ -133,7 +138,8 @@ struct Sums {
 
 Wide to_floats(const Sums& sums) {
   Wide wide;
-  for (int i = 0; i < 2; ++i) wide.part[i] = std::bit_cast<Floats>(_mm256_cvtepi32_ps(sums.part[i]));
+  for (int i = 0; i < 2; ++i)
+    wide.part[i] = std::bit_cast<Floats>(_mm256_cvtepi32_ps(sums.part[i]));
   return wide;
 }
 
@@ -190,8 +196,8 @@ void add_slab4(const std::uint8_t* data, const std::int8_t* const* x, Sums (&low
 
 #else
 
-// The only product of bytes adds two of them in 16 bits, and cuts off what does not fit. Weights less
-// 128, their sign given to the other factor, always fit: 128 * 127 * 2 = 32512.
+// The only product of bytes adds two of them in 16 bits, and cuts off what does not fit. Weights
+// less 128, their sign given to the other factor, always fit: 128 * 127 * 2 = 32512.
 constexpr float kOffset8 = 128;
 
 template <int R>
@@ -221,7 +227,8 @@ void add_slab4(const std::uint8_t* data, const std::int8_t* const* x, Sums (&low
   for (int p = 0; p < 2; ++p) {
     __m256i first[R], last[R];
 #pragma GCC unroll 8
-    for (int r = 0; r < R; ++r) first[r] = last[r] = _mm256_setzero_si256();
+    for (int r = 0; r < R; ++r)
+      first[r] = last[r] = _mm256_setzero_si256();
 #pragma GCC unroll 8
     for (int i = 0; i < 8; ++i) {
       const __m256i both = load_bytes(data + 64 * i + 32 * p);
@@ -230,8 +237,7 @@ void add_slab4(const std::uint8_t* data, const std::int8_t* const* x, Sums (&low
       const __m256i above = _mm256_and_si256(_mm256_srli_epi16(both, 4), nibble);
 #pragma GCC unroll 8
       for (int r = 0; r < R; ++r) {
-        first[r] =
-            _mm256_add_epi16(first[r], _mm256_maddubs_epi16(below, quad_of(x[r] + 4 * i)));
+        first[r] = _mm256_add_epi16(first[r], _mm256_maddubs_epi16(below, quad_of(x[r] + 4 * i)));
         last[r] =
             _mm256_add_epi16(last[r], _mm256_maddubs_epi16(above, quad_of(x[r] + 32 + 4 * i)));
       }
@@ -294,8 +300,8 @@ void add_slab4(const std::uint8_t* data, const std::int8_t* const* x, Sums (&low
 #endif
 
 // total += (sums - zeros * sum of x) * scales
-void add_scaled(Wide& total, const Sums& sums, const Wide& zeros, float sum_of_x, const Wide& scales,
-                float scale_of_x) {
+void add_scaled(Wide& total, const Sums& sums, const Wide& zeros, float sum_of_x,
+                const Wide& scales, float scale_of_x) {
   const Wide values = to_floats(sums);
   for (int i = 0; i < kParts; ++i) {
     const Floats value = values.part[i] - zeros.part[i] * sum_of_x;
@@ -312,7 +318,8 @@ void multiply8(const PackedLinear& weight, int block, const Activations& x, int 
   if (weight.zeros != nullptr) {
     float values[kBlockOutputs] = {};
     const int count = std::min(kBlockOutputs, weight.outputs - block * kBlockOutputs);
-    for (int i = 0; i < count; ++i) values[i] = weight.zeros[block * kBlockOutputs + i] - kOffset8;
+    for (int i = 0; i < count; ++i)
+      values[i] = weight.zeros[block * kBlockOutputs + i] - kOffset8;
     zeros = load_wide(values);
   }
   const Wide ones = same(1);
@@ -335,7 +342,8 @@ void multiply8(const PackedLinear& weight, int block, const Activations& x, int 
               count * sizeof(float));
   const Wide factors = load_wide(scales);
   for (int r = 0; r < R; ++r) {
-    for (int i = 0; i < kParts; ++i) total[r].part[i] *= factors.part[i];
+    for (int i = 0; i < kParts; ++i)
+      total[r].part[i] *= factors.part[i];
   }
 }
 
@@ -375,11 +383,14 @@ void multiply4(const PackedLinear& weight, int block, const Activations& x, int 
   }
 }
 
-Wide load_vector(const float* from) { return load_wide(from); }
+Wide load_vector(const float* from) {
+  return load_wide(from);
+}
 
 Wide load_vector(const std::uint16_t* from) {  // bfloat16
   Wide wide;
-  for (int i = 0; i < kParts; ++i) wide.part[i] = load(from + i * kLanes);
+  for (int i = 0; i < kParts; ++i)
+    wide.part[i] = load(from + i * kLanes);
   return wide;
 }
 
@@ -387,16 +398,20 @@ struct Half {
   std::uint16_t bits;
 };
 
-Wide load_vector(const Half* from) { return load_halves(&from->bits); }
+Wide load_vector(const Half* from) {
+  return load_halves(&from->bits);
+}
 
 template <typename T, int R>
 void multiply_floats(const PackedLinear& weight, int block, const Activations& x, int row,
                      Wide (&total)[R]) {
   const T* data = reinterpret_cast<const T*>(weight.data + block * weight.block_bytes());
   const float* of_row[R];
-  for (int r = 0; r < R; ++r) of_row[r] = x.values + (row + r) * x.stride;
+  for (int r = 0; r < R; ++r)
+    of_row[r] = x.values + (row + r) * x.stride;
   Wide sums[R];
-  for (int r = 0; r < R; ++r) sums[r] = same(0);
+  for (int r = 0; r < R; ++r)
+    sums[r] = same(0);
   for (int input = 0; input < weight.inputs; ++input, data += kBlockOutputs) {
     const Wide weights = load_vector(data);
 #if defined(__x86_64__)
@@ -407,22 +422,30 @@ void multiply_floats(const PackedLinear& weight, int block, const Activations& x
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 4
-      for (int i = 0; i < kParts; ++i) sums[r].part[i] += weights.part[i] * of_row[r][input];
+      for (int i = 0; i < kParts; ++i)
+        sums[r].part[i] += weights.part[i] * of_row[r][input];
     }
   }
-  for (int r = 0; r < R; ++r) total[r] = sums[r];
+  for (int r = 0; r < R; ++r)
+    total[r] = sums[r];
 }
 
 template <int R>
 void multiply(const PackedLinear& weight, int block, const Activations& x, int row,
               Wide (&total)[R]) {
-  for (int r = 0; r < R; ++r) total[r] = same(0);
+  for (int r = 0; r < R; ++r)
+    total[r] = same(0);
   switch (weight.kind) {
-    case Kind::float32: return multiply_floats<float, R>(weight, block, x, row, total);
-    case Kind::bfloat16: return multiply_floats<std::uint16_t, R>(weight, block, x, row, total);
-    case Kind::float16: return multiply_floats<Half, R>(weight, block, x, row, total);
-    case Kind::int8: return multiply8<R>(weight, block, x, row, total);
-    case Kind::int4: return multiply4<R>(weight, block, x, row, total);
+    case Kind::float32:
+      return multiply_floats<float, R>(weight, block, x, row, total);
+    case Kind::bfloat16:
+      return multiply_floats<std::uint16_t, R>(weight, block, x, row, total);
+    case Kind::float16:
+      return multiply_floats<Half, R>(weight, block, x, row, total);
+    case Kind::int8:
+      return multiply8<R>(weight, block, x, row, total);
+    case Kind::int4:
+      return multiply4<R>(weight, block, x, row, total);
   }
 }
 
@@ -460,8 +483,8 @@ void tile(const PackedLinear& weight, const Activations& x, int row, float* out,
       }
       value *= finish.factor;
       if (finish.residual != nullptr) {
-        value += load_some(finish.residual + (row + r) * finish.residual_stride + column + i * kLanes,
-                           here);
+        value += load_some(
+            finish.residual + (row + r) * finish.residual_stride + column + i * kLanes, here);
       }
       store_some(to + i * kLanes, value, here);
     }
@@ -488,7 +511,8 @@ void linear(const PackedLinear& weight, const Activations& x, int rows, float* o
   }
 }
 
-void quantize(const float* x, int inputs, std::int8_t* integers, float* scales, std::int32_t* sums) {
+void quantize(const float* x, int inputs, std::int8_t* integers, float* scales,
+              std::int32_t* sums) {
   for (int start = 0; start < inputs; start += kSlabInputs) {
     float slab[kSlabInputs] = {};
     std::memcpy(slab, x + start, std::min(kSlabInputs, inputs - start) * sizeof(float));
@@ -499,7 +523,8 @@ void quantize(const float* x, int inputs, std::int8_t* integers, float* scales, 
       bad += v - v;  // NaN for NaN and infinities, else 0
     }
     float top = 0;
-    for (int i = 0; i < kLanes; ++i) top = std::max(top, most[i]);
+    for (int i = 0; i < kLanes; ++i)
+      top = std::max(top, most[i]);
     const float wrong = sum(bad);
     const bool is_empty = !(top > 1e-30F) || wrong != wrong;
     const float inverse = is_empty ? 0.0F : 127.0F / top;
@@ -515,7 +540,8 @@ void quantize(const float* x, int inputs, std::int8_t* integers, float* scales, 
         std::memcpy(integers + start + i, &narrow, kLanes);
       }
       std::int32_t count = 0;
-      for (int i = 0; i < kLanes; ++i) count += total[i];
+      for (int i = 0; i < kLanes; ++i)
+        count += total[i];
       *sums++ = count;
     }
     *scales++ = (is_empty ? 0.0F : top / 127.0F) + wrong;
@@ -531,7 +557,9 @@ void embed(const PackedLinear& weight, std::int64_t entry, float factor, float* 
     const std::size_t element = std::size_t(input) * kBlockOutputs + lane;
     float value = 0;
     switch (weight.kind) {
-      case Kind::float32: std::memcpy(&value, data + 4 * element, 4); break;
+      case Kind::float32:
+        std::memcpy(&value, data + 4 * element, 4);
+        break;
       case Kind::bfloat16:
       case Kind::float16: {
         std::uint16_t bits;

@@ -1,11 +1,12 @@
-// How the weights of a linear layer lie in memory: in blocks of 16 outputs, in the order they are read.
+// How the weights of a linear layer lie in memory: in blocks of 16 outputs, in the order they are
+// read.
 //
 // float32, bfloat16, float16: one vector of 16 outputs for each input.
-// int8: slabs of 64 inputs: 16 vectors of 64 bytes, each 16 outputs x 4 inputs; unsigned, with a zero
-// point per output (128 without) and a float32 scale per output.
-// int4: slabs of 64 inputs: 8 vectors of 64 bytes, each 16 outputs x 4 inputs in the low nibbles, and
-// the inputs 32 further on in the high ones; unsigned, with a zero point (8 without) and a float16
-// scale for each group of 32, 64 or 128 inputs, (block, group, 16).
+// int8: slabs of 64 inputs: 16 vectors of 64 bytes, each 16 outputs x 4 inputs; unsigned, with a
+// zero point per output (128 without) and a float32 scale per output. int4: slabs of 64 inputs: 8
+// vectors of 64 bytes, each 16 outputs x 4 inputs in the low nibbles, and the inputs 32 further on
+// in the high ones; unsigned, with a zero point (8 without) and a float16 scale for each group of
+// 32, 64 or 128 inputs, (block, group, 16).
 #pragma once
 
 #include <cstddef>
@@ -21,7 +22,7 @@ enum class Kind { float32, bfloat16, float16, int8, int4 };
 struct PackedLinear {
   Kind kind = Kind::float32;
   int outputs = 0, inputs = 0;
-  int group = 0;                        // inputs that share a scale; for int4
+  int group = 0;  // inputs that share a scale; for int4
   const std::uint8_t* data = nullptr;
   const void* scales = nullptr;         // float32 (outputs,) or float16 (blocks, groups, 16)
   const std::uint8_t* zeros = nullptr;  // of the scales' shape, or null
@@ -33,11 +34,15 @@ struct PackedLinear {
 
   std::size_t block_bytes() const {
     switch (kind) {
-      case Kind::float32: return std::size_t(inputs) * kBlockOutputs * 4;
+      case Kind::float32:
+        return std::size_t(inputs) * kBlockOutputs * 4;
       case Kind::bfloat16:
-      case Kind::float16: return std::size_t(inputs) * kBlockOutputs * 2;
-      case Kind::int8: return std::size_t(slabs()) * kSlabInputs * kBlockOutputs;
-      case Kind::int4: return std::size_t(slabs()) * kSlabInputs * kBlockOutputs / 2;
+      case Kind::float16:
+        return std::size_t(inputs) * kBlockOutputs * 2;
+      case Kind::int8:
+        return std::size_t(slabs()) * kSlabInputs * kBlockOutputs;
+      case Kind::int4:
+        return std::size_t(slabs()) * kSlabInputs * kBlockOutputs / 2;
     }
     return 0;
   }

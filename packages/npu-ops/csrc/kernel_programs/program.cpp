@@ -11,9 +11,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int kRowsAlone = 2;        // so few rows each member prepares for itself: dearer is a meeting
-constexpr int kQueriesOfTile = 32;   // as many read the same keys together
-constexpr int kTasksPerMember = 3;   // fewer are split further, so that members end together
+constexpr int kRowsAlone = 2;  // so few rows each member prepares for itself: dearer is a meeting
+constexpr int kQueriesOfTile = 32;  // as many read the same keys together
+constexpr int kTasksPerMember = 3;  // fewer are split further, so that members end together
 
 PartialSums partial_sums(float* memory, int queries) {
   return {memory, memory + queries, memory + 2 * static_cast<std::size_t>(queries)};
@@ -33,7 +33,8 @@ Program::Program(std::vector<Instruction> instructions, const std::vector<int>& 
       logits_(logits),
       linear_(linear),
       row_(row) {
-  for (int width : widths) strides_.push_back(static_cast<int>(rounded(width, 16)));
+  for (int width : widths)
+    strides_.push_back(static_cast<int>(rounded(width, 16)));
   strides_[logits_.buffer] = widths[logits_.buffer];
   make_stages();
   context_ = std::make_unique<Context>(stages_.size());
@@ -59,7 +60,8 @@ void Program::make_stages() {
       stages_.emplace_back(i, i);
     }
     was_by_row = is_by_row;
-    if (begins) first_kept_stage_ = std::min(first_kept_stage_, static_cast<int>(stages_.size()) - 1);
+    if (begins)
+      first_kept_stage_ = std::min(first_kept_stage_, static_cast<int>(stages_.size()) - 1);
   }
 }
 
@@ -77,7 +79,8 @@ void Program::run(const Rows& rows, float* logits, int members, std::int64_t* ti
     step.bases[i] = static_cast<int>(i) == logits_.buffer ? logits : step.buffers[i].of(count);
   }
   if (static_cast<int>(step.own.size()) < members) step.own.resize(members);
-  for (auto& counter : step.counters) counter.store(0, std::memory_order_relaxed);
+  for (auto& counter : step.counters)
+    counter.store(0, std::memory_order_relaxed);
   step.tiles.clear();
   for (const Instruction& one : instructions_) {
     if (const auto* linear = std::get_if<Linear>(&one)) {
@@ -104,13 +107,14 @@ void Program::run(const Rows& rows, float* logits, int members, std::int64_t* ti
                rows.slots[end] == rows.slots[end - 1] + 1) {
           ++end;
         }
-        tiles.push_back({row, end - row, rows.slots[row],
-                         rows.block_tables +
-                             static_cast<std::size_t>(rows.sequences[row]) * rows.table_width});
+        tiles.push_back(
+            {row, end - row, rows.slots[row],
+             rows.block_tables + static_cast<std::size_t>(rows.sequences[row]) * rows.table_width});
         row = end;
       }
     } else if (const auto* rotate = std::get_if<Rotate>(&one)) {
-      for (Own& own : step.own) own.row.of(rounded(rotate->values.width, 16));
+      for (Own& own : step.own)
+        own.row.of(rounded(rotate->values.width, 16));
     } else if (const auto* experts = std::get_if<Experts>(&one)) {
       const std::size_t entries = static_cast<std::size_t>(rows.count) * experts->chosen;
       const PackedLinear& up = experts->gate_up.front();
@@ -119,7 +123,8 @@ void Program::run(const Rows& rows, float* logits, int members, std::int64_t* ti
       step.expert_inner.reserve(entries, down.inputs);
       step.expert_values.of(entries * rounded(up.outputs, 16));
       step.chosen.resize(std::max<std::size_t>(step.chosen.size(), rows.count));
-      for (Own& own : step.own) own.expert.of(static_cast<std::size_t>(rows.count) * rounded(down.outputs, 16));
+      for (Own& own : step.own)
+        own.expert.of(static_cast<std::size_t>(rows.count) * rounded(down.outputs, 16));
     }
   }
   step.last_time = Clock::now();
@@ -151,17 +156,20 @@ void Program::run_stage(Context& step, int stage, Crew& crew, int member) const 
   } else {
     const auto [begin, end] = share(rows, member, crew.members);
     for (int row = begin; row < end; ++row) {
-      for (int i = first; i <= last; ++i) run_row(step, instructions_[i], row);
+      for (int i = first; i <= last; ++i)
+        run_row(step, instructions_[i], row);
     }
   }
 }
 
 void Program::run_row(Context& step, const Instruction& instruction, int row) const {
   if (const auto* embed = std::get_if<Embed>(&instruction)) {
-    const std::int64_t entry = embed->by_position ? step.rows.positions[row] : step.rows.tokens[row];
+    const std::int64_t entry =
+        embed->by_position ? step.rows.positions[row] : step.rows.tokens[row];
     linear_.embed(embed->table, entry, embed->scale, at(step, embed->out, row));
   } else if (const auto* norm = std::get_if<Norm>(&instruction)) {
-    row_.norm(at(step, norm->input, row), norm->input.width, norm->options, at(step, norm->out, row));
+    row_.norm(at(step, norm->input, row), norm->input.width, norm->options,
+              at(step, norm->out, row));
   } else if (const auto* rotate = std::get_if<Rotate>(&instruction)) {
     const int size = rotate->values.width / rotate->heads;
     const std::size_t place = static_cast<std::size_t>(step.rows.positions[row]) * size;
@@ -169,12 +177,14 @@ void Program::run_row(Context& step, const Instruction& instruction, int row) co
                 rotate->other + place, rotate->partner);
   } else if (const auto* append = std::get_if<Append>(&instruction)) {
     const int slot = step.rows.slots[row];
-    const std::int32_t* table = step.rows.block_tables +
-                                static_cast<std::size_t>(step.rows.sequences[row]) * step.rows.table_width;
+    const std::int32_t* table =
+        step.rows.block_tables +
+        static_cast<std::size_t>(step.rows.sequences[row]) * step.rows.table_width;
     row_.append(layers_[append->layer], step.rows.blocks[table[slot / kBlockSlots]],
                 slot % kBlockSlots, at(step, append->keys, row), at(step, append->values, row));
   } else if (const auto* combine = std::get_if<Combine>(&instruction)) {
-    const float* right = combine->right.buffer >= 0 ? at(step, combine->right, row) : combine->vector;
+    const float* right =
+        combine->right.buffer >= 0 ? at(step, combine->right, row) : combine->vector;
     row_.combine(at(step, combine->out, row), at(step, combine->left, row), right,
                  combine->multiplies, combine->activation, combine->factor, combine->out.width);
   } else if (const auto* keep = std::get_if<Keep>(&instruction)) {
@@ -217,7 +227,8 @@ void Program::run_linear(Context& step, const Linear& linear, int rows, Crew& cr
   const Finish finish{
       .bias = linear.bias,
       .residual = has_residual ? at(step, linear.residual, 0) : nullptr,
-      .residual_stride = has_residual ? static_cast<std::size_t>(strides_[linear.residual.buffer]) : 0,
+      .residual_stride =
+          has_residual ? static_cast<std::size_t>(strides_[linear.residual.buffer]) : 0,
       .factor = linear.factor,
       .activation = linear.activation,
       .gated = linear.is_gated,
@@ -252,12 +263,13 @@ void Program::run_attend(Context& step, const Attend& attend, int stage, Crew& c
                                 const PartialSums& out) {
     unsigned char* blocks[kPieceSlots / kBlockSlots];
     const std::int64_t start = piece * kPieceSlots;
-    const std::int64_t end = std::min<std::int64_t>(start + kPieceSlots, tile.first_slot + tile.rows);
+    const std::int64_t end =
+        std::min<std::int64_t>(start + kPieceSlots, tile.first_slot + tile.rows);
     for (std::int64_t slot = start; slot < end; slot += kBlockSlots) {
       blocks[(slot - start) / kBlockSlots] = step.rows.blocks[tile.blocks[slot / kBlockSlots]];
     }
-    row_.attend(cache, key_head, blocks, start, end, queries_of(tile, key_head), attend.options, out,
-                own.attend.get());
+    row_.attend(cache, key_head, blocks, start, end, queries_of(tile, key_head), attend.options,
+                out, own.attend.get());
   };
   const auto finish = [&](const Tile& tile, int key_head, const PartialSums& total) {
     row_.finish(total, cache, queries_of(tile, key_head), attend.options,

@@ -67,7 +67,7 @@ struct Attend {
 };
 
 struct Combine {
-  View out, left, right;      // right.buffer -1: none, or `vector`
+  View out, left, right;  // right.buffer -1: none, or `vector`
   const float* vector;
   bool multiplies;
   Activation activation;

@@ -39,7 +39,8 @@ float mean_of_squares(const float* x, int width) {
 float mean(const float* x, int width) {
   Floats total = {};
   int i = 0;
-  for (; i + kLanes <= width; i += kLanes) total += load(x + i);
+  for (; i + kLanes <= width; i += kLanes)
+    total += load(x + i);
   if (i < width) total += load_some(x + i, width - i);
   return sum(total) / static_cast<float>(width);
 }
@@ -48,7 +49,8 @@ void norm_part(const float* x, int width, const NormOptions& options, float* out
   float shift = 0;
   if (!options.is_rms) {
     shift = mean(x, width);
-    for (int i = 0; i < width; ++i) out[i] = x[i] - shift;
+    for (int i = 0; i < width; ++i)
+      out[i] = x[i] - shift;
     x = out;
   }
   const float factor = 1.0F / std::sqrt(mean_of_squares(x, width) + options.eps);
@@ -63,14 +65,16 @@ void norm_part(const float* x, int width, const NormOptions& options, float* out
 
 void norm(const float* x, int width, const NormOptions& options, float* out) {
   const int part = width / options.parts;
-  for (int i = 0; i < options.parts; ++i) norm_part(x + i * part, part, options, out + i * part);
+  for (int i = 0; i < options.parts; ++i)
+    norm_part(x + i * part, part, options, out + i * part);
 }
 
 void rotate(float* x, int heads, int size, const float* own, const float* other,
             const std::int32_t* partner) {
   float turned[kMostHeadSize];
   for (int head = 0; head < heads; ++head, x += size) {
-    for (int i = 0; i < size; ++i) turned[i] = own[i] * x[i] + other[i] * x[partner[i]];
+    for (int i = 0; i < size; ++i)
+      turned[i] = own[i] * x[i] + other[i] * x[partner[i]];
     std::memcpy(x, turned, size * sizeof(float));
   }
 }
@@ -111,18 +115,20 @@ struct Head {
     const unsigned char* start = block + cache.offset + key_head * cache.head_bytes();
     keys = reinterpret_cast<const T*>(start);
     values = keys + std::size_t(cache.key_size) * kBlockSlots;
-    key_scales =
-        reinterpret_cast<const float*>(values + std::size_t(cache.padded_value_size()) * kBlockSlots);
+    key_scales = reinterpret_cast<const float*>(values + std::size_t(cache.padded_value_size()) *
+                                                             kBlockSlots);
     value_scales = key_scales + 2 * kBlockSlots;
   }
 };
 
 void write(const float* from, int count, int stride, float* to, float*, int) {
-  for (int i = 0; i < count; ++i) to[i * stride] = from[i];
+  for (int i = 0; i < count; ++i)
+    to[i * stride] = from[i];
 }
 
 void write(const float* from, int count, int stride, std::uint16_t* to, float*, int) {
-  for (int i = 0; i < count; ++i) to[i * stride] = to_bfloat16(from[i]);
+  for (int i = 0; i < count; ++i)
+    to[i * stride] = to_bfloat16(from[i]);
 }
 
 void write(const float* from, int count, int stride, std::uint8_t* to, float* scales, int slot) {
@@ -160,9 +166,12 @@ void append_as(const LayerCache& cache, unsigned char* block, int slot, const fl
 void append(const LayerCache& cache, unsigned char* block, int slot, const float* keys,
             const float* values) {
   switch (cache.kind) {
-    case CacheKind::float32: return append_as<float>(cache, block, slot, keys, values);
-    case CacheKind::bfloat16: return append_as<std::uint16_t>(cache, block, slot, keys, values);
-    case CacheKind::u8: return append_as<std::uint8_t>(cache, block, slot, keys, values);
+    case CacheKind::float32:
+      return append_as<float>(cache, block, slot, keys, values);
+    case CacheKind::bfloat16:
+      return append_as<std::uint16_t>(cache, block, slot, keys, values);
+    case CacheKind::u8:
+      return append_as<std::uint8_t>(cache, block, slot, keys, values);
   }
 }
 
@@ -181,7 +190,8 @@ void multiply_keys(const T* const* keys, const float* queries, int size, float* 
       for (int v = 0; v < kVectorsOfBlock; ++v) {
         const Floats key = load(keys[b] + std::size_t(i) * kBlockSlots + v * kLanes);
 #pragma GCC unroll 16
-        for (int r = 0; r < R; ++r) sums[r][b * kVectorsOfBlock + v] += key * queries[r * size + i];
+        for (int r = 0; r < R; ++r)
+          sums[r][b * kVectorsOfBlock + v] += key * queries[r * size + i];
       }
     }
   }
@@ -193,7 +203,8 @@ void multiply_keys(const T* const* keys, const float* queries, int size, float* 
 }
 
 template <typename T, int R, int B>
-void multiply_piece(const T* const* keys, int blocks, const float* queries, int size, float* scores) {
+void multiply_piece(const T* const* keys, int blocks, const float* queries, int size,
+                    float* scores) {
   int block = 0;
   for (; block + B <= blocks; block += B) {
     multiply_keys<T, R, B>(keys + block, queries, size, scores + block * kBlockSlots);
@@ -215,9 +226,9 @@ void all_scores(const T* const* keys, int blocks, const float* queries, int coun
     }
   };
   at(multiply_piece<T, kMostRows, 1>, kMostRows);
-  at(multiply_piece<T, 3, kLanes == 4 ? 1 : 2>, 3);
-  at(multiply_piece<T, 2, kLanes == 4 ? 1 : 2>, 2);
-  at(multiply_piece<T, 1, kLanes == 4 ? 2 : 4>, 1);
+  at(multiply_piece < T, 3, kLanes == 4 ? 1 : 2 >, 3);
+  at(multiply_piece < T, 2, kLanes == 4 ? 1 : 2 >, 2);
+  at(multiply_piece < T, 1, kLanes == 4 ? 2 : 4 >, 1);
 }
 
 // Sums of W vectors of values, weighted for R queries, from slot `first` to `last` of a piece.
@@ -241,11 +252,13 @@ void multiply_values(const Head<T>* heads, int padded, int first, int last, cons
     for (int r = 0; r < R; ++r) {
       const float share = shares[r * kPieceSlots + slot];
 #pragma GCC unroll 8
-      for (int w = 0; w < W; ++w) sums[r][w] += values[w] * share;
+      for (int w = 0; w < W; ++w)
+        sums[r][w] += values[w] * share;
     }
   }
   for (int r = 0; r < R; ++r) {
-    for (int w = 0; w < W; ++w) store(out + r * padded + w * kLanes, sums[r][w]);
+    for (int w = 0; w < W; ++w)
+      store(out + r * padded + w * kLanes, sums[r][w]);
   }
 }
 
@@ -255,7 +268,8 @@ void multiply_width(const Head<T>* heads, int padded, int first, int last, const
   Head<T> moved[kPieceSlots / kBlockSlots] = {heads[0], heads[1], heads[2], heads[3]};
   int done = 0;
   const auto advance = [&](int by) {
-    for (Head<T>& head : moved) head.values += by;
+    for (Head<T>& head : moved)
+      head.values += by;
     done += by;
   };
   while (done + W * kLanes <= padded) {
@@ -269,8 +283,8 @@ void multiply_width(const Head<T>* heads, int padded, int first, int last, const
 }
 
 template <typename T>
-void all_values(const Head<T>* heads, int padded, int first, int last, const float* shares, int count,
-                float* out) {
+void all_values(const Head<T>* heads, int padded, int first, int last, const float* shares,
+                int count, float* out) {
   int done = 0;
   const auto at = [&](auto kernel, int rows) {
     for (; done + rows <= count; done += rows) {
@@ -279,16 +293,17 @@ void all_values(const Head<T>* heads, int padded, int first, int last, const flo
     }
   };
   at(multiply_width<T, kMostRows, 2>, kMostRows);
-  at(multiply_width<T, 3, kLanes == 4 ? 2 : 4>, 3);
+  at(multiply_width < T, 3, kLanes == 4 ? 2 : 4 >, 3);
   at(multiply_width<T, 2, 4>, 2);
-  at(multiply_width<T, 1, kLanes == 4 ? 4 : 8>, 1);
+  at(multiply_width < T, 1, kLanes == 4 ? 4 : 8 >, 1);
 }
 
 // Turns the scores of one query into exponentials in place, 0 where it may not look.
 void softmax(float* scores, float own_slope, float soft_cap, std::int64_t piece_start, int first,
              int last, std::int64_t slot, float* largest_score, float* total) {
   Floats places;
-  for (int i = 0; i < kLanes; ++i) places[i] = static_cast<float>(i);
+  for (int i = 0; i < kLanes; ++i)
+    places[i] = static_cast<float>(i);
   Floats most = all(-kInfinity);
   for (int i = 0; i < kPieceSlots; i += kLanes) {
     Floats v = load(scores + i);
@@ -301,7 +316,8 @@ void softmax(float* scores, float own_slope, float soft_cap, std::int64_t piece_
     store(scores + i, v);
   }
   float top = -kInfinity;
-  for (int i = 0; i < kLanes; ++i) top = std::max(top, most[i]);
+  for (int i = 0; i < kLanes; ++i)
+    top = std::max(top, most[i]);
   const float shift = top == -kInfinity ? 0 : top;
   Floats sums = {};
   for (int i = 0; i < kPieceSlots; i += kLanes) {
@@ -326,12 +342,14 @@ void attend_as(const LayerCache& cache, int key_head, unsigned char* const* bloc
   for (int row = 0; row < queries.rows; ++row) {
     const float* from = queries.values + row * queries.row_stride;
     float* to = scaled + std::size_t(row) * queries.group * size;
-    for (int i = 0; i < queries.group * size; ++i) to[i] = from[i] * options.scale;
+    for (int i = 0; i < queries.group * size; ++i)
+      to[i] = from[i] * options.scale;
   }
   const T* keys[kPieceSlots / kBlockSlots];
-  Head<T> heads[kPieceSlots / kBlockSlots] = {
-      {cache, blocks[0], key_head}, {cache, blocks[0], key_head}, {cache, blocks[0], key_head},
-      {cache, blocks[0], key_head}};
+  Head<T> heads[kPieceSlots / kBlockSlots] = {{cache, blocks[0], key_head},
+                                              {cache, blocks[0], key_head},
+                                              {cache, blocks[0], key_head},
+                                              {cache, blocks[0], key_head}};
   for (int b = 0; b < block_count; ++b) {
     heads[b] = Head<T>(cache, blocks[b], key_head);
     keys[b] = heads[b].keys;
@@ -340,7 +358,8 @@ void attend_as(const LayerCache& cache, int key_head, unsigned char* const* bloc
   if constexpr (sizeof(T) == 1) {
     for (int q = 0; q < count; ++q) {
       float total = 0;
-      for (int i = 0; i < size; ++i) total += scaled[std::size_t(q) * size + i];
+      for (int i = 0; i < size; ++i)
+        total += scaled[std::size_t(q) * size + i];
       for (int b = 0; b < block_count; ++b) {
         float* of = scores + q * kPieceSlots + b * kBlockSlots;
         for (int i = 0; i < kBlockSlots; ++i) {
@@ -352,7 +371,8 @@ void attend_as(const LayerCache& cache, int key_head, unsigned char* const* bloc
   int first_of_all = slots, last_of_all = 0;
   for (int q = 0; q < count; ++q) {
     const std::int64_t slot = queries.first_slot + q / queries.group;
-    const std::int64_t begin = options.window > 0 ? std::max<std::int64_t>(0, slot - options.window + 1) : 0;
+    const std::int64_t begin =
+        options.window > 0 ? std::max<std::int64_t>(0, slot - options.window + 1) : 0;
     const int first = static_cast<int>(std::clamp<std::int64_t>(begin - piece_start, 0, slots));
     const int last = static_cast<int>(std::clamp<std::int64_t>(slot + 1 - piece_start, 0, slots));
     const int head = queries.first_head + q % queries.group;
@@ -361,7 +381,8 @@ void attend_as(const LayerCache& cache, int key_head, unsigned char* const* bloc
     first_of_all = std::min(first_of_all, first);
     last_of_all = std::max(last_of_all, last);
   }
-  all_values<T>(heads, cache.padded_value_size(), first_of_all, last_of_all, scores, count, out.values);
+  all_values<T>(heads, cache.padded_value_size(), first_of_all, last_of_all, scores, count,
+                out.values);
 }
 
 void attend(const LayerCache& cache, int key_head, unsigned char* const* blocks,
@@ -373,7 +394,9 @@ void attend(const LayerCache& cache, int key_head, unsigned char* const* blocks,
   kernel(cache, key_head, blocks, piece_start, piece_end, queries, options, out, scratch);
 }
 
-float one_exponential(float x) { return exponential(all(x))[0]; }
+float one_exponential(float x) {
+  return exponential(all(x))[0];
+}
 
 void merge(const PartialSums& total, const PartialSums& piece, int queries, int padded) {
   for (int q = 0; q < queries; ++q) {
@@ -385,7 +408,8 @@ void merge(const PartialSums& total, const PartialSums& piece, int queries, int 
     total.sums[q] = total.sums[q] * before + piece.sums[q] * now;
     float* to = total.values + std::size_t(q) * padded;
     const float* from = piece.values + std::size_t(q) * padded;
-    for (int i = 0; i < padded; i += kLanes) store(to + i, load(to + i) * before + load(from + i) * now);
+    for (int i = 0; i < padded; i += kLanes)
+      store(to + i, load(to + i) * before + load(from + i) * now);
   }
 }
 
@@ -402,7 +426,8 @@ void finish(const PartialSums& total, const LayerCache& cache, const Queries& qu
     }
     const float* from = total.values + std::size_t(q) * padded;
     float* to = out + (q / queries.group) * out_stride + std::size_t(q % queries.group) * size;
-    for (int i = 0; i < size; ++i) to[i] = from[i] * factor / sum_of_all;
+    for (int i = 0; i < size; ++i)
+      to[i] = from[i] * factor / sum_of_all;
   }
 }
 

@@ -1,5 +1,6 @@
-// What a program does with rows besides products with weights: one table of functions per instruction
-// set. None depends on how many rows or threads there are, so a row's result is the same in any step.
+// What a program does with rows besides products with weights: one table of functions per
+// instruction set. None depends on how many rows or threads there are, so a row's result is the
+// same in any step.
 #pragma once
 
 #include <cstddef>
@@ -9,8 +10,8 @@
 
 namespace npu::ops::kernel_programs {
 
-inline constexpr int kBlockSlots = 16;   // slots of a sequence in one block of the cache
-inline constexpr int kPieceSlots = 64;   // slots whose scores share a largest value
+inline constexpr int kBlockSlots = 16;  // slots of a sequence in one block of the cache
+inline constexpr int kPieceSlots = 64;  // slots whose scores share a largest value
 inline constexpr int kMostHeadSize = 1024;
 
 enum class CacheKind { float32, bfloat16, u8 };
@@ -25,9 +26,9 @@ struct NormOptions {
 
 // Where a layer's keys and values lie in a block, and how.
 //
-// For each key head: keys (key_size, 16 slots), values (16 slots, value_size rounded up to 16). Those
-// of 8 bits stand for scale * u + least; then come scale and least of each slot's key, and of each
-// slot's value: 4 times 16 float32.
+// For each key head: keys (key_size, 16 slots), values (16 slots, value_size rounded up to 16).
+// Those of 8 bits stand for scale * u + least; then come scale and least of each slot's key, and of
+// each slot's value: 4 times 16 float32.
 struct LayerCache {
   CacheKind kind;
   int key_heads, key_size, value_size;
@@ -39,17 +40,18 @@ struct LayerCache {
   }
   std::size_t head_bytes() const {
     const std::size_t elements = std::size_t(kBlockSlots) * (key_size + padded_value_size());
-    return elements * element_bytes() + (kind == CacheKind::u8 ? 4 * kBlockSlots * sizeof(float) : 0);
+    return elements * element_bytes() +
+           (kind == CacheKind::u8 ? 4 * kBlockSlots * sizeof(float) : 0);
   }
   std::size_t bytes() const { return key_heads * head_bytes(); }
 };
 
 struct AttendOptions {
   float scale;
-  std::int64_t window;    // slots that a row sees; 0 for all
-  float soft_cap;         // 0 for none
-  const float* sinks;     // (heads,) or null
-  const float* slopes;    // (heads,) or null
+  std::int64_t window;  // slots that a row sees; 0 for all
+  float soft_cap;       // 0 for none
+  const float* sinks;   // (heads,) or null
+  const float* slopes;  // (heads,) or null
 };
 
 // Queries that read the same keys: `rows` rows of one sequence, `group` heads each.
@@ -60,8 +62,8 @@ struct Queries {
   std::int64_t first_slot;  // that of the first row; the others follow
 };
 
-// One piece of attention: of each query the largest score, the sum of exponentials, and their sum of
-// values, (rows * group,) and (rows * group, padded value size).
+// One piece of attention: of each query the largest score, the sum of exponentials, and their sum
+// of values, (rows * group,) and (rows * group, padded value size).
 struct PartialSums {
   float* largest;
   float* sums;
@@ -78,13 +80,14 @@ struct RowKernels {
                   Activation activation, float factor, int width);
   void (*append)(const LayerCache& cache, unsigned char* block, int slot, const float* keys,
                  const float* values);
-  // Attention to the slots [piece_start, piece_end), at most kPieceSlots from a multiple of it, in the
-  // given blocks. `scratch` has attend_scratch floats.
+  // Attention to the slots [piece_start, piece_end), at most kPieceSlots from a multiple of it, in
+  // the given blocks. `scratch` has attend_scratch floats.
   void (*attend)(const LayerCache& cache, int key_head, unsigned char* const* blocks,
                  std::int64_t piece_start, std::int64_t piece_end, const Queries& queries,
                  const AttendOptions& options, const PartialSums& out, float* scratch);
   // Adds a later piece to the sums of those before it; both may be far from each other in size.
-  void (*merge)(const PartialSums& total, const PartialSums& piece, int queries, int padded_value_size);
+  void (*merge)(const PartialSums& total, const PartialSums& piece, int queries,
+                int padded_value_size);
   // Divides by the sums, with a sink's exponential if there are any, and writes rows out.
   void (*finish)(const PartialSums& total, const LayerCache& cache, const Queries& queries,
                  const AttendOptions& options, float* out, std::size_t out_stride);
@@ -95,7 +98,8 @@ inline std::size_t attend_scratch(int queries, int key_size) {
   return std::size_t(queries) * (key_size + 1 + kPieceSlots);
 }
 
-// The named set's kernels, or without a name the best that this processor has; null if it lacks them.
+// The named set's kernels, or without a name the best that this processor has; null if it lacks
+// them.
 const RowKernels* row_kernels(const char* name);
 
 }  // namespace npu::ops::kernel_programs

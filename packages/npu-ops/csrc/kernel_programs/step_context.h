@@ -23,7 +23,8 @@ class Room {
   T* of(std::size_t count) {
     if (count > size_) {
       memory_.reset();
-      memory_.reset(static_cast<T*>(::operator new(count * sizeof(T), std::align_val_t(kAlignment))));
+      memory_.reset(
+          static_cast<T*>(::operator new(count * sizeof(T), std::align_val_t(kAlignment))));
       size_ = count;
     }
     return memory_.get();
@@ -38,7 +39,9 @@ class Room {
   std::size_t size_ = 0;
 };
 
-inline std::size_t rounded(std::size_t value, std::size_t to) { return (value + to - 1) / to * to; }
+inline std::size_t rounded(std::size_t value, std::size_t to) {
+  return (value + to - 1) / to * to;
+}
 
 // Member's share of a number of things.
 inline std::pair<int, int> share(int count, int member, int members) {
@@ -107,7 +110,7 @@ struct Program::Context {
   Room<float> expert_values;
   Room<float> pieces;
   std::vector<std::atomic<int>> counters;
-  std::map<int, std::vector<Tile>> tiles;  // by the heads that share keys
+  std::map<int, std::vector<Tile>> tiles;                  // by the heads that share keys
   std::vector<std::vector<std::pair<int, float>>> chosen;  // of each row: expert and share
   std::int64_t* times_ns = nullptr;
   std::chrono::steady_clock::time_point last_time;

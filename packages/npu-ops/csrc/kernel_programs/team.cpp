@@ -22,7 +22,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr auto kSpinTime = std::chrono::microseconds(60);  // before a member without work sleeps
-constexpr int kSpinsPerLook = 64;     // looks at the clock are dearer than spins
+constexpr int kSpinsPerLook = 64;      // looks at the clock are dearer than spins
 constexpr int kSpinsAtBarrier = 4000;  // some 100 us: then another process has our processor
 
 inline void pause() {
@@ -40,7 +40,8 @@ class Team final : public Crew {
     for (int member = 1; member < wanted; ++member) {
       try {
         std::thread([this, member] { serve(member); }).detach();
-      } catch (const std::system_error&) {  // the process may have no more threads: fewer do the work
+      } catch (
+          const std::system_error&) {  // the process may have no more threads: fewer do the work
         members = member;
         break;
       }
@@ -62,7 +63,8 @@ class Team final : public Crew {
     const Work leave = [](Crew&, int) {};
     is_dismissed_.store(true, std::memory_order_relaxed);
     run(leave);
-    while (left_.load(std::memory_order_acquire) != members - 1) sched_yield();
+    while (left_.load(std::memory_order_acquire) != members - 1)
+      sched_yield();
   }
 
   void meet() override {
@@ -105,7 +107,8 @@ class Team final : public Crew {
         pause();
       }
     } while (Clock::now() < end);
-    while (call_.load(std::memory_order_acquire) == seen) call_.wait(seen, std::memory_order_acquire);
+    while (call_.load(std::memory_order_acquire) == seen)
+      call_.wait(seen, std::memory_order_acquire);
   }
 
   alignas(64) std::atomic<int> arrived_{0};
@@ -127,7 +130,9 @@ Shared* shared = nullptr;
 std::once_flag made;
 
 // A child has only the thread that forked: the parent's team is left behind, not ended.
-void start_anew() { shared = new (shared_memory) Shared; }
+void start_anew() {
+  shared = new (shared_memory) Shared;
+}
 
 Shared& the_shared() {
   std::call_once(made, [] {
@@ -159,7 +164,8 @@ void run_together(int size, const Work& work) {
   if (all.team == nullptr || all.team->wanted != std::max(size, 1)) {
     sigset_t every, before;
     sigfillset(&every);
-    pthread_sigmask(SIG_SETMASK, &every, &before);  // a new thread inherits it: signals go to others
+    pthread_sigmask(SIG_SETMASK, &every,
+                    &before);  // a new thread inherits it: signals go to others
     try {
       if (all.team != nullptr) {
         all.team->dismiss();

@@ -1,8 +1,8 @@
 // The team: the threads that run kernel programs, one team for the process.
 //
-// Between the parts of a piece of work its threads spin at a barrier, which takes 0.1 to 0.2 us on two
-// cores; without work they spin for some tens of microseconds, then sleep. They take no signals, and a
-// forked child starts with a team of its own.
+// Between the parts of a piece of work its threads spin at a barrier, which takes 0.1 to 0.2 us on
+// two cores; without work they spin for some tens of microseconds, then sleep. They take no
+// signals, and a forked child starts with a team of its own.
 #pragma once
 
 #include <functional>
@@ -20,8 +20,8 @@ class Crew {
 
 using Work = std::function<void(Crew& crew, int member)>;
 
-// Runs `work` once on each of `members` threads, the caller's being member 0, and waits for all. Calls
-// of several threads are queued. `work` must not throw, nor call this.
+// Runs `work` once on each of `members` threads, the caller's being member 0, and waits for all.
+// Calls of several threads are queued. `work` must not throw, nor call this.
 void run_together(int members, const Work& work);
 
 // How many threads this process can use: by its affinity, and by the quota of its cgroup.

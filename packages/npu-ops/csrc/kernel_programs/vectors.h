@@ -39,7 +39,9 @@ using Halves = std::uint16_t __attribute__((vector_size(kLanes * 2)));
 using Bytes = std::uint8_t __attribute__((vector_size(kLanes)));
 
 // All lanes the same.
-inline Floats all(float value) { return value - Floats{}; }
+inline Floats all(float value) {
+  return value - Floats{};
+}
 
 inline Floats load(const float* from) {
   Floats vector;
@@ -61,7 +63,9 @@ inline Floats load(const std::uint8_t* from) {
   return __builtin_convertvector(__builtin_convertvector(bytes, Integers), Floats);
 }
 
-inline void store(float* to, Floats vector) { std::memcpy(to, &vector, sizeof vector); }
+inline void store(float* to, Floats vector) {
+  std::memcpy(to, &vector, sizeof vector);
+}
 
 // The first `count` elements; other lanes are 0.
 inline Floats load_some(const float* from, int count) {
@@ -75,11 +79,14 @@ inline void store_some(float* to, Floats vector, int count) {
 }
 
 // NaN in `right` wins, one in `left` does not.
-inline Floats largest(Floats left, Floats right) { return left > right ? left : right; }
+inline Floats largest(Floats left, Floats right) {
+  return left > right ? left : right;
+}
 
 inline float sum(Floats vector) {
   float total = 0;
-  for (int lane = 0; lane < kLanes; ++lane) total += vector[lane];
+  for (int lane = 0; lane < kLanes; ++lane)
+    total += vector[lane];
   return total;
 }
 
@@ -97,8 +104,7 @@ inline Floats exponential(Floats x) {
   result = result * rest + 1.6666665459e-1F;
   result = result * rest + 5.0000001201e-1F;
   result = result * rest * rest + rest + 1.0F;
-  const Integers power =
-      (std::bit_cast<Integers>(shifted) - std::int32_t{0x4B400000} + 127) << 23;
+  const Integers power = (std::bit_cast<Integers>(shifted) - std::int32_t{0x4B400000} + 127) << 23;
   result *= std::bit_cast<Floats>(power);
   result = x < -87.3F ? all(0) : result;
   result = x > 88.7F ? all(std::numeric_limits<float>::infinity()) : result;

@@ -1,5 +1,5 @@
-// Kernel programs for Python: what npu_ops.kernel_programs.execution stands on. Everything that a step
-// or a program is given is checked here, as kernels look nowhere but where they are told.
+// Kernel programs for Python: what npu_ops.kernel_programs.execution stands on. Everything that a
+// step or a program is given is checked here, as kernels look nowhere but where they are told.
 #include <pybind11/stl.h>
 #include <torch/extension.h>
 
@@ -20,7 +20,9 @@ using namespace kernel_programs;
 
 constexpr int kBlocksOfSlab = 16;
 
-[[noreturn]] void refuse(const std::string& what) { throw py::value_error(what); }
+[[noreturn]] void refuse(const std::string& what) {
+  throw py::value_error(what);
+}
 
 void require(bool is_so, const std::string& what) {
   if (!is_so) refuse(what);
@@ -79,9 +81,9 @@ class Reader {
                 found.start >= 0 && found.width > 0 &&
                 found.start + found.width <= widths_[found.buffer],
             where_ + ": columns must lie in their buffer");
-    require(width < 0 || found.width == width,
-            where_ + ": columns must be " + std::to_string(width) + " wide; got " +
-                std::to_string(found.width));
+    require(width < 0 || found.width == width, where_ + ": columns must be " +
+                                                   std::to_string(width) + " wide; got " +
+                                                   std::to_string(found.width));
     return found;
   }
 
@@ -120,8 +122,10 @@ class Reader {
   Instruction embed(const py::dict& one) {
     const PackedLinear table = packed(one["table"]);
     const bool by_position = py::cast<std::string>(one["index"]) == "position";
-    if (by_position) bound_positions(table.outputs);
-    else entries = std::min<std::int64_t>(entries, table.outputs);
+    if (by_position)
+      bound_positions(table.outputs);
+    else
+      entries = std::min<std::int64_t>(entries, table.outputs);
     return Embed{view(one["out"], table.inputs), table, by_position, py::cast<float>(one["scale"])};
   }
 
@@ -135,7 +139,8 @@ class Reader {
     made.weight = packed(one["weight"]);
     made.is_gated = py::cast<bool>(one["gated"]);
     const int outputs = made.is_gated ? made.weight.outputs / 2 : made.weight.outputs;
-    require(!made.is_gated || made.weight.outputs % 32 == 0, "Linear: a gate's blocks come in pairs");
+    require(!made.is_gated || made.weight.outputs % 32 == 0,
+            "Linear: a gate's blocks come in pairs");
     made.input = view(one["input"], made.weight.inputs);
     made.out = view(one["out"], outputs);
     made.bias = vector(one["bias"], made.weight.outputs);
@@ -145,7 +150,8 @@ class Reader {
     if (!one["residual"].is_none()) made.residual = view(one["residual"], outputs);
     made.factor = py::cast<float>(one["factor"]);
     made.soft_cap = one["soft_cap"].is_none() ? 0 : py::cast<float>(one["soft_cap"]);
-    require(made.out.buffer != made.input.buffer || made.out.start >= made.input.start + made.input.width ||
+    require(made.out.buffer != made.input.buffer ||
+                made.out.start >= made.input.start + made.input.width ||
                 made.input.start >= made.out.start + made.out.width,
             "Linear: out must not be the input");
     return made;
@@ -165,8 +171,8 @@ class Reader {
     for (int i = 0; i < size; ++i) {
       require(partner[i] >= 0 && partner[i] < size, "Rotate: partners must be in the head");
     }
-    return Rotate{values, heads, vector(one["own"], count * size), vector(one["other"], count * size),
-                  partner};
+    return Rotate{values, heads, vector(one["own"], count * size),
+                  vector(one["other"], count * size), partner};
   }
 
   const LayerCache& layer(const py::dict& one) {
@@ -178,7 +184,8 @@ class Reader {
   Instruction append(const py::dict& one) {
     const LayerCache& cache = layer(one);
     return Append{view(one["keys"], cache.key_heads * cache.key_size),
-                  view(one["values"], cache.key_heads * cache.value_size), py::cast<int>(one["layer"])};
+                  view(one["values"], cache.key_heads * cache.value_size),
+                  py::cast<int>(one["layer"])};
   }
 
   Instruction attend(const py::dict& one) {
@@ -228,7 +235,8 @@ class Reader {
     made.out = view(one["out"]);
     if (!one["residual"].is_none()) made.residual = view(one["residual"], made.out.width);
     made.chosen = py::cast<int>(one["chosen"]);
-    require(made.chosen > 0 && made.chosen <= count, "Experts: there must be as many as are chosen");
+    require(made.chosen > 0 && made.chosen <= count,
+            "Experts: there must be as many as are chosen");
     made.shares = chosen<Shares>(py::cast<std::string>(one["shares"]),
                                  {{"softmax", Shares::softmax},
                                   {"softmax_normalized", Shares::softmax_of_chosen},
@@ -289,7 +297,8 @@ class KernelProgram {
     }
     Reader reader(weights, widths, caches);
     std::vector<Instruction> list;
-    for (const auto& one : instructions) list.push_back(reader.read(py::cast<py::dict>(one)));
+    for (const auto& one : instructions)
+      list.push_back(reader.read(py::cast<py::dict>(one)));
     const View result = reader.view(logits);
     held_ = std::move(reader.held);
     positions_ = reader.positions;
@@ -300,16 +309,18 @@ class KernelProgram {
     const LinearKernels* linear = linear_kernels(name);
     const RowKernels* row = row_kernels(name);
     require(linear != nullptr && row != nullptr, "this processor has no such instruction set");
-    program_ = std::make_unique<Program>(std::move(list), widths, std::move(caches), result, *linear, *row);
+    program_ = std::make_unique<Program>(std::move(list), widths, std::move(caches), result,
+                                         *linear, *row);
   }
 
-  at::Tensor step(const at::Tensor& tokens, const at::Tensor& positions, const at::Tensor& sequences,
-                  const at::Tensor& slots, const at::Tensor& tables, const at::Tensor& kept,
-                  int members, const std::optional<at::Tensor>& times) {
+  at::Tensor step(const at::Tensor& tokens, const at::Tensor& positions,
+                  const at::Tensor& sequences, const at::Tensor& slots, const at::Tensor& tables,
+                  const at::Tensor& kept, int members, const std::optional<at::Tensor>& times) {
     Rows rows;
     rows.count = static_cast<int>(tokens.numel());
     rows.kept_count = static_cast<int>(kept.numel());
-    require(tokens.numel() > 0 && tokens.numel() < (1 << 24), "tokens: must be some; got none or too many");
+    require(tokens.numel() > 0 && tokens.numel() < (1 << 24),
+            "tokens: must be some; got none or too many");
     require(tables.dim() == 2, "block_tables: must be (sequences, blocks)");
     rows.tokens = data_of<std::int64_t>(tokens, "tokens", rows.count);
     rows.positions = data_of<std::int64_t>(positions, "positions", rows.count);
@@ -339,10 +350,12 @@ class KernelProgram {
   void reserve(std::int64_t count) {
     require(count >= 0 && count < (std::int64_t{1} << 31), "blocks: must be 0 to 2^31 - 1");
     while (static_cast<std::int64_t>(blocks_.size()) < count) {
-      at::Tensor slab = at::empty({static_cast<std::int64_t>(kBlocksOfSlab * block_bytes_)}, at::kByte);
+      at::Tensor slab =
+          at::empty({static_cast<std::int64_t>(kBlocksOfSlab * block_bytes_)}, at::kByte);
       auto* memory = slab.mutable_data_ptr<unsigned char>();
       slabs_.push_back(std::move(slab));
-      for (int i = 0; i < kBlocksOfSlab; ++i) blocks_.push_back(memory + i * block_bytes_);
+      for (int i = 0; i < kBlocksOfSlab; ++i)
+        blocks_.push_back(memory + i * block_bytes_);
     }
   }
 
@@ -351,16 +364,20 @@ class KernelProgram {
   }
 
   at::Tensor read_blocks(const std::vector<std::int64_t>& ids) {
-    at::Tensor out = at::empty({static_cast<std::int64_t>(ids.size()),
-                                static_cast<std::int64_t>(block_bytes_)}, at::kByte);
+    at::Tensor out =
+        at::empty({static_cast<std::int64_t>(ids.size()), static_cast<std::int64_t>(block_bytes_)},
+                  at::kByte);
     auto* to = out.mutable_data_ptr<unsigned char>();
-    for (std::size_t i = 0; i < ids.size(); ++i) std::memcpy(to + i * block_bytes_, block(ids[i]), block_bytes_);
+    for (std::size_t i = 0; i < ids.size(); ++i)
+      std::memcpy(to + i * block_bytes_, block(ids[i]), block_bytes_);
     return out;
   }
 
   void write_blocks(const std::vector<std::int64_t>& ids, const at::Tensor& content) {
-    const auto* from = data_of<std::uint8_t>(content, "content", static_cast<std::int64_t>(ids.size() * block_bytes_));
-    for (std::size_t i = 0; i < ids.size(); ++i) std::memcpy(block(ids[i]), from + i * block_bytes_, block_bytes_);
+    const auto* from = data_of<std::uint8_t>(content, "content",
+                                             static_cast<std::int64_t>(ids.size() * block_bytes_));
+    for (std::size_t i = 0; i < ids.size(); ++i)
+      std::memcpy(block(ids[i]), from + i * block_bytes_, block_bytes_);
   }
 
   std::size_t block_bytes() const { return block_bytes_; }
@@ -368,25 +385,31 @@ class KernelProgram {
 
  private:
   unsigned char* block(std::int64_t id) {
-    require(id >= 0 && id < static_cast<std::int64_t>(blocks_.size()),
-            "block: must be below " + std::to_string(blocks_.size()) + "; got " + std::to_string(id));
+    require(
+        id >= 0 && id < static_cast<std::int64_t>(blocks_.size()),
+        "block: must be below " + std::to_string(blocks_.size()) + "; got " + std::to_string(id));
     return blocks_[id];
   }
 
   void check(const Rows& rows, int sequences) const {
     for (int i = 0; i < rows.count; ++i) {
       require(rows.tokens[i] >= 0 && rows.tokens[i] < entries_,
-              "tokens: must be 0 to " + std::to_string(entries_ - 1) + "; got " + std::to_string(rows.tokens[i]));
+              "tokens: must be 0 to " + std::to_string(entries_ - 1) + "; got " +
+                  std::to_string(rows.tokens[i]));
       require(rows.positions[i] >= 0 && (positions_ < 0 || rows.positions[i] < positions_),
-              "positions: must be 0 to " + std::to_string(positions_ - 1) + "; got " + std::to_string(rows.positions[i]));
+              "positions: must be 0 to " + std::to_string(positions_ - 1) + "; got " +
+                  std::to_string(rows.positions[i]));
       require(rows.sequences[i] >= 0 && rows.sequences[i] < sequences,
-              "sequences: must be 0 to " + std::to_string(sequences - 1) + "; got " + std::to_string(rows.sequences[i]));
+              "sequences: must be 0 to " + std::to_string(sequences - 1) + "; got " +
+                  std::to_string(rows.sequences[i]));
       require(rows.slots[i] >= 0 && rows.slots[i] / kBlockSlots < rows.table_width,
-              "slots: must be 0 to " + std::to_string(rows.table_width * kBlockSlots - 1) + "; got " + std::to_string(rows.slots[i]));
+              "slots: must be 0 to " + std::to_string(rows.table_width * kBlockSlots - 1) +
+                  "; got " + std::to_string(rows.slots[i]));
     }
     for (int i = 0; i < rows.kept_count; ++i) {
       require(rows.kept[i] >= 0 && rows.kept[i] < rows.count,
-              "kept: must be 0 to " + std::to_string(rows.count - 1) + "; got " + std::to_string(rows.kept[i]));
+              "kept: must be 0 to " + std::to_string(rows.count - 1) + "; got " +
+                  std::to_string(rows.kept[i]));
     }
     // Every block up to a row's own may be read.
     std::vector<int> used(sequences, 0);
@@ -394,10 +417,12 @@ class KernelProgram {
       used[rows.sequences[i]] = std::max(used[rows.sequences[i]], rows.slots[i] / kBlockSlots + 1);
     }
     for (int sequence = 0; sequence < sequences; ++sequence) {
-      const std::int32_t* table = rows.block_tables + static_cast<std::size_t>(sequence) * rows.table_width;
+      const std::int32_t* table =
+          rows.block_tables + static_cast<std::size_t>(sequence) * rows.table_width;
       for (int i = 0; i < used[sequence]; ++i) {
         require(table[i] >= 0 && table[i] < static_cast<std::int64_t>(blocks_.size()),
-                "block_tables: must name blocks below " + std::to_string(blocks_.size()) + "; got " + std::to_string(table[i]));
+                "block_tables: must name blocks below " + std::to_string(blocks_.size()) +
+                    "; got " + std::to_string(table[i]));
       }
     }
   }

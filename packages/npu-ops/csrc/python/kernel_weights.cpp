@@ -19,9 +19,9 @@ void require_tensor(const at::Tensor& tensor, const std::string& name, at::Scala
       tensor.numel() == count) {
     return;
   }
-  throw py::value_error(name + ": must be a contiguous cpu tensor of " + std::to_string(count) + " " +
-                        c10::toString(dtype) + "; got " + std::to_string(tensor.numel()) + " " +
-                        c10::toString(tensor.scalar_type()));
+  throw py::value_error(name + ": must be a contiguous cpu tensor of " + std::to_string(count) +
+                        " " + c10::toString(dtype) + "; got " + std::to_string(tensor.numel()) +
+                        " " + c10::toString(tensor.scalar_type()));
 }
 
 PackedLinear packed_linear(const py::object& weight, const std::string& name,
@@ -31,7 +31,8 @@ PackedLinear packed_linear(const py::object& weight, const std::string& name,
                                                     {"float16", Kind::float16},
                                                     {"int8", Kind::int8},
                                                     {"int4", Kind::int4}};
-  if (!py::hasattr(weight, "kind")) throw py::value_error(name + ": must be a packed linear weight");
+  if (!py::hasattr(weight, "kind"))
+    throw py::value_error(name + ": must be a packed linear weight");
   const auto kind = kinds.find(py::cast<std::string>(weight.attr("kind")));
   if (kind == kinds.end()) throw py::value_error(name + ": is of a kind that is not known");
   PackedLinear made;
@@ -75,6 +76,8 @@ std::vector<std::string> kernel_sets() {
 
 }  // namespace
 
-void bind_kernel_weights(py::module_& m) { m.def("kernel_sets", &kernel_sets); }
+void bind_kernel_weights(py::module_& m) {
+  m.def("kernel_sets", &kernel_sets);
+}
 
 }  // namespace npu::ops::python

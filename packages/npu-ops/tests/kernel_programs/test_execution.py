@@ -1,9 +1,9 @@
 """Whole programs against the reference, and what happens around them: threads, forks, bad rows."""
 
-import os
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 import torch
@@ -158,7 +158,7 @@ def test_steps_are_those_of_the_reference(kernel_set, attend, generator):
         torch.testing.assert_close(execution.step(one), reference.step(one), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize(("cache", "tolerance"), [("bfloat16", 2e-2), ("u8", 5e-2)])
+@pytest.mark.parametrize("cache, tolerance", [("bfloat16", 2e-2), ("u8", 5e-2)])
 def test_caches_of_fewer_bits_round(kernel_set, cache, tolerance, generator):
     execution, reference = pair(*a_layer(), kernel_set, cache)
     rows = mixed_rows(generator)
@@ -330,8 +330,8 @@ before = execution.step(one_sequence_of(0, 40))
 
 
 def run_child(body, **how):
-    folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    code = CHILD.format(folder=folder, body=body)
+    folder = Path(__file__).resolve().parent.parent
+    code = CHILD.format(folder=str(folder), body=body)
     return subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,

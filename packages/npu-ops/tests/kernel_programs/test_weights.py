@@ -14,9 +14,7 @@ def test_packed_floats_are_the_matrix(kind, shape, generator):
     assert packed.data.numel() % (16 * shape[1]) == 0
 
 
-@pytest.mark.parametrize(
-    ("bits", "groups", "size"), [(8, 1, 100), (4, 3, 32), (4, 2, 64), (4, 1, 128)]
-)
+@pytest.mark.parametrize("bits, groups, size", [(8, 1, 100), (4, 3, 32), (4, 2, 64), (4, 1, 128)])
 @pytest.mark.parametrize("has_zeros", [True, False])
 def test_packed_integers_are_the_matrix(bits, groups, size, has_zeros, generator):
     values = torch.randint(0, 2**bits, (35, groups, size), dtype=torch.uint8, generator=generator)

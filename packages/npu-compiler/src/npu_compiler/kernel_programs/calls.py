@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -195,11 +194,10 @@ def _plain_rms(node: fx.Node, graph_module: fx.GraphModule) -> tuple[fx.Node, fl
 
 def _inside_root(node: fx.Node) -> fx.Node | None:
     """Returns what 1 / sqrt is taken of."""
-    found: Any = None
-    if node.target is _aten.rsqrt.default:
-        found = stripped(node.args[0])
-    elif node.target in _POWERS and math.isclose(float(node.args[1]), -0.5):  # type: ignore[arg-type]
-        found = stripped(node.args[0])
+    power: Any = node.args[1] if node.target in _POWERS else None
+    if node.target is not _aten.rsqrt.default and power != -0.5:
+        return None
+    found = stripped(node.args[0])
     return found if isinstance(found, fx.Node) else None
 
 

@@ -98,6 +98,7 @@ def figures(model: Any, prompt_tokens: int, answer: AnswerStreamer) -> dict[str,
         compiled = f"from cache, loaded in {compiled}"
     return {
         "device": npu_runtime.device_info().device,
+        "pipeline": _pipeline(model),
         "precision": model.precision.name,
         "program": str(model.verification),
         "compile time": compiled,
@@ -107,6 +108,12 @@ def figures(model: Any, prompt_tokens: int, answer: AnswerStreamer) -> dict[str,
         "speed": "one token only" if rate is None else f"{rate:.1f} tokens/s",
         "peak memory": f"{peak / 1e6:,.0f} MB",
     }
+
+
+def _pipeline(model: Any) -> str:
+    """Returns which pipeline runs, and why not that of kernels where it was wanted."""
+    why = model.why_not_kernels
+    return str(model.pipeline) if why is None else f"{model.pipeline}: {why.partition(':')[0]}"
 
 
 def be_quiet() -> None:

@@ -188,6 +188,11 @@ class NPUModelForCausalLM(GenerationMixin):  # type: ignore[misc]
         return self._pipeline.name
 
     @property
+    def why_not_kernels(self) -> str | None:
+        """Why it is not a kernel program where that would have been chosen; None otherwise."""
+        return self._entry.why_not_kernels
+
+    @property
     def verification(self) -> Verdict:
         """The outcome of comparing the programs loaded so far with torch."""
         return self._pipeline.verdict
