@@ -1,8 +1,6 @@
 // Activations of vectors of the instruction set that a file is compiled for.
 #pragma once
 
-#include <cmath>
-
 #include "kernel_programs/activation.h"
 #include "kernel_programs/vectors.h"
 
@@ -14,13 +12,8 @@ inline Floats activated(Floats x, Activation activation) {
       return x;
     case Activation::relu:
       return x < 0.0F ? all(0) : x;
-    case Activation::gelu: {
-      Floats result;
-      for (int i = 0; i < kLanes; ++i) {
-        result[i] = 0.5F * x[i] * (1.0F + std::erf(x[i] * 0.70710678118654752F));
-      }
-      return result;
-    }
+    case Activation::gelu:
+      return 0.5F * x * (1.0F + error_function(x * 0.70710678118654752F));
     case Activation::gelu_tanh: {
       const Floats inner = 0.79788456080286536F * (x + 0.044715F * x * x * x);
       return 0.5F * x * (1.0F + hyperbolic_tangent(inner));
