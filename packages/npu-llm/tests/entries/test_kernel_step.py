@@ -43,6 +43,12 @@ FAMILIES = {
     "gpt_neox": ("GPTNeoXConfig", SIZES),
     "stablelm": ("StableLmConfig", SIZES),
     "phi": ("PhiConfig", SIZES),
+    "mixtral": ("MixtralConfig", SIZES | {"num_local_experts": 4, "num_experts_per_tok": 2}),
+    "qwen3_moe": (
+        "Qwen3MoeConfig",
+        SIZES | {"head_dim": 16, "num_experts": 4, "num_experts_per_tok": 2}
+        | {"moe_intermediate_size": 32},
+    ),
 }  # fmt: skip
 GREEDY = {"do_sample": False, "max_new_tokens": 6}
 
@@ -88,10 +94,26 @@ def test_batches_of_unequal_lengths_and_beams(family):
         )
 
 
-def test_a_program_is_right_and_starts_from_the_cache(family, tmp_path):
+def test_a_program_is_compared_with_torch(family):
     _, ours = family
     assert ours.pipeline == "kernels"
     assert ours.verification.status == "right"
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2", "gpt_neox", "qwen3_moe"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "int8", "int4"])
+def test_fewer_bits_are_compared_with_torch_too(tmp_path, save_tiny, kind, dtype):
+    wide = {"hidden_size": 128, "intermediate_size": 256, "vocab_size": 400}
+    if kind == "gpt2":
+        wide = {"n_embd": 128, "n_inner": 256, "vocab_size": 400}
+    if kind == "qwen3_moe":
+        wide |= {"moe_intermediate_size": 64}
+    save_tiny(kind, tmp_path / "model", **wide)
+    model = NPUModelForCausalLM.from_pretrained(
+        tmp_path / "model", dtype=dtype, pipeline="kernels", cache_dir=tmp_path / "cache"
+    )
+    assert model.verification.status == "right"
+    assert model.generate(tokens(1, 9), **GREEDY).shape[1] > 9
 
 
 def test_a_model_that_is_no_kernel_program_says_why(tmp_path, save_tiny):

@@ -11,7 +11,7 @@ from npu_ops.kernel_programs.program import Recipe
 __all__ = ["Draft", "Line", "NormDraft", "Part"]
 
 LineKind = Literal[
-    "embed", "norm", "linear", "rotate", "append", "attend", "combine", "keep", "select"
+    "embed", "norm", "linear", "rotate", "append", "attend", "combine", "keep", "experts", "select"
 ]
 
 
@@ -68,6 +68,7 @@ class Draft:
         lines: the instructions.
         widths: of each value.
         weights: how each weight is made.
+        names: of these, by how they are made.
         results: values that are read after the last line.
         logits: the columns with the result.
     """
@@ -75,6 +76,7 @@ class Draft:
     lines: list[Line] = field(default_factory=list)
     widths: list[int] = field(default_factory=list)
     weights: dict[str, Recipe] = field(default_factory=dict)
+    names: dict[Recipe, str] = field(default_factory=dict)
     results: set[int] = field(default_factory=set)
     logits: Part = Part(-1, 0, 0)
 
@@ -97,12 +99,11 @@ class Draft:
 
     def weight(self, recipe: Recipe) -> str:
         """Returns the name of a weight made so; equal recipes have one name."""
-        for name, known in self.weights.items():
-            if known == recipe:
-                return name
-        name = f"{recipe.kind}.{len(self.weights)}"
-        self.weights[name] = recipe
-        return name
+        if recipe not in self.names:
+            name = f"{recipe.kind}.{len(self.weights)}"
+            self.names[recipe] = name
+            self.weights[name] = recipe
+        return self.names[recipe]
 
     def readers(self, value: int) -> list[Line]:
         """Returns the lines that read a value."""

@@ -271,6 +271,8 @@ def _add_residual(draft: Draft) -> bool:
             if factor != 1.0 and side == "right":
                 continue
             writer = _written_by(draft, line.reads[side], "linear")
+            if writer is None and factor == 1.0:
+                writer = _written_by(draft, line.reads[side], "experts")
             if writer is None or "residual" in writer.reads:
                 continue
             if _sole_reader(draft, writer.out) is not line:
@@ -286,7 +288,8 @@ def _add_residual(draft: Draft) -> bool:
             continue
         _, writer, residual, factor = max(candidates, key=lambda one: one[0])
         writer.reads["residual"] = residual
-        writer.fields["factor"] = writer.fields.get("factor", 1.0) * factor
+        if writer.kind == "linear":
+            writer.fields["factor"] = writer.fields.get("factor", 1.0) * factor
         writer.out = line.out
         del draft.lines[at]
         return True

@@ -19,6 +19,7 @@ from npu_ops.kernel_programs.instructions import (
     Columns,
     Combine,
     Embed,
+    Experts,
     Instruction,
     Keep,
     Linear,
@@ -152,6 +153,9 @@ def _instruction(
         return Attend(out=out, **reads, **fields)
     if line.kind == "keep":
         return Keep(input=reads["input"], out=out)
+    if line.kind == "experts":
+        used.update(fields["gate_up"], fields["down"])
+        return Experts(out=out, **reads, **fields)
     assert line.kind == "combine"
     right = weight(fields.pop("vector", None)) or reads.get("right")
     return Combine(out=out, left=reads["left"], right=right, **fields)

@@ -26,11 +26,13 @@ from npu_compiler.kernel_programs.calls import (
 )
 from npu_compiler.kernel_programs.draft import Draft, Line, NormDraft, Part
 from npu_compiler.kernel_programs.evaluation import Case, Evaluator, Step, inputs_of
+from npu_compiler.kernel_programs.experts import ExpertsCall, experts_call
 from npu_compiler.kernel_programs.masks import MaskFacts, read_mask
 from npu_compiler.kernel_programs.refusal import refused
 from npu_compiler.kernel_programs.rotary import Rotation, find_rotation
 from npu_compiler.kernel_programs.views import Mover, View, arranged, is_moving, rows_first
 from npu_ops.kernel_programs.program import LayerShape, Recipe
+from npu_ops.kernel_programs.weights import BLOCK_OUTPUTS
 
 __all__ = ["Selection", "select"]
 
@@ -131,6 +133,7 @@ class _Selector:
             node.target is _aten.embedding.default
             or linear_call(node) is not None
             or attention_call(node, self._module) is not None
+            or experts_call(node) is not None
         )
 
     def _is_boundary(self, node: fx.Node) -> bool:
@@ -178,6 +181,9 @@ class _Selector:
         attention = attention_call(node, self._module)
         if attention is not None:
             return self._result(node, self._attend(node, attention))
+        experts = experts_call(node)
+        if experts is not None:
+            return self._result(node, self._experts(node, experts))
         norm = norm_call(node, self._module)
         if norm is not None:
             return self._result(node, self._norm(node))
@@ -302,6 +308,33 @@ class _Selector:
             part.width // size,
         )
         return self._add(node, "norm", part.width, {"input": part}, options=norm)
+
+    def _experts(self, node: fx.Node, call: ExpertsCall) -> Part:
+        inner = int(getattr(self._module, call.gate_up).shape[1]) // 2
+        if inner % BLOCK_OUTPUTS:
+            raise refused(node, f"has experts of {inner} channels, no multiple of {BLOCK_OUTPUTS}")
+        gate_up, down = self._source(call.gate_up), self._source(call.down)
+
+        def weights(source: str, *, interleaved: bool) -> tuple[str, ...]:
+            return tuple(
+                self._draft.weight(
+                    Recipe(sources=(source,), kind="linear", interleaved=interleaved, index=index)
+                )
+                for index in range(call.experts)
+            )
+
+        reads = {"input": self._part(call.x), "scores": self._part(call.scores)}
+        return self._add(
+            node,
+            "experts",
+            int(node.meta["val"].shape[-1]),
+            reads,
+            gate_up=weights(gate_up, interleaved=True),
+            down=weights(down, interleaved=False),
+            chosen=call.chosen,
+            shares=call.shares,
+            activation=call.activation,
+        )
 
     def _is_kept(self, node: fx.Node) -> bool:
         if node.target not in (_aten.index.Tensor, _aten.index_select.default):

@@ -139,13 +139,13 @@ class _Packer:
         self._precision = precision
         self._compression = compression
         self._products = _products(lowered.program)
+        self._latest: tuple[int, torch.Tensor] | None = None
         # By a parameter's address: how it is stored, and whether it is (inputs, outputs).
         self._stored: dict[int, tuple[_Form, bool]] = {}
         for name, recipe in lowered.program.weights.items():
             for source in recipe.sources if recipe.kind == "linear" else ():
-                tensor = lowered.sources[source]
-                form = self._form(name, recipe, tensor)
-                self._stored[tensor.data_ptr()] = form, recipe.transposed
+                address = lowered.sources[source].data_ptr()
+                self._stored[address] = self._form(name, recipe), recipe.transposed
 
     def packed(self) -> Iterator[tuple[str, PackedLinear | torch.Tensor]]:
         """Yields the program's weights, each when it is asked for."""
@@ -155,8 +155,7 @@ class _Packer:
             elif recipe.kind == "vector":
                 yield name, (self._joined(recipe).float() + recipe.added).contiguous()
             else:
-                form = self._form(name, recipe, self._lowered.sources[recipe.sources[0]])
-                yield name, self._pack(self._joined(recipe), form)
+                yield name, self._pack(self._joined(recipe), self._form(name, recipe))
 
     def read(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """Returns the values that a parameter is stored as; None if they are its own."""
@@ -164,6 +163,11 @@ class _Packer:
         if form.group is None and form.kind not in ("int8", "int4"):
             return None
         value = self._weights.read(tensor)
+        if value.dim() == 3:  # of experts, which are asked for one by one
+            if self._latest is None or self._latest[0] != tensor.data_ptr():
+                stored = torch.stack([unpack(self._pack(one, form)) for one in value])
+                self._latest = tensor.data_ptr(), stored
+            return self._latest[1]
         if is_transposed:
             return unpack(self._pack(value.t(), form)).t()
         return unpack(self._pack(value, form))
@@ -189,15 +193,17 @@ class _Packer:
             joined = joined[self._lowered.tables[recipe.order]]
         return interleave(*joined.chunk(2)) if recipe.interleaved else joined
 
-    def _form(self, name: str, recipe: Recipe, source: torch.Tensor) -> _Form:
-        if source.numel() < _FEWEST_ELEMENTS:
+    def _form(self, name: str, recipe: Recipe) -> _Form:
+        """Returns how a weight is stored; parameters that are joined are stored alike."""
+        sources = [self._lowered.sources[source] for source in recipe.sources]
+        if sum(source.numel() for source in sources) < _FEWEST_ELEMENTS:
             return _Form("float32")
         wanted = self._precision.weights
         if wanted in _FLOATS:
             return _Form(_FLOATS[wanted])
         if name not in self._products:
             return _Form("float16")  # rows of it are read, never all
-        columns = source.shape[-2] if recipe.transposed else source.shape[-1]
+        columns = sources[0].shape[-2 if recipe.transposed else -1]
         if wanted == "int4" and not recipe.keeps_precision:
             group = fitting_group(columns, self._compression.group_size)
             if group is not None:

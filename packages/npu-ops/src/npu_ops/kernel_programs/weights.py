@@ -100,9 +100,15 @@ def pack_integers(
     Raises:
         OperatorInputError: [weight-shape] for shapes or groups that the kernels do not have.
     """
-    outputs, groups, size = values.shape
-    fits = groups == 1 if bits == 8 else bits == 4 and (size in _GROUPS or groups == 1)
-    if not fits or values.dtype is not torch.uint8 or scales.shape != (outputs, groups):
+    outputs, groups, size = values.shape if values.dim() == 3 else (0, 0, 0)
+    fits = groups == 1 if bits == 8 else bits == 4 and size in _GROUPS
+    bytes_of = [values] if zeros is None else [values, zeros]
+    of_groups = [scales] if zeros is None else [scales, zeros]
+    if (
+        not fits
+        or any(one.dtype is not torch.uint8 for one in bytes_of)
+        or any(one.shape != (outputs, groups) for one in of_groups)
+    ):
         raise OperatorInputError(
             "pack_integers: values must be (outputs, groups, size) uint8 with one group of 8 bits "
             f"or groups of 32, 64 or 128 of 4 bits; got {tuple(values.shape)} {values.dtype}, "
