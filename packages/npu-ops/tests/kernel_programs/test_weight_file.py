@@ -42,7 +42,9 @@ def test_it_is_a_safetensors_file(written):
         assert torch.equal(file.get_tensor("int8.data"), items["int8"].data)
 
 
-@pytest.mark.parametrize("damage", ["cut", "header", "version", "layout", "offsets", "empty"])
+@pytest.mark.parametrize(
+    "damage", ["cut", "header", "version", "layout", "packed", "offsets", "empty"]
+)
 def test_damage_is_one_error(written, damage):
     path, _ = written
     content = bytearray(path.read_bytes())
@@ -67,3 +69,30 @@ def test_damage_is_one_error(written, damage):
         read_weights(path)
     assert caught.value.code == "weights-file"
     assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize("flip", [0x01, 0x10, 0x80])
+def test_a_header_with_any_flipped_bit_is_read_or_refused(written, flip):
+    path, _ = written
+    whole = path.read_bytes()
+    length = int.from_bytes(whole[:8], "little")
+    refused = 0
+    for place in range(0, 8 + length, 17):
+        content = bytearray(whole)
+        content[place] ^= flip
+        path.write_bytes(content)
+        try:
+            read_weights(path)
+        except DamagedFileError:
+            refused += 1
+    assert refused > length / 60
+
+
+def test_a_weight_that_cannot_be_made_leaves_no_file(tmp_path):
+    def items():
+        yield "first", torch.zeros(3)
+        raise RuntimeError("no more")
+
+    with pytest.raises(RuntimeError, match="no more"):
+        write_weights(tmp_path / "weights", items())
+    assert list(tmp_path.iterdir()) == []

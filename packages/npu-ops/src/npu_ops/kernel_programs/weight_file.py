@@ -147,7 +147,7 @@ def read_weights(path: Path) -> dict[str, PackedLinear | torch.Tensor]:
                 tensors.pop(f"{name}.zeros", None),
                 group=group,
             )
-    except (ValueError, KeyError, TypeError, RuntimeError) as failure:
+    except (ValueError, KeyError, TypeError, AttributeError, RuntimeError) as failure:
         raise _damaged(path, "its tensors do not lie in it") from failure
     return {**result, **tensors}
 
