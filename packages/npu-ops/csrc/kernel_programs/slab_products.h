@@ -119,18 +119,26 @@ inline constexpr int kOffset8 = 0;
 
 template <int R>
 void add_slab8(const std::uint8_t* data, const std::int8_t* const* x, Sums (&sums)[R]) {
-#pragma GCC unroll 16
-  for (int i = 0; i < 16; ++i) {
-    const __m256i weights[2] = {load_bytes(data + 64 * i), load_bytes(data + 64 * i + 32)};
+  for (int i = 0; i < 16; ++i)
     fetch(data + 64 * i);
+  __m256i left[R], right[R];
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r)
+    left[r] = right[r] = _mm256_setzero_si256();
+#pragma GCC unroll 1
+  for (int i = 0; i < 16; ++i) {
+    const __m256i first = load_bytes(data + 64 * i), last = load_bytes(data + 64 * i + 32);
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
       const __m256i inputs = _mm256_set1_epi32(quad(x[r] + 4 * i));
-      for (int p = 0; p < 2; ++p) {
-        sums[r].part[p] = _mm256_dpbusd_avx_epi32(sums[r].part[p], weights[p], inputs);
-      }
+      left[r] = _mm256_dpbusd_avx_epi32(left[r], first, inputs);
+      right[r] = _mm256_dpbusd_avx_epi32(right[r], last, inputs);
+      keep_in_registers(left[r], right[r]);
     }
   }
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r)
+    sums[r] = {left[r], right[r]};
 }
 
 // The two halves of a block one after the other, so that the sums of six rows stay in registers.
