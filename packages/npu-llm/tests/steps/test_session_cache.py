@@ -11,13 +11,13 @@ def filled(llama):
 
     def make(batch: int, tokens: int) -> SessionCache:
         ids = torch.arange(3, 3 + batch * tokens).view(batch, tokens)
-        return llama.ours()(ids).past_key_values
+        return llama.ours(pipeline="dynamic")(ids).past_key_values
 
     return make
 
 
 def test_length_counts_tokens(llama):
-    model = llama.ours()
+    model = llama.ours(pipeline="dynamic")
     cache = model.new_cache()
     assert (cache.get_seq_length(), cache.is_initialized) == (0, False)
     model(torch.tensor([[3, 4, 5, 6, 7], [3, 4, 5, 6, 8]]), past_key_values=cache)
@@ -33,12 +33,12 @@ def test_rows_are_chosen_for_one_step_and_choices_add_up(filled, llama):
     cache.reorder_cache(torch.tensor([2, 2, 0]))
     cache.reorder_cache(torch.tensor([2, 0, 0]))
     assert cache.next_rows(3).tolist() == [0, 2, 2]
-    llama.ours()(torch.tensor([[3], [4], [5]]), past_key_values=cache)
+    llama.ours(pipeline="dynamic")(torch.tensor([[3], [4], [5]]), past_key_values=cache)
     assert cache.next_rows(3).tolist() == [0, 1, 2]
 
 
 def test_one_row_is_continued_several_times(llama):
-    model = llama.ours()
+    model = llama.ours(pipeline="dynamic")
     ids = torch.tensor([[5, 6, 7]])
     cache = model(ids).past_key_values
     cache.batch_repeat_interleave(2)
@@ -65,7 +65,7 @@ def test_batch_that_does_not_continue_the_cache(filled):
 
 
 def test_a_cut_cache_goes_on_as_if_it_had_never_held_more(tiny, sampled_architecture):
-    model = tiny(sampled_architecture).ours()
+    model = tiny(sampled_architecture).ours(pipeline="dynamic")
     ids = torch.randint(3, 97, (2, 30), generator=torch.Generator().manual_seed(1))
     mask = torch.ones_like(ids)
     mask[1, :3] = 0
@@ -89,8 +89,8 @@ def test_crop_counts_as_in_transformers(filled):
 
 
 def test_crop_where_places_cannot_be_told_apart(llama):
-    cache = SessionCache(llama.ours()._pipeline.program.session(), relocation=None)
-    llama.ours()(torch.tensor([[3, 4, 5]]), past_key_values=cache)
+    cache = SessionCache(llama.ours(pipeline="dynamic")._pipeline.program.session(), relocation=None)
+    llama.ours(pipeline="dynamic")(torch.tensor([[3, 4, 5]]), past_key_values=cache)
     assert not cache.is_croppable
     with pytest.raises(OptionError, match="1 of 3 tokens") as caught:
         cache.crop(1)
@@ -98,7 +98,7 @@ def test_crop_where_places_cannot_be_told_apart(llama):
 
 
 def test_a_step_that_is_broken_off_leaves_a_cache_that_says_so(llama, monkeypatch):
-    model = llama.ours()
+    model = llama.ours(pipeline="dynamic")
     cache = model(torch.tensor([[3, 4, 5]])).past_key_values
 
     def interrupted(*_, **__):
