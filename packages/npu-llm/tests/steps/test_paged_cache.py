@@ -4,6 +4,9 @@ import pytest
 import torch
 
 from npu_llm.errors import ContextError, OptionError
+from npu_llm.steps.block_tables import BlockPool
+from npu_llm.steps.paged_cache import PagedCache
+from npu_llm.steps.paged_rows import PagedRows
 
 
 def test_each_row_sees_its_own_tokens(sequences, expected_logits):
@@ -186,3 +189,19 @@ def test_a_batch_that_does_not_continue_the_cache(sequences):
     with pytest.raises(OptionError) as caught:
         sequences.step([[5]])
     assert caught.value.code == "cache-rows"
+
+
+def test_padding_behind_a_token_where_distances_count(store):
+    rows = PagedRows(BlockPool(store), vocabulary=31, positions=None, counts_distances=True)
+    cache = PagedCache(rows)
+    values = {
+        "input_ids": torch.tensor([[1, 2, 3]]),
+        "attention_mask": torch.tensor([[1, 0, 1]]),
+        "position_ids": torch.tensor([[0, 0, 1]]),
+        "logits_to_keep": torch.tensor([2]),
+    }
+    with pytest.raises(OptionError) as caught:
+        cache.step(values, "cpu")
+    assert caught.value.code == "padding-inside"
+    left = {**values, "attention_mask": torch.tensor([[0, 1, 1]])}
+    assert cache.step(left, "cpu").shape == (1, 1, 31)

@@ -89,7 +89,9 @@ def test_crop_counts_as_in_transformers(filled):
 
 
 def test_crop_where_places_cannot_be_told_apart(llama):
-    cache = SessionCache(llama.ours(pipeline="dynamic")._pipeline.program.session(), relocation=None)
+    cache = SessionCache(
+        llama.ours(pipeline="dynamic")._pipeline.program.session(), relocation=None
+    )
     llama.ours(pipeline="dynamic")(torch.tensor([[3, 4, 5]]), past_key_values=cache)
     assert not cache.is_croppable
     with pytest.raises(OptionError, match="1 of 3 tokens") as caught:

@@ -92,6 +92,7 @@ def _with_shares(
     if part.target is not operator.getitem or part.args != (top, 0):
         return None
     softmax, x = stripped(top.args[0]), _moved_from(first[2])
+    chosen: Any = top.args[1]
     if softmax.target is not _aten.softmax.int or x is None:
         return None
     return ExpertsCall(
@@ -100,7 +101,7 @@ def _with_shares(
         gate_up=str(first[0].target),
         down=str(last[0].target),
         experts=int(first[0].meta["val"].shape[0]),
-        chosen=int(top.args[1]),  # type: ignore[call-overload]
+        chosen=int(chosen),
         shares=shares,
         activation=activation,
     )

@@ -109,6 +109,10 @@ def describe(name_or_path: str | Path | None) -> dict[str, Any]:
     }
 
 
+# Only tracing the model tells.
+_PIPELINES = {"kernels": "kernels, or dynamic if the model has a call without a kernel"}
+
+
 @dataclass(frozen=True)
 class _Model:
     name: str
@@ -157,7 +161,7 @@ def _print(said: dict[str, Any]) -> None:
         "vocabulary": f"{facts['vocabulary']:,} tokens",
         "context": "no limit" if context is None else f"{context:,} tokens",
         "runs on": f"{device['device']}, {device['full_name']} ({device['reason']})",
-        "pipeline": device["pipeline"],
+        "pipeline": _PIPELINES.get(device["pipeline"], device["pipeline"]),
         "computes in": " or ".join(
             dict.fromkeys(row["computed_in"] for row in memory["precisions"])
         ),

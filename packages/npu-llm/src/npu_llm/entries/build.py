@@ -192,7 +192,9 @@ def load_pipeline(entry: Entry, form: CompiledForm, *, verify: Verify = "first")
 def surroundings() -> dict[str, Any]:
     """Returns what a compiled form depends on besides the program: device, driver, versions."""
     device = npu_runtime.device_info()
-    packages = ("npu-llm", "npu-compiler", "npu-runtime", "openvino", "torch", "transformers")
+    packages = (
+        "npu-llm", "npu-compiler", "npu-ops", "npu-runtime", "openvino", "torch", "transformers",
+    )  # fmt: skip
     return {
         "device": [device.device, device.full_name, device.driver_version],
         "versions": {package: metadata.version(package) for package in packages},

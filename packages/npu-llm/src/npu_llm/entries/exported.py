@@ -175,7 +175,9 @@ def prepare_exported(folder: Path, options: LoadOptions) -> Prepared:
         entry = replace(entry, max_context=options.max_context, kv_cache=options.kept_as)
         reason = _why_not_its_form(entry)
     form = entry.compiled
-    if reason is not None or (entry.pipeline == "kernels" and not is_compared(form)):
+    # What is found out here about an exported program is kept outside its folder.
+    is_new = options.verified == "always" or not is_compared(form)
+    if reason is not None or (entry.pipeline == "kernels" and is_new):
         cache = CompileCache(options.cache_folder or read_settings().cache_dir)
         form = cache.compiled_form(_form_key(entry))
     with progress.stage("compile"):

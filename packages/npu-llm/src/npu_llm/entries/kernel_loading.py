@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import time
 from pathlib import Path
 
@@ -18,8 +19,11 @@ from npu_llm.steps.pipelines import KernelPipeline, Start
 from npu_llm.verification.verifier import VERDICT, Verify, read_kept
 from npu_ops.errors import DamagedFileError, OperatorInputError
 from npu_ops.kernel_programs.execution import CacheKind, Execution, kernel_sets
+from npu_ops.kernel_programs.instructions import Attend
 from npu_ops.kernel_programs.program import KernelProgram
 from npu_ops.kernel_programs.weight_file import read_weights
+
+_logger = logging.getLogger(__name__)
 
 __all__ = ["is_compared", "load_kernels"]
 
@@ -58,14 +62,18 @@ def load_kernels(entry: Entry, form: CompiledForm, *, verify: Verify) -> KernelP
         pool=BlockPool(execution),
         vocabulary=program.vocabulary,
         positions=program.positions,
+        counts_distances=_counts_distances(program),
         start=Start(known is not None, time.perf_counter() - started, _device()),
         verdict=known or Verdict("unchecked", 'verify is "off"'),
     )
     if verify == "off" or (known is not None and verify == "first"):
         return pipeline
     verdict = _compared(entry, pipeline)
-    folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / VERDICT, verdict.as_json())
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(folder / VERDICT, verdict.as_json())
+    except OSError as failure:
+        _logger.debug("%s: cannot store the verdict (%s): the next start compares", folder, failure)
     return pipeline.judged(verdict)
 
 
@@ -86,6 +94,12 @@ def _compared(entry: Entry, pipeline: KernelPipeline) -> Verdict:
             code="wrong-result",
         )
     return Verdict("right")
+
+
+def _counts_distances(program: KernelProgram) -> bool:
+    """Whether attention depends on how many tokens lie between two, not only on their order."""
+    attends = [one for one in program.instructions if isinstance(one, Attend)]
+    return any(one.window is not None or one.slopes is not None for one in attends)
 
 
 def _verdict_folder(form: CompiledForm) -> Path:

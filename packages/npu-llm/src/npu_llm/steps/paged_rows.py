@@ -27,15 +27,25 @@ class PagedRows:
         columns: tokens of each sequence, including padding.
     """
 
-    def __init__(self, pool: BlockPool, *, vocabulary: int, positions: int | None) -> None:
+    def __init__(
+        self,
+        pool: BlockPool,
+        *,
+        vocabulary: int,
+        positions: int | None,
+        counts_distances: bool = False,
+    ) -> None:
         """Makes an empty batch.
 
         Args:
             pool: has the blocks, and what runs steps on them.
             vocabulary: how many logits a token has.
             positions: positions are below this; None for no bound.
+            counts_distances: whether attention depends on how many tokens lie between two. The
+                model then counts padding too, which has no slot here.
         """
         self.columns = 0
+        self._counts_distances = counts_distances
         self._pool = pool
         self._vocabulary = vocabulary
         self._positions = positions
@@ -75,7 +85,8 @@ class PagedRows:
 
         Raises:
             ContextError: [cache-blocks] if the pool is exhausted.
-            OptionError: [changed-mask] if the mask says otherwise than before which of the
+            OptionError: [padding-inside] for padding behind a token where distances count,
+                [changed-mask] if the mask says otherwise than before which of the
                 tokens so far are padding, [position-range] for a position that the model
                 does not have.
         """
@@ -180,6 +191,13 @@ class PagedRows:
                 f"they were read; got another value for token {wrong}. Start from a new cache to "
                 "hide tokens.",
                 code="changed-mask",
+            )
+        if self._counts_distances and bool((real[:, 1:] < real[:, :-1]).any()):
+            raise OptionError(
+                "attention_mask: must have padding only before a row's tokens, for a model whose "
+                "attention has a window or slopes; got padding behind a token. Pad on the left, or "
+                'pass pipeline="dynamic".',
+                code="padding-inside",
             )
         return real
 

@@ -151,6 +151,7 @@ class KernelPipeline:
         pool: the blocks of all its caches, and what runs the program on them.
         vocabulary: how many logits a token has.
         positions: positions are below this; None for no bound.
+        counts_distances: whether attention depends on how many tokens lie between two.
         start: how it was loaded.
         verdict: the outcome of comparing it with torch.
     """
@@ -158,6 +159,7 @@ class KernelPipeline:
     pool: BlockPool
     vocabulary: int
     positions: int | None
+    counts_distances: bool
     start: Start
     verdict: Verdict
     name: PipelineName = "kernels"
@@ -171,7 +173,12 @@ class KernelPipeline:
         from npu_llm.steps.paged_cache import PagedCache
         from npu_llm.steps.paged_rows import PagedRows
 
-        rows = PagedRows(self.pool, vocabulary=self.vocabulary, positions=self.positions)
+        rows = PagedRows(
+            self.pool,
+            vocabulary=self.vocabulary,
+            positions=self.positions,
+            counts_distances=self.counts_distances,
+        )
         return PagedCache(rows)
 
 
