@@ -14,7 +14,7 @@ from npu_llm.cli import main
 from npu_llm.cli.chat import Chat
 from npu_llm.cli.display import Display
 from npu_llm.cli.lines import LineReader
-from npu_llm.steps.session_cache import SessionCache
+from npu_llm.steps.paged_cache import PagedCache
 
 pytestmark = pytest.mark.slow
 
@@ -190,7 +190,7 @@ def test_oldest_turns_go_when_the_context_is_full(new_chat, capsys):
 def test_interrupted_answer_stays_in_the_history(new_chat, monkeypatch, capsys):
     chat = new_chat()
     steps = 0
-    step = SessionCache.step
+    step = PagedCache.step
 
     def interrupted(self, *arguments, **keywords):
         nonlocal steps
@@ -200,7 +200,7 @@ def test_interrupted_answer_stays_in_the_history(new_chat, monkeypatch, capsys):
         return step(self, *arguments, **keywords)
 
     with monkeypatch.context() as patch:
-        patch.setattr(SessionCache, "step", interrupted)
+        patch.setattr(PagedCache, "step", interrupted)
         chat.take("the quick")
     assert "interrupted" in capsys.readouterr().err
     assert roles(chat) == ["user", "assistant"]
