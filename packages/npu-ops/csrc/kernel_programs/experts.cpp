@@ -100,12 +100,8 @@ void Program::run_experts(Context& step, const Experts& experts, int rows, Crew&
     if (begin == end) continue;
     const float* bias = experts.gate_up_bias.empty() ? nullptr : experts.gate_up_bias[expert];
     const Finish finish{.bias = bias,
-                        .residual = nullptr,
-                        .residual_stride = 0,
-                        .factor = 1,
                         .activation = is_clamped ? Activation::none : experts.activation,
-                        .gated = !is_clamped,
-                        .soft_cap = 0};
+                        .gated = !is_clamped};
     linear_.linear(experts.gate_up[expert],
                    activations(step.expert_inputs, up.inputs, first_entry[expert]),
                    static_cast<int>(of_expert[expert].size()),
@@ -137,16 +133,9 @@ void Program::run_experts(Context& step, const Experts& experts, int rows, Crew&
     const auto& entries = of_expert[expert];
     if (entries.empty()) continue;
     const float* bias = experts.down_bias.empty() ? nullptr : experts.down_bias[expert];
-    const Finish finish{.bias = bias,
-                        .residual = nullptr,
-                        .residual_stride = 0,
-                        .factor = 1,
-                        .activation = Activation::none,
-                        .gated = false,
-                        .soft_cap = 0};
     linear_.linear(experts.down[expert],
                    activations(step.expert_inner, down.inputs, first_entry[expert]),
-                   static_cast<int>(entries.size()), results, stride, begin, end, finish);
+                   static_cast<int>(entries.size()), results, stride, begin, end, {.bias = bias});
     for (std::size_t i = 0; i < entries.size(); ++i) {
       float* out = at(step, experts.out, entries[i].row);
       const float* result = results + i * stride;

@@ -20,13 +20,13 @@ struct Activations {
 // What follows the product: residual + factor * activation(product + bias) (* up, if gated), see
 // npu_ops.kernel_programs.instructions.Linear.
 struct Finish {
-  const float* bias;
-  const float* residual;
-  std::size_t residual_stride;
-  float factor;
-  Activation activation;
-  bool gated;
-  float soft_cap;  // 0 for none
+  const float* bias = nullptr;
+  const float* residual = nullptr;
+  std::size_t residual_stride = 0;
+  float factor = 1;
+  Activation activation = Activation::none;
+  bool gated = false;
+  float soft_cap = 0;  // 0 for none
 };
 
 struct LinearKernels {

@@ -15,6 +15,10 @@ constexpr int kRowsAlone = 2;  // so few rows each member prepares for itself: d
 constexpr int kQueriesOfTile = 32;  // as many read the same keys together
 constexpr int kTasksPerMember = 3;  // fewer are split further, so that members end together
 
+int rows_of_tile(int group) {
+  return std::max(1, kQueriesOfTile / group);
+}
+
 PartialSums partial_sums(float* memory, int queries) {
   return {memory, memory + queries, memory + 2 * static_cast<std::size_t>(queries)};
 }
@@ -40,6 +44,7 @@ Program::Program(std::vector<Instruction> instructions, const std::vector<int>& 
   context_ = std::make_unique<Context>(stages_.size());
   context_->buffers.resize(widths.size());
   context_->bases.resize(widths.size());
+  find_needs();
 }
 
 Program::~Program() = default;
@@ -69,6 +74,67 @@ float* Program::at(const Context& step, const View& view, std::size_t row) const
   return step.bases[view.buffer] + row * strides_[view.buffer] + view.start;
 }
 
+void Program::find_needs() {
+  Needs& needs = context_->needs;
+  const auto raise = [](std::size_t& most, std::size_t value) { most = std::max(most, value); };
+  for (const Instruction& one : instructions_) {
+    if (const auto* linear = std::get_if<Linear>(&one)) {
+      raise(needs.inputs, linear->weight.inputs);
+    } else if (const auto* attend = std::get_if<Attend>(&one)) {
+      const LayerCache& cache = layers_[attend->layer];
+      const int group = attend->heads / cache.key_heads, queries = rows_of_tile(group) * group;
+      raise(needs.attend, attend_scratch(queries, cache.key_size));
+      raise(needs.sums, 2 * partial_floats(queries, cache.padded_value_size()));
+      if (std::ranges::find(needs.groups, group) == needs.groups.end()) {
+        needs.groups.push_back(group);
+      }
+    } else if (const auto* experts = std::get_if<Experts>(&one)) {
+      const PackedLinear &up = experts->gate_up.front(), &down = experts->down.front();
+      raise(needs.chosen, experts->chosen);
+      raise(needs.expert_inputs, up.inputs);
+      raise(needs.expert_inner, down.inputs);
+      raise(needs.expert_values, rounded(up.outputs, 16));
+      raise(needs.expert_results, rounded(down.outputs, 16));
+    }
+  }
+}
+
+void Program::reserve(Context& step, int members) const {
+  const Needs& needs = step.needs;
+  const std::size_t rows = step.rows.count, entries = rows * needs.chosen;
+  if (static_cast<int>(step.own.size()) < members) step.own.resize(members);
+  for (Own& own : step.own) {
+    own.prepared.reserve(kRowsAlone, needs.inputs);
+    own.row.of(rounded(needs.inputs, 16));
+    own.attend.of(needs.attend);
+    own.sums.of(needs.sums);
+    own.expert.of(rows * needs.expert_results);
+  }
+  if (rows > kRowsAlone) step.shared.reserve(rows, needs.inputs);
+  step.expert_inputs.reserve(entries, needs.expert_inputs);
+  step.expert_inner.reserve(entries, needs.expert_inner);
+  step.expert_values.of(entries * needs.expert_values);
+  if (entries > 0) step.chosen.resize(std::max(step.chosen.size(), rows));
+}
+
+void Program::make_tiles(Context& step) const {
+  const Rows& rows = step.rows;
+  for (int group : step.needs.groups) {
+    std::vector<Tile>& tiles = step.tiles[group];
+    tiles.clear();
+    for (int row = 0; row < rows.count;) {
+      int end = row + 1;
+      while (end < rows.count && end - row < rows_of_tile(group) &&
+             rows.sequences[end] == rows.sequences[row] &&
+             rows.slots[end] == rows.slots[end - 1] + 1) {
+        ++end;
+      }
+      tiles.push_back({row, end - row, rows.slots[row], rows.table_of(row)});
+      row = end;
+    }
+  }
+}
+
 void Program::run(const Rows& rows, float* logits, int members, std::int64_t* times_ns) {
   const std::lock_guard lock(mutex_);
   Context& step = *context_;
@@ -78,55 +144,10 @@ void Program::run(const Rows& rows, float* logits, int members, std::int64_t* ti
     const std::size_t count = static_cast<std::size_t>(rows.count) * strides_[i];
     step.bases[i] = static_cast<int>(i) == logits_.buffer ? logits : step.buffers[i].of(count);
   }
-  if (static_cast<int>(step.own.size()) < members) step.own.resize(members);
+  reserve(step, members);
+  make_tiles(step);
   for (auto& counter : step.counters)
     counter.store(0, std::memory_order_relaxed);
-  step.tiles.clear();
-  for (const Instruction& one : instructions_) {
-    if (const auto* linear = std::get_if<Linear>(&one)) {
-      const std::size_t inputs = linear->weight.inputs;
-      if (rows.count > kRowsAlone) step.shared.reserve(rows.count, inputs);
-      for (Own& own : step.own) {
-        own.prepared.reserve(kRowsAlone, inputs);
-        own.row.of(rounded(inputs, 16));
-      }
-    } else if (const auto* attend = std::get_if<Attend>(&one)) {
-      const LayerCache& cache = layers_[attend->layer];
-      const int group = attend->heads / cache.key_heads;
-      const int tile_rows = std::max(1, kQueriesOfTile / group), queries = tile_rows * group;
-      for (Own& own : step.own) {
-        own.attend.of(attend_scratch(queries, cache.key_size));
-        own.sums.of(2 * partial_floats(queries, cache.padded_value_size()));
-      }
-      if (step.tiles.contains(group)) continue;
-      std::vector<Tile>& tiles = step.tiles[group];
-      for (int row = 0; row < rows.count;) {
-        int end = row + 1;
-        while (end < rows.count && end - row < tile_rows &&
-               rows.sequences[end] == rows.sequences[row] &&
-               rows.slots[end] == rows.slots[end - 1] + 1) {
-          ++end;
-        }
-        tiles.push_back(
-            {row, end - row, rows.slots[row],
-             rows.block_tables + static_cast<std::size_t>(rows.sequences[row]) * rows.table_width});
-        row = end;
-      }
-    } else if (const auto* rotate = std::get_if<Rotate>(&one)) {
-      for (Own& own : step.own)
-        own.row.of(rounded(rotate->values.width, 16));
-    } else if (const auto* experts = std::get_if<Experts>(&one)) {
-      const std::size_t entries = static_cast<std::size_t>(rows.count) * experts->chosen;
-      const PackedLinear& up = experts->gate_up.front();
-      const PackedLinear& down = experts->down.front();
-      step.expert_inputs.reserve(entries, up.inputs);
-      step.expert_inner.reserve(entries, down.inputs);
-      step.expert_values.of(entries * rounded(up.outputs, 16));
-      step.chosen.resize(std::max<std::size_t>(step.chosen.size(), rows.count));
-      for (Own& own : step.own)
-        own.expert.of(static_cast<std::size_t>(rows.count) * rounded(down.outputs, 16));
-    }
-  }
   step.last_time = Clock::now();
   run_together(members, [&](Crew& crew, int member) {
     for (int stage = 0; stage < static_cast<int>(stages_.size()); ++stage) {
@@ -177,11 +198,9 @@ void Program::run_row(Context& step, const Instruction& instruction, int row) co
                 rotate->other + place, rotate->partner);
   } else if (const auto* append = std::get_if<Append>(&instruction)) {
     const int slot = step.rows.slots[row];
-    const std::int32_t* table =
-        step.rows.block_tables +
-        static_cast<std::size_t>(step.rows.sequences[row]) * step.rows.table_width;
-    row_.append(layers_[append->layer], step.rows.blocks[table[slot / kBlockSlots]],
-                slot % kBlockSlots, at(step, append->keys, row), at(step, append->values, row));
+    const std::int32_t block = step.rows.table_of(row)[slot / kBlockSlots];
+    row_.append(layers_[append->layer], step.rows.blocks[block], slot % kBlockSlots,
+                at(step, append->keys, row), at(step, append->values, row));
   } else if (const auto* combine = std::get_if<Combine>(&instruction)) {
     const float* right =
         combine->right.buffer >= 0 ? at(step, combine->right, row) : combine->vector;
@@ -301,7 +320,7 @@ void Program::run_attend(Context& step, const Attend& attend, int stage, Crew& c
   }
   // Few rows with much to look at: pieces are work of their own, and are merged in their order, as
   // above, so that the sums are the same.
-  const std::size_t room = partial_floats(std::max(1, kQueriesOfTile / group) * group, padded);
+  const std::size_t room = partial_floats(rows_of_tile(group) * group, padded);
   if (member == 0) step.pieces.of(room * pairs * most_pieces);
   crew.meet();
   const auto sums_of = [&](int pair, std::int64_t piece, const Tile& tile) {

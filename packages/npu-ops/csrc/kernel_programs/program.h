@@ -103,6 +103,11 @@ struct Rows {
   int kept_count = 0;
   const std::int64_t* kept = nullptr;
   unsigned char* const* blocks = nullptr;  // by id
+
+  // The blocks of a row's sequence.
+  const std::int32_t* table_of(int row) const {
+    return block_tables + static_cast<std::size_t>(sequences[row]) * table_width;
+  }
 };
 
 class Program {
@@ -113,6 +118,7 @@ class Program {
   ~Program();
 
   // Runs a step and writes (kept rows, width of the logits' buffer) to `logits`. Calls are queued.
+  // Throws std::bad_alloc where there is no memory; a later call may succeed.
   // If `times_ns` is not null, it receives one duration for each stage.
   void run(const Rows& rows, float* logits, int members, std::int64_t* times_ns);
 
@@ -124,6 +130,9 @@ class Program {
   struct Context;  // what members share during a step
 
   void make_stages();
+  void find_needs();
+  void reserve(Context& step, int members) const;
+  void make_tiles(Context& step) const;
   float* at(const Context& step, const View& view, std::size_t row) const;
   void run_stage(Context& step, int stage, Crew& crew, int member) const;
   void run_row(Context& step, const Instruction& instruction, int row) const;

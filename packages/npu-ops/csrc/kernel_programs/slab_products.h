@@ -141,38 +141,13 @@ void add_slab8(const std::uint8_t* data, const std::int8_t* const* x, Sums (&sum
     sums[r] = {left[r], right[r]};
 }
 
-// The two halves of a block one after the other, so that the sums of six rows stay in registers.
-template <int R>
-void add_slab4(const std::uint8_t* data, const std::int8_t* const* x, Sums (&low)[R],
-               Sums (&high)[R]) {
-  const __m256i nibble = _mm256_set1_epi8(15);
-  for (int i = 0; i < 8; ++i)
-    fetch(data + 64 * i);
-  for (int p = 0; p < 2; ++p) {
-    __m256i first[R], last[R];
-#pragma GCC unroll 8
-    for (int r = 0; r < R; ++r)
-      first[r] = last[r] = _mm256_setzero_si256();
-#pragma GCC unroll 1
-    for (int i = 0; i < 8; ++i) {
-      const __m256i both = load_bytes(data + 64 * i + 32 * p);
-      const __m256i below = _mm256_and_si256(both, nibble);
-      const __m256i above = _mm256_and_si256(_mm256_srli_epi16(both, 4), nibble);
-#pragma GCC unroll 8
-      for (int r = 0; r < R; ++r) {
-        const __m256i inputs = _mm256_set1_epi32(quad(x[r] + 4 * i));
-        const __m256i further = _mm256_set1_epi32(quad(x[r] + 32 + 4 * i));
-        first[r] = _mm256_dpbusd_avx_epi32(first[r], below, inputs);
-        last[r] = _mm256_dpbusd_avx_epi32(last[r], above, further);
-        keep_in_registers(first[r], last[r]);
-      }
-    }
-#pragma GCC unroll 8
-    for (int r = 0; r < R; ++r) {
-      low[r].part[p] = first[r];
-      high[r].part[p] = last[r];
-    }
-  }
+// Sums and the products of nibbles with inputs, and what such sums are in 32 bits.
+inline __m256i with_nibbles(__m256i sums, __m256i nibbles, __m256i inputs) {
+  return _mm256_dpbusd_avx_epi32(sums, nibbles, inputs);
+}
+
+inline __m256i of_nibbles(__m256i sums) {
+  return sums;
 }
 
 #else
@@ -209,10 +184,21 @@ void add_slab8(const std::uint8_t* data, const std::int8_t* const* x, Sums (&sum
 }
 
 // Eight pairs of products with nibbles, 8 * 2 * 15 * 127 = 30480, fit into 16 bits.
+inline __m256i with_nibbles(__m256i sums, __m256i nibbles, __m256i inputs) {
+  return _mm256_add_epi16(sums, _mm256_maddubs_epi16(nibbles, inputs));
+}
+
+inline __m256i of_nibbles(__m256i sums) {
+  return _mm256_madd_epi16(sums, _mm256_set1_epi16(1));
+}
+
+#endif
+
+// The two halves of a block one after the other, so that the sums of six rows stay in registers.
 template <int R>
 void add_slab4(const std::uint8_t* data, const std::int8_t* const* x, Sums (&low)[R],
                Sums (&high)[R]) {
-  const __m256i nibble = _mm256_set1_epi8(15), ones = _mm256_set1_epi16(1);
+  const __m256i nibble = _mm256_set1_epi8(15);
   for (int i = 0; i < 8; ++i)
     fetch(data + 64 * i);
   for (int p = 0; p < 2; ++p) {
@@ -229,20 +215,18 @@ void add_slab4(const std::uint8_t* data, const std::int8_t* const* x, Sums (&low
       for (int r = 0; r < R; ++r) {
         const __m256i inputs = _mm256_set1_epi32(quad(x[r] + 4 * i));
         const __m256i further = _mm256_set1_epi32(quad(x[r] + 32 + 4 * i));
-        first[r] = _mm256_add_epi16(first[r], _mm256_maddubs_epi16(below, inputs));
-        last[r] = _mm256_add_epi16(last[r], _mm256_maddubs_epi16(above, further));
+        first[r] = with_nibbles(first[r], below, inputs);
+        last[r] = with_nibbles(last[r], above, further);
         keep_in_registers(first[r], last[r]);
       }
     }
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
-      low[r].part[p] = _mm256_madd_epi16(first[r], ones);
-      high[r].part[p] = _mm256_madd_epi16(last[r], ones);
+      low[r].part[p] = of_nibbles(first[r]);
+      high[r].part[p] = of_nibbles(last[r]);
     }
   }
 }
-
-#endif
 
 #else
 

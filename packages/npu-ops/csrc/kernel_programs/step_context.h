@@ -23,6 +23,7 @@ class Room {
   T* of(std::size_t count) {
     if (count > size_) {
       memory_.reset();
+      size_ = 0;
       memory_.reset(
           static_cast<T*>(::operator new(count * sizeof(T), std::align_val_t(kAlignment))));
       size_ = count;
@@ -64,6 +65,16 @@ struct Prepared {
   }
 };
 
+// What the instructions of a program need at most.
+struct Needs {
+  std::size_t inputs = 0;                             // of a linear
+  std::size_t attend = 0, sums = 0;                   // floats of a member
+  std::size_t chosen = 0;                             // experts of a row
+  std::size_t expert_inputs = 0, expert_inner = 0;    // inputs of their linears
+  std::size_t expert_values = 0, expert_results = 0;  // floats of an entry
+  std::vector<int> groups;                            // heads that share keys, in an Attend
+};
+
 // What one member needs for itself.
 struct Own {
   Prepared prepared;
@@ -101,6 +112,7 @@ struct Program::Tile {
 };
 
 struct Program::Context {
+  Needs needs;
   Rows rows;
   std::vector<Room<float>> buffers;
   std::vector<float*> bases;  // of the buffers; the logits' are the caller's memory

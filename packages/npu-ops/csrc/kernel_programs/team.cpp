@@ -9,12 +9,13 @@
 #include <chrono>
 #include <cmath>
 #include <cstdint>
+#include <exception>
 #include <fstream>
 #include <mutex>
 #include <new>
 #include <string>
-#include <system_error>
 #include <thread>
+#include <utility>
 
 namespace npu::ops::kernel_programs {
 namespace {
@@ -33,6 +34,8 @@ inline void pause() {
 #endif
 }
 
+struct Abandoned {};  // thrown where members meet after one of them has failed
+
 class Team final : public Crew {
  public:
   explicit Team(int wanted) : wanted(wanted) {
@@ -40,8 +43,7 @@ class Team final : public Crew {
     for (int member = 1; member < wanted; ++member) {
       try {
         std::thread([this, member] { serve(member); }).detach();
-      } catch (
-          const std::system_error&) {  // the process may have no more threads: fewer do the work
+      } catch (const std::exception&) {  // no more threads or memory: fewer do the work
         members = member;
         break;
       }
@@ -54,8 +56,10 @@ class Team final : public Crew {
     work_ = &work;
     call_.fetch_add(1, std::memory_order_release);
     call_.notify_all();
-    work(*this, 0);
-    meet();  // nobody looks at `work` any more
+    take_part(0);
+    if (!has_failed_.load(std::memory_order_relaxed)) return;
+    has_failed_.store(false, std::memory_order_relaxed);
+    std::rethrow_exception(std::exchange(failure_, nullptr));
   }
 
   // Ends the other members, who then let go of this object.
@@ -68,14 +72,22 @@ class Team final : public Crew {
   }
 
   void meet() override {
-    if (members == 1) return;
+    if (members > 1 && !all_succeed()) throw Abandoned{};
+  }
+
+ private:
+  // Waits for all members; whether none has failed before it came here.
+  bool all_succeed() {
     const std::uint32_t now = phase_.load(std::memory_order_relaxed);
     if (arrived_.fetch_add(1, std::memory_order_acq_rel) == members - 1) {
+      const bool has_failed = has_failed_.load(std::memory_order_relaxed);
       arrived_.store(0, std::memory_order_relaxed);
-      phase_.store(now + 1, std::memory_order_release);
-      return;
+      phase_.store((now | kFailed) + 1 + has_failed, std::memory_order_release);
+      return !has_failed;
     }
-    for (int spins = 0; phase_.load(std::memory_order_acquire) == now; ++spins) {
+    for (int spins = 0;; ++spins) {
+      const std::uint32_t then = phase_.load(std::memory_order_acquire);
+      if (then != now) return (then & kFailed) == 0;
       if (spins < kSpinsAtBarrier) {
         pause();
       } else {
@@ -84,16 +96,30 @@ class Team final : public Crew {
     }
   }
 
- private:
+  // A member that fails goes where the others meet next, or end; they learn it there. In the end
+  // nobody looks at the work any more.
+  void take_part(int member) {
+    bool is_done = false;
+    try {
+      (*work_)(*this, member);
+      is_done = all_succeed();
+    } catch (const Abandoned&) {
+    } catch (...) {
+      if (!has_failed_.exchange(true, std::memory_order_relaxed)) {
+        failure_ = std::current_exception();
+      }
+      all_succeed();
+    }
+    if (!is_done) all_succeed();
+  }
+
   void serve(int member) {
     pthread_setname_np(pthread_self(), ("npu-team-" + std::to_string(member)).c_str());
     std::uint32_t seen = 0;
     while (true) {
       wait_for_call(seen++);
-      const Work* work = work_;
       const bool is_last = is_dismissed_.load(std::memory_order_relaxed);
-      (*work)(*this, member);
-      meet();
+      take_part(member);
       if (is_last) break;
     }
     left_.fetch_add(1, std::memory_order_release);
@@ -112,9 +138,14 @@ class Team final : public Crew {
   }
 
   alignas(64) std::atomic<int> arrived_{0};
+  // How often all have met, times two; kFailed is set if one had failed then. It stands here, as
+  // the next meeting cannot end before all have read it.
+  static constexpr std::uint32_t kFailed = 1;
   alignas(64) std::atomic<std::uint32_t> phase_{0};
   alignas(64) std::atomic<std::uint32_t> call_{0};
   const Work* work_ = nullptr;
+  std::atomic<bool> has_failed_{false};
+  std::exception_ptr failure_;  // the first one
   std::atomic<bool> is_dismissed_{false};
   std::atomic<int> left_{0};
 };

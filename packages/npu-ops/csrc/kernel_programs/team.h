@@ -13,7 +13,8 @@ namespace npu::ops::kernel_programs {
 class Crew {
  public:
   virtual ~Crew() = default;
-  // Waits until all members are here. What any of them wrote before is seen by all after.
+  // Waits until all members are here. What any of them wrote before is seen by all after. Throws if
+  // a member has failed; `work` lets that pass.
   virtual void meet() = 0;
   int members = 1;
 };
@@ -21,7 +22,8 @@ class Crew {
 using Work = std::function<void(Crew& crew, int member)>;
 
 // Runs `work` once on each of `members` threads, the caller's being member 0, and waits for all.
-// Calls of several threads are queued. `work` must not throw, nor call this.
+// Calls of several threads are queued. All members meet equally often. What one of them throws ends
+// the others' work where they meet next, and is thrown here. `work` must not call this.
 void run_together(int members, const Work& work);
 
 // How many threads this process can use: by its affinity, and by the quota of its cgroup.

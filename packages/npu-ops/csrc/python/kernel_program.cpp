@@ -4,6 +4,7 @@
 #include <torch/extension.h>
 
 #include <map>
+#include <new>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -26,6 +27,20 @@ constexpr int kBlocksOfSlab = 16;
 
 void require(bool is_so, const std::string& what) {
   if (!is_so) refuse(what);
+}
+
+// What torch allocates; for want of memory it throws an error like any other.
+template <typename Make>
+at::Tensor allocated(const Make& make) {
+  try {
+    return make();
+  } catch (const c10::Error&) {
+    throw std::bad_alloc();
+  }
+}
+
+at::Tensor bytes(std::size_t count) {
+  return allocated([&] { return at::empty({static_cast<std::int64_t>(count)}, at::kByte); });
 }
 
 template <typename T>
@@ -337,21 +352,21 @@ class KernelProgram {
               "times: must be int64, one for each stage");
       durations = times->mutable_data_ptr<std::int64_t>();
     }
-    at::Tensor out = at::empty({rows.kept_count, logits_width_}, at::kFloat);
+    at::Tensor out =
+        allocated([&] { return at::empty({rows.kept_count, logits_width_}, at::kFloat); });
     {
       const std::vector<unsigned char*> blocks = blocks_;  // `reserve` may be called meanwhile
       rows.blocks = blocks.data();
       const py::gil_scoped_release unlocked;
       program_->run(rows, out.mutable_data_ptr<float>(), members, durations);
     }
-    return out.narrow(1, logits_.start, logits_.width).contiguous();
+    return allocated([&] { return out.narrow(1, logits_.start, logits_.width).contiguous(); });
   }
 
   void reserve(std::int64_t count) {
     require(count >= 0 && count < (std::int64_t{1} << 31), "blocks: must be 0 to 2^31 - 1");
     while (static_cast<std::int64_t>(blocks_.size()) < count) {
-      at::Tensor slab =
-          at::empty({static_cast<std::int64_t>(kBlocksOfSlab * block_bytes_)}, at::kByte);
+      at::Tensor slab = bytes(kBlocksOfSlab * block_bytes_);
       auto* memory = slab.mutable_data_ptr<unsigned char>();
       slabs_.push_back(std::move(slab));
       for (int i = 0; i < kBlocksOfSlab; ++i)
@@ -365,8 +380,8 @@ class KernelProgram {
 
   at::Tensor read_blocks(const std::vector<std::int64_t>& ids) {
     at::Tensor out =
-        at::empty({static_cast<std::int64_t>(ids.size()), static_cast<std::int64_t>(block_bytes_)},
-                  at::kByte);
+        bytes(ids.size() * block_bytes_)
+            .view({static_cast<std::int64_t>(ids.size()), static_cast<std::int64_t>(block_bytes_)});
     auto* to = out.mutable_data_ptr<unsigned char>();
     for (std::size_t i = 0; i < ids.size(); ++i)
       std::memcpy(to + i * block_bytes_, block(ids[i]), block_bytes_);

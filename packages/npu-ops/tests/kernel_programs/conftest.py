@@ -1,5 +1,9 @@
 """Programs of a few instructions, and the rows that they run on."""
 
+import ctypes
+import mmap
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -71,6 +75,22 @@ def in_levels(x):
     padded = torch.nn.functional.pad(x, (0, -x.shape[1] % 64)).view(len(x), -1, 64)
     levels = (padded / padded.abs().amax(-1, keepdim=True).clamp(min=1e-9) * 127).round()
     return levels.flatten(1)[:, : x.shape[1]] / 64
+
+
+def at_the_end_of_memory(tensor):
+    """A copy behind which nothing may be read: it ends where a page does that is forbidden."""
+    if isinstance(tensor, PackedLinear):
+        parts = {name: getattr(tensor, name) for name in ("data", "scales", "zeros")}
+        there = {name: part for name, part in parts.items() if part is not None}
+        return replace(tensor, **{name: at_the_end_of_memory(there[name]) for name in there})
+    page, size = mmap.PAGESIZE, tensor.nbytes
+    pages = -(-size // page) * page
+    memory = mmap.mmap(-1, pages + page)
+    address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    no_access = 0
+    assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(address + pages), page, no_access) == 0
+    flat = torch.frombuffer(memory, dtype=tensor.dtype, count=tensor.numel(), offset=pages - size)
+    return flat.view(tensor.shape).copy_(tensor)
 
 
 @pytest.fixture

@@ -354,6 +354,28 @@ def test_a_forked_child_has_a_team_of_its_own():
     assert done.stdout == "True 0\n", done.stderr
 
 
+def test_want_of_memory_is_an_error_and_the_next_step_runs():
+    """The pieces of a context of 2^26 slots, which all lie in one block, take gigabytes."""
+    done = run_child(
+        "import resource\n"
+        "from dataclasses import replace\n"
+        "execution.step(one_sequence_of(40, 260))\n"
+        "rows = one_sequence_of(299, 1)\n"
+        "expected = execution.step(rows)\n"
+        "far = {'slots': torch.tensor([2**26 - 1], dtype=torch.int32),\n"
+        "       'block_tables': torch.full((1, 2**22), 31, dtype=torch.int32)}\n"
+        "mapped = int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize()\n"
+        "before = resource.getrlimit(resource.RLIMIT_AS)\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (mapped + 2**30, before[1]))\n"
+        "for _ in range(3):\n"
+        "    try:\n"
+        "        execution.step(replace(rows, **far))\n"
+        "    except Exception as failure:\n"
+        "        print(failure.code, torch.equal(execution.step(rows), expected))\n"
+    )
+    assert done.stdout == "out-of-memory True\n" * 3, done.stderr
+
+
 def test_a_process_on_one_processor_and_its_end():
     done = run_child(
         "os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"

@@ -1,7 +1,5 @@
 """Products of rows with packed weights, in each set of kernels."""
 
-import ctypes
-import mmap
 from dataclasses import replace
 
 import pytest
@@ -15,7 +13,7 @@ from npu_ops.kernel_programs.program import KernelProgram
 from npu_ops.kernel_programs.reference import ACTIVATIONS, ReferenceExecution
 from npu_ops.kernel_programs.weights import interleave, pack, unpack
 
-from .conftest import in_levels, linear_program, one_sequence, rounded
+from .conftest import at_the_end_of_memory, in_levels, linear_program, one_sequence, rounded
 
 KINDS = ["float32", "bfloat16", "float16", "int8", "int4"]
 
@@ -133,29 +131,15 @@ def test_an_entry_is_its_row_of_the_weight(kernel_set, kind, generator):
     assert torch.equal(run(program, {"table": table}, kernel_set), unpack(table) * 0.5)
 
 
-def at_the_end_of_memory(tensor):
-    """A copy behind which nothing may be read: it ends where a page does that is forbidden."""
-    page, size = mmap.PAGESIZE, tensor.nbytes
-    pages = -(-size // page) * page
-    memory = mmap.mmap(-1, pages + page)
-    address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
-    no_access = 0
-    assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(address + pages), page, no_access) == 0
-    flat = torch.frombuffer(memory, dtype=tensor.dtype, count=tensor.numel(), offset=pages - size)
-    return flat.view(tensor.shape).copy_(tensor)
-
-
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("outputs", [1, 16, 39, 48])
 def test_nothing_is_read_behind_a_weight(kernel_set, kind, outputs, generator):
     x = torch.randn(9, 96, generator=generator)
     weight = rounded(torch.randn(outputs, 96, generator=generator), kind, 32)
-    parts = {name: getattr(weight, name) for name in ("data", "scales", "zeros")}
-    guarded = {n: None if part is None else at_the_end_of_memory(part) for n, part in parts.items()}
     bias = at_the_end_of_memory(torch.randn(outputs, generator=generator))
     program, weights = linear_program(x, weight, bias="bias")
     expected = run(program, {**weights, "bias": bias.clone()}, kernel_set)
-    weights |= {"bias": bias, "weight": replace(weight, **guarded)}
+    weights |= {"bias": bias, "weight": at_the_end_of_memory(weight)}
     assert torch.equal(run(program, weights, kernel_set), expected)
 
 

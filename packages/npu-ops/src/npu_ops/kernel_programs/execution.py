@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Literal
 
 import torch
 
 from npu_ops import _C
-from npu_ops.errors import OperatorInputError
+from npu_ops.errors import OperatorInputError, OpsError
 from npu_ops.kernel_programs.program import KernelProgram
 from npu_ops.kernel_programs.rows import Rows
 from npu_ops.kernel_programs.weights import PackedLinear
@@ -61,7 +62,7 @@ class Execution:
         self._name = name
         self._kernel_set = kernel_set or kernel_sets()[0]
         content = program.as_dict()
-        try:
+        with _translated():
             self._native = _C.KernelProgram(
                 content["instructions"],
                 content["widths"],
@@ -71,8 +72,6 @@ class Execution:
                 cache,
                 kernel_set,
             )
-        except (ValueError, RuntimeError, KeyError) as failure:
-            raise _refused(failure) from failure
         self.block_bytes: int = self._native.block_bytes
 
     def step(self, rows: Rows) -> torch.Tensor:
@@ -87,6 +86,7 @@ class Execution:
         Raises:
             OperatorInputError: [kernel-program] for an index out of range, or a tensor of another
                 dtype or shape; nothing was run then.
+            OpsError: [out-of-memory] if the machine has none left; later steps may succeed.
         """
         if not observe.is_enabled():
             return self._run(rows, None)
@@ -96,7 +96,7 @@ class Execution:
         """Runs a step; returns logits, and for each stage its instructions and its nanoseconds.
 
         Raises:
-            OperatorInputError: as `step` does.
+            OperatorInputError, OpsError: as `step` does.
         """
         stages = self._native.stages
         times = torch.zeros(len(stages), dtype=torch.int64)
@@ -110,7 +110,11 @@ class Execution:
         return logits, list(zip(names, times.tolist(), strict=True))
 
     def reserve(self, blocks: int) -> None:
-        """Makes the blocks 0 to blocks - 1 usable; those that are stay as they are."""
+        """Makes the blocks 0 to blocks - 1 usable; those that are stay as they are.
+
+        Raises:
+            MemoryError: if the machine has no memory left for them.
+        """
         self._native.reserve(blocks)
 
     def copy_block(self, source: int, target: int) -> None:
@@ -119,24 +123,19 @@ class Execution:
         Raises:
             OperatorInputError: [kernel-program] for a block that was not reserved.
         """
-        try:
+        with _translated():
             self._native.copy_block(source, target)
-        except ValueError as failure:
-            raise _refused(failure) from failure
 
     def read_blocks(self, ids: Sequence[int]) -> torch.Tensor:
         """Returns copies of blocks: (len(ids), block_bytes) uint8; raises as copy_block does."""
-        try:
-            return self._native.read_blocks(list(ids))
-        except ValueError as failure:
-            raise _refused(failure) from failure
+        with _translated():
+            content: torch.Tensor = self._native.read_blocks(list(ids))
+        return content
 
     def write_blocks(self, ids: Sequence[int], content: torch.Tensor) -> None:
         """Writes what read_blocks returned; raises as copy_block does."""
-        try:
+        with _translated():
             self._native.write_blocks(list(ids), content.contiguous())
-        except ValueError as failure:
-            raise _refused(failure) from failure
 
     def _observed(self, rows: Rows) -> torch.Tensor:
         """Runs a step, and emits the span of a program, and of its layers if they are wanted."""
@@ -156,8 +155,8 @@ class Execution:
 
     def _run(self, rows: Rows, times: torch.Tensor | None) -> torch.Tensor:
         members = max(1, min(_C.usable_processors(), torch.get_num_threads()))
-        try:
-            return self._native.step(
+        with _translated():
+            logits: torch.Tensor = self._native.step(
                 rows.tokens,
                 rows.positions,
                 rows.sequences,
@@ -167,13 +166,23 @@ class Execution:
                 members,
                 times,
             )
-        except ValueError as failure:
-            raise _refused(failure) from failure
+        return logits
 
 
-def _refused(failure: Exception) -> OperatorInputError:
-    lines = str(failure).strip().splitlines() or [type(failure).__name__]
-    return OperatorInputError(
-        f"kernel program: {lines[0].rstrip('.')}. Pass what the program was made for.",
-        code="kernel-program",
-    )
+@contextmanager
+def _translated() -> Iterator[None]:
+    """Turns what native code raises into this package's errors."""
+    try:
+        yield
+    except MemoryError as failure:
+        raise OpsError(
+            "kernel program: needs memory that the machine does not have left. "
+            "Run fewer rows in a step, or free some.",
+            code="out-of-memory",
+        ) from failure
+    except (ValueError, RuntimeError, KeyError) as failure:
+        lines = str(failure).strip().splitlines() or [type(failure).__name__]
+        raise OperatorInputError(
+            f"kernel program: {lines[0].rstrip('.')}. Pass what the program was made for.",
+            code="kernel-program",
+        ) from failure
