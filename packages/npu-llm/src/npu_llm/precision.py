@@ -18,6 +18,7 @@ __all__ = [
     "Precision",
     "cache_dtype",
     "compile_options",
+    "kernels_cache",
     "parse_kv_cache",
     "parse_precision",
     "rounding_of",
@@ -124,6 +125,15 @@ def rounding_of(precision: Precision) -> torch.dtype:
     computed = cache_dtype(precision)
     is_exact = computed is torch.float32 and precision.weights != "float32"
     return torch.float16 if is_exact else computed
+
+
+def kernels_cache(
+    precision: Precision, kv_cache: KvCache | None = None
+) -> Literal["float32", "bfloat16", "u8"]:
+    """What kernel programs store keys and values as, on any device."""
+    if kv_cache is not None:
+        return kv_cache
+    return "float32" if precision.weights == "float32" else "bfloat16"
 
 
 def cache_dtype(precision: Precision) -> torch.dtype:

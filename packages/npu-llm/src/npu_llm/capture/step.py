@@ -8,9 +8,10 @@ with symbolic sizes.
 from __future__ import annotations
 
 import inspect
+import logging
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,10 +29,19 @@ from transformers.cache_utils import Cache, DynamicLayer
 
 from npu_llm.capture.cache_facts import LayerCache, cache_layers
 from npu_llm.capture.origins import noted_modules
+from npu_llm.capture.repeated_layers import LayersDifferError, repeated_layers
 from npu_llm.errors import CaptureError
 from npu_llm.older_transformers import as_in_newer
 
 __all__ = ["CapturedStep", "LayerCache", "capture_step"]
+
+_logger = logging.getLogger(__name__)
+
+# What may come of layers that were copied; without copies it comes again, or does not.
+_COPY_FAILURES = (
+    LayersDifferError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError,
+    ValueError,
+)  # fmt: skip
 
 # Stand-ins for the symbolic sizes. No model has a dimension of one of these sizes, so a size that
 # torch fixed by comparing it with one of the model's own is noticed at once.
@@ -96,22 +106,36 @@ def capture_step(
     layers = cache_layers(model)
     names = ["input_ids", "attention_mask", "position_ids", "logits_to_keep"]
     inputs = tuple(name for name in names if name != "position_ids" or name in accepted)
-    environment = ShapeEnv()
-    fake = FakeTensorMode(shape_env=environment, allow_non_fake_inputs=True)
-    examples = _examples(inputs, layers, fake)
     step = _step(model, inputs, keeps="logits_to_keep" in accepted)
-    with _count_modules(model, on_progress), torch.no_grad(), warnings.catch_warnings():
+
+    def trace(*, repeat: bool) -> tuple[fx.GraphModule, list[torch.Tensor], ShapeEnv]:
+        environment = ShapeEnv()
+        fake = FakeTensorMode(shape_env=environment, allow_non_fake_inputs=True)
+        examples = _examples(inputs, layers, fake)
+        with (
+            _count_modules(model, on_progress) as count,
+            repeated_layers(model, on_copy=count) if repeat else nullcontext(),
+            as_in_newer(model),
+            noted_modules(model),
+        ):
+            graph_module = make_fx(
+                step,
+                tracing_mode="symbolic",
+                pre_dispatch=True,
+                _allow_non_fake_inputs=True,
+                record_stack_traces=True,
+            )(*examples)
+        return graph_module, examples, environment
+
+    with torch.no_grad(), warnings.catch_warnings():
         # Tracing warns about code that runs many times; this runs once.
         warnings.simplefilter("ignore")
         try:
-            with as_in_newer(model), noted_modules(model):
-                graph_module = make_fx(
-                    step,
-                    tracing_mode="symbolic",
-                    pre_dispatch=True,
-                    _allow_non_fake_inputs=True,
-                    record_stack_traces=True,
-                )(*examples)
+            try:
+                graph_module, examples, environment = trace(repeat=True)
+            except _COPY_FAILURES as failure:
+                _logger.debug("%s: traced layer by layer: %s", type(model).__name__, failure)
+                graph_module, examples, environment = trace(repeat=False)
         except (RuntimeError, ValueError, TypeError, NotImplementedError) as failure:
             lines = str(failure).strip().splitlines() or [type(failure).__name__]
             raise CaptureError(
@@ -216,19 +240,25 @@ def _check_sizes(model: torch.nn.Module, examples: Sequence[torch.Tensor]) -> No
 
 
 @contextmanager
-def _count_modules(model: torch.nn.Module, report: Callable[[float], None]) -> Iterator[None]:
-    """Reports which share of the model's modules has run."""
-    modules = [module for module in model.modules() if not any(module.children())]
+def _count_modules(
+    model: torch.nn.Module, report: Callable[[float], None]
+) -> Iterator[Callable[[torch.nn.Module], None]]:
+    """Reports which share of the model's modules has run; yields what counts one that did not."""
+    modules = _leaves(model)
     done = 0
 
-    def hook(*_: Any) -> None:
+    def count(module: torch.nn.Module) -> None:
         nonlocal done
-        done += 1
+        done += len(_leaves(module))
         report(done / len(modules))
 
-    handles = [module.register_forward_hook(hook) for module in modules]
+    handles = [module.register_forward_hook(lambda one, *_: count(one)) for module in modules]
     try:
-        yield
+        yield count
     finally:
         for handle in handles:
             handle.remove()
+
+
+def _leaves(module: torch.nn.Module) -> list[torch.nn.Module]:
+    return [one for one in module.modules() if not any(one.children())]

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import difflib
-import functools
 import pickle
 import struct
-import threading
 import zipfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from importlib import metadata
 from typing import Any
 
-import gguf
 import torch
 from safetensors import SafetensorError
-from transformers import AutoModelForCausalLM, AutoTokenizer, modeling_gguf_pytorch_utils
+from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from npu_llm.checkpoint.facts import read_config
+from npu_llm.checkpoint.gguf_reading import gguf_progress
 from npu_llm.checkpoint.safetensors_check import read_folder_headers
 from npu_llm.checkpoint.source import ModelSource
 from npu_llm.checkpoint.streamed import StreamedWeights
@@ -32,9 +29,7 @@ try:
 except ImportError:  # before transformers 5
     from transformers.modeling_utils import no_init_weights
 
-__all__ = ["load_model", "load_tokenizer", "read_gguf_once"]
-
-_gguf_lock = threading.RLock()
+__all__ = ["load_model", "load_tokenizer"]
 
 # The format's names for dtypes in which a checkpoint's weights can stay until they are needed.
 _STORED = {"BF16": torch.bfloat16, "F16": torch.float16}
@@ -77,7 +72,7 @@ def load_model(
     else:
         _check_architecture(read_config(source.folder), source)
     try:
-        with _gguf_progress(on_progress):
+        with gguf_progress(on_progress):
             model, info = AutoModelForCausalLM.from_pretrained(
                 str(source.folder),
                 output_loading_info=True,
@@ -191,44 +186,3 @@ def _unreadable(source: ModelSource, what: str, failure: Exception) -> ModelErro
         "has the architecture.",
         code="model-unreadable",
     )
-
-
-@contextmanager
-def read_gguf_once() -> Iterator[None]:
-    """Makes transformers parse a GGUF file once while it loads config, weights and tokenizer.
-
-    It would read the file for each of them, and build the table of tensor names for each module: 7
-    of the 14 s for SmolLM2-135M (transformers 5.23, 2026-11-20). In this block, gguf's reader and
-    table return the same object for the same arguments.
-    """
-    names = ("GGUFReader", "get_tensor_name_map")
-    with _gguf_lock:
-        originals = {name: getattr(gguf, name) for name in names}
-        try:
-            for name, original in originals.items():
-                setattr(gguf, name, functools.cache(original))
-            yield
-        finally:
-            for name, original in originals.items():
-                setattr(gguf, name, original)
-
-
-@contextmanager
-def _gguf_progress(report: Callable[[float], None]) -> Iterator[None]:
-    """Reports the progress that transformers would draw while it dequantizes."""
-    drawn = getattr(modeling_gguf_pytorch_utils, "tqdm", None)
-    if drawn is None:
-        yield
-        return
-
-    def counted(items: Any, **_: Any) -> Iterator[Any]:
-        total = len(items)
-        for index, item in enumerate(items):
-            report(index / total)
-            yield item
-
-    modeling_gguf_pytorch_utils.tqdm = counted
-    try:
-        yield
-    finally:
-        modeling_gguf_pytorch_utils.tqdm = drawn

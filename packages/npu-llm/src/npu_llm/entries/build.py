@@ -25,6 +25,7 @@ from npu_llm.entries.entry import VARIANTS, CompileCache, CompiledForm, Entry, m
 from npu_llm.entries.kernel_loading import load_kernels
 from npu_llm.entries.load_options import LoadOptions
 from npu_llm.entries.verified_loading import verify_step, verify_variant
+from npu_llm.errors import OptionError
 from npu_llm.precision import Precision, compile_options
 from npu_llm.progress import Progress
 from npu_llm.steps.fixed_path import fixed_path
@@ -219,12 +220,26 @@ def fill_entry(
         progress: where to report.
         facts: the files' facts, which are kept in the entry.
         compression: how weights of few bits are made; None for the defaults.
+
+    Raises:
+        CaptureError: if the model cannot be captured.
+        OptionError: [kernels-text] for weights that shall be rounded by a text in kernel programs.
     """
+    compression = compression or Compression()
+    if options.asks_for_kernels and compression.text is not None:
+        raise OptionError(
+            "--data: rounding by a text must be done in the dynamic or the static pipeline; got "
+            'the pipeline "kernels". Omit it, or choose another pipeline.',
+            code="kernels-text",
+        )
     # If another thread is importing it (npu_llm.generation.loading), this waits: two threads that
     # import parts of transformers at the same time can fail.
     importlib.import_module("npu_llm.generation.model")
     # Heavy, and not needed for a start from the cache.
-    from npu_llm.checkpoint.loading import load_model, load_tokenizer, read_gguf_once
+    from npu_llm.capture.functional import make_functional
+    from npu_llm.capture.step import capture_step
+    from npu_llm.checkpoint.gguf_reading import read_gguf_once
+    from npu_llm.checkpoint.loading import load_model, load_tokenizer
     from npu_llm.entries.kernel_step import save_kernel_step
     from npu_llm.entries.lower_step import save_step
 
@@ -252,12 +267,15 @@ def fill_entry(
         "has_tokenizer": tokenizer is not None,
         "facts": facts.as_dict(),
     }
-    compression = compression or Compression()
+    with progress.stage("capture"):
+        captured = capture_step(model, on_progress=progress.advance)
+        make_functional(captured.graph_module)
     pipeline = options.pipeline_here
-    if pipeline == "kernels" and (compression.text is None or options.asks_for_kernels):
+    if pipeline == "kernels" and compression.text is None:
         try:
             about |= save_kernel_step(
                 model,
+                captured,
                 folder,
                 precision=options.precision,
                 progress=progress,
@@ -272,6 +290,7 @@ def fill_entry(
     if about.get("pipeline") != "kernels":
         about |= save_step(
             model,
+            captured,
             folder / "step.xml",
             precision=options.precision,
             pipeline="dynamic" if pipeline == "kernels" else pipeline,

@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import json
-import logging
 import time
 from pathlib import Path
 
 import npu_runtime
-from npu_command.whole_files import write_json
-from npu_compiler.errors import WrongResultError
 from npu_compiler.verification.verdict import Verdict
 from npu_llm.entries.entry import KERNEL_PROGRAM, KERNEL_WEIGHTS, CompiledForm, Entry
 from npu_llm.entries.verified_loading import as_here
 from npu_llm.errors import ModelError
+from npu_llm.precision import kernels_cache
 from npu_llm.steps.block_tables import BlockPool
 from npu_llm.steps.pipelines import KernelPipeline, Start
-from npu_llm.verification.verifier import VERDICT, Verify, read_kept
+from npu_llm.verification.verifier import Verify, keep_verdict, read_kept, wrong_result
 from npu_ops.errors import DamagedFileError, OperatorInputError
-from npu_ops.kernel_programs.execution import CacheKind, Execution, kernel_sets
+from npu_ops.kernel_programs.execution import Execution, kernel_sets
 from npu_ops.kernel_programs.instructions import Attend
 from npu_ops.kernel_programs.program import KernelProgram
 from npu_ops.kernel_programs.weight_file import read_weights
-
-_logger = logging.getLogger(__name__)
 
 __all__ = ["is_compared", "load_kernels"]
 
@@ -49,7 +45,8 @@ def load_kernels(entry: Entry, form: CompiledForm, *, verify: Verify) -> KernelP
     try:
         program = KernelProgram.from_dict(json.loads((entry.folder / KERNEL_PROGRAM).read_text()))
         weights = read_weights(entry.folder / KERNEL_WEIGHTS)
-        execution = Execution(program, weights, cache=_cache_kind(entry), name=entry.name)
+        cache = kernels_cache(entry.precision, entry.kv_cache)
+        execution = Execution(program, weights, cache=cache, name=entry.name)
     except (DamagedFileError, OperatorInputError, OSError, KeyError, TypeError, ValueError) as why:
         raise ModelError(
             f"{entry.folder}: must hold a kernel program and its weights, as they were written; "
@@ -58,22 +55,19 @@ def load_kernels(entry: Entry, form: CompiledForm, *, verify: Verify) -> KernelP
         ) from why
     folder = _verdict_folder(form)
     known = read_kept(folder)
+    device = npu_runtime.device_info().device
     pipeline = KernelPipeline(
         pool=BlockPool(execution),
         vocabulary=program.vocabulary,
         positions=program.positions,
         counts_distances=_counts_distances(program),
-        start=Start(known is not None, time.perf_counter() - started, _device()),
+        start=Start(known is not None, time.perf_counter() - started, device),
         verdict=known or Verdict("unchecked", 'verify is "off"'),
     )
     if verify == "off" or (known is not None and verify == "first"):
         return pipeline
     verdict = _compared(entry, pipeline)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        write_json(folder / VERDICT, verdict.as_json())
-    except OSError as failure:
-        _logger.debug("%s: cannot store the verdict (%s): the next start compares", folder, failure)
+    keep_verdict(folder, verdict)
     return pipeline.judged(verdict)
 
 
@@ -87,12 +81,7 @@ def _compared(entry: Entry, pipeline: KernelPipeline) -> Verdict:
         return Verdict("unchecked", "the model was built without torch's results")
     finding = check_dynamic(pipeline.new_cache, as_here(entry, reference), has_positions=True)
     if finding is not None:
-        raise WrongResultError(
-            f"{entry.name}: its program must compute what torch computes; got another result for "
-            f"{finding}. The program is not used. Try another dtype or pipeline, and please report "
-            'this; verify="off" runs it anyway.',
-            code="wrong-result",
-        )
+        raise wrong_result(entry.name, str(finding))
     return Verdict("right")
 
 
@@ -104,13 +93,3 @@ def _counts_distances(program: KernelProgram) -> bool:
 
 def _verdict_folder(form: CompiledForm) -> Path:
     return form.folder / f"kernels-{kernel_sets()[0]}"
-
-
-def _cache_kind(entry: Entry) -> CacheKind:
-    if entry.kv_cache is not None:
-        return "u8"
-    return "float32" if entry.precision.weights == "float32" else "bfloat16"
-
-
-def _device() -> str:
-    return npu_runtime.device_info().device

@@ -6,19 +6,17 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
 from npu_compiler.kernel_programs import Lowered, lower_to_kernels
 from npu_compiler.quantize import fitting_group, quantize_weight
 from npu_llm.capture.compression import Compression
-from npu_llm.capture.functional import make_functional
-from npu_llm.capture.step import CapturedStep, capture_step
+from npu_llm.capture.step import CapturedStep
 from npu_llm.checkpoint.streamed import StreamedWeights
 from npu_llm.entries.entry import KERNEL_PROGRAM, KERNEL_WEIGHTS, REFERENCE
-from npu_llm.errors import OptionError
-from npu_llm.precision import Precision
+from npu_llm.precision import Precision, kernels_cache
 from npu_llm.progress import Progress
 from npu_llm.verification.eager_weights import Rounding
 from npu_llm.verification.torch_reference import compute_reference
@@ -40,15 +38,12 @@ _POSITIONS = 1 << 16
 # Smaller weights stay as they are, as in npu_compiler.quantize.
 _FEWEST_ELEMENTS = 4096
 _LARGEST_HALF = torch.finfo(torch.float16).max
-_FLOATS: dict[str, PackedKind] = {
-    "float32": "float32",
-    "bfloat16": "bfloat16",
-    "float16": "float16",
-}
+_INTEGERS = ("int8", "int4")
 
 
 def save_kernel_step(
     model: Any,
+    captured: CapturedStep,
     folder: Path,
     *,
     precision: Precision,
@@ -57,10 +52,11 @@ def save_kernel_step(
     compression: Compression,
     context: int | None,
 ) -> dict[str, Any]:
-    """Captures a model's step and saves it as a kernel program.
+    """Saves a model's step as a kernel program.
 
     Args:
         model: a decoder-only transformers model in float32, on cpu.
+        captured: its step, which writes nothing in place; not changed.
         folder: where to write the program, its weights, and what torch computes for a few tokens.
         precision: how to store the weights.
         progress: where to report.
@@ -72,27 +68,16 @@ def save_kernel_step(
         What is known about the step: how many layers it has.
 
     Raises:
-        CaptureError: if the model cannot be captured.
-        OptionError: [kernels-text] for weights that shall be rounded by a text.
         npu_compiler.errors.LoweringError: [not-row-wise] if it is no kernel program.
     """
-    if compression.text is not None:
-        raise OptionError(
-            "--data: rounding by a text must be done in the dynamic or the static pipeline; got "
-            'the pipeline "kernels". Omit it, or choose another pipeline.',
-            code="kernels-text",
-        )
-    with progress.stage("capture"):
-        captured = capture_step(model, on_progress=progress.advance)
-        make_functional(captured.graph_module)
     with progress.stage("lower"):
         lowered = _lower(captured, context)
     (folder / KERNEL_PROGRAM).write_text(json.dumps(lowered.program.as_dict()))
     packer = _Packer(lowered, weights, precision, compression)
-    with progress.stage("compress" if precision.weights in ("int8", "int4") else "save"):
+    with progress.stage("compress" if precision.weights in _INTEGERS else "save"):
         write_weights(folder / KERNEL_WEIGHTS, packer.packed())
     with progress.stage("reference"):
-        cached = torch.float32 if precision.weights == "float32" else torch.bfloat16
+        cached = getattr(torch, kernels_cache(precision))
         compute_reference(
             model,
             weights,
@@ -122,6 +107,11 @@ class _Form:
 
     kind: PackedKind
     group: int | None = None
+
+    @property
+    def is_integer(self) -> bool:
+        """Whether its elements are integers."""
+        return self.kind in _INTEGERS
 
 
 class _Packer:
@@ -160,7 +150,7 @@ class _Packer:
     def read(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """Returns the values that a parameter is stored as; None if they are its own."""
         form, is_transposed = self._stored.get(tensor.data_ptr(), (_Form("float32"), False))
-        if form.group is None and form.kind not in ("int8", "int4"):
+        if not form.is_integer:
             return None
         value = self._weights.read(tensor)
         if value.dim() == 3:  # of experts, which are asked for one by one
@@ -175,7 +165,7 @@ class _Packer:
     def rows(self, tensor: torch.Tensor, indices: torch.Tensor) -> torch.Tensor | None:
         """Returns some rows of what `read` returns; None if they are the parameter's own."""
         form, is_transposed = self._stored.get(tensor.data_ptr(), (_Form("float32"), False))
-        if form.kind not in ("int8", "int4") or is_transposed:
+        if not form.is_integer or is_transposed:
             return None
         chosen = self._weights.read(tensor)[indices.reshape(-1)]
         return unpack(self._pack(chosen, form)).reshape(*indices.shape, -1)
@@ -199,8 +189,8 @@ class _Packer:
         if sum(source.numel() for source in sources) < _FEWEST_ELEMENTS:
             return _Form("float32")
         wanted = self._precision.weights
-        if wanted in _FLOATS:
-            return _Form(_FLOATS[wanted])
+        if wanted not in _INTEGERS:
+            return _Form(cast(PackedKind, wanted))
         if name not in self._products:
             return _Form("float16")  # rows of it are read, never all
         columns = sources[0].shape[-2 if recipe.transposed else -1]
@@ -211,7 +201,7 @@ class _Packer:
         return _Form("int8")
 
     def _pack(self, value: torch.Tensor, form: _Form) -> PackedLinear:
-        if form.kind not in ("int8", "int4"):
+        if not form.is_integer:
             is_half = form.kind == "float16"
             fits = not is_half or float(value.detach().abs().max()) <= _LARGEST_HALF
             return pack(value, form.kind if fits else "float32")

@@ -18,10 +18,9 @@ from npu_compiler.lowering import lower, node_origins
 from npu_compiler.lowering.constants import MASKED
 from npu_compiler.programs.stateful import StateVariable, make_stateful
 from npu_llm.capture.compression import Compression, compress, compress_by_text
-from npu_llm.capture.functional import make_functional
 from npu_llm.capture.relocation import relocate
 from npu_llm.capture.static_step import make_static
-from npu_llm.capture.step import CapturedStep, capture_step
+from npu_llm.capture.step import CapturedStep
 from npu_llm.checkpoint.streamed import StreamedWeights
 from npu_llm.entries.entry import ORIGINS, REFERENCE
 from npu_llm.errors import CaptureError
@@ -40,6 +39,7 @@ _LARGEST_HALF = torch.finfo(torch.float16).max
 
 def save_step(
     model: Any,
+    captured: CapturedStep,
     path: Path,
     *,
     precision: Precision,
@@ -50,10 +50,11 @@ def save_step(
     context: int | None,
     tokenizer: Any | None = None,
 ) -> dict[str, Any]:
-    """Captures a model's step and saves it as IR: `path` and the weights beside it.
+    """Saves a model's step as IR: `path` and the weights beside it.
 
     Args:
         model: a decoder-only transformers model in float32, on cpu.
+        captured: its step, which writes nothing in place; changed.
         path: the .xml file to write; files beside it say where its calls come from, and what torch
             computes for a few tokens.
         precision: how to store the weights.
@@ -74,18 +75,16 @@ def save_step(
         OptionError: [quantize-text], see npu_llm.capture.compression.
         npu_compiler.errors.LoweringError: if one of its calls has no converter.
     """
-    with progress.stage("capture"):
-        captured = capture_step(model, on_progress=progress.advance)
-        make_functional(captured.graph_module)  # before relocating, which replaces ranges by inputs
+    with progress.stage("lower"):
+        # After calls are functional: it replaces ranges by inputs.
         captured, relocation = relocate(
             captured, windowed=_is_windowed(model.config), weights=weights
         )
-    about = {
-        "layers": len(captured.layers),
-        "limits": list(captured.limits),
-        "relocation": relocation,
-    }
-    with progress.stage("lower"):
+        about = {
+            "layers": len(captured.layers),
+            "limits": list(captured.limits),
+            "relocation": relocation,
+        }
         _share_masks(captured.graph_module)
         if pipeline == "static":
             _check_relocation(model, relocation)

@@ -27,7 +27,18 @@ if TYPE_CHECKING:
     from npu_llm.verification.finding import Finding
     from npu_llm.verification.torch_reference import TorchReference
 
-__all__ = ["VERDICT", "VERIFY", "Check", "Load", "Verifier", "Verify", "parse_verify", "read_kept"]
+__all__ = [
+    "VERDICT",
+    "VERIFY",
+    "Check",
+    "Load",
+    "Verifier",
+    "Verify",
+    "keep_verdict",
+    "parse_verify",
+    "read_kept",
+    "wrong_result",
+]
 
 _logger = logging.getLogger(__name__)
 VERDICT = "verdict.json"
@@ -100,7 +111,7 @@ class Verifier:
         if finding is None:
             is_mended = known is not None and known.workaround == amendments != {}
             verdict = known if is_mended and known is not None else Verdict("right")
-            _keep(folder, verdict)
+            keep_verdict(folder, verdict)
             return program, verdict
         if check(program, reference) is None:
             verdict = Verdict("unsteady", str(finding))
@@ -134,17 +145,12 @@ class Verifier:
                 continue
             if check(program, reference) is None:
                 verdict = Verdict("mended", str(finding), {**amendments, **options})
-                _keep(folder, verdict)
+                keep_verdict(folder, verdict)
                 self._warn(f"its program {verdict}, and runs so")
                 return program, verdict
         shutil.rmtree(folder / "blob", ignore_errors=True)
         also = f", also with {', '.join(tried)}" if tried else ""
-        raise WrongResultError(
-            f"{self.name}: its program must compute what torch computes; got another result for "
-            f"{finding}{also}. The program is not used. Try another dtype or pipeline, and please "
-            'report this; verify="off" runs it anyway.',
-            code="wrong-result",
-        )
+        raise wrong_result(self.name, f"{finding}{also}")
 
     def _warn(self, text: str) -> None:
         advice = "Please report it, with what npu-llm info prints"
@@ -162,9 +168,20 @@ def read_kept(folder: Path) -> Verdict | None:
         return None
 
 
-def _keep(folder: Path, verdict: Verdict) -> None:
-    """Stores a verdict, and the options that it requires."""
+def wrong_result(name: str, finding: str) -> WrongResultError:
+    """Returns the error for a model whose program differs from torch: [wrong-result]."""
+    return WrongResultError(
+        f"{name}: its program must compute what torch computes; got another result for {finding}. "
+        "The program is not used. Try another dtype or pipeline, and please report this; "
+        'verify="off" runs it anyway.',
+        code="wrong-result",
+    )
+
+
+def keep_verdict(folder: Path, verdict: Verdict) -> None:
+    """Stores a verdict, and the options that it requires, if the folder can be written."""
     try:
+        folder.mkdir(parents=True, exist_ok=True)
         if verdict.workaround:
             write_json(folder / AMENDMENTS, dict(verdict.workaround))
         write_json(folder / VERDICT, verdict.as_json())

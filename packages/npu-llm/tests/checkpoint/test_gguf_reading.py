@@ -1,0 +1,71 @@
+import gguf
+import numpy as np
+import pytest
+from gguf import GGMLQuantizationType, GGUFReader, GGUFWriter
+from transformers.integrations.ggml import _gguf_parse_value
+
+from npu_llm.checkpoint.gguf_reading import read_gguf_once
+
+KINDS = [kind for kind in GGMLQuantizationType if hasattr(gguf.quants, kind.name)]
+
+
+@pytest.fixture
+def file(tmp_path):
+    writer = GGUFWriter(tmp_path / "some.gguf", "llama")
+    writer.add_string("general.name", "näme")
+    writer.add_uint32("llama.block_count", 3)
+    writer.add_float32("llama.rope.freq_base", 0.5)
+    writer.add_array("tokenizer.ggml.tokens", ["", "a", "ü▁x", "\n"])
+    writer.add_array("tokenizer.ggml.scores", [0.25, -1.5, float("inf"), 0.0])
+    writer.add_array("tokenizer.ggml.token_type", [1, 3, 1, 6])
+    writer.add_array("some.flags", [True, False])
+    values = np.random.default_rng(0).standard_normal((3, 64), np.float32)
+    writer.add_tensor("token_embd.weight", values)
+    kind = GGMLQuantizationType.Q8_0
+    writer.add_tensor("output.weight", gguf.quantize(values, kind), raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return tmp_path / "some.gguf"
+
+
+def values(reader):
+    """What transformers makes of the metadata."""
+    return {
+        name: [_gguf_parse_value(field.parts[place], field.types) for place in field.data]
+        for name, field in reader.fields.items()
+    }
+
+
+def test_metadata_and_tensors_are_what_gguf_reads(file):
+    expected = GGUFReader(file)
+    with read_gguf_once():
+        found = gguf.GGUFReader(file)
+        assert gguf.GGUFReader(file) is found
+    assert repr(values(found)) == repr(values(expected))
+    assert [one.name for one in found.tensors] == ["token_embd.weight", "output.weight"]
+    for ours, theirs in zip(found.tensors, expected.tensors, strict=True):
+        np.testing.assert_array_equal(ours.data, theirs.data)
+        assert ours.tensor_type == theirs.tensor_type
+    assert gguf.GGUFReader is GGUFReader
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_dequantized_values_are_gguf_s(kind):
+    block, size = gguf.GGML_QUANT_SIZES[kind]
+    raw = np.random.default_rng(1).integers(0, 256, (35, 3 * size), np.uint8)
+    with np.errstate(all="ignore"):  # scales are random bytes too
+        expected = gguf.dequantize(raw, kind)
+        with read_gguf_once():
+            found = gguf.dequantize(raw, kind)
+    assert found.shape == (35, 3 * block)
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_plain_values_stay(dtype):
+    kind = {np.float32: GGMLQuantizationType.F32, np.float16: GGMLQuantizationType.F16}[dtype]
+    raw = np.arange(6, dtype=dtype).reshape(2, 3)
+    with read_gguf_once():
+        np.testing.assert_array_equal(gguf.dequantize(raw, kind), raw.astype(np.float32))
