@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import fx
@@ -111,7 +111,7 @@ class NormCall:
         bias: its node; None for zeros.
     """
 
-    kind: str
+    kind: Literal["rms", "layer"]
     x: fx.Node
     eps: float
     weight: tuple[fx.Node, float] | None = None

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from npu_ops.kernel_programs.instructions import Activation
 from npu_ops.kernel_programs.program import Recipe
 
-__all__ = ["Draft", "Line", "NormDraft", "Part"]
+__all__ = ["Draft", "Line", "Part"]
 
 LineKind = Literal[
     "embed", "norm", "linear", "rotate", "append", "attend", "combine", "keep", "experts", "select"
@@ -22,17 +22,6 @@ class Part:
     value: int
     start: int
     width: int
-
-
-@dataclass(frozen=True)
-class NormDraft:
-    """How to normalize, see npu_ops.kernel_programs.instructions.NormOptions."""
-
-    kind: Literal["rms", "layer"]
-    eps: float
-    weight: str | None
-    bias: str | None
-    parts: int = 1
 
 
 @dataclass(eq=False)
@@ -104,6 +93,19 @@ class Draft:
             self.names[recipe] = name
             self.weights[name] = recipe
         return self.names[recipe]
+
+    def redirect(self, value: int, place: Part) -> None:
+        """Makes all readers of a value read other columns, which hold the same."""
+
+        def moved(part: Part) -> Part:
+            if part.value != value:
+                return part
+            return Part(place.value, place.start + part.start, part.width)
+
+        for line in self.lines:
+            line.reads = {name: moved(part) for name, part in line.reads.items()}
+        self.results = {place.value if one == value else one for one in self.results}
+        self.logits = moved(self.logits)
 
     def readers(self, value: int) -> list[Line]:
         """Returns the lines that read a value."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -61,12 +62,23 @@ class Step:
         expression = size.node.expr
         if expression.is_number:
             return int(expression)
-        return self._known().get(expression, "?")
+        return self._known.get(expression, "?")
 
+    @cached_property
+    def _symbols(self) -> tuple[Any, Any, Any, Any, Any]:
+        """The graph's sizes: batch, tokens, kept, past, and past with tokens."""
+        shapes = (
+            *self.tokens.meta["val"].shape,
+            *self.kept.meta["val"].shape,
+            self.caches[0].meta["val"].shape[2],
+            self.mask.meta["val"].shape[1],
+        )
+        batch, tokens, kept, past, total = (size.node.expr for size in shapes)
+        return batch, tokens, kept, past, total
+
+    @cached_property
     def _known(self) -> dict[Any, str]:
-        batch, tokens = (size.node.expr for size in self.tokens.meta["val"].shape)
-        (kept,) = (size.node.expr for size in self.kept.meta["val"].shape)
-        past = self.caches[0].meta["val"].shape[2].node.expr
+        batch, tokens, kept, past, total = self._symbols
         return {
             batch: "batch",
             tokens: "tokens",
@@ -74,22 +86,13 @@ class Step:
             batch * tokens: "rows",
             batch * kept: "kept rows",
             past + tokens: "all",
-            self.mask.meta["val"].shape[1].node.expr: "all",
+            total: "all",
         }
 
     def sizes(self, case: Case) -> dict[Any, int]:
         """Returns what the symbols of the graph's sizes are in a case."""
-        batch, tokens = (size.node.expr for size in self.tokens.meta["val"].shape)
-        (kept,) = (size.node.expr for size in self.kept.meta["val"].shape)
-        past = self.caches[0].meta["val"].shape[2].node.expr
-        total = self.mask.meta["val"].shape[1].node.expr
-        return {
-            batch: case.batch,
-            tokens: case.tokens,
-            kept: case.kept,
-            past: case.past,
-            total: case.past + case.tokens,
-        }
+        sizes = (case.batch, case.tokens, case.kept, case.past, case.past + case.tokens)
+        return dict(zip(self._symbols, sizes, strict=True))
 
 
 @dataclass(frozen=True)

@@ -60,7 +60,8 @@ def experts_call(node: fx.Node) -> ExpertsCall | None:
     if opened is None or opened.target not in MULTIPLIES:
         return None
     gate, up = stripped(opened.args[0]), stripped(opened.args[1])
-    activation = ACTIVATIONS[gate.target](gate) if gate.target in ACTIVATIONS else None
+    find = ACTIVATIONS.get(gate.target)
+    activation = None if find is None else find(gate)
     first = _chosen_product(_moved_from(up))
     if activation is None or first is None:
         return None

@@ -57,20 +57,6 @@ def _written_by(draft: Draft, part: Part, kind: str) -> Line | None:
     return line if line.kind == kind else None
 
 
-def _redirect(draft: Draft, value: int, place: Part) -> None:
-    """Makes all readers of a value read other columns, which hold the same."""
-
-    def moved(part: Part) -> Part:
-        if part.value != value:
-            return part
-        return Part(place.value, place.start + part.start, part.width)
-
-    for line in draft.lines:
-        line.reads = {name: moved(part) for name, part in line.reads.items()}
-    draft.results = {place.value if one == value else one for one in draft.results}
-    draft.logits = moved(draft.logits)
-
-
 def _order_outputs(draft: Draft, tables: dict[str, torch.Tensor]) -> None:
     """Gives products their outputs in the order in which they are read.
 
@@ -96,7 +82,7 @@ def _order_outputs(draft: Draft, tables: dict[str, torch.Tensor]) -> None:
         for reader in readers:
             width = draft.widths[reader.out]
             draft.lines.remove(reader)
-            _redirect(draft, reader.out, Part(value, start, width))
+            draft.redirect(reader.out, Part(value, start, width))
             start += width
 
 
@@ -118,7 +104,7 @@ def _rotate_in_place(draft: Draft) -> None:
             fields = {"op": "copy"}
             draft.lines.insert(at, Line("combine", copy, {"left": part}, fields, line.module))
             part = draft.whole(copy)
-        _redirect(draft, line.out, part)
+        draft.redirect(line.out, part)
         line.reads = {"input": part}
         line.out = -1
 
@@ -198,17 +184,8 @@ def _gated_weight(
         if any(_sole_reader(draft, part.value) is not line for part in (gate, up)):
             return None
         writers = [one, other]
-    recipes = [draft.weights[writer.fields["weight"]] for writer in writers]
-    biases = [writer.fields["bias"] for writer in writers]
-    joined = _joined(draft, recipes, interleaved=True)
-    if joined is None or (any(biases) and not all(biases)):
-        return None
-    bias = None
-    if all(biases):
-        vector = _joined(draft, [draft.weights[name] for name in biases], interleaved=True)
-        assert vector is not None
-        bias = draft.weight(vector)
-    return writers, draft.weight(joined), bias
+    joined = _joined_weights(draft, writers, interleaved=True)
+    return None if joined is None else (writers, *joined)
 
 
 def _is_plain_product(line: Line) -> bool:
@@ -218,7 +195,24 @@ def _is_plain_product(line: Line) -> bool:
     )
 
 
-def _joined(draft: Draft, recipes: list[Recipe], *, interleaved: bool) -> Recipe | None:
+def _joined_weights(
+    draft: Draft, writers: list[Line], *, interleaved: bool
+) -> tuple[str, str | None] | None:
+    """Returns weight and bias of several products as one; None if they are too unlike."""
+    recipes = [draft.weights[writer.fields["weight"]] for writer in writers]
+    biases = [writer.fields["bias"] for writer in writers]
+    weight = _joined(recipes, interleaved=interleaved)
+    if weight is None or (any(biases) and not all(biases)):
+        return None
+    bias = None
+    if all(biases):
+        vector = _joined([draft.weights[name] for name in biases], interleaved=interleaved)
+        assert vector is not None
+        bias = draft.weight(vector)
+    return draft.weight(weight), bias
+
+
+def _joined(recipes: list[Recipe], *, interleaved: bool) -> Recipe | None:
     """Returns one recipe for the outputs of several, one after the other."""
     first = recipes[0]
     alike = all(
@@ -244,7 +238,7 @@ def _follow(draft: Draft) -> bool:
         writer = draft.writer(part.value)
         if writer.kind not in ("linear", "combine") or "right" in writer.reads:
             continue
-        if "vector" in writer.fields or writer.fields.get("residual") or writer.fields.get("gated"):
+        if "vector" in writer.fields or writer.fields.get("gated"):
             continue
         if line.activation is not None:
             is_free = writer.activation is None and writer.fields.get("factor", 1.0) == 1.0
@@ -279,10 +273,7 @@ def _add_residual(draft: Draft) -> bool:
                 continue
             residual = line.reads[other]
             before = draft.lines.index(writer)
-            is_known = residual.value < 0 or any(
-                one.out == residual.value for one in draft.lines[:before]
-            )
-            if is_known:
+            if any(one.out == residual.value for one in draft.lines[:before]):
                 candidates.append((before, writer, residual, factor))
         if not candidates:
             continue
@@ -304,22 +295,15 @@ def _join_products(draft: Draft) -> None:
         if not is_apart and _is_plain_product(line) and len(line.reads) == 1:
             groups.setdefault(line.reads["input"], []).append(line)
     for lines in groups.values():
-        biases = [line.fields["bias"] for line in lines]
-        recipes = [draft.weights[line.fields["weight"]] for line in lines]
-        if len(lines) < 2 or (any(biases) and not all(biases)):
+        if len(lines) < 2 or any(line.out in draft.results for line in lines):
             continue
-        if any(line.out in draft.results for line in lines):
+        if draft.weights[lines[0].fields["weight"]].keeps_precision:
             continue
-        joined = _joined(draft, recipes, interleaved=False)
-        if joined is None or joined.keeps_precision:
+        joined = _joined_weights(draft, lines, interleaved=False)
+        if joined is None:
             continue
-        bias = None
-        if all(biases):
-            vector = _joined(draft, [draft.weights[name] for name in biases], interleaved=False)
-            assert vector is not None
-            bias = draft.weight(vector)
         out = draft.value(sum(draft.widths[line.out] for line in lines))
-        fields = {"weight": draft.weight(joined), "bias": bias}
+        fields = dict(zip(("weight", "bias"), joined, strict=True))
         made = Line("linear", out, dict(lines[0].reads), fields, lines[0].module)
         draft.lines[draft.lines.index(lines[0])] = made
         start = 0
@@ -327,7 +311,7 @@ def _join_products(draft: Draft) -> None:
             if line in draft.lines:
                 draft.lines.remove(line)
             width = draft.widths[line.out]
-            _redirect(draft, line.out, Part(out, start, width))
+            draft.redirect(line.out, Part(out, start, width))
             start += width
 
 

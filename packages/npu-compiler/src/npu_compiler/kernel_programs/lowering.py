@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from npu_compiler.kernel_programs.draft import Draft, Line, NormDraft, Part
+from npu_compiler.kernel_programs.draft import Draft, Line, Part
 from npu_compiler.kernel_programs.fusion import fuse
 from npu_compiler.kernel_programs.placement import keep_early, place
 from npu_compiler.kernel_programs.selection import select
@@ -121,14 +121,10 @@ def _instruction(
             used.add(name)
         return name
 
-    def norm(options: NormDraft) -> NormOptions:
-        return NormOptions(
-            kind=options.kind,
-            eps=options.eps,
-            weight=weight(options.weight),
-            bias=weight(options.bias),
-            parts=options.parts,
-        )
+    def norm(options: NormOptions) -> NormOptions:
+        weight(options.weight)
+        weight(options.bias)
+        return options
 
     if line.kind == "embed":
         weight(fields["table"])

@@ -48,13 +48,7 @@ def keep_early(draft: Draft) -> None:
         line.reads = {name: kept(part) for name, part in line.reads.items()}
     source = kept(keep.reads["input"])
     draft.lines[first : last + 1] = [*lines, *after]
-    for line in draft.lines:
-        line.reads = {
-            name: Part(source.value, source.start + part.start, part.width)
-            if part.value == keep.out
-            else part
-            for name, part in line.reads.items()
-        }
+    draft.redirect(keep.out, source)
 
 
 def place(draft: Draft, logits: Part) -> tuple[list[int], list[int]]:

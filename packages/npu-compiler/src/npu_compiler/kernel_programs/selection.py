@@ -19,18 +19,21 @@ from npu_compiler.kernel_programs.attention import (
 from npu_compiler.kernel_programs.calls import (
     ADDS,
     MULTIPLIES,
+    LinearCall,
+    NormCall,
     linear_call,
     norm_call,
     scalar,
     stripped,
 )
-from npu_compiler.kernel_programs.draft import Draft, Line, NormDraft, Part
+from npu_compiler.kernel_programs.draft import Draft, Line, Part
 from npu_compiler.kernel_programs.evaluation import Case, Evaluator, Step, inputs_of
 from npu_compiler.kernel_programs.experts import ExpertsCall, experts_call
 from npu_compiler.kernel_programs.masks import MaskFacts, read_mask
 from npu_compiler.kernel_programs.refusal import refused
 from npu_compiler.kernel_programs.rotary import Rotation, find_rotation
 from npu_compiler.kernel_programs.views import Mover, View, arranged, is_moving, rows_first
+from npu_ops.kernel_programs.instructions import NormOptions
 from npu_ops.kernel_programs.program import LayerShape, Recipe
 from npu_ops.kernel_programs.weights import BLOCK_OUTPUTS
 
@@ -177,7 +180,7 @@ class _Selector:
             return self._result(node, self._embed(node))
         linear = linear_call(node)
         if linear is not None:
-            return self._result(node, self._linear(node))
+            return self._result(node, self._linear(node, linear))
         attention = attention_call(node, self._module)
         if attention is not None:
             return self._result(node, self._attend(node, attention))
@@ -186,7 +189,7 @@ class _Selector:
             return self._result(node, self._experts(node, experts))
         norm = norm_call(node, self._module)
         if norm is not None:
-            return self._result(node, self._norm(node))
+            return self._result(node, self._norm(node, norm))
         if is_moving(node):
             source = node.args[0]
             if isinstance(source, fx.Node) and source.meta.get("val").__class__ in (list, tuple):
@@ -268,9 +271,7 @@ class _Selector:
         found: torch.Tensor = Evaluator(self._module, self._step, case).value(node)
         return torch.equal(found.expand(2, 3), case.full_positions)
 
-    def _linear(self, node: fx.Node) -> Part:
-        call = linear_call(node)
-        assert call is not None
+    def _linear(self, node: fx.Node, call: LinearCall) -> Part:
         part = self._part(call.x)
         recipe = Recipe(
             sources=(self._source(call.weight),),
@@ -294,18 +295,16 @@ class _Selector:
             for node in self._graph.find_nodes(op="call_function", target=_aten.embedding.default)
         )
 
-    def _norm(self, node: fx.Node) -> Part:
-        call = norm_call(node, self._module)
-        assert call is not None
+    def _norm(self, node: fx.Node, call: NormCall) -> Part:
         part = self._part(call.x)
         size = int(node.meta["val"].shape[-1])
         weight = None if call.weight is None else self._vector(*call.weight)
-        norm = NormDraft(
-            "rms" if call.kind == "rms" else "layer",
-            call.eps,
-            weight,
-            self._vector(call.bias),
-            part.width // size,
+        norm = NormOptions(
+            kind=call.kind,
+            eps=call.eps,
+            weight=weight,
+            bias=self._vector(call.bias),
+            parts=part.width // size,
         )
         return self._add(node, "norm", part.width, {"input": part}, options=norm)
 
@@ -402,7 +401,7 @@ class _Selector:
 
     def _combine(self, node: fx.Node) -> Part:
         """A sum, a product, a factor, or an activation."""
-        activation = ACTIVATIONS.get(node.target) if node.target in ACTIVATIONS else None
+        activation = ACTIVATIONS.get(node.target)
         if activation is not None:
             name = activation(node)
             if name is None:
@@ -483,7 +482,7 @@ class _Selector:
                 elif scalar(one, self._module) is None:
                     return None
                 continue
-            if one is not node and is_moving(one) and not stripped(one) is not one:
+            if one is not node and is_moving(one) and stripped(one) is one:
                 leaves.add(one)
                 continue
             calls += 1
@@ -542,7 +541,7 @@ class _Selector:
             positions = positions.expand(batch, tokens)
             case = Case(batch=batch, tokens=tokens, past=past, kept=1, positions=positions)
             given = {
-                leaf: arranged(x[:, :, place], self._step.roles(leaf), 2)
+                leaf: arranged(x[:, :, place], self._step.roles(leaf))
                 for leaf, place in places.items()
             }
             evaluator = Evaluator(self._module, self._step, case).with_values(given)

@@ -123,7 +123,7 @@ class Mover:
         rows = self._rows(self._step.roles(source))
         elements = torch.arange(rows.numel()).view(*rows.shape, *[1] * view.columns.dim())
         numbers = elements * width + view.columns
-        given = arranged(numbers, self._step.roles(source), rows.dim())
+        given = arranged(numbers, self._step.roles(source))
         split = node.args[0]
         if node.target is operator.getitem and isinstance(split, fx.Node) and split is not source:
             parts = self._evaluator.call(split, {source: given})
@@ -164,15 +164,8 @@ def rows_first(tensor: torch.Tensor, roles: Sequence[str | int]) -> torch.Tensor
     return tensor.permute(_order(roles))
 
 
-def arranged(tensor: torch.Tensor, roles: Sequence[str | int], lead: int) -> torch.Tensor:
-    """The reverse of rows_first: a tensor whose rows come first in the order of a node's roles.
-
-    Args:
-        tensor: rows, then columns.
-        roles: of the node.
-        lead: how many dimensions of it are rows.
-    """
-    assert lead == sum(role in _ROW_ROLES for role in roles)
+def arranged(tensor: torch.Tensor, roles: Sequence[str | int]) -> torch.Tensor:
+    """The reverse of rows_first: a tensor whose rows come first in the order of a node's roles."""
     order = _order(roles)
     return tensor.permute([order.index(dim) for dim in range(len(order))])
 
