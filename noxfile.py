@@ -127,7 +127,8 @@ def compat(session: nox.Session, end: str) -> None:
 def soak(session: nox.Session) -> None:
     """Run a mixed load for half an hour on each driver (`-- --minutes 5`, `-- --address`).
 
-    With --address the native code is compiled with AddressSanitizer, beside the ordinary wheels.
+    With --address the native code is compiled with AddressSanitizer, beside the ordinary wheels,
+    and the tests of kernel programs run first.
     """
     python = shared_environment(session, "platform")
     install_platform(session, python, extra=group("test"))
@@ -136,6 +137,9 @@ def soak(session: nox.Session) -> None:
     variables = address_sanitizer(session) if "--address" in session.posargs else {}
     if variables:
         flags.append("--ignore=rss_mib")
+        # Without what the sanitizer ends a process for: that there is no memory left.
+        chosen = ("packages/npu-ops/tests/kernel_programs", "-k", "not memory_is_an_error")
+        run_in(session, python, "-m", "pytest", *chosen, env=variables)
     else:  # what decides the results, first: ten thousand operations per stream
         where = "packages/npu-runtime/tests/test_load.py"
         run_in(session, python, "-m", "pytest", where, "-m", "long")
