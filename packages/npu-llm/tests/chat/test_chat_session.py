@@ -8,7 +8,7 @@ import torch
 from transformers import GenerationConfig
 
 from npu_llm import ChatSession, ContextError, ModelError, NPUModelForCausalLM, OptionError
-from npu_llm.chat.chat_prompt import encode_chat
+from npu_llm.prompts.chat_prompt import encode_chat
 from npu_llm.steps.paged_cache import PagedCache
 
 

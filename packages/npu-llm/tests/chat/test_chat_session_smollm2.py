@@ -10,7 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from npu_llm import ChatSession, NPUModelForCausalLM
-from npu_llm.chat.chat_prompt import encode_chat
+from npu_llm.prompts.chat_prompt import encode_chat
 
 pytestmark = pytest.mark.slow
 

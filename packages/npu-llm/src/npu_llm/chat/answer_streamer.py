@@ -7,14 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from transformers.generation.streamers import BaseStreamer
 
 __all__ = ["AnswerRecorder", "AnswerText"]
 
 _INCOMPLETE = "�"  # what a decoder returns for bytes that are not yet a whole character
 
 
-class AnswerRecorder(BaseStreamer):  # type: ignore[misc]
+class AnswerRecorder:
     """Records the tokens of an answer and when they came, and passes them on.
 
     Attributes:
@@ -23,7 +22,7 @@ class AnswerRecorder(BaseStreamer):  # type: ignore[misc]
             token came, by time.perf_counter; 0.0 while there is none.
     """
 
-    def __init__(self, listener: BaseStreamer | None = None) -> None:
+    def __init__(self, listener: Any | None = None) -> None:
         self.tokens: list[int] = []
         self.started_s = time.perf_counter()
         self.first_s = 0.0

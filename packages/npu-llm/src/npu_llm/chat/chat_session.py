@@ -12,12 +12,12 @@ import torch
 from transformers.generation.streamers import BaseStreamer
 
 from npu_llm.chat.answer_streamer import AnswerRecorder, AnswerText
-from npu_llm.chat.chat_prompt import Message, encode_chat
 from npu_llm.chat.read_tokens import ReadTokens
 from npu_llm.chat.reply import Finish, Reply, ReplyStream
 from npu_llm.chat.session_file import ModelIdentity, SavedSession, read_session, write_session
 from npu_llm.chat.stop_request import InterruptGuard, StopWhenSet
 from npu_llm.errors import ContextError, OptionError, SessionError, missing_tokenizer
+from npu_llm.prompts.chat_prompt import Message, encode_chat
 from npu_runtime.errors import KindError
 from npu_runtime.public_calls import public_call
 

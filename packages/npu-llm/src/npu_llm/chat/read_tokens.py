@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from npu_llm.chat.chat_prompt import common_length
+from npu_llm.prompts.chat_prompt import common_length
 
 if TYPE_CHECKING:
     from npu_llm.generation.model import NPUModelForCausalLM

@@ -5,11 +5,16 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
-from npu_llm.chat.unicode_text import check_text, read_text
 from npu_llm.cli.arguments import add_generation, add_model
 from npu_llm.cli.display import Display
 from npu_llm.errors import OptionError
+from npu_llm.prompts.unicode_text import check_text, read_text
+
+if TYPE_CHECKING:
+    from npu_llm.cli.streamer import AnswerStreamer
+    from npu_llm.generation.light_answer import Sampling
 
 __all__ = ["generate", "main"]
 
@@ -48,19 +53,49 @@ def generate(options: argparse.Namespace) -> int:
             code="empty-prompt",
         )
     # Heavy: a mistyped command should not wait for these.
-    from npu_llm.chat.chat_prompt import encode_chat
-    from npu_llm.cli.session import figures, generation_options, start
-    from npu_llm.cli.streamer import AnswerStreamer
+    from npu_llm.cli.session import figures, light_sampling, start
 
     display = Display()
     model = start(options, display)
     messages = [{"role": "user", "content": prompt}]
     if options.system:
         messages.insert(0, {"role": "system", "content": options.system})
+    sampling = light_sampling(options, model)
+    if sampling is None:
+        count, streamer = _answer(options, model, messages)
+    else:
+        count, streamer = _answer_lightly(options, model, messages, sampling)
+    sys.stdout.write("\n")
+    sys.stdout.flush()
+    display.table(figures(model, count, streamer))
+    return 0
+
+
+def _answer(
+    options: argparse.Namespace, model: Any, messages: list[dict[str, str]]
+) -> tuple[int, AnswerStreamer]:
+    """Answers with transformers' generate; returns the tokens of the prompt, and the answer."""
+    from npu_llm.cli.session import generation_options
+    from npu_llm.cli.streamer import AnswerStreamer
+    from npu_llm.prompts.chat_prompt import encode_chat
+
     inputs = encode_chat(model.tokenizer, messages)
     streamer = AnswerStreamer(model.tokenizer)
     model.generate(**inputs, streamer=streamer, **generation_options(options, model))
-    sys.stdout.write("\n")
-    sys.stdout.flush()
-    display.table(figures(model, inputs["input_ids"].shape[1], streamer))
-    return 0
+    return inputs["input_ids"].shape[1], streamer
+
+
+def _answer_lightly(
+    options: argparse.Namespace, model: Any, messages: list[dict[str, str]], sampling: Sampling
+) -> tuple[int, AnswerStreamer]:
+    """Does what `_answer` does, without transformers."""
+    from npu_llm.cli.streamer import AnswerStreamer
+    from npu_llm.generation.light_answer import answer
+    from npu_llm.prompts.chat_prompt import encode_lightly
+    from npu_llm.prompts.light_tokenizer import LightTokenizer
+
+    tokenizer = LightTokenizer(model.entry.folder / "tokenizer")
+    prompt = encode_lightly(tokenizer, messages)
+    streamer = AnswerStreamer(tokenizer)
+    answer(model, prompt, sampling, max_new_tokens=options.max_new_tokens, streamer=streamer)
+    return len(prompt), streamer

@@ -6,7 +6,7 @@ import contextlib
 import sys
 from pathlib import Path
 
-from npu_llm.chat.unicode_text import read_text
+from npu_llm.prompts.unicode_text import read_text
 
 __all__ = ["LineReader"]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,10 @@ from npu_llm.cli.streamer import AnswerStreamer
 from npu_llm.entries.exported import is_exported
 from npu_llm.entries.load_options import LoadOptions
 from npu_llm.errors import OptionError, missing_tokenizer
+from npu_llm.generation.light_answer import Sampling, read_sampling
 from npu_llm.generation.loading import load
 
-__all__ = ["be_quiet", "figures", "generation_options", "start"]
+__all__ = ["be_quiet", "figures", "generation_options", "light_sampling", "start"]
 
 _QUIET = {"TRANSFORMERS_VERBOSITY": "error", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
 # SmolLM2's card recommends these; sampled more freely, a model of its size loses the thread.
@@ -59,7 +61,7 @@ def start(options: argparse.Namespace, display: Display, *, needs_tokenizer: boo
     be_quiet()
     with display.progress() as listener:
         model = load(path, **asked, on_progress=listener)
-    if needs_tokenizer and model.tokenizer is None:
+    if needs_tokenizer and not model.has_tokenizer:
         raise missing_tokenizer(path)
     display.line(_how_it_started(model))
     if model.verification.status != "right":
@@ -79,13 +81,27 @@ def generation_options(options: argparse.Namespace, model: Any) -> dict[str, Any
         chosen["pad_token_id"] = tokenizer.pad_token_id
     if options.greedy:
         return chosen | {"do_sample": False, "temperature": None, "top_p": None, "top_k": None}
-    chosen["do_sample"] = True
-    recommends = model.generation_config.do_sample
+    return chosen | _drawing(options, recommends=bool(model.generation_config.do_sample))
+
+
+def light_sampling(options: argparse.Namespace, model: Any) -> Sampling | None:
+    """Returns what generation_options asks for; None if transformers is needed for it."""
+    entry = model.entry
+    if not entry.has_light_tokenizer or entry.vocabulary is None:
+        return None
+    found = read_sampling(entry.folder)
+    if found is None or options.greedy:
+        return None if found is None else replace(found, do_sample=False)
+    return replace(found, **_drawing(options, recommends=found.do_sample))
+
+
+def _drawing(options: argparse.Namespace, *, recommends: bool) -> dict[str, Any]:
+    """Returns how tokens are drawn, where the model's own config recommends it or does not."""
     if options.temperature is not None:
-        chosen["temperature"] = options.temperature
-    elif not recommends:
-        chosen |= {"temperature": _TEMPERATURE, "top_p": _TOP_P}
-    return chosen
+        return {"do_sample": True, "temperature": options.temperature}
+    if recommends:
+        return {"do_sample": True}
+    return {"do_sample": True, "temperature": _TEMPERATURE, "top_p": _TOP_P}
 
 
 def figures(model: Any, prompt_tokens: int, answer: AnswerStreamer) -> dict[str, str]:

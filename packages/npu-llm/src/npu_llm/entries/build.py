@@ -242,6 +242,7 @@ def fill_entry(
     from npu_llm.checkpoint.loading import load_model, load_tokenizer
     from npu_llm.entries.kernel_step import save_kernel_step
     from npu_llm.entries.lower_step import save_step
+    from npu_llm.prompts.light_tokenizer import agrees
 
     with read_gguf_once():
         with progress.stage("weights"):
@@ -265,11 +266,13 @@ def fill_entry(
         "architecture": type(model).__name__,
         "context_length": context,
         "has_tokenizer": tokenizer is not None,
+        "has_light_tokenizer": tokenizer is not None and agrees(tokenizer, folder / "tokenizer"),
         "facts": facts.as_dict(),
     }
     with progress.stage("capture"):
         captured = capture_step(model, on_progress=progress.advance)
         make_functional(captured.graph_module)
+    about["vocabulary"] = captured.vocabulary
     pipeline = options.pipeline_here
     if pipeline == "kernels" and compression.text is None:
         try:

@@ -151,6 +151,16 @@ class Entry:
         return "dynamic" if self.static_layout is None else "static"
 
     @property
+    def vocabulary(self) -> int | None:
+        """Token ids are below this; None in entries of former versions."""
+        return self.about.get("vocabulary")
+
+    @property
+    def has_light_tokenizer(self) -> bool:
+        """Whether npu_llm.prompts.light_tokenizer was seen to do what the model's own does."""
+        return bool(self.about.get("has_light_tokenizer"))
+
+    @property
     def why_not_kernels(self) -> str | None:
         """Why it is not a kernel program although one was wanted; None otherwise."""
         reason = self.about.get("why_not_kernels")

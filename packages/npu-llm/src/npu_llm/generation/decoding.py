@@ -9,16 +9,18 @@ and stops by itself at a length and at end tokens. Everything else takes transfo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
-from transformers import GenerationConfig
-from transformers.generation import GenerateDecoderOnlyOutput, StoppingCriteria
-from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria
 
 from npu_llm.steps.step_cache import StepCache, run_step
 
-__all__ = ["can_decode", "decode", "tokens"]
+if TYPE_CHECKING:
+    from transformers import GenerationConfig
+    from transformers.generation import GenerateDecoderOnlyOutput, StoppingCriteria
+
+__all__ = ["Stops", "can_decode", "decode", "pad_of", "stops_of", "tokens"]
 
 _KNOWN = {
     "attention_mask",
@@ -28,6 +30,21 @@ _KNOWN = {
     "position_ids",
     "use_cache",
 }
+
+
+@dataclass(frozen=True)
+class Stops:
+    """When an answer ends.
+
+    Attributes:
+        ends: the tokens after which it ends.
+        limit: how many tokens prompt and answer have at most; None for any number.
+        others: criteria of transformers, called after each token.
+    """
+
+    ends: Sequence[int] = ()
+    limit: int | None = None
+    others: Sequence[StoppingCriteria] = ()
 
 
 def can_decode(
@@ -56,6 +73,7 @@ def decode(
     *,
     cache: StepCache,
     config: GenerationConfig,
+    stopping_criteria: Sequence[StoppingCriteria],
     streamer: Any | None = None,
     **search: Any,
 ) -> GenerateDecoderOnlyOutput | torch.Tensor:
@@ -65,7 +83,8 @@ def decode(
         first: as for `tokens`.
         input_ids: as for `tokens`.
         cache: as for `tokens`.
-        config: as for `tokens`.
+        config: the prepared generation config.
+        stopping_criteria: those of transformers.
         streamer: a streamer of transformers.
         search: the other arguments of `tokens`.
 
@@ -73,7 +92,16 @@ def decode(
         What transformers' own loop returns: (batch, tokens + new) int64, or that and the cache.
     """
     columns = [input_ids]
-    for chosen in tokens(first, input_ids, cache=cache, config=config, **search):
+    steps = tokens(
+        first,
+        input_ids,
+        cache=cache,
+        stops=stops_of(stopping_criteria),
+        do_sample=bool(config.do_sample),
+        pad=pad_of(config),
+        **search,
+    )
+    for chosen in steps:
         columns.append(chosen[:, None].to(input_ids.device))
         if streamer is not None:
             streamer.put(chosen)
@@ -82,6 +110,8 @@ def decode(
     result = torch.cat(columns, 1)
     if not config.return_dict_in_generate:
         return result
+    from transformers.generation import GenerateDecoderOnlyOutput
+
     return GenerateDecoderOnlyOutput(sequences=result, past_key_values=cache)
 
 
@@ -92,9 +122,10 @@ def tokens(
     cache: StepCache,
     attention_mask: torch.Tensor | None,
     position_ids: torch.Tensor | None,
-    logits_processor: Sequence[Any],
-    stopping_criteria: Sequence[StoppingCriteria],
-    config: GenerationConfig,
+    logits_processor: Any,
+    stops: Stops,
+    do_sample: bool,
+    pad: int,
 ) -> Iterator[torch.Tensor]:
     """Yields the next token of each row, until every row has ended.
 
@@ -105,16 +136,18 @@ def tokens(
         cache: the model's; filled as tokens come.
         attention_mask: (batch, tokens); None for ones.
         position_ids: (batch, tokens) or those of the new tokens; None to count them by the mask.
-        logits_processor: those of transformers.
-        stopping_criteria: those of transformers.
-        config: the prepared generation config.
+        logits_processor: changes scores, called as those of transformers; None or empty to keep
+            them.
+        stops: when rows end.
+        do_sample: whether to draw tokens instead of taking the most likely one.
+        pad: what follows the end of a row.
 
     Yields:
         (batch,) int64 on cpu.
     """
     device = input_ids.device
     batch, length = input_ids.shape
-    ends, limit, others = _split(stopping_criteria)
+    ends, limit = list(stops.ends), stops.limit
     room = length + 64 if limit is None else limit
     sequences = _grown(input_ids.cpu(), room)
     given = torch.ones_like(input_ids) if attention_mask is None else attention_mask
@@ -126,11 +159,10 @@ def tokens(
         position_ids = position_ids[:, -new.shape[1] :].expand_as(new)
         position = position_ids[:, -1:].cpu() + 1
     last = torch.zeros(1, dtype=torch.int64)
-    pad = 0 if config.pad_token_id is None else int(config.pad_token_id)
     is_running = torch.ones(batch, dtype=torch.bool)
     logits = first(new, attention_mask=given, position_ids=position_ids)
     while True:
-        chosen = _choose(logits[:, -1], sequences[:, :length], logits_processor, config, device)
+        chosen = _choose(logits[:, -1], sequences[:, :length], logits_processor, do_sample, device)
         if ends and not bool(is_running.all()):
             chosen = torch.where(is_running, chosen, pad)
         if length == sequences.shape[1]:
@@ -141,7 +173,7 @@ def tokens(
         yield chosen
         if ends:
             is_running &= ~torch.isin(chosen, torch.tensor(ends))
-        for criterion in others:
+        for criterion in stops.others:
             is_running &= ~criterion(sequences[:, :length].to(device), None).cpu()
         if (limit is not None and length >= limit) or not bool(is_running.any()):
             return
@@ -158,24 +190,24 @@ def tokens(
 def _choose(
     logits: torch.Tensor,
     sequences: torch.Tensor,
-    processors: Sequence[Any],
-    config: GenerationConfig,
+    processors: Any,
+    do_sample: bool,
     device: torch.device,
 ) -> torch.Tensor:
     """The next token of each row: (batch,) int64 on cpu."""
     scores = logits
     if processors:
-        scores = processors(sequences.to(device), logits.to(device))  # type: ignore[operator]
-    if not config.do_sample:
+        scores = processors(sequences.to(device), logits.to(device))
+    if not do_sample:
         return scores.argmax(-1).cpu()
     shares = torch.nn.functional.softmax(scores, dim=-1)
     return torch.multinomial(shares, num_samples=1)[:, 0].cpu()
 
 
-def _split(
-    criteria: Sequence[StoppingCriteria],
-) -> tuple[list[int], int | None, list[StoppingCriteria]]:
-    """Returns the end tokens, the length to stop at, and all other criteria."""
+def stops_of(criteria: Sequence[StoppingCriteria]) -> Stops:
+    """Returns when an answer ends by criteria of transformers."""
+    from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria
+
     ends: list[int] = []
     limit: int | None = None
     others = []
@@ -187,7 +219,12 @@ def _split(
             ends += criterion.eos_token_id.flatten().tolist()
         else:
             others.append(criterion)
-    return ends, limit, others
+    return Stops(ends, limit, others)
+
+
+def pad_of(config: GenerationConfig) -> int:
+    """Returns what follows the end of a row."""
+    return 0 if config.pad_token_id is None else int(config.pad_token_id)
 
 
 def _grown(tensor: torch.Tensor, length: int) -> torch.Tensor:

@@ -1,15 +1,14 @@
-"""Starts a model of any kind, while slow imports run beside the loading."""
+"""Starts a model of any kind."""
 
 from __future__ import annotations
 
-import importlib
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from npu_llm.entries.build import Prepared, prepare
 from npu_llm.entries.exported import is_exported, prepare_exported
 from npu_llm.entries.load_options import LoadOptions
+from npu_llm.generation.step_model import LightModel
 from npu_runtime.public_calls import public_call
 
 if TYPE_CHECKING:
@@ -22,8 +21,9 @@ __all__ = ["load", "make_ready"]
 def load(name_or_path: str | Path, **arguments: Any) -> NPUModelForCausalLM:
     """Loads a model as NPUModelForCausalLM.from_pretrained does, but faster in a new process.
 
-    An exported folder starts without transformers' model code and, on the device and driver that it
-    was exported with, without compiling anything.
+    From the compile cache or an exported folder a model starts without transformers, which is
+    imported when something of it is first used, such as `generate` or `config`. An exported folder
+    starts, on the device and driver that it was exported with, without compiling anything.
 
     Args:
         name_or_path: an exported folder, or what from_pretrained takes.
@@ -32,16 +32,10 @@ def load(name_or_path: str | Path, **arguments: Any) -> NPUModelForCausalLM:
     Raises:
         NpuError: as from_pretrained does.
     """
-    options = LoadOptions(**arguments)
-    if not Path(name_or_path).expanduser().exists():
-        ready = make_ready(name_or_path, options)
-        return _model_class().from_ready(ready)
-    # transformers' generation code takes longer to import than a cached program takes to load, and
-    # that loading happens outside Python.
-    with ThreadPoolExecutor(1) as pool:
-        importing = pool.submit(_model_class)
-        ready = make_ready(name_or_path, options)
-        return importing.result().from_ready(ready)
+    ready = make_ready(name_or_path, LoadOptions(**arguments))
+    # Until something of transformers is asked of it, it is this.
+    light: Any = LightModel(ready.entry, ready.pipeline, ready.entry.precision, ready.report)
+    return cast("NPUModelForCausalLM", light)
 
 
 def make_ready(name_or_path: str | Path, options: LoadOptions) -> Prepared:
@@ -50,10 +44,3 @@ def make_ready(name_or_path: str | Path, options: LoadOptions) -> Prepared:
     if is_exported(path):
         return prepare_exported(path, options)
     return prepare(name_or_path, options)
-
-
-def _model_class() -> type[NPUModelForCausalLM]:
-    found: type[NPUModelForCausalLM] = importlib.import_module(
-        "npu_llm.generation.model"
-    ).NPUModelForCausalLM
-    return found

@@ -13,22 +13,24 @@ from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 from transformers.generation import GenerationMixin
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
-from npu_compiler.verification.verdict import Verdict
 from npu_llm.entries.build import LoadReport, Prepared
 from npu_llm.entries.entry import Entry
 from npu_llm.entries.load_options import LoadOptions
-from npu_llm.errors import ContextError, OptionError
+from npu_llm.errors import OptionError
 from npu_llm.generation.decoding import can_decode, decode
 from npu_llm.generation.loading import make_ready
+from npu_llm.generation.step_model import StepModel
 from npu_llm.older_transformers import allow_host_tokens
-from npu_llm.precision import KvCache, Precision
+from npu_llm.precision import Precision
 from npu_llm.progress import ProgressListener
-from npu_llm.steps.pipelines import Pipeline, PipelineName
-from npu_llm.steps.step_cache import StepCache, run_step
-from npu_llm.steps.step_inputs import check_prompt, step_inputs
+from npu_llm.steps.pipelines import Pipeline
+from npu_llm.steps.step_cache import StepCache, join_transformers
+from npu_llm.steps.step_inputs import check_prompt
 from npu_runtime.public_calls import public_call
 
 __all__ = ["NPUModelForCausalLM"]
+
+join_transformers()
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ class _Assisted:
 _assisted: ContextVar[_Assisted | None] = ContextVar("assisted", default=None)
 
 
-class NPUModelForCausalLM(GenerationMixin):  # type: ignore[misc]
+class NPUModelForCausalLM(StepModel, GenerationMixin):  # type: ignore[misc]
     """A decoder-only language model, compiled for the npu device.
 
     Made by `from_pretrained`. `generate` is transformers' own: greedy, sampling, beams, streamers,
@@ -68,14 +70,13 @@ class NPUModelForCausalLM(GenerationMixin):  # type: ignore[misc]
     def __init__(
         self, entry: Entry, pipeline: Pipeline, precision: Precision, report: LoadReport
     ) -> None:
-        self.config = AutoConfig.from_pretrained(entry.folder)
-        self.generation_config = GenerationConfig.from_pretrained(entry.folder)
-        self.precision = precision
-        self.report = report
-        self._entry = entry
-        self._pipeline = pipeline
-        self._device = torch.device("npu")
-        self._vocabulary = int(self.config.get_text_config().vocab_size)
+        super().__init__(entry, pipeline, precision, report)
+        self.complete()
+
+    def complete(self) -> None:
+        """Adds what transformers' generate needs to what a StepModel has."""
+        self.config = AutoConfig.from_pretrained(self._entry.folder)
+        self.generation_config = GenerationConfig.from_pretrained(self._entry.folder)
         self._tokenizer: Any = None
 
     @classmethod
@@ -162,57 +163,11 @@ class NPUModelForCausalLM(GenerationMixin):  # type: ignore[misc]
         return self._device if assisted is None else assisted.device
 
     @property
-    def _is_stateful(self) -> bool:
-        """Whether the cache cannot drop tokens, which assisted generation has to."""
-        return self.pipeline == "dynamic" and self._entry.relocation is None
-
-    @property
-    def name(self) -> str:
-        """The model's name."""
-        return self._entry.name
-
-    @property
-    def cache_kind(self) -> str:
-        """Which saved caches this model can load: those of equal weights, pipeline and layout."""
-        entry = self._entry
-        return f"{entry.weights_digest} {self.pipeline} {entry.static_layout} {entry.kv_cache}"
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The torch dtype of the weights; for int4 it is int8, the nearest that torch has."""
-        return self.precision.torch_dtype
-
-    @property
-    def pipeline(self) -> PipelineName:
-        """How its steps run: "kernels", "dynamic" or "static"."""
-        return self._pipeline.name
-
-    @property
-    def why_not_kernels(self) -> str | None:
-        """Why it is not a kernel program where that would have been chosen; None otherwise."""
-        return self._entry.why_not_kernels
-
-    @property
-    def verification(self) -> Verdict:
-        """The outcome of comparing the programs loaded so far with torch."""
-        return self._pipeline.verdict
-
-    @property
-    def kv_cache(self) -> KvCache | None:
-        """What keys and values are stored as; None for the dtype of the arithmetic."""
-        return self._entry.kv_cache
-
-    @property
     def tokenizer(self) -> Any | None:
         """The tokenizer that came with the model; None if there was none."""
         if self._tokenizer is None and self._entry.has_tokenizer:
             self._tokenizer = AutoTokenizer.from_pretrained(self._entry.folder / "tokenizer")
         return self._tokenizer
-
-    @property
-    def context_length(self) -> int | None:
-        """How many tokens prompt and answer may have together; None if the model sets no limit."""
-        return self._entry.context_length
 
     def can_generate(self) -> bool:
         """True."""
@@ -273,10 +228,6 @@ class NPUModelForCausalLM(GenerationMixin):  # type: ignore[misc]
             **kwargs,
         )
         return inputs
-
-    def new_cache(self) -> StepCache:
-        """An empty cache, for `past_key_values` of forward and generate."""
-        return self._pipeline.new_cache()
 
     def _sample(
         self,
@@ -399,17 +350,13 @@ class NPUModelForCausalLM(GenerationMixin):  # type: ignore[misc]
         cache = past_key_values
         if cache is None:
             cache = self.new_cache()
-        past = cache.get_seq_length()
-        values = step_inputs(
+        logits = self.step(
             input_ids,
+            cache,
             attention_mask=attention_mask,
             position_ids=position_ids,
             logits_to_keep=logits_to_keep,
-            past=past,
-            vocabulary=self._vocabulary,
         )
-        self._check_context(past + input_ids.shape[1])
-        logits = run_step(cache, values, past=past, device=input_ids.device.type)
         return CausalLMOutputWithPast(
             logits=logits, past_key_values=cache if use_cache is not False else None
         )
@@ -428,19 +375,11 @@ class NPUModelForCausalLM(GenerationMixin):  # type: ignore[misc]
                 code="foreign-cache",
             )
 
-    def _check_context(self, length: int) -> None:
-        if self.context_length is not None and length > self.context_length:
-            raise ContextError(
-                f"{self._entry.name}: its context holds {self.context_length:,} tokens; got "
-                f"{length:,}. Shorten the prompt, or ask for fewer new tokens.",
-                code="context-overflow",
-            )
-
     def _prepare_generated_length(self, *args: Any, **kwargs: Any) -> GenerationConfig:
         """Ends an answer where the context ends, instead of failing there."""
         generation_config = super()._prepare_generated_length(*args, **kwargs)
         length = kwargs["input_ids_length"]
-        self._check_context(length)
+        self.check_context(length)
         if self.context_length is not None and generation_config.max_length is not None:
             bound = max(self.context_length, length + 1)
             generation_config.max_length = min(generation_config.max_length, bound)

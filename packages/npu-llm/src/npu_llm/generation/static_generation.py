@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from npu_llm.errors import ContextError, OptionError
-from npu_llm.generation.decoding import tokens
+from npu_llm.generation.decoding import pad_of, stops_of, tokens
 from npu_llm.generation.model import NPUModelForCausalLM
 from npu_llm.steps.step_cache import StepCache
 from npu_llm.steps.step_inputs import check_prompt
@@ -144,8 +144,9 @@ def _tokens(
         attention_mask=attention_mask,
         position_ids=position_ids,
         logits_processor=logits_processor,
-        stopping_criteria=stopping_criteria,
-        config=generation_config,
+        stops=stops_of(stopping_criteria),
+        do_sample=bool(generation_config.do_sample),
+        pad=pad_of(generation_config),
     )
 
 

@@ -10,15 +10,21 @@ from collections.abc import Mapping
 from typing import Any, NoReturn
 
 import torch
-from transformers.cache_utils import Cache
 
 from npu_llm.errors import OptionError
 from npu_runtime import observe
 
-__all__ = ["StepCache", "run_step"]
+__all__ = ["StepCache", "join_transformers", "run_step"]
 
 
-class StepCache(Cache):  # type: ignore[misc]
+class _Base:
+    """Stands where transformers' Cache stands once that is imported, see join_transformers."""
+
+    def __init__(self, layers: list[Any]) -> None:
+        self.layers = layers
+
+
+class StepCache(_Base):
     """The cache of one generation: a batch of sequences with the same number of tokens."""
 
     def __init__(self) -> None:
@@ -171,6 +177,13 @@ class StepCache(Cache):  # type: ignore[misc]
             f"{received}. Keep the batch size, or call reorder_cache with the row of each.",
             code="cache-rows",
         )
+
+
+def join_transformers() -> None:
+    """Makes StepCache a subclass of transformers' Cache, which takes a second to import."""
+    from transformers.cache_utils import Cache
+
+    StepCache.__bases__ = (Cache,)
 
 
 def run_step(

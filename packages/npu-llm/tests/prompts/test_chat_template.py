@@ -8,9 +8,9 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 from transformers.utils import chat_template_utils
 
-from npu_llm.chat import chat_template
-from npu_llm.chat.chat_prompt import encode_chat
 from npu_llm.errors import OptionError
+from npu_llm.prompts import chat_template
+from npu_llm.prompts.chat_prompt import encode_chat
 
 _MESSAGES = [
     {"role": "system", "content": "Be brief."},

@@ -21,12 +21,11 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import TemplateError
-from transformers.utils import chat_template_utils
 
-from npu_llm.chat.template_worker import environment
 from npu_llm.errors import OptionError
+from npu_llm.prompts.template_worker import environment
 
-__all__ = ["bounded_templates"]
+__all__ = ["bounded_templates", "render"]
 
 _WORKER = Path(__file__).with_name("template_worker.py")
 _MEMORY_BYTES = 512 << 20  # of address space; Python and jinja2 take about 50 MB
@@ -130,9 +129,21 @@ _renderer = _Renderer()
 atexit.register(_renderer.end)
 
 
+def render(template: str, variables: dict[str, Any]) -> str:
+    """Renders a template within the limits.
+
+    Raises:
+        TemplateError: when the template is invalid or rejects its variables.
+        OptionError: [template-limit] when it takes too long, or too much memory.
+    """
+    return _renderer.render(template, variables)
+
+
 @contextmanager
 def bounded_templates() -> Iterator[None]:
     """Limits time and memory of the templates that transformers renders inside the block."""
+    from transformers.utils import chat_template_utils
+
     with _patching:
         original = chat_template_utils._compile_jinja_template
         chat_template_utils._compile_jinja_template = _Template

@@ -1,6 +1,6 @@
 """Renders chat templates in a process of its own, with limits on memory and processor time.
 
-npu_llm.chat.chat_template runs this file by its path, so that only jinja2 is imported. Requests
+npu_llm.prompts.chat_template runs this file by its path, so that only jinja2 is imported. Requests
 and answers are JSON, one per line. The environment is that of transformers' apply_chat_template.
 """
 
