@@ -183,7 +183,8 @@ def load_llama_cpp(job: Job) -> Generate:
 
 
 ENGINES: dict[str, Callable[[Job], Generate]] = {
-    "npu-llm": lambda job: load_npu_llm(job, "dynamic"),
+    "npu-llm": lambda job: load_npu_llm(job, "kernels"),
+    "npu-llm dynamic": lambda job: load_npu_llm(job, "dynamic"),
     "npu-llm static": lambda job: load_npu_llm(job, "static"),
     "openvino-genai": lambda job: load_genai(job, "PA"),
     "openvino-genai sdpa": lambda job: load_genai(job, "SDPA"),

@@ -21,9 +21,10 @@ the best round counts. TTFT is the time to the first token of a prompt, tokens/s
 The limit is to read what a token needs (the weights and the cache) once, at the speed of a plain
 read of a large array. If the processor's last cache holds the weights, a share can exceed 100 %.
 
-The engines that run on OpenVINO get the same properties as npu-llm; `openvino-genai defaults` keeps
-its own, which are bf16, a u8 cache and activations quantized beside compressed weights. GenAI is
-measured with both of its attention backends.
+The row `npu-llm` is the pipeline "kernels". The engines that run on OpenVINO get the same
+properties as npu-llm's pipelines that do; `openvino-genai defaults` keeps its own, which are bf16,
+a u8 cache and activations quantized beside compressed weights. GenAI is measured with both of its
+attention backends.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ SHARED = ("INFERENCE_PRECISION_HINT", "KV_CACHE_PRECISION", "DYNAMIC_QUANTIZATIO
 # llama.cpp's nearest quantizations. Rows of Q4_K have 256 columns at least.
 NEAREST = {"float32": ["F32"], "bfloat16": ["BF16"], "int8": ["Q8_0"], "int4": ["Q4_0", "Q4_K_M"]}
 OPENVINO = ("openvino-genai", "openvino-genai sdpa", "openvino-genai defaults", "optimum-intel")
-OURS = ("npu-llm", "npu-llm static")
+OURS = ("npu-llm", "npu-llm dynamic", "npu-llm static")
 ENGINES = (*OURS, *OPENVINO, "llama.cpp", "transformers")
 
 

@@ -50,13 +50,19 @@ def _save_words():
 
 
 @pytest.fixture(scope="session")
-def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("talk") / "words"
+def saved(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("talk") / "words"
+    return folder, save_words(folder)
 
 
 @pytest.fixture(scope="session")
-def reference(folder):
-    return save_words(folder)
+def folder(saved):
+    return saved[0]
+
+
+@pytest.fixture(scope="session")
+def reference(saved):
+    return saved[1]
 
 
 @pytest.fixture(scope="session")
@@ -65,7 +71,7 @@ def cache_dir(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def model(reference, folder, cache_dir):
+def model(folder, cache_dir):
     return NPUModelForCausalLM.from_pretrained(folder, dtype="float32", cache_dir=cache_dir)
 
 

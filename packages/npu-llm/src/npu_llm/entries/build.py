@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import importlib
 import json
 import time
 from collections.abc import Mapping
@@ -232,9 +231,6 @@ def fill_entry(
             'the pipeline "kernels". Omit it, or choose another pipeline.',
             code="kernels-text",
         )
-    # If another thread is importing it (npu_llm.generation.loading), this waits: two threads that
-    # import parts of transformers at the same time can fail.
-    importlib.import_module("npu_llm.generation.model")
     # Heavy, and not needed for a start from the cache.
     from npu_llm.capture.functional import make_functional
     from npu_llm.capture.step import capture_step

@@ -100,7 +100,7 @@ class DynamicPipeline:
 
     def new_cache(self) -> SessionCache:
         """Returns an empty cache, in a session of its own."""
-        # Late, here and below: caches need transformers, which is imported while a program loads.
+        # Late, here and below: a model needs one kind of cache.
         from npu_llm.steps.session_cache import SessionCache
 
         return SessionCache(self.program.session(), relocation=self.relocation)
