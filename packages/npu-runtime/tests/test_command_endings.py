@@ -7,6 +7,7 @@ import os
 
 import pytest
 
+from npu_command import endings
 from npu_command.endings import end
 
 
@@ -34,6 +35,20 @@ def test_memory_that_is_not_there_is_one_sentence(error, capsys):
     assert shown.startswith("tool part: memory: ")
     assert shown.endswith("[memory-exhausted]\n")
     assert shown.count("\n") == 1
+
+
+def test_a_library_that_lost_a_part_to_a_bound_of_memory_is_one_sentence(capsys, monkeypatch):
+    half = ImportError("cannot import name 'PART' from 'library.utils'")
+    monkeypatch.setattr(endings, "address_space_bytes", lambda: None)
+    with pytest.raises(ImportError):
+        end("tool", half)
+    monkeypatch.setattr(endings, "address_space_bytes", lambda: 1_200_000_000)
+    assert end("tool", half) == 2
+    shown = capsys.readouterr().err
+    assert "ulimit -v allows 1.2 GB" in shown
+    assert shown.endswith("[memory-exhausted]\n")
+    with pytest.raises(ModuleNotFoundError):
+        end("tool", ModuleNotFoundError("x"))
 
 
 def test_a_file_that_the_system_refuses_is_named(capsys):

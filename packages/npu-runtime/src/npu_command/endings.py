@@ -71,7 +71,7 @@ def end(program: str, error: BaseException) -> int:
     if isinstance(error, BrokenPipeError):
         drop_output()
         return EXIT_BROKEN_PIPE
-    if is_memory_shortage(error):
+    if is_memory_shortage(error) or _is_half_imported(error):
         _say(f"{program}: {_shortage(error)}")
         return EXIT_ERROR
     if isinstance(getattr(error, "code", None), str):  # npu_runtime's, whose text explains it
@@ -99,6 +99,15 @@ def is_memory_shortage(error: BaseException) -> bool:
             return True
         seen = seen.__cause__ or seen.__context__
     return False
+
+
+def _is_half_imported(error: BaseException) -> bool:
+    """Whether a module lacks a name where memory is bounded.
+
+    Libraries go on without a part of theirs that could not be loaded, and lack its names later.
+    """
+    is_of_a_name = isinstance(error, ImportError) and not isinstance(error, ModuleNotFoundError)
+    return is_of_a_name and address_space_bytes() is not None
 
 
 def address_space_bytes() -> int | None:
