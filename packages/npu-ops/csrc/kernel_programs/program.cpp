@@ -39,7 +39,7 @@ Program::Program(std::vector<Instruction> instructions, const std::vector<int>& 
       row_(row) {
   for (int width : widths)
     strides_.push_back(static_cast<int>(rounded(width, 16)));
-  strides_[logits_.buffer] = widths[logits_.buffer];
+  if (logits_.buffer >= 0) strides_[logits_.buffer] = widths[logits_.buffer];
   make_stages();
   context_ = std::make_unique<Context>(stages_.size());
   context_->buffers.resize(widths.size());
@@ -144,12 +144,12 @@ void Program::run(const Rows& rows, float* logits, int members, std::int64_t* ti
     const std::size_t count = static_cast<std::size_t>(rows.count) * strides_[i];
     step.bases[i] = static_cast<int>(i) == logits_.buffer ? logits : step.buffers[i].of(count);
   }
-  reserve(step, members);
+  reserve(step, std::max(members, 1));
   make_tiles(step);
   for (auto& counter : step.counters)
     counter.store(0, std::memory_order_relaxed);
   step.last_time = Clock::now();
-  run_together(members, [&](Crew& crew, int member) {
+  const auto work = [&](Crew& crew, int member) {
     for (int stage = 0; stage < static_cast<int>(stages_.size()); ++stage) {
       if (stage == first_kept_stage_ && rows.kept_count == 0) break;  // nobody asked for logits
       run_stage(step, stage, crew, member);
@@ -161,7 +161,12 @@ void Program::run(const Rows& rows, float* logits, int members, std::int64_t* ti
         step.last_time = now;
       }
     }
-  });
+  };
+  if (members == kAlone) {
+    run_alone(work);
+  } else {
+    run_together(members, work);
+  }
 }
 
 void Program::run_stage(Context& step, int stage, Crew& crew, int member) const {
@@ -209,6 +214,14 @@ void Program::run_row(Context& step, const Instruction& instruction, int row) co
   } else if (const auto* keep = std::get_if<Keep>(&instruction)) {
     std::memcpy(at(step, keep->out, row), at(step, keep->input, step.rows.kept[row]),
                 keep->out.width * sizeof(float));
+  } else if (const auto* load = std::get_if<Load>(&instruction)) {
+    const std::size_t width = load->out.width;
+    std::memcpy(at(step, load->out, row), step.rows.arguments[load->argument] + row * width,
+                width * sizeof(float));
+  } else if (const auto* store = std::get_if<Store>(&instruction)) {
+    const std::size_t width = store->input.width;
+    std::memcpy(step.rows.results[store->result] + row * width, at(step, store->input, row),
+                width * sizeof(float));
   }
 }
 

@@ -78,6 +78,18 @@ struct Keep {
   View input, out;
 };
 
+// Rows that the caller passes beside the tokens.
+struct Load {
+  View out;
+  int argument;
+};
+
+// Rows that the caller takes.
+struct Store {
+  View input;
+  int result;
+};
+
 enum class Shares { softmax, softmax_of_chosen, sigmoid };
 
 struct Experts {
@@ -91,7 +103,7 @@ struct Experts {
 };
 
 using Instruction =
-    std::variant<Embed, Norm, Linear, Rotate, Append, Attend, Combine, Keep, Experts>;
+    std::variant<Embed, Norm, Linear, Rotate, Append, Attend, Combine, Keep, Experts, Load, Store>;
 
 // What a step runs on; see npu_ops.kernel_programs.rows.Rows. All indices were checked.
 struct Rows {
@@ -102,13 +114,17 @@ struct Rows {
   int table_width = 0;
   int kept_count = 0;
   const std::int64_t* kept = nullptr;
-  unsigned char* const* blocks = nullptr;  // by id
+  unsigned char* const* blocks = nullptr;   // by id
+  const float* const* arguments = nullptr;  // of Load: rows without gaps
+  float* const* results = nullptr;          // of Store
 
   // The blocks of a row's sequence.
   const std::int32_t* table_of(int row) const {
     return block_tables + static_cast<std::size_t>(sequences[row]) * table_width;
   }
 };
+
+inline constexpr int kAlone = 0;  // members: the caller's thread, without the team
 
 class Program {
  public:
@@ -117,7 +133,8 @@ class Program {
           const RowKernels& row);
   ~Program();
 
-  // Runs a step and writes (kept rows, width of the logits' buffer) to `logits`. Calls are queued.
+  // Runs a step and writes (kept rows, width of the logits' buffer) to `logits`, which is null for
+  // a program that has none. Calls are queued.
   // Throws std::bad_alloc where there is no memory; a later call may succeed.
   // If `times_ns` is not null, it receives one duration for each stage.
   void run(const Rows& rows, float* logits, int members, std::int64_t* times_ns);

@@ -34,6 +34,11 @@ inline void pause() {
 #endif
 }
 
+// One thread that works without a team.
+struct Alone final : Crew {
+  void meet() override {}
+};
+
 struct Abandoned {};  // thrown where members meet after one of them has failed
 
 class Team final : public Crew {
@@ -211,6 +216,12 @@ void run_together(int size, const Work& work) {
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }
   all.team->run(work);
+}
+
+void run_alone(const Work& work) {
+  const std::lock_guard lock(the_shared().mutex);
+  Alone crew;
+  work(crew, 0);
 }
 
 int usable_processors() {

@@ -26,6 +26,9 @@ using Work = std::function<void(Crew& crew, int member)>;
 // the others' work where they meet next, and is thrown here. `work` must not call this.
 void run_together(int members, const Work& work);
 
+// Runs `work` on the caller's thread alone, in the same queue; the team stays as it is.
+void run_alone(const Work& work);
+
 // How many threads this process can use: by its affinity, and by the quota of its cgroup.
 int usable_processors();
 

@@ -9,6 +9,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "hot/operands.h"
 #include "kernel_programs/program.h"
 #include "kernel_programs/team.h"
 #include "python/kernel_weights.h"
@@ -85,6 +86,12 @@ class Reader {
     if (kind == "Combine") return combine(one);
     if (kind == "Keep") return Keep{view(one["input"]), view(one["out"], view(one["input"]).width)};
     if (kind == "Experts") return experts(one);
+    if (kind == "Load") {
+      return Load{view(one["out"]), place(one["argument"], one["out"], arguments)};
+    }
+    if (kind == "Store") {
+      return Store{view(one["input"]), place(one["result"], one["input"], results)};
+    }
     refuse(kind + ": no such instruction");
   }
 
@@ -102,8 +109,9 @@ class Reader {
     return found;
   }
 
-  std::vector<at::Tensor> held;  // the memory that the instructions point to
-  std::int64_t positions = -1;   // how many the shortest table has; -1 for no table
+  std::vector<at::Tensor> held;         // the memory that the instructions point to
+  std::int64_t positions = -1;          // how many the shortest table has; -1 for no table
+  std::vector<int> arguments, results;  // widths of the rows that are loaded and stored
 
  private:
   py::object weight(const py::object& name) {
@@ -111,6 +119,14 @@ class Reader {
       refuse(where_ + ": weight " + py::cast<std::string>(py::str(name)) + " is missing");
     }
     return weights_[name];
+  }
+
+  // The place of rows that a call takes or gives; they come in the order of their numbers.
+  int place(const py::object& number, const py::object& columns, std::vector<int>& rows) {
+    require(py::cast<int>(number) == static_cast<int>(rows.size()),
+            where_ + ": numbers must rise from 0, one by one");
+    rows.push_back(view(columns).width);
+    return static_cast<int>(rows.size()) - 1;
   }
 
   const float* vector(const py::object& name, std::int64_t count) {
@@ -295,7 +311,7 @@ class Reader {
 class KernelProgram {
  public:
   KernelProgram(const py::list& instructions, std::vector<int> widths, const py::list& layers,
-                const py::dict& logits, const py::dict& weights, const std::string& cache,
+                const py::object& logits, const py::dict& weights, const std::string& cache,
                 const std::optional<std::string>& set) {
     const auto kind = chosen<CacheKind>(cache, {{"float32", CacheKind::float32},
                                                 {"bfloat16", CacheKind::bfloat16},
@@ -314,12 +330,14 @@ class KernelProgram {
     std::vector<Instruction> list;
     for (const auto& one : instructions)
       list.push_back(reader.read(py::cast<py::dict>(one)));
-    const View result = reader.view(logits);
+    const View result = logits.is_none() ? View{} : reader.view(logits);
+    arguments_ = std::move(reader.arguments);
+    results_ = std::move(reader.results);
     held_ = std::move(reader.held);
     positions_ = reader.positions;
     entries_ = reader.entries;
     logits_ = result;
-    logits_width_ = widths[result.buffer];
+    if (result.buffer >= 0) logits_width_ = widths[result.buffer];
     const char* name = set ? set->c_str() : nullptr;
     const LinearKernels* linear = linear_kernels(name);
     const RowKernels* row = row_kernels(name);
@@ -334,6 +352,7 @@ class KernelProgram {
     Rows rows;
     rows.count = static_cast<int>(tokens.numel());
     rows.kept_count = static_cast<int>(kept.numel());
+    require(logits_.buffer >= 0, "step: this program has no logits");
     require(tokens.numel() > 0 && tokens.numel() < (1 << 24),
             "tokens: must be some; got none or too many");
     require(tables.dim() == 2, "block_tables: must be (sequences, blocks)");
@@ -362,6 +381,20 @@ class KernelProgram {
     }
     return allocated([&] { return out.narrow(1, logits_.start, logits_.width).contiguous(); });
   }
+
+  // Runs rows that are no tokens. Each argument has `rows` rows, each result will.
+  void run_rows(int rows, const float* const* arguments, float* const* results, int members,
+                std::int64_t* durations) {
+    Rows given;
+    given.count = given.kept_count = rows;
+    given.arguments = arguments;
+    given.results = results;
+    program_->run(given, nullptr, members, durations);
+  }
+
+  bool has_tokens() const { return logits_.buffer >= 0; }
+  const std::vector<int>& arguments() const { return arguments_; }
+  const std::vector<int>& results() const { return results_; }
 
   void reserve(std::int64_t count) {
     require(count >= 0 && count < (std::int64_t{1} << 31), "blocks: must be 0 to 2^31 - 1");
@@ -445,17 +478,110 @@ class KernelProgram {
   std::unique_ptr<Program> program_;
   std::vector<at::Tensor> held_, slabs_;
   std::vector<unsigned char*> blocks_;
+  std::vector<int> arguments_, results_;
   std::size_t block_bytes_ = 0;
   std::int64_t positions_ = -1, entries_ = 0;
   View logits_;
   int logits_width_ = 0;
 };
 
+// A program whose rows are those of tensors, for tensors of fixed shapes: what a compiled graph
+// calls.
+class TensorCall {
+ public:
+  TensorCall(std::shared_ptr<KernelProgram> program, std::int64_t rows,
+             std::vector<std::size_t> positions, std::vector<std::vector<std::int64_t>> arguments,
+             std::vector<std::vector<std::int64_t>> results, const at::Device& device)
+      : program_(std::move(program)),
+        rows_(rows),
+        positions_(std::move(positions)),
+        arguments_(std::move(arguments)),
+        results_(std::move(results)),
+        device_(device) {
+    require(!program_->has_tokens(), "program: must load and store its rows");
+    require(rows > 0 && rows < (1 << 24), "rows: must be some; got none or too many");
+    require(positions_.size() == arguments_.size(), "positions: must be one for each argument");
+    check(arguments_, program_->arguments(), "arguments");
+    check(results_, program_->results(), "results");
+  }
+
+  // None while a graph is captured, as host code would not be part of it.
+  py::object run(const py::sequence& inputs, int members,
+                 const std::optional<at::Tensor>& times) const {
+    if (C10_UNLIKELY(is_capturing())) return py::none();
+    check_process();
+    c10::SmallVector<at::Tensor, 4> held;  // arguments, then results
+    c10::SmallVector<const float*, 4> from;
+    c10::SmallVector<float*, 4> to;
+    for (std::size_t i = 0; i < positions_.size(); ++i) {
+      held.push_back(argument(inputs, i));
+    }
+    py::list out(results_.size());
+    for (std::size_t i = 0; i < results_.size(); ++i) {
+      held.push_back(allocated(
+          [&] { return at::empty(results_[i], at::TensorOptions(at::kFloat).device(device_)); }));
+      out[i] = held.back();
+    }
+    std::int64_t* durations = nullptr;
+    if (times) durations = times->mutable_data_ptr<std::int64_t>();
+    for (std::size_t i = 0; i < held.size(); ++i) {
+      if (i < positions_.size()) {
+        from.push_back(static_cast<const float*>(held[i].const_data_ptr()));
+      } else {
+        to.push_back(static_cast<float*>(held[i].mutable_data_ptr()));
+      }
+    }
+    {
+      const py::gil_scoped_release unlocked;
+      hot::Windows windows;
+      if (C10_UNLIKELY(!is_host_access_free())) {
+        for (const at::Tensor& tensor : held)
+          windows.open(tensor);
+      }
+      program_->run_rows(static_cast<int>(rows_), from.data(), to.data(), members, durations);
+    }
+    return out;
+  }
+
+ private:
+  at::Tensor argument(const py::sequence& inputs, std::size_t i) const {
+    const auto name = [&] { return "input " + std::to_string(positions_[i]); };
+    require(positions_[i] < inputs.size(), name() + ": is missing");
+    const py::object item = inputs[positions_[i]];
+    require(THPVariable_Check(item.ptr()), name() + ": must be a tensor");
+    const at::Tensor& given = THPVariable_Unpack(item.ptr());
+    require(
+        given.layout() == at::kStrided && given.scalar_type() == at::kFloat &&
+            given.sizes() == at::IntArrayRef(arguments_[i]) &&
+            (given.is_cpu() || given.device().type() == at::kPrivateUse1),
+        name() + ": must be float32 of the shape that the graph was compiled for, on npu or cpu");
+    if (given.is_contiguous() && !given.is_neg()) return given;
+    const at::NoGradGuard no_grad;
+    return given.resolve_neg().contiguous();
+  }
+
+  void check(const std::vector<std::vector<std::int64_t>>& shapes, const std::vector<int>& widths,
+             const std::string& name) const {
+    require(shapes.size() == widths.size(),
+            name + ": must be " + std::to_string(widths.size()) + ", as the program has them");
+    for (std::size_t i = 0; i < shapes.size(); ++i) {
+      require(c10::multiply_integers(shapes[i]) == rows_ * widths[i],
+              name + ": must have the program's rows; got another size at " + std::to_string(i));
+    }
+  }
+
+  std::shared_ptr<KernelProgram> program_;
+  const std::int64_t rows_;
+  const std::vector<std::size_t> positions_;
+  const std::vector<std::vector<std::int64_t>> arguments_, results_;
+  const at::Device device_;
+};
+
 }  // namespace
 
 void bind_kernel_program(py::module_& m) {
-  py::class_<KernelProgram>(m, "KernelProgram")
-      .def(py::init<const py::list&, std::vector<int>, const py::list&, const py::dict&,
+  py::class_<KernelProgram, std::shared_ptr<KernelProgram>>(m, "KernelProgram")
+      .def(py::init<const py::list&, std::vector<int>, const py::list&, const py::object&,
                     const py::dict&, const std::string&, const std::optional<std::string>&>(),
            py::arg("instructions"), py::arg("widths"), py::arg("layers"), py::arg("logits"),
            py::arg("weights"), py::arg("cache"), py::arg("kernel_set"))
@@ -468,6 +594,18 @@ void bind_kernel_program(py::module_& m) {
       .def("write_blocks", &KernelProgram::write_blocks)
       .def_property_readonly("block_bytes", &KernelProgram::block_bytes)
       .def_property_readonly("stages", &KernelProgram::stages);
+  py::class_<TensorCall>(m, "TensorCall")
+      .def(py::init([](std::shared_ptr<KernelProgram> program, std::int64_t rows,
+                       std::vector<std::size_t> positions,
+                       std::vector<std::vector<std::int64_t>> arguments,
+                       std::vector<std::vector<std::int64_t>> results, const std::string& device) {
+             return TensorCall(std::move(program), rows, std::move(positions), std::move(arguments),
+                               std::move(results), at::Device(device));
+           }),
+           py::arg("program"), py::arg("rows"), py::arg("positions"), py::arg("arguments"),
+           py::arg("results"), py::arg("device"))
+      .def("run", &TensorCall::run, py::arg("inputs"), py::arg("members"),
+           py::arg("times") = py::none());
   m.def("usable_processors", &usable_processors);
   m.def("waiting_members", &waiting_members);
 }

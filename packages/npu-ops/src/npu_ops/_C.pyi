@@ -11,7 +11,7 @@ class KernelProgram:
         instructions: Sequence[Mapping[str, Any]],
         widths: Sequence[int],
         layers: Sequence[Mapping[str, Any]],
-        logits: Mapping[str, Any],
+        logits: Mapping[str, Any] | None,
         weights: Mapping[str, Any],
         cache: str,
         kernel_set: str | None,
@@ -31,6 +31,20 @@ class KernelProgram:
     def copy_block(self, source: int, target: int) -> None: ...
     def read_blocks(self, ids: Sequence[int]) -> torch.Tensor: ...
     def write_blocks(self, ids: Sequence[int], content: torch.Tensor) -> None: ...
+
+class TensorCall:
+    def __init__(
+        self,
+        program: KernelProgram,
+        rows: int,
+        positions: Sequence[int],
+        arguments: Sequence[Sequence[int]],
+        results: Sequence[Sequence[int]],
+        device: str,
+    ) -> None: ...
+    def run(
+        self, inputs: Sequence[Any], members: int, times: torch.Tensor | None = None
+    ) -> list[torch.Tensor] | None: ...
 
 def kernel_sets() -> list[str]: ...
 def usable_processors() -> int: ...

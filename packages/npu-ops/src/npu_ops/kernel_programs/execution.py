@@ -16,7 +16,16 @@ from npu_ops.kernel_programs.rows import Rows
 from npu_ops.kernel_programs.weights import PackedLinear
 from npu_runtime import layer_recording, observe
 
-__all__ = ["CacheKind", "Execution", "kernel_sets"]
+__all__ = [
+    "CacheKind",
+    "Execution",
+    "emit_layers",
+    "kernel_sets",
+    "members",
+    "native_program",
+    "stage_names",
+    "translated",
+]
 
 CacheKind = Literal["float32", "bfloat16", "u8"]
 
@@ -61,17 +70,7 @@ class Execution:
         self.program = program
         self._name = name
         self._kernel_set = kernel_set or kernel_sets()[0]
-        content = program.as_dict()
-        with _translated():
-            self._native = _C.KernelProgram(
-                content["instructions"],
-                content["widths"],
-                content["layers"],
-                content["logits"],
-                dict(weights),
-                cache,
-                kernel_set,
-            )
+        self._native = native_program(program, weights, cache=cache, kernel_set=kernel_set)
         self.block_bytes: int = self._native.block_bytes
 
     def step(self, rows: Rows) -> torch.Tensor:
@@ -98,15 +97,9 @@ class Execution:
         Raises:
             OperatorInputError, OpsError: as `step` does.
         """
-        stages = self._native.stages
-        times = torch.zeros(len(stages), dtype=torch.int64)
+        names = stage_names(self.program, self._native)
+        times = torch.zeros(len(names), dtype=torch.int64)
         logits = self._run(rows, times)
-        kinds = [type(one).__name__ for one in self.program.instructions]
-        modules = self.program.modules or ("",) * len(kinds)
-        names = [
-            f"{'+'.join(kinds[first : last + 1])} {modules[first]}".strip()
-            for first, last in stages
-        ]
         return logits, list(zip(names, times.tolist(), strict=True))
 
     def reserve(self, blocks: int) -> None:
@@ -123,18 +116,18 @@ class Execution:
         Raises:
             OperatorInputError: [kernel-program] for a block that was not reserved.
         """
-        with _translated():
+        with translated():
             self._native.copy_block(source, target)
 
     def read_blocks(self, ids: Sequence[int]) -> torch.Tensor:
         """Returns copies of blocks: (len(ids), block_bytes) uint8; raises as copy_block does."""
-        with _translated():
+        with translated():
             content: torch.Tensor = self._native.read_blocks(list(ids))
         return content
 
     def write_blocks(self, ids: Sequence[int], content: torch.Tensor) -> None:
         """Writes what read_blocks returned; raises as copy_block does."""
-        with _translated():
+        with translated():
             self._native.write_blocks(list(ids), content.contiguous())
 
     def _observed(self, rows: Rows) -> torch.Tensor:
@@ -146,16 +139,11 @@ class Execution:
                 return self._run(rows, None)
         logits, layers = self.timed_step(rows)
         observe.span_between("program", self._name, start_ns, time.time_ns(), **place)
-        for name, duration_ns in layers:
-            how = {"type": name.split()[0], "implementation": self._kernel_set}
-            end_ns = start_ns + duration_ns
-            observe.span_between("layer", name, start_ns, end_ns, **place, **how)
-            start_ns = end_ns
+        emit_layers(layers, start_ns, kernel_set=self._kernel_set, **place)
         return logits
 
     def _run(self, rows: Rows, times: torch.Tensor | None) -> torch.Tensor:
-        members = max(1, min(_C.usable_processors(), torch.get_num_threads()))
-        with _translated():
+        with translated():
             logits: torch.Tensor = self._native.step(
                 rows.tokens,
                 rows.positions,
@@ -163,14 +151,68 @@ class Execution:
                 rows.slots,
                 rows.block_tables,
                 rows.kept,
-                members,
+                members(),
                 times,
             )
         return logits
 
 
+def native_program(
+    program: KernelProgram,
+    weights: Mapping[str, PackedLinear | torch.Tensor],
+    *,
+    cache: CacheKind = "float32",
+    kernel_set: str | None = None,
+) -> _C.KernelProgram:
+    """Returns the native program; see Execution for the arguments, and for what is raised."""
+    content = program.as_dict()
+    with translated():
+        return _C.KernelProgram(
+            content["instructions"],
+            content["widths"],
+            content["layers"],
+            content["logits"],
+            dict(weights),
+            cache,
+            kernel_set,
+        )
+
+
+def members() -> int:
+    """Returns how many threads run a step."""
+    return max(1, min(_C.usable_processors(), torch.get_num_threads()))
+
+
+def stage_names(program: KernelProgram, native: _C.KernelProgram) -> list[str]:
+    """Returns what each stage of a program is called in reports: its instructions and module."""
+    kinds = [type(one).__name__ for one in program.instructions]
+    modules = program.modules or ("",) * len(kinds)
+    return [
+        f"{'+'.join(kinds[first : last + 1])} {modules[first]}".strip()
+        for first, last in native.stages
+    ]
+
+
+def emit_layers(
+    layers: Sequence[tuple[str, int]], start_ns: int, *, kernel_set: str, **place: int
+) -> None:
+    """Emits the spans of layers that ran one after the other.
+
+    Args:
+        layers: name and nanoseconds of each.
+        start_ns: when the first began.
+        kernel_set: which kernels ran them.
+        place: device and stream.
+    """
+    for name, duration_ns in layers:
+        how = {"type": name.split()[0], "implementation": kernel_set}
+        end_ns = start_ns + duration_ns
+        observe.span_between("layer", name, start_ns, end_ns, **place, **how)
+        start_ns = end_ns
+
+
 @contextmanager
-def _translated() -> Iterator[None]:
+def translated() -> Iterator[None]:
     """Turns what native code raises into this package's errors."""
     try:
         yield

@@ -1,8 +1,9 @@
 """The instructions of a kernel program.
 
-A program works on rows: one for each token of a step, whichever sequence it belongs to. Rows have
-float32 values in numbered buffers (rows, width). Each instruction but `Attend` treats every row by
-itself. Weights are named; `npu_ops.kernel_programs.weights` says how they lie in memory.
+A program works on rows: one for each token of a step, whichever sequence it belongs to; or those of
+tensors, which it loads and stores. Rows have float32 values in numbered buffers (rows, width). Each
+instruction but `Attend` treats every row by itself. Weights are named;
+`npu_ops.kernel_programs.weights` says how they lie in memory.
 """
 
 from __future__ import annotations
@@ -21,9 +22,11 @@ __all__ = [
     "Instruction",
     "Keep",
     "Linear",
+    "Load",
     "Norm",
     "NormOptions",
     "Rotate",
+    "Store",
 ]
 
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh", "quick_gelu"]
@@ -257,4 +260,32 @@ class Experts:
     residual: Columns | None = None
 
 
-Instruction = Embed | Norm | Linear | Rotate | Append | Attend | Combine | Keep | Experts
+@dataclass(frozen=True, kw_only=True)
+class Load:
+    """out = the rows of a tensor that the program is called with.
+
+    Attributes:
+        out: (rows, width).
+        argument: which tensor; a program loads 0, 1, ... in this order.
+    """
+
+    out: Columns
+    argument: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Store:
+    """The rows of a tensor that the program returns = input.
+
+    Attributes:
+        input: (rows, width).
+        result: which tensor; a program stores 0, 1, ... in this order.
+    """
+
+    input: Columns
+    result: int
+
+
+Instruction = (
+    Embed | Norm | Linear | Rotate | Append | Attend | Combine | Keep | Experts | Load | Store
+)

@@ -54,15 +54,16 @@ class Recipe:
 
 @dataclass(frozen=True, kw_only=True)
 class KernelProgram:
-    """A step of a model.
+    """A step of a model, or a graph of tensors.
 
     Attributes:
-        instructions: what runs, in order. The last writes the logits.
+        instructions: what runs, in order. The last writes the logits, if there are any.
         widths: the width of each buffer.
         weights: how each weight that the instructions name is made.
         layers: what each layer of the cache keeps.
-        logits: where the logits are: (kept rows, vocabulary).
-        vocabulary: token ids are below this.
+        logits: where the logits are: (kept rows, vocabulary); None for a program that loads and
+            stores its rows.
+        vocabulary: token ids are below this; 0 without logits.
         positions: positions are below this, as tables end there; None for no bound.
         modules: for each instruction the module that it comes from, for reports; may be "".
     """
@@ -71,7 +72,7 @@ class KernelProgram:
     widths: tuple[int, ...]
     weights: Mapping[str, Recipe]
     layers: tuple[LayerShape, ...]
-    logits: Columns
+    logits: Columns | None
     vocabulary: int
     positions: int | None = None
     modules: tuple[str, ...] = field(default=())
@@ -107,7 +108,7 @@ class KernelProgram:
                 for name, recipe in content["weights"].items()
             },
             layers=tuple(LayerShape(**layer) for layer in content["layers"]),
-            logits=Columns(**content["logits"]),
+            logits=None if content["logits"] is None else Columns(**content["logits"]),
             vocabulary=content["vocabulary"],
             positions=content["positions"],
             modules=tuple(content["modules"]),
@@ -126,7 +127,7 @@ _KINDS = {
     kind.__name__: kind
     for kind in (
         kinds.Embed, kinds.Norm, kinds.Linear, kinds.Rotate, kinds.Append, kinds.Attend,
-        kinds.Combine, kinds.Keep, kinds.Experts,
+        kinds.Combine, kinds.Keep, kinds.Experts, kinds.Load, kinds.Store,
     )
 }  # fmt: skip
 _NORMS = ("norm", "options")

@@ -5,7 +5,7 @@ It is slow, keeps keys and values in float32, and has no blocks but by name.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch.nn import functional
@@ -21,9 +21,11 @@ from npu_ops.kernel_programs.instructions import (
     Instruction,
     Keep,
     Linear,
+    Load,
     Norm,
     NormOptions,
     Rotate,
+    Store,
 )
 from npu_ops.kernel_programs.program import KernelProgram
 from npu_ops.kernel_programs.rows import BLOCK_SLOTS, Rows
@@ -70,10 +72,18 @@ class ReferenceExecution:
 
     def step(self, rows: Rows) -> torch.Tensor:
         """Runs a step; returns logits (kept, vocabulary) float32."""
+        assert self.program.logits is not None
         step = _Step(self.program, self._weights, self._caches, rows)
         for instruction in self.program.instructions:
             step.run(instruction)
         return step.get(self.program.logits)
+
+    def run(self, arguments: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Runs a program that loads and stores; takes and returns (rows, width) float32."""
+        step = _Step(self.program, self._weights, self._caches, arguments)
+        for instruction in self.program.instructions:
+            step.run(instruction)
+        return step.stored
 
 
 class _Step:
@@ -82,12 +92,18 @@ class _Step:
         program: KernelProgram,
         weights: Mapping[str, torch.Tensor],
         caches: list[tuple[torch.Tensor, torch.Tensor]],
-        rows: Rows,
+        rows: Rows | Sequence[torch.Tensor],
     ) -> None:
         self._weights = weights
         self._caches = caches
-        self._rows = rows
-        count = len(rows.tokens)
+        self._arguments: Sequence[torch.Tensor] = ()
+        self.stored: list[torch.Tensor] = []
+        if isinstance(rows, Rows):
+            self._rows = rows
+            count = len(rows.tokens)
+        else:
+            self._arguments = rows
+            count = len(rows[0])
         self._buffers = [torch.zeros(count, width) for width in program.widths]
         self._count = count
 
@@ -108,6 +124,8 @@ class _Step:
             Combine: self._combine,
             Keep: self._keep,
             Experts: self._experts,
+            Load: self._load,
+            Store: self._store,
         }
         runs[type(instruction)](instruction)
 
@@ -209,6 +227,13 @@ class _Step:
         values = source[self._rows.kept, : one.input.width].clone()
         self._count = len(values)
         self._set(one.out, values)
+
+    def _load(self, one: Load) -> None:
+        self._set(one.out, self._arguments[one.argument])
+
+    def _store(self, one: Store) -> None:
+        assert one.result == len(self.stored)
+        self.stored.append(self.get(one.input).clone())
 
     def _experts(self, one: Experts) -> None:
         x, scores = self.get(one.input), self.get(one.scores)
