@@ -1,5 +1,7 @@
 // Kernel programs for Python: what npu_ops.kernel_programs.execution stands on. Everything that a
 // step or a program is given is checked here, as kernels look nowhere but where they are told.
+#include <ATen/EmptyTensor.h>
+#include <ATen/Parallel.h>
 #include <pybind11/stl.h>
 #include <torch/extension.h>
 
@@ -491,13 +493,15 @@ class TensorCall {
  public:
   TensorCall(std::shared_ptr<KernelProgram> program, std::int64_t rows,
              std::vector<std::size_t> positions, std::vector<std::vector<std::int64_t>> arguments,
-             std::vector<std::vector<std::int64_t>> results, const at::Device& device)
+             std::vector<std::vector<std::int64_t>> results, const at::Device& device,
+             bool is_alone)
       : program_(std::move(program)),
         rows_(rows),
         positions_(std::move(positions)),
         arguments_(std::move(arguments)),
         results_(std::move(results)),
-        device_(device) {
+        device_(device),
+        is_alone_(is_alone) {
     require(!program_->has_tokens(), "program: must load and store its rows");
     require(rows > 0 && rows < (1 << 24), "rows: must be some; got none or too many");
     require(positions_.size() == arguments_.size(), "positions: must be one for each argument");
@@ -506,8 +510,7 @@ class TensorCall {
   }
 
   // None while a graph is captured, as host code would not be part of it.
-  py::object run(const py::sequence& inputs, int members,
-                 const std::optional<at::Tensor>& times) const {
+  py::object run(const py::tuple& inputs, const std::optional<at::Tensor>& times) const {
     if (C10_UNLIKELY(is_capturing())) return py::none();
     check_process();
     c10::SmallVector<at::Tensor, 4> held;  // arguments, then results
@@ -518,8 +521,7 @@ class TensorCall {
     }
     py::list out(results_.size());
     for (std::size_t i = 0; i < results_.size(); ++i) {
-      held.push_back(allocated(
-          [&] { return at::empty(results_[i], at::TensorOptions(at::kFloat).device(device_)); }));
+      held.push_back(allocated([&] { return empty(results_[i]); }));
       out[i] = held.back();
     }
     std::int64_t* durations = nullptr;
@@ -538,13 +540,27 @@ class TensorCall {
         for (const at::Tensor& tensor : held)
           windows.open(tensor);
       }
+      const int members = is_alone_ ? kAlone : std::min(usable_processors(), at::get_num_threads());
       program_->run_rows(static_cast<int>(rows_), from.data(), to.data(), members, durations);
     }
     return out;
   }
 
+  // None also where somebody listens, or `is_current(inputs)` is false: a compiled graph then takes
+  // its usual way. No Python code runs on this one.
+  py::object run_current(const py::handle& is_current, const py::tuple& inputs) const {
+    if (C10_UNLIKELY(observe::is_enabled())) return py::none();
+    if (!is_current.is_none() && is_current(inputs).ptr() != Py_True) return py::none();
+    return run(inputs, std::nullopt);
+  }
+
  private:
-  at::Tensor argument(const py::sequence& inputs, std::size_t i) const {
+  at::Tensor empty(const std::vector<std::int64_t>& shape) const {
+    if (device_.is_cpu()) return at::detail::empty_cpu(shape, at::kFloat);
+    return at::empty(shape, at::TensorOptions(at::kFloat).device(device_));
+  }
+
+  at::Tensor argument(const py::tuple& inputs, std::size_t i) const {
     const auto name = [&] { return "input " + std::to_string(positions_[i]); };
     require(positions_[i] < inputs.size(), name() + ": is missing");
     const py::object item = inputs[positions_[i]];
@@ -575,6 +591,7 @@ class TensorCall {
   const std::vector<std::size_t> positions_;
   const std::vector<std::vector<std::int64_t>> arguments_, results_;
   const at::Device device_;
+  const bool is_alone_;
 };
 
 }  // namespace
@@ -598,14 +615,15 @@ void bind_kernel_program(py::module_& m) {
       .def(py::init([](std::shared_ptr<KernelProgram> program, std::int64_t rows,
                        std::vector<std::size_t> positions,
                        std::vector<std::vector<std::int64_t>> arguments,
-                       std::vector<std::vector<std::int64_t>> results, const std::string& device) {
+                       std::vector<std::vector<std::int64_t>> results, const std::string& device,
+                       bool is_alone) {
              return TensorCall(std::move(program), rows, std::move(positions), std::move(arguments),
-                               std::move(results), at::Device(device));
+                               std::move(results), at::Device(device), is_alone);
            }),
            py::arg("program"), py::arg("rows"), py::arg("positions"), py::arg("arguments"),
-           py::arg("results"), py::arg("device"))
-      .def("run", &TensorCall::run, py::arg("inputs"), py::arg("members"),
-           py::arg("times") = py::none());
+           py::arg("results"), py::arg("device"), py::arg("is_alone"))
+      .def("run", &TensorCall::run, py::arg("inputs"), py::arg("times") = py::none())
+      .def("run_current", &TensorCall::run_current, py::arg("is_current"), py::arg("inputs"));
   m.def("usable_processors", &usable_processors);
   m.def("waiting_members", &waiting_members);
 }

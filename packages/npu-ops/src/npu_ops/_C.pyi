@@ -41,9 +41,13 @@ class TensorCall:
         arguments: Sequence[Sequence[int]],
         results: Sequence[Sequence[int]],
         device: str,
+        is_alone: bool,
     ) -> None: ...
     def run(
-        self, inputs: Sequence[Any], members: int, times: torch.Tensor | None = None
+        self, inputs: tuple[Any, ...], times: torch.Tensor | None = None
+    ) -> list[torch.Tensor] | None: ...
+    def run_current(
+        self, is_current: Callable[[tuple[Any, ...]], bool] | None, inputs: tuple[Any, ...]
     ) -> list[torch.Tensor] | None: ...
 
 def kernel_sets() -> list[str]: ...

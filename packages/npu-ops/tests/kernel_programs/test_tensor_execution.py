@@ -21,6 +21,7 @@ from npu_ops.kernel_programs.program import KernelProgram
 from npu_ops.kernel_programs.reference import ReferenceExecution
 from npu_ops.kernel_programs.tensor_execution import TensorExecution
 from npu_ops.kernel_programs.weights import pack
+from npu_runtime import observe
 
 from .conftest import one_sequence
 
@@ -75,7 +76,7 @@ def test_results_are_those_of_the_reference(kernel_set, rows, is_alone, generato
     program, weights = a_program(generator)
     x, y = (torch.randn(rows, WIDTH, generator=generator) for _ in range(2))
     execution = an_execution(program, weights, rows, is_alone=is_alone, kernel_set=kernel_set)
-    found = execution.run([y[None], "unused", x])
+    found = execution.run((y[None], "unused", x))
     expected = ReferenceExecution(program, weights).run([x, y])
     assert [tuple(one.shape) for one in found] == [(rows, 7), (rows, 1, OUT)]
     for one, other in zip(found, expected, strict=True):
@@ -101,13 +102,13 @@ def test_strides_of_inputs_may_be_any(generator):
 def test_inputs_of_another_kind_are_refused(bad, generator):
     execution = an_execution(*a_program(generator), 4)
     with pytest.raises(OperatorInputError, match="input 2: must be") as caught:
-        execution.run([torch.zeros(1, 4, WIDTH), None, bad])
+        execution.run((torch.zeros(1, 4, WIDTH), None, bad))
     assert caught.value.code == "kernel-program"
 
 
 def test_a_missing_input_is_refused(generator):
     with pytest.raises(OperatorInputError, match="input 2: is missing"):
-        an_execution(*a_program(generator), 4).run([])
+        an_execution(*a_program(generator), 4).run(())
 
 
 def test_shapes_must_be_those_of_the_program(generator):
@@ -130,7 +131,7 @@ def test_a_program_without_logits_has_no_steps(generator):
 
 def test_one_thread_alone_leaves_the_team_as_it_is(generator):
     execution = an_execution(*a_program(generator), 4)
-    inputs = [torch.zeros(1, 4, WIDTH), None, torch.zeros(4, WIDTH)]
+    inputs = (torch.zeros(1, 4, WIDTH), None, torch.zeros(4, WIDTH))
     execution.run(inputs)
     before = _C.waiting_members()
     an_execution(*a_program(generator), 4, is_alone=True).run(inputs)
@@ -168,3 +169,40 @@ def test_results_live_on_the_device_that_was_asked_for(generator):
     assert all(one.device.type == "npu" for one in there)
     here = an_execution(*a_program(generator.manual_seed(0)), 2).run((y, None, x))
     assert torch.equal(there[1].cpu(), here[1])
+
+
+def test_the_shortcut_asks_whether_inputs_are_current(generator):
+    execution = an_execution(*a_program(generator), 4, is_alone=True)
+    inputs = (torch.zeros(1, 4, WIDTH), None, torch.randn(4, WIDTH))
+    asked = []
+
+    def is_current(given):
+        asked.append(given)
+        return len(asked) == 1
+
+    shortcut = execution.shortcut(is_current)
+    for one, other in zip(shortcut(inputs), execution.run(inputs), strict=True):
+        assert torch.equal(one, other)
+    assert shortcut(inputs) is None
+    assert asked == [inputs, inputs]
+    assert execution.shortcut(None)(inputs) is not None
+
+
+def test_the_shortcut_is_not_taken_while_somebody_listens(generator):
+    execution = an_execution(*a_program(generator), 4, is_alone=True, name="listened to")
+    inputs = (torch.zeros(1, 4, WIDTH), None, torch.randn(4, WIDTH))
+    names = []
+    expected = execution.run(inputs)
+
+    def listen(events):
+        names.extend(event.name for event in events)
+
+    observe.add_listener(listen)
+    try:
+        assert execution.shortcut(None)(inputs) is None
+        for one, other in zip(execution.run(inputs), expected, strict=True):
+            assert torch.equal(one, other)
+        observe.flush()
+    finally:
+        observe.remove_listener(listen)
+    assert "listened to" in names
