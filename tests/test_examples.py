@@ -47,6 +47,25 @@ def test_conversation_reads_only_what_is_new(root, tmp_path):
     assert rate > 0
 
 
+def test_sparse_layer_is_dense_while_its_choice_holds_the_context(root):
+    script = root / "examples" / "sparse_attention" / "decode_long.py"
+    done = subprocess.run(
+        [sys.executable, str(script), "--context", "8192"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=400,
+    )
+    assert done.returncode == 0, done.stderr
+    below, beyond, timed = done.stdout.splitlines()
+    number = r"([\d.e+-]+)"
+    form = rf"prefill {number}, decode {number} from dense"
+    assert all(float(one) < 1e-5 for one in re.search(form, below).groups())
+    assert all(float(one) > 1e-2 for one in re.search(form, beyond).groups())
+    assert timed.startswith("8,192 tokens, 2,048 chosen")
+    assert len(re.findall(r"[\d.]+ ms", timed)) == 3
+
+
 def bash_blocks(page: Path) -> str:
     """The commands of a page, in order."""
     return "".join(re.findall(r"^```bash\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL))

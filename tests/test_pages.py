@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-FIRST = ("README.md", "docs/index.md")
+FIRST = ("README.md", "docs/doors/bring-a-model.md")
 PAGES = (
     *FIRST,
     "docs/guides/choosing-a-precision.md",
@@ -16,6 +16,7 @@ PAGES = (
     "docs/guides/export.md",
     "docs/guides/fused-operators.md",
     "docs/guides/graph-builder.md",
+    "docs/guides/kernel-programs.md",
     "docs/guides/long-context.md",
     "docs/guides/memory.md",
     "docs/guides/mixed-precision.md",
@@ -27,7 +28,9 @@ PAGES = (
     "docs/guides/quantization.md",
     "docs/guides/reading-a-timeline.md",
     "docs/guides/saving-and-loading.md",
+    "docs/guides/serving.md",
     "docs/guides/sessions.md",
+    "docs/guides/sparse-attention.md",
     "docs/guides/static-shapes.md",
     "docs/guides/streams.md",
     "docs/guides/trusting-results.md",
@@ -58,7 +61,8 @@ def test_commands_on_the_pages_are_commands_of_the_wheels(root):
     from importlib.metadata import entry_points
 
     ours = {point.name for point in entry_points(group="console_scripts")}
-    text = "".join((root / page).read_text() for page in [*PAGES, "docs/first-answer.md"])
+    pages = [*PAGES, "docs/index.md", "docs/first-answer.md"]
+    text = "".join((root / page).read_text() for page in pages)
     lines = "\n".join(re.findall(r"^```bash\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL))
     named = set(re.findall(r"^(npu-[a-z]+)", lines, flags=re.MULTILINE))
     assert named

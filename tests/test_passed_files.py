@@ -54,7 +54,8 @@ COMPILE = """
 import torch
 
 layers = torch.nn.Linear(16, 32), torch.nn.GELU(), torch.nn.Linear(32, 4)
-model = torch.compile(torch.nn.Sequential(*layers).eval(), backend="npu")
+options = {"target": "openvino"}
+model = torch.compile(torch.nn.Sequential(*layers).eval(), backend="npu", options=options)
 with torch.no_grad():
     model(torch.randn(2, 16))
 """

@@ -12,6 +12,7 @@ WRONG = {
     "NPU_COMPILE_CACHE_DIR": ("{file}", "bad-setting"),
     "NPU_COMPILE_CACHE_SIZE_MB": ("-1", "bad-setting"),
     "NPU_COMPILE_DEBUG": ("{file}/below", "bad-setting"),
+    "NPU_COMPILE_TARGET": ("tpu", "bad-setting"),
     "NPU_COMPILE_TMPDIR": ("/nowhere/at/all", "bad-setting"),
     "NPU_DEVICE": ("banana", "device-absent"),
     "NPU_DRIVER": ("banana", "device-absent"),

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from npu_command.completion import parser_of
+from npu_command.subcommands import read_command
 
 __all__ = ["Command", "Entry", "Parameter", "commands", "entry_points", "variables"]
 
@@ -23,7 +24,7 @@ REFERENCE = ROOT / "docs" / "reference"
 _FURTHER = ("npu_ops.variants",)
 # What a page documents and nobody calls, by a pattern of the whole name.
 _NOT_CALLED = {
-    r"npu_ops\.fused\.": "formulas in plain torch: the ops of torch.ops.npu are called, and drawn",
+    r"npu_ops\.(fused|sparse_attention)\.": "formulas in torch: the ops of torch.ops.npu are drawn",
     r"npu_ops\.tools\.Op\w+\.(take|leave)$": "torch's dispatch calls them",
     r"npu_ops\.tools\.OpTool(\.|$)": "a base, to be derived from",
     r"npu_profiler\.profile\.(prepare|start|stop)_trace$": "torch's profiler calls them",
@@ -31,6 +32,9 @@ _NOT_CALLED = {
     r"npu_compiler\.LoadedModel$": "load() makes it",
     r"npu_compiler\.GraphTensor(\.|$)": "GraphBuilder makes it",
     r"npu_llm\.NPUModelForCausalLM(\.from_ready)?$": "load() makes it",
+    r"npu_llm\.NPUModelFor(?!CausalLM)\w+(\.(?!from_pretrained|export)\w+)?$": (
+        "from_pretrained makes it of a checkpoint for its task"
+    ),
     r"npu_compiler\.(lowering\.Context|(lowering\.)?custom_op)(\.|$)": "converters call it",
     r"npu_llm\.NPUModelForCausalLM\.prepare_inputs_for_generation$": "transformers calls it",
     r"npu_runtime\.(LayerRecord|Port)$": "a program makes them",
@@ -184,8 +188,8 @@ def _parameters(function: Any) -> tuple[Parameter, ...]:
 
 def commands() -> list[Command]:
     """Each subcommand of the five commands, with the options that its parser takes."""
-    modules = ("npu_runtime.cli", "npu_ops.cli", "npu_compiler.cli", "npu_llm.cli.main")
-    tables = [importlib.import_module(name).COMMAND for name in (*modules, "npu_profiler.cli")]
+    packages = ("npu_runtime", "npu_ops", "npu_compiler", "npu_llm", "npu_profiler")
+    tables = [read_command(package) for package in packages]
     return [
         Command(table.name, name, tuple(parser_of(row.module)._actions))
         for table in tables

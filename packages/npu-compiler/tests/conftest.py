@@ -32,6 +32,14 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _for_the_device() -> Iterator[None]:
+    """Small graphs are compiled by the device's compiler too; tests of kernels ask for these."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NPU_COMPILE_TARGET", "openvino")
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _seeded() -> Iterator[None]:
     torch.manual_seed(0)

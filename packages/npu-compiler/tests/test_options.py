@@ -8,7 +8,13 @@ from torch._dynamo.exc import BackendCompilerFailed
 
 from npu_compiler.compilation.records import collecting
 from npu_compiler.errors import OptionError
-from npu_compiler.options import CompilerConfig, backend_options, parse_options
+from npu_compiler.options import (
+    CompilerConfig,
+    SparseAttention,
+    backend_options,
+    parse_options,
+    resolve_config,
+)
 
 
 def test_nothing_given_is_the_default():
@@ -36,6 +42,7 @@ def test_dtype_is_taken_as_dtype_or_name():
         ({"buckets": (0, 8)}, "option-value", "sizes above 0"),
         ({"buckets": "powers"}, "option-value", "powers of two"),
         ({"group_size": 48}, "option-value", "got 48"),
+        ({"sparse_attention": 2048}, "option-value", "a SparseAttention; got 2048"),
         ({"cache_dir": 3}, "option-value", "a path; got 3"),
         ({"dtype": "int8", "training": True}, "option-conflict", "not trained"),
         ({"dtype": "int4", "freeze": False}, "option-conflict", "freeze False"),
@@ -54,6 +61,17 @@ def test_wrong_option_is_a_readable_error(options, code, text):
 def test_option_of_the_caller_is_no_option_of_a_backend(name):
     with pytest.raises(OptionError, match=rf"{name} is no option.*\[option-place\]"):
         backend_options({name: True})
+
+
+def test_a_program_without_keys_refuses_to_choose_among_them():
+    config = CompilerConfig(sparse_attention=SparseAttention(top_k=2048, after=4096))
+    for asked in (
+        lambda: resolve_config("npu_compiler.compile", config, {}),
+        lambda: backend_options({"sparse_attention": config.sparse_attention}),
+    ):
+        with pytest.raises(OptionError, match=r"npu_llm\.load") as error:
+            asked()
+        assert error.value.code == "option-place"
 
 
 def test_integer_dtype_speaks_of_weights_alone():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ import openvino
 import pytest
 import torch
 import transformers
+from safetensors.torch import save_file
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from npu_compiler.openvino_core import openvino_core
 from npu_llm import NPUModelForCausalLM
@@ -35,6 +38,17 @@ _GPT = {"vocab_size": 97, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions"
 }
 _WINDOW = {"sliding_window": 8}
 _HEAD = {"head_dim": 8}
+# Heads that share latent keys and values; experts in groups; an indexer that chooses 16 tokens,
+# with so many heads that no two of its scores are equal: torch then chooses any.
+_LATENT = _SIZES | {
+    "num_key_value_heads": 4, "kv_lora_rank": 20, "q_lora_rank": 36, "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 16, "v_head_dim": 12,
+}  # fmt: skip
+_GROUPED = _LATENT | {
+    "moe_intermediate_size": 24, "n_shared_experts": 1, "n_routed_experts": 8, "n_group": 2,
+    "topk_group": 1, "num_experts_per_tok": 2, "first_k_dense_replace": 1,
+}  # fmt: skip
+_INDEXED = _GROUPED | {"index_topk": 16, "index_head_dim": 12, "index_n_heads": 16}
 
 # Name -> config class and its arguments. Wide initial weights, so that tokens differ by more than
 # what two orders of summation do.
@@ -59,20 +73,49 @@ ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
     "olmo2": ("Olmo2Config", _SIZES),
     "granite": ("GraniteConfig", _SIZES),
     "bloom": ("BloomConfig", {**_GPT, "hidden_size": 32}),
+    "minicpm3": ("MiniCPM3Config", _LATENT),
+    "deepseek_v2": ("DeepseekV2Config", _GROUPED | {"topk_method": "group_limited_greedy"}),
+    "deepseek_v3": ("DeepseekV3Config", _GROUPED),
+    "deepseek_v32": ("DeepseekV32Config", _INDEXED),
+    "glm_moe_dsa": ("GlmMoeDsaConfig", _INDEXED | {"indexer_types": ["full", "shared"]}),
 }
 
 
+# Those that the installed transformers has.
+PRESENT = sorted(name for name, (kind, _) in ARCHITECTURES.items() if hasattr(transformers, kind))
+# Models that keep states: all their layers, some of them, beside attention in each; RWKV takes one
+# row.
+WITH_STATES: dict[str, tuple[str, dict[str, Any]]] = {
+    "mamba": (
+        "MambaConfig",
+        {"vocab_size": 97, "hidden_size": 32, "num_hidden_layers": 2, "state_size": 6,
+         "tie_word_embeddings": False},
+    ),
+    "lfm2": ("Lfm2Config", _SIZES | {"layer_types": ["conv", "full_attention"]}),
+    "falcon_h1": (
+        "FalconH1Config",
+        _SIZES | _HEAD | {"mamba_n_heads": 8, "mamba_d_head": 8, "mamba_d_state": 6,
+                          "mamba_n_groups": 1, "mamba_d_ssm": 64, "mamba_chunk_size": 8},
+    ),
+    "rwkv": (
+        "RwkvConfig",
+        {"vocab_size": 97, "hidden_size": 32, "attention_hidden_size": 32, "num_hidden_layers": 2,
+         "intermediate_size": 48, "context_length": 128},
+    ),
+}  # fmt: skip
+
+
 # Of these each has something in its cache or scores that the others have not; the rest: -m long.
-_SAMPLED = {"llama", "gemma2", "gpt2", "qwen3_moe", "bloom"}
+_SAMPLED = {"llama", "gemma2", "gpt2", "qwen3_moe", "bloom", "deepseek_v32"}
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Runs a test that takes `architecture` once for each; `sampled_architecture` for some."""
     if "architecture" in metafunc.fixturenames:
-        metafunc.parametrize("architecture", sorted(ARCHITECTURES))
+        metafunc.parametrize("architecture", PRESENT)
     if "sampled_architecture" in metafunc.fixturenames:
-        marks = {name: () if name in _SAMPLED else pytest.mark.long for name in ARCHITECTURES}
-        names = [pytest.param(name, marks=marks[name]) for name in sorted(ARCHITECTURES)]
+        marks = {name: () if name in _SAMPLED else pytest.mark.long for name in PRESENT}
+        names = [pytest.param(name, marks=marks[name]) for name in PRESENT]
         metafunc.parametrize("sampled_architecture", names)
 
 
@@ -129,7 +172,7 @@ class NpuwProgram:
 
 def save_tiny(name: str, folder: Path, **changes: Any) -> Any:
     """Saves a small model with random weights; returns it."""
-    class_name, sizes = ARCHITECTURES[name]
+    class_name, sizes = {**ARCHITECTURES, **WITH_STATES}[name]
     torch.manual_seed(5)
     config = getattr(transformers, class_name)(**{**sizes, "initializer_range": 0.3, **changes})
     model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
@@ -142,6 +185,52 @@ def save_tiny(name: str, folder: Path, **changes: Any) -> Any:
 @pytest.fixture(scope="session", name="save_tiny")
 def _save_tiny():
     return save_tiny
+
+
+_CHAT = (
+    "{% for m in messages %}<s>{{ m['role'] }}\n{{ m['content'] }}</s>\n{% endfor %}"
+    "{% if add_generation_prompt %}<s>assistant\n{% endif %}"
+)
+_SENTENCE = "the quick brown fox jumps over the lazy dog"
+
+
+def save_speaker(
+    folder: Path, *, before: str = "", context: int = 256, logits: int = 0, **sizes: Any
+) -> Path:
+    """Saves a Llama of two layers with random weights, and a tokenizer of bytes with a template.
+
+    Args:
+        folder: where to save both.
+        before: what the chat template begins with.
+        context: tokens that the model takes.
+        logits: how many it has beyond the tokenizer's.
+        sizes: of the configuration, where they differ.
+    """
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=300,
+        special_tokens=["<pad>", "<s>", "</s>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator([_SENTENCE] * 4, trainer)
+    fast = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="<pad>", bos_token="<s>", eos_token="</s>"
+    )
+    fast.chat_template = before + _CHAT
+    fast.save_pretrained(folder)
+    torch.manual_seed(11)
+    wide = _FULL_HEADS | {"vocab_size": len(fast) + logits, "max_position_embeddings": context}
+    config = transformers.LlamaConfig(**wide | {"initializer_range": 0.3} | sizes)
+    transformers.LlamaForCausalLM(config).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session", name="save_speaker")
+def _save_speaker():
+    return save_speaker
 
 
 @pytest.fixture(scope="session")
@@ -195,3 +284,84 @@ def on_npu_plugin():
 @pytest.fixture
 def core():
     return openvino_core()
+
+
+# Inputs and outputs of the layers of the small Llama that adapters change.
+_LLAMA_LAYERS = {
+    "self_attn.q_proj": (32, 32),
+    "self_attn.k_proj": (32, 16),
+    "mlp.down_proj": (48, 32),
+}
+
+
+@pytest.fixture
+def save_adapter(tmp_path):
+    """save_adapter(name, kinds, ...): a folder with changes of these layers of both blocks."""
+
+    def save(
+        name: str,
+        *kinds: str,
+        rank: int = 3,
+        alpha: float = 7.0,
+        more: dict[str, torch.Tensor] | None = None,
+        **config: Any,
+    ) -> Path:
+        folder = tmp_path / name
+        folder.mkdir()
+        generator = torch.Generator().manual_seed(len(name) * 31 + sum(map(ord, name)))
+        tensors = {}
+        for block in range(2):
+            for kind in kinds:
+                inputs, outputs = _LLAMA_LAYERS[kind]
+                prefix = f"base_model.model.model.layers.{block}.{kind}.lora_"
+                first = torch.randn(rank, inputs, generator=generator)
+                second = torch.randn(outputs, rank, generator=generator)
+                tensors[f"{prefix}A.weight"], tensors[f"{prefix}B.weight"] = first, second
+        save_file(tensors | (more or {}), folder / "adapter_model.safetensors")
+        known = {"peft_type": "LORA", "r": rank, "lora_alpha": alpha, **config}
+        (folder / "adapter_config.json").write_text(json.dumps(known))
+        return folder
+
+    return save
+
+
+@pytest.fixture(scope="session")
+def whisper(tmp_path_factory):
+    """A folder with a small multilingual Whisper, its tokenizer and its feature extractor."""
+    folder = tmp_path_factory.mktemp("whisper")
+    letters = transformers.convert_slow_tokenizer.bytes_to_unicode().values()
+    words = {letter: number for number, letter in enumerate(letters)}
+    tokenizer = transformers.WhisperTokenizer(vocab=words | {"<|endoftext|>": 256}, merges=[])
+    named = ["<|startoftranscript|>", "<|en|>", "<|de|>", "<|translate|>", "<|transcribe|>"]
+    named += ["<|startoflm|>", "<|startofprev|>", "<|nospeech|>", "<|notimestamps|>"]
+    tokenizer.add_special_tokens({"additional_special_tokens": named})
+    tokenizer.add_tokens([f"<|{number * 0.02:.2f}|>" for number in range(1501)])
+    tokenizer.save_pretrained(folder)
+    transformers.WhisperFeatureExtractor().save_pretrained(folder)
+    number = {name: tokenizer.convert_tokens_to_ids(name) for name in named}
+    end, start = 256, number["<|startoftranscript|>"]
+    torch.manual_seed(5)
+    config = transformers.WhisperConfig(
+        vocab_size=len(tokenizer), d_model=32, num_mel_bins=80, encoder_layers=1,
+        decoder_layers=2, encoder_attention_heads=4, decoder_attention_heads=4,
+        encoder_ffn_dim=40, decoder_ffn_dim=44, max_source_positions=1500,
+        max_target_positions=64, pad_token_id=end, bos_token_id=end, eos_token_id=end,
+        decoder_start_token_id=start, suppress_tokens=[], begin_suppress_tokens=[end],
+    )  # fmt: skip
+    model = transformers.WhisperForConditionalGeneration(config)
+    for parameter in model.parameters():
+        # So that tokens differ by more than what two orders of summation do.
+        parameter.data.mul_(6 if parameter.dim() > 1 else 1)
+    model.generation_config = transformers.GenerationConfig(
+        is_multilingual=True, lang_to_id={"<|en|>": number["<|en|>"], "<|de|>": number["<|de|>"]},
+        task_to_id={
+            "transcribe": number["<|transcribe|>"], "translate": number["<|translate|>"],
+        },
+        no_timestamps_token_id=number["<|notimestamps|>"],
+        prev_sot_token_id=number["<|startofprev|>"], max_initial_timestamp_index=50,
+        max_length=60, alignment_heads=[[0, 1], [1, 2]], return_timestamps=False,
+        begin_suppress_tokens=[end], decoder_start_token_id=start, eos_token_id=end,
+        pad_token_id=end, bos_token_id=end,
+    )  # fmt: skip
+    model.save_pretrained(folder)
+    return folder

@@ -1,8 +1,9 @@
 import pytest
 import torch
 
+from npu_llm.choices import DEFAULT_PRECISION
 from npu_llm.errors import OptionError
-from npu_llm.precision import DEFAULT_PRECISION, PRECISIONS, compile_options, parse_precision
+from npu_llm.precision import PRECISIONS, compile_options, parse_precision
 
 
 @pytest.mark.parametrize("name", PRECISIONS)

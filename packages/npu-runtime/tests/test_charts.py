@@ -1,4 +1,3 @@
-import importlib.util
 import struct
 import subprocess
 import sys
@@ -97,7 +96,7 @@ assert type(chart.figure.canvas).__name__ == "FigureCanvasAgg"
 
 
 def test_a_missing_matplotlib_is_one_sentence(monkeypatch):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(InputError, match=r"pip install 'npu-profiler\[plot\]'") as raised:
         check_matplotlib("npu-profiler", InputError)
     assert raised.value.code == "plot-library"

@@ -39,7 +39,7 @@ def test_doctor_shows_every_check_and_ends_with_its_verdict(capsys):
     shown = capsys.readouterr().out
     machine = doctor.read_machine()
     checks = doctor.run_checks(machine)
-    assert code == doctor.exit_code(checks)
+    assert code == doctor.exit_code(machine, checks)
     assert all(check.name in shown for check in checks)
     assert shown.strip().splitlines()[-1] in doctor.as_table(machine, checks)
 

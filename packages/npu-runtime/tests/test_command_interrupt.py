@@ -15,9 +15,16 @@ import sys, time
 from pathlib import Path
 sys.path.insert(0, {folder!r})
 import npu_command
+sys.argv = ["npu-made", "go"]
 sys.exit(npu_command.npu_made())
 """
-CLI = """
+TABLE = """
+summary = "Is made for a test."
+[subcommands.go]
+module = "npu_made.going"
+summary = "goes"
+"""
+GOING = """
 import sys, time, ctypes, threading
 from pathlib import Path
 from npu_command.interrupt import as_exception, removed_at_interrupt
@@ -25,7 +32,7 @@ from npu_command.interrupt import as_exception, removed_at_interrupt
 def ready():
     print("ready", flush=True)
 
-def main():
+def main(arguments):
 {body}
     return 0
 """
@@ -41,11 +48,16 @@ BODIES = {
 }
 
 
-def start(tmp_path, body):
+def write_package(tmp_path, body):
     package = tmp_path / "npu_made"
     package.mkdir()
     (package / "__init__.py").touch()
-    (package / "cli.py").write_text(CLI.format(body=f"    {body}"))
+    (package / "commands.toml").write_text(TABLE)
+    (package / "going.py").write_text(GOING.format(body=f"    {body}"))
+
+
+def start(tmp_path, body):
+    write_package(tmp_path, body)
     process = subprocess.Popen(
         [sys.executable, "-c", COMMAND.format(folder=str(tmp_path))],
         cwd=tmp_path,
@@ -66,7 +78,7 @@ def test_ctrl_c_ends_a_command_wherever_it_is(tmp_path, kind):
         process.send_signal(signal.SIGINT)
         _, shown = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert shown == b"\nnpu-made: interrupted\n"
+    assert shown == b"\nnpu-made go: interrupted\n"
     assert time.monotonic() - sent < 2
     assert not (tmp_path / "draft").exists()
 
@@ -82,7 +94,7 @@ def test_where_it_is_asked_for_ctrl_c_is_an_exception_and_then_no_longer(tmp_pat
         assert process.stdout.readline() == b"ready\n"
         process.send_signal(signal.SIGINT)
         _, shown = process.communicate(timeout=60)
-    assert (process.returncode, shown) == (130, b"\nnpu-made: interrupted\n")
+    assert (process.returncode, shown) == (130, b"\nnpu-made go: interrupted\n")
 
 
 def test_a_program_that_ctrl_c_ended_does_what_it_registered_and_leaves(tmp_path):
@@ -105,9 +117,7 @@ def test_a_program_that_ctrl_c_ended_does_what_it_registered_and_leaves(tmp_path
 
 def test_an_ignored_ctrl_c_stays_ignored(tmp_path):
     body = "import os, signal; assert signal.getsignal(2) is signal.SIG_IGN; ready()"
-    package = tmp_path / "npu_made"
-    package.mkdir()
-    (package / "cli.py").write_text(CLI.format(body=f"    {body}"))
+    write_package(tmp_path, body)
     done = subprocess.run(
         [sys.executable, "-c", COMMAND.format(folder=str(tmp_path))],
         capture_output=True,

@@ -6,12 +6,20 @@ from importlib.metadata import version
 
 import pytest
 
-from npu_command.errors import InputError
-from npu_command.subcommands import Command, Ending, Subcommand, run_command
+from npu_command.subcommands import (
+    Command,
+    Ending,
+    Subcommand,
+    read_command,
+    run_command,
+)
 
 PARTS = """
 import sys
 from npu_command.errors import InputError
+
+def refusal():
+    return InputError("subject: rule.", code="a-code")
 
 def main(arguments):
     kind = arguments[0] if arguments else ""
@@ -109,10 +117,33 @@ def test_the_version_is_the_distributions(capsys):
     assert capsys.readouterr().out == f"npu-runtime {version('npu-runtime')}\n"
 
 
-def test_what_keeps_all_subcommands_from_running_is_told_before_any_is_imported(capsys):
-    refused = Command("tool", "", SUBCOMMANDS, lambda: InputError("subject: rule.", code="a-code"))
+def test_what_keeps_all_subcommands_from_running_is_told_before_any_is_imported(part, capsys):
+    refused = Command("tool", "", SUBCOMMANDS, refusal="the_part:refusal")
     assert run_command(refused, ["absent"]) == 2
     assert capsys.readouterr().err == "tool absent: subject: rule. [a-code]\n"
+    with pytest.raises(ModuleNotFoundError):
+        run_command(refused, ["absent", "--help"])
+
+
+def test_a_package_lists_its_command_beside_itself(tmp_path, monkeypatch):
+    (tmp_path / "a_package").mkdir()
+    (tmp_path / "a_package" / "__init__.py").write_text("raise RuntimeError('imported')")
+    (tmp_path / "a_package" / "commands.toml").write_text(
+        'summary = "What it is."\nrefusal = "a_package.device:wrong"\nhides_warnings = true\n'
+        '[subcommands.run]\nmodule = "a_package.run"\nsummary = "runs"\nending = "program"\n'
+        '[subcommands.say]\nmodule = "a_package.say"\nsummary = "says"\n'
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    assert read_command("a_package") == Command(
+        "a-package",
+        "What it is.",
+        {
+            "run": Subcommand("a_package.run", "runs", Ending.PROGRAM),
+            "say": Subcommand("a_package.say", "says"),
+        },
+        refusal="a_package.device:wrong",
+        hides_warnings=True,
+    )
 
 
 def test_an_interrupt_of_a_program_that_is_shared_is_explained(part, capsys):

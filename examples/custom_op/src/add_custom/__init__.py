@@ -1,6 +1,6 @@
-"""The operator `add_custom`: on npu and cpu, with gradients, eagerly and in torch.compile.
+"""The operators `add_custom` and `write_ring`: on npu and cpu, eagerly and in torch.compile.
 
-Schema and kernel are in csrc; how a graph with the op becomes a program is in converter.py.
+Schemas and kernels are in csrc; how a graph with them becomes a program is in converter.py.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import torch
 
 import npu_ops  # noqa: F401  (brings the device, to whose library the kernel is linked)
 
-__all__ = ["add_custom"]
+__all__ = ["add_custom", "write_ring"]
 
 # An editable install has the library in another folder than this file.
 _LIBRARY = next(file for folder in __path__ if (file := Path(folder, "libkernels.so")).exists())
@@ -31,6 +31,20 @@ def add_custom(x: torch.Tensor, y: torch.Tensor, alpha: float = 1.0) -> torch.Te
         ValueError: `x` is of another dtype, or `y` is not as `x`.
     """
     return torch.ops.add_custom.add_custom(x, y, alpha)
+
+
+def write_ring(cache: torch.Tensor, rows: torch.Tensor, start: torch.Tensor) -> None:
+    """Writes `cache[(start + i) % slots] = rows[i]` for each row, in place.
+
+    Args:
+        cache: (slots, width), contiguous; any dtype; on npu or cpu.
+        rows: (count, width), of the dtype and device of `cache`, at most one for each slot.
+        start: one int64 number on that device, also negative.
+
+    Raises:
+        ValueError: `cache`, `rows` or `start` is not so, or `rows` shares memory with `cache`.
+    """
+    torch.ops.add_custom.write_ring(cache, rows, start)
 
 
 # --8<-- [start:fake]
@@ -54,3 +68,12 @@ def _backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Ten
 
 torch.library.register_autograd("add_custom::add_custom", _backward, setup_context=_remember)
 # --8<-- [end:autograd]
+
+
+# --8<-- [start:ring_fake]
+@torch.library.register_fake("add_custom::write_ring")
+def _fake_write(cache: torch.Tensor, rows: torch.Tensor, start: torch.Tensor) -> None:
+    """Nothing is returned, so there is nothing to shape."""
+
+
+# --8<-- [end:ring_fake]

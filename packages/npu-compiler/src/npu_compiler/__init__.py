@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from npu_compiler.exported.load import LoadedModel, load
     from npu_compiler.exported.write import export
     from npu_compiler.graph_builder import GraphBuilder, GraphTensor
-    from npu_compiler.lowering import custom_op, register_fx_node_converter
+    from npu_compiler.lowering import custom_op, define_op, register_fx_node_converter
     from npu_compiler.nn.quantize_model import quantize_model
-    from npu_compiler.options import CompilerConfig
+    from npu_compiler.options import CompilerConfig, SparseAttention
     from npu_compiler.quantize import compress_to_i4, quantize_tensor
     from npu_compiler.readiness import Readiness, check
     from npu_compiler.torch_compile.in_place import compile  # noqa: A004  # the name its users know
@@ -41,12 +41,14 @@ __all__ = [
     "OptionError",
     "Readiness",
     "RegistryError",
+    "SparseAttention",
     "TuningReport",
     "check",
     "compile",
     "compile_statistics",
     "compress_to_i4",
     "custom_op",
+    "define_op",
     "explain",
     "export",
     "load",
@@ -72,9 +74,11 @@ _HOMES = {
     "LoweringError": "errors",
     "OptionError": "errors",
     "RegistryError": "errors",
+    "SparseAttention": "options",
     "compile": "torch_compile.in_place",
     "compress_to_i4": "quantize",
     "custom_op": "lowering",
+    "define_op": "lowering",
     "explain": "explanations.explain",
     "export": "exported.write",
     "load": "exported.load",

@@ -26,6 +26,8 @@ class Settings:
         debug_dir: where each compilation writes what it did (NPU_COMPILE_DEBUG); None for nowhere.
         temporary_dir: where a model lies while the device reads it (NPU_COMPILE_TMPDIR; by default
             the system's).
+        target: what programs are made for where CompilerConfig(target=...) does not say
+            (NPU_COMPILE_TARGET: "openvino" or "kernels"); None to choose.
         device: which of OpenVINO's devices runs exported models in a process without torch
             (NPU_DEVICE, as npu-runtime reads it; by default the NPU where there is one).
     """
@@ -34,6 +36,7 @@ class Settings:
     cache_size_bytes: int
     temporary_dir: Path | None
     debug_dir: Path | None
+    target: str | None = None
     device: str | None = None
 
 
@@ -41,8 +44,8 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
     """Reads the settings from the environment.
 
     Raises:
-        OptionError: [bad-setting] for a size that is no whole number, and for a path at which no
-            folder can be.
+        OptionError: [bad-setting] for a size that is no whole number, a path at which no folder can
+            be, and a target that is not known.
     """
     values = os.environ if environment is None else environment
     given = read_folder(values, "NPU_COMPILE_CACHE_DIR", error=OptionError)
@@ -54,8 +57,20 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
         cache_size_bytes=megabytes * 1_000_000,
         temporary_dir=_read_existing_folder(values, "NPU_COMPILE_TMPDIR"),
         debug_dir=read_folder(values, "NPU_COMPILE_DEBUG", error=OptionError),
+        target=_read_target(values),
         device=values.get("NPU_DEVICE") or None,
     )
+
+
+def _read_target(values: Mapping[str, str]) -> str | None:
+    target = values.get("NPU_COMPILE_TARGET") or None
+    if target not in (None, "openvino", "kernels"):
+        raise OptionError(
+            f'NPU_COMPILE_TARGET: must be "openvino" or "kernels"; got {target!r}. Unset the '
+            "variable to have it chosen.",
+            code="bad-setting",
+        )
+    return target
 
 
 def _read_existing_folder(values: Mapping[str, str], name: str) -> Path | None:

@@ -44,7 +44,7 @@ class LoweringError(CompilerError):
 
 
 class RegistryError(CompilerError):
-    """Two converters claim one op, or a converter is registered for something other than an op."""
+    """An op or a converter is defined twice, or for something that cannot have it."""
 
 
 class OptionError(CompilerError, ValueError):

@@ -14,15 +14,24 @@ import torch
 from npu_compiler.errors import OptionError
 from npu_compiler.programs.precision import PRECISIONS, precision_name
 from npu_compiler.quantize import GROUP_SIZES, MODES, ROUNDINGS
+from npu_ops.kernel_programs.sparse_attention import SparseAttention
 
-__all__ = ["CompilerConfig", "backend_options", "parse_options", "resolve_config"]
+__all__ = [
+    "CompilerConfig",
+    "SparseAttention",
+    "backend_options",
+    "parse_options",
+    "resolve_config",
+]
 
+_SPARSE = "a program that holds no keys and values has none to choose from"
 # What a caller of torch.compile says by its own arguments, or by moving the module.
 _NOT_FOR_BACKENDS = {
     "dynamic": "torch.compile takes it as an argument of its own. Write "
     "torch.compile(dynamic=...), or use npu_compiler.compile",
     "activations": "it needs calibration data. Use npu_compiler.export(calibration=...)",
     "rounding": "it needs calibration data. Use npu_compiler.export(calibration=...)",
+    "sparse_attention": f"{_SPARSE}. Use npu_llm.load(..., sparse_attention=...)",
     "use_to": "a backend sees no module to move. Call module.to('npu') before torch.compile, or "
     "use npu_compiler.compile",
 }
@@ -34,6 +43,7 @@ _LISTED = {
     "activations": ("int8", None),
     "verify": ("first", "always", "off"),
     "nan": ("propagate", "fast", None),
+    "target": ("openvino", "kernels", None),
 }
 
 
@@ -81,6 +91,14 @@ class CompilerConfig:
             documentation names.
         check_indices: an index out of range raises, as in torch, instead of reading what the
             device makes of it.
+        target: what inference programs are made for: "openvino", the device's compiler; "kernels",
+            our own kernels on the host's cores, wherever they compute all of a program, see
+            npu_compiler.compilation.targets. None: kernels for few rows and small weights, where a
+            call costs more than its arithmetic, if the device is OpenVINO's CPU plugin.
+        sparse_attention: which keys a token of a long sequence attends to, an approximation for
+            models that hold their keys and values in a kernel program, which npu_llm.load makes and
+            this is for. What npu_compiler.compile and torch.compile make holds none, and they
+            refuse it.
         cache_dir: where programs are kept; by default NPU_COMPILE_CACHE_DIR.
         use_to: also move the module to the npu device, before it is compiled; torch.compile
             (options=...) does not take it.
@@ -108,6 +126,8 @@ class CompilerConfig:
     verify: str = "first"
     nan: str | None = None
     check_indices: bool = True
+    target: str | None = None
+    sparse_attention: SparseAttention | None = None
     cache_dir: Path | str | None = None
     use_to: bool = False
 
@@ -122,6 +142,8 @@ class CompilerConfig:
             if getattr(self, name) not in allowed:
                 rule = "one of " + ", ".join(map(repr, allowed))
                 raise _bad_value(name, rule, getattr(self, name))
+        if not isinstance(self.sparse_attention, (SparseAttention, type(None))):
+            raise _bad_value("sparse_attention", "a SparseAttention", self.sparse_attention)
         if self.cache_dir is not None:
             if not isinstance(self.cache_dir, (str, os.PathLike)):
                 raise _bad_value("cache_dir", "a path", self.cache_dir)
@@ -243,6 +265,12 @@ def resolve_config(
             f"{subject}: options stand in config or by name; got both, by name "
             f"{', '.join(options)}. Put them into the CompilerConfig.",
             code="option-conflict",
+        )
+    if config.sparse_attention is not None:
+        raise OptionError(
+            f"{subject}: {_SPARSE}; got sparse_attention {config.sparse_attention}. Use "
+            "npu_llm.load(..., sparse_attention=...), or omit it.",
+            code="option-place",
         )
     by_data = {"activations": config.activations, "rounding": config.rounding}
     asked = [f"{name} {value!r}" for name, value in by_data.items() if value is not None]

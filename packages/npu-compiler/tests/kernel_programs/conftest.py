@@ -54,6 +54,10 @@ def causal(mask, tokens, window=None):
     return seen[None, None] & mask[:, None, None].bool()
 
 
+def fused(q, keys, values, seen):
+    return F.scaled_dot_product_attention(q, keys, values, attn_mask=seen)
+
+
 @dataclass
 class Parts:
     """What a test changes: functions in the middle of the step."""
@@ -62,6 +66,8 @@ class Parts:
     mask: Callable[..., torch.Tensor] = causal
     inner: Callable[..., torch.Tensor] = same  # of the rows after attention
     activation: Callable[..., torch.Tensor] = F.silu
+    attend: Callable[..., torch.Tensor] = fused
+    place: Callable[..., torch.Tensor] | None = None  # what each position looks up
 
 
 class Decoder(nn.Module):
@@ -72,6 +78,7 @@ class Decoder(nn.Module):
         torch.manual_seed(0)
         self.parts = parts
         self.embed = nn.Embedding(VOCABULARY, WIDTH)
+        self.places = nn.Embedding(POSITIONS + 3, WIDTH)
         self.norm = nn.RMSNorm(WIDTH, eps=1e-5)
         self.joined = nn.Linear(WIDTH, (HEADS + 2 * KEY_HEADS) * SIZE)
         self.out = nn.Linear(HEADS * SIZE, WIDTH)
@@ -82,6 +89,8 @@ class Decoder(nn.Module):
     def forward(self, ids, mask, positions, kept, past_key, past_value):
         batch, tokens = ids.shape
         x = self.embed(ids)
+        if self.parts.place is not None:
+            x = x + self.places(self.parts.place(positions))
         widths = [HEADS * SIZE, KEY_HEADS * SIZE, KEY_HEADS * SIZE]
         q, k, v = (
             one.view(batch, tokens, -1, SIZE).transpose(1, 2)
@@ -91,7 +100,7 @@ class Decoder(nn.Module):
         keys, values = torch.cat([past_key, k], 2), torch.cat([past_value, v], 2)
         repeated = [one.repeat_interleave(HEADS // KEY_HEADS, 1) for one in (keys, values)]
         seen = self.parts.mask(mask, tokens)
-        attended = F.scaled_dot_product_attention(q, *repeated, attn_mask=seen)
+        attended = self.parts.attend(q, *repeated, seen)
         x = x + self.out(attended.transpose(1, 2).reshape(batch, tokens, -1))
         x = self.parts.inner(x)
         x = x + self.down(self.parts.activation(self.gate(x)) * self.up(x))
@@ -149,7 +158,8 @@ def lowered():
             if recipe.order is not None:
                 weight = weight[made.tables[recipe.order]]
             weights[name] = interleave(*weight.chunk(2)) if recipe.interleaved else weight
-            weights[name] = weights[name] + recipe.added
+            if recipe.kind == "vector":
+                weights[name] = weights[name].flatten() + recipe.added
         return model, made.program, weights
 
     return make

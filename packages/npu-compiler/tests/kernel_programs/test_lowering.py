@@ -9,7 +9,16 @@ from npu_compiler.errors import LoweringError
 from npu_ops.kernel_programs.reference import ReferenceExecution
 from npu_ops.kernel_programs.rows import Rows
 
-from .conftest import KEY_HEADS, POSITIONS, SIZE, VOCABULARY, causal, half_turned, interleaved
+from .conftest import (
+    HEADS,
+    KEY_HEADS,
+    POSITIONS,
+    SIZE,
+    VOCABULARY,
+    causal,
+    half_turned,
+    interleaved,
+)
 
 
 def logits_of(program, weights, ids):
@@ -59,7 +68,54 @@ def distant(mask, tokens):
     return torch.where(causal(mask, tokens), slopes[:, None, None] * distance, -1e38)
 
 
+def centered(x):
+    """Layer norm in calls of its own."""
+    mean = x.mean(-1, keepdim=True)
+    return (x - mean) * torch.rsqrt((x - mean).pow(2).mean(-1, keepdim=True) + 1e-5)
+
+
+def by_heads(x):
+    """Heads that change places, and a number for each of them."""
+    heads = x.unflatten(-1, (4, 8))
+    heads = torch.cat([heads[..., 2:, :], heads[..., :2, :]], -2)
+    return (heads * torch.sigmoid(heads[..., :1])).flatten(-2)
+
+
+def slopes_of(all_tokens):
+    return 0.5 ** torch.arange(1, HEADS + 1)[:, None, None] * torch.arange(all_tokens)
+
+
+def merged(q, keys, values, seen):
+    """Heads and batch in one dimension, slopes added by the product, as in Bloom."""
+    batch, total = q.shape[0], keys.shape[2]
+    q, keys, values = (one.reshape(-1, *one.shape[2:]) for one in (q, keys, values))
+    slopes = slopes_of(total).expand(batch, -1, -1, -1).reshape(batch * HEADS, 1, total)
+    scores = slopes.baddbmm(q, keys.transpose(1, 2), beta=1.0, alpha=0.3)
+    scores = scores.view(batch, HEADS, *scores.shape[1:])
+    shares = torch.where(seen, scores, torch.finfo(torch.float32).min).softmax(-1)
+    attended = shares.view(-1, *shares.shape[2:]) @ values
+    return attended.view(batch, HEADS, *attended.shape[1:])
+
+
+def scaled_with_slopes(q, keys, values, seen):
+    scores = (q @ keys.transpose(2, 3) + slopes_of(keys.shape[2])) * 0.3
+    return scores.masked_fill(~seen, -1e38).softmax(-1) @ values
+
+
+def capped_between(q, keys, values, seen):
+    scores = 0.2 * (q @ keys.transpose(2, 3))
+    scores = torch.tanh(scores * 0.25) * 4.0 * 1.0
+    return torch.where(seen, scores, -1e38).softmax(-1) @ values
+
+
 KNOWN = {
+    "layer norm in calls": {"inner": centered},
+    "columns side by side": {"inner": by_heads},
+    "square of a relu": {"activation": lambda x: torch.relu(x).square()},
+    "merged heads": {"attend": merged},
+    "slopes that are scaled": {"attend": scaled_with_slopes},
+    "cap in calls": {"attend": capped_between},
+    "places with an offset": {"place": lambda positions: positions + 3},
     "halves": {},
     "neighbours of a part": {"rotate": interleaved},
     "no rotation": {"rotate": lambda x, positions: x},
@@ -112,7 +168,33 @@ def to_the_first(mask, tokens):
     return causal(mask, tokens) | (torch.arange(mask.shape[1]) < 2)
 
 
+def of_the_whole_row(x):
+    return x * torch.sigmoid(x.mean(-1, keepdim=True))
+
+
+def over_tokens(q, keys, values, seen):
+    scores = torch.where(seen, q @ keys.transpose(2, 3), -1e38)
+    return scores.softmax(2) @ values
+
+
+def powers(q, keys, values, seen):
+    scores = torch.where(seen, (q @ keys.transpose(2, 3)) ** 3, -1e38)
+    return scores.softmax(-1) @ values
+
+
+def differing(mask, tokens):
+    return causal(mask, tokens) & (torch.arange(mask.shape[1]) + torch.arange(4)[:, None, None] > 1)
+
+
 UNKNOWN = {
+    "a number of the whole row": ({"inner": of_the_whole_row}, "mean"),
+    "shares over tokens": ({"attend": over_tokens}, "matmul"),
+    "powers of scores": ({"attend": powers}, "matmul"),
+    "heads that see different tokens": ({"mask": differing}, "scaled_dot_product_attention"),
+    "places by the length": (
+        {"place": lambda positions: positions * 0 + positions.shape[1] - 1},
+        "embedding",
+    ),
     "mean of tokens": ({"inner": mean_of_tokens}, "add"),
     "tokens that change places": ({"inner": shifted}, "cat"),
     "a call without a kernel": ({"inner": torch.sin}, "sin"),

@@ -107,3 +107,27 @@ def test_written_buffer_is_not_frozen(compiled, close, device):
                 part.values.fill_(fill)
             given = step(1, device)
             close(fast(*given, 5), eager(*given, 5))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_call_without_a_result_writes_each_cache_its_own_content(compiled, device):
+    library = torch.library.Library("write_in_place_test", "FRAGMENT")
+    library.define("fill(Tensor(a!) ones, Tensor(b!) twos, Tensor x) -> ()")
+
+    def fill(ones, twos, x):
+        ones.copy_(x)
+        twos.copy_(x * 2)
+
+    library.impl("fill", fill, "CompositeExplicitAutograd")
+    torch.library.register_fake("write_in_place_test::fill", lambda *_: None, lib=library)
+
+    def function(ones, twos, x):
+        torch.ops.write_in_place_test.fill(ones, twos, x + 1)
+        return ones - twos
+
+    ones, twos, x = (torch.full((3, 5), value, device=device) for value in (7.0, 8.0, 0.5))
+    with torch.no_grad():
+        result = compiled(function, fullgraph=True)(ones, twos, x)
+    assert (ones.unique().tolist(), twos.unique().tolist()) == ([1.5], [3.0])
+    assert result.unique().tolist() == [-1.5]
+    library._destroy()

@@ -35,6 +35,16 @@ def test_state_grows_and_starts_with_length_zero():
         torch.testing.assert_close(torch.from_numpy(total), expected)
 
 
+def test_a_reset_empties_a_variable_that_no_other_resembles():
+    request = compiled(make_stateful(growing_model(), PAST))
+    order = torch.arange(1, dtype=torch.int32)
+    for length in (3, 1):
+        new = torch.randn(1, 2, length, 3)
+        (total,) = request.infer([new.numpy(), order.numpy()]).to_tuple()
+        torch.testing.assert_close(torch.from_numpy(total), new.sum((1, 2, 3)))
+        request.reset_state()
+
+
 def test_rows_are_reordered_before_each_run():
     request = compiled(make_stateful(growing_model(), PAST))
     first = torch.randn(3, 2, 4, 3)

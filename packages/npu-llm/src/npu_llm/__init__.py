@@ -12,12 +12,15 @@ from npu_llm.errors import (
     MemoryNeedError,
     ModelError,
     OptionError,
+    ServerError,
     SessionError,
 )
 
 if TYPE_CHECKING:
+    from npu_llm.adapters.merging import merge
     from npu_llm.chat.chat_session import ChatSession
     from npu_llm.chat.reply import Reply, ReplyStream
+    from npu_llm.encoder_decoders.models import NPUModelForSeq2SeqLM, NPUModelForSpeechSeq2Seq
     from npu_llm.entries.exported import export
     from npu_llm.generation.loading import load
     from npu_llm.generation.model import NPUModelForCausalLM
@@ -25,6 +28,20 @@ if TYPE_CHECKING:
         generate_with_static_shape,
         warm_up_decoder_model,
     )
+    from npu_llm.tasks.auto_model import NPUAutoModel
+    from npu_llm.tasks.models import (
+        NPUModelForAudioClassification,
+        NPUModelForCTC,
+        NPUModelForFeatureExtraction,
+        NPUModelForImageClassification,
+        NPUModelForMaskedLM,
+        NPUModelForObjectDetection,
+        NPUModelForQuestionAnswering,
+        NPUModelForSequenceClassification,
+        NPUModelForTokenClassification,
+        NPUModelForZeroShotImageClassification,
+    )
+    from npu_llm.tasks.reranking import Ranked
 
 __all__ = [
     "CacheError",
@@ -34,25 +51,56 @@ __all__ = [
     "LlmError",
     "MemoryNeedError",
     "ModelError",
+    "NPUAutoModel",
+    "NPUModelForAudioClassification",
+    "NPUModelForCTC",
     "NPUModelForCausalLM",
+    "NPUModelForFeatureExtraction",
+    "NPUModelForImageClassification",
+    "NPUModelForMaskedLM",
+    "NPUModelForObjectDetection",
+    "NPUModelForQuestionAnswering",
+    "NPUModelForSeq2SeqLM",
+    "NPUModelForSequenceClassification",
+    "NPUModelForSpeechSeq2Seq",
+    "NPUModelForTokenClassification",
+    "NPUModelForZeroShotImageClassification",
     "OptionError",
+    "Ranked",
     "Reply",
     "ReplyStream",
+    "ServerError",
     "SessionError",
     "export",
     "generate_with_static_shape",
     "load",
+    "merge",
     "warm_up_decoder_model",
 ]
 
 _HOMES = {
     "ChatSession": "chat.chat_session",
+    "NPUAutoModel": "tasks.auto_model",
+    "NPUModelForAudioClassification": "tasks.models",
+    "NPUModelForCTC": "tasks.models",
     "NPUModelForCausalLM": "generation.model",
+    "NPUModelForFeatureExtraction": "tasks.models",
+    "NPUModelForImageClassification": "tasks.models",
+    "NPUModelForMaskedLM": "tasks.models",
+    "NPUModelForObjectDetection": "tasks.models",
+    "NPUModelForQuestionAnswering": "tasks.models",
+    "NPUModelForSeq2SeqLM": "encoder_decoders.models",
+    "NPUModelForSequenceClassification": "tasks.models",
+    "NPUModelForSpeechSeq2Seq": "encoder_decoders.models",
+    "NPUModelForTokenClassification": "tasks.models",
+    "NPUModelForZeroShotImageClassification": "tasks.models",
+    "Ranked": "tasks.reranking",
     "Reply": "chat.reply",
     "ReplyStream": "chat.reply",
     "export": "entries.exported",
     "generate_with_static_shape": "generation.static_generation",
     "load": "generation.loading",
+    "merge": "adapters.merging",
     "warm_up_decoder_model": "generation.static_generation",
 }
 

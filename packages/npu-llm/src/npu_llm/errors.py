@@ -5,7 +5,7 @@ docs/reference/errors.md explains the codes.
 
 from __future__ import annotations
 
-from npu_runtime.errors import NpuError
+from npu_command.errors import NpuError
 
 __all__ = [
     "CacheError",
@@ -15,6 +15,7 @@ __all__ = [
     "MemoryNeedError",
     "ModelError",
     "OptionError",
+    "ServerError",
     "SessionError",
     "missing_tokenizer",
 ]
@@ -50,6 +51,10 @@ class MemoryNeedError(LlmError):
 
 class SessionError(LlmError):
     """A session cannot be saved or restored, or is in use."""
+
+
+class ServerError(LlmError):
+    """A server cannot take a request, or cannot be reached."""
 
 
 def missing_tokenizer(subject: object) -> ModelError:

@@ -5,6 +5,8 @@ The default text lies beside this module as evaluation.txt, and was written for 
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -20,6 +22,8 @@ __all__ = ["EvaluationResult", "default_text", "evaluate", "read_text"]
 
 # Of a window that is read in pieces. Shorter ones gave SmolLM2 the same perplexity, more slowly.
 _PIECE_TOKENS = 32
+# Of a window whose end is scored: as many rows of logits are in memory at once.
+_LONG_PIECE_TOKENS = 256
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,8 @@ class EvaluationResult:
         window: tokens per call.
         stride: tokens from one window to the next.
         kv_cache: what keys and values were stored as; None for the dtype of the arithmetic.
+        sparse_attention: which keys a token attended to, as text; None for all.
+        scored_from: how many tokens of each window came before the first that was scored.
     """
 
     precision: str
@@ -41,6 +47,8 @@ class EvaluationResult:
     window: int
     stride: int
     kv_cache: str | None = None
+    sparse_attention: str | None = None
+    scored_from: int | None = None
 
     @public_call
     def loss(self, exact: EvaluationResult) -> float:
@@ -50,7 +58,12 @@ class EvaluationResult:
 
 @public_call
 def evaluate(
-    model: Any, text: str, *, window: int = 256, stride: int | None = None
+    model: Any,
+    text: str,
+    *,
+    window: int = 256,
+    stride: int | None = None,
+    scored_from: int | None = None,
 ) -> EvaluationResult:
     """Measures a model's perplexity.
 
@@ -61,10 +74,14 @@ def evaluate(
             keys and values are stored in fewer bits reads the window in pieces, since a step uses
             its own keys and values before they are stored.
         stride: tokens from one window to the next; by default the window, without overlap.
+        scored_from: how many tokens of a window come before the first that is scored, for what
+            only long contexts show; None to score all. A model with sparse attention needs it, at
+            least as many as it attends to all of; it reads the others one by one, as an answer.
 
     Raises:
         OptionError: [eval-text] for a text shorter than a window, a window of fewer than 2 tokens
-            or longer than the model's context, or a stride that is not between 1 and the window;
+            or longer than the model's context, a stride that is not between 1 and the window, or
+            nothing of a window to score, or nothing by sparse attention;
             [foreign-model] for a model without its tokenizer.
     """
     if getattr(model, "tokenizer", None) is None:
@@ -87,6 +104,22 @@ def evaluate(
             code="eval-text",
         )
 
+    chosen = model.sparse_attention
+    dense = 1 if chosen is None else chosen.dense_up_to
+    if scored_from is not None or chosen is not None:
+        if not dense <= (scored_from or 0) < window:
+            raise OptionError(
+                "evaluate: scored_from must be less than the window, and at least as many tokens "
+                f"as are attended to all; got {scored_from}, window {window:,}, "
+                f"{dense:,} tokens. Pass a larger window.",
+                code="eval-text",
+            )
+        value = _perplexity_of_ends(model, tokens, window, step, int(scored_from or 0))
+        return EvaluationResult(
+            model.precision.name, value, len(tokens), window, step, model.kv_cache,
+            None if chosen is None else str(chosen), scored_from,
+        )  # fmt: skip
+
     def logits(part: torch.Tensor) -> torch.Tensor:
         if model.kv_cache is None:
             found: torch.Tensor = model(part, use_cache=False).logits
@@ -96,6 +129,40 @@ def evaluate(
 
     value = perplexity(logits, tokens, window=window, stride=step)
     return EvaluationResult(model.precision.name, value, len(tokens), window, step, model.kv_cache)
+
+
+def _perplexity_of_ends(
+    model: Any, tokens: torch.Tensor, window: int, stride: int, scored_from: int
+) -> float:
+    """Returns the perplexity of windows' last tokens, with few logits in memory at once."""
+    total, count, scored = 0.0, 0, 0
+    last = len(tokens) - window
+    for start in [*range(0, last, stride), last]:
+        part = tokens[start : start + window]
+        first = max(scored - start, scored_from)
+        cache = model.new_cache()
+        for begin, end in _pieces(model, window - 1):
+            wanted = min(end - begin, end - first + 1)
+            logits = model.step(part[None, begin:end], cache, logits_to_keep=max(wanted, 1))[0]
+            if wanted > 0:
+                following = part[end + 1 - wanted : end + 1]
+                total += float(
+                    torch.nn.functional.cross_entropy(logits, following, reduction="sum")
+                )
+        count += window - first
+        scored = start + window
+    mean = total / count
+    return math.exp(mean) if mean < 700 else math.inf
+
+
+def _pieces(model: Any, length: int) -> Iterator[tuple[int, int]]:
+    """Yields the places at which a model reads tokens together: start and end of each."""
+    together = _LONG_PIECE_TOKENS if model.kv_cache is None else _PIECE_TOKENS
+    dense = length if model.sparse_attention is None else model.sparse_attention.dense_up_to
+    for begin in range(0, dense, together):
+        yield begin, min(begin + together, dense, length)
+    for begin in range(dense, length):
+        yield begin, begin + 1
 
 
 def default_text() -> str:

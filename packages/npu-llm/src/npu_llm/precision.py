@@ -8,13 +8,11 @@ from typing import Literal
 import torch
 
 from npu_compiler import programs
+from npu_llm.choices import DEFAULT_PRECISION, KV_CACHES, PRECISION_NAMES, KvCache, PrecisionName
 from npu_llm.errors import OptionError
 
 __all__ = [
-    "DEFAULT_PRECISION",
-    "KV_CACHES",
     "PRECISIONS",
-    "KvCache",
     "Precision",
     "cache_dtype",
     "compile_options",
@@ -50,17 +48,15 @@ class Precision:
 # of 32 are slower, those of 128 as fast but less exact; int4 weights have groups of 64 as well.
 _ACTIVATION_GROUP = 64
 
-PRECISIONS: dict[str, Precision] = {
+_PRECISIONS: dict[PrecisionName, Precision] = {
     "float32": Precision("float32", "float32", "float32", torch.float32),
     "bfloat16": Precision("bfloat16", "bfloat16", "bfloat16", torch.bfloat16),
     "float16": Precision("float16", "float16", "float16", torch.float16),
     "int8": Precision("int8", "int8", "bfloat16", torch.int8, _ACTIVATION_GROUP),
     "int4": Precision("int4", "int4", "bfloat16", torch.int8, _ACTIVATION_GROUP),
 }
-DEFAULT_PRECISION = "bfloat16"
-# What keys and values may be stored as, instead of the dtype of the arithmetic.
-KvCache = Literal["u8"]
-KV_CACHES: tuple[KvCache, ...] = ("u8",)
+# The same, for any text that a user may give.
+PRECISIONS: dict[str, Precision] = {name: _PRECISIONS[name] for name in PRECISION_NAMES}
 _HINTS = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 
 

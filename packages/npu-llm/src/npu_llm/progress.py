@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from npu_runtime import observe
-
 __all__ = ["STAGES", "Progress", "ProgressListener", "Stage"]
 
 
@@ -53,6 +51,8 @@ class Progress:
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
         """Runs one stage; `advance` within it reports its share."""
+        from npu_runtime import observe  # late: it imports torch, and help says the stages without
+
         stage = next(stage for stage in STAGES if stage.name == name)
         self._stage = stage
         self._report(stage, 0.0)

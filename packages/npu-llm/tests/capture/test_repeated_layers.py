@@ -34,6 +34,28 @@ FAMILIES = {  # how many of the layers are copied
     "few": (transformers.LlamaConfig(**SIZES | {"num_hidden_layers": 3}), 0),
 }
 
+if hasattr(transformers, "DeepseekV32Config"):
+    FAMILIES["deepseek_v32"] = (  # the first layer has no experts
+        transformers.DeepseekV32Config(
+            **SIZES | {"num_key_value_heads": 4, "num_hidden_layers": 6},
+            kv_lora_rank=20,
+            q_lora_rank=36,
+            qk_rope_head_dim=8,
+            qk_nope_head_dim=16,
+            v_head_dim=12,
+            moe_intermediate_size=24,
+            n_routed_experts=8,
+            n_group=2,
+            topk_group=1,
+            num_experts_per_tok=2,
+            first_k_dense_replace=1,
+            index_topk=4,
+            index_head_dim=12,
+            index_n_heads=6,
+        ),
+        2,
+    )
+
 
 def make(config):
     torch.manual_seed(0)

@@ -8,8 +8,17 @@ from npu_llm.precision import PRECISIONS, cache_dtype
 from npu_llm.steps.static_layout import StaticLayout, StepSizes
 from npu_llm.steps.static_programs import write_variant
 
-# Their scores are bent between the two products, or come with a bias that no mask holds.
-JOINED = {"bloom", "gemma2"}
+# Their scores are bent between the two products, come with a bias that no mask holds, or are of
+# keys that are computed from latent ones.
+JOINED = {
+    "bloom",
+    "gemma2",
+    "minicpm3",
+    "deepseek_v2",
+    "deepseek_v3",
+    "deepseek_v32",
+    "glm_moe_dsa",
+}
 if transformers.__version__ < "5":  # which computes Gemma 2's scores unbent
     JOINED.remove("gemma2")
 

@@ -1,7 +1,10 @@
+import gc
+
 import pytest
 import torch
 import transformers
 from torch import fx
+from torch.fx.experimental import symbolic_shapes
 
 from npu_compiler.lowering import node_origins
 from npu_llm.capture.step import LayerCache, capture_step
@@ -67,15 +70,23 @@ def test_progress_reaches_its_end(llama):
     assert shares == sorted(shares)
 
 
-def test_recurrent_model_is_refused():
-    config = transformers.MambaConfig(
-        vocab_size=97, hidden_size=32, num_hidden_layers=2, bos_token_id=1, eos_token_id=2
-    )
-    with torch.no_grad():
-        model = transformers.AutoModelForCausalLM.from_config(config).eval()
-    with pytest.raises(CaptureError, match="MambaForCausalLM") as caught:
-        capture_step(model)
-    assert caught.value.code == "unsupported-cache"
+def test_a_recurrent_model_takes_one_token_and_its_states(tiny):
+    captured = capture_step(tiny("mamba").reference)
+    assert captured.inputs == ("input_ids", "logits_to_keep", "token_mask")
+    assert captured.layers == ()
+    assert [state.sizes for state in captured.states] == [(64, 4), (64, 6)] * 2
+    ids = next(iter(captured.graph_module.graph.nodes)).meta["val"]
+    assert ids.shape[1] == 1
+    assert not isinstance(ids.shape[0], int)
+
+
+def test_adapters_are_the_last_inputs(llama):
+    module = "model.layers.1.mlp.down_proj"
+    captured = capture_step(llama.reference, adapted_modules=(module,))
+    assert captured.adapted == {module: (48, 32)}
+    assert captured.inputs[-3:] == (
+        "adapter_scales", f"adapter.{module}.a", f"adapter.{module}.b"
+    )  # fmt: skip
 
 
 class FixedLength(transformers.LlamaForCausalLM):
@@ -120,3 +131,16 @@ def test_calls_know_their_module_and_the_line_in_its_code(llama):
     assert by_module["model.layers.0.self_attn"].startswith(f"{file}:")
     assert "lm_head" in by_module
     assert not any(module._forward_pre_hooks for module in llama.reference.modules())
+
+
+def test_a_trace_leaves_garbage_collection_and_torch_as_they_were(llama):
+    find_frames = symbolic_shapes.uninteresting_files
+    seen = []
+    handle = llama.reference.register_forward_pre_hook(lambda *_: seen.append(gc.isenabled()))
+    try:
+        capture_step(llama.reference)
+    finally:
+        handle.remove()
+    assert seen[-1] is False
+    assert gc.isenabled()
+    assert symbolic_shapes.uninteresting_files is find_frames

@@ -11,6 +11,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from npu_llm import ChatSession, NPUModelForCausalLM, SessionError
+from npu_llm.steps import block_layout
 
 
 def test_restored_session_goes_on_where_it_was(folder, cache_dir, tmp_path, steps, greedy):
@@ -62,6 +63,23 @@ def test_cache_that_can_be_copied_is_saved_and_not_read_again(
     monkeypatch.setattr(NPUModelForCausalLM, "cache_kind", "another")
     ChatSession.restore(static, tmp_path / "talk", **greedy)
     assert [phase for phase, _ in steps] == ["prefill", "prefill"]
+
+
+def test_keys_and_values_of_another_layout_are_read_again(
+    folder, cache_dir, tmp_path, monkeypatch, steps, greedy
+):
+    model = NPUModelForCausalLM.from_pretrained(
+        folder, dtype="float32", pipeline="kernels", cache_dir=cache_dir
+    )
+    session = ChatSession(model, "w1 w2 w3", **greedy)
+    session.ask("w4")
+    monkeypatch.setattr(block_layout, "block_layout", lambda *of: f"another of {of}")
+    session.save(tmp_path / "talk")
+    monkeypatch.undo()
+    steps.clear()
+    other = ChatSession.restore(model, tmp_path / "talk", **greedy)
+    assert [phase for phase, _ in steps] == ["prefill"]
+    assert other.ask("w6").tokens == session.ask("w6").tokens
 
 
 def test_other_models_and_precisions_are_refused(

@@ -15,7 +15,9 @@ def test_facts_of_every_architecture_are_those_of_the_model(tiny, architecture):
     model = pair.reference
     text = model.config.get_text_config()
     assert facts.architecture == text.model_type or facts.architecture == model.config.model_type
-    assert facts.parameters == sum(weight.numel() for weight in model.parameters())
+    # Buffers count too where they are stored; a tied weight counts once.
+    stored = {id(one): one.numel() for one in model.state_dict(keep_vars=True).values()}
+    assert facts.parameters == sum(stored.values())
     assert facts.layers == text.num_hidden_layers
     assert facts.heads == text.num_attention_heads
     assert facts.vocabulary == text.vocab_size
@@ -23,6 +25,7 @@ def test_facts_of_every_architecture_are_those_of_the_model(tiny, architecture):
     cache = model(torch.tensor([[1, 2, 3]]), use_cache=True).past_key_values
     assert facts.kv_heads == cache.layers[0].keys.shape[1]
     assert facts.head_dim == cache.layers[0].keys.shape[3]
+    assert facts.picked_tokens == getattr(text, "index_topk", 0)
 
 
 def test_facts_of_a_gguf_file(weights):

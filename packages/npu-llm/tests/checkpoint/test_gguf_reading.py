@@ -2,6 +2,7 @@ import gguf
 import numpy as np
 import pytest
 from gguf import GGMLQuantizationType, GGUFReader, GGUFWriter
+from transformers import modeling_gguf_pytorch_utils
 from transformers.integrations.ggml import _gguf_parse_value
 
 from npu_llm.checkpoint.gguf_reading import read_gguf_once
@@ -49,6 +50,28 @@ def test_metadata_and_tensors_are_what_gguf_reads(file):
         np.testing.assert_array_equal(ours.data, theirs.data)
         assert ours.tensor_type == theirs.tensor_type
     assert gguf.GGUFReader is GGUFReader
+
+
+def test_transformers_own_reader_finds_the_same(file):
+    own = pytest.importorskip("transformers.integrations.gguf.reader")
+    strings = ("tokenizer.ggml.tokens",)
+    expected, mapped = own.read_gguf_metadata(file, strings), own._mapped
+    with read_gguf_once():
+        assert own.read_gguf_metadata(file, strings) == expected
+        assert own._mapped is not mapped
+    assert own._mapped is mapped
+    assert modeling_gguf_pytorch_utils._gguf_parse_value is _gguf_parse_value
+
+
+def test_elements_are_what_transformers_makes_of_them(file):
+    with read_gguf_once():
+        parse = modeling_gguf_pytorch_utils._gguf_parse_value
+        found = gguf.GGUFReader(file)
+        quick = {
+            name: [parse(field.parts[place], field.types) for place in field.data]
+            for name, field in found.fields.items()
+        }
+    assert repr(quick) == repr(values(GGUFReader(file)))
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)

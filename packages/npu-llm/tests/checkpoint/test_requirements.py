@@ -11,6 +11,7 @@ from npu_llm.checkpoint.requirements import (
     check_disk,
     check_memory,
     estimate,
+    spare_bytes,
     weights_bytes,
 )
 from npu_llm.errors import CacheError, MemoryNeedError
@@ -91,6 +92,51 @@ def test_weights_that_can_be_mapped_need_less_to_build():
     assert mapped.first_start_bytes > mapped.running_bytes
 
 
+def test_kernel_programs_have_one_form_of_their_weights():
+    mapped = replace(FACTS, is_mapped=True)
+    for name in ("float32", "bfloat16", "int8", "int4"):
+        need = estimate(mapped, PRECISIONS[name], kernels=True)
+        other = estimate(mapped, PRECISIONS[name])
+        assert need.building_bytes == 9 * FACTS.vocabulary * FACTS.hidden_size
+        assert need.weights_bytes <= other.weights_bytes
+        assert need.first_start_bytes < other.first_start_bytes
+    # Of the float16 checkpoint, measured with all that the process has beside its weights: 0.4.
+    need = estimate(mapped, PRECISIONS["int4"], kernels=True)
+    assert need.working_bytes + need.building_bytes < 1.3 * FACTS.stored_bytes
+    unpacked = estimate(FACTS, PRECISIONS["int4"], kernels=True)
+    assert unpacked.building_bytes == need.building_bytes + 4 * FACTS.parameters
+
+
+def test_kernel_programs_keep_two_bytes_wherever_they_run(monkeypatch):
+    monkeypatch.setattr(
+        "npu_llm.precision.compile_options",
+        lambda precision: {"INFERENCE_PRECISION_HINT": "f32"},  # as without bfloat16
+    )
+    sizes = {
+        name: cache_bytes_per_token(FACTS, PRECISIONS[name], kernels=True)
+        for name in ("float32", "bfloat16", "int4")
+    }
+    of_heads = 2 * 22 * 4 * 64
+    assert sizes == {"float32": 4 * of_heads, "bfloat16": 2 * of_heads, "int4": 2 * of_heads}
+
+
+def test_a_precision_that_fits_as_a_kernel_program_is_named(available):
+    facts = replace(FACTS, is_mapped=True)
+    available(int(2.3 * GB))
+    check = {"max_context": None, "is_built": False}
+    check_memory("tiny", facts, PRECISIONS["int8"], **check, kernels=True)
+    with pytest.raises(MemoryNeedError, match="to build the program once"):
+        check_memory("tiny", facts, PRECISIONS["int8"], **check)
+    with pytest.raises(MemoryNeedError, match='dtype="int8"') as caught:
+        check_memory("tiny", facts, PRECISIONS["bfloat16"], **check, kernels=True)
+    assert "2.2 GB of weights in bfloat16" in str(caught.value)
+
+
+def test_memory_for_keys_and_values_is_what_weights_and_a_step_leave(available):
+    available(3 * GB)
+    assert spare_bytes(GB) == 2 * GB - 100_000_000
+
+
 def test_refusal_names_a_context_that_fits(available):
     need = estimate(FACTS, PRECISIONS["int4"], max_context=1000)
     available(need.running_bytes)
@@ -113,6 +159,10 @@ def test_disk_without_room(tmp_path, monkeypatch):
     assert caught.value.code == "disk-need"
     assert "0.50 GB are free" in str(caught.value)
     assert not (tmp_path / "not").exists()
+    monkeypatch.setattr(memory.shutil, "disk_usage", lambda _: usage(GB, 0, GB))
+    check_disk("tiny", FACTS, PRECISIONS["int4"], tmp_path)
+    with pytest.raises(CacheError):  # weights and a copy, before the header is known
+        check_disk("tiny", FACTS, PRECISIONS["int4"], tmp_path, kernels=True)
 
 
 def put(root, path, text):
@@ -129,6 +179,17 @@ def machine(tmp_path):
 
 def test_available_memory_of_the_system(machine):
     assert available_bytes(machine) == 8000 * 1024
+
+
+def test_available_memory_under_a_bound_of_addresses(machine):
+    lines = "Max cpu time  unlimited  unlimited  seconds\nMax address space  {}  unlimited  bytes\n"
+    put(machine, "proc/self/status", "VmPeak:  9999 kB\nVmSize:  3000 kB\n")
+    put(machine, "proc/self/limits", lines.format("unlimited"))
+    assert available_bytes(machine) == 8000 * 1024
+    put(machine, "proc/self/limits", lines.format(5000 * 1024))
+    assert available_bytes(machine) == 2000 * 1024
+    put(machine, "proc/self/limits", lines.format(2000 * 1024))
+    assert available_bytes(machine) == 0
 
 
 def test_available_memory_of_a_version_2_group_and_those_above(machine):

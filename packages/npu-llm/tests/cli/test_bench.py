@@ -1,5 +1,5 @@
-import importlib.util
 import json
+import sys
 
 SIZES = ("--prompt", "4,9", "--new", "3", "--repeats", "1", "--warm-up", "0")
 
@@ -38,7 +38,7 @@ def test_place_that_cannot_take_the_result_is_said_first(in_process, tmp_path):
 
 
 def test_plot_without_matplotlib_is_refused_first(in_process, monkeypatch, tmp_path):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
     code, out, err = in_process("bench", *SIZES, "--plot", str(tmp_path / "bench.svg"))
     assert (code, out) == (2, "")
     assert "pip install 'npu-llm[plot]'" in err

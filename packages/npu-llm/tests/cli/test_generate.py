@@ -1,3 +1,4 @@
+import json
 import re
 
 
@@ -43,3 +44,19 @@ def test_table_counts_tokens(in_process):
     assert re.search(r"answer\D+\d+ tokens", err)
     assert re.search(r"precision\W+float32", err)
     assert re.search(r"peak memory\D+[\d,]+ MB", err)
+
+
+def test_an_answer_is_held_to_the_schema_in_a_file(in_process, tmp_path):
+    file = tmp_path / "schema.json"
+    schema = {"type": "object", "properties": {"a": {"enum": [7]}}, "required": ["a"]}
+    file.write_text(json.dumps({**schema, "additionalProperties": False}))
+    code, out, err = in_process("generate", "--greedy", "--json-schema", str(file), "fox")
+    assert (code, json.loads(out)) == (0, {"a": 7}), err
+
+
+def test_a_file_without_a_schema_is_refused(in_process, tmp_path):
+    for text in ("[1]", "{"):
+        (tmp_path / "schema.json").write_text(text)
+        code, _, err = in_process("generate", "--json-schema", str(tmp_path / "schema.json"), "fox")
+        assert code == 2
+        assert "[schema-file]" in err

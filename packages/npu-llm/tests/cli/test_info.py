@@ -45,6 +45,54 @@ def test_exported_folder_has_its_one_precision(checkpoint, tmp_path, capsys):
     assert [row["precision"] for row in said["memory"]["precisions"]] == ["int8"]
 
 
+REASON = (
+    "aten.scaled_dot_product_attention.default (scaled_dot_product_attention, "
+    "transformers/models/falcon/modeling_falcon.py:LINE) has a mask with a bias that is not linear "
+    "in the distance"
+)
+
+
+def without_line(text):
+    return re.sub(r"(modeling_\w+\.py):\d+", r"\1:LINE", " ".join(text.split()))
+
+
+def test_tracing_tells_the_call_that_keeps_a_model_from_kernels(tmp_path, save_tiny, capsys):
+    save_tiny("falcon", tmp_path, alibi=True, max_position_embeddings=768)
+    capsys.readouterr()
+    assert "which --trace tells" in info(capsys, tmp_path)
+    assert f"dynamic, as {REASON}" in without_line(info(capsys, tmp_path, "--trace"))
+    device = json.loads(info(capsys, tmp_path, "--trace", "--json"))["device"]
+    assert (device["pipeline"], device["pipeline_is_known"]) == ("dynamic", True)
+    assert without_line(device["why_not_kernels"]) == REASON
+
+
+def test_indexer_is_told_and_why_its_model_is_no_kernel_program(tmp_path, save_tiny, capsys):
+    save_tiny("deepseek_v32", tmp_path / "model")
+    out = info(capsys, tmp_path / "model", "--trace")
+    words = " ".join(out.split())
+    assert "to 16 tokens that an indexer picks" in words
+    assert "dynamic, as aten.cat.default" in words
+    assert "the cache of all tokens outside of attention" in words
+
+
+def test_what_the_cache_knows_is_said_without_tracing(tmp_path, save_tiny, capsys, monkeypatch):
+    from npu_llm import NPUModelForCausalLM
+    from npu_llm.cli.session import _pipeline
+
+    monkeypatch.setenv("NPU_LLM_CACHE_DIR", str(tmp_path / "cache"))
+    save_tiny("falcon", tmp_path / "model", alibi=True, max_position_embeddings=768)
+    model = NPUModelForCausalLM.from_pretrained(tmp_path / "model", dtype="float32")
+    # What the table of `generate` says.
+    assert without_line(_pipeline(model)) == f"dynamic, as {REASON}"
+    capsys.readouterr()
+    assert f"dynamic, as {REASON}" in without_line(info(capsys, tmp_path / "model"))
+
+
+def test_tracing_tells_a_kernel_program(checkpoint, capsys):
+    device = json.loads(info(capsys, checkpoint, "--trace", "--json"))["device"]
+    assert (device["pipeline"], device["why_not_kernels"]) == ("kernels", None)
+
+
 @pytest.mark.parametrize("name", ["nowhere/model.gguf", "nowhere/folder/x"])
 def test_model_that_is_not_there(capsys, name):
     assert main(["info", name]) == 2

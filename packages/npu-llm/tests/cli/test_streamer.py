@@ -1,8 +1,12 @@
+import re
+
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
-from npu_llm.cli.streamer import AnswerStreamer
+from npu_llm.cli.streamer import AnswerStreamer, WordWrap
 
 
 @pytest.fixture(scope="module")
@@ -48,3 +52,53 @@ def test_times_and_counts(tokenizer):
     empty = AnswerStreamer(tokenizer)
     assert empty.time_to_first_token_s is None
     assert empty.tokens_per_s is None
+
+
+def screen(written, columns):
+    """What a terminal shows: it breaks lines at the edge, moves back and erases."""
+    lines, at = [""], 0
+    index = 0
+    while index < len(written):
+        if moved := re.match(r"\x1b\[(\d+)D\x1b\[K", written[index:]):
+            at -= int(moved[1])
+            assert at >= 0
+            lines[-1] = lines[-1][:at]
+            index += moved.end()
+            continue
+        if written[index] == "\n" or at == columns:
+            lines.append("")
+            at = 0
+        if written[index] != "\n":
+            lines[-1] += written[index]
+            at += 1
+        index += 1
+    return lines
+
+
+@given(st.lists(st.text(alphabet="ab \n", min_size=1, max_size=7), max_size=30), st.integers(4, 20))
+def test_no_word_that_fits_a_line_is_broken_however_it_arrives(pieces, columns):
+    written = []
+    wrap = WordWrap(written.append, lambda: columns)
+    for piece in pieces:
+        wrap.write(piece)
+    shown = screen("".join(written), columns)
+    assert all(len(line) <= columns for line in shown)
+    words = "".join(pieces).split()
+    if all(len(word) < columns for word in words):
+        assert [word for line in shown for word in line.split()] == words
+
+
+def test_a_word_that_grows_beyond_the_edge_moves_to_the_next_line():
+    written = []
+    wrap = WordWrap(written.append, lambda: 10)
+    for piece in ("one ", "thou", "sand", " two"):
+        wrap.write(piece)
+    assert written == ["one ", "thou", "\x1b[4D\x1b[K\nthousand", " \ntwo"]
+    assert screen("".join(written), 10) == ["one ", "thousand ", "two"]
+
+
+def test_wide_characters_count_twice():
+    written = []
+    wrap = WordWrap(written.append, lambda: 8)
+    wrap.write("日本 語語")
+    assert written == ["日本 \n語語"]

@@ -1,5 +1,7 @@
 """Kernel programs of the families that people have: the tokens are transformers'."""
 
+import shutil
+
 import pytest
 import torch
 import transformers
@@ -49,18 +51,79 @@ FAMILIES = {
         SIZES | {"head_dim": 16, "num_experts": 4, "num_experts_per_tok": 2}
         | {"moe_intermediate_size": 32},
     ),
+    "gpt_oss": (
+        "GptOssConfig",
+        SIZES | {"head_dim": 16, "num_local_experts": 4, "num_experts_per_tok": 2}
+        | {"sliding_window": 13},
+    ),
+    "opt": ("OPTConfig", SIZES | {"ffn_dim": 96, "word_embed_proj_dim": 32}),
+    "opt, norms behind": (
+        "OPTConfig",
+        SIZES | {"ffn_dim": 96, "word_embed_proj_dim": 64, "do_layer_norm_before": False},
+    ),
+    "falcon": ("FalconConfig", SIZES),
+    "falcon, all heads": (
+        "FalconConfig", SIZES | {"multi_query": False, "parallel_attn": False, "bias": True},
+    ),
+    "falcon, groups": (
+        "FalconConfig", SIZES | {"new_decoder_architecture": True, "num_kv_heads": 2},
+    ),
+    "bloom": ("BloomConfig", SIZES | {"n_layer": 2, "n_head": 4}),
+    "mpt": ("MptConfig", SIZES | {"d_model": 64, "n_heads": 4, "n_layers": 2, "max_seq_len": 768}),
+    "cohere": ("CohereConfig", SIZES | {"use_qk_norm": True}),
+    "cohere2": ("Cohere2Config", SIZES | {"head_dim": 16, "sliding_window": 13}),
+    "arcee": ("ArceeConfig", SIZES),
+    "nemotron": ("NemotronConfig", SIZES | {"head_dim": 16}),
+    "glm": ("GlmConfig", SIZES | {"head_dim": 16}),
+    "olmo": ("OlmoConfig", SIZES),
+    "exaone4": ("Exaone4Config", SIZES | {"head_dim": 16, "sliding_window": 13}),
+    "codegen": ("CodeGenConfig", GPT | {"rotary_dim": 8}),
+    "gpt_bigcode": ("GPTBigCodeConfig", GPT),
+    "gpt_neo": (
+        "GPTNeoConfig",
+        SIZES | {"window_size": 13, "attention_types": [[["global", "local", "local"], 1]]},
+    ),
+    "qwen2_moe": (
+        "Qwen2MoeConfig",
+        SIZES | {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+        | {"shared_expert_intermediate_size": 48},
+    ),
+    "stablelm, norms by head": (
+        "StableLmConfig", SIZES | {"qk_layernorm": True, "use_parallel_residual": True},
+    ),
+    "phi, norms by head": ("PhiConfig", SIZES | {"qk_layernorm": True}),
+}  # fmt: skip
+# Others differ from these in what one of these has.
+SELDOM = {
+    "opt, norms behind", "falcon, all heads", "mpt", "cohere2", "arcee", "nemotron", "glm", "olmo",
+    "exaone4", "codegen", "gpt_bigcode", "gpt_neo", "qwen2_moe", "stablelm, norms by head",
+    "phi, norms by head", "llama with biases, tied", "gptj",
 }  # fmt: skip
 GREEDY = {"do_sample": False, "max_new_tokens": 6}
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+def made(family, **changes):
+    """A small model of transformers with random weights."""
+    name, sizes = FAMILIES[family]
+    torch.manual_seed(0)
+    config = getattr(transformers, name)(**{**sizes, "initializer_range": 0.3, **changes})
+    model = AutoModelForCausalLM.from_config(config).eval()
+    with torch.no_grad():  # biases, norms and sinks that are not all zeros or ones
+        for vector in model.parameters():
+            if vector.dim() == 1 or vector.abs().max() == 0:
+                vector += 0.2 * torch.randn(vector.shape)
+    return model
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(name, marks=pytest.mark.long if name in SELDOM else ()) for name in FAMILIES
+    ],
+)
 def family(request, tmp_path_factory):
     """transformers' model in float32, and ours."""
-    name, sizes = FAMILIES[request.param]
-    known = getattr(transformers, name)
-    torch.manual_seed(0)
-    config = known(**{**sizes, "initializer_range": 0.3})
-    model = AutoModelForCausalLM.from_config(config).eval()
+    model = made(request.param)
     folder = tmp_path_factory.mktemp("family")
     model.save_pretrained(folder / "model")
     ours = NPUModelForCausalLM.from_pretrained(
@@ -116,28 +179,54 @@ def test_fewer_bits_are_compared_with_torch_too(tmp_path, save_tiny, kind, dtype
     assert model.generate(tokens(1, 9), **GREEDY).shape[1] > 9
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "int8", "int4"])
+def test_experts_with_biases_and_turned_weights_have_fewer_bits_too(tmp_path, dtype):
+    model = made("gpt_oss", hidden_size=128, intermediate_size=64)
+    model.save_pretrained(tmp_path / "model")
+    ours = NPUModelForCausalLM.from_pretrained(
+        tmp_path / "model", dtype=dtype, pipeline="kernels", cache_dir=tmp_path / "cache"
+    )
+    assert ours.verification.status == "right"
+
+
 def test_a_model_that_is_no_kernel_program_says_why(tmp_path, save_tiny):
-    save_tiny("bloom", tmp_path / "model")
+    # Its slopes are rounded to bfloat16, so that a long way is not linear in the distance.
+    save_tiny("falcon", tmp_path / "model", alibi=True, max_position_embeddings=768)
     how = {"dtype": "float32", "cache_dir": tmp_path / "cache"}
-    with pytest.raises(OptionError, match="modeling_bloom") as caught:
+    with pytest.raises(OptionError, match="modeling_falcon") as caught:
         NPUModelForCausalLM.from_pretrained(tmp_path / "model", pipeline="kernels", **how)
     assert caught.value.code == "no-kernels"
     chosen = NPUModelForCausalLM.from_pretrained(tmp_path / "model", **how)
     assert chosen.pipeline == "dynamic"
-    assert "modeling_bloom" in chosen._entry.why_not_kernels
+    assert "modeling_falcon" in chosen._entry.why_not_kernels
     with pytest.raises(OptionError) as caught:  # also from the cache
         NPUModelForCausalLM.from_pretrained(tmp_path / "model", pipeline="kernels", **how)
     assert caught.value.code == "no-kernels"
 
 
-def test_rounding_by_a_text_is_for_other_pipelines(tmp_path, save_tiny):
-    from npu_llm.entries.exported import export
+@pytest.mark.parametrize("first", ["auto", "dynamic"])
+def test_a_model_that_is_no_kernel_program_is_built_once(tmp_path, save_tiny, first):
+    save_tiny("falcon", tmp_path / "model", alibi=True, max_position_embeddings=768)
+    second = "dynamic" if first == "auto" else "auto"
 
-    save_tiny("llama", tmp_path / "model")
-    (tmp_path / "text").write_text("words " * 200)
-    with pytest.raises(OptionError) as caught:
-        export(
-            tmp_path / "model", tmp_path / "out", dtype="int4", pipeline="kernels",
-            data=tmp_path / "text",
-        )  # fmt: skip
-    assert caught.value.code == "kernels-text"
+    def load(pipeline):
+        return NPUModelForCausalLM.from_pretrained(
+            tmp_path / "model", dtype="float32", pipeline=pipeline, cache_dir=tmp_path / "cache"
+        )
+
+    ids = torch.tensor([[5, 9, 3]])
+    models = {pipeline: load(pipeline) for pipeline in (first, second)}
+    assert len(list((tmp_path / "cache").rglob("step.bin"))) == 1
+    assert models["auto"].pipeline == models["dynamic"].pipeline == "dynamic"
+    assert "modeling_falcon" in models["auto"].why_not_kernels
+    assert models["dynamic"].why_not_kernels is None
+    assert torch.equal(models["auto"](ids).logits, models["dynamic"](ids).logits)
+    again = load("auto")
+    assert again.report.entry_from_cache
+    assert "modeling_falcon" in again.why_not_kernels
+    # What it refers to may be gone: then it is built.
+    for folder in (tmp_path / "cache").iterdir():
+        if (folder / "step.bin").exists():
+            shutil.rmtree(folder)
+    assert load("auto").pipeline == "dynamic"
+    assert len(list((tmp_path / "cache").rglob("step.bin"))) == 1

@@ -175,7 +175,7 @@ def test_a_wrong_mask_is_seen(tmp_path, save_tiny, monkeypatch):
                 node.replace_input_with(mask, made)
         graph_module.recompile()
 
-    monkeypatch.setattr(lower_step, "_share_masks", see_everything)
+    monkeypatch.setattr(lower_step, "share_masks", see_everything)
     save_tiny("llama", tmp_path / "model")
     with pytest.raises(WrongResultError, match=r"a prompt of 4 tokens"):
         NPUModelForCausalLM.from_pretrained(

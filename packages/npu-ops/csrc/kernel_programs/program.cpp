@@ -31,12 +31,13 @@ std::size_t partial_floats(int queries, int padded) {
 
 Program::Program(std::vector<Instruction> instructions, const std::vector<int>& widths,
                  std::vector<LayerCache> layers, View logits, const LinearKernels& linear,
-                 const RowKernels& row)
+                 const RowKernels& row, BlockChoice choice)
     : instructions_(std::move(instructions)),
       layers_(std::move(layers)),
       logits_(logits),
       linear_(linear),
-      row_(row) {
+      row_(row),
+      choice_(choice) {
   for (int width : widths)
     strides_.push_back(static_cast<int>(rounded(width, 16)));
   if (logits_.buffer >= 0) strides_[logits_.buffer] = widths[logits_.buffer];
@@ -85,6 +86,9 @@ void Program::find_needs() {
       const int group = attend->heads / cache.key_heads, queries = rows_of_tile(group) * group;
       raise(needs.attend, attend_scratch(queries, cache.key_size));
       raise(needs.sums, 2 * partial_floats(queries, cache.padded_value_size()));
+      raise(needs.bound_queries, static_cast<std::size_t>(attend->heads) * cache.padded_key_size());
+      needs.heads = std::max(needs.heads, attend->heads);
+      needs.key_heads = std::max(needs.key_heads, cache.key_heads);
       if (std::ranges::find(needs.groups, group) == needs.groups.end()) {
         needs.groups.push_back(group);
       }
@@ -109,6 +113,7 @@ void Program::reserve(Context& step, int members) const {
     own.attend.of(needs.attend);
     own.sums.of(needs.sums);
     own.expert.of(rows * needs.expert_results);
+    if (choice_.blocks > 0) own.bound_queries.of(needs.bound_queries);
   }
   if (rows > kRowsAlone) step.shared.reserve(rows, needs.inputs);
   step.expert_inputs.reserve(entries, needs.expert_inputs);
@@ -119,6 +124,12 @@ void Program::reserve(Context& step, int members) const {
 
 void Program::make_tiles(Context& step) const {
   const Rows& rows = step.rows;
+  const int key_heads = step.needs.key_heads;
+  step.has_choices = false;
+  std::int32_t* chosen = choice_.blocks == 0 || !rows.is_decode
+                             ? nullptr
+                             : step.chosen_blocks.of(static_cast<std::size_t>(rows.count) *
+                                                     key_heads * choice_.blocks);
   for (int group : step.needs.groups) {
     std::vector<Tile>& tiles = step.tiles[group];
     tiles.clear();
@@ -129,7 +140,16 @@ void Program::make_tiles(Context& step) const {
              rows.slots[end] == rows.slots[end - 1] + 1) {
         ++end;
       }
-      tiles.push_back({row, end - row, rows.slots[row], rows.table_of(row)});
+      Tile tile{row, end - row, rows.slots[row], rows.table_of(row)};
+      tile.newest = rows.slots[row] / kBlockSlots;
+      if (chosen != nullptr && rows.slots[row] >= choice_.after && tile.newest >= choice_.blocks) {
+        tile.all_blocks = tile.blocks;
+        tile.blocks = chosen + static_cast<std::size_t>(row) * key_heads * choice_.blocks;
+        tile.blocks_of_head = choice_.blocks;
+        tile.first_slot = (choice_.blocks - 1) * kBlockSlots + rows.slots[row] % kBlockSlots;
+        step.has_choices = true;
+      }
+      tiles.push_back(tile);
       row = end;
     }
   }
@@ -274,6 +294,8 @@ void Program::run_attend(Context& step, const Attend& attend, int stage, Crew& c
   const LayerCache& cache = layers_[attend.layer];
   const int group = attend.heads / cache.key_heads, padded = cache.padded_value_size();
   const std::vector<Tile>& tiles = step.tiles.at(group);
+  if (choice_.blocks > 0) note_bounds(step, cache, crew, member);
+  if (step.has_choices) choose_blocks(step, attend, crew, member);
   Own& own = step.own[member];
   const auto first_piece = [&](const Tile& tile) {
     const std::int64_t window = attend.options.window;
@@ -298,7 +320,8 @@ void Program::run_attend(Context& step, const Attend& attend, int stage, Crew& c
     const std::int64_t end =
         std::min<std::int64_t>(start + kPieceSlots, tile.first_slot + tile.rows);
     for (std::int64_t slot = start; slot < end; slot += kBlockSlots) {
-      blocks[(slot - start) / kBlockSlots] = step.rows.blocks[tile.blocks[slot / kBlockSlots]];
+      const std::int32_t block = tile.blocks_of(key_head)[slot / kBlockSlots];
+      blocks[(slot - start) / kBlockSlots] = step.rows.blocks[block];
     }
     row_.attend(cache, key_head, blocks, start, end, queries_of(tile, key_head), attend.options,
                 out, own.attend.get());

@@ -112,6 +112,7 @@ struct Rows {
   const std::int32_t *sequences = nullptr, *slots = nullptr;
   const std::int32_t* block_tables = nullptr;
   int table_width = 0;
+  bool is_decode = false;  // each sequence has one row
   int kept_count = 0;
   const std::int64_t* kept = nullptr;
   unsigned char* const* blocks = nullptr;   // by id
@@ -124,13 +125,21 @@ struct Rows {
   }
 };
 
+// Which rows of a decode attend to how many blocks of keys only; see block_choice.cpp.
+struct BlockChoice {
+  int blocks = 0;          // 0: all
+  std::int64_t after = 0;  // slots up to which a sequence attends to all of them
+};
+
+inline constexpr int kFewestBlocks = 4;  // the first, the two newest, and one to choose
+
 inline constexpr int kAlone = 0;  // members: the caller's thread, without the team
 
 class Program {
  public:
   Program(std::vector<Instruction> instructions, const std::vector<int>& widths,
           std::vector<LayerCache> layers, View logits, const LinearKernels& linear,
-          const RowKernels& row);
+          const RowKernels& row, BlockChoice choice);
   ~Program();
 
   // Runs a step and writes (kept rows, width of the logits' buffer) to `logits`, which is null for
@@ -154,6 +163,8 @@ class Program {
   void run_stage(Context& step, int stage, Crew& crew, int member) const;
   void run_row(Context& step, const Instruction& instruction, int row) const;
   void run_linear(Context& step, const Linear& linear, int rows, Crew& crew, int member) const;
+  void note_bounds(const Context& step, const LayerCache& cache, Crew& crew, int member) const;
+  void choose_blocks(Context& step, const Attend& attend, Crew& crew, int member) const;
   void run_attend(Context& step, const Attend& attend, int stage, Crew& crew, int member) const;
   void run_experts(Context& step, const Experts& experts, int rows, Crew& crew, int member) const;
 
@@ -165,6 +176,7 @@ class Program {
   View logits_;
   const LinearKernels& linear_;
   const RowKernels& row_;
+  const BlockChoice choice_;
   std::mutex mutex_;
   std::unique_ptr<Context> context_;
 };

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "kernel_programs/activation_vectors.h"
+#include "kernel_programs/key_bounds.h"
 
 namespace npu::ops::kernel_programs::NPU_SET {
 namespace {
@@ -102,24 +103,6 @@ std::uint16_t to_bfloat16(float value) {
   if (value != value) return static_cast<std::uint16_t>((bits >> 16) | 0x40);
   return static_cast<std::uint16_t>((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16);
 }
-
-// One head's keys or values of a layer in a block.
-template <typename T>
-struct Head {
-  const T* keys;
-  const T* values;
-  const float* key_scales;  // with u8: scales, then least values, then those of the values
-  const float* value_scales;
-
-  Head(const LayerCache& cache, const unsigned char* block, int key_head) {
-    const unsigned char* start = block + cache.offset + key_head * cache.head_bytes();
-    keys = reinterpret_cast<const T*>(start);
-    values = keys + std::size_t(cache.key_size) * kBlockSlots;
-    key_scales = reinterpret_cast<const float*>(values + std::size_t(cache.padded_value_size()) *
-                                                             kBlockSlots);
-    value_scales = key_scales + 2 * kBlockSlots;
-  }
-};
 
 void write(const float* from, int count, int stride, float* to, float*, int) {
   for (int i = 0; i < count; ++i)
@@ -434,6 +417,7 @@ void finish(const PartialSums& total, const LayerCache& cache, const Queries& qu
 }  // namespace
 
 extern const RowKernels kRowKernels;
-const RowKernels kRowKernels = {NPU_SET_NAME, norm, rotate, combine, append, attend, merge, finish};
+const RowKernels kRowKernels = {NPU_SET_NAME, norm,  rotate, combine, append,
+                                note_bounds,  bound, attend, merge,   finish};
 
 }  // namespace npu::ops::kernel_programs::NPU_SET

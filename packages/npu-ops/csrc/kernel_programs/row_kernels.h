@@ -28,12 +28,16 @@ struct NormOptions {
 //
 // For each key head: keys (key_size, 16 slots), values (16 slots, value_size rounded up to 16).
 // Those of 8 bits stand for scale * u + least; then come scale and least of each slot's key, and of
-// each slot's value: 4 times 16 float32.
+// each slot's value: 4 times 16 float32. After the last head come, with bounds, for each head least
+// and largest of each channel of the block's keys: 2 times key_size rounded up to 16 bfloat16. They
+// hold for a block whose 16 slots are written.
 struct LayerCache {
   CacheKind kind;
   int key_heads, key_size, value_size;
   std::size_t offset;  // bytes from the block's start
+  bool has_bounds = false;
 
+  int padded_key_size() const { return (key_size + 15) / 16 * 16; }
   int padded_value_size() const { return (value_size + 15) / 16 * 16; }
   std::size_t element_bytes() const {
     return kind == CacheKind::float32 ? 4 : kind == CacheKind::bfloat16 ? 2 : 1;
@@ -43,7 +47,13 @@ struct LayerCache {
     return elements * element_bytes() +
            (kind == CacheKind::u8 ? 4 * kBlockSlots * sizeof(float) : 0);
   }
-  std::size_t bytes() const { return key_heads * head_bytes(); }
+  std::size_t bounds_bytes() const { return 2 * sizeof(std::uint16_t) * padded_key_size(); }
+  std::size_t bounds_offset(int key_head) const {  // from the block's start
+    return offset + key_heads * head_bytes() + key_head * bounds_bytes();
+  }
+  std::size_t bytes() const {
+    return key_heads * (head_bytes() + (has_bounds ? bounds_bytes() : 0));
+  }
 };
 
 struct AttendOptions {
@@ -80,6 +90,12 @@ struct RowKernels {
                   Activation activation, float factor, int width);
   void (*append)(const LayerCache& cache, unsigned char* block, int slot, const float* keys,
                  const float* values);
+  // Writes the bounds of a block whose slots are all written, for a layer that has bounds.
+  void (*note_bounds)(const LayerCache& cache, unsigned char* block);
+  // No key of the block has a greater score with a query, of which there are (count, key size
+  // rounded up to 16), filled up with 0; infinite where keys or query are no numbers.
+  void (*bound)(const LayerCache& cache, int key_head, const unsigned char* block,
+                const float* queries, int count, float* out, std::size_t stride);
   // Attention to the slots [piece_start, piece_end), at most kPieceSlots from a multiple of it, in
   // the given blocks. `scratch` has attend_scratch floats.
   void (*attend)(const LayerCache& cache, int key_head, unsigned char* const* blocks,

@@ -72,13 +72,15 @@ struct Needs {
   std::size_t chosen = 0;                             // experts of a row
   std::size_t expert_inputs = 0, expert_inner = 0;    // inputs of their linears
   std::size_t expert_values = 0, expert_results = 0;  // floats of an entry
+  std::size_t bound_queries = 0;                      // floats of a member
+  int heads = 0, key_heads = 0;                       // of an Attend
   std::vector<int> groups;                            // heads that share keys, in an Attend
 };
 
 // What one member needs for itself.
 struct Own {
   Prepared prepared;
-  Room<float> row, attend, sums, expert;
+  Room<float> row, attend, sums, expert, bound_queries, ranks;
 };
 
 // The prepared rows from `row` on.
@@ -108,7 +110,13 @@ inline void prepare(const LinearKernels& kernels, const PackedLinear& weight, co
 struct Program::Tile {
   int first_row, rows;
   std::int64_t first_slot;
-  const std::int32_t* blocks;  // the sequence's table
+  const std::int32_t* blocks;  // the sequence's table, or that of the blocks which it chooses
+  // Of a row that chooses blocks, which then look like a shorter sequence; see block_choice.cpp.
+  int blocks_of_head = 0;                    // how far the key heads' tables lie apart
+  const std::int32_t* all_blocks = nullptr;  // the sequence's table; null for a row that does not
+  int newest = 0;                            // its last block
+
+  const std::int32_t* blocks_of(int key_head) const { return blocks + key_head * blocks_of_head; }
 };
 
 struct Program::Context {
@@ -121,6 +129,9 @@ struct Program::Context {
   Prepared expert_inputs, expert_inner;
   Room<float> expert_values;
   Room<float> pieces;
+  Room<float> bounds;                // of candidates' scores: (tiles, heads, most candidates)
+  Room<std::int32_t> chosen_blocks;  // (tiles, key heads, blocks)
+  bool has_choices = false;          // whether a row chooses blocks
   std::vector<std::atomic<int>> counters;
   std::map<int, std::vector<Tile>> tiles;                  // by the heads that share keys
   std::vector<std::vector<std::pair<int, float>>> chosen;  // of each row: expert and share

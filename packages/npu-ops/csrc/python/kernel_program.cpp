@@ -314,14 +314,20 @@ class KernelProgram {
  public:
   KernelProgram(const py::list& instructions, std::vector<int> widths, const py::list& layers,
                 const py::object& logits, const py::dict& weights, const std::string& cache,
-                const std::optional<std::string>& set) {
+                const std::optional<std::string>& set, int chosen_blocks, std::int64_t after) {
+    require(chosen_blocks == 0 || (chosen_blocks >= kFewestBlocks && chosen_blocks < (1 << 24)),
+            "chosen_blocks: must be at least " + std::to_string(kFewestBlocks) + ", or 0 for all");
     const auto kind = chosen<CacheKind>(cache, {{"float32", CacheKind::float32},
                                                 {"bfloat16", CacheKind::bfloat16},
                                                 {"u8", CacheKind::u8}});
     std::vector<LayerCache> caches;
     for (const auto& layer : layers) {
-      LayerCache one{kind, py::cast<int>(layer["key_heads"]), py::cast<int>(layer["key_size"]),
-                     py::cast<int>(layer["value_size"]), block_bytes_};
+      LayerCache one{kind,
+                     py::cast<int>(layer["key_heads"]),
+                     py::cast<int>(layer["key_size"]),
+                     py::cast<int>(layer["value_size"]),
+                     block_bytes_,
+                     chosen_blocks > 0};
       require(one.key_heads > 0 && one.key_size > 0 && one.value_size > 0 &&
                   one.key_size <= kMostHeadSize && one.value_size <= kMostHeadSize,
               "layers: sizes must be 1 to " + std::to_string(kMostHeadSize));
@@ -333,6 +339,7 @@ class KernelProgram {
     for (const auto& one : instructions)
       list.push_back(reader.read(py::cast<py::dict>(one)));
     const View result = logits.is_none() ? View{} : reader.view(logits);
+    check_logits(list, result);
     arguments_ = std::move(reader.arguments);
     results_ = std::move(reader.results);
     held_ = std::move(reader.held);
@@ -345,13 +352,15 @@ class KernelProgram {
     const RowKernels* row = row_kernels(name);
     require(linear != nullptr && row != nullptr, "this processor has no such instruction set");
     program_ = std::make_unique<Program>(std::move(list), widths, std::move(caches), result,
-                                         *linear, *row);
+                                         *linear, *row, BlockChoice{chosen_blocks, after});
   }
 
   at::Tensor step(const at::Tensor& tokens, const at::Tensor& positions,
                   const at::Tensor& sequences, const at::Tensor& slots, const at::Tensor& tables,
-                  const at::Tensor& kept, int members, const std::optional<at::Tensor>& times) {
+                  const at::Tensor& kept, int members, const std::optional<at::Tensor>& times,
+                  bool is_decode) {
     Rows rows;
+    rows.is_decode = is_decode;
     rows.count = static_cast<int>(tokens.numel());
     rows.kept_count = static_cast<int>(kept.numel());
     require(logits_.buffer >= 0, "step: this program has no logits");
@@ -366,6 +375,8 @@ class KernelProgram {
     rows.table_width = static_cast<int>(tables.size(1));
     rows.kept = data_of<std::int64_t>(kept, "kept", rows.kept_count);
     check(rows, static_cast<int>(tables.size(0)));
+    require(has_keep_ || rows.kept_count == rows.count,
+            "kept: this program chooses no rows, so all must be kept, in their order");
     std::int64_t* durations = nullptr;
     if (times) {
       require(times->is_contiguous() && times->scalar_type() == at::kLong &&
@@ -441,6 +452,22 @@ class KernelProgram {
     return blocks_[id];
   }
 
+  // Logits have as many rows as are kept: what writes them must not have more.
+  void check_logits(const std::vector<Instruction>& list, const View& logits) {
+    bool is_early = false;
+    for (const Instruction& instruction : list) {
+      if (std::holds_alternative<Keep>(instruction)) has_keep_ = true;
+      const int written = std::visit(
+          [](const auto& one) {
+            if constexpr (requires { one.out.buffer; }) return one.out.buffer;
+            return -1;
+          },
+          instruction);
+      is_early = is_early || (!has_keep_ && logits.buffer >= 0 && written == logits.buffer);
+    }
+    require(!has_keep_ || !is_early, "logits: must not be written before rows are kept");
+  }
+
   void check(const Rows& rows, int sequences) const {
     for (int i = 0; i < rows.count; ++i) {
       require(rows.tokens[i] >= 0 && rows.tokens[i] < entries_,
@@ -457,6 +484,8 @@ class KernelProgram {
                   "; got " + std::to_string(rows.slots[i]));
     }
     for (int i = 0; i < rows.kept_count; ++i) {
+      require(has_keep_ || rows.kept[i] == i,
+              "kept: this program chooses no rows, so all must be kept, in their order");
       require(rows.kept[i] >= 0 && rows.kept[i] < rows.count,
               "kept: must be 0 to " + std::to_string(rows.count - 1) + "; got " +
                   std::to_string(rows.kept[i]));
@@ -464,6 +493,8 @@ class KernelProgram {
     // Every block up to a row's own may be read.
     std::vector<int> used(sequences, 0);
     for (int i = 0; i < rows.count; ++i) {
+      require(!rows.is_decode || used[rows.sequences[i]] == 0,
+              "sequences: must have one row each in a step that decodes");
       used[rows.sequences[i]] = std::max(used[rows.sequences[i]], rows.slots[i] / kBlockSlots + 1);
     }
     for (int sequence = 0; sequence < sequences; ++sequence) {
@@ -485,6 +516,7 @@ class KernelProgram {
   std::int64_t positions_ = -1, entries_ = 0;
   View logits_;
   int logits_width_ = 0;
+  bool has_keep_ = false;
 };
 
 // A program whose rows are those of tensors, for tensors of fixed shapes: what a compiled graph
@@ -599,12 +631,14 @@ class TensorCall {
 void bind_kernel_program(py::module_& m) {
   py::class_<KernelProgram, std::shared_ptr<KernelProgram>>(m, "KernelProgram")
       .def(py::init<const py::list&, std::vector<int>, const py::list&, const py::object&,
-                    const py::dict&, const std::string&, const std::optional<std::string>&>(),
+                    const py::dict&, const std::string&, const std::optional<std::string>&, int,
+                    std::int64_t>(),
            py::arg("instructions"), py::arg("widths"), py::arg("layers"), py::arg("logits"),
-           py::arg("weights"), py::arg("cache"), py::arg("kernel_set"))
+           py::arg("weights"), py::arg("cache"), py::arg("kernel_set"),
+           py::arg("chosen_blocks") = 0, py::arg("after") = 0)
       .def("step", &KernelProgram::step, py::arg("tokens"), py::arg("positions"),
            py::arg("sequences"), py::arg("slots"), py::arg("block_tables"), py::arg("kept"),
-           py::arg("members"), py::arg("times"))
+           py::arg("members"), py::arg("times"), py::arg("is_decode") = false)
       .def("reserve", &KernelProgram::reserve)
       .def("copy_block", &KernelProgram::copy_block)
       .def("read_blocks", &KernelProgram::read_blocks)

@@ -15,6 +15,8 @@ class KernelProgram:
         weights: Mapping[str, Any],
         cache: str,
         kernel_set: str | None,
+        chosen_blocks: int = 0,
+        after: int = 0,
     ) -> None: ...
     def step(
         self,
@@ -26,6 +28,7 @@ class KernelProgram:
         kept: torch.Tensor,
         members: int,
         times: torch.Tensor | None,
+        is_decode: bool = False,
     ) -> torch.Tensor: ...
     def reserve(self, blocks: int) -> None: ...
     def copy_block(self, source: int, target: int) -> None: ...

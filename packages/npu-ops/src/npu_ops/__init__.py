@@ -13,6 +13,7 @@ from npu_ops import (
     _C,  # registers the kernels
     fake_convolution,
     fused,
+    sparse_attention,
 )
 from npu_ops.fallback import fallback_report, reset_fallback_report, set_fallback_policy
 
@@ -44,6 +45,7 @@ __all__ = [
     "fused",
     "reset_fallback_report",
     "set_fallback_policy",
+    "sparse_attention",
     "tools",
     "variants",
     "verify_correctness",

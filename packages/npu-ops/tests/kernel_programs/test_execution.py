@@ -382,3 +382,52 @@ def test_a_process_on_one_processor_and_its_end():
         "print(torch.equal(execution.step(one_sequence_of(0, 40)), before))\n"
     )
     assert (done.stdout, done.returncode) == ("True\n", 0), done.stderr
+
+
+def chosen_rows(kept):
+    return Rows(
+        tokens=torch.tensor([3, 7, 1]),
+        positions=torch.tensor([0, 1, 2]),
+        sequences=torch.zeros(3, dtype=torch.int32),
+        slots=torch.arange(3, dtype=torch.int32),
+        block_tables=torch.zeros(1, 1, dtype=torch.int32),
+        kept=torch.tensor(kept, dtype=torch.int64),
+    )
+
+
+def test_a_program_that_chooses_no_rows_gives_all_or_an_error():
+    x, y = Columns(0, 0, 8), Columns(1, 0, 16)
+    program = KernelProgram(
+        instructions=(Embed(out=x, table="t"), Linear(input=x, out=y, weight="w")),
+        widths=(8, 16),
+        weights={},
+        layers=(),
+        logits=y,
+        vocabulary=10,
+    )
+    weights = {"t": pack(torch.randn(10, 8), "float32"), "w": pack(torch.randn(16, 8), "float32")}
+    execution = Execution(program, weights, cache="float32")
+    execution.reserve(1)
+    for kept in ([0], [], [2, 1, 0]):
+        with pytest.raises(OperatorInputError, match="chooses no rows"):
+            execution.step(chosen_rows(kept))
+    assert execution.step(chosen_rows([0, 1, 2])).shape == (3, 16)
+
+
+def test_logits_that_are_written_before_rows_are_chosen_are_refused():
+    x, y = Columns(0, 0, 8), Columns(1, 0, 8)
+    program = KernelProgram(
+        instructions=(
+            Embed(out=x, table="t"),
+            Combine(out=y, left=x, factor=2.0),
+            Keep(input=x, out=x),
+            Combine(out=y, left=x),
+        ),
+        widths=(8, 8),
+        weights={},
+        layers=(),
+        logits=y,
+        vocabulary=10,
+    )
+    with pytest.raises(OperatorInputError, match="before rows are kept"):
+        Execution(program, {"t": pack(torch.randn(10, 8), "float32")}, cache="float32")

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import csv
-import importlib.util
 import sys
 from pathlib import Path
 from xml.etree import ElementTree
@@ -55,7 +54,7 @@ def test_a_command_and_the_device_memory_of_its_processes(
 def test_a_plot_without_matplotlib_is_refused_before_the_command_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
     started = tmp_path / "started"
     command = [sys.executable, "-S", "-c", f"open({str(started)!r}, 'w')"]
     options = ["-o", str(tmp_path / "m.csv"), "--plot", str(tmp_path / "m.svg")]

@@ -1,13 +1,13 @@
-"""Starts a command: streams, memory and Ctrl-C first, then its package is imported and called."""
+"""Starts a command: streams, memory and Ctrl-C first, then its subcommand is imported."""
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
 
-from npu_command.endings import ENDINGS, EXIT_ERROR, address_space_bytes, end
+from npu_command.endings import EXIT_ERROR, address_space_bytes
 from npu_command.interrupt import end_at_once
+from npu_command.subcommands import read_command, run_command
 
 __all__ = ["run"]
 
@@ -17,7 +17,7 @@ _LEAST_BYTES = 1_000_000_000
 
 
 def run(package: str) -> int:
-    """Runs `<package>.cli.main()` as the process's command; returns its exit code.
+    """Runs a package's command as the process's; returns its exit code.
 
     Args:
         package: import name, npu_llm for the command npu-llm.
@@ -28,11 +28,7 @@ def run(package: str) -> int:
         print(f"{program}: {refusal}", file=sys.stderr)
         return EXIT_ERROR
     end_at_once(program)
-    try:
-        command = importlib.import_module(f"{package}.cli")
-    except ENDINGS as error:
-        return end(program, error)
-    return int(command.main())
+    return run_command(read_command(package))
 
 
 def _open_streams() -> str | None:

@@ -1,18 +1,25 @@
 """Commands with subcommands: each is a table of modules and what they do.
 
-A module is imported when its subcommand is called, so that none pays for another.
+A package lists its own in `<package>/commands.toml`. That is read without importing the package,
+which most often imports torch; a module is imported when its subcommand is called. So help,
+versions and typing errors are said at once.
 """
 
 from __future__ import annotations
 
 import difflib
 import enum
+import functools
 import importlib
 import importlib.metadata
+import importlib.util
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import tomllib
+import warnings
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 
 from npu_command.completion import COMPLETION_SUMMARY, print_completion
 from npu_command.endings import ENDINGS, EXIT_BROKEN_PIPE, EXIT_ERROR, EXIT_INTERRUPTED, end
@@ -27,6 +34,7 @@ __all__ = [
     "Command",
     "Ending",
     "Subcommand",
+    "read_command",
     "run_command",
 ]
 
@@ -44,10 +52,10 @@ class Ending(enum.Enum):
         PROGRAM: as SHARED, but Ctrl-C and a closed pipe end it as they would end python.
     """
 
-    OURS = enum.auto()
-    CATCHES_INTERRUPT = enum.auto()
-    SHARED = enum.auto()
-    PROGRAM = enum.auto()
+    OURS = "ours"
+    CATCHES_INTERRUPT = "catches-interrupt"
+    SHARED = "shared"
+    PROGRAM = "program"
 
 
 _EXPLAINED: dict[Ending, tuple[type[BaseException], ...]] = {
@@ -81,13 +89,42 @@ class Command:
         name: the command's and its distribution's, such as "npu-ops".
         summary: what it is for, in a sentence.
         subcommands: by name; `completion` is added to them.
-        refusal: gives the error that keeps all of them from running, or None.
+        refusal: `module:function` that gives the error that keeps all of them from running, or
+            None; imported when a subcommand runs, but not for its help.
+        hides_warnings: whether Python's warnings are ignored, unless the user asked for some.
     """
 
     name: str
     summary: str
     subcommands: Mapping[str, Subcommand]
-    refusal: Callable[[], NpuError | None] = lambda: None
+    refusal: str | None = None
+    hides_warnings: bool = False
+
+
+@functools.cache
+def read_command(package: str) -> Command:
+    """Reads the command of a package.
+
+    Args:
+        package: import name of an installed package, npu_llm for the command npu-llm.
+    """
+    spec = importlib.util.find_spec(package)
+    assert spec is not None, package
+    assert spec.origin is not None, package
+    table = tomllib.loads(Path(spec.origin).with_name("commands.toml").read_text("utf-8"))
+    subcommands = {
+        name: Subcommand(
+            row["module"], row["summary"], Ending(row.get("ending", Ending.OURS.value))
+        )
+        for name, row in table["subcommands"].items()
+    }
+    return Command(
+        package.replace("_", "-"),
+        table["summary"],
+        subcommands,
+        refusal=table.get("refusal"),
+        hides_warnings=table.get("hides_warnings", False),
+    )
 
 
 def run_command(command: Command, arguments: Sequence[str] | None = None) -> int:
@@ -126,8 +163,10 @@ def _run(command: Command, name: str, arguments: Sequence[str]) -> int:
             modules = {one: entry.module for one, entry in command.subcommands.items()}
             code = print_completion(command.name, modules, arguments)
         else:
-            if (wrong := command.refusal()) is not None:
-                raise wrong
+            if command.hides_warnings and not sys.warnoptions:
+                warnings.simplefilter("ignore")
+            if not _is_help(arguments):
+                _refuse(command)
             subcommand = command.subcommands[name]
             main = importlib.import_module(subcommand.module).main
             explained = _EXPLAINED[subcommand.ending]
@@ -150,6 +189,19 @@ def _run(command: Command, name: str, arguments: Sequence[str]) -> int:
         if isinstance(cause, BrokenPipeError) and isinstance(cause, explained):
             return end(program, cause)  # so ends rich what it cannot write
         raise
+
+
+def _is_help(arguments: Sequence[str]) -> bool:
+    return list(arguments) in (["-h"], ["--help"])
+
+
+def _refuse(command: Command) -> None:
+    if command.refusal is None:
+        return
+    module, function = command.refusal.split(":")
+    wrong: NpuError | None = getattr(importlib.import_module(module), function)()
+    if wrong is not None:
+        raise wrong
 
 
 def _unknown(command: Command, name: str) -> str:

@@ -5,20 +5,33 @@ from npu_runtime.doctor import as_json, as_table, exit_code, run_checks, verdict
 from npu_runtime.doctor.machine import Serving
 
 
-def test_the_exit_code_tells_whether_the_npu_serves(healthy, without_npu):
-    assert exit_code(run_checks(healthy)) == 0
-    assert exit_code(run_checks(without_npu)) == 1
+def test_the_exit_code_tells_whether_something_is_to_be_mended(healthy, without_npu):
+    def code(machine, **how):
+        return exit_code(machine, run_checks(machine), **how)
+
+    assert code(healthy) == code(healthy, require_npu=True) == 0
+    assert (code(without_npu), code(without_npu, require_npu=True)) == (0, 1)
+    assert code(replace(healthy, has_module=False)) == 1
+    assert code(replace(without_npu, is_wsl=True)) == 1
+    nothing = replace(without_npu, requested_device="NPU", serving=Serving("", "", "no device"))
+    assert code(nothing) == 1
 
 
 def test_a_note_alone_is_no_failure(healthy):
     machine = replace(healthy, packages={"intel-fw-npu": "1", "intel-level-zero-npu": "2"})
-    assert exit_code(run_checks(machine)) == 0
+    assert exit_code(machine, run_checks(machine)) == 0
 
 
-def test_the_verdict_names_the_first_problem_and_what_serves_instead(without_npu):
-    said = verdict(without_npu, run_checks(without_npu))
-    assert 'see first "chip"' in said
+def test_the_verdict_names_the_first_problem_and_what_serves_instead(healthy):
+    broken = replace(healthy, has_module=False, serving=Serving("CPU", "x", "no NPU"))
+    said = verdict(broken, run_checks(broken))
+    assert 'see first "kernel module"' in said
     assert "OpenVINO's CPU plugin serves as npu (the embedded default)" in said
+
+
+def test_the_verdict_without_an_npu_says_what_works(without_npu):
+    said = verdict(without_npu, run_checks(without_npu))
+    assert said.startswith("This machine has no NPU, and needs none: OpenVINO's CPU plugin serves")
 
 
 def test_the_verdict_of_a_machine_whose_npu_serves(healthy):

@@ -4,20 +4,33 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import fx
 
-from npu_compiler.compilation.building import BuiltProgram, Piece, build_program, check_outputs
+from npu_compiler.compilation.building import (
+    BuiltProgram,
+    Piece,
+    build_program,
+    check_outputs,
+    own_precision,
+)
+from npu_compiler.compilation.kernel_building import build_kernel_program
 from npu_compiler.compilation.partition import Plan, Segment
 from npu_compiler.compilation.records import ProgramRecord
+from npu_compiler.compilation.targets import ProgramFacts, TargetChoice, choose_target
+from npu_compiler.errors import LoweringError
 from npu_compiler.graph.calls import is_symbolic
+from npu_compiler.kernel_programs.tensors.graphs import graph_size
 from npu_compiler.options import CompilerConfig
 from npu_compiler.programs.execution import ProgramCall
+from npu_compiler.programs.kernel_execution import KernelCall
+from npu_runtime import device_info
 
-__all__ = ["Assembled", "assemble"]
+__all__ = ["Assembled", "Ports", "assemble"]
 
 
 @dataclass(frozen=True)
@@ -29,14 +42,30 @@ class Assembled:
         programs: what was compiled.
         constant_inputs: placeholder names that became constants of at least one program.
         built: the programs.
-        outer: the graph around their calls, which `run` executes; None where there are no programs.
+        ports: how the graph calls its one program; None if it does anything else.
+        shortcut: of one kernel program: given what says whether inputs are current, returns what
+            runs the graph without Python; see npu_compiler.programs.kernel_execution.
     """
 
     run: Callable[..., Any]
     programs: tuple[ProgramRecord, ...]
     constant_inputs: frozenset[str]
     built: tuple[BuiltProgram, ...] = ()
-    outer: fx.Graph | None = None
+    ports: Ports | None = None
+    shortcut: Callable[[Any], Callable[..., Any] | None] | None = None
+
+
+@dataclass(frozen=True)
+class Ports:
+    """How a graph calls its one program.
+
+    Attributes:
+        places: of the graph's inputs, by name.
+        outputs: which of the program's results each of the graph's is.
+    """
+
+    places: Mapping[str, int]
+    outputs: tuple[int, ...]
 
 
 def assemble(
@@ -48,6 +77,8 @@ def assemble(
     home: str,
     exact_strides: bool,
     name: str,
+    kind: str,
+    no_kernels: str | None = None,
 ) -> Assembled:
     """Lowers and loads each segment and strings programs and eager calls together.
 
@@ -60,6 +91,8 @@ def assemble(
         exact_strides: whether results must have the strides of the fake ones also where those
             leave gaps (AOTAutograd restrides what a training graph returns).
         name: prefix of the programs' names.
+        kind: of the graph: inference, forward or backward.
+        no_kernels: why none of its programs may be made of our own kernels; None if they may.
 
     Raises:
         RefusedNode: plan again without these nodes.
@@ -71,22 +104,91 @@ def assemble(
     built: list[BuiltProgram] = []
     frozen: set[str] = set()
     by_level = dict(zip((segment.level for segment in plan.segments), pieces, strict=True))
-    calls: dict[int, ProgramCall] = {}
+    calls: dict[int, ProgramCall | KernelCall] = {}
     for index, (level, piece) in enumerate(by_level.items()):
         program_name = name if len(by_level) == 1 else f"{name}/{index}"
         own = {node.name: constants[node.name] for node in piece.inputs if node.name in constants}
-        program = build_program(piece, constants=own, config=config, home=home, name=program_name)
+        choice = _choose(piece, kind=kind, config=config, no_kernels=no_kernels)
+        program = _build(piece, choice, constants=own, config=config, home=home, name=program_name)
         calls[level] = program.call
         built.append(program)
         frozen.update(own)
     whole = outer.build(plan, by_level, calls, frozen)
+    ports = _find_ports(whole.graph)
+    run: Callable[..., Any] = whole.forward
+    shortcut = None
+    if ports is not None:
+        (call,) = calls.values()
+        places = [ports.places[name] for name in call.input_names]
+        run = call.direct(places, ports.outputs)
+        if isinstance(call, KernelCall):
+            shortcut = partial(call.shortcut, places, ports.outputs)
     return Assembled(
-        run=whole.forward,
+        run=run,
         programs=tuple(program.record for program in built),
         constant_inputs=frozenset(frozen),
         built=tuple(built),
-        outer=whole.graph,
+        ports=ports,
+        shortcut=shortcut,
     )
+
+
+def _find_ports(outer: fx.Graph) -> Ports | None:
+    """Returns how a graph calls its program; None for one that does more than to call one."""
+    names = [node.name for node in outer.nodes if node.op == "placeholder"]
+    calls = [node for node in outer.nodes if node.op == "call_module"]
+    results: dict[Any, int] = {}
+    for node in outer.nodes:
+        if node.op == "call_function":
+            if node.args[0] not in calls or not isinstance(node.args[1], int):
+                return None
+            results[node] = node.args[1]
+    returned = outer.output_node().args[0]
+    if len(calls) != 1 or not isinstance(returned, (tuple, list)):
+        return None
+    if any(node.op != "placeholder" for node in calls[0].args):
+        return None
+    if not all(isinstance(node, fx.Node) and node in results for node in returned):
+        return None
+    places = {name: index for index, name in enumerate(names)}
+    return Ports(places, tuple(results[node] for node in returned))
+
+
+def _choose(
+    piece: Piece, *, kind: str, config: CompilerConfig, no_kernels: str | None
+) -> TargetChoice:
+    size = graph_size(piece.module.graph)
+    facts = ProgramFacts(
+        device=device_info().device,
+        kind=kind,
+        precision=config.computed_in or own_precision(piece.module.graph),
+        rows=None if size is None else size.rows,
+        multiplications=0 if size is None else size.multiplications,
+        refusal=no_kernels,
+    )
+    return choose_target(facts, config)
+
+
+def _build(
+    piece: Piece,
+    choice: TargetChoice,
+    *,
+    constants: Mapping[str, torch.Tensor],
+    config: CompilerConfig,
+    home: str,
+    name: str,
+) -> BuiltProgram:
+    """Builds a piece for what was chosen, or for OpenVINO where no kernel computes a call."""
+    reason = choice.reason
+    if choice.target == "kernels":
+        try:
+            return build_kernel_program(
+                piece, constants=constants, config=config, home=home, name=name, choice=choice
+            )
+        except LoweringError as refusal:
+            reason = refusal.reason
+    built = build_program(piece, constants=constants, config=config, home=home, name=name)
+    return replace(built, record=replace(built.record, target_reason=reason))
 
 
 def _needed_symbols(graph: fx.Graph, plan: Plan) -> set[fx.Node]:
@@ -194,7 +296,7 @@ class _Outer:
         self,
         plan: Plan,
         pieces: Mapping[int, Piece],
-        calls: Mapping[int, ProgramCall],
+        calls: Mapping[int, ProgramCall | KernelCall],
         frozen: set[str],
     ) -> fx.GraphModule:
         """Returns a module of the graph's inputs."""
@@ -205,7 +307,7 @@ class _Outer:
                 self._copy(node)
             elif node in plan.eager:
                 waiting.setdefault(plan.levels[node], []).append(node)
-        targets: dict[str, ProgramCall] = {}
+        targets: dict[str, ProgramCall | KernelCall] = {}
         for level in sorted({*waiting, *pieces}):
             self._emit_ready(symbols)
             if level in pieces:
@@ -247,7 +349,7 @@ class _Outer:
                 self._copy(node)
                 symbols.remove(node)
 
-    def _call(self, key: str, piece: Piece, call: ProgramCall) -> None:
+    def _call(self, key: str, piece: Piece, call: ProgramCall | KernelCall) -> None:
         by_name = {node.name: node for node in piece.inputs}
         arguments = tuple(self._copies[by_name[name]] for name in call.input_names)
         result = self._graph.call_module(key, arguments)

@@ -26,6 +26,7 @@ from npu_compiler.options import CompilerConfig
 from npu_compiler.programs import ProgramCache, compile_options, load_tolerant
 from npu_compiler.programs.execution import ProgramCall, plain_call
 from npu_compiler.programs.index_checks import check_indices
+from npu_compiler.programs.kernel_execution import KernelCall
 from npu_compiler.quantize import CompressionReport, compress_weights
 from npu_compiler.verification.program_trial import ProgramTrial, Subject
 from npu_compiler.verification.verdict import Verdict
@@ -93,7 +94,7 @@ class BuiltProgram:
         trial: judges its first run; None where that was done before, or is not wanted.
     """
 
-    call: ProgramCall
+    call: ProgramCall | KernelCall
     record: ProgramRecord
     content: ProgramContent | None
     input_orders: tuple[tuple[int, ...] | None, ...]

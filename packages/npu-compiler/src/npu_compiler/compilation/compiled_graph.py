@@ -16,12 +16,14 @@ from npu_compiler.compilation.building import RefusedNode, count_calls
 from npu_compiler.compilation.debug import GraphDump
 from npu_compiler.compilation.partition import Plan, make_plan
 from npu_compiler.compilation.records import EagerNode, GraphRecord, next_graph_name, publish
+from npu_compiler.compilation.targets import CAPTURED
 from npu_compiler.errors import IndexRangeError, LoweringError, WrongResultError
 from npu_compiler.graph.calls import op_name, written_inputs
 from npu_compiler.graph.origins import source_line
 from npu_compiler.graph.source_names import kept_source_name
-from npu_compiler.lowering.capability import HOST_DUTIES
+from npu_compiler.lowering.capability import HOST_DUTIES, HOST_IS_BETTER, takes_from_host
 from npu_compiler.lowering.integer_widths import bits_seen
+from npu_compiler.lowering.registry import functional_forms
 from npu_compiler.options import CompilerConfig
 from npu_compiler.passes.base import Facts, PassResult
 from npu_compiler.passes.pipeline import run_passes
@@ -95,6 +97,11 @@ class CompiledGraph:
         self._writes = any(True for node in graph_module.graph.nodes for _ in written_inputs(node))
         self._trial: GraphTrial | None = None
         self._refused: dict[str, str] = {}
+        self._no_kernels: str | None = None
+        self._kernel_programs: frozenset[str] = frozenset()
+        # Both are known once nothing is left to be judged; see Assembled.
+        self.is_one_program = False
+        self.shortcut: Callable[[tuple[Any, ...]], Any] | None = None
         self._made: tuple[Plan, Assembled] | None = None
         self._passes = self._rewrite()
 
@@ -104,6 +111,9 @@ class CompiledGraph:
         is_untried = self._trial is not None
         frozen = self._frozen
         run = self._run
+        if self._kernel_programs and is_current_stream_capturing():
+            self._drop_kernels()
+            run = None
         if run is None or (frozen is not None and not frozen.is_current(inputs)):
             with self._lock:
                 run = self._make_ready(inputs)
@@ -116,6 +126,13 @@ class CompiledGraph:
             return run(*arguments)
         except IndexRangeError as error:
             return self._widened(arguments, error)
+
+    def _drop_kernels(self) -> None:
+        """Has programs of the device made from now on, which a captured graph can hold."""
+        with self._lock:
+            if self._kernel_programs:
+                self._no_kernels = CAPTURED
+                self._forget()
 
     def _widened(self, arguments: tuple[Any, ...], error: IndexRangeError) -> Any:
         """Runs the graph compiled for integers that are larger than those of former calls.
@@ -142,6 +159,8 @@ class CompiledGraph:
             kind=self._kind,
             constants=frozenset(self._placeholders[p].name for p in self._freezable),
             kept_ops=frozenset(self._config.fallback_ops),
+            for_device=takes_from_host(self._config),
+            functional_forms=functional_forms() if takes_from_host(self._config) else {},
         )
         graph = self._module.graph
         self._dump.write_stage("capture", graph)
@@ -173,6 +192,8 @@ class CompiledGraph:
             # Programs of a graph that follows weights hold none, and so they stay.
             self._freezable, self._on_ready = [], None
             self._run = self._frozen = None
+        if is_current_stream_capturing():
+            self._no_kernels = CAPTURED
         with outside_capture():
             run = self._compile(inputs)
         if self._frozen is not None:
@@ -184,7 +205,7 @@ class CompiledGraph:
             changed = self._frozen.changed(inputs) if self._frozen is not None else []
             if not changed:  # another thread was faster
                 return self._run
-            self._run = None
+            self._run, self.shortcut, self.is_one_program = None, None, False
             self._rebuilds += 1
             if self._rebuilds > _REBUILDS:
                 self._freezable = [p for p in self._freezable if p not in set(changed)]
@@ -213,8 +234,12 @@ class CompiledGraph:
         trials = [program.trial for program in assembled.built if program.trial is not None]
         if trials:
             self._trial = GraphTrial(self._original, trials)
+        self._kernel_programs = frozenset(
+            one.record.name for one in assembled.built if one.record.target == "kernels"
+        )
         self._run = assembled.run
         if not trials:
+            self._settle()
             self._tell()
         return assembled.run
 
@@ -260,6 +285,7 @@ class CompiledGraph:
         report = WrongResults(
             self._name,
             verdicts,
+            replaceable=self._kernel_programs,
             difference=outcome.difference,
             is_unsteady=outcome.is_unsteady,
         )
@@ -268,21 +294,35 @@ class CompiledGraph:
             self._run_eagerly(f"the compiled graph {DIFFERED}: {outcome.difference}", arguments)
             return True
         if not report.wrong:
-            self._tell(verdicts)
             if self._config.verify == "first":
                 self._trial = None
+                self._settle()
+            self._tell(verdicts)
             return True
         for program in trial.programs:
             if program.name in report.wrong:
                 reason = str(verdicts[program.name])
+                if program.name in self._kernel_programs:
+                    self._no_kernels = f"a program of kernels {reason}"
+                    continue
                 self._refused.update((node.name, reason) for node in program.nodes)
         self._forget()
         self._compile(arguments)
         return False
 
+    def _settle(self) -> None:
+        """Nothing is left to be judged."""
+        if self._made is None:
+            return
+        _, assembled = self._made
+        self.is_one_program = assembled.ports is not None
+        if assembled.shortcut is not None:
+            self.shortcut = assembled.shortcut(self._frozen and self._frozen.is_current)
+
     def _forget(self) -> None:
         """Drops what was made: first the programs, since a call looks at the trial first."""
-        self._run = None
+        self._run = self.shortcut = None
+        self._kernel_programs, self.is_one_program = frozenset(), False
         self._frozen = self._made = self._trial = None
 
     def _run_eagerly(self, reason: str, arguments: tuple[Any, ...]) -> None:
@@ -303,7 +343,7 @@ class CompiledGraph:
                 plan = make_plan(
                     self._module.graph, config=self._config, refused=refused, seen=self._seen
                 )
-            fallbacks = _fallbacks(plan)
+            fallbacks = [one for one in _fallbacks(plan) if one[1] != HOST_IS_BETTER]
             if self._config.strict and fallbacks:
                 self._raise_strict(*fallbacks[0])
             if not plan.segments:
@@ -317,6 +357,8 @@ class CompiledGraph:
                     home=home,
                     exact_strides=self._kind != "inference",
                     name=self._name,
+                    kind=self._kind,
+                    no_kernels=self._no_kernels,
                 )
             except RefusedNode as refusal:
                 if refused.keys() >= refusal.names:

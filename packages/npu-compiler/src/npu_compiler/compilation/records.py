@@ -61,6 +61,8 @@ class ProgramRecord:
         from_cache: whether it was neither lowered nor compiled, but read.
         drops_nan: ops that were lowered to forms which may drop NaN, one entry per call.
         verdict: what came of comparing its first results with torch's; None if not asked for.
+        target: what it is made for: "openvino", the device's compiler, or "kernels", our own.
+        target_reason: why this target.
     """
 
     name: str
@@ -75,6 +77,8 @@ class ProgramRecord:
     from_cache: bool = False
     drops_nan: tuple[str, ...] = ()
     verdict: Verdict | None = None
+    target: str = "openvino"
+    target_reason: str = ""
 
 
 @dataclass(frozen=True)

@@ -146,6 +146,7 @@ def _lines(explanation: Explanation) -> Iterator[str]:
             f"{program.input_count}/{program.output_count}",
             f"{program.constant_bytes / 1e6:.1f}",
             _precision(program),
+            program.target,
             f"{program.lower_time_s:.3f}",
             f"{program.compile_time_s:.3f}",
             "yes" if program.from_cache else "no",
@@ -162,6 +163,7 @@ def _lines(explanation: Explanation) -> Iterator[str]:
             "in/out",
             "weights MB",
             "precision",
+            "target",
             "lower s",
             "compile s",
             "from cache",
@@ -169,6 +171,15 @@ def _lines(explanation: Explanation) -> Iterator[str]:
         )
         yield ""
         yield from _table(header, rows)
+    reasons = [
+        (program.name, f"{program.target}: {program.target_reason}")
+        for graph in explanation.graphs
+        for program in graph.programs
+        if program.target_reason
+    ]
+    if reasons:
+        yield ""
+        yield from _table(("program", "made for"), reasons)
     for graph in explanation.graphs:
         for program in graph.programs:
             if program.verdict is not None and program.verdict.status != "right":

@@ -20,6 +20,7 @@ from torch.utils import _pytree as pytree
 from npu_compiler.errors import ExportError
 from npu_compiler.graph.whole_ops import decompositions
 from npu_compiler.lowering import find_converter
+from npu_compiler.lowering.registry import functional_forms
 from npu_compiler.options import CompilerConfig
 from npu_compiler.passes.base import Facts
 from npu_compiler.passes.pipeline import run_passes
@@ -128,7 +129,12 @@ def capture_module(
     constants = _constants(program)
     _drop_shape_checks(program.graph_module.graph)
     original = keep_original(program.graph_module)
-    facts = Facts(kind="inference", constants=frozenset(constants))
+    facts = Facts(
+        kind="inference",
+        constants=frozenset(constants),
+        for_device=True,
+        functional_forms=functional_forms(),
+    )
     run_passes(
         program.graph_module.graph,
         facts,

@@ -7,6 +7,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -90,6 +91,8 @@ def export(
             code="export-exists",
         )
     chosen = resolve_config("npu_compiler.export", config, options, is_calibrated=True)
+    # What is written is one program of the device's compiler, whatever the host would do better.
+    chosen = replace(chosen, target="openvino")
     check_calibration(chosen, is_given=calibration is not None)
     captured = capture_module(model, tuple(example_inputs), kwargs or {}, dynamic or {}, chosen)
     module = captured.program.graph_module

@@ -16,7 +16,7 @@ from torch import fx
 
 from npu_runtime.public_calls import public_call
 
-__all__ = ["node_origins", "python_line", "source_line"]
+__all__ = ["call_place", "node_origins", "python_line", "source_line"]
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 _TORCH = str(Path(torch.__file__).parent) + "/"
@@ -88,6 +88,12 @@ def python_line(node: fx.Node) -> str:
     own = [frame for frame in frames if not frame[0].startswith(_TORCH)]
     file, line = (own or frames)[-1]
     return f"{_short(file)}:{line}"
+
+
+def call_place(node: fx.Node) -> str:
+    """Returns "op (node, file.py:123)", by which an error names a call."""
+    line = python_line(node)
+    return f"{node.target} ({node.name}{f', {line}' if line else ''})"
 
 
 def _short(file: str) -> str:

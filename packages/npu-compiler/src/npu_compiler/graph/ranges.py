@@ -29,6 +29,7 @@ import torch
 from torch import fx
 from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 
+import npu_ops  # noqa: F401  (defines torch.ops.npu)
 from npu_compiler.graph.float_ranges import cast_bounds
 
 __all__ = ["Interval", "dtype_range", "integer_ranges", "interval_of_size"]
@@ -458,6 +459,13 @@ def _place(node: fx.Node, get: Get) -> Interval:
     return _positions(_size(node.args[0], _argument(node, 1, "dim", default)))
 
 
+@_rule(torch.ops.npu.lightning_indexer.default)
+def _picked(node: fx.Node, get: Get) -> Interval:
+    table, key = node.kwargs.get("block_table"), node.args[1]
+    pages = 1 if table is None else interval_of_size(_size(table, 1)).high
+    return Interval(-1, max(_positions(_size(key, -3)).high, 0) * pages + pages - 1)
+
+
 @_rule(aten.multinomial.default)
 def _drawn(node: fx.Node, get: Get) -> Interval:
     return _positions(_size(node.args[0], -1))
@@ -575,12 +583,12 @@ def _divide(node: fx.Node, get: Get) -> Interval | None:
     return Interval(min(ends), most, own.below if own.low >= 0 else None)
 
 
-@_rule(aten.minimum.default, aten.clamp_max.default, aten.clamp_max.Tensor)
+@_rule(aten.minimum.default, aten.min.other, aten.clamp_max.default, aten.clamp_max.Tensor)
 def _minimum(node: fx.Node, get: Get) -> Interval:
     return _at_most(get(node.args[0]), get(node.args[1]))
 
 
-@_rule(aten.maximum.default, aten.clamp_min.default, aten.clamp_min.Tensor)
+@_rule(aten.maximum.default, aten.max.other, aten.clamp_min.default, aten.clamp_min.Tensor)
 def _maximum(node: fx.Node, get: Get) -> Interval:
     return _at_least(get(node.args[0]), get(node.args[1]))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +10,7 @@ import torch
 from torch import fx
 
 from npu_compiler.kernel_programs.calls import ADDS, MULTIPLIES, scalar, stripped
-from npu_compiler.kernel_programs.evaluation import Case, Evaluator, Step
+from npu_compiler.kernel_programs.evaluation import Case, Evaluator, Step, inputs_of
 from npu_compiler.kernel_programs.refusal import refused
 from npu_compiler.kernel_programs.views import is_moving
 
@@ -18,6 +19,9 @@ __all__ = ["AttentionCall", "CachedOperand", "attention_call", "cached_operand"]
 _aten = torch.ops.aten
 _SDPA = _aten.scaled_dot_product_attention.default
 _PRODUCTS = (_aten.matmul.default, _aten.bmm.default)
+_RESHAPES = (_aten.view.default, _aten.reshape.default, _aten._unsafe_view.default)
+# How far a search looks back from scores to their product.
+_FARTHEST = 64
 _SOFTMAX = (_aten.softmax.int, _aten._softmax.default)
 
 
@@ -34,6 +38,9 @@ class AttentionCall:
         soft_cap: None for none.
         sinks: a parameter (heads,); None for none.
         is_turned: see keys.
+        scores: what softmax is taken of, if only computing it tells mask, scale and soft_cap, which
+            are None, 0.0 and None then; None otherwise.
+        product: the queries times the keys, with `scores`.
     """
 
     queries: fx.Node
@@ -44,6 +51,8 @@ class AttentionCall:
     soft_cap: float | None = None
     sinks: fx.Node | None = None
     is_turned: bool = False
+    scores: fx.Node | None = None
+    product: fx.Node | None = None
 
 
 @dataclass(frozen=True)
@@ -61,13 +70,26 @@ class CachedOperand:
     new: fx.Node
 
 
-def attention_call(node: fx.Node, graph_module: fx.GraphModule) -> AttentionCall | None:
-    """Returns the attention that ends at a node; None if none does."""
+def attention_call(
+    node: fx.Node, graph_module: fx.GraphModule, rows: Container[fx.Node]
+) -> AttentionCall | None:
+    """Returns the attention that ends at a node; None if none does.
+
+    Args:
+        node: of a captured step.
+        graph_module: the step.
+        rows: its nodes that depend on the tokens or the cache.
+    """
     if node.target is _SDPA:
         return _fused(node)
-    if node.target in _PRODUCTS:
-        return _spelled_out(node, graph_module)
-    return None
+    if node.target not in _PRODUCTS or not isinstance(node.args[1], fx.Node):
+        return None
+    found = _softmax_before(node.args[0])
+    if found is None:
+        return None
+    scores, sinks = found
+    known = _spelled_out(node, scores, sinks, graph_module)
+    return known if known is not None else _computed(node, scores, sinks, rows)
 
 
 def _fused(node: fx.Node) -> AttentionCall:
@@ -84,26 +106,62 @@ def _fused(node: fx.Node) -> AttentionCall:
     )
 
 
-def _spelled_out(node: fx.Node, graph_module: fx.GraphModule) -> AttentionCall | None:
-    """softmax(...) @ values in calls of their own."""
-    weights, values = stripped(node.args[0]), node.args[1]
+def _softmax_before(weights: Any) -> tuple[Any, fx.Node | None] | None:
+    """Returns the scores of which weights are the softmax, and sinks; None for other weights."""
+    weights = stripped(weights)
+    while isinstance(weights, fx.Node) and weights.target in _RESHAPES:
+        weights = stripped(weights.args[0])
     # Sinks are one more score per head, whose share is dropped.
     has_sinks = isinstance(weights, fx.Node) and weights.target is _aten.slice.Tensor
     if has_sinks:
+        if weights.args[2:] != (0, -1) or not _is_last(weights, weights.args[1]):
+            return None
         weights = stripped(weights.args[0])
     if not isinstance(weights, fx.Node) or weights.target not in _SOFTMAX:
         return None
+    if not _is_last(weights, weights.args[1]):
+        return None
     scores = stripped(weights.args[0])
-    sinks: fx.Node | None = None
-    if has_sinks:
-        scores, sinks = _without_sinks(scores)
-        if sinks is None:
-            return None
+    if not has_sinks:
+        return scores, None
+    scores, sinks = _without_sinks(scores)
+    return None if sinks is None else (scores, sinks)
+
+
+def _computed(
+    node: fx.Node, scores: fx.Node, sinks: fx.Node | None, rows: Container[fx.Node]
+) -> AttentionCall | None:
+    """Attention whose scores are made of the one product before them in a way to be computed."""
+    products, pending, seen = [], [scores], {scores}
+    while pending and len(seen) < _FARTHEST:
+        one = pending.pop()
+        if one.target in _PRODUCTS or one.target is _aten.baddbmm.default:
+            products.append(one)
+            continue
+        new = [before for before in inputs_of(one) if before in rows and before not in seen]
+        seen.update(new)
+        pending += new
+    if len(products) != 1:
+        return None
+    (product,) = products
+    queries, keys = product.args[-2:]
+    values: Any = node.args[1]
+    return AttentionCall(
+        queries, keys, values, None, 0.0, None, sinks,  # type: ignore[arg-type]
+        is_turned=True, scores=scores, product=product,
+    )  # fmt: skip
+
+
+def _spelled_out(
+    node: fx.Node, scores: Any, sinks: fx.Node | None, graph_module: fx.GraphModule
+) -> AttentionCall | None:
+    """softmax(scale * queries keys^T + mask) @ values in calls of their own."""
+    values = node.args[1]
     mask = None
     soft_cap = None
     factor = 1.0
     while isinstance(scores, fx.Node) and scores.target not in _PRODUCTS:
-        if scores.target in ADDS and mask is None:
+        if scores.target in ADDS and mask is None and soft_cap is None and factor == 1.0:
             scores, mask = stripped(scores.args[0]), scores.args[1]
             continue
         if scores.target in MULTIPLIES or scores.target is _aten.div.Tensor:
@@ -112,6 +170,8 @@ def _spelled_out(node: fx.Node, graph_module: fx.GraphModule) -> AttentionCall |
             if number is None or not isinstance(inner, fx.Node):
                 return None
             if inner.target is _aten.tanh.default and scores.target in MULTIPLIES:
+                if factor != 1.0:
+                    return None
                 soft_cap = number
                 capped = stripped(inner.args[0])
                 if not isinstance(capped, fx.Node) or capped.target is not _aten.div.Tensor:
@@ -132,14 +192,22 @@ def _spelled_out(node: fx.Node, graph_module: fx.GraphModule) -> AttentionCall |
     return AttentionCall(queries, keys, values, mask, factor, soft_cap, sinks, is_turned=True)
 
 
+def _is_last(node: fx.Node, dim: Any) -> bool:
+    """Whether a number is that of a node's last dimension."""
+    return dim in (-1, len(node.meta["val"].shape) - 1)
+
+
 def _without_sinks(scores: Any) -> tuple[Any, fx.Node | None]:
     """Returns the scores to which one per head was joined, and the parameter with those."""
     while isinstance(scores, fx.Node) and scores.target is _aten.sub.Tensor:
-        scores = stripped(scores.args[0])  # less their greatest, which softmax takes anyway
+        taken: Any = scores.args[1]
+        if not isinstance(taken, fx.Node) or taken.meta["val"].shape[-1] != 1:
+            return scores, None
+        scores = stripped(scores.args[0])  # less a number per row, which changes no share
     if not isinstance(scores, fx.Node) or scores.target is not _aten.cat.default:
         return scores, None
     parts: Any = scores.args[0]
-    if len(parts) != 2:
+    if len(parts) != 2 or not _is_last(scores, scores.args[1] if len(scores.args) > 1 else 0):
         return scores, None
     sinks = parts[1]
     while isinstance(sinks, fx.Node) and is_moving(sinks):

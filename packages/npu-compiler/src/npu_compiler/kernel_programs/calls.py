@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -18,6 +18,7 @@ __all__ = [
     "linear_call",
     "norm_call",
     "scalar",
+    "squared_of",
     "stripped",
 ]
 
@@ -25,6 +26,7 @@ _aten = torch.ops.aten
 ADDS = {_aten.add.Tensor, _aten.add.Scalar}
 MULTIPLIES = {_aten.mul.Tensor, _aten.mul.Scalar}
 _POWERS = {_aten.pow.Tensor_Scalar}
+_TURNS = {_aten.t.default, _aten.transpose.int, _aten.numpy_T.default}
 
 
 def stripped(node: Any) -> Any:
@@ -91,7 +93,7 @@ def _matrix(node: Any) -> tuple[str, bool] | None:
     node = stripped(node)
     if not isinstance(node, fx.Node):
         return None
-    if node.target in (_aten.t.default, _aten.transpose.int):
+    if node.target in _TURNS:
         found = _matrix(node.args[0])
         return None if found is None else (found[0], not found[1])
     if node.op == "get_attr" and len(node.meta["val"].shape) == 2:
@@ -127,28 +129,28 @@ def norm_call(node: fx.Node, graph_module: fx.GraphModule) -> NormCall | None:
         weight = args[2] if len(args) > 2 else None
         bias = args[3] if len(args) > 3 else None
         eps = args[4] if len(args) > 4 else node.kwargs.get("eps", 1e-5)
-        return NormCall("layer", args[0], float(eps), _with(weight), bias)  # type: ignore[arg-type]
+        return NormCall("layer", args[0], float(eps), _with(weight, graph_module), bias)  # type: ignore[arg-type]
     if target is _aten.rms_norm.default:
         weight = args[2] if len(args) > 2 else None
         eps = args[3] if len(args) > 3 else None
         if eps is None:
             eps = torch.finfo(torch.float32).eps
-        return NormCall("rms", args[0], float(eps), _with(weight))  # type: ignore[arg-type]
-    if target not in MULTIPLIES:
+        return NormCall("rms", args[0], float(eps), _with(weight, graph_module))  # type: ignore[arg-type]
+    if target in MULTIPLIES:
+        for one, other in ((args[0], args[1]), (args[1], args[0])):
+            x = stripped(other)
+            weight = _offset_weight(one, graph_module)
+            if weight is not None and isinstance(x, fx.Node):
+                found = _plain_norm(x, graph_module)
+                if found is not None:
+                    return replace(found, weight=weight)
+    return _plain_norm(node, graph_module)
+
+
+def _with(weight: Any, graph_module: fx.GraphModule) -> tuple[fx.Node, float] | None:
+    if weight is None:
         return None
-    for one, other in ((args[0], args[1]), (args[1], args[0])):
-        x = stripped(other)
-        weight = _offset_weight(one, graph_module)
-        if weight is not None and isinstance(x, fx.Node):
-            found = _plain_rms(x, graph_module)
-            if found is not None:
-                return NormCall("rms", *found, weight=weight)
-    found = _plain_rms(node, graph_module)
-    return None if found is None else NormCall("rms", *found)
-
-
-def _with(weight: Any) -> tuple[fx.Node, float] | None:
-    return None if weight is None else (stripped(weight), 0.0)
+    return _offset_weight(weight, graph_module) or (stripped(weight), 0.0)
 
 
 def _offset_weight(node: Any, graph_module: fx.GraphModule) -> tuple[fx.Node, float] | None:
@@ -167,42 +169,74 @@ def _offset_weight(node: Any, graph_module: fx.GraphModule) -> tuple[fx.Node, fl
     return None
 
 
-def _plain_rms(node: fx.Node, graph_module: fx.GraphModule) -> tuple[fx.Node, float] | None:
-    """Returns x and eps of x / sqrt(mean(x^2) + eps); None for anything else."""
-    if node.target not in MULTIPLIES:
-        return None
-    for one, other in ((node.args[0], node.args[1]), (node.args[1], node.args[0])):
+def _plain_norm(node: fx.Node, graph_module: fx.GraphModule) -> NormCall | None:
+    """Returns x / sqrt(mean(x^2) + eps), or the same of x - mean(x); None for anything else."""
+    if node.target in MULTIPLIES:
+        sides = [node.args[:2], node.args[1::-1]]
+    else:
+        sides = [node.args[:2]] if node.target is _aten.div.Tensor else []
+    for one, other in sides:
         root, x = stripped(other), stripped(one)
         if not isinstance(root, fx.Node) or not isinstance(x, fx.Node):
             continue
-        inside = _inside_root(root)
+        inside = _inside_root(root, is_inverse=node.target in MULTIPLIES)
         if inside is None or inside.target not in ADDS:
             continue
         eps = scalar(inside.args[1], graph_module)
         mean = stripped(inside.args[0])
-        if eps is None or not isinstance(mean, fx.Node) or mean.target is not _aten.mean.dim:
+        if eps is None or not isinstance(mean, fx.Node):
             continue
-        square = stripped(mean.args[0])
-        dims = mean.args[1]
-        last = len(mean.meta["val"].shape) - 1
-        if list(dims) not in ([-1], [last]):  # type: ignore[arg-type]
-            continue
-        if isinstance(square, fx.Node) and _squared(square) is x:
-            return x, eps
+        centered = _centered(x)
+        square = _mean_of(mean)
+        if square is not None and _is_same_rows(squared_of(square), x):
+            if centered is not None:
+                return NormCall("layer", centered, eps)
+            return NormCall("rms", x, eps)
     return None
 
 
-def _inside_root(node: fx.Node) -> fx.Node | None:
-    """Returns what 1 / sqrt is taken of."""
+def _mean_of(node: Any) -> fx.Node | None:
+    """Returns what a node is the mean of over the last dimension, which stays."""
+    node = stripped(node)
+    if not isinstance(node, fx.Node) or node.target is not _aten.mean.dim:
+        return None
+    dims: Any = node.args[1]
+    last = len(node.meta["val"].shape) - 1
+    keeps = len(node.args) > 2 and bool(node.args[2])
+    found = stripped(node.args[0])
+    return found if keeps and list(dims) in ([-1], [last]) else None
+
+
+def _centered(node: fx.Node) -> fx.Node | None:
+    """Returns x if a node is x - mean(x); None otherwise."""
+    if node.target is not _aten.sub.Tensor or len(node.args) > 2 or node.kwargs:
+        return None
+    x = stripped(node.args[0])
+    return x if isinstance(x, fx.Node) and _mean_of(node.args[1]) is x else None
+
+
+def _is_same_rows(one: Any, other: fx.Node) -> bool:
+    """Whether two nodes are the same, or both the same rows less their mean."""
+    if one is other:
+        return True
+    if not isinstance(one, fx.Node):
+        return False
+    x = _centered(one)
+    return x is not None and x is _centered(other)
+
+
+def _inside_root(node: fx.Node, *, is_inverse: bool) -> fx.Node | None:
+    """Returns what a root is taken of, or 1 / root."""
     power: Any = node.args[1] if node.target in _POWERS else None
-    if node.target is not _aten.rsqrt.default and power != -0.5:
+    root = _aten.rsqrt.default if is_inverse else _aten.sqrt.default
+    if node.target is not root and power != (-0.5 if is_inverse else 0.5):
         return None
     found = stripped(node.args[0])
     return found if isinstance(found, fx.Node) else None
 
 
-def _squared(node: fx.Node) -> Any:
-    """Returns what a node is the square of."""
+def squared_of(node: fx.Node) -> Any:
+    """Returns what a node is the square of; None if it is none."""
     is_square = (
         node.target is _aten.square.default
         or (node.target in _POWERS and node.args[1] == 2)

@@ -11,7 +11,19 @@ from npu_ops.kernel_programs.program import Recipe
 __all__ = ["Draft", "Line", "Part"]
 
 LineKind = Literal[
-    "embed", "norm", "linear", "rotate", "append", "attend", "combine", "keep", "experts", "select"
+    "embed",
+    "norm",
+    "linear",
+    "rotate",
+    "append",
+    "attend",
+    "combine",
+    "keep",
+    "experts",
+    "select",
+    "join",
+    "load",
+    "store",
 ]
 
 
@@ -29,7 +41,8 @@ class Line:
     """One instruction.
 
     Attributes:
-        kind: which; "select" are columns in an order of their own, which no instruction gives.
+        kind: which; "select" are columns in an order of their own, which no instruction gives;
+            "join" copies the parts that it reads side by side, each by an instruction.
         out: the value that it writes; -1 for none, also of a "rotate" that changes what it reads.
         reads: the parts that it reads, by name.
         fields: its other fields.

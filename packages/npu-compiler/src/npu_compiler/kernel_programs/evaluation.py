@@ -14,7 +14,11 @@ from typing import Any
 import torch
 from torch import fx
 
+from npu_compiler.kernel_programs.refusal import refused
+
 __all__ = ["Case", "Evaluator", "Step", "inputs_of"]
+
+_aten = torch.ops.aten
 
 
 @dataclass(frozen=True)
@@ -52,17 +56,21 @@ class Step:
         """Returns what each dimension of a tensor is.
 
         A number for one of the model's own; "batch", "tokens", "kept", "rows" (batch * tokens),
-        "kept rows", "all" (past + tokens), or "?" for another size.
+        "kept rows", "all" (past + tokens), or "?" for another size. A dimension of batch * heads
+        counts as two, see Evaluator.opened.
         """
-        return tuple(self._role(size) for size in node.meta["val"].shape)
+        return tuple(role for size in node.meta["val"].shape for role in self._roles(size))
 
-    def _role(self, size: Any) -> str | int:
+    def _roles(self, size: Any) -> tuple[str | int, ...]:
         if isinstance(size, int):
-            return size
+            return (size,)
         expression = size.node.expr
         if expression.is_number:
-            return int(expression)
-        return self._known.get(expression, "?")
+            return (int(expression),)
+        heads = expression / self._symbols[0]
+        if heads.is_Integer and heads > 1:
+            return "batch", int(heads)
+        return (self._known.get(expression, "?"),)
 
     @cached_property
     def _symbols(self) -> tuple[Any, Any, Any, Any, Any]:
@@ -152,14 +160,36 @@ class Evaluator:
             return size
         return int(size.node.expr.xreplace(self._sizes))
 
+    def opened(self, tensor: torch.Tensor, node: fx.Node) -> torch.Tensor:
+        """Returns a node's value with a dimension for each of its roles."""
+        case = self._case
+        sizes = {
+            "batch": case.batch,
+            "tokens": case.tokens,
+            "kept": case.kept,
+            "rows": case.batch * case.tokens,
+            "kept rows": case.batch * case.kept,
+            "all": case.past + case.tokens,
+        }
+        roles = self._step.roles(node)
+        return tensor.reshape([sizes[role] if isinstance(role, str) else role for role in roles])
+
+    def closed(self, tensor: torch.Tensor, node: fx.Node) -> torch.Tensor:
+        """The reverse of opened: returns a tensor in a node's shape."""
+        return tensor.reshape([self.size(size) for size in node.meta["val"].shape])
+
+    def empty(self, node: fx.Node) -> torch.Tensor:
+        """Returns a tensor of a node's shape."""
+        return torch.empty([self.size(size) for size in node.meta["val"].shape])
+
     def call(self, node: fx.Node, given: Mapping[fx.Node, Any]) -> Any:
         """Returns what one call returns for other values of some arguments."""
 
         def argument(one: fx.Node) -> Any:
             return given[one] if one in given else self.value(one)
 
-        assert callable(node.target)
-        return node.target(*fx.map_arg(node.args, argument), **fx.map_arg(node.kwargs, argument))
+        args, kwargs = fx.map_arg((node.args, node.kwargs), argument)
+        return self._called(node, args, kwargs)
 
     def value(self, node: fx.Node) -> Any:
         """Returns a node's value."""
@@ -177,17 +207,28 @@ class Evaluator:
 
     def _compute(self, node: fx.Node) -> Any:
         if node.op == "get_attr":
-            return getattr(self._module, str(node.target))
+            tensor = getattr(self._module, str(node.target))
+            if isinstance(tensor, torch.nn.Parameter):  # has no memory while a model is built
+                raise refused(node, "is a weight in a place where only numbers known before count")
+            return tensor
         if node.op == "placeholder":
             return torch.zeros([self.size(one) for one in node.meta["val"].shape])
         value = node.meta.get("val")
         if isinstance(value, (torch.SymInt, int)) and not isinstance(value, bool):
             return self.size(value)
-        assert callable(node.target)
-        args = fx.map_arg(node.args, lambda one: self._known[one])
-        kwargs = fx.map_arg(node.kwargs, lambda one: self._known[one])
-        with torch.no_grad():
-            return node.target(*args, **kwargs)
+        args, kwargs = fx.map_arg((node.args, node.kwargs), lambda one: self._known[one])
+        return self._called(node, args, kwargs)
+
+    def _called(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
+        # Tensors made here may lie in memory in another order than the model's.
+        target = _aten.reshape.default if node.target is _aten.view.default else node.target
+        assert callable(target)
+        try:
+            with torch.no_grad():
+                return target(*args, **kwargs)
+        except (RuntimeError, IndexError, ValueError, TypeError) as failure:
+            first = (str(failure).splitlines() or [type(failure).__name__])[0]
+            raise refused(node, f"fails for some sizes: {first}") from failure
 
 
 def _unknown_before(node: fx.Node, known: Mapping[fx.Node, Any]) -> list[fx.Node]:

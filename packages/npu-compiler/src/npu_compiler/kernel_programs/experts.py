@@ -1,48 +1,130 @@
-"""Mixtures of experts: the calls by which a captured step multiplies rows by chosen weights."""
+"""Mixtures of experts: the calls by which a captured step multiplies rows by chosen weights.
+
+The products and the choice are found by their calls. How scores become shares, and what stands
+between an expert's two products, is found by computing it.
+"""
 
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 from torch import fx
 
-from npu_compiler.kernel_programs.activations import ACTIVATIONS
-from npu_compiler.kernel_programs.calls import MULTIPLIES, stripped
+from npu_compiler.kernel_programs.calls import ADDS, MULTIPLIES, linear_call, stripped
+from npu_compiler.kernel_programs.evaluation import Case, Evaluator, Step, inputs_of
+from npu_compiler.kernel_programs.refusal import refused
 from npu_compiler.kernel_programs.views import is_moving
 from npu_ops.kernel_programs.instructions import Activation
+from npu_ops.kernel_programs.reference import ACTIVATIONS
 
-__all__ = ["ExpertsCall", "experts_call"]
+__all__ = [
+    "ChosenProduct",
+    "ExpertsCall",
+    "Gate",
+    "Shares",
+    "experts_call",
+    "read_gate",
+    "read_shares",
+]
 
 _aten = torch.ops.aten
 _SUM = _aten.sum.dim_IntList
+_CLAMPS = (_aten.clamp.default, _aten.clamp_min.default, _aten.clamp_max.default)
+# How far a search looks back from a call; routers and gates have a dozen calls.
+_FARTHEST = 64
+
+ShareKind = Literal["softmax", "softmax_normalized", "sigmoid"]
+
+
+@dataclass(frozen=True)
+class ChosenProduct:
+    """Rows times the weights of the expert that each has chosen, and its bias.
+
+    Attributes:
+        result: the node: (rows * chosen, outputs) apart from dimensions of 1.
+        rows: the node with the rows.
+        weight: the parameter (experts, outputs, inputs).
+        is_transposed: whether it is (experts, inputs, outputs).
+        bias: the parameter (experts, outputs); None for none.
+        choice: the node with the experts' numbers (rows * chosen,).
+        top: the call that chooses.
+    """
+
+    result: fx.Node
+    rows: fx.Node
+    weight: fx.Node
+    is_transposed: bool
+    bias: fx.Node | None
+    choice: fx.Node
+    top: fx.Node
 
 
 @dataclass(frozen=True)
 class ExpertsCall:
-    """The sum over chosen experts of share * down(activation(gate(x)) * up(x)).
+    """The sum over chosen experts of share * (down gate(gate_up x)).
 
     Attributes:
-        x: the rows.
+        x: the rows (rows, inputs).
         scores: the router's (rows, experts), before they are made shares.
-        gate_up: name of a parameter (experts, 2 * inner, inputs), gates first.
-        down: name of a parameter (experts, outputs, inner).
-        experts: how many there are.
-        chosen: how many each row has.
-        shares: see npu_ops.kernel_programs.instructions.Experts.
-        activation: of the gate.
+        shares: the node with the shares (rows * chosen,) apart from dimensions of 1.
+        gate_up: the first product.
+        opened: what `down` multiplies.
+        down: the second product.
     """
 
     x: fx.Node
     scores: fx.Node
-    gate_up: str
-    down: str
-    experts: int
-    chosen: int
-    shares: Literal["softmax", "softmax_normalized"]
+    shares: fx.Node
+    gate_up: ChosenProduct
+    opened: fx.Node
+    down: ChosenProduct
+
+    @property
+    def experts(self) -> int:
+        """How many there are."""
+        return int(self.down.weight.meta["val"].shape[0])
+
+    @property
+    def chosen(self) -> int:
+        """How many each row has."""
+        return int(self.down.top.args[1])  # type: ignore[arg-type]
+
+    @property
+    def inner(self) -> int:
+        """How many channels `opened` has."""
+        return int(self.down.weight.meta["val"].shape[1 if self.down.is_transposed else 2])
+
+
+@dataclass(frozen=True)
+class Gate:
+    """What an expert does between its products.
+
+    Attributes:
+        activation: of the gate.
+        limit: see npu_ops.kernel_programs.instructions.Experts.
+        order: (2 * inner,): which outputs of the first product are gates, then what they open.
+    """
+
     activation: Activation
+    limit: float | None
+    order: torch.Tensor
+
+
+@dataclass(frozen=True)
+class Shares:
+    """How scores become shares.
+
+    Attributes:
+        kind: see npu_ops.kernel_programs.instructions.Experts.
+        factor: that all shares have besides.
+    """
+
+    kind: ShareKind
+    factor: float
 
 
 def experts_call(node: fx.Node) -> ExpertsCall | None:
@@ -52,94 +134,213 @@ def experts_call(node: fx.Node) -> ExpertsCall | None:
     weighted = _moved_from(node.args[0])
     if weighted is None or weighted.target not in MULTIPLIES:
         return None
-    product, part = _moved_from(weighted.args[0]), stripped(weighted.args[1])
-    last = _chosen_product(product)
-    if last is None:
-        return None
-    opened = _moved_from(last[2])
-    if opened is None or opened.target not in MULTIPLIES:
-        return None
-    gate, up = stripped(opened.args[0]), stripped(opened.args[1])
-    find = ACTIVATIONS.get(gate.target)
-    activation = None if find is None else find(gate)
-    first = _chosen_product(_moved_from(up))
-    if activation is None or first is None:
-        return None
-    halves = _half(stripped(gate.args[0])), _half(up)
-    if halves[0] is None or halves[1] is None or halves[0][1:] != (0,) or halves[1][1:] != (1,):
-        return None
-    if halves[0][0] is not halves[1][0] or first[1] is not last[1]:
-        return None
-    return _with_shares(first, last, part, activation)
+    for product, shares in (weighted.args[:2], weighted.args[1::-1]):
+        down = _chosen_product(_moved_from(product))
+        if down is None or not isinstance(shares, fx.Node):
+            continue
+        opened = _moved_from(down.rows)
+        if opened is None:
+            continue
+        firsts = list(_before(opened, lambda one: _chosen_product(one) is not None))
+        scores = list(_before(down.top, lambda one: linear_call(one) is not None))
+        if len(firsts) != 1 or len(scores) != 1:
+            continue
+        gate_up = _chosen_product(firsts[0])
+        if gate_up is None or gate_up.top is not down.top:
+            continue
+        x = _repeated(gate_up.rows)
+        if x is not None:
+            return ExpertsCall(x, scores[0], shares, gate_up, opened, down)
+    return None
 
 
-def _with_shares(
-    first: tuple[fx.Node, fx.Node, Any],
-    last: tuple[fx.Node, fx.Node, Any],
-    part: Any,
-    activation: Activation,
-) -> ExpertsCall | None:
-    """Returns the call if its shares are those of a softmax."""
-    top = first[1]
-    while is_moving(part) and part.target is not operator.getitem:
-        part = stripped(part.args[0])
-    shares: Literal["softmax", "softmax_normalized"] = "softmax"
-    if part.target is _aten.div.Tensor:
-        total = stripped(part.args[1])
-        part = stripped(part.args[0])
-        if total.target is not _SUM or stripped(total.args[0]) is not part:
-            return None
-        shares = "softmax_normalized"
-    if part.target is not operator.getitem or part.args != (top, 0):
-        return None
-    softmax, x = stripped(top.args[0]), _moved_from(first[2])
-    chosen: Any = top.args[1]
-    if softmax.target is not _aten.softmax.int or x is None:
-        return None
-    return ExpertsCall(
-        x=x,
-        scores=stripped(softmax.args[0]),
-        gate_up=str(first[0].target),
-        down=str(last[0].target),
-        experts=int(first[0].meta["val"].shape[0]),
-        chosen=int(chosen),
-        shares=shares,
-        activation=activation,
-    )
+def _repeated(node: fx.Node) -> fx.Node | None:
+    """Returns the rows of which each is repeated for the experts that it chose."""
+    while is_moving(node):
+        source = node.args[0]
+        assert isinstance(source, fx.Node)
+        if node.target is _aten.repeat_interleave.self_int:
+            return source
+        node = source
+    return None
 
 
-def _chosen_product(node: fx.Node | None) -> tuple[fx.Node, fx.Node, Any] | None:
-    """Returns the parameter, the choice and the other factor of chosen weights times rows."""
+def _before(node: fx.Node, is_end: Any) -> Iterator[fx.Node]:
+    """Yields the nearest nodes before a node that end the search."""
+    pending, seen = [node], {node}
+    while pending and len(seen) < _FARTHEST:
+        one = pending.pop()
+        for before in inputs_of(one):
+            if before in seen:
+                continue
+            seen.add(before)
+            if is_end(before):
+                yield before
+            else:
+                pending.append(before)
+
+
+def _chosen_product(node: fx.Node | None) -> ChosenProduct | None:
+    if node is None:
+        return None
+    if node.target in ADDS:
+        for one, other in (node.args[:2], node.args[1::-1]):
+            product, bias = _plain_product(node, _moved_from(one)), _chosen_weights(other)
+            if product is not None and bias is not None and bias[2] is product.top:
+                return ChosenProduct(
+                    node, product.rows, product.weight, product.is_transposed, bias[0],
+                    product.choice, product.top,
+                )  # fmt: skip
+        return None
+    return _plain_product(node, node)
+
+
+def _plain_product(result: fx.Node, node: fx.Node | None) -> ChosenProduct | None:
     if node is None or node.target is not _aten.bmm.default:
         return None
-    weights, rows = stripped(node.args[0]), node.args[1]
+    for place in (0, 1):
+        found, rows = _chosen_weights(node.args[place]), node.args[1 - place]
+        if found is not None and isinstance(rows, fx.Node):
+            weight, choice, top = found
+            return ChosenProduct(result, rows, weight, bool(place), None, choice, top)
+    return None
+
+
+def _chosen_weights(node: Any) -> tuple[fx.Node, fx.Node, fx.Node] | None:
+    """Returns the parameter, the choice, and the call that chooses, of weights by row."""
+    weights = stripped(node)
     if not isinstance(weights, fx.Node) or weights.target is not _aten.index.Tensor:
         return None
     parameter, indices = stripped(weights.args[0]), weights.args[1]
-    choice = stripped(indices[0])  # type: ignore[index]
-    while is_moving(choice) and choice.target is not operator.getitem:
-        choice = stripped(choice.args[0])
-    if parameter.op != "get_attr" or choice.target is not operator.getitem:
+    if parameter.op != "get_attr" or len(indices) != 1:  # type: ignore[arg-type]
         return None
-    top = choice.args[0]
-    if top.target is not _aten.topk.default or choice.args[1] != 1 or len(indices) != 1:  # type: ignore[arg-type]
+    choice = indices[0]  # type: ignore[index]
+    origin = _moved_from(choice, operator.getitem)
+    if origin is None or origin.target is not operator.getitem or origin.args[1] != 1:
         return None
-    return parameter, top, rows
+    top: Any = origin.args[0]
+    return (parameter, choice, top) if top.target is _aten.topk.default else None  # type: ignore[return-value]
 
 
-def _half(node: Any) -> tuple[fx.Node, int] | None:
-    """Returns what a node is a half of, and which half."""
-    if not isinstance(node, fx.Node) or node.target is not operator.getitem:
-        return None
-    split: Any = node.args[0]
-    if split.target is not _aten.chunk.default or split.args[1] != 2:
-        return None
-    return split, node.args[1]  # type: ignore[return-value]
-
-
-def _moved_from(node: Any) -> fx.Node | None:
+def _moved_from(node: Any, end: Any = None) -> fx.Node | None:
     """Returns the value whose elements a node shows."""
     node = stripped(node)
-    while isinstance(node, fx.Node) and is_moving(node):
+    while isinstance(node, fx.Node) and is_moving(node) and node.target is not end:
         node = stripped(node.args[0])
     return node if isinstance(node, fx.Node) else None
+
+
+# ----------------------------------------------------------------------------- found by computing
+
+
+def read_shares(
+    graph_module: fx.GraphModule, step: Step, node: fx.Node, call: ExpertsCall
+) -> Shares:
+    """Returns how a mixture's scores become shares; checks that its rows stay apart.
+
+    Args:
+        graph_module: the captured step.
+        step: its placeholders.
+        node: the sum over experts, for the error.
+        call: what it is.
+
+    Raises:
+        LoweringError: [not-row-wise] if no kernel computes it so.
+    """
+    case = Case()
+    rows, chosen = case.batch * case.tokens, call.chosen
+    evaluator = Evaluator(graph_module, step, case)
+    generator = torch.Generator().manual_seed(0)
+
+    def drawn(one: fx.Node) -> torch.Tensor:
+        return torch.randn(
+            [evaluator.size(size) for size in one.meta["val"].shape], generator=generator
+        )
+
+    scores, products = 3 * drawn(call.scores), drawn(call.down.result)
+    inputs = drawn(call.x)
+    given = evaluator.with_values({call.scores: scores, call.down.result: products, call.x: inputs})
+    repeated: torch.Tensor = given.value(call.gate_up.rows)
+    choices = [given.value(one.choice) for one in (call.gate_up, call.down)]
+    shares: torch.Tensor = given.value(call.shares)
+    result: torch.Tensor = given.value(node)
+    scores = scores.reshape(rows, -1)
+    products = products.reshape(rows, chosen, -1) * shares.reshape(rows, chosen, 1)
+    expected = inputs.reshape(rows, -1).repeat_interleave(chosen, 0)
+    are_rows = (
+        scores.shape[1] == call.experts
+        and torch.equal(choices[0], choices[1])
+        and torch.equal(repeated.reshape(expected.shape), expected)
+        and torch.allclose(result.reshape(rows, -1), products.sum(1), atol=1e-5, rtol=1e-5)
+    )
+    if not are_rows:
+        raise refused(node, "mixes the rows of several tokens")
+    known = torch.zeros_like(scores)
+    known.scatter_(1, choices[0].reshape(rows, chosen), shares.reshape(rows, chosen))
+    tops = scores.topk(chosen, -1)
+    kinds: dict[ShareKind, torch.Tensor] = {
+        "softmax": scores.softmax(-1).gather(1, tops.indices),
+        "softmax_normalized": tops.values.softmax(-1),
+        "sigmoid": tops.values.sigmoid(),
+    }
+    for kind, values in kinds.items():
+        found = torch.zeros_like(scores).scatter_(1, tops.indices, values)
+        factor = float(known.sum() / found.sum())
+        if torch.allclose(known, factor * found, atol=1e-6, rtol=1e-5):
+            return Shares(kind, 1.0 if abs(factor - 1) < 1e-6 else round(factor, 7))
+    raise refused(node, "chooses experts or makes their shares in a way that no kernel has")
+
+
+def read_gate(graph_module: fx.GraphModule, step: Step, node: fx.Node, call: ExpertsCall) -> Gate:
+    """Returns what a mixture's experts do between their products.
+
+    Args:
+        graph_module: the captured step.
+        step: its placeholders.
+        node: the sum over experts, for the error.
+        call: what it is.
+
+    Raises:
+        LoweringError: [not-row-wise] if no kernel computes it so.
+    """
+    evaluator = Evaluator(graph_module, step, Case())
+    shape = [evaluator.size(size) for size in call.gate_up.result.meta["val"].shape]
+    limits = [value for value in _limits(call) if value > 0]
+    outputs = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    outputs[::2] *= 2 * max([3.0, *limits])  # some beyond each limit
+    outputs = outputs.reshape(shape)
+    known: torch.Tensor = evaluator.with_values({call.gate_up.result: outputs}).value(call.opened)
+    known, outputs = known.reshape(-1, call.inner), outputs.reshape(-1, 2 * call.inner)
+    if len(known) != len(outputs):
+        raise refused(node, "mixes the rows of several tokens")
+    numbers = torch.arange(2 * call.inner)
+    halves, pairs = numbers.view(2, -1), numbers.view(-1, 2).t()
+    for first in (halves, halves.flip(0), pairs, pairs.flip(0)):
+        gate, up = outputs[:, first[0]], outputs[:, first[1]]
+        for name, formula in ACTIVATIONS.items():
+            if torch.allclose(known, formula(gate) * up, atol=1e-5, rtol=1e-5):
+                return Gate(name, None, first.flatten())
+        for limit in limits:
+            low, high = gate.clamp(max=limit), up.clamp(-limit, limit)
+            if torch.allclose(
+                known, low * torch.sigmoid(1.702 * low) * (high + 1), atol=1e-5, rtol=1e-5
+            ):
+                return Gate("silu", limit, first.flatten())
+    raise refused(node, "has experts whose gates no kernel computes")
+
+
+def _limits(call: ExpertsCall) -> set[float]:
+    """Returns the numbers that something between the products is clamped to."""
+    found: set[float] = set()
+    pending = [call.opened]
+    seen: set[fx.Node] = set()
+    while pending:
+        one = pending.pop()
+        if one in seen or one is call.gate_up.result:
+            continue
+        seen.add(one)
+        if one.target in _CLAMPS:
+            numbers = [*one.args[1:], *one.kwargs.values()]
+            found |= {float(value) for value in numbers if isinstance(value, (int, float))}
+        pending += inputs_of(one)
+    return found

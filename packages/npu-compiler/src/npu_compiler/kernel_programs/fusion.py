@@ -14,6 +14,9 @@ from npu_ops.kernel_programs.weights import BLOCK_OUTPUTS
 
 __all__ = ["fuse"]
 
+# Each run is an instruction of its own.
+_MOST_RUNS = 128
+
 
 def fuse(draft: Draft, tables: dict[str, torch.Tensor]) -> None:
     """Fuses a draft in place.
@@ -25,6 +28,7 @@ def fuse(draft: Draft, tables: dict[str, torch.Tensor]) -> None:
     Raises:
         LoweringError: [not-row-wise] for columns in an order that no weight can be given.
     """
+    _until_settled(draft, _add_bias)
     _order_outputs(draft, tables)
     _rotate_in_place(draft)
     _until_settled(draft, _fold_activations)
@@ -57,33 +61,91 @@ def _written_by(draft: Draft, part: Part, kind: str) -> Line | None:
     return line if line.kind == kind else None
 
 
-def _order_outputs(draft: Draft, tables: dict[str, torch.Tensor]) -> None:
-    """Gives products their outputs in the order in which they are read.
+def _add_bias(draft: Draft) -> bool:
+    """Lets a product add the vector that is added to it."""
+    for line in draft.lines:
+        vector = line.fields.get("vector")
+        if line.kind != "combine" or vector is None or line.fields["op"] != "add":
+            continue
+        writer = _written_by(draft, line.reads["left"], "linear")
+        if writer is None or writer.fields["bias"] is not None or not _is_plain_product(writer):
+            continue
+        if _sole_reader(draft, writer.out) is line:
+            writer.fields["bias"] = vector
+            writer.out = line.out
+            draft.lines.remove(line)
+            return True
+    return False
 
-    Some models join queries, keys and values head by head.
+
+def _order_outputs(draft: Draft, tables: dict[str, torch.Tensor]) -> None:
+    """Gives products their outputs in the order in which they are read, or copies columns.
+
+    Some models join queries, keys and values head by head, or repeat heads.
     """
     for value in {line.reads["input"].value for line in draft.lines if line.kind == "select"}:
-        writer = draft.writer(value)
+        writer = _with_activation(draft, draft.writer(value))
         readers = draft.readers(value)
-        if writer.kind != "linear" or any(reader.kind != "select" for reader in readers):
-            raise unordered(readers[0].module)
-        order = [column for reader in readers for column in reader.fields["columns"]]
-        if sorted(order) != list(range(draft.widths[value])):
-            raise unordered(readers[0].module)
-        name = f"order.{len(tables)}"
-        tables[name] = torch.tensor(order)
-        draft.weights[name] = Recipe(sources=(name,), kind="table")
-        for field in ("weight", "bias"):
-            known = writer.fields[field]
-            if known is not None:
-                recipe = replace(draft.weights[known], order=name)
-                writer.fields[field] = draft.weight(recipe)
-        start = 0
-        for reader in readers:
-            width = draft.widths[reader.out]
-            draft.lines.remove(reader)
-            draft.redirect(reader.out, Part(value, start, width))
-            start += width
+        if writer.kind == "linear" and all(reader.kind == "select" for reader in readers):
+            _order_product(draft, tables, writer, readers)
+        else:
+            for line in readers:
+                if line.kind == "select":
+                    _copy_columns(line)
+
+
+def _with_activation(draft: Draft, line: Line) -> Line:
+    """Returns the product that a line only changes number by number, after taking it in."""
+    if line.kind != "combine" or len(line.reads) != 1 or "vector" in line.fields:
+        return line
+    part = line.reads["left"]
+    writer = _written_by(draft, part, "linear")
+    is_free = writer is not None and _is_plain_product(writer)
+    if writer is None or not is_free or _sole_reader(draft, part.value) is not line:
+        return line
+    for name in ("activation", "factor"):
+        if name in line.fields:
+            writer.fields[name] = line.fields[name]
+    writer.out = line.out
+    draft.lines.remove(line)
+    return writer
+
+
+def _order_product(
+    draft: Draft, tables: dict[str, torch.Tensor], writer: Line, readers: list[Line]
+) -> None:
+    """Makes a product's outputs the columns that its readers read, one reader after the other."""
+    order = [column for reader in readers for column in reader.fields["columns"]]
+    name = f"order.{len(tables)}"
+    tables[name] = torch.tensor(order)
+    draft.weights[name] = Recipe(sources=(name,), kind="table")
+    for field in ("weight", "bias"):
+        known = writer.fields[field]
+        if known is not None:
+            recipe = replace(draft.weights[known], order=name)
+            writer.fields[field] = draft.weight(recipe)
+    value, start = draft.value(len(order)), 0
+    writer.out = value
+    for reader in readers:
+        width = draft.widths[reader.out]
+        draft.lines.remove(reader)
+        draft.redirect(reader.out, Part(value, start, width))
+        start += width
+
+
+def _copy_columns(line: Line) -> None:
+    """Makes columns in an order of their own copies of runs of columns."""
+    value, columns = line.reads["input"].value, line.fields.pop("columns")
+    starts = [0] + [at for at in range(1, len(columns)) if columns[at] != columns[at - 1] + 1]
+    if len(starts) > _MOST_RUNS:
+        raise unordered(line.module)
+    line.kind = "join"
+    line.reads = {
+        str(number): Part(value, columns[first], after - first)
+        for number, (first, after) in enumerate(
+            zip(starts, [*starts[1:], len(columns)], strict=True)
+        )
+    }
 
 
 def _rotate_in_place(draft: Draft) -> None:

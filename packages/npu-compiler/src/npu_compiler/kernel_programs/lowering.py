@@ -23,14 +23,19 @@ from npu_ops.kernel_programs.instructions import (
     Instruction,
     Keep,
     Linear,
+    Load,
     Norm,
     NormOptions,
     Rotate,
+    Store,
 )
 from npu_ops.kernel_programs.program import KernelProgram, LayerShape
 from npu_runtime.public_calls import public_call
 
-__all__ = ["Lowered", "lower_to_kernels"]
+__all__ = ["Lowered", "as_program", "lower_to_kernels"]
+
+
+_BY_EXPERT = ("gate_up", "down", "gate_up_bias", "down_bias")
 
 
 @dataclass(frozen=True)
@@ -80,32 +85,83 @@ def lower_to_kernels(
     fuse(draft, selection.tables)
     buffers, widths = place(draft, draft.logits)
 
-    def columns(part: Part) -> Columns:
-        return Columns(buffers[part.value], part.start, part.width)
-
-    used: set[str] = set()
-    instructions = tuple(_instruction(draft, line, columns, used) for line in draft.lines)
-    weights = {name: recipe for name, recipe in draft.weights.items() if name in used}
-    named = {
-        name
-        for recipe in weights.values()
-        for name in (*recipe.sources, *([recipe.order] if recipe.order else []))
-    }
-    program = KernelProgram(
-        instructions=instructions,
-        widths=tuple(widths),
-        weights=weights,
-        layers=tuple(layers),
-        logits=columns(draft.logits),
+    program = as_program(
+        draft,
+        buffers,
+        widths,
+        layers=layers,
+        logits=draft.logits,
         vocabulary=vocabulary,
         positions=positions,
-        modules=tuple(line.module for line in draft.lines),
     )
+    named = {
+        name
+        for recipe in program.weights.values()
+        for name in (*recipe.sources, *([recipe.order] if recipe.order else []))
+    }
     return Lowered(
         program,
         {name: table for name, table in selection.tables.items() if name in named},
         {name: source for name, source in selection.sources.items() if name in named},
     )
+
+
+def as_program(
+    draft: Draft,
+    buffers: Sequence[int],
+    widths: Sequence[int],
+    *,
+    layers: Sequence[LayerShape],
+    logits: Part | None,
+    vocabulary: int = 0,
+    positions: int | None = None,
+) -> KernelProgram:
+    """Returns the program of a draft.
+
+    Args:
+        draft: fused.
+        buffers: the buffer of each value.
+        widths: the width of each buffer.
+        layers: see KernelProgram; so are those that follow.
+        logits: their columns; None for none.
+        vocabulary: token ids are below this.
+        positions: positions are below this.
+    """
+
+    def columns(part: Part) -> Columns:
+        return Columns(buffers[part.value], part.start, part.width)
+
+    used: set[str] = set()
+    made = [
+        (line.module, instruction)
+        for line in draft.lines
+        for instruction in _instructions(draft, line, columns, used)
+    ]
+    return KernelProgram(
+        instructions=tuple(instruction for _, instruction in made),
+        widths=tuple(widths),
+        weights={name: recipe for name, recipe in draft.weights.items() if name in used},
+        layers=tuple(layers),
+        logits=None if logits is None else columns(logits),
+        vocabulary=vocabulary,
+        positions=positions,
+        modules=tuple(module for module, _ in made),
+    )
+
+
+def _instructions(
+    draft: Draft, line: Line, columns: Callable[[Part], Columns], used: set[str]
+) -> list[Instruction]:
+    """Returns the instructions that a line is; weights that they name are added to `used`."""
+    if line.kind != "join":
+        return [_instruction(draft, line, columns, used)]
+    copies: list[Instruction] = []
+    start = 0
+    for part in line.reads.values():
+        out = columns(Part(line.out, start, part.width))
+        copies.append(Combine(out=out, left=columns(part)))
+        start += part.width
+    return copies
 
 
 def _instruction(
@@ -147,11 +203,19 @@ def _instruction(
         weight(fields["sinks"])
         weight(fields["slopes"])
         return Attend(out=out, **reads, **fields)
-    if line.kind == "keep":
-        return Keep(input=reads["input"], out=out)
     if line.kind == "experts":
-        used.update(fields["gate_up"], fields["down"])
+        used.update(*(fields[name] or () for name in _BY_EXPERT))
         return Experts(out=out, **reads, **fields)
-    assert line.kind == "combine"
-    right = weight(fields.pop("vector", None)) or reads.get("right")
-    return Combine(out=out, left=reads["left"], right=right, **fields)
+    if line.kind == "combine":
+        right = weight(fields.pop("vector", None)) or reads.get("right")
+        return Combine(out=out, left=reads["left"], right=right, **fields)
+    return _copying(line, reads, out)
+
+
+def _copying(line: Line, reads: Mapping[str, Columns], out: Any) -> Instruction:
+    if line.kind == "load":
+        return Load(out=out, **line.fields)
+    if line.kind == "store":
+        return Store(input=reads["input"], **line.fields)
+    assert line.kind == "keep"
+    return Keep(input=reads["input"], out=out)

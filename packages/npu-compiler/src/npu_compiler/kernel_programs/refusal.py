@@ -5,21 +5,31 @@ from __future__ import annotations
 from torch import fx
 
 from npu_compiler.errors import LoweringError
-from npu_compiler.graph.origins import python_line
+from npu_compiler.graph.origins import call_place
 
-__all__ = ["refused", "unordered"]
+__all__ = ["no_kernel", "refused", "unordered"]
 
 
 def refused(node: fx.Node, reason: str) -> LoweringError:
     """Returns the error for a call that no kernel computes, or that mixes rows: [not-row-wise]."""
-    line = python_line(node)
-    place = f", {line}" if line else ""
     return LoweringError(
-        f"{node.target} ({node.name}{place}): must treat every token by itself, or be attention to "
+        f"{call_place(node)}: must treat every token by itself, or be attention to "
         f"the cache; got one that {reason}. Run the model in another pipeline.",
         code="not-row-wise",
         node_name=node.name,
         reason=reason,
+    )
+
+
+def no_kernel(node: fx.Node, reason: str) -> LoweringError:
+    """Returns the error for a call of a graph of tensors that no kernel computes: [no-kernel]."""
+    place = call_place(node)
+    return LoweringError(
+        f"{place}: a kernel must compute it row by row; got one that {reason}. Compile it for "
+        "OpenVINO.",
+        code="no-kernel",
+        node_name=node.name,
+        reason=f"{place} {reason}",
     )
 
 

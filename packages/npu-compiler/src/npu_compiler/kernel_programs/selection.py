@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -13,7 +13,6 @@ from npu_compiler.graph.origins import node_origins
 from npu_compiler.kernel_programs.activations import ACTIVATIONS, find_activation
 from npu_compiler.kernel_programs.attention import (
     AttentionCall,
-    attention_call,
     cached_operand,
 )
 from npu_compiler.kernel_programs.calls import (
@@ -24,15 +23,30 @@ from npu_compiler.kernel_programs.calls import (
     linear_call,
     norm_call,
     scalar,
+    squared_of,
     stripped,
 )
 from npu_compiler.kernel_programs.draft import Draft, Line, Part
 from npu_compiler.kernel_programs.evaluation import Case, Evaluator, Step, inputs_of
-from npu_compiler.kernel_programs.experts import ExpertsCall, experts_call
-from npu_compiler.kernel_programs.masks import MaskFacts, read_mask
+from npu_compiler.kernel_programs.experts import (
+    ChosenProduct,
+    ExpertsCall,
+    experts_call,
+    read_gate,
+    read_shares,
+)
+from npu_compiler.kernel_programs.nodes import Nodes, is_vector
 from npu_compiler.kernel_programs.refusal import refused
 from npu_compiler.kernel_programs.rotary import Rotation, find_rotation
-from npu_compiler.kernel_programs.views import Mover, View, arranged, is_moving, rows_first
+from npu_compiler.kernel_programs.scores import ScoreFacts, read_scores
+from npu_compiler.kernel_programs.views import (
+    Mover,
+    View,
+    arranged,
+    is_moving,
+    other_rows,
+    rows_first,
+)
 from npu_ops.kernel_programs.instructions import NormOptions
 from npu_ops.kernel_programs.program import LayerShape, Recipe
 from npu_ops.kernel_programs.weights import BLOCK_OUTPUTS
@@ -96,56 +110,24 @@ class _Selector:
         self._mover = Mover(graph_module, self._step)
         self._draft = Draft()
         self._views: dict[fx.Node, View] = {}
-        self._computed: set[fx.Node] = set()
-        self._masks: dict[fx.Node, MaskFacts] = {}
+        self._score_facts: dict[Any, ScoreFacts] = {}
         self._rotations: dict[Any, tuple[str, str, str] | None] = {}
-        self._numbers: dict[fx.Node, int] = {}
-        self._known_numbers: dict[Any, int] = {}
         self._tables: dict[str, torch.Tensor] = {}
         self._sources: dict[str, torch.Tensor] = {}
         self._attended: dict[int, tuple[fx.Node, fx.Node]] = {}
         self._modules = {name: module for name, (module, _) in node_origins(self._graph).items()}
-        self._row_nodes = self._find_rows()
+        self._nodes = Nodes(graph_module, self._step)
 
     def run(self) -> Selection:
         (output,) = self._graph.find_nodes(op="output")
         results: Any = output.args[0]
         for node in self._graph.nodes:
             # In the graph's order, so that no later call has to look far back.
-            if node in self._row_nodes and self._is_anchor(node):
+            if node in self._nodes.rows and self._nodes.is_anchor(node):
                 self._view(node)
         logits = self._part(stripped(results[0]))
         self._check_caches(results[1:])
         return Selection(self._draft, logits, self._tables, self._sources)
-
-    # What a node is
-
-    def _find_rows(self) -> set[fx.Node]:
-        """Returns the nodes whose values depend on the tokens or the cache, and embeddings."""
-        found: set[fx.Node] = set()
-        starts = {self._step.tokens, *self._step.caches}
-        for node in self._graph.nodes:
-            before = inputs_of(node)
-            is_embedding = node.target is _aten.embedding.default
-            if is_embedding or any(one in found or one in starts for one in before):
-                found.add(node)
-        return found
-
-    def _is_anchor(self, node: fx.Node) -> bool:
-        return (
-            node.target is _aten.embedding.default
-            or linear_call(node) is not None
-            or attention_call(node, self._module) is not None
-            or experts_call(node) is not None
-        )
-
-    def _is_boundary(self, node: fx.Node) -> bool:
-        """Whether a node's value is computed by an instruction of its own."""
-        return (
-            node in self._computed
-            or self._is_anchor(node)
-            or norm_call(node, self._module) is not None
-        )
 
     # Values
 
@@ -174,19 +156,22 @@ class _Selector:
         return self._views[node]
 
     def _compute(self, node: fx.Node) -> View:
-        if node not in self._row_nodes:
+        if node not in self._nodes.rows:
             raise refused(node, "is not computed from the tokens")
         if node.target is _aten.embedding.default:
             return self._result(node, self._embed(node))
         linear = linear_call(node)
         if linear is not None:
             return self._result(node, self._linear(node, linear))
-        attention = attention_call(node, self._module)
+        attention = self._nodes.attention(node)
         if attention is not None:
             return self._result(node, self._attend(node, attention))
         experts = experts_call(node)
         if experts is not None:
             return self._result(node, self._experts(node, experts))
+        roles = self._step.roles(node)
+        if "all" in roles or "?" in roles:
+            raise refused(node, other_rows(roles))
         norm = norm_call(node, self._module)
         if norm is not None:
             return self._result(node, self._norm(node, norm))
@@ -195,20 +180,26 @@ class _Selector:
             if isinstance(source, fx.Node) and source.meta.get("val").__class__ in (list, tuple):
                 source = source.args[0]
             assert isinstance(source, fx.Node)
-            return self._mover.moved(node, source, self._view(source))
+            moved = self._mover.moved(node, source, self._view(source))
+            if moved.is_repeated:  # heads that share keys, before they are rotated
+                return self._result(node, self._columns(node, moved))
+            return moved
         if self._is_kept(node):
             source = node.args[0]
             assert isinstance(source, fx.Node)
             part = self._part(source)
             return self._result(node, self._add(node, "keep", part.width, {"input": part}))
-        rotated = self._rotate(node)
+        is_plain = self._nodes.is_weighted(node) or self._nodes.is_joined(node)
+        rotated = None if is_plain else self._rotate(node)
         if rotated is not None:
             return self._result(node, rotated)
+        if node.target is _aten.cat.default:
+            return self._result(node, self._join(node))
         return self._result(node, self._combine(node))
 
     def _result(self, node: fx.Node, part: Part) -> View:
         """Returns the view of a node that an instruction computed."""
-        self._computed.add(node)
+        self._nodes.computed.add(node)
         shape = [role for role in self._step.roles(node) if isinstance(role, int)]
         columns = torch.arange(part.start, part.start + part.width).view(shape)
         return View(part.value, columns)
@@ -225,15 +216,15 @@ class _Selector:
         self._sources[name] = getattr(self._module, name)
         return name
 
-    def _vector(self, node: fx.Node | None, added: float = 0.0) -> str | None:
-        """Returns the name of a vector of the model."""
+    def _vector(self, node: fx.Node | None, added: float = 0.0, *, repeats: int = 1) -> str | None:
+        """Returns the name of a vector of the model, or of several of the same in a row."""
         node = stripped(node)
         if node is None:
             return None
         if node.op != "get_attr":
             raise refused(node, "computes a vector of weights")
-        recipe = Recipe(sources=(self._source(str(node.target)),), kind="vector", added=added)
-        return self._draft.weight(recipe)
+        sources = (self._source(str(node.target)),) * repeats
+        return self._draft.weight(Recipe(sources=sources, kind="vector", added=added))
 
     def _table(self, tensor: torch.Tensor) -> str:
         """Returns the name of a table; equal ones have one name."""
@@ -253,23 +244,44 @@ class _Selector:
             raise refused(node, "looks up a table that is computed")
         while is_moving(index):
             index = stripped(index.args[0])
-        chosen = "token"
+        chosen, order = "token", None
         if index is not self._step.tokens:
-            if index in self._row_nodes or not self._is_position(index):
-                raise refused(node, "looks up something else than the token or its position")
-            chosen = "position"
+            chosen, order = "position", self._entries(node, index, table)
         width = int(node.meta["val"].shape[-1])
-        if chosen == "position":
-            self._positions = min(self._positions, int(table.meta["val"].shape[0]))
-        weight = self._draft.weight(
-            Recipe(sources=(self._source(str(table.target)),), kind="linear", keeps_precision=True)
+        recipe = Recipe(
+            sources=(self._source(str(table.target)),),
+            kind="linear",
+            keeps_precision=True,
+            order=order,
         )
-        return self._add(node, "embed", width, {}, table=weight, index=chosen)
+        return self._add(node, "embed", width, {}, table=self._draft.weight(recipe), index=chosen)
 
-    def _is_position(self, node: fx.Node) -> bool:
-        case = Case(batch=2, tokens=3, past=4)
-        found: torch.Tensor = Evaluator(self._module, self._step, case).value(node)
-        return torch.equal(found.expand(2, 3), case.full_positions)
+    def _entries(self, node: fx.Node, index: fx.Node, table: fx.Node) -> str | None:
+        """Returns the table of the entries that positions look up; None for their own numbers."""
+        entries = int(table.meta["val"].shape[0])
+        last = min(self._positions, entries)
+        mask = torch.ones(2, 7, dtype=torch.int64)
+        mask[0, :2] = 0
+        cases = [Case(batch=1, tokens=last, past=0, kept=1), Case(mask=mask), Case(past=0)]
+        if self._step.positions is not None:
+            cases.append(Case(positions=torch.tensor([[5, 2, 3], [0, 1, 7]]) % last))
+        every = None
+        for case in cases:
+            if index in self._nodes.rows or last < mask.shape[1]:
+                break
+            found: torch.Tensor = Evaluator(self._module, self._step, case).value(index)
+            found = found.expand(case.batch, case.tokens)
+            every = found[0] if every is None else every
+            real = case.full_mask[:, -case.tokens :].bool()
+            if not torch.equal(found[real], every[case.full_positions][real]):
+                break
+        else:
+            assert every is not None
+            usable = (every >= 0) & (every < entries)
+            self._positions = int(usable.long().cumprod(0).sum())
+            every = every[: self._positions]
+            return None if torch.equal(every, torch.arange(len(every))) else self._table(every)
+        raise refused(node, "looks up something else than the token or its position")
 
     def _linear(self, node: fx.Node, call: LinearCall) -> Part:
         part = self._part(call.x)
@@ -309,31 +321,53 @@ class _Selector:
         return self._add(node, "norm", part.width, {"input": part}, options=norm)
 
     def _experts(self, node: fx.Node, call: ExpertsCall) -> Part:
-        inner = int(getattr(self._module, call.gate_up).shape[1]) // 2
-        if inner % BLOCK_OUTPUTS:
-            raise refused(node, f"has experts of {inner} channels, no multiple of {BLOCK_OUTPUTS}")
-        gate_up, down = self._source(call.gate_up), self._source(call.down)
+        if call.inner % BLOCK_OUTPUTS:
+            reason = f"has experts of {call.inner} channels, no multiple of {BLOCK_OUTPUTS}"
+            raise refused(node, reason)
+        shares = read_shares(self._module, self._step, node, call)
+        gate = read_gate(self._module, self._step, node, call)
+        numbers = torch.arange(2 * call.inner)
+        order = None if torch.equal(gate.order, numbers) else self._table(gate.order)
 
-        def weights(source: str, *, interleaved: bool) -> tuple[str, ...]:
-            return tuple(
-                self._draft.weight(
-                    Recipe(sources=(source,), kind="linear", interleaved=interleaved, index=index)
-                )
-                for index in range(call.experts)
+        def weights(product: ChosenProduct, **how: Any) -> tuple[str, ...]:
+            made = Recipe(
+                sources=(self._source(str(product.weight.target)),),
+                kind="linear",
+                transposed=product.is_transposed,
+                **how,
             )
+            return self._by_expert(made, call.experts)
+
+        def biases(product: ChosenProduct, **how: Any) -> tuple[str, ...] | None:
+            if product.bias is None:
+                return None
+            source = self._source(str(product.bias.target))
+            return self._by_expert(Recipe(sources=(source,), kind="vector", **how), call.experts)
 
         reads = {"input": self._part(call.x), "scores": self._part(call.scores)}
-        return self._add(
+        first = {"order": order, "interleaved": True}
+        width = int(node.meta["val"].shape[-1])
+        result = self._add(
             node,
             "experts",
-            int(node.meta["val"].shape[-1]),
+            width,
             reads,
-            gate_up=weights(gate_up, interleaved=True),
-            down=weights(down, interleaved=False),
+            gate_up=weights(call.gate_up, **first),
+            down=weights(call.down),
+            gate_up_bias=biases(call.gate_up, **first),
+            down_bias=biases(call.down),
             chosen=call.chosen,
-            shares=call.shares,
-            activation=call.activation,
+            shares=shares.kind,
+            activation=gate.activation,
+            limit=gate.limit,
         )
+        if shares.factor == 1.0:
+            return result
+        return self._add(node, "combine", width, {"left": result}, factor=shares.factor)
+
+    def _by_expert(self, recipe: Recipe, experts: int) -> tuple[str, ...]:
+        """Returns the names of a weight for each expert, slices of what a recipe makes."""
+        return tuple(self._draft.weight(replace(recipe, index=index)) for index in range(experts))
 
     def _is_kept(self, node: fx.Node) -> bool:
         if node.target not in (_aten.index.Tensor, _aten.index_select.default):
@@ -355,15 +389,13 @@ class _Selector:
             raise refused(node, "attends to a layer's cache a second time")
         self._attended[number] = (keys.whole, values.whole)
         shape = self._layers[number]
-        if call.mask is None:
-            raise refused(node, "has no mask, so that tokens would see later ones")
-        facts = self._mask(node, call.mask)
+        facts = self._scores(node, call)
         queries = self._part(call.queries)
         reads = {"keys": self._part(keys.new), "values": self._part(values.new)}
         module = self._module_of(node)
         self._draft.lines.append(Line("append", -1, reads, {"layer": number}, module))
         heads = queries.width // shape.key_size
-        slopes = facts.slopes
+        slopes = facts.mask.slopes
         if slopes is not None:
             slopes = slopes.expand(heads)
         return self._add(
@@ -373,20 +405,27 @@ class _Selector:
             {"queries": queries},
             layer=number,
             heads=heads,
-            scale=call.scale,
-            window=facts.window,
-            soft_cap=call.soft_cap,
+            scale=facts.scale,
+            window=facts.mask.window,
+            soft_cap=facts.soft_cap,
             sinks=self._vector(call.sinks),
             slopes=None if slopes is None else self._table(slopes.float()),
         )
 
-    def _mask(self, node: fx.Node, mask: fx.Node) -> MaskFacts:
-        mask = stripped(mask)
-        if mask not in self._masks:
-            self._masks[mask] = read_mask(
-                self._module, self._step, node, mask, positions=self._positions
+    def _scores(self, node: fx.Node, call: AttentionCall) -> ScoreFacts:
+        if call.scores is None:
+            key: Any = (stripped(call.mask), call.scale, call.soft_cap)
+        else:
+            assert call.product is not None
+            self._nodes.computed.add(call.product)
+            added = [self._nodes.number(one) for one in inputs_of(call.product)[:-2]]
+            key = (self._nodes.region(call.scores)[2], added, repr(call.product.kwargs))
+            key = repr(key)
+        if key not in self._score_facts:
+            self._score_facts[key] = read_scores(
+                self._module, self._step, node, call, positions=self._positions
             )
-        return self._masks[mask]
+        return self._score_facts[key]
 
     def _check_caches(self, results: Sequence[fx.Node]) -> None:
         for number in range(len(self._layers)):
@@ -396,6 +435,32 @@ class _Selector:
                 raise refused(
                     results[2 * number], f"keeps something else for layer {number} than it reads"
                 )
+
+    def _join(self, node: fx.Node) -> Part:
+        """Rows side by side."""
+        parts: Any = node.args[0]
+        roles = self._step.roles(node)
+        given: Any = node.args[1] if len(node.args) > 1 else 0
+        dim = given % len(roles)
+        are_rows = all(
+            stripped(part) in self._nodes.rows
+            and [role for role in self._step.roles(part) if isinstance(role, str)]
+            == [role for role in roles if isinstance(role, str)]
+            for part in parts
+        )
+        is_plain = len(roles) == len(node.meta["val"].shape)
+        if not are_rows or not is_plain or not isinstance(roles[dim], int):
+            raise refused(node, "no kernel computes")
+        values = [self._part(part) for part in parts]
+        at = sum(isinstance(role, int) for role in roles[:dim])
+        numbers, start = [], 0
+        for part, value in zip(parts, values, strict=True):
+            shape = [role for role in self._step.roles(part) if isinstance(role, int)]
+            numbers.append(torch.arange(start, start + value.width).view(shape))
+            start += value.width
+        reads = {str(number): value for number, value in enumerate(values)}
+        joined = self._add(node, "join", start, reads)
+        return self._columns(node, View(joined.value, torch.cat(numbers, at)))
 
     # Calls element by element
 
@@ -408,6 +473,13 @@ class _Selector:
                 raise refused(node, "has options that no kernel has")
             part = self._part(node.args[0])  # type: ignore[arg-type]
             return self._add(node, "combine", part.width, {"left": part}, activation=name)
+        found = self._activation(node)
+        if found is not None:
+            return found
+        squared = squared_of(node)
+        if squared is not None:
+            part = self._part(squared)
+            return self._add(node, "combine", part.width, {"left": part, "right": part}, op="mul")
         if node.target in ADDS or node.target in MULTIPLIES:
             found = self._pair(node)
             if found is not None:
@@ -421,9 +493,6 @@ class _Selector:
                 factor = factor if node.target in MULTIPLIES else 1 / factor
                 part = self._part(source)
                 return self._add(node, "combine", part.width, {"left": part}, factor=factor)
-        found = self._activation(node)
-        if found is not None:
-            return found
         raise refused(node, "no kernel computes")
 
     def _pair(self, node: fx.Node) -> Part | None:
@@ -433,73 +502,59 @@ class _Selector:
         alpha = node.kwargs.get("alpha", node.args[2] if len(node.args) > 2 else 1)
         if alpha != 1 or not isinstance(left, fx.Node) or not isinstance(right, fx.Node):
             return None
-        if self._activation_source(node) is not None:
-            return None
-        if left in self._row_nodes and right in self._row_nodes:
-            if self._step.roles(left) != self._step.roles(right):
+        if left in self._nodes.rows and right in self._nodes.rows:
+            if {self._nodes.rows_of(left), self._nodes.rows_of(right)} != {
+                self._nodes.rows_of(node)
+            }:
                 return None
-            one, other = self._part(left), self._part(right)
+            one, other = self._broadcast(left, node), self._broadcast(right, node)
             return self._add(node, "combine", one.width, {"left": one, "right": other}, op=op)
-        rows, vector = (left, right) if left in self._row_nodes else (right, left)
-        if vector.op == "get_attr" and len(vector.meta["val"].shape) == 1:
+        rows, vector = (left, right) if left in self._nodes.rows else (right, left)
+        if is_vector(vector) and self._step.roles(rows) == self._step.roles(node):
             part = self._part(rows)
-            if int(vector.meta["val"].shape[0]) == part.width:
-                name = self._vector(vector)
+            shape = tuple(vector.meta["val"].shape)
+            repeats, rest = divmod(part.width, torch.Size(shape).numel())
+            shown = tuple(self._view(rows).columns.shape)
+            if not rest and repeats and shown[len(shown) - len(shape) :] == shape:
+                name = self._vector(vector, repeats=repeats)
                 return self._add(node, "combine", part.width, {"left": part}, op=op, vector=name)
         return None
 
+    def _broadcast(self, operand: fx.Node, node: fx.Node) -> Part:
+        """Returns an operand's columns, repeated as a sum or product repeats them."""
+        view = self._view(operand)
+        shape = [role for role in self._step.roles(node) if isinstance(role, int)]
+        return self._columns(operand, View(view.value, view.columns.expand(shape)))
+
     def _activation(self, node: fx.Node) -> Part | None:
-        source = self._activation_source(node)
+        source = self._nodes.activation_source(node)
         if source is None:
             return None
 
         def compute(x: torch.Tensor) -> torch.Tensor:
-            evaluator = Evaluator(self._module, self._step, Case(batch=1, tokens=x.numel(), past=0))
-            shape = [1, x.numel(), *[1] * (len(source.meta["val"].shape) - 2)]
-            result: torch.Tensor = evaluator.with_values({source: x.view(shape)}).value(node)
-            return result.flatten()
+            tokens = 1 + x.numel() // width
+            evaluator = Evaluator(self._module, self._step, Case(batch=1, tokens=tokens, past=0))
+            # Numbers of several kinds in a row: what mixes a row's numbers is no activation.
+            given = torch.cat([x, x.new_zeros(tokens * width - x.numel())])
+            given = evaluator.closed(given, source)
+            result: torch.Tensor = evaluator.with_values({source: given}).value(node)
+            return result.flatten()[: x.numel()]
 
+        roles = self._step.roles(source)
+        if not {"batch", "tokens", "rows"}.issuperset(self._nodes.rows_of(source)):
+            return None
+        width = torch.Size([role for role in roles if isinstance(role, int)]).numel()
         name = find_activation(compute)
         if name is None:
             return None
         part = self._part(source)
         return self._add(node, "combine", part.width, {"left": part}, activation=name)
 
-    def _activation_source(self, node: fx.Node) -> fx.Node | None:
-        """Returns the one value of which a node is computed element by element; else None."""
-        leaves: set[fx.Node] = set()
-        calls = 0
-        pending = [node]
-        seen: set[fx.Node] = set()
-        while pending:
-            one = pending.pop()
-            if one in seen:
-                continue
-            seen.add(one)
-            if one is not node and (one not in self._row_nodes or self._is_boundary(one)):
-                if one in self._row_nodes:
-                    leaves.add(one)
-                elif scalar(one, self._module) is None:
-                    return None
-                continue
-            if one is not node and is_moving(one) and stripped(one) is one:
-                leaves.add(one)
-                continue
-            calls += 1
-            if calls > 16:
-                return None
-            pending += [stripped(before) for before in inputs_of(one)]
-        (leaf,) = leaves if len(leaves) == 1 else (None,)
-        if leaf is None or leaf is node or calls < 2:
-            return None
-        same = leaf.meta["val"].shape == node.meta["val"].shape
-        return leaf if same else None
-
     # Rotary embedding
 
     def _rotate(self, node: fx.Node) -> Part | None:
         """Rows that are turned by their position; None if a node is no such thing."""
-        leaves, tables, signature = self._region(node)
+        leaves, tables, signature = self._nodes.region(node)
         if not leaves or not tables:
             return None
         if self._step.positions is None:
@@ -511,6 +566,8 @@ class _Selector:
         width = columns.numel()
         shape = [role for role in self._step.roles(node) if isinstance(role, int)]
         if len(values) != 1 or torch.Size(shape).numel() != width:
+            if node.target is _aten.cat.default:
+                return None
             raise refused(node, "joins rows with what depends on positions in an unknown way")
         size = shape[-1]
         places = {leaf: torch.searchsorted(columns, view.columns) for leaf, view in views.items()}
@@ -540,12 +597,12 @@ class _Selector:
             batch, tokens = x.shape[:2]
             positions = positions.expand(batch, tokens)
             case = Case(batch=batch, tokens=tokens, past=past, kept=1, positions=positions)
+            evaluator = Evaluator(self._module, self._step, case)
             given = {
-                leaf: arranged(x[:, :, place], self._step.roles(leaf))
+                leaf: evaluator.closed(arranged(x[:, :, place], self._step.roles(leaf)), leaf)
                 for leaf, place in places.items()
             }
-            evaluator = Evaluator(self._module, self._step, case).with_values(given)
-            result: torch.Tensor = evaluator.value(node)
+            result = evaluator.opened(evaluator.with_values(given).value(node), node)
             return rows_first(result, self._step.roles(node)).reshape(batch, tokens, -1)
 
         found: Rotation | None = find_rotation(
@@ -554,59 +611,3 @@ class _Selector:
         if found is None:
             return None
         return self._table(found.own), self._table(found.other), self._table(found.partner)
-
-    def _region(self, node: fx.Node) -> tuple[list[fx.Node], list[fx.Node], Any]:
-        """Returns the rows and the tables that a node is computed of, and how, for comparison."""
-        leaves: list[fx.Node] = []
-        tables: list[fx.Node] = []
-        known: dict[fx.Node, int] = {}
-        signature: list[Any] = []
-
-        def visit(one: fx.Node) -> int:
-            if one in known:
-                return known[one]
-            is_leaf = one is not node and (
-                one not in self._row_nodes or self._is_boundary(one) or self._only_moves(one)
-            )
-            if is_leaf and one in self._row_nodes:
-                leaves.append(one)
-                entry: Any = ("rows", self._step.roles(one))
-            elif is_leaf:
-                value = one.meta.get("val")
-                if isinstance(value, torch.Tensor) and one.op != "get_attr":
-                    tables.append(one)
-                entry = ("table", self._number(one))
-            else:
-                inner = [visit(before) for before in inputs_of(one)]
-                arguments = fx.map_arg((one.args, one.kwargs), lambda before: "node")
-                entry = (str(one.target), inner, repr(arguments))
-            known[one] = len(known)
-            signature.append(entry)
-            return known[one]
-
-        visit(node)
-        return leaves, tables, repr(signature)
-
-    def _number(self, node: fx.Node) -> int:
-        """Returns a number that is the same for nodes that compute the same of the same inputs."""
-        if node not in self._numbers:
-            value = node.meta.get("val")
-            if isinstance(value, (torch.SymInt, int)):
-                key: Any = ("size", str(value))
-            elif node.op != "call_function":
-                key = (node.op, str(node.target))
-            else:
-                key = (node.target, repr(fx.map_arg((node.args, node.kwargs), self._numbered)))
-            self._numbers[node] = self._known_numbers.setdefault(key, len(self._known_numbers))
-        return self._numbers[node]
-
-    def _numbered(self, node: fx.Node) -> str:
-        return f"node {self._number(node)}"
-
-    def _only_moves(self, node: fx.Node) -> bool:
-        """Whether a node only moves elements of a value that an instruction computes."""
-        while is_moving(node) and isinstance(node.args[0], fx.Node):
-            if self._is_boundary(node):
-                return True
-            node = node.args[0]
-        return self._is_boundary(node)

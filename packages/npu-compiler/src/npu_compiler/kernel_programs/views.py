@@ -17,7 +17,7 @@ from torch import fx
 from npu_compiler.kernel_programs.evaluation import Case, Evaluator, Step
 from npu_compiler.kernel_programs.refusal import refused
 
-__all__ = ["Mover", "View", "arranged", "is_cast", "is_moving", "rows_first"]
+__all__ = ["Mover", "View", "arranged", "is_cast", "is_moving", "other_rows", "rows_first"]
 
 _aten = torch.ops.aten
 _CASTS = {
@@ -38,15 +38,19 @@ _MOVES = {
     _aten.view.default,
     _aten._unsafe_view.default,
     _aten.reshape.default,
-    _aten.view_as.default,
     _aten.transpose.int,
     _aten.permute.default,
     _aten.t.default,
     _aten.unsqueeze.default,
     _aten.squeeze.dim,
+    _aten.squeeze.dims,
+    _aten.swapaxes.default,
     _aten.slice.Tensor,
+    _aten.narrow.default,
     _aten.select.int,
     _aten.expand.default,
+    _aten.broadcast_to.default,
+    _aten.repeat.default,
     _aten.flatten.using_ints,
     _aten.unflatten.int,
     _aten.split.Tensor,
@@ -57,6 +61,9 @@ _MOVES = {
     _aten.repeat_interleave.self_int,
     operator.getitem,
 }
+# Of their second argument only the shape counts.
+_LIKE_OTHERS = {_aten.view_as.default, _aten.expand_as.default, _aten.reshape_as.default}
+_MOVES |= _LIKE_OTHERS
 _ROW_ROLES = {"batch", "tokens", "kept", "rows", "kept rows"}
 _CASE = Case()
 
@@ -88,17 +95,43 @@ class View:
             return first, count
         return None
 
+    @property
+    def is_repeated(self) -> bool:
+        """Whether a column is shown more than once."""
+        return len(set(self.flat)) < self.columns.numel()
+
+
+def other_rows(roles: Sequence[str | int]) -> str:
+    """Returns why a call is refused whose result has dimensions that no row has."""
+    if "all" in roles and "?" not in roles:
+        return (
+            "computes with the cache of all tokens outside of attention, as latent keys and an "
+            "indexer do"
+        )
+    return f"has a dimension of another kind, {roles}"
+
 
 def is_cast(node: fx.Node) -> bool:
     """Whether a call changes at most the dtype or the memory of its first argument."""
     if node.target is _aten.dropout.default:
         return not node.args[2]
-    return node.op == "call_function" and node.target in _CASTS
+    if node.op != "call_function" or node.target not in _CASTS:
+        return False
+    before, after = node.args[0].meta["val"].dtype, node.meta["val"].dtype  # type: ignore[union-attr]
+    return bool(after.is_floating_point or not before.is_floating_point)
 
 
 def is_moving(node: fx.Node) -> bool:
     """Whether a call only moves elements of its first argument."""
+    if node.target is _aten.index.Tensor:
+        return all(index is None or _is_constant(index) for index in node.args[1])  # type: ignore[union-attr]
     return node.op == "call_function" and (node.target in _MOVES or is_cast(node))
+
+
+def _is_constant(node: Any) -> bool:
+    while is_cast(node):
+        node = node.args[0]
+    return bool(node.op == "get_attr")
 
 
 class Mover:
@@ -123,17 +156,19 @@ class Mover:
         rows = self._rows(self._step.roles(source))
         elements = torch.arange(rows.numel()).view(*rows.shape, *[1] * view.columns.dim())
         numbers = elements * width + view.columns
-        given = arranged(numbers, self._step.roles(source))
+        given = self._evaluator.closed(arranged(numbers, self._step.roles(source)), source)
         split = node.args[0]
         if node.target is operator.getitem and isinstance(split, fx.Node) and split is not source:
             parts = self._evaluator.call(split, {source: given})
             result = parts[node.args[1]]
         else:
-            result = self._evaluator.call(node, {source: given})
+            others: Any = node.args[1:2] if node.target in _LIKE_OTHERS else ()
+            shapes = {one: self._evaluator.empty(one) for one in others}
+            result = self._evaluator.call(node, {**shapes, source: given})
         roles = self._step.roles(node)
         if "?" in roles or "all" in roles:
-            raise refused(node, f"has a dimension of another kind, {roles}")
-        by_row = rows_first(result, roles)
+            raise refused(node, other_rows(roles))
+        by_row = rows_first(self._evaluator.opened(result, node), roles)
         lead = self._rows(roles).numel()
         by_row = by_row.reshape(lead, *by_row.shape[self._lead(roles) :])
         expected = torch.arange(lead).view(-1, *[1] * (by_row.dim() - 1)).expand_as(by_row)

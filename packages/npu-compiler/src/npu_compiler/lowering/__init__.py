@@ -5,6 +5,7 @@ from npu_compiler.graph.origins import node_origins, python_line, source_line
 from npu_compiler.lowering.context import Context, Refused
 from npu_compiler.lowering.custom import custom_op
 from npu_compiler.lowering.lower import LoweredModel, lower
+from npu_compiler.lowering.python_ops import define_op
 from npu_compiler.lowering.registry import (
     Converter,
     find_converter,
@@ -21,6 +22,7 @@ __all__ = [
     "LoweredModel",
     "Refused",
     "custom_op",
+    "define_op",
     "find_converter",
     "is_foreign",
     "lower",

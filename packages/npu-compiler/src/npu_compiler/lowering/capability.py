@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import fx
 
+import npu_runtime
 from npu_compiler.graph.calls import is_effectful, is_mutation, op_name
 from npu_compiler.lowering import find_converter, missing_converter
 from npu_compiler.lowering.arguments import bind_arguments
@@ -22,14 +23,18 @@ from npu_compiler.options import CompilerConfig
 
 __all__ = [
     "HOST_DUTIES",
+    "HOST_IS_BETTER",
     "INPUT_WRITE",
     "is_compute",
     "refusal",
+    "takes_from_host",
 ]
 
 
 OUTPUT_VIEW = "a view of a result, which the host takes"
 INPUT_WRITE = "writes a result into an input, which the host does"
+# Of a call that could be lowered: told, but no error under strict.
+HOST_IS_BETTER = "its own kernel on the host's cores is better there"
 
 # What stands outside of programs by its nature: no fallback, and no error under strict.
 HOST_DUTIES = frozenset({OUTPUT_VIEW, INPUT_WRITE})
@@ -48,7 +53,7 @@ def refusal(node: fx.Node, config: CompilerConfig, *, with_frontend: bool = Fals
     if node.meta.get("npu_is_output_view"):
         return OUTPUT_VIEW
     if is_mutation(node):
-        return INPUT_WRITE if _writes_input(node) else "writes to an argument"
+        return INPUT_WRITE if _writes_input(node) else _other_write(node, config)
     row = find_converter(node.target)
     if row is None:
         if is_effectful(node):
@@ -58,9 +63,19 @@ def refusal(node: fx.Node, config: CompilerConfig, *, with_frontend: bool = Fals
     for meta in _tensors(node):
         if (reason := _tensor_refusal(meta, takes_narrow=is_narrow)) is not None:
             return reason
+    if row.host_is_better and not takes_from_host(config):
+        return HOST_IS_BETTER
     if row.rule is not None:
         return row.rule(node, **bind_arguments(node))
     return None
+
+
+def takes_from_host(config: CompilerConfig) -> bool:
+    """Whether programs are to take calls for which the host's cores have a better kernel.
+
+    So it is where the device's arithmetic is not that of the host's cores, or as asked for.
+    """
+    return config.target == "openvino" or not npu_runtime.device_info().device.startswith("CPU")
 
 
 def _missing(node: fx.Node, *, with_frontend: bool, nan: str | None) -> str | None:
@@ -77,6 +92,12 @@ def _writes_input(node: fx.Node) -> bool:
     target = node.args[0] if node.args else None
     is_copy = node.target is torch.ops.aten.copy_.default
     return is_copy and isinstance(target, fx.Node) and target.op == "placeholder"
+
+
+def _other_write(node: fx.Node, config: CompilerConfig) -> str:
+    if find_converter(node.target) is not None and not takes_from_host(config):
+        return HOST_IS_BETTER
+    return "writes to an argument"
 
 
 def is_compute(node: fx.Node) -> bool:

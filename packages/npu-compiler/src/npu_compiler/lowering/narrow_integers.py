@@ -73,6 +73,7 @@ MOVES = frozenset(
         aten.unbind.int,
         aten.cat.default,
         aten.concat.default,
+        aten.concatenate.default,
         aten.stack.default,
         aten.repeat.default,
         aten.flip.default,

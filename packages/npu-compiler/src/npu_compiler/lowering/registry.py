@@ -16,6 +16,7 @@ import torch
 
 from npu_compiler.errors import RegistryError
 from npu_compiler.graph.calls import op_name
+from npu_compiler.graph.functional_forms import functional_form, has_functional_form
 from npu_compiler.lowering.plugins import broken_plugins, load_plugins
 from npu_runtime.public_calls import public_call
 
@@ -25,6 +26,7 @@ __all__ = [
     "converter",
     "find_converter",
     "foreign_ops",
+    "functional_forms",
     "is_foreign",
     "missing_converter",
     "near_matches",
@@ -50,6 +52,7 @@ class Converter:
         compute: whether the op does work worth a program; views, casts and creation do not.
         quantized: whether int8 and uint8 tensors stand for stored values here and not for torch's
             arithmetic, which a program does not share.
+        host_is_better: whether the op's own kernel is better on the host's cores than a program.
         place: file and line of the function, for messages.
     """
 
@@ -58,6 +61,7 @@ class Converter:
     rule: Rule | None
     compute: bool
     quantized: bool
+    host_is_better: bool
     place: str
 
 
@@ -65,7 +69,11 @@ _TABLE: dict[OpKey, Converter] = {}
 
 
 def converter(
-    *keys: OpKey, rule: Rule | None = None, compute: bool = True, quantized: bool = False
+    *keys: OpKey,
+    rule: Rule | None = None,
+    compute: bool = True,
+    quantized: bool = False,
+    host_is_better: bool = False,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Registers the decorated function as the converter of one or more ops.
 
@@ -78,6 +86,10 @@ def converter(
     the result must have, `ctx.convert(output, dtype)` casts, and `ctx.refuse(reason)` leaves the
     call to the eager device. Nodes are made with `openvino.opset15`.
 
+    For an op that writes to an argument, `Tensor(a!)`, the converter returns the op's results and
+    then the new content of each written argument. Where the device's arithmetic is the host's
+    cores, the op's own kernel writes in place instead, except for `target="openvino"`.
+
     In a wheel of its own the module with the decorated functions is named by an entry point of the
     group `npu_compiler.converters`, and is imported when a graph is first lowered.
 
@@ -89,6 +101,8 @@ def converter(
             returns why this call cannot be lowered, or None.
         compute: whether the op does work worth a program; views, casts and creation do not.
         quantized: whether the op takes or gives int8 and uint8 tensors as stored values.
+        host_is_better: whether the op's own kernel is better than a program where the device's
+            arithmetic is the host's cores; it is converted there for `target="openvino"` alone.
 
     Raises:
         RegistryError: [duplicate-converter] when a key has a converter already, naming both places;
@@ -101,7 +115,10 @@ def converter(
         for key in keys:
             _check_key(key, place)
         for key in keys:
-            _TABLE[key] = Converter(key, function, rule, compute, quantized, place)
+            forms = (key, functional_form(key)) if has_functional_form(key) else (key,)
+            for form in forms:
+                row = Converter(form, function, rule, compute, quantized, host_is_better, place)
+                _TABLE[form] = row
         return function
 
     return register
@@ -123,6 +140,12 @@ def foreign_ops() -> frozenset[str]:
     """Returns the names of ops whose converters are not of this package."""
     load_plugins(_snapshot)
     return frozenset(op_name(key) for key in [*_TABLE] if is_foreign(key))
+
+
+def functional_forms() -> dict[OpKey, torch._ops.OpOverload]:
+    """Returns the ops with a converter that write to an argument -> what a program has for them."""
+    load_plugins(_snapshot)
+    return {key: functional_form(key) for key in [*_TABLE] if has_functional_form(key)}
 
 
 def missing_converter(key: OpKey) -> str:

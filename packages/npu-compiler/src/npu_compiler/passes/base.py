@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import abc
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
@@ -27,11 +27,16 @@ class Facts:
         kind: inference, forward or backward.
         constants: placeholders that become constants of the program.
         kept_ops: ops, as in "aten.gelu.default", that no pass may take into another.
+        for_device: whether programs are made for the device's compiler even of calls for which the
+            host's cores have a kernel.
+        functional_forms: ops that write to an argument -> those that a program has for them.
     """
 
     kind: str = "inference"
     constants: frozenset[str] = frozenset()
     kept_ops: frozenset[str] = frozenset()
+    for_device: bool = False
+    functional_forms: Mapping[Any, torch._ops.OpOverload] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from torch._higher_order_ops.auto_functionalize import auto_functionalized_v2
 from npu_compiler.graph.calls import is_view
 from npu_compiler.passes.base import Facts, GraphPass
 
-__all__ = ["WriteInPlace"]
+__all__ = ["WriteInPlace", "written_arguments"]
 
 _COPY = torch.ops.aten.copy_.default
 _AS_STRIDED = torch.ops.aten.as_strided.default
@@ -47,10 +47,11 @@ def _replace(graph: fx.Graph, node: fx.Node) -> bool:
     op = cast(torch._ops.OpOverload, node.args[0])
     bases = list(cast(Any, node.kwargs["_all_bases"]))
     results = len(op._schema.returns)
+    first_base = max(results, 1)  # an op that returns nothing has None in the first place
     after = _nodes_after(graph, node)
     if not all(_is_free(base, node, after) for base in bases):
         return False
-    plans = _written_arguments(op, node)
+    plans = written_arguments(op, node)
     if plans is None:
         return False
     with graph.inserting_before(node):
@@ -66,8 +67,8 @@ def _replace(graph: fx.Graph, node: fx.Node) -> bool:
     fresh.meta = {**node.meta, "val": values[0] if results == 1 else tuple(values[:results])}
     for user in list(node.users):
         index = cast(int, user.args[1])
-        if index >= results:
-            user.replace_all_uses_with(bases[index - results])
+        if index >= first_base:
+            user.replace_all_uses_with(bases[index - first_base])
         elif results == 1:
             user.replace_all_uses_with(fresh)
         else:
@@ -105,7 +106,7 @@ def _readers(base: fx.Node) -> Iterator[fx.Node]:
             yield from _readers(user)
 
 
-def _written_arguments(
+def written_arguments(
     op: torch._ops.OpOverload, node: fx.Node
 ) -> dict[str, tuple[int, Any]] | None:
     """Written argument -> base and (size, stride, offset), or None for a whole base.

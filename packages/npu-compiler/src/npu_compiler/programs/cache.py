@@ -45,6 +45,7 @@ _logger = logging.getLogger(__name__)
 _FORMAT = 2
 _STALE_S = 3600.0
 _VERDICT = "verdict.json"
+_MODEL = "model.xml"
 
 
 @dataclass(frozen=True)
@@ -203,7 +204,7 @@ class ProgramCache:
             model, facts = _checked(build())
         amendments = needed_options(model, device_index)
         try:
-            self._store(entry, model, facts, amendments)
+            self._store(entry, functools.partial(_write_model, model), facts, amendments)
         except OSError as failure:
             _logger.warning(
                 "program cache: cannot store %s in %s (%s); running without it",
@@ -235,6 +236,44 @@ class ProgramCache:
             return None
         self._count(hits=1)
         return self._load_entry(entry, name, options, None, False)
+
+    @public_call
+    def find_files(self, key: str) -> tuple[Path, dict[str, Any]] | None:
+        """Returns the directory that store_files wrote, with its facts, if it is whole.
+
+        Args:
+            key: as for load.
+        """
+        entry = self.directory / key
+        if _damage(entry, needs=None) is not None:
+            return None
+        self._count(hits=1)
+        _touch(entry)
+        return entry, _facts(entry)
+
+    @public_call
+    def store_files(
+        self, key: str, write: Callable[[Path], None], *, facts: dict[str, Any]
+    ) -> None:
+        """Keeps files under a key; a directory that cannot be written costs a log line.
+
+        Args:
+            key: as for load.
+            write: writes them into a directory.
+            facts: JSON-like, kept beside them.
+        """
+        entry = self.directory / key
+        if _damage(entry, needs=None) is None:
+            return
+        shutil.rmtree(entry, ignore_errors=True)
+        try:
+            self._store(entry, write, facts, {})
+        except OSError as failure:
+            _logger.warning(
+                "program cache: cannot store %s in %s (%s)", key, self.directory, failure
+            )
+            return
+        self._evict(keep=key)
 
     @public_call
     def verdict(self, key: str) -> dict[str, Any] | None:
@@ -303,7 +342,7 @@ class ProgramCache:
 
         def load(settings: Mapping[str, str]) -> npu_runtime.Program:
             return npu_runtime.load_program(
-                entry / "model.xml",
+                entry / _MODEL,
                 name=name,
                 options=dict(settings),
                 device_index=device_index,
@@ -320,18 +359,18 @@ class ProgramCache:
         return program
 
     def _store(
-        self, entry: Path, model: ov.Model, facts: dict[str, Any], amendments: dict[str, str]
+        self,
+        entry: Path,
+        write: Callable[[Path], None],
+        facts: dict[str, Any],
+        amendments: dict[str, str],
     ) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)
         self._sweep()
         with observe.span("compile", "store", key=entry.name):
             place = Path(tempfile.mkdtemp(prefix=f".{entry.name}.", dir=self.directory))
             try:
-                try:
-                    write_model(model, place / "model.xml")
-                except RuntimeError as failure:
-                    # OpenVINO reports a full disk so.
-                    raise OSError(str(failure).strip()) from failure
+                write(place)
                 files = {path.name: fingerprint(path) for path in sorted(place.iterdir())}
                 record = {
                     "format": _FORMAT,
@@ -397,6 +436,14 @@ class ProgramCache:
             self._statistics = replace(now, **sums)
 
 
+def _write_model(model: ov.Model, place: Path) -> None:
+    try:
+        write_model(model, place / _MODEL)
+    except RuntimeError as failure:
+        # OpenVINO reports a full disk so.
+        raise OSError(str(failure).strip()) from failure
+
+
 def _checked(built: Any) -> tuple[ov.Model, dict[str, Any]]:
     """What a builder returned, if it is a model with facts."""
     import openvino as ov
@@ -416,12 +463,12 @@ def _facts(entry: Path) -> dict[str, Any]:
     return dict(facts)
 
 
-def _damage(entry: Path) -> str | None:
-    """Why an entry cannot be used; None when it can."""
+def _damage(entry: Path, *, needs: str | None = _MODEL) -> str | None:
+    """Why an entry cannot be used; None when it can, and has the file that is needed."""
     try:
         record = json.loads((entry / "entry.json").read_text())
         expected = record["files"]
-        is_complete = isinstance(record.get("facts"), dict) and "model.xml" in expected
+        is_complete = isinstance(record.get("facts"), dict) and needs in (None, *expected)
         if record["format"] != _FORMAT or not is_complete:
             return "another format"
         for file_name, written in expected.items():

@@ -61,6 +61,20 @@ class ProgramCall(torch.nn.Module):
             ]
         return results if self.watch is None else self.watch(inputs, results)
 
+    def direct(self, inputs: Sequence[int], outputs: Sequence[int]) -> Callable[..., Any]:
+        """Returns what runs a graph that is this call alone.
+
+        Args:
+            inputs: which of the graph's inputs the program takes.
+            outputs: which of the program's results each of the graph's is.
+        """
+
+        def run(*arguments: Any) -> Sequence[torch.Tensor]:
+            results = self.forward(*[arguments[place] for place in inputs])
+            return tuple([results[index] for index in outputs])
+
+        return run
+
     def _ordered(self, inputs: Sequence[Any]) -> list[Any]:
         return [
             value if order is None else value.permute(order)

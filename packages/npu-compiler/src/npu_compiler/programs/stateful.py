@@ -65,9 +65,17 @@ def make_stateful(
     # unless the plugin cannot know it.
     no_length = ops.subtract(batch, batch)
     sinks = []
-    for variable in variables:
+    shapes = [
+        _sizes(
+            variable,
+            parameters[variable.input_index],
+            results[variable.output_index].input_value(0),
+            length_axis,
+        )
+        for variable in variables
+    ]
+    for variable, sizes in zip(variables, shapes, strict=True):
         parameter, result = parameters[variable.input_index], results[variable.output_index]
-        sizes = _sizes(variable, parameter, result.input_value(0), length_axis)
         info = VariableInfo()
         info.data_shape = ov.PartialShape(sizes)
         info.data_type = parameter.get_output_element_type(0)
@@ -77,7 +85,9 @@ def make_stateful(
         parts[length_axis] = no_length
         target = ops.concat(parts, 0)
         empty = ops.broadcast(ops.constant(0, info.data_type), target)
-        read = ops.gather(ops.read_value(empty, held), order, zero)
+        is_alone = shapes.count(sizes) == 1
+        rows = _order_that_reads(empty, order) if is_alone else order
+        read = ops.gather(ops.read_value(empty, held), rows, zero)
         read.set_friendly_name(f"{variable.name}/reordered")
         parameter.output(0).replace(read.output(0))
         sinks.append(ops.assign(_as_node(result.input_value(0)), held))
@@ -90,6 +100,18 @@ def make_stateful(
     )
     stateful.validate_nodes_and_infer_types()
     return stateful
+
+
+def _order_that_reads(empty: ov.Node, order: ov.Node) -> ov.Node:
+    """Returns the order of the rows, computed so that it reads an initial value as well.
+
+    The CPU plugin moves an initial value into its variable if nothing else reads it, as it is where
+    no other variable has the same shape; a reset then keeps what the variable held (OpenVINO
+    2026.4.1).
+    """
+    axes = ops.constant(list(range(len(empty.get_output_partial_shape(0)))), ov.Type.i64)
+    nothing = ops.reduce_sum(empty, axes, False)
+    return ops.add(order, ops.convert(nothing, order.get_output_element_type(0)))
 
 
 def _as_node(output: ov.Output) -> ov.Node:

@@ -7,6 +7,7 @@ full.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -41,6 +42,8 @@ def npu(
     if mode is not None:
         backend_options({"mode": mode})
     config = backend_options(options)
+    if config.target is None:
+        config = replace(config, target=read_settings().target)
     is_inference = config.training is False or config.compression is not None
     if is_inference and torch.is_grad_enabled():
         return _without_gradients(graph_module, example_inputs, config)

@@ -16,6 +16,7 @@ from npu_compiler.compilation.compiled_graph import CompiledGraph
 from npu_compiler.graph.source_names import keep_source_names, source_names
 from npu_compiler.graph.whole_ops import decompositions, keep_attention_whole
 from npu_compiler.options import CompilerConfig
+from npu_compiler.torch_compile.plain_graph import PlainGraph
 from npu_compiler.torch_compile.recall import GraphMemory
 from npu_compiler.tuning.choice import configured
 from npu_compiler.tuning.measuring import MeasuredGraph
@@ -44,6 +45,7 @@ def trace(
         rebuilds: how often the graph was made ready before, with other weights.
     """
     names = source_names(graph_module)
+    made: list[Any] = []
     if not torch.is_grad_enabled():
         keep_attention_whole(graph_module)
 
@@ -55,7 +57,7 @@ def trace(
             kept = memory if kind == "inference" else None
 
             def compile_whole(module: fx.GraphModule) -> Any:
-                return _make_graph(
+                whole = _make_graph(
                     module,
                     kind=kind,
                     static_positions=positions,
@@ -63,6 +65,8 @@ def trace(
                     memory=kept,
                     rebuilds=rebuilds,
                 )
+                made.append(whole)
+                return whole
 
             sizes = Sizes(graph.graph)
             if sizes.symbols and sizes.is_whole and wants_static_programs(config):
@@ -91,7 +95,11 @@ def trace(
         keep_inference_input_mutations=True,
     )
     with observe.span("compile", "capture"):
-        return capture(graph_module, inputs)
+        traced: Callable[..., Any] = capture(graph_module, inputs)
+    is_plain = memory is not None and memory.is_plain and len(made) == 1
+    if is_plain and isinstance(made[0], CompiledGraph):
+        return PlainGraph(made[0], traced)
+    return traced
 
 
 def _make_graph(

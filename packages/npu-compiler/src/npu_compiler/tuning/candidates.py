@@ -24,6 +24,7 @@ class Candidate:
         device_options: properties of the device's compiler.
         precision: to compute in; tried only where the configuration leaves it open.
         on_host: every op by its own kernel, no program.
+        target: what programs are made for; tried only where the configuration leaves it open.
     """
 
     name: str
@@ -32,10 +33,13 @@ class Candidate:
     device_options: tuple[tuple[str, str], ...] = ()
     precision: str | None = None
     on_host: bool = False
+    target: str | None = None
 
     def fits(self, config: CompilerConfig) -> bool:
         """Whether a configuration leaves open what the candidate decides."""
         if self.precision is not None and (config.computed_in or config.compression):
+            return False
+        if self.target is not None and config.target is not None:
             return False
         if "merge_linears" in self.enabled_passes and config.compression:
             return False
@@ -54,6 +58,7 @@ class Candidate:
             device_options={**dict(config.device_options), **dict(self.device_options)},
             precision=self.precision or config.precision,
             fallback_ops=fallback,
+            target=self.target or config.target,
         )
 
 
@@ -66,6 +71,8 @@ CANDIDATES: tuple[Candidate, ...] = (
     Candidate("bfloat16", precision="bfloat16"),
     Candidate("float16", precision="float16"),
     Candidate("host kernels", on_host=True),
+    Candidate("kernel program", target="kernels"),
+    Candidate("openvino program", target="openvino"),
 )
 
 

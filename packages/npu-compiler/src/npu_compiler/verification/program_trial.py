@@ -12,6 +12,7 @@ from torch import fx
 import npu_runtime
 from npu_compiler.graph.origins import source_line
 from npu_compiler.programs.execution import ProgramCall
+from npu_compiler.programs.kernel_execution import KernelCall
 from npu_compiler.verification.comparison import Difference, compare
 from npu_compiler.verification.reference import REFUSALS, Reference, refusal_text, standing_in
 from npu_compiler.verification.search import wrong_part
@@ -54,9 +55,9 @@ class Subject:
 class ProgramTrial:
     """Judges the runs of one program."""
 
-    def __init__(self, call: ProgramCall, subject: Subject) -> None:
+    def __init__(self, call: ProgramCall | KernelCall, subject: Subject) -> None:
         """Takes a program's call, and what is needed to judge it."""
-        self._call = call
+        self._call: Any = call
         self._subject = subject
         self.verdict: Verdict | None = None
 

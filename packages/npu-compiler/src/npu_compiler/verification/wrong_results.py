@@ -27,6 +27,7 @@ class WrongResults:
         *,
         difference: Difference | None,
         is_unsteady: bool,
+        replaceable: frozenset[str] = frozenset(),
     ) -> None:
         """Takes what a trial found.
 
@@ -35,7 +36,9 @@ class WrongResults:
             verdicts: program name -> its verdict.
             difference: how the whole graph differed although its programs are right, or None.
             is_unsteady: whether it was right when it was run again.
+            replaceable: programs that can be made for OpenVINO instead.
         """
+        self._replaceable = replaceable
         self._graph = graph
         self._verdicts = verdicts
         self._difference = difference
@@ -55,6 +58,11 @@ class WrongResults:
         for name, verdict in self._verdicts.items():
             if verdict.status in ("mended", "unsteady"):
                 self._warn(f"{name}: its program {verdict}")
+            elif verdict.status == "wrong" and name in self._replaceable:
+                self._warn(
+                    f"{name}: its program of kernels {verdict}. OpenVINO's takes its place from "
+                    "now on"
+                )
             elif verdict.status == "wrong":
                 self._refuse(f"{name}: its program {verdict}", is_strict=is_strict)
         if self._difference is not None:

@@ -17,16 +17,17 @@ UNARY = [
     aten.mish.default, aten.hardsigmoid.default, aten.hardswish.default, aten.elu.default,
     aten.leaky_relu.default, aten.softplus.default, aten.hardtanh.default, aten.relu6.default,
     aten.reciprocal.default, aten.exp2.default, aten.atan.default, aten.sinh.default,
-    aten.cosh.default, aten.asinh.default,
+    aten.cosh.default, aten.asinh.default, aten.expm1.default,
 ]  # fmt: skip
 POSITIVE = [
     aten.log.default, aten.sqrt.default, aten.rsqrt.default, aten.log2.default,
     aten.log10.default, aten.tan.default, aten.asin.default, aten.acos.default,
-    aten.logit.default, aten.atanh.default,
+    aten.logit.default, aten.atanh.default, aten.log1p.default,
 ]  # fmt: skip
 BINARY = [
     aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor, aten.maximum.default,
-    aten.minimum.default, aten.rsub.Tensor, aten.remainder.Tensor, aten.fmod.Tensor,
+    aten.minimum.default, aten.max.other, aten.min.other, aten.multiply.Tensor,
+    aten.rsub.Tensor, aten.remainder.Tensor, aten.fmod.Tensor,
     aten.pow.Tensor_Tensor,
 ]  # fmt: skip
 
@@ -170,3 +171,14 @@ def test_dynamic_sizes_serve_other_sizes(lowers):
 
 def test_prelu_has_a_slope_per_channel(lowers):
     lowers(lambda x, w: torch.prelu(x, w), torch.randn(2, 3, 4), torch.randn(3))
+
+
+@pytest.mark.parametrize("function", [torch.log1p, torch.expm1], ids=["log1p", "expm1"])
+def test_small_numbers_keep_their_digits(lowers, function):
+    small = torch.tensor([1e-8, -1e-8, 1e-4, -3e-4, 0.3, -0.49, 0.5])
+    lowers(lambda x: function(x) / x, small, tolerance=1e-6)
+
+
+def test_log_sigmoid_of_large_numbers_is_finite(lowers):
+    x = torch.tensor([-100.0, -3.0, 0.0, 2.0, 90.0])
+    lowers(torch.nn.functional.logsigmoid, x, whole=True)

@@ -44,6 +44,10 @@ ROWS = torch.tensor([0, 2, 1, 2])
             lambda x, i: torch.index_put(x, [i[:2], i[:2]], x[0, 0]),
             id="index_put(x,[i[:2],i[:2]],x[0,0])",
         ),
+        pytest.param(
+            lambda x, i: torch.index_put(x, [x[..., 0] > 20], torch.tensor(7).to(x.dtype)),
+            id="index_put(x,[mask],7)",
+        ),
     ],
 )
 def test_indexing_equals_eager(lowers, function, dtype):

@@ -88,3 +88,11 @@ def test_slice_up_to_a_symbolic_size(lowers):
         dynamic=True,
         run_on=(torch.randn(16, 4), torch.randn(6, 4)),
     )
+
+
+def test_tensors_are_broadcast_to_each_other(lowers):
+    lowers(
+        lambda x, y: torch.ops.aten.broadcast_tensors([x, y])[0] + y,
+        torch.randn(3, 1, 5),
+        torch.randn(4, 1),
+    )

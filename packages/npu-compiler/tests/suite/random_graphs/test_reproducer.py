@@ -63,6 +63,7 @@ def test_the_text_names_calls_operators_slices_and_options():
         "return x3,",
     ]
     mode = Mode(properties={"NUM_STREAMS": "2"})
-    assert "options={'verify': 'off', 'device_options': {'NUM_STREAMS': '2'}}" in reproducer(
-        graph, mode
+    assert (
+        "options={'verify': 'off', 'device_options': {'NUM_STREAMS': '2'}, 'target': 'openvino'}"
+        in reproducer(graph, mode)
     )

@@ -1,7 +1,8 @@
-"""Finds out what a model keeps between steps, by running one token: keys and values, or more.
+"""Finds out whether a model keeps keys and values between steps, and no states.
 
-Only keys and values can become the state of a program so far. Models that keep more are not listed:
-what their cache holds decides, so that future models are recognized as well.
+The keys of an indexer that chooses among them count as such. It runs one token. Models that keep
+more are not listed: what their cache holds decides, so that future models are recognized as well;
+see npu_llm.capture.model_states.
 """
 
 from __future__ import annotations
@@ -13,24 +14,38 @@ from typing import Any
 import torch
 from transformers.cache_utils import DynamicCache, DynamicLayer
 
+from npu_llm.capture.indexed_cache import is_indexed
 from npu_llm.errors import CaptureError
 
-__all__ = ["LayerCache", "cache_layers"]
+__all__ = ["REFUSALS", "LayerCache", "cache_layers"]
 
 # What models raise when their code looks for its own state in a cache of keys and values only.
-_REFUSALS = (
+REFUSALS = (
     AttributeError, IndexError, KeyError, NotImplementedError, RuntimeError, TypeError, ValueError,
 )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class LayerCache:
-    """The cache of one layer: keys (batch, key_heads, length, key_dim), and likewise values."""
+    """The cache of one layer: keys (batch, key_heads, length, key_dim), and likewise values.
+
+    An indexer's keys are (batch, 1, length, index_dim); index_dim is 0 in layers without one.
+    """
 
     key_heads: int
     key_dim: int
     value_heads: int
     value_dim: int
+    index_dim: int = 0
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, int]]:
+        """Heads and size of each tensor that the layer keeps, in the order of a step's inputs."""
+        kept = {
+            "key": (self.key_heads, self.key_dim),
+            "value": (self.value_heads, self.value_dim),
+        }
+        return kept | {"index": (1, self.index_dim)} if self.index_dim else kept
 
 
 def cache_layers(model: torch.nn.Module) -> tuple[LayerCache, ...]:
@@ -45,17 +60,26 @@ def cache_layers(model: torch.nn.Module) -> tuple[LayerCache, ...]:
     """
     try:
         kept = _after_one_token(model, past_key_values=DynamicCache())
-    except _REFUSALS as failure:
-        raise _unsupported(model, _own_state(model, failure)) from failure
+    except REFUSALS as failure:
+        kept = _own_cache(model, failure)
     layers = getattr(kept, "layers", None) or []
-    plain = bool(layers) and all(type(layer) is DynamicLayer for layer in layers)
-    if not plain or any(layer.keys is None or layer.keys.dim() != 4 for layer in layers):
+    is_known = bool(layers) and all(
+        type(layer) is DynamicLayer or is_indexed(layer) for layer in layers
+    )
+    is_known = is_known and not set(_tensors_of(kept)) - {"layers"}
+    if not is_known or any(layer.keys is None or layer.keys.dim() != 4 for layer in layers):
         raise _unsupported(model, _described(kept))
-    return tuple(
-        LayerCache(
-            layer.keys.shape[1], layer.keys.shape[3], layer.values.shape[1], layer.values.shape[3]
-        )
-        for layer in layers
+    return tuple(_facts(layer) for layer in layers)
+
+
+def _facts(layer: Any) -> LayerCache:
+    index = getattr(layer, "indexer_keys", None)
+    return LayerCache(
+        layer.keys.shape[1],
+        layer.keys.shape[3],
+        layer.values.shape[1],
+        layer.values.shape[3],
+        0 if index is None else index.shape[-1],
     )
 
 
@@ -67,13 +91,14 @@ def _after_one_token(model: torch.nn.Module, **arguments: Any) -> Any:
     return getattr(output, "cache_params", None) if found is None else found
 
 
-def _own_state(model: torch.nn.Module, refusal: Exception) -> str:
-    """Describes the state of a model that does not accept a cache of keys and values only."""
+def _own_cache(model: torch.nn.Module, refusal: Exception) -> Any:
+    """Returns the cache of a model that does not accept one of keys and values only."""
     try:
-        return _described(_after_one_token(model))
-    except _REFUSALS:  # it does not run at all: the first error is the reason
+        return _after_one_token(model)
+    except REFUSALS:  # it does not run at all: the first error is the reason
         first = (str(refusal).strip().splitlines() or [""])[0]
-        return f"{type(refusal).__name__} from its code, {first!r}"
+        got = f"{type(refusal).__name__} from its code, {first!r}"
+        raise _unsupported(model, got) from refusal
 
 
 def _described(cache: Any) -> str:
@@ -104,8 +129,7 @@ def _has_tensor(value: Any) -> bool:
 
 def _unsupported(model: torch.nn.Module, got: str) -> CaptureError:
     return CaptureError(
-        f"{type(model).__name__}: its cache must be keys and values for each layer, nothing else; "
-        f"got {got}. "
-        "Recurrent and hybrid models are not supported yet.",
+        f"{type(model).__name__}: its cache must be keys and values, or states of one size for "
+        f"each sequence; got {got}. Use a model of transformers that keeps one of these.",
         code="unsupported-cache",
     )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from npu_llm.checkpoint.streamed import StreamedWeights
+from npu_llm.choices import GROUP_SIZES
 from npu_llm.errors import OptionError
 from npu_llm.precision import Precision
 from npu_llm.steps.slots import KEY_POSITIONS
@@ -16,9 +17,8 @@ from npu_llm.steps.slots import KEY_POSITIONS
 if TYPE_CHECKING:
     from npu_llm.capture.step import CapturedStep
 
-__all__ = ["GROUP_SIZES", "Compression", "compress", "compress_by_text"]
+__all__ = ["Compression", "compress", "compress_by_text"]
 
-GROUP_SIZES = (32, 64, 128)
 # Tokens per call, and most calls: beyond this GPTQ gains little, but takes longer.
 _CALL_TOKENS, _CALLS = 256, 32
 # Fewer tokens say little about what the products' inputs look like.

@@ -15,7 +15,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from npu_llm.capture.step import CapturedStep
+from npu_llm.adapters.adapter_ports import idle_inputs
+from npu_llm.capture.step import TOKEN_MASK, CapturedStep
 from npu_llm.checkpoint.streamed import StreamedWeights
 from npu_llm.steps.slots import KEY_POSITIONS, Relocation, Slots
 
@@ -45,6 +46,8 @@ def relocate(
         keys; and how its program learns which slots count.
     """
     weights = weights or StreamedWeights()
+    if not captured.layers:
+        return captured, None
     numbered = _with_positions(captured)
     if numbered is not None and _stands_holes(numbered, "positions", weights):
         return numbered, "positions"
@@ -120,6 +123,7 @@ def _stands_holes(captured: CapturedStep, relocation: Relocation, weights: Strea
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(0, captured.vocabulary, (1, _TOKENS), generator=generator)
     empty = [torch.zeros(1, heads, 0, size) for heads, size in captured.caches]
+    empty += [torch.zeros(1, *state.sizes) for state in captured.states]
     whole = _run(captured, ids, Slots(), empty, relocation, weights)
     slots = Slots()
     # Three tokens, two holes, the fourth token, a hole.
@@ -131,8 +135,11 @@ def _stands_holes(captured: CapturedStep, relocation: Relocation, weights: Strea
         torch.randn(1, heads, slots.held, size, generator=generator)
         for heads, size in captured.caches
     ]
-    for holed, known in zip(past, whole[1:], strict=True):
+    for holed, known in zip(past, whole[1 : 1 + len(past)], strict=True):
         holed[:, :, where] = known[:, :, :_PAST].float()
+    if captured.states:
+        held = _run(captured, ids[:, :_PAST], Slots(), empty, relocation, weights)
+        past += held[1 + len(past) :]
     rest = _run(captured, ids[:, _PAST:], slots, past, relocation, weights)
     expected, actual = whole[0][:, _PAST:], rest[0]
     scale = expected.abs().max().clamp_min(1e-6)
@@ -140,6 +147,27 @@ def _stands_holes(captured: CapturedStep, relocation: Relocation, weights: Strea
 
 
 def _run(
+    captured: CapturedStep,
+    ids: torch.Tensor,
+    slots: Slots,
+    past: list[torch.Tensor],
+    relocation: Relocation,
+    weights: StreamedWeights,
+) -> tuple[torch.Tensor, ...]:
+    """Returns the logits of all tokens, and the caches and states after them."""
+    if not captured.states:
+        return _run_step(captured, ids, slots, past, relocation, weights)
+    slots = copy.deepcopy(slots)
+    logits = []
+    for place in range(ids.shape[1]):
+        token = ids[:, place : place + 1]
+        found, *past = _run_step(captured, token, slots, past, relocation, weights)
+        logits.append(found)
+        slots.append(1)
+    return (torch.cat(logits, 1), *past)
+
+
+def _run_step(
     captured: CapturedStep,
     ids: torch.Tensor,
     slots: Slots,
@@ -156,6 +184,8 @@ def _run(
         "position_ids": positions[None],
         "logits_to_keep": torch.arange(tokens),
         KEY_POSITIONS: slots.key_positions(tokens),
+        TOKEN_MASK: torch.ones(1, tokens, dtype=torch.int64),
+        **idle_inputs(captured.adapted),
     }
     with torch.no_grad():
         return weights.run(

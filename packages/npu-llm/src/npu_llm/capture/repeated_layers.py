@@ -270,7 +270,7 @@ def _traced(
     changed = [
         place
         for place, (old, new) in enumerate(zip(before, after, strict=False))
-        if old[0] is not new[0] or old[1] is not new[1]
+        if any(one is not other for one, other in zip(old, new, strict=True))
     ]
     if (
         len(after) != len(before)
@@ -281,9 +281,9 @@ def _traced(
         return result, None
     cached = changed[0] if changed else None
     past = () if cached is None else before[cached]
-    pair = () if cached is None else after[cached]
+    kept = () if cached is None else after[cached]
     inner = [*arguments, *(_node(one, tracer) for one in past)]
-    tensors = [one for one in (*leaves, *results, *pair) if isinstance(one, torch.Tensor)]
+    tensors = [one for one in (*leaves, *results, *kept) if isinstance(one, torch.Tensor)]
     last_ones = [_node(one, tracer) for one in tensors]
     nodes, node = [], last.next
     while node is not tracer.graph._root:
@@ -303,12 +303,20 @@ def _traced(
         or not all(id(one) in own for one in weights)
     ):
         return result, None
-    return result, _Trace(layer, leaves, nodes, outside, ends, results, structure, cached, pair)
+    return result, _Trace(layer, leaves, nodes, outside, ends, results, structure, cached, kept)
 
 
-def _cached(cache: Cache | None) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Returns the key and value of each layer of a cache."""
-    return [] if cache is None else [(one.keys, one.values) for one in cache.layers]
+def _cached(cache: Cache | None) -> list[tuple[torch.Tensor, ...]]:
+    """Returns the key and value of each layer of a cache, and its indexer's keys if it has them."""
+    if cache is None:
+        return []
+    return [tuple(getattr(one, name) for name in _names_of(one)) for one in cache.layers]
+
+
+def _names_of(layer: Any) -> list[str]:
+    """Returns the attributes of a cache's layer that hold its tensors."""
+    names = ["keys", "values", "indexer_keys"]
+    return [name for name in names if getattr(layer, name, None) is not None]
 
 
 def _state(layer: _Layer, cache: Cache | None) -> list[Any]:
@@ -411,15 +419,15 @@ def _copy(first: _Trace, layer: _Layer, leaves: Sequence[Any], tracer: Any) -> A
     entry = None if cache is None or place is None else cache.layers[place]
     outside = [_node(leaf, tracer) for leaf in leaves if isinstance(leaf, torch.Tensor)]
     if entry is not None:
-        outside += [_node(one, tracer) for one in (entry.keys, entry.values)]
+        outside += [_node(getattr(entry, name), tracer) for name in _names_of(entry)]
     if None in outside or len(outside) != len(first.outside):
         return None
     match: dict[fx.Node, Any] = dict(zip(first.outside, outside, strict=True))
     names = first.layer.tensors()
     for node in first.nodes:
         if node.op == "get_attr":
-            weight = layer.tensor(names[id(getattr(tracer.root, str(node.target)))])
-            copied = tracer.create_arg(weight)
+            name = names[id(getattr(tracer.root, str(node.target)))]
+            copied = _read_weight(tracer, f"{layer.path}.{name}", layer.tensor(name))
         else:
             args, kwargs = fx.map_arg(
                 (node.args, dict(node.kwargs)), lambda one: match.get(one, one)
@@ -432,12 +440,24 @@ def _copy(first: _Trace, layer: _Layer, leaves: Sequence[Any], tracer: Any) -> A
     results = [None if one is None else _like(one) for one in first.results]
     made += [one for one in results if one is not None]
     if entry is not None:
-        entry.keys, entry.values = pair = [_like(one) for one in first.after]
-        made += pair
+        kept = [_like(one) for one in first.after]
+        for name, tensor in zip(_names_of(entry), kept, strict=True):
+            setattr(entry, name, tensor)
+        made += kept
     for tensor, end in zip(made, first.ends, strict=True):
         if _node(tensor, tracer) is not match[end]:
             track_tensor_tree(tensor, fx.Proxy(match[end], tracer), constant=None, tracer=tracer)
     return pytree.tree_unflatten(results, first.structure)
+
+
+def _read_weight(tracer: Any, name: str, weight: torch.Tensor) -> fx.Node:
+    """Returns a node that reads a weight; a tracer would look through all weights for its name."""
+    place = "_copied_" + name.replace(".", "_")
+    while getattr(tracer.root, place, weight) is not weight:
+        place += "_"
+    setattr(tracer.root, place, weight)
+    node: fx.Node = tracer.graph.create_node("get_attr", place, (), {})
+    return node
 
 
 def _like(tensor: torch.Tensor) -> torch.Tensor:

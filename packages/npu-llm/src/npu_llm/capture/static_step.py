@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from npu_llm.capture.emitting import Emitter
 from npu_llm.capture.step import CapturedStep
 from npu_llm.errors import CaptureError
 from npu_llm.steps.static_layout import CacheGroup, StaticLayout
@@ -26,7 +27,6 @@ __all__ = ["make_static"]
 
 _TO_END = 2**63 - 1
 _aten = torch.ops.aten
-_ORIGIN = ("nn_module_stack", "stack_trace")
 # Calls that only look at a tensor, on the way from a cache to the attention that reads it.
 _LOOKS = frozenset(
     {
@@ -47,8 +47,8 @@ _LOOKS = frozenset(
 def make_static(captured: CapturedStep, dtype: torch.dtype = torch.float32) -> StaticLayout:
     """Makes a functional step static, in place.
 
-    Afterwards the graph's placeholders are its inputs, then the past key and value of each layer;
-    its outputs are the logits (1, kept, vocabulary) float32, then what is added to each group of
+    Afterwards the graph's placeholders are its inputs, then the past caches of each layer; its
+    outputs are the logits (1, kept, vocabulary) float32, then what is added to each group of
     caches.
 
     Args:
@@ -73,21 +73,23 @@ def make_static(captured: CapturedStep, dtype: torch.dtype = torch.float32) -> S
         if node.target is _aten.scaled_dot_product_attention.default:
             _split_attention(node, joined)
     graph.eliminate_dead_code()
-    transposed = _transpose_keys(caches)
+    names = captured.cache_names
+    transposed = _transpose_keys(
+        [cache for cache, name in zip(caches, names, strict=True) if name.endswith(".key")]
+    )
     if dtype is not torch.float32:
         for cache in caches:
             _store_as(cache, dtype)
     groups: dict[CacheGroup, list[int]] = {}
     for index, cache in enumerate(captured.caches):
-        is_so = index % 2 == 0 and transposed[index // 2]
+        is_so = caches[index] in transposed
         groups.setdefault(CacheGroup((), *cache, is_so), []).append(index)
     with graph.inserting_before(output):
-        emit = _Emitter(logits)
+        emit = Emitter(logits)
         packed = [emit(_aten.cat.default, [added[i] for i in them], 0) for them in groups.values()]
     output.args = ((logits, *packed),)
     graph.eliminate_dead_code()
     captured.graph_module.recompile()
-    names = captured.cache_names
     return StaticLayout(
         captured.inputs,
         tuple(
@@ -143,7 +145,7 @@ def _split_attention(node: fx.Node, joined: dict[fx.Node, _Past]) -> None:
     given: Any = node.kwargs.get("scale")
     scale = size**-0.5 if given is None else given
     with node.graph.inserting_before(node):
-        emit = _Emitter(node)
+        emit = Emitter(node)
         past = emit(_aten.sym_size.int, keys.cache, 2)
         batch, tokens = (emit(_aten.sym_size.int, query, axis) for axis in (0, 2))
         # Heads that share keys become rows of one product, instead of copies of the keys.
@@ -171,22 +173,6 @@ def _split_attention(node: fx.Node, joined: dict[fx.Node, _Past]) -> None:
     )  # attention may use random dropout, so the pass would not remove it as dead code
 
 
-class _Emitter:
-    """Adds calls to a graph, with fake values and the origin of a given call."""
-
-    def __init__(self, beside: fx.Node) -> None:
-        self._graph = beside.graph
-        self._origin = {key: beside.meta[key] for key in _ORIGIN if key in beside.meta}
-        self._mode = beside.meta["val"].fake_mode
-
-    def __call__(self, target: Any, *args: Any) -> fx.Node:
-        node = self._graph.call_function(target, args)
-        node.meta.update(self._origin)
-        with self._mode:
-            node.meta["val"] = target(*fx.map_arg(args, lambda item: item.meta["val"]))
-        return node
-
-
 def _origin(argument: Any, joined: dict[fx.Node, _Past]) -> _Past | None:
     """Returns the joined cache that an attention's argument shows, possibly repeated per head."""
     node = argument
@@ -198,14 +184,17 @@ def _origin(argument: Any, joined: dict[fx.Node, _Past]) -> _Past | None:
     return found
 
 
-def _transpose_keys(caches: list[fx.Node]) -> list[bool]:
+def _transpose_keys(keys: list[fx.Node]) -> set[fx.Node]:
     """Stores keys transposed if only products read them, so that nothing has to transpose them.
 
+    Args:
+        keys: the caches of each layer's keys.
+
     Returns:
-        For each layer, whether its keys are transposed.
+        Those that are transposed now.
     """
-    transposed = []
-    for key in caches[::2]:
+    transposed = set()
+    for key in keys:
         looks = [user for user in key.users if user.target is _aten.transpose.int]
         sizes = [user for user in key.users if user.target is _aten.sym_size.int]
         is_read_so = bool(looks) and len(looks) + len(sizes) == len(key.users)
@@ -217,7 +206,7 @@ def _transpose_keys(caches: list[fx.Node]) -> list[bool]:
             for user in looks:
                 user.replace_all_uses_with(key)
             key.meta["val"] = value
-        transposed.append(is_read_so)
+            transposed.add(key)
     return transposed
 
 

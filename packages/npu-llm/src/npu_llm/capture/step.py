@@ -2,23 +2,27 @@
 
 The step takes new tokens and a cache of past ones, and returns logits and the longer cache. No
 class of transformers is changed: the model is called as its own generate() calls it, on tensors
-with symbolic sizes.
+with symbolic sizes. A model with states takes one token per step, as its own code does while it
+generates: no branch of that code depends on how many tokens there are.
 """
 
 from __future__ import annotations
 
+import functools
+import gc
 import inspect
 import logging
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import fx
 from torch._dynamo.source import ConstantSource
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental import symbolic_shapes
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import (
     DimDynamic,
@@ -27,13 +31,21 @@ from torch.fx.experimental.symbolic_shapes import (
 )
 from transformers.cache_utils import Cache, DynamicLayer
 
-from npu_llm.capture.cache_facts import LayerCache, cache_layers
+from npu_llm.adapters.adapter_ports import SCALES, adapted, port_names, port_sizes
+from npu_llm.capture.cache_facts import REFUSALS, LayerCache, cache_layers
+from npu_llm.capture.complex_numbers import make_real
+from npu_llm.capture.indexed_cache import IndexedLayer
+from npu_llm.capture.known_numbers import compute_known_numbers
+from npu_llm.capture.model_states import Placement, StatesDifferError, StateShape, find_states
 from npu_llm.capture.origins import noted_modules
 from npu_llm.capture.repeated_layers import LayersDifferError, repeated_layers
+from npu_llm.capture.short_contexts import allow_short_contexts
+from npu_llm.capture.stand_ins.grouped_heads import grouped_heads
+from npu_llm.capture.stand_ins.routed_experts import all_experts
 from npu_llm.errors import CaptureError
 from npu_llm.older_transformers import as_in_newer
 
-__all__ = ["CapturedStep", "LayerCache", "capture_step"]
+__all__ = ["TOKEN_MASK", "CapturedStep", "LayerCache", "capture_step", "join_weights"]
 
 _logger = logging.getLogger(__name__)
 
@@ -43,27 +55,38 @@ _COPY_FAILURES = (
     ValueError,
 )  # fmt: skip
 
+# Name of the input that tells which rows' tokens count, of a model with states.
+TOKEN_MASK = "token_mask"
 # Stand-ins for the symbolic sizes. No model has a dimension of one of these sizes, so a size that
 # torch fixed by comparing it with one of the model's own is noticed at once.
-_BATCH, _TOKENS, _PAST, _KEPT = 11, 13, 17, 5
+_BATCH, _TOKENS, _PAST, _KEPT, _RANKS = 11, 13, 17, 5, 7
+# The attribute of transformers' layer that has each of LayerCache.shapes.
+_HELD_AS = {"key": "keys", "value": "values", "index": "indexer_keys"}
+# Where an indexer chooses, the past must be longer than what it chooses, so that it is traced as
+# choosing; npu_llm.capture.short_contexts then makes the step right for a shorter past as well.
+_LONG_PAST = (1 << 30) + 3
 
 
 @dataclass(frozen=True)
 class CapturedStep:
     """One step as a graph.
 
-    The graph's placeholders are the `inputs`, then key and value of each layer; its outputs are the
-    logits (batch, kept, vocabulary) in float32, then the longer key and value of each layer.
+    The graph's placeholders are the `inputs`, then key and value of each layer, and its indexer's
+    keys if it has one, and last the states; its outputs are the logits (batch, kept, vocabulary) in
+    float32, then the longer key and value of each layer, and so on.
 
     Attributes:
         graph_module: the graph.
         inputs: names of the inputs before the cache, in order: input_ids (batch, tokens) int64,
             attention_mask (batch, past + tokens) int64, position_ids (batch, tokens) int64 if the
             model takes them, logits_to_keep (kept,) int64, the indices of the tokens whose logits
-            are wanted.
+            are wanted. A model with states takes one token; its attention_mask is missing if it has
+            no keys, and token_mask (batch, tokens) int64 is 0 for rows whose states stay.
         layers: the cache's layers.
         vocabulary: token ids are below this.
         limits: conditions on the sizes that the trace assumed, as text.
+        states: what the model keeps besides, (batch, *sizes) float32 each.
+        adapted: inputs and outputs of the layers to which the step's last inputs may add adapters.
     """
 
     graph_module: fx.GraphModule
@@ -71,30 +94,36 @@ class CapturedStep:
     layers: tuple[LayerCache, ...]
     vocabulary: int
     limits: tuple[str, ...]
+    states: tuple[StateShape, ...] = ()
+    adapted: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
     @property
     def caches(self) -> tuple[tuple[int, int], ...]:
-        """Heads and size of each cache: key and value of each layer."""
-        both = (
-            ((layer.key_heads, layer.key_dim), (layer.value_heads, layer.value_dim))
-            for layer in self.layers
-        )
-        return tuple(cache for layer in both for cache in layer)
+        """Heads and size of each cache: key and value of each layer, and its indexer's keys."""
+        return tuple(shape for layer in self.layers for shape in layer.shapes.values())
 
     @property
     def cache_names(self) -> tuple[str, ...]:
         """A name for each cache."""
-        kinds = ("key", "value")
-        return tuple(f"past.{i}.{kind}" for i in range(len(self.layers)) for kind in kinds)
+        return tuple(
+            f"past.{place}.{kind}"
+            for place, layer in enumerate(self.layers)
+            for kind in layer.shapes
+        )
 
 
 def capture_step(
-    model: torch.nn.Module, *, on_progress: Callable[[float], None] = lambda share: None
+    model: torch.nn.Module,
+    *,
+    adapted_modules: Sequence[str] = (),
+    on_progress: Callable[[float], None] = lambda share: None,
 ) -> CapturedStep:
     """Traces one step of a model.
 
     Args:
         model: a decoder-only model of transformers, on cpu, in eval mode; its dtype is the graph's.
+        adapted_modules: paths of linear layers to which inputs of the step may add adapters, see
+            npu_llm.adapters.adapter_ports.
         on_progress: called with the share of the trace that is done, 0.0 to 1.0.
 
     Raises:
@@ -103,19 +132,34 @@ def capture_step(
             cannot be traced.
     """
     accepted = set(inspect.signature(model.forward).parameters)
-    layers = cache_layers(model)
+    layers, placement = _kept(model)
     names = ["input_ids", "attention_mask", "position_ids", "logits_to_keep"]
     inputs = tuple(name for name in names if name != "position_ids" or name in accepted)
-    step = _step(model, inputs, keeps="logits_to_keep" in accepted)
+    keeps = "logits_to_keep" in accepted
+    if placement is not None:
+        inputs = tuple(name for name in inputs if name != "attention_mask" or layers)
+        inputs = (*inputs, TOKEN_MASK)
+    inputs = (*inputs, *port_names(adapted_modules))
+    if placement is None:
+        step = _step(model, inputs, layers, adapted_modules, keeps=keeps)
+    else:
+        step = _step_of_states(model, inputs, placement, adapted_modules, keeps=keeps)
+    states = () if placement is None else placement.shapes
+    sizes = port_sizes(model, adapted_modules)
 
     def trace(*, repeat: bool) -> tuple[fx.GraphModule, list[torch.Tensor], ShapeEnv]:
         environment = ShapeEnv()
         fake = FakeTensorMode(shape_env=environment, allow_non_fake_inputs=True)
-        examples = _examples(inputs, layers, fake)
+        # Looking up calls with symbolic sizes costs more than it saves (SmolLM2: 3.7 s, now 3.2).
+        fake.cache_enabled = False
+        rows = _BATCH if placement is None or placement.takes_rows else 1
+        examples = _examples(inputs, layers, fake, states, sizes, rows=rows)
         with (
             _count_modules(model, on_progress) as count,
             repeated_layers(model, on_copy=count) if repeat else nullcontext(),
             as_in_newer(model),
+            all_experts(model),
+            grouped_heads() if states else nullcontext(),
             noted_modules(model),
         ):
             graph_module = make_fx(
@@ -127,12 +171,12 @@ def capture_step(
             )(*examples)
         return graph_module, examples, environment
 
-    with torch.no_grad(), warnings.catch_warnings():
+    with torch.no_grad(), warnings.catch_warnings(), _undisturbed():
         # Tracing warns about code that runs many times; this runs once.
         warnings.simplefilter("ignore")
         try:
             try:
-                graph_module, examples, environment = trace(repeat=True)
+                graph_module, examples, environment = trace(repeat=not states and not sizes)
             except _COPY_FAILURES as failure:
                 _logger.debug("%s: traced layer by layer: %s", type(model).__name__, failure)
                 graph_module, examples, environment = trace(repeat=False)
@@ -144,16 +188,62 @@ def capture_step(
                 "supported.",
                 code="capture-failed",
             ) from failure
-    _check_sizes(model, examples)
-    _join_weights(graph_module)
+    takes_rows = placement is None or placement.takes_rows
+    _check_sizes(model, inputs, layers, examples, takes_rows=takes_rows)
+    join_weights(graph_module)
+    compute_known_numbers(graph_module)
+    make_real(graph_module)
+    allow_short_contexts(graph_module)
     limits = tuple(str(guard.expr) for guard in environment.guards)
     config: Any = model.config
     vocabulary = int(config.get_text_config().vocab_size)
-    return CapturedStep(graph_module, inputs, layers, vocabulary, limits)
+    return CapturedStep(graph_module, inputs, layers, vocabulary, limits, states, sizes)
+
+
+def _kept(model: torch.nn.Module) -> tuple[tuple[LayerCache, ...], Placement | None]:
+    """Returns the layers with keys and values, and where states lie if the model has some."""
+    try:
+        return cache_layers(model), None
+    except CaptureError as refusal:
+        try:
+            placement = find_states(model)
+            if placement.layers and not placement.takes_rows:
+                raise StatesDifferError("keys, though a step takes one row")
+        except (StatesDifferError, *REFUSALS) as failure:
+            _logger.debug("%s: its states were not found: %s", type(model).__name__, failure)
+            raise refusal from failure
+    return placement.layers, placement
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Spares a trace what takes time and has no result.
+
+    Garbage collection walks through the growing graph again and again; and for the log of symbols
+    torch imports Inductor, to leave its frames out (torch 2.13, 2026-11-23).
+    """
+    find_frames = getattr(symbolic_shapes, "uninteresting_files", None)
+    was_enabled = gc.isenabled()
+    gc.disable()
+    if find_frames is not None:
+        symbolic_shapes.uninteresting_files = functools.cache(set[str])
+    try:
+        yield
+    finally:
+        if find_frames is not None:
+            symbolic_shapes.uninteresting_files = find_frames
+        if was_enabled:
+            gc.enable()
 
 
 def _examples(
-    inputs: Sequence[str], layers: Sequence[LayerCache], fake: FakeTensorMode
+    inputs: Sequence[str],
+    layers: Sequence[LayerCache],
+    fake: FakeTensorMode,
+    states: Sequence[StateShape],
+    sizes: Mapping[str, tuple[int, int]],
+    *,
+    rows: int,
 ) -> list[torch.Tensor]:
     def make(name: str, tensor: torch.Tensor, *varying: int) -> torch.Tensor:
         sizes = [
@@ -162,56 +252,133 @@ def _examples(
         context: Any = StatelessSymbolicContext(dynamic_sizes=sizes)
         return fake.from_tensor(tensor, source=ConstantSource(name), symbolic_context=context)
 
-    integers: dict[str, torch.Tensor] = {
-        "input_ids": torch.zeros(_BATCH, _TOKENS, dtype=torch.int64),
-        "attention_mask": torch.ones(_BATCH, _PAST + _TOKENS, dtype=torch.int64),
-        "position_ids": torch.zeros(_BATCH, _TOKENS, dtype=torch.int64),
-        "logits_to_keep": torch.zeros(_KEPT, dtype=torch.int64),
+    tokens = 1 if states else _TOKENS
+    past = _LONG_PAST if any(layer.index_dim for layer in layers) else _PAST
+    caches: dict[tuple[int, int], torch.Tensor] = {}
+    with FakeTensorMode():  # takes no memory, whatever the sizes
+        integers: dict[str, torch.Tensor] = {
+            "input_ids": torch.zeros(rows, tokens, dtype=torch.int64),
+            "attention_mask": torch.ones(rows, past + tokens, dtype=torch.int64),
+            "position_ids": torch.zeros(rows, tokens, dtype=torch.int64),
+            "logits_to_keep": torch.zeros(_KEPT, dtype=torch.int64),
+            TOKEN_MASK: torch.ones(rows, tokens, dtype=torch.int64),
+        }
+        for layer in layers:
+            for heads, size in layer.shapes.values():
+                caches[heads, size] = torch.zeros(rows, heads, past, size)
+        given = {SCALES: torch.zeros(rows, _RANKS)} if sizes else {}
+        for module, (reads, gives) in sizes.items():
+            given[f"adapter.{module}.a"] = torch.zeros(_RANKS, reads)
+            given[f"adapter.{module}.b"] = torch.zeros(gives, _RANKS)
+        held = [torch.zeros(rows, *state.sizes) for state in states]
+    examples = []
+    for name in inputs:
+        if name in given:
+            ranks = {"a": [0], "b": [1]}.get(name.rpartition(".")[2], [0, 1])
+            examples.append(make(name, given[name], *ranks))
+            continue
+        varying = [dim for dim, size in enumerate(integers[name].shape) if size != 1]
+        examples.append(make(name, integers[name], *varying))
+    caches = {
+        shape: make(f"cache_{place}", cache, 0, 2)
+        for place, (shape, cache) in enumerate(caches.items())
     }
-    examples = [make(name, integers[name], *range(integers[name].dim())) for name in inputs]
-    for index, layer in enumerate(layers):
-        key = torch.zeros(_BATCH, layer.key_heads, _PAST, layer.key_dim)
-        value = torch.zeros(_BATCH, layer.value_heads, _PAST, layer.value_dim)
-        examples += [make(f"key_{index}", key, 0, 2), make(f"value_{index}", value, 0, 2)]
+    with fake:  # symbols for each layer's own would take 10 ms, and mean the same
+        for layer in layers:
+            examples += [torch.empty_like(caches[shape]) for shape in layer.shapes.values()]
+    varying = [0] if rows > 1 else []
+    for state, one in zip(states, held, strict=True):
+        examples.append(make(state.name, one, *varying))
     return examples
 
 
 def _step(
-    model: torch.nn.Module, inputs: Sequence[str], *, keeps: bool
+    model: torch.nn.Module,
+    inputs: Sequence[str],
+    layers: Sequence[LayerCache],
+    modules: Sequence[str],
+    *,
+    keeps: bool,
 ) -> Callable[..., tuple[torch.Tensor, ...]]:
     def step(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        arguments = dict(zip(inputs, tensors, strict=False))
+        arguments, added = _parted(inputs, tensors)
         kept = arguments["logits_to_keep"]
         if not keeps:
             del arguments["logits_to_keep"]
-        cache = _filled_cache(tensors[len(inputs) :])
-        output = model(**arguments, past_key_values=cache, use_cache=True, return_dict=True)
+        cache = _filled_cache(layers, tensors[len(inputs) :])
+        with adapted(model, modules, added):
+            output = model(**arguments, past_key_values=cache, use_cache=True, return_dict=True)
         logits = output.logits if keeps else output.logits[:, kept]
         results = [logits.float()]
-        for layer in cache.layers:
-            results += [layer.keys, layer.values]
+        for known, layer in zip(layers, cache.layers, strict=True):
+            results += [getattr(layer, _HELD_AS[kind]) for kind in known.shapes]
         return tuple(results)
 
     return step
 
 
-def _filled_cache(tensors: Sequence[torch.Tensor]) -> Cache:
+def _parted(
+    inputs: Sequence[str], tensors: Sequence[torch.Tensor]
+) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    """Returns the arguments of the model's call, and the inputs that carry adapters."""
+    named = dict(zip(inputs, tensors, strict=False))
+    added = {name: named.pop(name) for name in inputs if name.startswith("adapter")}
+    return named, added
+
+
+def _step_of_states(
+    model: torch.nn.Module,
+    inputs: Sequence[str],
+    placement: Placement,
+    modules: Sequence[str],
+    *,
+    keeps: bool,
+) -> Callable[..., tuple[torch.Tensor, ...]]:
+    count = len(placement.grown)
+
+    def step(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        arguments, added = _parted(inputs, tensors)
+        caches, states = tensors[len(inputs) :][:count], tensors[len(inputs) + count :]
+        counts = arguments.pop(TOKEN_MASK)[:, 0] != 0
+        kept = arguments["logits_to_keep"]
+        if not keeps:
+            del arguments["logits_to_keep"]
+        cache = placement.filled(model, caches, states)
+        arguments[placement.argument] = cache
+        with adapted(model, modules, added):
+            output = model(**arguments, use_cache=True, return_dict=True)
+        returned = getattr(output, placement.argument, None)
+        grown, new = placement.taken(model, cache if returned is None else returned)
+        logits = output.logits if keeps else output.logits[:, kept]
+        # Padding leaves a row's states as they are.
+        chosen = [
+            torch.where(counts.reshape(-1, *[1] * (old.dim() - 1)), one.to(old.dtype), old)
+            for one, old in zip(new, states, strict=True)
+        ]
+        return (logits.float(), *grown, *chosen)
+
+    return step
+
+
+def _filled_cache(known: Sequence[LayerCache], tensors: Sequence[torch.Tensor]) -> Cache:
     """Returns a cache that holds the given tensors, each layer with its whole past.
 
     Layers with a sliding window also keep their whole past: their mask hides what is outside the
     window, and a cache that only grows can stay inside the program.
     """
+    left = iter(tensors)
     layers = []
-    for key, value in zip(tensors[::2], tensors[1::2], strict=True):
-        layer = DynamicLayer()
-        layer.keys, layer.values = key, value
-        layer.dtype, layer.device = key.dtype, key.device
+    for one in known:
+        layer = IndexedLayer() if one.index_dim else DynamicLayer()
+        for kind in one.shapes:
+            setattr(layer, _HELD_AS[kind], next(left))
+        layer.dtype, layer.device = layer.keys.dtype, layer.keys.device
         layer.is_initialized = True
         layers.append(layer)
     return Cache(layers=layers)
 
 
-def _join_weights(graph_module: fx.GraphModule) -> None:
+def join_weights(graph_module: fx.GraphModule) -> None:
     """Makes a weight that several modules share, such as a tied embedding, a single node.
 
     Tracing makes one for each use, and compression could not tell that they are the same.
@@ -225,11 +392,24 @@ def _join_weights(graph_module: fx.GraphModule) -> None:
     graph_module.recompile()
 
 
-def _check_sizes(model: torch.nn.Module, examples: Sequence[torch.Tensor]) -> None:
+def _check_sizes(
+    model: torch.nn.Module,
+    inputs: Sequence[str],
+    layers: Sequence[LayerCache],
+    examples: Sequence[torch.Tensor],
+    *,
+    takes_rows: bool,
+) -> None:
     """Raises if tracing fixed one of the sizes that vary from call to call."""
-    ids, mask, key = examples[0], examples[1], examples[-1]
-    watched = {"batch": ids.shape[0], "tokens": ids.shape[1], "cache length": key.shape[2]}
-    watched["mask length"] = mask.shape[1]
+    named = dict(zip(inputs, examples, strict=False))
+    watched: dict[str, Any] = {}
+    if takes_rows:
+        watched["batch"] = named["input_ids"].shape[0]
+    if TOKEN_MASK not in named:
+        watched["tokens"] = named["input_ids"].shape[1]
+    if layers:
+        watched["cache length"] = examples[len(inputs)].shape[2]
+        watched["mask length"] = named["attention_mask"].shape[1]
     for name, size in watched.items():
         if isinstance(size, int) or size.node.maybe_as_int() is not None:
             raise CaptureError(

@@ -192,7 +192,8 @@ class ChatSession:
             message: what the user says, or a mapping with role and content.
             streamer: a streamer of transformers, which receives the tokens as they come.
             cancel: setting it, from any thread, stops the answer after the current step.
-            generation: arguments of `generate` for this answer.
+            generation: arguments of `generate` for this answer, among them `schema`, `regex` or
+                `grammar` to hold it to a form.
 
         Returns:
             The answer. If it was stopped before its first token, the question is dropped as well.

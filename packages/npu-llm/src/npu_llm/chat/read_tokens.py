@@ -40,6 +40,8 @@ class ReadTokens:
         Returns:
             The cache, and how many tokens it holds.
         """
+        if self.cache is not None and not self._model.continues(self.cache):
+            self.forget()  # other adapters are in use
         # The last token is always read: the model is asked for what follows it.
         self._shorten(min(common_length(self.tokens, prompt), len(prompt) - 1))
         hidden = 0 if self.cache is None else self.cache.hidden_tokens

@@ -24,6 +24,8 @@ _CONTEXT = ("max_position_embeddings", "max_seq_len", "n_positions", "seq_length
 _LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
 _HIDDEN = ("hidden_size", "n_embd", "d_model")
 _HEADS = ("num_attention_heads", "n_head", "num_heads", "n_heads")
+# The size of keys and values that all heads of a layer share (latent attention).
+_LATENT = "kv_lora_rank"
 _MAPPED = {"F32", "BF16", "F16"}
 # Files that hold weights in a form that transformers does not look for.
 _OTHER_WEIGHTS = {".bin", ".ckpt", ".h5", ".msgpack", ".onnx", ".pkl", ".pt", ".pth"}
@@ -42,13 +44,14 @@ class ModelFacts:
         layers: layers that keep keys and values.
         hidden_size: width of the stream between layers.
         heads: query heads of a layer.
-        kv_heads: key and value heads of a layer.
-        head_dim: width of a head.
+        kv_heads: key and value heads of a layer; 1 where heads share latent ones.
+        head_dim: width of a head; of the latent keys and values where heads share them.
         vocabulary: token ids are below this.
         context_length: how many tokens it was made for; None if it sets no limit.
         stored_bytes: bytes of the weights on disk.
         is_tied: whether the embedding is also the head.
         is_mapped: whether the weights can stay in their files until each is needed.
+        picked_tokens: how many tokens an indexer picks for each to attend to; 0 without one.
     """
 
     architecture: str
@@ -65,6 +68,7 @@ class ModelFacts:
     stored_bytes: int
     is_tied: bool
     is_mapped: bool
+    picked_tokens: int = 0
 
     def as_dict(self) -> dict[str, Any]:
         """Returns the attributes by name, for JSON."""
@@ -159,12 +163,13 @@ def _from_config(
         hidden_size=hidden,
         heads=heads,
         kv_heads=_kv_heads(inner, heads),
-        head_dim=_number(inner, ("head_dim",)) or hidden // heads,
+        head_dim=_number(inner, (_LATENT, "head_dim")) or hidden // heads,
         vocabulary=_number(inner, ("vocab_size",)),
         context_length=context_length(config),
         stored_bytes=stored,
         is_tied=is_tied,
         is_mapped=len(kinds) == 1 and kinds <= _MAPPED and "quantization_config" not in config,
+        picked_tokens=_number(inner, ("index_topk",)),
     )
 
 
@@ -207,6 +212,8 @@ def _of_text(config: Mapping[str, Any]) -> dict[str, Any]:
 def _kv_heads(config: Mapping[str, Any], heads: int) -> int:
     # Falcon has a flag for it.
     if config.get("multi_query") and not config.get("new_decoder_architecture"):
+        return 1
+    if config.get(_LATENT):
         return 1
     return _number(config, ("num_key_value_heads", "num_kv_heads")) or heads
 

@@ -8,6 +8,7 @@ that loading SmolLM2-135M took (transformers 5.23, gguf 0.19, 2026-11-23).
 from __future__ import annotations
 
 import functools
+import importlib
 import struct
 import threading
 from collections.abc import Callable, Iterator
@@ -25,6 +26,8 @@ __all__ = ["gguf_progress", "read_gguf_once"]
 _lock = threading.RLock()
 # A type that transformers does not interpret: elements of arrays are Python's own values already.
 _AS_IT_IS = -1
+_OWN_VALUES = [GGUFValueType.ARRAY, _AS_IT_IS]
+_original_parse_value = modeling_gguf_pytorch_utils._gguf_parse_value
 _BLOCKS = 1 << 16
 
 
@@ -34,20 +37,38 @@ def read_gguf_once() -> Iterator[None]:
 
     In this block gguf's reader and table of names return the same object for the same arguments.
     """
-    quick = {
-        "GGUFReader": functools.cache(_Reader),
-        "get_tensor_name_map": functools.cache(gguf.get_tensor_name_map),
-        "dequantize": _dequantize,
-    }
+    quick: list[tuple[Any, str, Any]] = [
+        (gguf, "GGUFReader", functools.cache(_Reader)),
+        (gguf, "get_tensor_name_map", functools.cache(gguf.get_tensor_name_map)),
+        (gguf, "dequantize", _dequantize),
+        (modeling_gguf_pytorch_utils, "_gguf_parse_value", _parse_value),
+    ]
+    try:  # transformers' own reader of the metadata, since 5.23
+        own = importlib.import_module("transformers.integrations.gguf.reader")
+        quick.append((own, "_mapped", functools.cache(_mapped)))
+    except ImportError:
+        pass
     with _lock:
-        originals = {name: getattr(gguf, name) for name in quick}
+        originals = [(place, name, getattr(place, name, None)) for place, name, _ in quick]
         try:
-            for name, function in quick.items():
-                setattr(gguf, name, function)
+            for place, name, function in quick:
+                if hasattr(place, name):
+                    setattr(place, name, function)
             yield
         finally:
-            for name, original in originals.items():
-                setattr(gguf, name, original)
+            for place, name, original in originals:
+                if original is not None:
+                    setattr(place, name, original)
+
+
+def _mapped(path: str) -> np.ndarray:
+    """Returns a file's bytes; a view that is no memmap, of which each slice costs 10 us."""
+    return np.memmap(path, mode="r", dtype=np.uint8).view(np.ndarray)
+
+
+def _parse_value(value: Any, types: Any) -> Any:
+    """Returns what transformers makes of an element: itself, if it is Python's own already."""
+    return value if types == _OWN_VALUES else _original_parse_value(value, types)
 
 
 class _Reader(GGUFReader):  # type: ignore[misc]  # gguf has no types
@@ -82,7 +103,7 @@ class _Reader(GGUFReader):  # type: ignore[misc]  # gguf has no types
             values, size = found.tolist(), found.nbytes
         else:
             return self._slow_field_parts(orig_offs, raw_type)
-        return 12 + size, values, list(range(count)), [GGUFValueType.ARRAY, _AS_IT_IS]
+        return 12 + size, values, list(range(count)), _OWN_VALUES
 
     def _slow_field_parts(
         self, orig_offs: int, raw_type: int

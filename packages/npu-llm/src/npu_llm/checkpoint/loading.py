@@ -14,7 +14,6 @@ import torch
 from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from npu_llm.checkpoint.facts import read_config
 from npu_llm.checkpoint.gguf_reading import gguf_progress
@@ -44,16 +43,18 @@ _READ_FAILURES = (
 def load_model(
     source: ModelSource,
     *,
+    auto: Any = AutoModelForCausalLM,
     trust_remote_code: bool = False,
     on_progress: Callable[[float], None] = lambda share: None,
 ) -> tuple[Any, StreamedWeights]:
-    """Loads a causal language model on the CPU, with float32 parameters.
+    """Loads a model on the CPU, with float32 parameters.
 
     The weights of a checkpoint in one 16-bit dtype stay mapped in its files; those of a float32
     checkpoint are mapped and are the model's parameters. A GGUF file is unpacked into memory.
 
     Args:
         source: the model's files.
+        auto: transformers' class for models of its task; by default causal language models.
         trust_remote_code: whether model code inside the checkpoint may run.
         on_progress: called with the share of the weights that is loaded.
 
@@ -70,10 +71,10 @@ def load_model(
     if source.gguf_file is not None:
         arguments["gguf_file"] = source.gguf_file
     else:
-        _check_architecture(read_config(source.folder), source)
+        _check_architecture(read_config(source.folder), source, auto)
     try:
         with gguf_progress(on_progress):
-            model, info = AutoModelForCausalLM.from_pretrained(
+            model, info = auto.from_pretrained(
                 str(source.folder),
                 output_loading_info=True,
                 ignore_mismatched_sizes=True,  # reported below
@@ -101,7 +102,7 @@ def load_model(
         del model.config.quantization_config
     weights = StreamedWeights()
     if dtype is not torch.float32:
-        model = _in_float32(model, weights, trust_remote_code)
+        model = _in_float32(model, weights, auto, trust_remote_code)
     experts = getattr(model, "set_experts_implementation", None)
     if experts is not None and _has_experts(model.config):
         experts("batched_mm")  # the default needs bfloat16 and sizes that depend on the data
@@ -116,7 +117,7 @@ def _stored_dtype(source: ModelSource) -> torch.dtype:
     return _STORED.get(kinds.pop(), torch.float32) if len(kinds) == 1 else torch.float32
 
 
-def _in_float32(model: Any, weights: StreamedWeights, trust_remote_code: bool) -> Any:
+def _in_float32(model: Any, weights: StreamedWeights, auto: Any, trust_remote_code: bool) -> Any:
     """Returns the same model with float32 parameters that stand for the given model's.
 
     It is created again, because what a model computes once from its config, such as the frequencies
@@ -125,9 +126,7 @@ def _in_float32(model: Any, weights: StreamedWeights, trust_remote_code: bool) -
     config = model.config
     config.dtype = torch.float32
     with no_init_weights():
-        made = AutoModelForCausalLM.from_config(
-            config, dtype=torch.float32, trust_remote_code=trust_remote_code
-        )
+        made = auto.from_config(config, dtype=torch.float32, trust_remote_code=trust_remote_code)
     made.generation_config = model.generation_config
     stored = dict(model.named_parameters(remove_duplicate=False))
     weights.stand_in(made, stored)
@@ -138,15 +137,18 @@ def _in_float32(model: Any, weights: StreamedWeights, trust_remote_code: bool) -
     return made
 
 
-def _check_architecture(config: dict[str, Any], source: ModelSource) -> None:
-    """Refuses an architecture that transformers does not have as a causal language model."""
+def _check_architecture(config: dict[str, Any], source: ModelSource, auto: Any) -> None:
+    """Refuses an architecture that transformers does not have for the task."""
     kind = config["model_type"]
-    if kind in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES or "auto_map" in config:
+    names = auto._model_mapping._model_mapping
+    if kind in names or "auto_map" in config:
         return
-    near = difflib.get_close_matches(kind, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, n=3)
+    near = difflib.get_close_matches(kind, names, n=3)
+    task = auto.__name__.removeprefix("AutoModelFor")
+    what = "a language model" if auto is AutoModelForCausalLM else f"a model for {task}"
     known = kind in CONFIG_MAPPING_NAMES
     raise ModelError(
-        f"{source.path}: its architecture must be a language model that transformers "
+        f"{source.path}: its architecture must be {what} that transformers "
         f"{metadata.version('transformers')} has; got {kind!r}"
         f"{', which it has as another kind of model' if known else ''}. "
         f"{'Similar names: ' + ', '.join(near) + '. ' if near else ''}"

@@ -11,26 +11,38 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from npu_llm.checkpoint.facts import ModelFacts
+from npu_llm.choices import KvCache
 from npu_llm.errors import CacheError, MemoryNeedError
-from npu_llm.precision import PRECISIONS, KvCache, Precision, cache_dtype
+from npu_llm.precision import PRECISIONS, Precision, cache_dtype, kernels_cache
 
 __all__ = [
+    "SHORT_CONTEXT",
     "MemoryNeed",
     "available_bytes",
     "cache_bytes_per_token",
     "check_disk",
     "check_memory",
     "estimate",
+    "spare_bytes",
     "weights_bytes",
 ]
 
 # Torch, transformers and OpenVINO in a process, before any model (measured 2026-11-22: 350 MB), and
 # the working memory of a step of some hundred tokens.
 _PROCESS_BYTES = 500_000_000
+# Of a kernel program, which needs no OpenVINO: 370 MB before its first step (2026-11-23).
+_KERNELS_PROCESS_BYTES = 450_000_000
+_KERNELS_STEP_BYTES = 100_000_000
+# A weight in float32 while it is packed or read back, beside its integers and a rounded copy: 8.5
+# bytes for each element (Llama of 1.1B parameters, 2026-11-23).
+_PACKING_BYTES = 9
 # Without max_context a chat of this length must fit: the cache grows as tokens come.
-_SHORT_CONTEXT = 1024
+SHORT_CONTEXT = 1024
 # A group of 64 weights has 64 half bytes, a scale of 4 bytes, and half a byte of zero point.
 _INT4_BYTES = 0.5 + 4.5 / 64
+# In kernel programs a scale of 2 bytes and a zero point of one; and 32 weights share a scale where
+# a file's own blocks are kept.
+_KERNELS_INT4_BYTES = 0.5 + 2 / 32
 # Scale and zero point of a token's keys, or values, in one head, in float32.
 _U8_BYTES = 8
 _GIGA = 1e9
@@ -45,8 +57,8 @@ class MemoryNeed:
         cache_bytes: keys and values of `context` tokens.
         working_bytes: the process and one step.
         building_bytes: what a first start needs in addition: the program's file beside its
-            compiled form, the largest weight while it is converted, and the whole model in float32
-            if its files cannot be mapped.
+            compiled form, which kernel programs do not have, the largest weight while it is
+            converted, and the whole model in float32 if its files cannot be mapped.
         context: how many tokens cache_bytes is for.
     """
 
@@ -68,26 +80,45 @@ class MemoryNeed:
         return max(built, self.running_bytes)
 
 
-def weights_bytes(facts: ModelFacts, precision: Precision) -> int:
-    """Returns the bytes of a model's weights in a precision."""
+def weights_bytes(facts: ModelFacts, precision: Precision, *, kernels: bool = False) -> int:
+    """Returns the bytes of a model's weights in a precision.
+
+    Args:
+        facts: the model's.
+        precision: what they are stored in.
+        kernels: whether in a kernel program, whose tables beside integers are float16.
+    """
     if precision.weights not in ("int8", "int4"):
         return facts.parameters * precision.torch_dtype.itemsize
     rest = facts.parameters - facts.matrix_parameters
     tied = facts.vocabulary * facts.hidden_size if facts.is_tied else 0
     matrices = facts.matrix_parameters - tied
-    per_element = 1.0 if precision.weights == "int8" else _INT4_BYTES
-    return int(matrices * per_element) + tied + rest * 4
+    of_int4 = _KERNELS_INT4_BYTES if kernels else _INT4_BYTES
+    per_element = 1.0 if precision.weights == "int8" else of_int4
+    return int(matrices * per_element) + tied + rest * (2 if kernels else 4)
 
 
 def cache_bytes_per_token(
-    facts: ModelFacts, precision: Precision, kv_cache: KvCache | None = None
+    facts: ModelFacts,
+    precision: Precision,
+    kv_cache: KvCache | None = None,
+    *,
+    kernels: bool = False,
+    has_bounds: bool = False,
 ) -> int:
-    """Returns the bytes of keys and values that one token takes in all layers."""
+    """Returns the bytes of keys and values that one token takes in all layers.
+
+    With has_bounds, also its share of the bounds of a block's keys, which sparse attention needs.
+    """
     if kv_cache == "u8":
         per_head = facts.head_dim + _U8_BYTES
+    elif kernels:
+        per_head = facts.head_dim * (4 if kernels_cache(precision) == "float32" else 2)
     else:
         per_head = facts.head_dim * cache_dtype(precision).itemsize
-    return 2 * facts.layers * facts.kv_heads * per_head
+    # Least and largest of each channel in bfloat16, for 16 tokens.
+    bounds = facts.layers * facts.kv_heads * facts.head_dim // 4 if has_bounds else 0
+    return 2 * facts.layers * facts.kv_heads * per_head + bounds
 
 
 def estimate(
@@ -96,6 +127,8 @@ def estimate(
     *,
     max_context: int | None = None,
     kv_cache: KvCache | None = None,
+    kernels: bool = False,
+    has_bounds: bool = False,
 ) -> MemoryNeed:
     """Estimates what a model needs.
 
@@ -105,16 +138,27 @@ def estimate(
         max_context: how many tokens must fit; None for a short chat, or fewer if the model was
             made for fewer.
         kv_cache: what keys and values are stored as; None for the dtype of the arithmetic.
+        kernels: whether the model is a kernel program, not one of OpenVINO's.
+        has_bounds: see cache_bytes_per_token.
     """
+    per_token = cache_bytes_per_token(
+        facts, precision, kv_cache, kernels=kernels, has_bounds=has_bounds
+    )
     bound = facts.context_length
-    context = max_context or min(_SHORT_CONTEXT, bound or _SHORT_CONTEXT)
-    weights = weights_bytes(facts, precision)
+    context = max_context or min(SHORT_CONTEXT, bound or SHORT_CONTEXT)
+    weights = weights_bytes(facts, precision, kernels=kernels)
     largest = facts.vocabulary * facts.hidden_size
+    unpacked = 0 if facts.is_mapped else 4 * facts.parameters
+    if kernels:
+        # The weights that are written are mapped for running: there is no other form of them.
+        working, building = _KERNELS_PROCESS_BYTES, _PACKING_BYTES * largest + unpacked
+    else:
+        working, building = _PROCESS_BYTES, weights + (unpacked or 4 * largest)
     return MemoryNeed(
         weights_bytes=weights,
-        cache_bytes=context * cache_bytes_per_token(facts, precision, kv_cache),
-        working_bytes=_PROCESS_BYTES,
-        building_bytes=weights + 4 * (largest if facts.is_mapped else facts.parameters),
+        cache_bytes=context * per_token,
+        working_bytes=working,
+        building_bytes=building,
         context=context,
     )
 
@@ -127,6 +171,8 @@ def check_memory(
     max_context: int | None,
     is_built: bool,
     kv_cache: KvCache | None = None,
+    kernels: bool = False,
+    has_bounds: bool = False,
 ) -> None:
     """Refuses a model that does not fit into memory.
 
@@ -137,11 +183,16 @@ def check_memory(
         max_context: how many tokens must fit, see estimate.
         is_built: whether the program already exists, so that nothing is converted.
         kv_cache: see estimate.
+        kernels: see estimate.
+        has_bounds: see estimate.
 
     Raises:
         MemoryNeedError: [memory-need] with the figures, and what would fit.
     """
-    need = estimate(facts, precision, max_context=max_context, kv_cache=kv_cache)
+    need = estimate(
+        facts, precision, max_context=max_context, kv_cache=kv_cache, kernels=kernels,
+        has_bounds=has_bounds,
+    )  # fmt: skip
     needed = need.running_bytes if is_built else need.first_start_bytes
     available = available_bytes()
     if needed <= available:
@@ -156,12 +207,14 @@ def check_memory(
     raise MemoryNeedError(
         f"{name}: must fit into the available memory; it needs {needed / _GIGA:.1f} GB "
         f"({', '.join(parts)}), {available / _GIGA:.1f} GB are available. "
-        f"{_advice(facts, precision, need, available, is_built)}",
+        f"{_advice(facts, precision, need, available, is_built=is_built, kernels=kernels)}",
         code="memory-need",
     )
 
 
-def check_disk(name: str, facts: ModelFacts, precision: Precision, folder: Path) -> None:
+def check_disk(
+    name: str, facts: ModelFacts, precision: Precision, folder: Path, *, kernels: bool = False
+) -> None:
     """Refuses to write a model to a disk without room for it.
 
     Args:
@@ -169,11 +222,13 @@ def check_disk(name: str, facts: ModelFacts, precision: Precision, folder: Path)
         facts: the model's.
         precision: the precision in which its weights are written.
         folder: the folder to write; it does not have to exist yet.
+        kernels: see estimate; its weights are written twice, as their header comes first.
 
     Raises:
         CacheError: [disk-need] with the figures.
     """
-    needed = int(weights_bytes(facts, precision) * 1.02) + 20_000_000
+    copies = 2 if kernels else 1
+    needed = int(copies * weights_bytes(facts, precision, kernels=kernels) * 1.02) + 20_000_000
     place = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
     free = shutil.disk_usage(place).free
     if needed > free:
@@ -185,6 +240,16 @@ def check_disk(name: str, facts: ModelFacts, precision: Precision, folder: Path)
         )
 
 
+def spare_bytes(weights_bytes: int) -> int:
+    """Returns the memory that keys and values of a loaded kernel program may take.
+
+    Args:
+        weights_bytes: the size of its file of weights, whose pages count as available memory but
+            are read by each step.
+    """
+    return available_bytes() - weights_bytes - _KERNELS_STEP_BYTES
+
+
 def available_bytes(root: Path = Path("/")) -> int:
     """Returns the memory that a process may still take, by the system and its control groups.
 
@@ -192,10 +257,11 @@ def available_bytes(root: Path = Path("/")) -> int:
         root: where /proc and /sys are found; another for tests.
 
     Returns:
-        The minimum of MemAvailable (see proc(5)) and, for each group that the process is in, limit
-        minus usage, where pages of files that were not used recently count as free.
+        The minimum of MemAvailable (see proc(5)), what is left of the address space that the
+        process may have (`ulimit -v`) and, for each group that it is in, limit minus usage, where
+        pages of files that were not used recently count as free.
     """
-    bounds = [_meminfo(root)]
+    bounds = [_meminfo(root), _address_space(root)]
     for folder, names in _groups(root):
         limit, usage = (_read_number(folder / name) for name in names[:2])
         if limit is None or usage is None:
@@ -239,6 +305,18 @@ def _meminfo(root: Path) -> int:
     return 1 << 62
 
 
+def _address_space(root: Path) -> int:
+    found = {}
+    for name, file in (("Max address space", "limits"), ("VmSize:", "status")):
+        for line in _lines(root / "proc/self" / file):
+            if line.startswith(name):
+                found[name] = line.removeprefix(name).split()[0]
+    limit, size = found.get("Max address space", ""), found.get("VmSize:", "")
+    if not (limit.isdigit() and size.isdigit()):
+        return 1 << 62
+    return max(int(limit) - int(size) * 1024, 0)
+
+
 def _statistic(path: Path, name: str) -> int:
     for line in _lines(path):
         key, _, value = line.partition(" ")
@@ -261,7 +339,13 @@ def _lines(path: Path) -> list[str]:
 
 
 def _advice(
-    facts: ModelFacts, precision: Precision, need: MemoryNeed, available: int, is_built: bool
+    facts: ModelFacts,
+    precision: Precision,
+    need: MemoryNeed,
+    available: int,
+    *,
+    is_built: bool,
+    kernels: bool,
 ) -> str:
     """Returns what would fit: a lower precision, or a shorter context."""
     other = need.cache_bytes // max(need.context, 1)
@@ -271,9 +355,9 @@ def _advice(
         return f"Pass max_context={fits} or less, a lower precision, or free memory."
     for name in ("int8", "int4"):
         lower = PRECISIONS[name]
-        if weights_bytes(facts, lower) >= weights_bytes(facts, precision):
+        smaller = estimate(facts, lower, max_context=need.context, kernels=kernels)
+        if smaller.weights_bytes >= need.weights_bytes:
             continue
-        smaller = estimate(facts, lower, max_context=need.context)
         if (smaller.running_bytes if is_built else smaller.first_start_bytes) <= available:
             return f'Pass dtype="{name}", which fits, or free memory.'
     return "Free memory, or use a smaller model or a machine with more."

@@ -1,5 +1,5 @@
 """The command npu-llm."""
 
-from npu_llm.cli.main import COMMAND, main
+from npu_llm.cli.main import main
 
-__all__ = ["COMMAND", "main"]
+__all__ = ["main"]

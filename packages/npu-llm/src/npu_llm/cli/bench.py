@@ -10,12 +10,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
 from npu_command.charts import check_matplotlib
 from npu_llm.checkpoint.source import DEFAULT_WEIGHTS
-from npu_llm.cli.arguments import add_model, positive
+from npu_llm.cli.arguments import add_model, add_server, positive
 from npu_llm.errors import OptionError
 
 __all__ = ["main"]
@@ -43,9 +40,16 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--plot", metavar="FILE.svg", type=Path, help="draw the figures to FILE.svg"
     )
+    add_server(parser, "measure a running server at URL")
+    parser.add_argument("--clients", metavar="N", type=positive, default=8,
+                        help="with --server: how many ask at once (default: 8)")  # fmt: skip
+    parser.add_argument("--requests", metavar="N", type=positive, default=200,
+                        help="with --server: how many questions (default: 200)")  # fmt: skip
     options = parser.parse_args(arguments)
     for file in (options.json, options.plot):
         check_writable(file)
+    if options.server is not None:
+        return _measure_server(options)
     if options.plot is not None:
         check_matplotlib("npu-llm", OptionError)
     return _run(options)
@@ -78,6 +82,21 @@ def write_output(file: Path, text: str) -> None:
             f"{file}: must be writable; got {failure.strerror}. Name another file.",
             code="output-file",
         ) from failure
+
+
+def _measure_server(options: argparse.Namespace) -> int:
+    if options.plot is not None:
+        raise OptionError(
+            f"--plot: must be used without --server, whose figures are percentiles; got "
+            f"{options.plot}. Pass --json.",
+            code="remote-option",
+        )
+    from npu_llm.cli.serving.remote_bench import as_json, bench_server
+
+    report = bench_server(options)
+    if options.json is not None:
+        write_output(options.json, as_json(report))
+    return 0
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -122,6 +141,9 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _print(records: Sequence[Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
     table = Table(pad_edge=False)
     columns: dict[str, Callable[[Any], str]] = {
         "prompt": lambda record: f"{record.prompt_tokens:,}",

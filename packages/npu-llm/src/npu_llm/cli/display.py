@@ -19,7 +19,9 @@ class Display:
     """Lines, a progress bar and a table on standard error; plain lines if it is not a terminal."""
 
     def __init__(self) -> None:
-        self.console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+        self.console = Console(stderr=True, highlight=False, markup=False)
+        # Lines are broken at words where somebody reads them, and left whole for programs.
+        self.console.soft_wrap = not self.console.is_terminal
 
     def line(self, text: str, *, style: str | None = None) -> None:
         """Prints a line."""

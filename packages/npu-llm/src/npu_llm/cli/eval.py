@@ -10,13 +10,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
 from npu_llm.cli.arguments import add_model, positive
 from npu_llm.cli.bench import check_writable, write_output
 from npu_llm.errors import OptionError
-from npu_llm.precision import parse_precision
 
 __all__ = ["main"]
 
@@ -44,14 +40,16 @@ def main(arguments: Sequence[str]) -> int:
         metavar="DTYPE,DTYPE",
         default="float32",
         help="measure these precisions of the same model first, and show the loss relative to the "
-        'first of them; "none" to compare with nothing (default: float32)',
+        'first of them; "dense" for what is measured without its sparse attention; "none" to '
+        "compare with nothing (default: float32)",
     )
     parser.add_argument(
         "--original", metavar="PATH", help="the model to compare with, for an exported folder"
     )
     parser.add_argument(
-        "--window", metavar="N", type=positive, default=256,
-        help="tokens read at once (default: 256)",
+        "--window", metavar="N", type=positive,
+        help="tokens read at once (default: 256; with --sparse-attention twice as many as that, of "
+        "which the second half is scored)",
     )  # fmt: skip
     parser.add_argument(
         "--stride", metavar="N", type=positive,
@@ -67,9 +65,18 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
+    from npu_llm.precision import parse_precision
+
     compared = [] if options.compare == "none" else options.compare.split(",")
     for name in compared:
-        parse_precision(name)
+        if name != "dense":
+            parse_precision(name)
+        elif options.sparse_attention is None:
+            raise OptionError(
+                "--compare dense: must come with --sparse-attention; got none. Add it, or name a "
+                "precision.",
+                code="eval-compare",
+            )
     if options.max_loss is not None and not compared:
         raise OptionError(
             "--max-loss: must come with a precision to compare with; got --compare none. Omit "
@@ -83,10 +90,12 @@ def _run(options: argparse.Namespace) -> int:
     results = []
     for name in compared:
         path = options.model if options.original is None else options.original
-        changed = {"model": path, "dtype": name, "kv_cache": None}
+        changed: dict[str, Any] = {"model": path, "sparse_attention": None}
+        if name != "dense":
+            changed |= {"dtype": name, "kv_cache": None}
         other = argparse.Namespace(**{**vars(options), **changed})
-        results.append(_measure(other, text))
-    results.append(_measure(options, text))
+        results.append(_measure(other, text, scored_from=options.sparse_attention))
+    results.append(_measure(options, text, scored_from=options.sparse_attention))
     last = results[-1]
     _print(results, has_exact=bool(compared))
     loss = last.loss(results[0])
@@ -96,19 +105,27 @@ def _run(options: argparse.Namespace) -> int:
     return int(options.max_loss is not None and not loss * 100 <= options.max_loss)
 
 
-def _measure(options: argparse.Namespace, text: str) -> Any:
+def _measure(options: argparse.Namespace, text: str, *, scored_from: int | None) -> Any:
     from npu_llm.cli.display import Display
     from npu_llm.cli.session import start
     from npu_llm.evaluation import evaluate
 
     model = start(options, Display())
-    result = evaluate(model, text, window=options.window, stride=options.stride)
+    window = options.window
+    if window is None and scored_from is not None:
+        window = min(2 * scored_from, model.context_length or 2 * scored_from)
+    result = evaluate(
+        model, text, window=window or 256, stride=options.stride, scored_from=scored_from
+    )
     del model
     gc.collect()  # the next one needs the memory
     return result
 
 
 def _print(results: Sequence[Any], *, has_exact: bool) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
     first = results[0]
     table = Table(pad_edge=False)
     table.add_column("precision")
@@ -117,6 +134,7 @@ def _print(results: Sequence[Any], *, has_exact: bool) -> None:
         table.add_column("loss", justify="right")
     for number, one in enumerate(results):
         name = one.precision + (f", kv-cache {one.kv_cache}" if one.kv_cache else "")
+        name += f", sparse attention {one.sparse_attention}" if one.sparse_attention else ""
         cells = [name, f"{one.perplexity:.3f}"]
         if has_exact:
             cells.append(f"{one.loss(first):+.2%}" if number else "")
@@ -124,5 +142,6 @@ def _print(results: Sequence[Any], *, has_exact: bool) -> None:
     console = Console(highlight=False, markup=False, soft_wrap=True)
     console.print(
         f"{first.tokens:,} tokens in windows of {first.window:,}, stride {first.stride:,}"
+        + (f", scored after {first.scored_from:,}" if first.scored_from else "")
     )
     console.print(table)

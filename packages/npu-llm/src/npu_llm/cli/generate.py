@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from npu_llm.cli.arguments import add_generation, add_model
-from npu_llm.cli.display import Display
+from npu_llm.cli.arguments import add_adapters, add_generation, add_model, given_text
 from npu_llm.errors import OptionError
-from npu_llm.prompts.unicode_text import check_text, read_text
+from npu_llm.prompts.unicode_text import check_text
 
 if TYPE_CHECKING:
     from npu_llm.cli.streamer import AnswerStreamer
@@ -27,6 +28,13 @@ def main(arguments: Sequence[str]) -> int:
     )
     add_model(parser)
     add_generation(parser)
+    parser.add_argument(
+        "--json-schema",
+        metavar="FILE",
+        type=Path,
+        help="hold the answer to the JSON schema in FILE",
+    )
+    add_adapters(parser)
     parser.add_argument("prompt", metavar="PROMPT", help='the prompt; "-" reads standard input')
     return generate(parser.parse_args(arguments))
 
@@ -40,29 +48,26 @@ def generate(options: argparse.Namespace) -> int:
     Raises:
         NpuError: if there can be no answer.
     """
-    if options.prompt == "-":
-        prompt = read_text("standard input", sys.stdin.read)
-    else:
-        prompt = check_text("PROMPT", options.prompt)
+    prompt = given_text("PROMPT", options.prompt)
     if options.system:
         check_text("--system", options.system)
-    if not prompt.strip():
-        raise OptionError(
-            f"PROMPT: must contain some text; got {prompt!r}. Pass a prompt, or - to read it from "
-            "standard input.",
-            code="empty-prompt",
-        )
+    schema = None if options.json_schema is None else _schema(options.json_schema)
     # Heavy: a mistyped command should not wait for these.
+    from npu_llm.cli.display import Display
     from npu_llm.cli.session import figures, light_sampling, start
 
     display = Display()
     model = start(options, display)
+    if options.adapter:
+        names = [model.load_adapter(path) for path, _ in options.adapter]
+        model.set_adapter(dict(zip(names, (scale for _, scale in options.adapter), strict=True)))
+        display.line(f"adapters: {', '.join(names)}")
     messages = [{"role": "user", "content": prompt}]
     if options.system:
         messages.insert(0, {"role": "system", "content": options.system})
-    sampling = light_sampling(options, model)
+    sampling = None if schema is not None else light_sampling(options, model)
     if sampling is None:
-        count, streamer = _answer(options, model, messages)
+        count, streamer = _answer(options, model, messages, schema)
     else:
         count, streamer = _answer_lightly(options, model, messages, sampling)
     sys.stdout.write("\n")
@@ -71,8 +76,30 @@ def generate(options: argparse.Namespace) -> int:
     return 0
 
 
+def _schema(file: Path) -> Any:
+    """Returns the schema in a file.
+
+    Raises:
+        OptionError: [schema-file] if the file cannot be read, or is not a JSON object.
+    """
+    try:
+        found = json.loads(file.read_text("utf-8"))
+    except (OSError, ValueError, RecursionError) as failure:
+        raise OptionError(
+            f"{file}: must be a file with a JSON schema; got {failure}. Name another.",
+            code="schema-file",
+        ) from failure
+    if not isinstance(found, dict):
+        raise OptionError(
+            f"{file}: must have a JSON object; got a {type(found).__name__}. Write the schema in "
+            "it.",
+            code="schema-file",
+        )
+    return found
+
+
 def _answer(
-    options: argparse.Namespace, model: Any, messages: list[dict[str, str]]
+    options: argparse.Namespace, model: Any, messages: list[dict[str, str]], schema: Any
 ) -> tuple[int, AnswerStreamer]:
     """Answers with transformers' generate; returns the tokens of the prompt, and the answer."""
     from npu_llm.cli.session import generation_options
@@ -81,7 +108,7 @@ def _answer(
 
     inputs = encode_chat(model.tokenizer, messages)
     streamer = AnswerStreamer(model.tokenizer)
-    model.generate(**inputs, streamer=streamer, **generation_options(options, model))
+    model.generate(**inputs, streamer=streamer, schema=schema, **generation_options(options, model))
     return inputs["input_ids"].shape[1], streamer
 
 

@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +15,28 @@ from rich.table import Table
 
 import npu_runtime
 from npu_compiler.verification.verdict import Verdict
-from npu_llm.checkpoint.facts import ModelFacts, read_facts
+from npu_llm.checkpoint.facts import ModelFacts, context_length, read_facts
 from npu_llm.checkpoint.requirements import (
     available_bytes,
     cache_bytes_per_token,
     estimate,
     weights_bytes,
 )
-from npu_llm.checkpoint.source import DEFAULT_WEIGHTS, find_installed_weights, find_source
+from npu_llm.checkpoint.source import (
+    DEFAULT_WEIGHTS,
+    ModelSource,
+    find_installed_weights,
+    find_source,
+)
+from npu_llm.cli.session import be_quiet
+from npu_llm.entries.build import find_entry
+from npu_llm.entries.entry import KERNEL_PROGRAM, Entry
 from npu_llm.entries.exported import is_exported, open_exported
 from npu_llm.entries.verified_loading import read_verdict
 from npu_llm.precision import PRECISIONS, cache_dtype
 from npu_llm.steps.pipelines import PipelineName, choose_pipeline
+from npu_ops.kernel_programs.program import KernelProgram
+from npu_ops.kernel_programs.sparse_attention import why_not_sparse
 
 __all__ = ["describe", "main"]
 
@@ -38,7 +48,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="npu-llm info",
         description="Shows what a model is, how much memory it needs in each precision, and "
-        "whether that is available. No weights are read.",
+        "whether that is available. No weights are read, and nothing is traced.",
     )
     parser.add_argument(
         "model",
@@ -47,9 +57,15 @@ def main(arguments: Sequence[str]) -> int:
         help="GGUF file, checkpoint folder, exported folder, or name on the hub; by default the "
         f"weights of the installed {DEFAULT_WEIGHTS}",
     )
+    parser.add_argument(
+        "--trace",
+        action="store_true",
+        help="trace the model, which takes some seconds, to say whether it runs as kernels, and "
+        "which call keeps it from that (default: what the compile cache knows)",
+    )
     parser.add_argument("--json", action="store_true", help="print it as JSON")
     options = parser.parse_args(arguments)
-    said = describe(options.model)
+    said = describe(options.model, trace=options.trace)
     if options.json:
         print(json.dumps(said, indent=2))
     else:
@@ -57,27 +73,34 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def describe(name_or_path: str | Path | None) -> dict[str, Any]:
+def describe(name_or_path: str | Path | None, *, trace: bool = False) -> dict[str, Any]:
     """Returns what `npu-llm info --json` prints.
 
     Args:
         name_or_path: a model; None for the installed weights.
+        trace: whether to trace the model for its pipeline.
 
     Raises:
         ModelError: for a damaged model, or something that is not a model.
+        CaptureError: for a model that is traced and cannot be.
     """
     model = _identify(name_or_path)
     facts = model.facts
     device = npu_runtime.device_info()
+    known = _known_pipeline(model, device.device, trace=trace)
+    kernels = known["pipeline"] == "kernels"
     available = available_bytes()
     contexts = _contexts(facts)
     rows = []
     for name in model.precisions:
         precision = PRECISIONS[name]
-        needs = {context: estimate(facts, precision, max_context=context) for context in contexts}
+        needs = {
+            context: estimate(facts, precision, max_context=context, kernels=kernels)
+            for context in contexts
+        }
         weights, per_token = (
-            weights_bytes(facts, precision),
-            cache_bytes_per_token(facts, precision),
+            weights_bytes(facts, precision, kernels=kernels),
+            cache_bytes_per_token(facts, precision, kernels=kernels),
         )
         spare = available - weights - needs[contexts[0]].working_bytes
         rows.append(
@@ -104,13 +127,13 @@ def describe(name_or_path: str | Path | None) -> dict[str, Any]:
             "device": device.device,
             "full_name": device.full_name,
             "reason": device.reason,
-            "pipeline": choose_pipeline(model.pipeline, device.device),
+            **known,
         },
     }
 
 
 # Only tracing the model tells.
-_PIPELINES = {"kernels": "kernels, or dynamic if the model has a call without a kernel"}
+_EITHER = "kernels, or dynamic if the model has a call without a kernel, which --trace tells"
 
 
 @dataclass(frozen=True)
@@ -122,6 +145,9 @@ class _Model:
     precisions: tuple[str, ...]
     pipeline: PipelineName | None  # an exported folder's
     verdict: Verdict | None  # on its program
+    source: ModelSource | None  # of a model that is not exported
+    why_not_kernels: str | None  # of an exported folder
+    entry: Entry | None = None  # with its program, if there is one
 
 
 def _identify(name_or_path: str | Path | None) -> _Model:
@@ -131,11 +157,64 @@ def _identify(name_or_path: str | Path | None) -> _Model:
         kind = f"exported folder, {entry.precision.name}"
         precisions = (entry.precision.name,)
         verdict = read_verdict(entry)
-        return _Model(entry.name, entry.folder, kind, facts, precisions, entry.pipeline, verdict)
+        return _Model(
+            entry.name, entry.folder, kind, facts, precisions, entry.pipeline, verdict,
+            None, entry.why_not_kernels, entry,
+        )  # fmt: skip
     source = find_installed_weights() if name_or_path is None else find_source(name_or_path)
     kind = "transformers checkpoint" if source.gguf_file is None else "GGUF file"
     facts = read_facts(source)
-    return _Model(source.name, source.path, kind, facts, tuple(PRECISIONS), None, None)
+    names = tuple(PRECISIONS)
+    return _Model(source.name, source.path, kind, facts, names, None, None, source, None)
+
+
+def _known_pipeline(model: _Model, device: str, *, trace: bool) -> dict[str, Any]:
+    """Returns which pipeline runs a model here, if that is known, and why not that of kernels."""
+    chosen = choose_pipeline(model.pipeline, device)
+    reason, is_known = model.why_not_kernels, True
+    if model.source is not None and chosen == "kernels":
+        if trace:
+            reason = _traced(model.source, model.facts)
+        else:
+            found = (find_entry(model.source, PRECISIONS[name], chosen) for name in PRECISIONS)
+            entry = next((one for one in found if one is not None), None)
+            is_known = entry is not None
+            reason = None if entry is None else entry.why_not_kernels
+            model = replace(model, entry=entry)
+        chosen = "kernels" if reason is None else "dynamic"
+    return {
+        "pipeline": chosen,
+        "pipeline_is_known": is_known,
+        "why_not_kernels": reason,
+        "sparse_attention": _sparse_attention(chosen, model.entry),
+    }
+
+
+def _sparse_attention(pipeline: PipelineName, entry: Entry | None) -> str:
+    """Returns whether --sparse-attention may be asked for."""
+    if pipeline != "kernels":
+        return f"no, as the pipeline is {pipeline}"
+    if entry is None:
+        return "unknown before the first start"
+    program = KernelProgram.from_dict(json.loads((entry.folder / KERNEL_PROGRAM).read_text()))
+    broken = why_not_sparse(program)
+    return "with --sparse-attention K" if broken is None else f"no, as the model {broken}"
+
+
+def _traced(source: ModelSource, facts: ModelFacts) -> str | None:
+    """Traces a model; returns why it is not a kernel program, None if it is."""
+    # Heavy, and not needed for anything else here.
+    from npu_llm.capture.functional import make_functional
+    from npu_llm.capture.step import capture_step
+    from npu_llm.checkpoint.loading import load_model
+    from npu_llm.entries.kernel_step import refusal_of
+
+    be_quiet()
+    model, _ = load_model(source)
+    captured = capture_step(model)
+    make_functional(captured.graph_module)
+    context = facts.context_length or context_length(model.config.get_text_config().to_dict())
+    return refusal_of(captured, context)
 
 
 def _contexts(facts: ModelFacts) -> list[int]:
@@ -151,6 +230,8 @@ def _print(said: dict[str, Any]) -> None:
     facts, device, memory = said["facts"], said["device"], said["memory"]
     context = facts["context_length"]
     about = Table(show_header=False, pad_edge=False, box=None)
+    picked = facts["picked_tokens"]
+    sparse = {"attention": f"to {picked:,} tokens that an indexer picks"} if picked else {}
     verified = {"program": said["verification"]} if said["verification"] else {}
     for name, value in {
         "model": f"{said['model']} ({said['kind']})",
@@ -158,10 +239,12 @@ def _print(said: dict[str, Any]) -> None:
         "parameters": f"{facts['parameters'] / 1e6:,.1f} million",
         "layers": f"{facts['layers']}, {facts['hidden_size']:,} wide",
         "heads": f"{facts['heads']} of {facts['head_dim']}, {facts['kv_heads']} of keys and values",
+        **sparse,
         "vocabulary": f"{facts['vocabulary']:,} tokens",
         "context": "no limit" if context is None else f"{context:,} tokens",
         "runs on": f"{device['device']}, {device['full_name']} ({device['reason']})",
-        "pipeline": _PIPELINES.get(device["pipeline"], device["pipeline"]),
+        "pipeline": _pipeline_text(device),
+        "sparse attention": device["sparse_attention"],
         "computes in": " or ".join(
             dict.fromkeys(row["computed_in"] for row in memory["precisions"])
         ),
@@ -172,6 +255,13 @@ def _print(said: dict[str, Any]) -> None:
     console.print(about)
     console.print()
     console.print(_memory_table(memory))
+
+
+def _pipeline_text(device: dict[str, Any]) -> str:
+    reason = device["why_not_kernels"]
+    if not device["pipeline_is_known"]:
+        return _EITHER
+    return str(device["pipeline"]) if reason is None else f"{device['pipeline']}, as {reason}"
 
 
 def _memory_table(memory: dict[str, Any]) -> Table:

@@ -39,7 +39,15 @@ def start(options: argparse.Namespace, display: Display, *, needs_tokenizer: boo
     """
     asked = {
         name: getattr(options, name)
-        for name in ("dtype", "pipeline", "max_context", "kv_cache", "verify", "cache_dir")
+        for name in (
+            "dtype",
+            "pipeline",
+            "max_context",
+            "kv_cache",
+            "sparse_attention",
+            "verify",
+            "cache_dir",
+        )
     }
     LoadOptions(**asked)  # refuses bad ones before anything is printed
     temperature = getattr(options, "temperature", None)  # bench and eval have none
@@ -64,6 +72,8 @@ def start(options: argparse.Namespace, display: Display, *, needs_tokenizer: boo
     if needs_tokenizer and not model.has_tokenizer:
         raise missing_tokenizer(path)
     display.line(_how_it_started(model))
+    for name, said in _attention(model).items():
+        display.line(f"{name}: {said}")
     if model.verification.status != "right":
         display.line(f"program: {model.verification}")
     if getattr(options, "seed", None) is not None:
@@ -116,6 +126,7 @@ def figures(model: Any, prompt_tokens: int, answer: AnswerStreamer) -> dict[str,
         "device": npu_runtime.device_info().device,
         "pipeline": _pipeline(model),
         "precision": model.precision.name,
+        **_attention(model),
         "program": str(model.verification),
         "compile time": compiled,
         "prompt": f"{prompt_tokens:,} tokens",
@@ -126,10 +137,16 @@ def figures(model: Any, prompt_tokens: int, answer: AnswerStreamer) -> dict[str,
     }
 
 
+def _attention(model: Any) -> dict[str, str]:
+    """Returns the row about sparse attention, if the user asked for it."""
+    chosen = model.sparse_attention
+    return {} if chosen is None else {"attention": f"sparse, to {chosen} positions"}
+
+
 def _pipeline(model: Any) -> str:
     """Returns which pipeline runs, and why not that of kernels where it was wanted."""
     why = model.why_not_kernels
-    return str(model.pipeline) if why is None else f"{model.pipeline}: {why.partition(':')[0]}"
+    return str(model.pipeline) if why is None else f"{model.pipeline}, as {why}"
 
 
 def be_quiet() -> None:

@@ -2,19 +2,75 @@
 
 from __future__ import annotations
 
+import os
+import re
 import sys
+from collections.abc import Callable
 from typing import Any
+
+from rich.cells import cell_len
 
 from npu_llm.chat.answer_streamer import AnswerText
 
-__all__ = ["AnswerStreamer"]
+__all__ = ["AnswerStreamer", "WordWrap"]
+
+_PIECES = re.compile(r"\n| |[^\n ]+")
 
 
 class AnswerStreamer(AnswerText):
-    """A streamer of transformers for one answer; see AnswerText for what it records."""
+    """A streamer of transformers for one answer; see AnswerText for what it records.
+
+    In a terminal no word is broken at the edge; into a file or a pipe goes the text as it is.
+    """
 
     def __init__(self, tokenizer: Any) -> None:
-        super().__init__(tokenizer, _write)
+        is_terminal = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+        super().__init__(tokenizer, WordWrap(_write, _columns).write if is_terminal else _write)
+
+
+class WordWrap:
+    """Breaks lines between words as pieces of words arrive; each is shown at once.
+
+    Where a word grows beyond the edge, its beginning is taken back and written on the next line. A
+    word that is longer than a line, or a script without spaces, is left to the terminal.
+
+    Args:
+        write: takes text with control sequences.
+        columns: returns how many characters a line has now.
+    """
+
+    def __init__(self, write: Callable[[str], object], columns: Callable[[], int]) -> None:
+        self._write = write
+        self._columns = columns
+        self._column = 0
+        self._word = ""
+
+    def write(self, text: str) -> None:
+        """Writes the next piece of the text, which may end within a word."""
+        edge = self._columns() - 1  # the last column is where terminals differ
+        self._write("".join(self._placed(piece, edge) for piece in _PIECES.findall(text)))
+
+    def _placed(self, piece: str, edge: int) -> str:
+        if piece in ("\n", " "):
+            self._word = ""
+            ends = piece == "\n" or self._column >= edge
+            self._column = 0 if ends else self._column + 1
+            return "\n" if ends else " "
+        width, begun = cell_len(piece), cell_len(self._word)
+        self._word += piece
+        if self._column + width <= edge or self._column == begun or begun + width > edge:
+            self._column += width
+            return piece
+        self._column = begun + width
+        taken_back = f"\x1b[{begun}D\x1b[K" if begun else ""
+        return f"{taken_back}\n{self._word}"
+
+
+def _columns() -> int:
+    try:
+        return os.get_terminal_size(sys.stdout.fileno()).columns or 80
+    except OSError:
+        return 80
 
 
 def _write(text: str) -> None:

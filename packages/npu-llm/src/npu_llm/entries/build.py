@@ -6,7 +6,7 @@ import ctypes
 import gc
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
@@ -15,29 +15,31 @@ from typing import Any
 import npu_runtime
 from npu_compiler.errors import LoweringError
 from npu_compiler.verification.verdict import Verdict
+from npu_llm.adapters.adapter_ports import idle_inputs
 from npu_llm.capture.compression import Compression
 from npu_llm.checkpoint.facts import ModelFacts, context_length, read_facts
 from npu_llm.checkpoint.requirements import check_disk, check_memory
 from npu_llm.checkpoint.source import ModelSource, find_source
+from npu_llm.choices import Verify
 from npu_llm.config import read_settings
-from npu_llm.entries.entry import VARIANTS, CompileCache, CompiledForm, Entry, make_key
+from npu_llm.entries.entry import VARIANTS, CompileCache, CompiledForm, Entry, make_key, refer
 from npu_llm.entries.kernel_loading import load_kernels
 from npu_llm.entries.load_options import LoadOptions
 from npu_llm.entries.verified_loading import verify_step, verify_variant
-from npu_llm.errors import OptionError
 from npu_llm.precision import Precision, compile_options
 from npu_llm.progress import Progress
 from npu_llm.steps.fixed_path import fixed_path
-from npu_llm.steps.pipelines import DynamicPipeline, Pipeline, StaticPipeline
+from npu_llm.steps.pipelines import DynamicPipeline, Pipeline, PipelineName, StaticPipeline
 from npu_llm.steps.static_layout import LONGEST, StaticSizes
 from npu_llm.steps.static_programs import StaticPrograms, load_variant
-from npu_llm.verification.verifier import Verify
 from npu_runtime import layer_recording
 
 __all__ = [
     "LoadReport",
     "Prepared",
+    "dependencies",
     "fill_entry",
+    "find_entry",
     "load_pipeline",
     "prepare",
     "surroundings",
@@ -104,32 +106,42 @@ def prepare(name_or_path: str | Path, options: LoadOptions) -> Prepared:
     cache = CompileCache(root)
     with progress.stage("check"):
         source = find_source(name_or_path, gguf_file=options.gguf_file, hub=options.hub)
-        key = make_key(
-            f"{source.name}-{precision.name}-{pipeline}",
-            {**_dependencies(source, precision, here), "pipeline": pipeline},
-        )
-        entry = cache.find(key)
+        names: tuple[PipelineName, ...] = ("kernels", "dynamic", pipeline)
+        adapted = options.adapted_modules
+        keys = {name: _key(source, precision, name, here, adapted) for name in names}
+        entry = cache.find(keys[pipeline])
+        if entry is None and pipeline == "dynamic":
+            entry = _made_instead_of_kernels(cache, keys["kernels"])
         facts = read_facts(source)
         bound = facts.context_length if entry is None else entry.model_context
         options.check_context(source.name, bound)
         check_memory(
             source.name, facts, precision,
             max_context=options.max_context, kv_cache=options.kept_as, is_built=entry is not None,
+            kernels=(pipeline if entry is None else entry.pipeline) == "kernels",
+            has_bounds=options.chosen_keys is not None,
         )  # fmt: skip
         if entry is None:
-            check_disk(source.name, facts, precision, root)
+            check_disk(source.name, facts, precision, root, kernels=pipeline == "kernels")
     found = entry is not None
     started = time.perf_counter()
     if entry is None:
-        with cache.create(key) as folder:
-            fill_entry(folder, source, options, progress, facts=facts)
-        entry = cache.find(key)
+        dynamic = cache.find(keys["dynamic"]) if pipeline == "kernels" else None
+        with cache.create(keys[pipeline]) as folder:
+            fill_entry(folder, source, options, progress, facts=facts, dynamic=dynamic)
+        entry = cache.find(keys[pipeline])
         assert entry is not None, "an entry that was just written is there"
         options.check_context(source.name, entry.model_context)
     options.check_kernels(entry.why_not_kernels)
+    options.check_pipeline(entry.pipeline)
     build_time_s = 0.0 if found else time.perf_counter() - started
     with progress.stage("compile"):
-        entry = replace(entry, max_context=options.max_context, kv_cache=options.kept_as)
+        entry = replace(
+            entry,
+            max_context=options.max_context,
+            kv_cache=options.kept_as,
+            sparse_attention=options.chosen_keys,
+        )
         loaded = load_pipeline(entry, entry.compiled, verify=options.verified)
     report = LoadReport(
         from_cache=found and loaded.start.from_cache,
@@ -140,6 +152,12 @@ def prepare(name_or_path: str | Path, options: LoadOptions) -> Prepared:
         verification=loaded.verdict,
     )
     return Prepared(entry, loaded, report)
+
+
+def find_entry(source: ModelSource, precision: Precision, pipeline: PipelineName) -> Entry | None:
+    """Returns the entry that a model has in the compile cache of the settings; None for none."""
+    cache = CompileCache(read_settings().cache_dir)
+    return cache.find(_key(source, precision, pipeline, surroundings()))
 
 
 def load_pipeline(entry: Entry, form: CompiledForm, *, verify: Verify = "first") -> Pipeline:
@@ -186,7 +204,9 @@ def load_pipeline(entry: Entry, form: CompiledForm, *, verify: Verify = "first")
         return program
 
     program, verdict = verify_step(entry, load_amended, form.folder, verify)
-    return DynamicPipeline(program, entry.relocation, verdict)
+    return DynamicPipeline(
+        program, entry.relocation, verdict, entry.states, idle_inputs(entry.adapted)
+    )
 
 
 def surroundings() -> dict[str, Any]:
@@ -209,6 +229,7 @@ def fill_entry(
     *,
     facts: ModelFacts,
     compression: Compression | None = None,
+    dynamic: Entry | None = None,
 ) -> None:
     """Writes an entry without its compiled form, which the first load adds.
 
@@ -219,25 +240,21 @@ def fill_entry(
         progress: where to report.
         facts: the files' facts, which are kept in the entry.
         compression: how weights of few bits are made; None for the defaults.
+        dynamic: the same model's entry for the dynamic pipeline, to refer to if it is no kernel
+            program; None to write what that has.
 
     Raises:
         CaptureError: if the model cannot be captured.
-        OptionError: [kernels-text] for weights that shall be rounded by a text in kernel programs.
+        OptionError: [quantize-text], see npu_llm.capture.compression.
+        MemoryNeedError: [memory-need] if it is no kernel program, and does not fit otherwise.
     """
     compression = compression or Compression()
-    if options.asks_for_kernels and compression.text is not None:
-        raise OptionError(
-            "--data: rounding by a text must be done in the dynamic or the static pipeline; got "
-            'the pipeline "kernels". Omit it, or choose another pipeline.',
-            code="kernels-text",
-        )
     # Heavy, and not needed for a start from the cache.
     from npu_llm.capture.functional import make_functional
     from npu_llm.capture.step import capture_step
     from npu_llm.checkpoint.gguf_reading import read_gguf_once
     from npu_llm.checkpoint.loading import load_model, load_tokenizer
-    from npu_llm.entries.kernel_step import save_kernel_step
-    from npu_llm.entries.lower_step import save_step
+    from npu_llm.entries.kernel_step import save_kernel_step, why_not
     from npu_llm.prompts.light_tokenizer import agrees
 
     with read_gguf_once():
@@ -266,11 +283,13 @@ def fill_entry(
         "facts": facts.as_dict(),
     }
     with progress.stage("capture"):
-        captured = capture_step(model, on_progress=progress.advance)
+        captured = capture_step(
+            model, adapted_modules=options.adapted_modules, on_progress=progress.advance
+        )
         make_functional(captured.graph_module)
     about["vocabulary"] = captured.vocabulary
     pipeline = options.pipeline_here
-    if pipeline == "kernels" and compression.text is None:
+    if pipeline == "kernels":
         try:
             about |= save_kernel_step(
                 model,
@@ -281,12 +300,22 @@ def fill_entry(
                 weights=weights,
                 compression=compression,
                 context=context,
+                tokenizer=tokenizer,
             )
             about["pipeline"] = "kernels"
         except LoweringError as refusal:
-            options.check_kernels(str(refusal))
-            about["why_not_kernels"] = str(refusal)
+            about["why_not_kernels"] = why_not(refusal)
+            options.check_kernels(why_not(refusal))
+            if dynamic is not None:
+                refer(folder, dynamic, why_not_kernels=why_not(refusal))
+                return
+            check_memory(  # again: OpenVINO's programs need more
+                source.name, facts, options.precision,
+                max_context=options.max_context, kv_cache=options.kept_as, is_built=False,
+            )  # fmt: skip
     if about.get("pipeline") != "kernels":
+        from npu_llm.entries.lower_step import save_step  # needs OpenVINO's Python package
+
         about |= save_step(
             model,
             captured,
@@ -305,6 +334,20 @@ def fill_entry(
     _return_memory()
 
 
+def _made_instead_of_kernels(cache: CompileCache, key: str) -> Entry | None:
+    """Returns the dynamic entry that was made where a kernel program was wanted, if there is one.
+
+    Args:
+        cache: where to look.
+        key: of the kernel program.
+    """
+    entry = cache.find(key)
+    if entry is None or entry.pipeline != "dynamic":
+        return None
+    about = {name: value for name, value in entry.about.items() if name != "why_not_kernels"}
+    return replace(entry, about=about)
+
+
 def _return_memory() -> None:
     """Makes the C library return freed memory, most of which it would keep for later."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
@@ -312,7 +355,21 @@ def _return_memory() -> None:
         trim(0)
 
 
-def _dependencies(
+def _key(
+    source: ModelSource,
+    precision: Precision,
+    pipeline: PipelineName,
+    here: Mapping[str, Any],
+    adapted_modules: Sequence[str] = (),
+) -> str:
+    """Returns the key of an entry in the compile cache."""
+    parts = {**dependencies(source, precision, here), "pipeline": pipeline}
+    if adapted_modules:
+        parts["adapted_modules"] = list(adapted_modules)
+    return make_key(f"{source.name}-{precision.name}-{pipeline}", parts)
+
+
+def dependencies(
     source: ModelSource, precision: Precision, here: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Returns everything that an entry depends on."""

@@ -15,7 +15,7 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,11 +24,13 @@ from typing import Any, Literal
 from npu_command.interrupt import removed_at_interrupt
 from npu_command.whole_files import write_text
 from npu_compiler.programs.blob_files import AMENDMENTS
+from npu_llm.choices import KvCache
 from npu_llm.errors import CacheError
-from npu_llm.precision import PRECISIONS, KvCache, Precision
+from npu_llm.precision import PRECISIONS, Precision
 from npu_llm.steps.slots import Relocation
 from npu_llm.steps.static_layout import StaticLayout
 from npu_llm.verification.verifier import VERDICT
+from npu_ops.kernel_programs.sparse_attention import SparseAttention
 
 __all__ = [
     "KERNEL_PROGRAM",
@@ -43,6 +45,7 @@ __all__ = [
     "draft",
     "make_key",
     "read_entry",
+    "refer",
 ]
 
 _logger = logging.getLogger(__name__)
@@ -55,6 +58,7 @@ _BLOBS = "blob"
 # Programs of fixed sizes, which npu_llm.steps.static_programs checks.
 VARIANTS = "variants"
 _BLOB_MANIFEST = "blob.json"
+_SAME_AS = "same_as"  # the key of the entry that has what one stands for
 _FORMAT = 1
 # Hashing gigabytes at each start would cost more than the start. A large file whose size and
 # modification time are as recorded counts as unchanged, as it does for git.
@@ -106,12 +110,14 @@ class Entry:
         about: what its writer recorded.
         max_context: how many tokens prompt and answer may have, if a user set a limit.
         kv_cache: what keys and values are stored as, if a user asked for it.
+        sparse_attention: which keys a token of a long sequence attends to, if a user asked for it.
     """
 
     folder: Path
     about: Mapping[str, Any]
     max_context: int | None = None
     kv_cache: KvCache | None = None
+    sparse_attention: SparseAttention | None = None
 
     @property
     def name(self) -> str:
@@ -128,6 +134,18 @@ class Entry:
         """How the program learns which slots of its cache count."""
         found = self.about.get("relocation")
         return found if found in ("positions", "mask") else None
+
+    @property
+    def states(self) -> Mapping[str, Sequence[int]]:
+        """Names and sizes of what the model keeps beside keys and values; a row of each."""
+        found: Mapping[str, Sequence[int]] = self.about.get("states") or {}
+        return found
+
+    @property
+    def adapted(self) -> Mapping[str, Sequence[int]]:
+        """Inputs and outputs of the layers that adapters may change, by their modules' paths."""
+        found: Mapping[str, Sequence[int]] = self.about.get("adapted") or {}
+        return found
 
     @property
     def static_layout(self) -> StaticLayout | None:
@@ -187,10 +205,13 @@ class Entry:
 
     @property
     def compiled(self) -> CompiledForm:
-        """The compiled form beside the program; one for each way to store keys and values."""
-        if self.kv_cache is None:
-            return CompiledForm(self.folder)
-        return CompiledForm(self.folder / f"kv-{self.kv_cache}")
+        """The compiled form beside the program; one for each way to store and choose keys."""
+        folder, chosen = self.folder, self.sparse_attention
+        if self.kv_cache is not None:
+            folder /= f"kv-{self.kv_cache}"
+        if chosen is not None:
+            folder /= f"sparse-{chosen.top_k}-{chosen.dense_up_to}"
+        return CompiledForm(folder)
 
     @property
     def has_tokenizer(self) -> bool:
@@ -218,8 +239,20 @@ class CompileCache:
     def find(self, key: str) -> Entry | None:
         """Returns the entry for a key; None if there is none, or if it is damaged.
 
-        A damaged entry is removed, and a warning is logged.
+        A damaged entry is removed, and a warning is logged. One that refers to another entry, as
+        models do that are no kernel programs, is that other one with the reason; see `refer`.
         """
+        entry = self._read(key)
+        if entry is None or _SAME_AS not in entry.about:
+            return entry
+        other = self._read(str(entry.about[_SAME_AS]))
+        if other is None:
+            shutil.rmtree(entry.folder, ignore_errors=True)
+            return None
+        own = {name: value for name, value in entry.about.items() if name != _SAME_AS}
+        return Entry(other.folder, {**other.about, **own})
+
+    def _read(self, key: str) -> Entry | None:
         folder = self._root / key
         if not folder.is_dir():
             return None
@@ -286,6 +319,20 @@ def draft(target: Path) -> Iterator[Path]:
         raise _unwritable(root, failure) from failure
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def refer(folder: Path, other: Entry, *, why_not_kernels: str) -> None:
+    """Makes a draft stand for another entry of the same cache.
+
+    Args:
+        folder: the draft; what is in it is removed.
+        other: the entry that has the program.
+        why_not_kernels: why a kernel program was wanted and is none; `Entry.why_not_kernels`.
+    """
+    for path in folder.iterdir():
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    about = {_SAME_AS: other.folder.name, "why_not_kernels": why_not_kernels}
+    (folder / "about.json").write_text(json.dumps(about))
 
 
 def read_entry(folder: Path) -> Entry:

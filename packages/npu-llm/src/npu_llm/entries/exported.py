@@ -109,8 +109,14 @@ def export(
     with progress.stage("check"):
         source = find_source(name_or_path, gguf_file=options.gguf_file)
         facts = read_facts(source)
-        check_memory(source.name, facts, options.precision, max_context=None, is_built=False)
-        check_disk(source.name, facts, options.precision, target)
+        kernels = options.pipeline_here == "kernels"
+        # Rounding by a text needs all weights in memory at once.
+        while_built = facts if text is None else replace(facts, is_mapped=False)
+        check_memory(
+            source.name, while_built, options.precision,
+            max_context=None, is_built=False, kernels=kernels,
+        )  # fmt: skip
+        check_disk(source.name, facts, options.precision, target, kernels=kernels)
     with draft(target) as folder:
         fill_entry(folder, source, options, progress, facts=facts, compression=compression)
         about = json.loads((folder / "about.json").read_text())
@@ -171,8 +177,14 @@ def prepare_exported(folder: Path, options: LoadOptions) -> Prepared:
         check_memory(
             entry.name, facts, entry.precision,
             max_context=options.max_context, kv_cache=options.kept_as, is_built=True,
+            kernels=entry.pipeline == "kernels", has_bounds=options.chosen_keys is not None,
         )  # fmt: skip
-        entry = replace(entry, max_context=options.max_context, kv_cache=options.kept_as)
+        entry = replace(
+            entry,
+            max_context=options.max_context,
+            kv_cache=options.kept_as,
+            sparse_attention=options.chosen_keys,
+        )
         reason = _why_not_its_form(entry)
     form = entry.compiled
     # What is found out here about an exported program is kept outside its folder.

@@ -8,20 +8,27 @@ from pathlib import Path
 
 import npu_runtime
 from npu_compiler.verification.verdict import Verdict
+from npu_llm.checkpoint.requirements import SHORT_CONTEXT, spare_bytes
+from npu_llm.choices import Verify
 from npu_llm.entries.entry import KERNEL_PROGRAM, KERNEL_WEIGHTS, CompiledForm, Entry
 from npu_llm.entries.verified_loading import as_here
-from npu_llm.errors import ModelError
+from npu_llm.errors import ModelError, OptionError
 from npu_llm.precision import kernels_cache
 from npu_llm.steps.block_tables import BlockPool
 from npu_llm.steps.pipelines import KernelPipeline, Start
-from npu_llm.verification.verifier import Verify, keep_verdict, read_kept, wrong_result
+from npu_llm.verification.verifier import keep_verdict, read_kept, wrong_result
 from npu_ops.errors import DamagedFileError, OperatorInputError
 from npu_ops.kernel_programs.execution import Execution, kernel_sets
 from npu_ops.kernel_programs.instructions import Attend
 from npu_ops.kernel_programs.program import KernelProgram
+from npu_ops.kernel_programs.rows import BLOCK_SLOTS
+from npu_ops.kernel_programs.sparse_attention import why_not_sparse
 from npu_ops.kernel_programs.weight_file import read_weights
 
 __all__ = ["is_compared", "load_kernels"]
+
+# A comparison with torch uses some, and they come 16 at a time.
+_FEWEST_BLOCKS = 16
 
 
 def is_compared(form: CompiledForm) -> bool:
@@ -39,14 +46,20 @@ def load_kernels(entry: Entry, form: CompiledForm, *, verify: Verify) -> KernelP
 
     Raises:
         ModelError: [exported-damaged] if its files do not fit together.
+        OptionError: [sparse-attention] for a model that it would break.
         WrongResultError: [wrong-result] if its results differ from torch's.
     """
     started = time.perf_counter()
     try:
         program = KernelProgram.from_dict(json.loads((entry.folder / KERNEL_PROGRAM).read_text()))
+        _check_sparse(entry, program)
         weights = read_weights(entry.folder / KERNEL_WEIGHTS)
         cache = kernels_cache(entry.precision, entry.kv_cache)
-        execution = Execution(program, weights, cache=cache, name=entry.name)
+        execution = Execution(
+            program, weights, cache=cache, name=entry.name, sparse_attention=entry.sparse_attention
+        )
+    except OptionError:  # the user's, not the files'
+        raise
     except (DamagedFileError, OperatorInputError, OSError, KeyError, TypeError, ValueError) as why:
         raise ModelError(
             f"{entry.folder}: must hold a kernel program and its weights, as they were written; "
@@ -57,7 +70,7 @@ def load_kernels(entry: Entry, form: CompiledForm, *, verify: Verify) -> KernelP
     known = read_kept(folder)
     device = npu_runtime.device_info().device
     pipeline = KernelPipeline(
-        pool=BlockPool(execution),
+        pool=BlockPool(execution, most=_most_blocks(entry, execution.block_bytes)),
         vocabulary=program.vocabulary,
         positions=program.positions,
         counts_distances=_counts_distances(program),
@@ -69,6 +82,17 @@ def load_kernels(entry: Entry, form: CompiledForm, *, verify: Verify) -> KernelP
     verdict = _compared(entry, pipeline)
     keep_verdict(folder, verdict)
     return pipeline.judged(verdict)
+
+
+def _check_sparse(entry: Entry, program: KernelProgram) -> None:
+    broken = None if entry.sparse_attention is None else why_not_sparse(program)
+    if broken is not None:
+        raise OptionError(
+            f"sparse_attention: must be omitted for a model that it would break; got "
+            f"{entry.sparse_attention} for {entry.name}, which {broken}. Omit it for dense "
+            "attention.",
+            code="sparse-attention",
+        )
 
 
 def _compared(entry: Entry, pipeline: KernelPipeline) -> Verdict:
@@ -83,6 +107,14 @@ def _compared(entry: Entry, pipeline: KernelPipeline) -> Verdict:
     if finding is not None:
         raise wrong_result(entry.name, str(finding))
     return Verdict("right")
+
+
+def _most_blocks(entry: Entry, block_bytes: int) -> int:
+    """Returns how many blocks memory has room for, at least those of the tokens promised."""
+    spare = spare_bytes((entry.folder / KERNEL_WEIGHTS).stat().st_size)
+    promised = min(SHORT_CONTEXT, entry.context_length or SHORT_CONTEXT)
+    tokens = promised if entry.max_context is None else entry.max_context
+    return max(spare // max(block_bytes, 1), -(-tokens // BLOCK_SLOTS), _FEWEST_BLOCKS)
 
 
 def _counts_distances(program: KernelProgram) -> bool:

@@ -9,11 +9,13 @@ from typing import Any
 import torch
 
 import npu_runtime
+from npu_llm.choices import KvCache, Verify
 from npu_llm.errors import OptionError
-from npu_llm.precision import KvCache, Precision, parse_kv_cache, parse_precision
+from npu_llm.precision import Precision, parse_kv_cache, parse_precision
 from npu_llm.progress import ProgressListener
 from npu_llm.steps.pipelines import PipelineName, choose_pipeline, parse_pipeline
-from npu_llm.verification.verifier import Verify, parse_verify
+from npu_llm.verification.verifier import parse_verify
+from npu_ops.kernel_programs.sparse_attention import SparseAttention
 
 __all__ = ["LoadOptions"]
 
@@ -29,6 +31,8 @@ class LoadOptions:
         pipeline: "kernels", "dynamic" or "static"; None or "auto" to choose by device and model.
         kv_cache: what keys and values are stored as; None or "auto" for the dtype of the
             arithmetic.
+        sparse_attention: which keys a token of a long sequence attends to, or how many positions
+            that are; None for all.
         verify: when programs are compared with torch, see npu_llm.verification.verifier.
         device: None or "npu".
         cache_dir: the compile cache; None for that of the settings.
@@ -37,16 +41,19 @@ class LoadOptions:
         revision: which revision, for a name on the hub.
         token: access token, for a name on the hub.
         on_progress: called with a stage and how much of it is done, 0.0 to 1.0.
+        adapted_modules: paths of the layers that adapters may change, in the dynamic pipeline.
 
     Raises:
         OptionError: [unknown-dtype], [unknown-kv-cache], [unknown-verify], [unknown-pipeline] or
             [other-device].
+        npu_ops.errors.OperatorInputError: [sparse-attention] for a number that it cannot be.
     """
 
     dtype: str | torch.dtype | None = None
     max_context: int | None = None
     pipeline: str | None = None
     kv_cache: str | None = None
+    sparse_attention: int | SparseAttention | None = None
     verify: str = "first"
     device: str | torch.device | None = None
     cache_dir: str | Path | None = None
@@ -55,10 +62,12 @@ class LoadOptions:
     revision: str | None = None
     token: str | bool | None = field(default=None, repr=False)
     on_progress: ProgressListener | None = None
+    adapted_modules: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         parse_precision(self.dtype)
         parse_kv_cache(self.kv_cache)
+        _ = self.chosen_keys  # raises for a number that it cannot be
         parse_verify(self.verify)
         parse_pipeline(self.pipeline)
         if self.device is not None and not _is_npu(self.device):
@@ -87,6 +96,14 @@ class LoadOptions:
     def kept_as(self) -> KvCache | None:
         """What keys and values are stored as; None for the dtype of the arithmetic."""
         return parse_kv_cache(self.kv_cache)
+
+    @property
+    def chosen_keys(self) -> SparseAttention | None:
+        """Which keys a token of a long sequence attends to; None for all."""
+        asked = self.sparse_attention
+        if asked is None or isinstance(asked, SparseAttention):
+            return asked
+        return SparseAttention(top_k=asked)
 
     @property
     def verified(self) -> Verify:
@@ -164,11 +181,19 @@ class LoadOptions:
         )
 
     def check_pipeline(self, pipeline: PipelineName) -> None:
-        """Checks that a pipeline can store keys and values as asked.
+        """Checks that a pipeline can store keys and values as asked, and attend to some of them.
 
         Raises:
-            OptionError: [static-kv-cache] for the static one.
+            OptionError: [static-kv-cache] for the static one, [sparse-attention] for one without
+                blocks of keys.
         """
+        if self.chosen_keys is not None and pipeline != "kernels":
+            raise OptionError(
+                "sparse_attention: must be omitted in a pipeline without blocks of keys to choose "
+                f'from; got {self.chosen_keys} in the pipeline "{pipeline}". Omit it for dense '
+                'attention, or pass pipeline="kernels" for a model that runs so.',
+                code="sparse-attention",
+            )
         if self.kept_as is not None and pipeline == "static":
             raise OptionError(
                 "kv_cache: must be omitted in the static pipeline, which keeps keys and values as "

@@ -17,6 +17,7 @@ from torch import fx
 from npu_compiler.lowering import lower, node_origins
 from npu_compiler.lowering.constants import MASKED
 from npu_compiler.programs.stateful import StateVariable, make_stateful
+from npu_compiler.quantize import QuantizedWeight
 from npu_llm.capture.compression import Compression, compress, compress_by_text
 from npu_llm.capture.relocation import relocate
 from npu_llm.capture.static_step import make_static
@@ -31,7 +32,7 @@ from npu_llm.steps.slots import Relocation
 from npu_llm.verification.eager_weights import CompressedWeights, Rounding
 from npu_llm.verification.torch_reference import compute_reference
 
-__all__ = ["save_step"]
+__all__ = ["fits_half", "integers_by_text", "save_step", "share_masks"]
 
 _aten = torch.ops.aten
 _LARGEST_HALF = torch.finfo(torch.float16).max
@@ -77,6 +78,8 @@ def save_step(
     """
     with progress.stage("lower"):
         # After calls are functional: it replaces ranges by inputs.
+        if pipeline == "static" and captured.states:
+            raise _states_in_static(model)
         captured, relocation = relocate(
             captured, windowed=_is_windowed(model.config), weights=weights
         )
@@ -84,8 +87,10 @@ def save_step(
             "layers": len(captured.layers),
             "limits": list(captured.limits),
             "relocation": relocation,
+            "adapted": {module: list(sizes) for module, sizes in captured.adapted.items()},
+            "states": {state.name: list(state.sizes) for state in captured.states},
         }
-        _share_masks(captured.graph_module)
+        share_masks(captured.graph_module)
         if pipeline == "static":
             _check_relocation(model, relocation)
             about["static"] = make_static(captured, _static_dtype(precision, compression)).as_dict()
@@ -96,7 +101,7 @@ def save_step(
         with progress.stage("compress"):
             weights.fill()
             lowered = compress_by_text(lowered, captured, compression, tokenizer)
-    if pipeline == "dynamic":
+    if pipeline == "dynamic" and captured.layers:
         lowered = make_stateful(lowered, _variables(captured))
     if precision.weights in ("int8", "int4"):
         with progress.stage("compress"):
@@ -106,13 +111,51 @@ def save_step(
             integers.find(lowered)
         rounding = Rounding(rounding_of(precision), precision.activation_group)
         compute_reference(
-            model, weights, compressed=integers, rounding=rounding, context=context
+            model,
+            weights,
+            compressed=integers,
+            rounding=rounding,
+            context=context,
+            has_states=bool(captured.states),
         ).write(path.with_name(REFERENCE))
     origins = node_origins(captured.graph_module.graph)
     path.with_name(ORIGINS).write_text(json.dumps(origins))
     with progress.stage("save"):
-        weights.write(lowered, path, half=_fits_half(model, weights, precision))
+        weights.write(lowered, path, half=fits_half(model, weights, precision))
     return about
+
+
+def integers_by_text(
+    model: Any,
+    captured: CapturedStep,
+    *,
+    weights: StreamedWeights,
+    compression: Compression,
+    tokenizer: Any | None,
+) -> dict[int, QuantizedWeight]:
+    """Rounds a model's weights to int4 by the effect on a text, as the dynamic pipeline has them.
+
+    Args:
+        model: see save_step.
+        captured: its step; changed.
+        weights: the values of the model's parameters, which are all in memory afterwards.
+        compression: one with a text.
+        tokenizer: the model's.
+
+    Returns:
+        The integers (outputs, inputs) by the address of the parameter that they stand for.
+
+    Raises:
+        CaptureError, OptionError, npu_compiler.errors.LoweringError: as save_step does.
+    """
+    captured, _ = relocate(captured, windowed=_is_windowed(model.config), weights=weights)
+    share_masks(captured.graph_module)
+    lowered = lower(captured.graph_module, name=type(model).__name__).model
+    _name_ports(lowered, captured)
+    integers = CompressedWeights(lowered)
+    weights.fill()
+    integers.find(compress_by_text(lowered, captured, compression, tokenizer))
+    return integers.quantized()
 
 
 def _static_dtype(precision: Precision, compression: Compression) -> torch.dtype:
@@ -131,6 +174,14 @@ def _check_relocation(model: Any, relocation: Relocation) -> None:
         )
 
 
+def _states_in_static(model: Any) -> CaptureError:
+    return CaptureError(
+        f"{type(model).__name__}: must keep nothing but keys and values, for the static pipeline; "
+        "got a model with states. Run it in the dynamic pipeline.",
+        code="static-states",
+    )
+
+
 def _is_windowed(config: Any) -> bool:
     """Whether a layer may see only a part of what lies before it."""
     text_config = config.get_text_config()
@@ -138,7 +189,7 @@ def _is_windowed(config: Any) -> bool:
     return any(getattr(text_config, name, None) for name in names)
 
 
-def _fits_half(model: Any, weights: StreamedWeights, precision: Precision) -> bool:
+def fits_half(model: Any, weights: StreamedWeights, precision: Precision) -> bool:
     """Whether the weights can be stored as float16, which has three more bits than bfloat16."""
     if precision.weights not in ("bfloat16", "float16"):
         return False
@@ -155,14 +206,18 @@ def _variables(captured: CapturedStep) -> list[StateVariable]:
 
 
 def _name_ports(model: Any, captured: CapturedStep) -> None:
-    names = [*captured.inputs, *captured.cache_names]
+    states = [state.name for state in captured.states]
+    names = [*captured.inputs, *captured.cache_names, *states]
     for parameter, name in zip(model.get_parameters(), names, strict=True):
         parameter.set_friendly_name(name)
         parameter.get_output_tensor(0).set_names({name})
-    model.get_results()[0].get_output_tensor(0).set_names({"logits"})
+    results = model.get_results()
+    results[0].get_output_tensor(0).set_names({"logits"})
+    for result, name in zip(results[1 + len(captured.cache_names) :], states, strict=True):
+        result.get_output_tensor(0).set_names({f"{name}.next"})
 
 
-def _share_masks(graph_module: fx.GraphModule) -> None:
+def share_masks(graph_module: fx.GraphModule) -> None:
     """Turns each boolean mask into an additive one, once for all layers that read it.
 
     Attention returns 0 for a query that may see nothing, and lowering would add calls for that to

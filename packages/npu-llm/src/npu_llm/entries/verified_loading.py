@@ -9,11 +9,13 @@ import torch
 
 from npu_compiler.verification.comparison import ROUNDING
 from npu_compiler.verification.verdict import Verdict
+from npu_llm.adapters.adapter_ports import idle_inputs
+from npu_llm.choices import Verify
 from npu_llm.entries.entry import VARIANTS, Entry
 from npu_llm.precision import rounding_of
 from npu_llm.steps.static_layout import LONGEST, StaticLayout, StaticSizes, StepSizes
 from npu_llm.steps.static_programs import VerifyVariant
-from npu_llm.verification.verifier import VERDICT, Load, Verifier, Verify, read_kept
+from npu_llm.verification.verifier import VERDICT, Load, Verifier, read_kept
 from npu_runtime import Program
 
 if TYPE_CHECKING:
@@ -33,10 +35,12 @@ def verify_step(entry: Entry, load: Load, folder: Path, when: Verify) -> tuple[P
 
     def check(program: Program, reference: TorchReference) -> Finding | None:
         from npu_llm.entries.step_check import check_dynamic
-        from npu_llm.steps.session_cache import SessionCache
+        from npu_llm.steps.pipelines import dynamic_cache
 
         return check_dynamic(
-            lambda: SessionCache(program.session(), relocation=entry.relocation),
+            lambda: dynamic_cache(
+                program, entry.relocation, entry.states, idle_inputs(entry.adapted)
+            ),
             as_here(entry, reference),
             has_positions=any(port.name == "position_ids" for port in program.inputs),
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,9 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 from npu_llm.entries.build import LoadReport, Prepared
 from npu_llm.entries.entry import Entry
 from npu_llm.entries.load_options import LoadOptions
-from npu_llm.errors import OptionError
+from npu_llm.errors import OptionError, missing_tokenizer
+from npu_llm.generation.adapted_model import AdaptedModel
+from npu_llm.generation.adapters import Choice, parse_choice
 from npu_llm.generation.decoding import can_decode, decode
 from npu_llm.generation.loading import make_ready
 from npu_llm.generation.step_model import StepModel
@@ -26,9 +28,16 @@ from npu_llm.progress import ProgressListener
 from npu_llm.steps.pipelines import Pipeline
 from npu_llm.steps.step_cache import StepCache, join_transformers
 from npu_llm.steps.step_inputs import check_prompt
+from npu_llm.structured.form import given_form
+from npu_llm.structured.logits_processor import FormProcessor
+from npu_llm.structured.token_constraint import ConstraintMaker
+from npu_ops.kernel_programs.sparse_attention import SparseAttention
 from npu_runtime.public_calls import public_call
 
 __all__ = ["NPUModelForCausalLM"]
+
+# Searches in which rows change places, or tokens are taken back.
+_WITHOUT_FORM = ("num_beams", "assistant_model", "prompt_lookup_num_tokens")
 
 join_transformers()
 
@@ -78,6 +87,8 @@ class NPUModelForCausalLM(StepModel, GenerationMixin):  # type: ignore[misc]
         self.config = AutoConfig.from_pretrained(self._entry.folder)
         self.generation_config = GenerationConfig.from_pretrained(self._entry.folder)
         self._tokenizer: Any = None
+        self._forms: ConstraintMaker | None = None
+        self._adapters = AdaptedModel(self._entry, self._pipeline)
 
     @classmethod
     def from_pretrained(
@@ -88,6 +99,7 @@ class NPUModelForCausalLM(StepModel, GenerationMixin):  # type: ignore[misc]
         max_context: int | None = None,
         pipeline: str | None = None,
         kv_cache: str | None = None,
+        sparse_attention: int | SparseAttention | None = None,
         verify: str = "first",
         device: str | torch.device | None = None,
         cache_dir: str | Path | None = None,
@@ -111,6 +123,10 @@ class NPUModelForCausalLM(StepModel, GenerationMixin):  # type: ignore[misc]
                 by default what suits the device and the model.
             kv_cache: "u8" to store keys and values in 8 bits, with one scale per token and head,
                 in the dynamic pipeline; by default in the dtype of the arithmetic.
+            sparse_attention: in the pipeline of kernels, how many positions a new token of a longer
+                sequence attends to, a multiple of 16 such as 2048: an approximation for long
+                contexts, see npu_ops.kernel_programs.sparse_attention.SparseAttention, which is
+                taken too; by default all.
             verify: "first" to compare each program with torch once, before it yields a token;
                 "always" to compare at each start; "off" to skip the comparison.
             device: None or "npu".
@@ -126,8 +142,8 @@ class NPUModelForCausalLM(StepModel, GenerationMixin):  # type: ignore[misc]
             MemoryNeedError: when it does not fit into memory.
             CacheError: when the cache has no room for it.
             OptionError: for an unknown dtype, one that an exported folder does not have, another
-                device, a max_context that the model was not made for, or a kv_cache that the
-                pipeline does not support.
+                device, a max_context that the model was not made for, or a kv_cache or
+                sparse_attention that the pipeline or the model does not support.
             CaptureError: when the architecture cannot run here.
             npu_compiler.errors.WrongResultError: when a program's results differ from torch's.
             npu_runtime.errors.DeviceError: when the device asked for by NPU_DEVICE is absent.
@@ -137,6 +153,7 @@ class NPUModelForCausalLM(StepModel, GenerationMixin):  # type: ignore[misc]
             max_context=max_context,
             pipeline=pipeline,
             kv_cache=kv_cache,
+            sparse_attention=sparse_attention,
             verify=verify,
             device=device,
             cache_dir=cache_dir,
@@ -153,6 +170,59 @@ class NPUModelForCausalLM(StepModel, GenerationMixin):  # type: ignore[misc]
     def from_ready(cls, ready: Prepared) -> NPUModelForCausalLM:
         """Returns the model for a program that npu_llm.generation.loading prepared."""
         return cls(ready.entry, ready.pipeline, ready.entry.precision, ready.report)
+
+    # Adapters
+
+    def load_adapter(self, path: str | Path, name: str | None = None) -> str:
+        """Loads a LoRA adapter that PEFT saved; see set_adapter to use it.
+
+        The first one, and one that changes layers which no other does, compiles a program of the
+        dynamic pipeline that takes adapters as inputs, or loads it from the compile cache.
+
+        Args:
+            path: the adapter's folder.
+            name: what to call it; the folder's name by default.
+
+        Returns:
+            The name.
+
+        Raises:
+            ModelError: [adapter-unreadable], [adapter-kind] for one that can only be merged,
+                [adapter-base] for one of another model.
+            CaptureError: [adapter-module] for a layer that is no linear one.
+            OptionError: [adapter-source] if the model's own files are not there, [adapter-name]
+                for a name that is taken.
+        """
+        return self._adapters.load(path, name)
+
+    def set_adapter(
+        self,
+        adapters: Choice = None,
+        *,
+        scale: float = 1.0,
+        rows: Sequence[Choice] | None = None,
+    ) -> None:
+        """Chooses which adapters later calls use; nothing is compiled.
+
+        A cache, and a session's, keeps those with which it was made; a session begins a new one.
+
+        Args:
+            adapters: a name, several, or a scale for each name; None for the model alone.
+            scale: what the scales are multiplied by.
+            rows: such a choice for each row of a batch, instead of `adapters`.
+
+        Raises:
+            OptionError: [adapter-name] for a name that was not loaded.
+        """
+        choices = [adapters] if rows is None else rows
+        self._entry, self._pipeline = self._adapters.choose(
+            [parse_choice(one, scale) for one in choices]
+        )
+
+    @property
+    def adapters(self) -> tuple[str, ...]:
+        """The names of the adapters that are loaded."""
+        return self._adapters.names
 
     # What transformers asks a model for
 
@@ -285,11 +355,20 @@ class NPUModelForCausalLM(StepModel, GenerationMixin):  # type: ignore[misc]
     ) -> Any:
         """Generates as transformers does, with the arguments and results of its `generate`.
 
+        Beside those, one of these bounds what is generated; it needs `npu-llm[structured]`, the
+        model's tokenizer, and greedy search or sampling:
+
+        - schema: a JSON schema, as a mapping;
+        - regex: a regular expression, without look-around;
+        - grammar: a grammar in llguidance's notation, which is Lark's.
+
         Raises:
             OptionError: [step-shape], [step-dtype] for tokens or a mask that do not fit,
-                [generate-option] for an option that transformers does not know, and what forward
+                [generate-option] for an option that transformers does not know, [answer-form],
+                [missing-llguidance] for a form that answers cannot be held to, and what forward
                 raises.
         """
+        self._hold_to_form(kwargs)
         self._check({}, kwargs.get("past_key_values"))
         check_prompt(
             kwargs.get("input_ids") if inputs is None else inputs,
@@ -298,6 +377,32 @@ class NPUModelForCausalLM(StepModel, GenerationMixin):  # type: ignore[misc]
         )
         with allow_host_tokens():
             return super().generate(inputs, generation_config, *args, **kwargs)
+
+    def _hold_to_form(self, options: dict[str, Any]) -> None:
+        """Puts a logits processor in place of schema, regex or grammar."""
+        form = given_form(options)
+        if form is None:
+            return
+        unfit = [name for name in _WITHOUT_FORM if options.get(name) not in (None, 1)]
+        if unfit:
+            raise OptionError(
+                f"form: must be asked of greedy search or sampling; got {unfit[0]} too. Omit one.",
+                code="answer-form",
+            )
+        if self.tokenizer is None:
+            raise missing_tokenizer(self.name)
+        if self._forms is None:
+            ends = self.generation_config.eos_token_id
+            ends = [ends] if isinstance(ends, int) else ends
+            if not ends:
+                raise OptionError(
+                    "form: must be asked of a model with an end token, by which the answer ends; "
+                    "got none. Set generation_config.eos_token_id.",
+                    code="answer-form",
+                )
+            self._forms = ConstraintMaker(self.tokenizer, vocabulary=self.vocabulary, ends=ends)
+        given = options.get("logits_processor") or ()
+        options["logits_processor"] = [*given, FormProcessor(self._forms, form)]
 
     def _validate_model_kwargs(self, model_kwargs: dict[str, Any]) -> None:
         try:

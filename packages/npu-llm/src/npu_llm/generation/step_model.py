@@ -5,18 +5,24 @@ from __future__ import annotations
 import importlib
 import threading
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from npu_compiler.verification.verdict import Verdict
+from npu_llm.choices import KvCache
 from npu_llm.entries.build import LoadReport
 from npu_llm.entries.entry import Entry
 from npu_llm.errors import ContextError
-from npu_llm.precision import KvCache, Precision
-from npu_llm.steps.pipelines import Pipeline, PipelineName
+from npu_llm.precision import Precision, kernels_cache
+from npu_llm.steps.pipelines import KernelPipeline, Pipeline, PipelineName
 from npu_llm.steps.step_cache import StepCache, run_step
 from npu_llm.steps.step_inputs import step_inputs
+from npu_ops.kernel_programs.sparse_attention import SparseAttention
+from npu_runtime.errors import KindError
+
+if TYPE_CHECKING:
+    from npu_llm.steps.block_tables import BlockPool
 
 __all__ = ["LightModel", "StepModel"]
 
@@ -43,7 +49,8 @@ class StepModel:
     @property
     def _is_stateful(self) -> bool:
         """Whether the cache cannot drop tokens, which assisted generation has to."""
-        return self.pipeline == "dynamic" and self._entry.relocation is None
+        is_kept = self._entry.relocation is not None or bool(self._entry.states)
+        return self.pipeline == "dynamic" and not is_kept
 
     @property
     def name(self) -> str:
@@ -54,7 +61,16 @@ class StepModel:
     def cache_kind(self) -> str:
         """Which saved caches this model can load: those of equal weights, pipeline and layout."""
         entry = self._entry
-        return f"{entry.weights_digest} {self.pipeline} {entry.static_layout} {entry.kv_cache}"
+        layout = str(entry.static_layout)
+        if self.pipeline == "kernels":
+            # Late: needed when a session is saved or restored.
+            from npu_llm.steps.block_layout import block_layout
+
+            stored = kernels_cache(entry.precision, entry.kv_cache)
+            layout = block_layout(stored, entry.sparse_attention)
+        kind = f"{entry.weights_digest} {self.pipeline} {layout} {entry.kv_cache}"
+        chosen = entry.sparse_attention
+        return kind if chosen is None else f"{kind} {chosen.top_k} {chosen.dense_up_to}"
 
     @property
     def dtype(self) -> torch.dtype:
@@ -65,6 +81,11 @@ class StepModel:
     def pipeline(self) -> PipelineName:
         """How its steps run: "kernels", "dynamic" or "static"."""
         return self._pipeline.name
+
+    @property
+    def block_pool(self) -> BlockPool | None:
+        """The blocks of a model whose steps take rows of any sequences; None for other models."""
+        return self._pipeline.pool if isinstance(self._pipeline, KernelPipeline) else None
 
     @property
     def why_not_kernels(self) -> str | None:
@@ -80,6 +101,11 @@ class StepModel:
     def kv_cache(self) -> KvCache | None:
         """What keys and values are stored as; None for the dtype of the arithmetic."""
         return self._entry.kv_cache
+
+    @property
+    def sparse_attention(self) -> SparseAttention | None:
+        """Which keys a token of a long sequence attends to; None for all."""
+        return self._entry.sparse_attention
 
     @property
     def context_length(self) -> int | None:
@@ -109,7 +135,13 @@ class StepModel:
 
     def new_cache(self) -> StepCache:
         """An empty cache, for `past_key_values` of forward and generate."""
-        return self._pipeline.new_cache()
+        cache = self._pipeline.new_cache()
+        cache.made_by = self._pipeline
+        return cache
+
+    def continues(self, cache: StepCache) -> bool:
+        """Whether a cache holds what the adapters in use make of its tokens; another thing, no."""
+        return getattr(cache, "made_by", None) is self._pipeline
 
     def step(
         self,
@@ -124,7 +156,16 @@ class StepModel:
 
         Returns:
             logits (batch, kept, vocabulary) float32 on the device of input_ids.
+
+        Raises:
+            KindError: [argument-kind] for a cache that no model made.
         """
+        if not isinstance(cache, StepCache):
+            raise KindError(
+                f"cache: must be what new_cache() returned; got {type(cache).__name__}. Keep one "
+                "for each sequence.",
+                code="argument-kind",
+            )
         past = cache.get_seq_length()
         values = step_inputs(
             input_ids,

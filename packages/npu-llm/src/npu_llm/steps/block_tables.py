@@ -51,7 +51,7 @@ class BlockPool:
 
     Attributes:
         store: has the blocks.
-        most: how many there may be; None for as many as there is memory for.
+        most: how many there is memory for; None to have as many as the system gives.
     """
 
     def __init__(self, store: BlockStore, *, most: int | None = None) -> None:
@@ -119,7 +119,7 @@ class BlockPool:
         held = len(self._uses)
         wanted = held + _GROWTH if self.most is None else min(held + _GROWTH, self.most)
         if wanted <= held:
-            raise _exhausted(held, "which are all that there may be")
+            raise _exhausted(held, "which are all that there is memory for")
         try:
             self.store.reserve(wanted)
         except (MemoryError, RuntimeError) as failure:  # torch raises the latter

@@ -249,6 +249,7 @@ class PagedRows:
                     slots=flat_slots[start:end],
                     block_tables=self._block_tables,
                     kept=here,
+                    is_decode=tokens == 1,
                 )
             )
             if len(here):

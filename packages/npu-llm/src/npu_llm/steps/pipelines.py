@@ -7,8 +7,11 @@ for devices that need those, on a cache in the host's memory.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, Protocol
+
+import torch
 
 from npu_compiler.verification.verdict import Verdict
 from npu_llm.errors import OptionError
@@ -32,6 +35,7 @@ __all__ = [
     "Start",
     "StaticPipeline",
     "choose_pipeline",
+    "dynamic_cache",
     "parse_pipeline",
 ]
 
@@ -86,11 +90,15 @@ class DynamicPipeline:
         program: the program, which holds the cache of each of its sessions.
         relocation: how it learns which slots count.
         verdict: the outcome of comparing it with torch.
+        states: names and sizes of what the model keeps beside keys and values.
+        constants: inputs that are the same in each step: the adapters in use.
     """
 
     program: Program
     relocation: Relocation
     verdict: Verdict
+    states: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    constants: Mapping[str, torch.Tensor] = field(default_factory=dict)
     name: PipelineName = "dynamic"
 
     @property
@@ -100,10 +108,7 @@ class DynamicPipeline:
 
     def new_cache(self) -> SessionCache:
         """Returns an empty cache, in a session of its own."""
-        # Late, here and below: a model needs one kind of cache.
-        from npu_llm.steps.session_cache import SessionCache
-
-        return SessionCache(self.program.session(), relocation=self.relocation)
+        return dynamic_cache(self.program, self.relocation, self.states, self.constants)
 
 
 @dataclass(frozen=True)
@@ -180,6 +185,24 @@ class KernelPipeline:
             counts_distances=self.counts_distances,
         )
         return PagedCache(rows)
+
+
+def dynamic_cache(
+    program: Program,
+    relocation: Relocation,
+    states: Mapping[str, Sequence[int]],
+    constants: Mapping[str, torch.Tensor],
+) -> SessionCache:
+    """Returns an empty cache of a dynamic pipeline's program; see DynamicPipeline."""
+    # Late, here and below: a model needs one kind of cache.
+    from npu_llm.steps.session_cache import SessionCache
+    from npu_llm.steps.state_cache import StateCache
+
+    if states:
+        return StateCache(
+            program.session(), relocation=relocation, states=states, constants=constants
+        )
+    return SessionCache(program.session(), relocation=relocation, constants=constants)
 
 
 def choose_pipeline(name: str | None, device: str) -> PipelineName:

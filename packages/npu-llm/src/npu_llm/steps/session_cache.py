@@ -24,8 +24,15 @@ class SessionCache(StepCache):
         session: the program's session that holds keys and values; see npu_runtime.Program.session.
     """
 
-    def __init__(self, session: Session, *, relocation: Relocation = None) -> None:
+    def __init__(
+        self,
+        session: Session,
+        *,
+        relocation: Relocation = None,
+        constants: Mapping[str, torch.Tensor] | None = None,
+    ) -> None:
         super().__init__()
+        self._constants = constants or {}
         self.session = session
         self._names = tuple(port.name for port in session.program.inputs)
         self._relocation: Relocation = relocation
@@ -43,15 +50,11 @@ class SessionCache(StepCache):
             OptionError: [cache-rows] for a batch that does not match the cache's rows,
                 [cache-broken] after a step that was interrupted.
         """
-        if self._is_broken:
-            raise OptionError(
-                "SessionCache: must not be used after a step was interrupted, since its contents "
-                "are unknown; got another step. Start from a new cache, or reset() this one.",
-                code="cache-broken",
-            )
+        self._check_sound()
         batch, tokens = values["input_ids"].shape
         inputs = {
             **values,
+            **self._constants,
             "attention_mask": self._slots.mask(values["attention_mask"], self._relocation),
             KEY_POSITIONS: self._slots.key_positions(tokens),
             "beam_idx": self.next_rows(batch),
@@ -92,3 +95,13 @@ class SessionCache(StepCache):
 
     def _keep(self, length: int) -> None:
         self._slots.crop(length)
+
+    def _check_sound(self) -> None:
+        """Raises OptionError [cache-broken] after a step that was interrupted."""
+        if self._is_broken:
+            raise OptionError(
+                f"{type(self).__name__}: must not be used after a step was interrupted, since its "
+                "contents are unknown; got another step. Start from a new cache, or reset() this "
+                "one.",
+                code="cache-broken",
+            )

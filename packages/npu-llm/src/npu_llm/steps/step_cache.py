@@ -25,10 +25,15 @@ class _Base:
 
 
 class StepCache(_Base):
-    """The cache of one generation: a batch of sequences with the same number of tokens."""
+    """The cache of one generation: a batch of sequences with the same number of tokens.
+
+    Attributes:
+        made_by: the pipeline of the model that made it, with the adapters that were in use.
+    """
 
     def __init__(self) -> None:
         super().__init__(layers=[])
+        self.made_by: Any = None
         self._batch = 0  # rows that it holds
         self._rows: torch.Tensor | None = None  # which of them the next step continues
 

@@ -17,6 +17,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
+from npu_compiler.quantize import QuantizedWeight
 from npu_llm.checkpoint.streamed import StreamedWeights
 
 __all__ = ["CompressedWeights", "EagerWeights", "Integers", "Rounding"]
@@ -36,6 +37,14 @@ _PRODUCTS = frozenset(
         torch.Tensor.baddbmm,
     }
 )
+# Products that may be with a weight, a matrix: which argument has the rows, before the weight.
+_ROWS: dict[Any, int] = {
+    torch.nn.functional.linear: 0,
+    torch.matmul: 0,
+    torch.Tensor.matmul: 0,
+    torch.Tensor.__matmul__: 0,
+    torch.addmm: 1,
+}
 # How many of float32's 23 bits of mantissa a value loses. float32 itself loses some here: as much
 # as sums in another order may differ.
 _DROPPED_BITS = {torch.float32: 2, torch.float16: 13, torch.bfloat16: 16}
@@ -76,6 +85,10 @@ class CompressedWeights:
             if kind == "decompressed" and name in self._made_from:
                 address, is_transposed = self._made_from[name]
                 self._values[address] = (node, is_transposed)
+
+    def quantized(self) -> dict[int, QuantizedWeight]:
+        """Returns the integers (outputs, inputs) by the address of what they were made from."""
+        return {address: _quantized(node) for address, (node, _) in self._values.items()}
 
     def read(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """Returns the values of a parameter's integers; None if it was not compressed."""
@@ -176,8 +189,9 @@ class EagerWeights(TorchFunctionMode):
             torch.nn.Parameter, self._stored if is_pick else self._value, (args, named)
         )
         rounding = self._rounding
-        if rounding is not None and func is torch.nn.functional.linear:
-            args = (rounding.quantize(args[0]), *args[1:])
+        at = _ROWS.get(func)
+        if rounding is not None and at is not None and args[at + 1].dim() == 2:
+            args = (*args[:at], rounding.quantize(args[at]), *args[at + 1 :])
         result = func(*args, **named)
         if is_pick and isinstance(result, torch.Tensor) and result.is_floating_point():
             result = result.float()
@@ -224,6 +238,31 @@ def _evaluate(node: Any, rows: Any) -> np.ndarray[Any, Any]:
     combine = np.subtract if kind == "Subtract" else np.multiply
     combined: np.ndarray[Any, Any] = combine(value, other, out=value)
     return combined
+
+
+def _quantized(node: Any) -> QuantizedWeight:
+    """Returns the integers, scales and zero points from which decompression computes a matrix."""
+    others: dict[str, Any] = {}
+    while node.get_type_name() != "Constant":
+        if node.get_type_name() in ("Multiply", "Subtract"):
+            others[node.get_type_name()] = node.input_value(1).get_node()
+        node = node.input_value(0).get_node()
+
+    def grouped(numbers: Any) -> torch.Tensor:
+        """(outputs, groups, size), whether there are several groups or one."""
+        tensor = torch.tensor(np.asarray(numbers))
+        return tensor if tensor.dim() == 3 else tensor[:, None]
+
+    zero = others.get("Subtract")
+    if zero is not None and zero.get_type_name() == "Convert":
+        zero = zero.input_value(0).get_node()
+    kind = node.get_output_element_type(0).get_type_name()
+    return QuantizedWeight(
+        values=grouped(_numbers(node)),
+        scale=grouped(_numbers(others["Multiply"])),
+        zero_point=None if zero is None else grouped(_numbers(zero)),
+        bits=4 if kind in ("u4", "i4") else 8,
+    )
 
 
 def _numbers(constant: Any) -> np.ndarray[Any, Any]:

@@ -13,13 +13,14 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import npu_runtime
 from npu_command.whole_files import write_json
 from npu_compiler.errors import WrongResultError, WrongResultWarning
 from npu_compiler.programs.blob_files import AMENDMENTS, read_amendments
 from npu_compiler.verification.verdict import Verdict
+from npu_llm.choices import VERIFY, Verify
 from npu_llm.errors import OptionError
 from npu_runtime import Program
 
@@ -29,11 +30,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "VERDICT",
-    "VERIFY",
     "Check",
     "Load",
     "Verifier",
-    "Verify",
     "keep_verdict",
     "parse_verify",
     "read_kept",
@@ -42,8 +41,6 @@ __all__ = [
 
 _logger = logging.getLogger(__name__)
 VERDICT = "verdict.json"
-Verify = Literal["first", "always", "off"]
-VERIFY: tuple[Verify, ...] = ("first", "always", "off")
 # Loads a program with further options for the device's compiler.
 Load = Callable[[Mapping[str, str]], Program]
 # Runs a program; returns the first step that differs from torch.

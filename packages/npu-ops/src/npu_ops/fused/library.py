@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 
-__all__ = ["define", "needed_gradients", "register_gradient"]
+__all__ = ["define", "implement", "needed_gradients", "register_gradient"]
 
 _LIBRARY = torch.library.Library("npu", "FRAGMENT")  # type: ignore[no-untyped-call]
 
 
 def define(schema: str) -> None:
-    """Defines an op; its kernel and its fake are registered in csrc/fused/registrations.cpp."""
+    """Defines an op; kernel and fake are registered in C++, or by `implement`."""
     _LIBRARY.define(schema, tags=(torch.Tag.pt2_compliant_tag,))  # type: ignore[no-untyped-call]
 
 
@@ -45,7 +45,18 @@ def register_gradient(
             built.append(autograd.make_autograd_impl(op, info))
         return built[0](keys, *args, **kwargs)
 
-    _LIBRARY.impl(name, kernel, "Autograd", with_keyset=True)  # type: ignore[no-untyped-call]
+    implement(name, "Autograd", kernel)
+
+
+def implement(name: str, key: str, kernel: Callable[..., Any]) -> None:
+    """Makes a Python function what the dispatcher calls for an op under a dispatch key.
+
+    Kernels in C++ are registered there; this is for ops that are composed of others, and for what
+    autograd needs of an op beyond register_gradient. A kernel for "Autograd" or "ADInplaceOrView"
+    is called with the set of keys first.
+    """
+    with_keyset = key in ("Autograd", "ADInplaceOrView")
+    _LIBRARY.impl(name, kernel, key, with_keyset=with_keyset)  # type: ignore[no-untyped-call]
 
 
 def needed_gradients(ctx: Any, count: int) -> tuple[bool, ...]:

@@ -13,6 +13,7 @@ from npu_ops import _C
 from npu_ops.errors import OperatorInputError, OpsError
 from npu_ops.kernel_programs.program import KernelProgram
 from npu_ops.kernel_programs.rows import Rows
+from npu_ops.kernel_programs.sparse_attention import SparseAttention, why_not_sparse
 from npu_ops.kernel_programs.weights import PackedLinear
 from npu_runtime import layer_recording, observe
 
@@ -54,6 +55,7 @@ class Execution:
         cache: CacheKind,
         name: str = "kernels",
         kernel_set: str | None = None,
+        sparse_attention: SparseAttention | None = None,
     ) -> None:
         """Makes a program ready.
 
@@ -63,14 +65,25 @@ class Execution:
             cache: what keys and values are stored as.
             name: what its spans are called.
             kernel_set: a name of kernel_sets; None for the best.
+            sparse_attention: which keys a step of one token per sequence attends to; None for all.
 
         Raises:
-            OperatorInputError: [kernel-program] if something does not fit together.
+            OperatorInputError: [kernel-program] if something does not fit together,
+                [sparse-attention] if that would break the program's attention.
         """
+        broken = None if sparse_attention is None else why_not_sparse(program)
+        if broken is not None:
+            raise OperatorInputError(
+                f"sparse_attention: must be omitted for a program that {broken}; got "
+                f"{sparse_attention}. Omit it for dense attention.",
+                code="sparse-attention",
+            )
         self.program = program
         self._name = name
         self._kernel_set = kernel_set or kernel_sets()[0]
-        self._native = native_program(program, weights, cache=cache, kernel_set=kernel_set)
+        self._native = native_program(
+            program, weights, cache=cache, kernel_set=kernel_set, sparse_attention=sparse_attention
+        )
         self.block_bytes: int = self._native.block_bytes
 
     def step(self, rows: Rows) -> torch.Tensor:
@@ -153,6 +166,7 @@ class Execution:
                 rows.kept,
                 members(),
                 times,
+                rows.is_decode,
             )
         return logits
 
@@ -163,6 +177,7 @@ def native_program(
     *,
     cache: CacheKind = "float32",
     kernel_set: str | None = None,
+    sparse_attention: SparseAttention | None = None,
 ) -> _C.KernelProgram:
     """Returns the native program; see Execution for the arguments, and for what is raised."""
     content = program.as_dict()
@@ -175,6 +190,8 @@ def native_program(
             dict(weights),
             cache,
             kernel_set,
+            0 if sparse_attention is None else sparse_attention.blocks,
+            0 if sparse_attention is None else sparse_attention.dense_up_to,
         )
 
 

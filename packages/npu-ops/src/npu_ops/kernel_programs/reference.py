@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch.nn import functional
 
+from npu_ops.kernel_programs.block_choice import choose_blocks
 from npu_ops.kernel_programs.instructions import (
     Activation,
     Append,
@@ -29,6 +30,7 @@ from npu_ops.kernel_programs.instructions import (
 )
 from npu_ops.kernel_programs.program import KernelProgram
 from npu_ops.kernel_programs.rows import BLOCK_SLOTS, Rows
+from npu_ops.kernel_programs.sparse_attention import SparseAttention
 from npu_ops.kernel_programs.weights import PackedLinear, unpack
 
 __all__ = ["ACTIVATIONS", "ReferenceExecution"]
@@ -48,10 +50,15 @@ class ReferenceExecution:
     """Runs a program like npu_ops.kernel_programs.execution.Execution, in float32."""
 
     def __init__(
-        self, program: KernelProgram, weights: Mapping[str, PackedLinear | torch.Tensor]
+        self,
+        program: KernelProgram,
+        weights: Mapping[str, PackedLinear | torch.Tensor],
+        *,
+        sparse_attention: SparseAttention | None = None,
     ) -> None:
         """Makes a program ready; its weights are unpacked."""
         self.program = program
+        self._sparse_attention = sparse_attention
         self._weights = {
             name: unpack(weight) if isinstance(weight, PackedLinear) else weight
             for name, weight in weights.items()
@@ -74,6 +81,7 @@ class ReferenceExecution:
         """Runs a step; returns logits (kept, vocabulary) float32."""
         assert self.program.logits is not None
         step = _Step(self.program, self._weights, self._caches, rows)
+        step.sparse_attention = self._sparse_attention if rows.is_decode else None
         for instruction in self.program.instructions:
             step.run(instruction)
         return step.get(self.program.logits)
@@ -97,6 +105,7 @@ class _Step:
         self._weights = weights
         self._caches = caches
         self._arguments: Sequence[torch.Tensor] = ()
+        self.sparse_attention: SparseAttention | None = None
         self.stored: list[torch.Tensor] = []
         if isinstance(rows, Rows):
             self._rows = rows
@@ -197,6 +206,14 @@ class _Step:
             zip(self._rows.sequences.tolist(), self._rows.slots.tolist(), strict=True)
         ):
             table = self._rows.block_tables[sequence, : slot // BLOCK_SLOTS + 1].long()
+            chosen = self.sparse_attention
+            if chosen is not None and slot >= chosen.dense_up_to:
+                held, their_values = (
+                    cache[table].flatten(0, 1)[: slot + 1] for cache in (keys, values)
+                )
+                result = _chosen(queries[row] * one.scale, held, their_values, chosen)
+                results.append(result.flatten())
+                continue
             first = 0 if one.window is None else max(0, slot - one.window + 1)
             seen = [
                 cache[table].flatten(0, 1)[first : slot + 1].repeat_interleave(group, 1)
@@ -262,6 +279,20 @@ class _Step:
                 y = y + self._weight(one.down_bias[expert])
             total += y * (shares * (chosen == expert)).sum(-1, keepdim=True)
         self._set(one.out, total)
+
+
+def _chosen(
+    queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, chosen: SparseAttention
+) -> torch.Tensor:
+    """Returns attention to the blocks that each head of keys chooses: (heads, value size)."""
+    group = len(queries) // keys.shape[1]
+    blocks = choose_blocks(queries, keys, chosen)
+    places = torch.arange(len(keys)) // BLOCK_SLOTS
+    # (positions, key heads)
+    is_seen = (places[:, None, None] == blocks).any(-1)
+    scores = torch.einsum("hd,shd->hs", queries, keys.repeat_interleave(group, 1))
+    scores = scores.masked_fill(~is_seen.t().repeat_interleave(group, 0), -torch.inf)
+    return torch.einsum("hs,shd->hd", scores.softmax(-1), values.repeat_interleave(group, 1))
 
 
 def _activation(name: Activation | None) -> Callable[[torch.Tensor], torch.Tensor]:

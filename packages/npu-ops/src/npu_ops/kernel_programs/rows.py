@@ -23,6 +23,8 @@ class Rows:
             block_tables[sequence, s // 16].
         block_tables: (sequences, most blocks) int32.
         kept: (kept,) int64, the rows whose logits are wanted.
+        is_decode: whether each sequence has one row, the token that follows; sparse attention is
+            for such steps.
     """
 
     tokens: torch.Tensor
@@ -31,3 +33,4 @@ class Rows:
     slots: torch.Tensor
     block_tables: torch.Tensor
     kept: torch.Tensor
+    is_decode: bool = False

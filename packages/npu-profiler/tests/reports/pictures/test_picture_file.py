@@ -1,4 +1,4 @@
-import importlib.util
+import sys
 
 import pytest
 
@@ -32,7 +32,7 @@ def test_the_suffix_says_the_format(tmp_path, chart):
 def test_a_picture_without_matplotlib_is_refused_before_the_work(
     monkeypatch, tmp_path, capsys, name
 ):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(TraceError, match=r"pip install 'npu-profiler\[plot\]'") as raised:
         check_target(str(tmp_path / name))
     assert raised.value.code == "plot-library"

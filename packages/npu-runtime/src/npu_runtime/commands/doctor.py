@@ -10,11 +10,16 @@ __all__ = ["main"]
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Examines the machine; returns 0 when nothing keeps the NPU from serving, else 1."""
+    """Examines the machine; returns 0 where nothing keeps an NPU from serving, else 1."""
     parser = argparse.ArgumentParser(
         prog="npu-runtime doctor", description="Say what keeps the NPU from serving, and the fix."
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument(
+        "--require-npu",
+        action="store_true",
+        help="end with exit code 1 on a machine without an NPU too, for scripts that need one",
+    )
     options = parser.parse_args(arguments)
     machine = doctor.read_machine()
     checks = doctor.run_checks(machine)
@@ -22,4 +27,4 @@ def main(arguments: Sequence[str]) -> int:
         print(json.dumps(doctor.as_json(machine, checks), indent=2))
     else:
         print(doctor.as_table(machine, checks))
-    return doctor.exit_code(checks)
+    return doctor.exit_code(machine, checks, require_npu=options.require_npu)

@@ -12,9 +12,23 @@ __all__ = ["as_json", "as_table", "exit_code", "verdict"]
 _MARKS = {Status.OK: "✓", Status.NOTE: "!", Status.PROBLEM: "✗", Status.SKIPPED: "·"}
 
 
-def exit_code(checks: Sequence[Check]) -> int:
-    """0 when nothing keeps the NPU from serving, else 1."""
+def exit_code(machine: Machine, checks: Sequence[Check], *, require_npu: bool = False) -> int:
+    """0 when nothing keeps the NPU from serving, else 1.
+
+    A machine without an NPU has nothing to mend: 0 as well, where another device serves.
+
+    Args:
+        machine: what was read.
+        checks: the results.
+        require_npu: whether a machine without an NPU is a failure too.
+    """
+    if not require_npu and _serves_without_npu(machine):
+        return 0
     return int(any(check.status is Status.PROBLEM for check in checks))
+
+
+def _serves_without_npu(machine: Machine) -> bool:
+    return not machine.chips and not machine.is_wsl and machine.serving.device not in ("", "NPU")
 
 
 def verdict(machine: Machine, checks: Sequence[Check]) -> str:
@@ -33,6 +47,11 @@ def verdict(machine: Machine, checks: Sequence[Check]) -> str:
     instead = f"{name} serves as npu ({chosen}); everything works, at that device's speed"
     if not problems:
         return f"Nothing keeps the NPU from serving. {instead[0].upper()}{instead[1:]}."
+    if _serves_without_npu(machine):
+        return (
+            f"This machine has no NPU, and needs none: {instead}. Try: npu-llm generate, "
+            'torch.compile(model, backend="npu"), npu-profiler trace.'
+        )
     first = next((check for check in problems if check.name != "npu"), problems[0])
     return f'The NPU cannot serve: see first "{first.name}". Until then {instead}.'
 

@@ -18,6 +18,7 @@ from npu_compiler.lowering.converters import (  # noqa: F401
     padding,
     pooling,
     reductions,
+    sparse_attention,
     symbolic,
     views,
 )

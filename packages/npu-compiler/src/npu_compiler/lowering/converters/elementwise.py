@@ -49,7 +49,7 @@ def convert_rsub(ctx: Context, self: Operand, other: Operand, alpha: Any) -> Any
     return ops.subtract(ctx.get(other, dtype), _scaled(ctx, self, alpha, dtype))
 
 
-@converter(aten.mul.Tensor, aten.mul.Scalar)
+@converter(aten.mul.Tensor, aten.multiply.Tensor, aten.mul.Scalar)
 def convert_mul(ctx: Context, self: Operand, other: Operand) -> Any:
     dtype = ctx.out_dtype()
     if dtype is torch.bool:
@@ -164,12 +164,12 @@ def convert_pow(ctx: Context, self: Operand, exponent: Operand) -> Any:
     return ops.power(base, ctx.get(exponent, dtype))
 
 
-@converter(aten.maximum.default)
+@converter(aten.maximum.default, aten.max.other)
 def convert_maximum(ctx: Context, self: Operand, other: Operand) -> Any:
     return _larger(ctx, ctx.get(self, ctx.out_dtype()), ctx.get(other, ctx.out_dtype()))
 
 
-@converter(aten.minimum.default)
+@converter(aten.minimum.default, aten.min.other)
 def convert_minimum(ctx: Context, self: Operand, other: Operand) -> Any:
     return _smaller(ctx, ctx.get(self, ctx.out_dtype()), ctx.get(other, ctx.out_dtype()))
 
@@ -314,12 +314,22 @@ def convert_log_of_base(ctx: Context, self: Operand) -> Any:
 
 @converter(aten.log1p.default)
 def convert_log1p(ctx: Context, self: Operand) -> Any:
-    ctx.refuse("log(1 + x) would lose the digits of a small x")
+    dtype = ctx.out_dtype()
+    value = ctx.get(self, dtype)
+    one, two = ctx.number(1, dtype), ctx.number(2, dtype)
+    # 2 atanh(x / (2 + x)) keeps the digits of a small x, log(1 + x) those of a large one.
+    near = ops.multiply(two, ops.atanh(ops.divide(value, ops.add(two, value))))
+    is_near = ops.less(ops.abs(value), ctx.number(0.5, dtype))
+    return ops.select(is_near, near, ops.log(ops.add(one, value)))
 
 
 @converter(aten.expm1.default)
 def convert_expm1(ctx: Context, self: Operand) -> Any:
-    ctx.refuse("exp(x) - 1 would lose the digits of a small x")
+    dtype = ctx.out_dtype()
+    value = ctx.get(self, dtype)
+    # exp(x) - 1 = (exp(x) + 1) tanh(x / 2), which keeps the digits of a small x.
+    half = ops.tanh(ops.multiply(value, ctx.number(0.5, dtype)))
+    return ops.multiply(ops.add(ops.exp(value), ctx.number(1, dtype)), half)
 
 
 @converter(aten.exp2.default)
@@ -392,6 +402,11 @@ def convert_softplus(ctx: Context, self: Operand, beta: Any, threshold: Any) -> 
     scaled = ops.multiply(value, ctx.number(beta, dtype))
     soft = ops.divide(ops.softplus(scaled), ctx.number(beta, dtype))
     return ops.select(ops.greater(scaled, ctx.number(threshold, dtype)), value, soft)
+
+
+@converter(aten.log_sigmoid.default)
+def convert_log_sigmoid(ctx: Context, self: Operand) -> Any:
+    return ops.negative(ops.softplus(ops.negative(ctx.get(self, ctx.out_dtype()))))
 
 
 @converter(aten.hardtanh.default, aten.clamp.default)

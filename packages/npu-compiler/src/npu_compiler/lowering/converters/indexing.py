@@ -133,10 +133,31 @@ def convert_index_copy(
     return ops.scatter_update(ctx.get(self), ctx.get(index), ctx.get(source), axis)
 
 
-@converter(aten.index_put.default, rule=_rule_no_masks)
+def _is_fill(node: fx.Node, indices: Any, values: Any, accumulate: bool = False) -> bool:
+    """Whether one mask over the first axes says where one number goes, as in x[mask] = 0."""
+    if accumulate or len(indices) != 1 or indices[0] is None:
+        return False
+    mask, value = indices[0].meta["val"], values.meta["val"]
+    return mask.dtype is torch.bool and value.dim() == 0
+
+
+def _rule_index_put(
+    node: fx.Node, indices: Any, values: Any, accumulate: bool = False, **rest: Any
+) -> str | None:
+    if _is_fill(node, indices, values, accumulate):
+        return None
+    return _rule_no_masks(node, indices, **rest)
+
+
+@converter(aten.index_put.default, rule=_rule_index_put)
 def convert_index_put(
     ctx: Context, self: fx.Node, indices: Any, values: Operand, accumulate: bool, **_: Any
 ) -> Any:
+    if _is_fill(self, indices, values, accumulate):
+        mask = ctx.get(indices[0])
+        for axis in range(ctx.rank(indices[0]), ctx.rank(self)):
+            mask = ops.unsqueeze(mask, ctx.number(axis, torch.int64)).output(0)
+        return ops.select(mask, ctx.get(values, ctx.out_dtype()), ctx.get(self))
     if accumulate:
         ctx.refuse("scattered sums are faster on the host")
     given = [axis for axis, index in enumerate(indices) if index is not None]

@@ -28,7 +28,15 @@ def _reduce(
 ) -> Any:
     if ctx.rank(self) == 0:
         return value
-    return make(value, ctx.integers(ctx.axes(self, dim)), keepdim)
+    axes = ctx.axes(self, dim)
+    if not keepdim and ctx.rank(self) - len(axes) == 2 and make in _SUMS:
+        # The CPU plugin adds a vector that follows along the wrong axis, where it takes that axis
+        # for the one of channels, if the sum itself drops dimensions (OpenVINO 2026.4.1).
+        return ops.squeeze(make(value, ctx.integers(axes), True), ctx.integers(axes))
+    return make(value, ctx.integers(axes), keepdim)
+
+
+_SUMS = (ops.reduce_sum, ops.reduce_mean)
 
 
 @converter(aten.sum.default, aten.sum.dim_IntList)
@@ -144,6 +152,16 @@ def _variance(
 @converter(aten.var.correction)
 def convert_var(ctx: Context, self: fx.Node, dim: Any, correction: Any, keepdim: bool) -> Any:
     return _variance(ctx, self, dim, correction, keepdim)[0]
+
+
+@converter(aten.var.dim)
+def convert_var_dim(ctx: Context, self: fx.Node, dim: Any, unbiased: bool, keepdim: bool) -> Any:
+    return _variance(ctx, self, dim, int(unbiased), keepdim)[0]
+
+
+@converter(aten.std.dim)
+def convert_std_dim(ctx: Context, self: fx.Node, dim: Any, unbiased: bool, keepdim: bool) -> Any:
+    return ops.sqrt(_variance(ctx, self, dim, int(unbiased), keepdim)[0])
 
 
 @converter(aten.std.correction)

@@ -115,6 +115,20 @@ def convert_expand_as(ctx: Context, self: fx.Node, other: fx.Node) -> Any:
     return ops.broadcast(ctx.get(self), ctx.shape(other), broadcast_spec="BIDIRECTIONAL")
 
 
+@converter(aten.broadcast_tensors.default, compute=False)
+def convert_broadcast_tensors(ctx: Context, tensors: Sequence[fx.Node]) -> Any:
+    values = [ctx.get(part) for part in tensors]
+    return tuple(_broadcast_to_all(value, values) for value in values)
+
+
+def _broadcast_to_all(value: Any, others: Sequence[Any]) -> Any:
+    for other in others:
+        if other is not value:
+            shape = ops.shape_of(other, output_type="i64")
+            value = ops.broadcast(value, shape, broadcast_spec="BIDIRECTIONAL").output(0)
+    return value
+
+
 @converter(aten.unsqueeze.default, compute=False)
 def convert_unsqueeze(ctx: Context, self: fx.Node, dim: int) -> Any:
     return ctx.unsqueeze(ctx.get(self), [dim if dim >= 0 else dim + ctx.rank(self) + 1])
@@ -199,7 +213,7 @@ def convert_unbind(ctx: Context, self: fx.Node, dim: int) -> Any:
     )
 
 
-@converter(aten.cat.default, aten.concat.default, compute=False)
+@converter(aten.cat.default, aten.concat.default, aten.concatenate.default, compute=False)
 def convert_cat(ctx: Context, tensors: Sequence[fx.Node], dim: int) -> Any:
     dtype = ctx.out_dtype()
     # torch lets an empty vector stand among tensors of any rank.

@@ -233,6 +233,15 @@ def captured_by_dynamo(
 
 def _options(config: CompilerConfig) -> dict[str, Any]:
     plain = CompilerConfig()
-    names = ("dtype", "device_options", "verify", "nan", "buckets", "cache_dir", "precision")
+    names = (
+        "dtype",
+        "device_options",
+        "verify",
+        "nan",
+        "buckets",
+        "cache_dir",
+        "precision",
+        "target",
+    )
     values = {name: getattr(config, name) for name in names}
     return {key: value for key, value in values.items() if value != getattr(plain, key)}

@@ -41,6 +41,7 @@ class Mode:
         verify: as in CompilerConfig. "off" judges what the device's compiler makes.
         nan: likewise.
         device: where tensors live, "cpu" or "npu".
+        target: as in CompilerConfig.
     """
 
     way: str = "recorded"
@@ -52,6 +53,7 @@ class Mode:
     verify: str = "off"
     nan: str | None = None
     device: str = "cpu"
+    target: str = "openvino"
 
     def config(self, cache_dir: Path | None) -> CompilerConfig:
         """The compiler's options for it."""
@@ -61,6 +63,7 @@ class Mode:
             device_options=self.properties,
             verify=self.verify,
             nan=self.nan,
+            target=self.target,
             cache_dir=cache_dir,
         )
 
@@ -68,7 +71,7 @@ class Mode:
         """What of it is counted, as in "sizes: dynamic"."""
         found = [f"way: {self.way}", f"sizes: {self.sizes}", f"start: {self.start}"]
         found += [f"precision: {self.precision or 'own'}", f"verify: {self.verify}"]
-        found += [f"device: {self.device}"]
+        found += [f"device: {self.device}", f"target: {self.target}"]
         return found + [f"property: {key}={value}" for key, value in self.properties.items()]
 
     def simpler(self) -> list[Mode]:
@@ -133,4 +136,5 @@ def draw_mode(seed: int, number: int, kind: str, graph: RandomGraph, *, verify: 
         verify=verify or ("first" if one_in(12) else "off"),
         nan="propagate" if kind == "edges" else None,
         device=chance.choice(("cpu", "cpu", "cpu", "npu")),
+        target="kernels" if one_in(4) else "openvino",
     )

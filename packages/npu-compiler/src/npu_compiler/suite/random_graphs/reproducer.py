@@ -47,7 +47,7 @@ def body_text(graph: RandomGraph) -> str:
 
 def _options(mode: Mode) -> dict[str, Any]:
     config, plain = mode.config(None), CompilerConfig()
-    names = ("verify", "dtype", "buckets", "device_options", "nan")
+    names = ("verify", "dtype", "buckets", "device_options", "nan", "target")
     values = {name: getattr(config, name) for name in names}
     return {key: value for key, value in values.items() if value != getattr(plain, key)}
 

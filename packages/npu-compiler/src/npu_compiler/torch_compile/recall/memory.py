@@ -25,6 +25,8 @@ from npu_compiler.options import CompilerConfig
 from npu_compiler.programs import ProgramCache, compile_options, content_key
 from npu_compiler.programs.execution import ProgramCall
 from npu_compiler.programs.index_checks import check_indices
+from npu_compiler.programs.kernel_execution import KernelCall
+from npu_compiler.programs.kernel_files import find_kernels, kernel_options
 from npu_compiler.torch_compile.recall.graph import RecalledGraph
 from npu_compiler.torch_compile.recall.identity import graph_identity
 from npu_compiler.torch_compile.recall.store import GraphStore
@@ -93,18 +95,36 @@ class GraphMemory:
         if any(weight.is_inference() for weight in weights.values()):
             return None
         told = recalled_record(record["graph"], name=next_graph_name())
-        options = {**compile_options(told.programs[0].precision), **record["device_options"]}
-        cache, program_key = (
-            ProgramCache(self._config.cache_dir),
-            content.key(weights, options=options),
+        find = self._kernels if told.programs[0].target == "kernels" else self._program
+        call = find(record, told, content, weights)
+        if call is None:
+            return None
+        positions = [*record["weights"].values()]
+        frozen = FrozenTensors(positions, [*weights.values()], [self._names[p] for p in positions])
+        publish(told)
+        return RecalledGraph(
+            call,
+            inputs=record["inputs"],
+            outputs=record["outputs"],
+            frozen=frozen if weights else None,
+            trace=trace,
         )
-        if self._config.verify == "first":
-            # With other weights it is another program, perhaps left before its first run.
-            verdict = Verdict.from_json(cache.verdict(program_key))
-            if verdict is None or verdict.status == "wrong":
-                return None
+
+    def _program(
+        self,
+        record: Mapping[str, Any],
+        told: GraphRecord,
+        content: ProgramContent,
+        weights: Mapping[str, torch.Tensor],
+    ) -> ProgramCall | None:
+        """Returns the call of a program of the device, if it is kept and known to be right."""
+        options = {**compile_options(told.programs[0].precision), **record["device_options"]}
+        cache = ProgramCache(self._config.cache_dir)
+        key = content.key(weights, options=options)
+        if not self._is_right(cache, key):
+            return None
         try:
-            program = cache.find(program_key, name=told.name, options=options)
+            program = cache.find(key, name=told.name, options=options)
         except ProgramError as failure:
             _logger.warning("graph store: the program of a graph cannot be loaded (%s)", failure)
             return None
@@ -117,16 +137,31 @@ class GraphMemory:
             home=record["home"],
         )
         check_indices(program, record["index_checks"])
-        positions = [*record["weights"].values()]
-        frozen = FrozenTensors(positions, [*weights.values()], [self._names[p] for p in positions])
-        publish(told)
-        return RecalledGraph(
-            call,
-            inputs=record["inputs"],
-            outputs=record["outputs"],
-            frozen=frozen if weights else None,
-            trace=trace,
-        )
+        return call
+
+    def _kernels(
+        self,
+        record: Mapping[str, Any],
+        told: GraphRecord,
+        content: ProgramContent,
+        weights: Mapping[str, torch.Tensor],
+    ) -> KernelCall | None:
+        """Returns the call of a kernel program, if it is kept and known to be right."""
+        cache = ProgramCache(self._config.cache_dir)
+        key = content.key(weights, options=kernel_options(record["home"]))
+        found = find_kernels(cache, key) if self._is_right(cache, key) else None
+        if found is None:
+            return None
+        names = [str(place) for place in record["inputs"]]
+        return KernelCall(*found, input_names=names, name=told.name)
+
+    def _is_right(self, cache: ProgramCache, key: str) -> bool:
+        """Whether a program's results are known to be right, or nobody asks."""
+        if self._config.verify != "first":
+            return True
+        # With other weights it is another program, perhaps left before its first run.
+        verdict = Verdict.from_json(cache.verdict(key))
+        return verdict is not None and verdict.status != "wrong"
 
     def traced(self, graph: fx.Graph) -> None:
         """Told by AOTAutograd's compiler of inference graphs, while torch's facts are at hand."""
@@ -148,6 +183,11 @@ class GraphMemory:
             and not context.guards_context.aotautograd_guards
         )
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether AOTAutograd changed nothing about the call, once the graph was traced."""
+        return self._is_plain
+
     def tuned_by(self, key: str, name: str | None) -> None:
         """Remembers which measured way of compiling was taken; see npu_compiler.tuning."""
         self._tuning = (key, name)
@@ -158,10 +198,10 @@ class GraphMemory:
         if self._key is None or not self._is_plain or len(assembled.built) != 1 or record.eager:
             return
         built = assembled.built[0]
-        ports = None if assembled.outer is None else _ports(assembled.outer)
+        ports = assembled.ports
         if built.content is None or ports is None:
             return
-        places, outputs = ports
+        places = ports.places
         weights = {name: places[name] for name in built.content.weights}
         if any(inputs[position].is_inference() for position in weights.values()):
             return
@@ -171,7 +211,7 @@ class GraphMemory:
                 "content": asdict(built.content),
                 "weights": weights,
                 "inputs": [places[name] for name in built.call.input_names],
-                "outputs": outputs,
+                "outputs": ports.outputs,
                 "input_orders": built.input_orders,
                 "output_orders": built.output_orders,
                 "home": built.home,
@@ -181,30 +221,6 @@ class GraphMemory:
                 "graph": asdict(record),
             },
         )
-
-
-def _ports(outer: fx.Graph) -> tuple[dict[str, int], list[int]] | None:
-    """Positions of the inputs by name, and which of the program's results each output is.
-
-    None for a graph that does more than to call one program.
-    """
-    names = [node.name for node in outer.nodes if node.op == "placeholder"]
-    calls = [node for node in outer.nodes if node.op == "call_module"]
-    results: dict[Any, int] = {}
-    for node in outer.nodes:
-        if node.op == "call_function":
-            if node.args[0] not in calls or not isinstance(node.args[1], int):
-                return None
-            results[node] = node.args[1]
-    (output,) = (node for node in outer.nodes if node.op == "output")
-    returned = output.args[0]
-    if len(calls) != 1 or not isinstance(returned, (tuple, list)):
-        return None
-    if any(node.op != "placeholder" for node in calls[0].args):
-        return None
-    if not all(isinstance(node, fx.Node) and node in results for node in returned):
-        return None
-    return {name: index for index, name in enumerate(names)}, [results[node] for node in returned]
 
 
 def _tuples(content: Mapping[str, Any]) -> dict[str, Any]:

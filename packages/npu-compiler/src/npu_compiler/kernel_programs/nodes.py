@@ -1,0 +1,208 @@
+"""Questions about the nodes of a captured step: which depend on tokens, which are instructions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx
+
+from npu_compiler.kernel_programs.attention import AttentionCall, attention_call
+from npu_compiler.kernel_programs.calls import (
+    ADDS,
+    MULTIPLIES,
+    linear_call,
+    norm_call,
+    scalar,
+    stripped,
+)
+from npu_compiler.kernel_programs.evaluation import Step, inputs_of
+from npu_compiler.kernel_programs.experts import experts_call
+from npu_compiler.kernel_programs.views import is_moving
+
+__all__ = ["Nodes", "is_vector"]
+
+_aten = torch.ops.aten
+
+
+class Nodes:
+    """The nodes of a step.
+
+    Attributes:
+        rows: those whose values depend on the tokens or the cache, and embeddings.
+        computed: those that an instruction computes, as far as instructions were made.
+    """
+
+    def __init__(self, graph_module: fx.GraphModule, step: Step) -> None:
+        """Finds the rows.
+
+        Args:
+            graph_module: the step.
+            step: its placeholders.
+        """
+        self._module = graph_module
+        self._graph = graph_module.graph
+        self._step = step
+        self.computed: set[fx.Node] = set()
+        self._attentions: dict[fx.Node, AttentionCall | None] = {}
+        self._numbers: dict[fx.Node, int] = {}
+        self._known_numbers: dict[Any, int] = {}
+        self.rows = self._find_rows()
+
+    def _find_rows(self) -> set[fx.Node]:
+        """Returns the nodes whose values depend on the tokens or the cache, and embeddings."""
+        found: set[fx.Node] = set()
+        starts = {self._step.tokens, *self._step.caches}
+        for node in self._graph.nodes:
+            before = inputs_of(node)
+            is_embedding = node.target is _aten.embedding.default
+            if is_embedding or any(one in found or one in starts for one in before):
+                found.add(node)
+        return found
+
+    def is_anchor(self, node: fx.Node) -> bool:
+        """Whether a node is a call that is an instruction by itself."""
+        return (
+            node.target is _aten.embedding.default
+            or linear_call(node) is not None
+            or self.attention(node) is not None
+            or experts_call(node) is not None
+        )
+
+    def attention(self, node: fx.Node) -> AttentionCall | None:
+        """Returns the attention that ends at a node; None if none does."""
+        if node not in self._attentions:
+            self._attentions[node] = attention_call(node, self._module, self.rows)
+        return self._attentions[node]
+
+    def is_boundary(self, node: fx.Node) -> bool:
+        """Whether a node's value is computed by an instruction of its own."""
+        return (
+            node in self.computed
+            or self.is_anchor(node)
+            or norm_call(node, self._module) is not None
+            or self.is_weighted(node)
+            or self.is_joined(node)
+        )
+
+    def is_joined(self, node: fx.Node) -> bool:
+        """Whether a node is rows of several instructions side by side, unchanged."""
+        if node.target is not _aten.cat.default:
+            return False
+        sources = set()
+        parts: Any = node.args[0]
+        for part in parts:
+            if part not in self.rows or not self._only_moves(part):
+                return False
+            sources.add(self._moved_from(part))
+        return len(sources) > 1
+
+    def is_weighted(self, node: fx.Node) -> bool:
+        """Whether a node is a row plus or times a vector of the model."""
+        if node.target not in ADDS and node.target not in MULTIPLIES:
+            return False
+        sides = [stripped(side) for side in node.args[:2]]
+        return any(isinstance(one, fx.Node) and is_vector(one) for one in sides) and any(
+            one in self.rows for one in sides
+        )
+
+    def _only_moves(self, node: fx.Node) -> bool:
+        """Whether a node only moves elements of a value that an instruction computes."""
+        while is_moving(node) and isinstance(node.args[0], fx.Node):
+            if self.is_boundary(node):
+                return True
+            node = node.args[0]
+        return self.is_boundary(node)
+
+    def _moved_from(self, node: fx.Node) -> fx.Node:
+        """Returns the nearest node before one that is computed, not moved."""
+        while is_moving(node) and node not in self.computed and isinstance(node.args[0], fx.Node):
+            node = node.args[0]
+        return node
+
+    def activation_source(self, node: fx.Node) -> fx.Node | None:
+        """Returns the one value of which a node is computed element by element; else None."""
+        leaves: set[fx.Node] = set()
+        calls = 0
+        pending = [node]
+        seen: set[fx.Node] = set()
+        while pending:
+            one = pending.pop()
+            if one in seen:
+                continue
+            seen.add(one)
+            if one is not node and (one not in self.rows or self.is_boundary(one)):
+                if one in self.rows:
+                    leaves.add(one)
+                elif scalar(one, self._module) is None:
+                    return None
+                continue
+            if one is not node and is_moving(one) and stripped(one) is one:
+                leaves.add(one)
+                continue
+            calls += 1
+            if calls > 16:
+                return None
+            pending += [stripped(before) for before in inputs_of(one)]
+        (leaf,) = leaves if len(leaves) == 1 else (None,)
+        if leaf is None or leaf is node or calls < 2:
+            return None
+        same = leaf.meta["val"].shape == node.meta["val"].shape
+        return leaf if same else None
+
+    def region(self, node: fx.Node) -> tuple[list[fx.Node], list[fx.Node], Any]:
+        """Returns the rows and the tables that a node is computed of, and how, for comparison."""
+        leaves: list[fx.Node] = []
+        tables: list[fx.Node] = []
+        known: dict[fx.Node, int] = {}
+        signature: list[Any] = []
+
+        def visit(one: fx.Node) -> int:
+            if one in known:
+                return known[one]
+            is_leaf = one is not node and (
+                one not in self.rows or self.is_boundary(one) or self._only_moves(one)
+            )
+            if is_leaf and one in self.rows:
+                leaves.append(one)
+                entry: Any = ("rows", self._step.roles(one))
+            elif is_leaf:
+                value = one.meta.get("val")
+                if isinstance(value, torch.Tensor) and one.op != "get_attr":
+                    tables.append(one)
+                entry = ("table", self.number(one))
+            else:
+                inner = [visit(before) for before in inputs_of(one)]
+                arguments = fx.map_arg((one.args, one.kwargs), lambda before: "node")
+                entry = (str(one.target), inner, repr(arguments))
+            known[one] = len(known)
+            signature.append(entry)
+            return known[one]
+
+        visit(node)
+        return leaves, tables, repr(signature)
+
+    def number(self, node: fx.Node) -> int:
+        """Returns a number that is the same for nodes that compute the same of the same inputs."""
+        if node not in self._numbers:
+            value = node.meta.get("val")
+            if isinstance(value, (torch.SymInt, int)):
+                key: Any = ("size", str(value))
+            elif node.op != "call_function":
+                key = (node.op, str(node.target))
+            else:
+                key = (node.target, repr(fx.map_arg((node.args, node.kwargs), self._numbered)))
+            self._numbers[node] = self._known_numbers.setdefault(key, len(self._known_numbers))
+        return self._numbers[node]
+
+    def _numbered(self, node: fx.Node) -> str:
+        return f"node {self.number(node)}"
+
+    def rows_of(self, node: fx.Node) -> tuple[str, ...]:
+        """Returns the roles of a node's dimensions that are rows."""
+        return tuple(role for role in self._step.roles(node) if isinstance(role, str))
+
+
+def is_vector(node: fx.Node) -> bool:
+    """Whether a node is a tensor of the model with more than one element."""
+    return node.op == "get_attr" and node.meta["val"].numel() > 1

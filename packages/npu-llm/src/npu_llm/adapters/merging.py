@@ -1,0 +1,99 @@
+"""Writes adapters into the weights of a model, as a checkpoint of transformers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from npu_llm.adapters.adapter_file import AdapterFile, LowRank, read_adapter
+from npu_llm.checkpoint.loading import load_model, load_tokenizer
+from npu_llm.checkpoint.source import find_source
+from npu_llm.errors import ModelError
+from npu_runtime.public_calls import public_call
+
+__all__ = ["merge"]
+
+
+@public_call
+def merge(
+    name_or_path: str | Path,
+    adapters: Sequence[tuple[str | Path, float]],
+    output: str | Path,
+    *,
+    gguf_file: str | None = None,
+    trust_remote_code: bool = False,
+) -> Path:
+    """Writes a model with adapters merged into it; any kind of LoRA can be merged.
+
+    Args:
+        name_or_path: a checkpoint folder, a GGUF file, or a name on the hub.
+        adapters: folders that PEFT's save_pretrained wrote, each with a scale.
+        output: the folder to write.
+        gguf_file: which GGUF file in a folder.
+        trust_remote_code: whether model code inside the checkpoint may run.
+
+    Returns:
+        The folder: weights in float32, and the tokenizer.
+
+    Raises:
+        ModelError: if the model or an adapter cannot be read, or [adapter-base] if they do not
+            belong together.
+    """
+    files = [(read_adapter(path), scale) for path, scale in adapters]
+    source = find_source(name_or_path, gguf_file=gguf_file)
+    model, weights = load_model(source, trust_remote_code=trust_remote_code)
+    weights.fill()
+    with torch.no_grad():
+        for file, scale in files:
+            _merge(model, file, scale)
+    folder = Path(output)
+    model.save_pretrained(folder)
+    tokenizer = load_tokenizer(source, trust_remote_code=trust_remote_code)
+    if tokenizer is not None:
+        tokenizer.save_pretrained(folder)
+    return folder
+
+
+def _merge(model: Any, file: AdapterFile, scale: float) -> None:
+    for path, layer in file.layers.items():
+        _merge_layer(file, path, _weight_of(model, path, file), layer, scale)
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    for name, value in file.replaced.items():
+        if name not in parameters or parameters[name].shape != value.shape:
+            raise _other_base(file, f"{name} {tuple(value.shape)}")
+        parameters[name].copy_(value)
+
+
+def _weight_of(model: Any, path: str, file: AdapterFile) -> torch.Tensor:
+    try:
+        module = model.get_submodule(path)
+    except AttributeError:
+        raise _other_base(file, path) from None
+    weight: torch.Tensor = module.weight
+    # transformers' Conv1D of GPT-2 has (inputs, outputs).
+    return weight.t() if type(module).__name__ == "Conv1D" else weight
+
+
+def _merge_layer(
+    file: AdapterFile, path: str, weight: torch.Tensor, layer: LowRank, scale: float
+) -> None:
+    delta = layer.delta(scale)
+    if delta.shape != weight.shape:
+        raise _other_base(file, f"{path} {tuple(delta.shape)} for {tuple(weight.shape)}")
+    changed = weight + delta
+    if layer.magnitude is not None:
+        # DoRA: the direction of each output's weights, times a length (Liu et al., 2024).
+        lengths = changed.norm(dim=1, keepdim=True)
+        changed = changed * (layer.magnitude.reshape(-1, 1) / lengths)
+    weight.copy_(changed)
+
+
+def _other_base(file: AdapterFile, what: str) -> ModelError:
+    return ModelError(
+        f"{file.path}: must change layers that the model has, of their sizes; got {what}. Pass the "
+        "model that it was trained on.",
+        code="adapter-base",
+    )

@@ -1,0 +1,1 @@
+"""What stands in, while a step is traced, for code of transformers that a program cannot follow."""

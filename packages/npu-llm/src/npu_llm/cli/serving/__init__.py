@@ -1,0 +1,1 @@
+"""The command that serves models, and those that talk to a server."""

@@ -1,0 +1,90 @@
+"""`npu-llm bench --server`: how fast a running server answers several clients."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import asdict
+
+from rich.console import Console
+from rich.table import Table
+
+from npu_llm.cli.display import Display
+from npu_llm.errors import OptionError
+from npu_llm.serving.client.connection import Connection
+from npu_llm.serving.client.load import LoadReport, Spread, Work, measure
+
+__all__ = ["as_json", "bench_server"]
+
+
+def bench_server(options: argparse.Namespace) -> LoadReport:
+    """Measures the server that the options name, and prints a table.
+
+    Raises:
+        NpuError: if it cannot be reached, or answers nothing; OptionError [length-range] for
+            lengths that are not one number, or the fewest and the most.
+    """
+    work = Work(
+        clients=options.clients,
+        requests=options.requests,
+        prompt_words=_range("--prompt", options.prompt),
+        new_tokens=_range("--new", options.new),
+        model=options.model,
+    )
+    display = Display()
+    connection = Connection(options.server, key=options.api_key)
+    tenth = max(work.requests // 10, 1)
+
+    def tell(done: int) -> None:
+        if done % tenth == 0:
+            display.line(f"answered: {done:,} of {work.requests:,}")
+
+    report = measure(connection, work, on_answer=tell)
+    _print(report)
+    for text, count in report.refusals.items():
+        display.line(f"refused {count:,} times: {text}")
+    return report
+
+
+def as_json(report: LoadReport) -> str:
+    """Returns the figures as JSON."""
+    rates = {"tokens_per_s": report.tokens_per_s, "requests_per_s": report.requests_per_s}
+    return json.dumps({**asdict(report), **rates}, indent=2) + "\n"
+
+
+def _print(report: LoadReport) -> None:
+    table = Table(pad_edge=False)
+    for name in ("", "median", "95 %", "99 %"):
+        table.add_column(name, justify="right" if name else "left")
+    rows = {
+        "time to first token, ms": report.time_to_first_token,
+        "time per token, ms": report.time_per_token,
+        "whole answer, ms": report.whole,
+    }
+    for name, spread in rows.items():
+        table.add_row(name, *_milliseconds(spread))
+    console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else 120)
+    console.print(table)
+    console.print(
+        f"{report.answers:,} answers in {report.seconds:,.1f} s: {report.tokens_per_s:,.1f} "
+        f"tokens/s, {report.requests_per_s:,.2f} requests/s; {report.prompt_tokens:,} tokens of "
+        f"prompts, {report.cached_tokens:,} of them known; {sum(report.refusals.values()):,} "
+        "refused"
+    )
+
+
+def _milliseconds(spread: Spread | None) -> list[str]:
+    if spread is None:
+        return ["-"] * 3
+    return [f"{time * 1e3:,.1f}" for time in (spread.p50_s, spread.p95_s, spread.p99_s)]
+
+
+def _range(name: str, lengths: list[int]) -> tuple[int, int]:
+    if len(lengths) > 2 or lengths[0] > lengths[-1]:
+        raise OptionError(
+            f"{name}: must be one number, or the fewest and the most; got "
+            f"{','.join(map(str, lengths))}. Pass 32,800, for example.",
+            code="length-range",
+        )
+    return lengths[0], lengths[-1]

@@ -1,0 +1,110 @@
+"""`npu-llm chat --server`: a conversation with a model that a server has."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from npu_command.interrupt import as_exception
+from npu_llm.cli.display import Display
+from npu_llm.cli.lines import LineReader
+from npu_llm.cli.turns import Turns
+from npu_llm.config import read_settings
+from npu_llm.serving.client.connection import Connection, RemoteAnswer
+
+__all__ = ["RemoteChat", "RemoteSession", "chat_with_server"]
+
+
+def chat_with_server(options: argparse.Namespace) -> int:
+    """Reads turns from standard input until it ends; returns the exit code.
+
+    Raises:
+        NpuError: if the server cannot be reached.
+    """
+    display = Display()
+    connection = Connection(options.server, key=options.api_key)
+    models = connection.models()
+    session = RemoteSession(connection, options, model=options.model or models[0])
+    display.line(f"server: {connection.url}, model {session.model}")
+    history = (options.cache_dir or read_settings().cache_dir) / "chat-history"
+    with as_exception():  # from here on Ctrl-C stops an answer
+        display.line("/help lists the commands.", style="dim")
+        RemoteChat(session, display, LineReader(history)).run()
+    return 0
+
+
+class RemoteSession:
+    """A conversation that this side keeps.
+
+    Attributes:
+        model: which model answers.
+        system: the system message; None for none.
+    """
+
+    def __init__(self, connection: Connection, options: argparse.Namespace, *, model: str) -> None:
+        self.model = model
+        self.system: str | None = options.system
+        self._connection = connection
+        self._turns: list[dict[str, str]] = []
+        self._fields: dict[str, Any] = {"model": model, "max_tokens": options.max_new_tokens}
+        if options.greedy:
+            self._fields["temperature"] = 0
+        elif options.temperature is not None:
+            self._fields["temperature"] = options.temperature
+        if options.seed is not None:
+            self._fields["seed"] = options.seed
+
+    @property
+    def messages(self) -> list[dict[str, str]]:
+        """The messages, oldest first."""
+        first = [{"role": "system", "content": self.system}] if self.system else []
+        return [*first, *self._turns]
+
+    def ask(self, text: str, on_text: Any) -> RemoteAnswer:
+        """Asks the server; a question without any answer is forgotten.
+
+        Raises:
+            ServerError: as Connection.chat does.
+        """
+        question = {"role": "user", "content": text}
+        answer = self._connection.chat([*self.messages, question], on_text=on_text, **self._fields)
+        if answer.text:
+            self._turns += [question, {"role": "assistant", "content": answer.text}]
+        return answer
+
+    def undo(self) -> str | None:
+        """Forgets the last question and its answer; returns the question, None if there is none."""
+        if not self._turns:
+            return None
+        question, _ = self._turns[-2:]
+        del self._turns[-2:]
+        return question["content"]
+
+    def reset(self) -> None:
+        """Forgets all messages except the system message."""
+        self._turns.clear()
+
+
+class RemoteChat(Turns):
+    """The turns of a chat with a server: the same commands, except for files."""
+
+    def __init__(self, session: RemoteSession, display: Display, lines: LineReader) -> None:
+        super().__init__(session, display, lines)
+
+    def ask(self, text: str) -> None:
+        """Answers one turn; Ctrl-C stops the answer, and what was generated stays."""
+        answer = self.session.ask(text, lambda piece: print(piece, end="", flush=True))
+        print(flush=True)
+        if answer.finish == "cancelled":
+            self._display.line("\n(interrupted)", style="dim")
+        self._display.line(f"({_figures_of(answer)})", style="dim")
+
+
+def _figures_of(answer: RemoteAnswer) -> str:
+    parts = [f"{answer.prompt_tokens - answer.cached_tokens:,} of {answer.prompt_tokens:,} read"]
+    parts.append(f"{answer.tokens:,} out")
+    if answer.time_to_first_token_s is not None:
+        parts.append(f"first after {answer.time_to_first_token_s:.2f} s")
+    if answer.time_per_token_s:
+        parts.append(f"{1 / answer.time_per_token_s:.1f} tokens/s")
+    return ", ".join(parts)

@@ -1,0 +1,1 @@
+"""Commands for tasks that have models of their own: speech to text, and translation."""

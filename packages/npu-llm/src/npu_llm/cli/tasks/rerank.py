@@ -1,0 +1,52 @@
+"""`npu-llm rerank`: documents by how well they answer a query."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from npu_llm.cli.arguments import positive
+from npu_llm.cli.display import Display
+from npu_llm.cli.tasks.starting import add_task_model, start_task
+from npu_llm.cli.tasks.text_lines import read_lines
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Parses the arguments and prints the documents, the best first."""
+    parser = argparse.ArgumentParser(
+        prog="npu-llm rerank",
+        description="Orders documents, one a line, by how well they answer a query.",
+    )
+    parser.add_argument("query", metavar="QUERY", help="what is asked")
+    parser.add_argument("file", metavar="FILE", help="documents, one a line; - for standard input")
+    add_task_model(parser, default="float32")
+    parser.add_argument("--top-k", metavar="N", type=positive, help="how many to print")
+    parser.add_argument(
+        "--json", action="store_true", help='lines of {"index", "score", "document"}'
+    )
+    parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="where to write")
+    options = parser.parse_args(arguments)
+    documents = read_lines(options.file)
+    from npu_llm.cli.session import be_quiet
+
+    be_quiet()
+    from npu_llm.tasks.models import NPUModelForSequenceClassification
+
+    model = start_task(NPUModelForSequenceClassification, options, Display())
+    ranked = model.rerank(options.query, documents, top_k=options.top_k)
+    lines = [
+        json.dumps(dataclasses.asdict(one), ensure_ascii=False)
+        if options.json
+        else f"{one.score:.4f}  {one.document}"
+        for one in ranked
+    ]
+    if options.output is None:
+        print("\n".join(lines))
+    else:
+        options.output.write_text("\n".join(lines) + "\n")
+    return 0

@@ -1,0 +1,90 @@
+"""Starts a model of a task for a command, with the files that prepare its inputs."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from npu_llm.choices import DEFAULT_PRECISION, PRECISION_NAMES
+from npu_llm.cli.arguments import add_verify
+from npu_llm.cli.display import Display
+from npu_llm.errors import ModelError
+
+__all__ = ["add_task_model", "load_beside", "start_task"]
+
+
+def add_task_model(parser: argparse.ArgumentParser, *, default: str = DEFAULT_PRECISION) -> None:
+    """Adds --model, --dtype, whose `default` the class has, --verify and --cache-dir."""
+    parser.add_argument(
+        "--model",
+        metavar="PATH",
+        required=True,
+        help="checkpoint folder, exported folder, or name on the hub",
+    )
+    parser.add_argument(
+        "--dtype",
+        metavar="DTYPE",
+        help=f"one of {', '.join(PRECISION_NAMES)} (default: {default}, or that of an "
+        "exported folder)",
+    )
+    add_verify(parser)
+    parser.add_argument(
+        "--cache-dir", metavar="DIR", type=Path, help="where compiled models are kept"
+    )
+
+
+def start_task(kind: Any, options: argparse.Namespace, display: Display) -> Any:
+    """Starts the model that the options name.
+
+    Args:
+        kind: its class, such as NPUModelForSpeechSeq2Seq.
+        options: of add_task_model.
+        display: where to show device and progress.
+
+    Raises:
+        NpuError: if it cannot start.
+    """
+    import npu_runtime  # late: it imports torch, and help needs none
+
+    device = npu_runtime.device_info()
+    display.line(f"device: {device.device}, {device.full_name} ({device.reason})")
+    with display.progress() as listener:
+        model = kind.from_pretrained(
+            options.model,
+            dtype=options.dtype,
+            verify=options.verify,
+            cache_dir=options.cache_dir,
+            on_progress=listener,
+        )
+    cached = model.report.from_cache
+    display.line(
+        "started from the compile cache"
+        if cached
+        else "compiled and kept in the compile cache: the next start is faster"
+    )
+    if model.verification.status != "right":
+        display.line(f"program: {model.verification}")
+    return model
+
+
+def load_beside(loader: Any, path: str, what: str) -> Any:
+    """Loads what prepares a model's inputs.
+
+    Args:
+        loader: a class of transformers with from_pretrained.
+        path: the model's folder or name.
+        what: how the message names it, such as "a feature extractor".
+
+    Raises:
+        ModelError: [missing-processor] if the model comes without.
+    """
+    try:
+        return loader.from_pretrained(str(Path(path).expanduser()))
+    except (OSError, ValueError, KeyError, TypeError) as failure:
+        lines = str(failure).strip().splitlines() or [type(failure).__name__]
+        raise ModelError(
+            f"{path}: must come with {what}, which prepares its inputs; got: "
+            f"{lines[0].rstrip('.')}. Get the whole checkpoint.",
+            code="missing-processor",
+        ) from failure

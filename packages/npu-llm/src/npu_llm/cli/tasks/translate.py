@@ -1,0 +1,108 @@
+"""`npu-llm translate`: translates text, line by line."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from npu_llm.cli.arguments import given_text, positive
+from npu_llm.cli.display import Display
+from npu_llm.cli.tasks.starting import add_task_model, load_beside, start_task
+from npu_llm.errors import OptionError
+
+__all__ = ["main", "translate"]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Parses the arguments and runs `translate`."""
+    parser = argparse.ArgumentParser(
+        prog="npu-llm translate",
+        description="Translates text, line by line. Only that goes to standard output.",
+    )
+    add_task_model(parser)
+    parser.add_argument(
+        "--from", dest="source", metavar="LANG", help="for models of many languages: eng_Latn, en"
+    )
+    parser.add_argument("--to", metavar="LANG", help="likewise")
+    parser.add_argument(
+        "--prefix", metavar="TEXT", default="", help='put before each line, as T5 needs ("... to ")'
+    )
+    parser.add_argument("--beams", metavar="N", type=positive, help="default: the model's")
+    parser.add_argument(
+        "--max-new-tokens", metavar="N", type=positive, default=256, help="default: 256"
+    )
+    parser.add_argument("text", metavar="TEXT", help='the text; "-" reads standard input')
+    return translate(parser.parse_args(arguments))
+
+
+def translate(options: argparse.Namespace) -> int:
+    """Writes each line's translation to standard output, the rest to standard error.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        NpuError: if there can be no translation.
+    """
+    text = given_text("TEXT", options.text)
+    # Heavy: a mistyped command should not wait for these.
+    from npu_llm.cli.session import be_quiet
+
+    be_quiet()
+    from transformers import AutoTokenizer
+
+    from npu_llm.encoder_decoders.models import NPUModelForSeq2SeqLM
+
+    display = Display()
+    model = start_task(NPUModelForSeq2SeqLM, options, display)
+    tokenizer = load_beside(AutoTokenizer, options.model, "a tokenizer")
+    asked = _languages(tokenizer, options) | {"max_new_tokens": options.max_new_tokens}
+    if options.beams is not None:
+        asked["num_beams"] = options.beams
+    for line in text.splitlines():
+        if line.strip():
+            inputs = tokenizer(options.prefix + line, return_tensors="pt")
+            given = {name: inputs[name] for name in ("input_ids", "attention_mask")}
+            found = model.generate(**given, **asked)
+            line = tokenizer.decode(found[0], skip_special_tokens=True)
+        sys.stdout.write(line + "\n")
+        sys.stdout.flush()
+    return 0
+
+
+def _languages(tokenizer: Any, options: argparse.Namespace) -> dict[str, Any]:
+    """Tells the tokenizer which languages; returns generate's argument for them."""
+    if options.source is None and options.to is None:
+        return {}
+    if not hasattr(tokenizer, "src_lang"):
+        raise OptionError(
+            "--from, --to: must be omitted for a model whose tokenizer knows no languages; got "
+            f"{options.source or options.to}. Omit them; T5 takes --prefix.",
+            code="language-unknown",
+        )
+    asked: dict[str, Any] = {}
+    for option, code in (("--from", options.source), ("--to", options.to)):
+        if code is None:
+            continue
+        number = _number(tokenizer, code)
+        if number in (None, tokenizer.unk_token_id):
+            raise OptionError(
+                f"{option}: must be a language that the model's tokenizer knows; got {code}. See "
+                "its card for the codes.",
+                code="language-unknown",
+            )
+        if option == "--from":
+            tokenizer.src_lang = code
+        else:
+            asked["forced_bos_token_id"] = number
+    return asked
+
+
+def _number(tokenizer: Any, code: str) -> int | None:
+    """Returns the token of a language; None or that of unknown words for no language."""
+    if hasattr(tokenizer, "get_lang_id"):  # M2M100 writes en as __en__
+        return int(tokenizer.get_lang_id(code)) if code in tokenizer.lang_code_to_token else None
+    found: int | None = tokenizer.convert_tokens_to_ids(code)
+    return found

@@ -1,0 +1,126 @@
+"""Turns: what is typed in a chat, as questions and as commands; who answers is its subclasses'."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+from npu_llm.cli.display import Display
+from npu_llm.cli.lines import LineReader
+from npu_llm.errors import LlmError, OptionError
+
+__all__ = ["Turns"]
+
+_HELP = """\
+/help          show this list
+/undo          forget the last question and its answer
+/retry         answer the last question again
+/edit [TEXT]   ask TEXT in place of the last question; without TEXT, edit it
+/reset         forget the conversation
+/system [TEXT] change the system message; without TEXT, show it
+/save FILE     save the conversation
+/load FILE     continue a saved one
+/exit          leave (also Ctrl-D)
+Ctrl-C         stop an answer; the conversation continues
+A line that ends in \\ continues on the next; lines between two lines of \"\"\" are one message."""
+
+
+class Turns:
+    """The turns of a chat and its commands.
+
+    Attributes:
+        session: the conversation: messages, system, undo() and reset().
+    """
+
+    def __init__(self, session: Any, display: Display, lines: LineReader) -> None:
+        """Begins with a session, and the commands that need nothing else."""
+        self.session = session
+        self._display = display
+        self._lines = lines
+        self._commands: dict[str, Callable[[str], None]] = {
+            "/edit": self._edit,
+            "/help": lambda _: display.line(self._help()),
+            "/reset": self._reset,
+            "/retry": self._retry,
+            "/system": self._system,
+            "/undo": self._undo,
+        }
+
+    def _help(self) -> str:
+        """Returns the list of commands that there are."""
+        lines = _HELP.splitlines()
+        absent = {"/load", "/save"} - self._commands.keys()
+        return "\n".join(line for line in lines if line.split()[0] not in absent)
+
+    def run(self) -> None:
+        """Takes turns until the input ends or contains /exit."""
+        while True:
+            try:
+                text = self._lines.read()
+            except KeyboardInterrupt:
+                self._display.line("\n(/exit leaves)", style="dim")
+                continue
+            except OptionError as error:
+                if not self._lines.can_edit:
+                    raise  # in a pipe, the lines that follow would lose their context
+                self._display.line(str(error))
+                continue
+            if text is None or text.strip() in ("/exit", "/quit"):
+                return
+            try:
+                self.take(text.strip())
+            except LlmError as error:
+                self._display.line(str(error))
+            except KeyboardInterrupt:  # not during an answer, which handles it
+                self._display.line("\n(interrupted)", style="dim")
+
+    def take(self, text: str) -> None:
+        """Answers a line, or runs the command in it.
+
+        Raises:
+            LlmError: if the session refuses it.
+        """
+        name, _, rest = text.partition(" ")
+        if not text.startswith("/"):
+            if text:
+                self.ask(text)
+        elif name in self._commands:
+            self._commands[name](rest.strip())
+        else:
+            self._display.line(f"There is no command {name}; /help lists them.")
+
+    @abstractmethod
+    def ask(self, text: str) -> None:
+        """Answers one turn; Ctrl-C stops the answer, and what was generated stays."""
+
+    def _edit(self, text: str) -> None:
+        last = next((m["content"] for m in self.session.messages[::-1] if m["role"] == "user"), "")
+        if not text and last and self._lines.can_edit:
+            text = (self._lines.read(last) or "").strip()
+        if not text:
+            self._display.line("Say what to ask instead: /edit TEXT")
+            return
+        self.session.undo()
+        self.ask(text)
+
+    def _retry(self, _: str) -> None:
+        text = self.session.undo()
+        if text is None:
+            self._display.line("There is no question yet.")
+        else:
+            self.ask(text)
+
+    def _undo(self, _: str) -> None:
+        text = self.session.undo()
+        note = "There is no question yet." if text is None else f"Forgotten: {text}"
+        self._display.line(note, style="dim")
+
+    def _reset(self, _: str) -> None:
+        self.session.reset()
+        self._display.line("The conversation is forgotten.", style="dim")
+
+    def _system(self, text: str) -> None:
+        if text:
+            self.session.system = text
+        self._display.line(f"system: {self.session.system or '(none)'}", style="dim")

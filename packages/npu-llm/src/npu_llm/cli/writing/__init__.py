@@ -1,0 +1,1 @@
+"""Commands that write a model to a folder."""

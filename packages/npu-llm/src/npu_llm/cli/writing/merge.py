@@ -1,0 +1,45 @@
+"""`npu-llm merge`: writes a model with LoRA adapters merged into its weights."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from npu_llm.checkpoint.source import DEFAULT_WEIGHTS, find_installed_weights
+from npu_llm.cli.arguments import add_adapters
+from npu_llm.cli.display import Display
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Parses the arguments, writes the folder and prints its path."""
+    parser = argparse.ArgumentParser(
+        prog="npu-llm merge",
+        description="Writes a checkpoint with LoRA adapters merged into its weights, for --model: "
+        "of any kind, DoRA and changed embeddings too.",
+    )
+    parser.add_argument(
+        "model",
+        metavar="MODEL",
+        nargs="?",
+        help="GGUF file, checkpoint folder, or name on the hub; by default the weights of the "
+        f"installed {DEFAULT_WEIGHTS}",
+    )
+    add_adapters(parser, is_needed=True)
+    parser.add_argument(
+        "-o", "--output", metavar="DIR", type=Path, required=True, help="the folder to write"
+    )
+    options = parser.parse_args(arguments)
+    # Heavy: a mistyped command should not wait for these.
+    from npu_llm.adapters.merging import merge
+    from npu_llm.cli.session import be_quiet
+
+    be_quiet()
+    model = find_installed_weights().path if options.model is None else options.model
+    folder = merge(model, options.adapter, options.output)
+    size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+    Display().line(f"{size / 1e6:,.0f} MB in float32; start it with --model {folder}")
+    print(folder)
+    return 0

@@ -1,0 +1,61 @@
+"""`npu-llm quantize`: writes a model with weights of few bits to a folder like that of `export`."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from npu_llm.choices import GROUP_SIZES
+from npu_llm.cli.writing.export import add_export, write_folder
+from npu_llm.errors import OptionError
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Parses the arguments, writes the folder and prints its path.
+
+    Raises:
+        OptionError: [quantize-text] for --data with int8, which does not need it.
+    """
+    parser = argparse.ArgumentParser(
+        prog="npu-llm quantize",
+        description="Writes a model with weights of 8 or 4 bits to a folder for --model.",
+    )
+    add_export(parser)
+    parser.add_argument(
+        "--dtype", choices=("int8", "int4"), default="int4", help="default: %(default)s"
+    )
+    parser.add_argument(
+        "--group-size",
+        metavar="N",
+        type=int,
+        default=64,
+        help=f"int4: weights that share a scale, one of {', '.join(map(str, GROUP_SIZES))} "
+        "(default: 64); smaller groups are more exact, and take more room",
+    )
+    parser.add_argument(
+        "--symmetric",
+        action="store_true",
+        help="without zero points: a little smaller, a little less exact",
+    )
+    parser.add_argument(
+        "--data",
+        metavar="FILE",
+        type=Path,
+        help="int4: a text like those that the model will read and write; weights are rounded so "
+        "that the results on it change least (GPTQ), which takes minutes",
+    )
+    options = parser.parse_args(arguments)
+    if options.data is not None and options.dtype != "int4":
+        raise OptionError(
+            "--data: must come with --dtype int4; got int8, which is rounded to nearest. Omit it.",
+            code="quantize-text",
+        )
+    return write_folder(
+        options,
+        group_size=options.group_size,
+        symmetric=options.symmetric,
+        data=options.data,
+    )

@@ -1,0 +1,1 @@
+"""Models with an encoder and a decoder: a few captured programs with caches between them."""

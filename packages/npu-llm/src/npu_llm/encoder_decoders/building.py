@@ -1,0 +1,174 @@
+"""Writes an entry for a model with encoder and decoder: its programs, config and processor."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import transformers
+
+from npu_compiler.lowering import lower
+from npu_compiler.programs.stateful import StateVariable, make_stateful
+from npu_llm.capture.compression import Compression, compress
+from npu_llm.checkpoint.loading import load_model
+from npu_llm.checkpoint.source import ModelSource
+from npu_llm.checkpoint.streamed import StreamedWeights
+from npu_llm.encoder_decoders.parts import Layout, trace_parts
+from npu_llm.encoder_decoders.reference import compute_reference
+from npu_llm.encoder_decoders.tracing import TracedPart
+from npu_llm.entries.entry import REFERENCE
+from npu_llm.entries.load_options import LoadOptions
+from npu_llm.entries.lower_step import fits_half, share_masks
+from npu_llm.errors import ModelError
+from npu_llm.precision import Precision, rounding_of
+from npu_llm.progress import Progress
+from npu_llm.verification.eager_weights import CompressedWeights, Integers, Rounding
+
+__all__ = ["fill_entry", "lower_part"]
+
+# Files of a checkpoint that a processor or a tokenizer reads.
+_BESIDE = (
+    "*token*", "*vocab*", "merges.txt", "*processor*", "preprocessor_config.json", "*.spm",
+    "*.model", "*.jinja", "normalizer.json",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _AnyOf:
+    """The integers of several programs of one model."""
+
+    members: tuple[Integers, ...]
+
+    def read(self, tensor: Any) -> Any:
+        return next(
+            (found for one in self.members if (found := one.read(tensor)) is not None), None
+        )
+
+    def rows(self, tensor: Any, indices: Any) -> Any:
+        found = (one.rows(tensor, indices) for one in self.members)
+        return next((rows for rows in found if rows is not None), None)
+
+
+def fill_entry(
+    folder: Path, source: ModelSource, options: LoadOptions, progress: Progress, *, auto: Any
+) -> None:
+    """Writes an entry without its compiled form, which the first load adds.
+
+    Args:
+        folder: an empty folder.
+        source: the model's files.
+        options: how the model is to run.
+        progress: where to report.
+        auto: transformers' class for models of the task.
+
+    Raises:
+        ModelError, CaptureError: if the model cannot be read or captured.
+        npu_compiler.errors.LoweringError: if one of its calls has no converter.
+    """
+    with progress.stage("weights"):
+        model, weights = load_model(
+            source, auto=auto, trust_remote_code=options.trust_remote_code,
+            on_progress=progress.advance,
+        )  # fmt: skip
+    _check_class(model, source)
+    model.config.save_pretrained(folder)
+    model.generation_config.save_pretrained(folder)
+    for pattern in _BESIDE:
+        for file in source.folder.glob(pattern):
+            if file.is_file():
+                shutil.copyfile(file, folder / file.name)
+    aligned = getattr(model.generation_config, "alignment_heads", None) is not None
+    with progress.stage("capture"):
+        parts, layout = trace_parts(model, attending=aligned)
+    outputs: dict[str, list[str]] = {}
+    integers = []
+    for part in parts:
+        path = folder / f"{part.name}.xml"
+        made = _save_part(
+            part, layout, path, model=model, precision=options.precision, weights=weights,
+            progress=progress,
+        )  # fmt: skip
+        integers += [] if made is None else [made]
+        outputs[part.name] = [name for name in part.outputs if name not in layout.own_names]
+    with progress.stage("reference"):
+        precision = options.precision
+        rounding = Rounding(rounding_of(precision), precision.activation_group)
+        compressed = _AnyOf(tuple(integers)) if integers else None
+        reference = compute_reference(model, weights, compressed=compressed, rounding=rounding)
+        reference.write(folder / REFERENCE)
+    about = {
+        "name": source.name,
+        "source": str(source.path),
+        "precision": options.precision.name,
+        "architecture": type(model).__name__,
+        "outputs": outputs,
+        "positions": _positions(model, "max_target_positions"),
+        "source_positions": _positions(model, "max_source_positions"),
+    }
+    (folder / "about.json").write_text(json.dumps(about))
+
+
+def lower_part(part: TracedPart) -> Any:
+    """Returns a part as an openvino.Model, with its names; caches are inputs and results."""
+    share_masks(part.graph_module)
+    lowered = lower(part.graph_module, name=part.name).model
+    for parameter, name in zip(lowered.get_parameters(), part.inputs, strict=True):
+        parameter.set_friendly_name(name)
+        parameter.get_output_tensor(0).set_names({name})
+    for result, name in zip(lowered.get_results(), part.outputs, strict=True):
+        result.get_output_tensor(0).set_names({f"{name}.next" if name in part.inputs else name})
+    return lowered
+
+
+def _save_part(
+    part: TracedPart,
+    layout: Layout,
+    path: Path,
+    *,
+    model: Any,
+    precision: Precision,
+    weights: StreamedWeights,
+    progress: Progress,
+) -> Integers | None:
+    """Writes a part as IR; returns the integers that it holds, if it was compressed."""
+    is_compressed = precision.weights in ("int8", "int4")
+    with progress.stage("lower"):
+        lowered = lower_part(part)
+        integers = CompressedWeights(lowered) if is_compressed else None
+        if "past.0.key" in part.inputs:
+            variables = [
+                StateVariable(name, part.inputs.index(name), part.outputs.index(name))
+                for name in layout.own_names
+            ]
+            lowered = make_stateful(lowered, variables)
+    if integers is not None:
+        with progress.stage("compress"):
+            compress(lowered, precision, Compression(), weights)
+            integers.find(lowered)
+    with progress.stage("save"):
+        weights.write(lowered, path, half=fits_half(model, weights, precision))
+    return integers
+
+
+def _check_class(model: Any, source: ModelSource) -> None:
+    name = type(model).__name__
+    if hasattr(transformers, name) and model.config.is_encoder_decoder:
+        return
+    raise ModelError(
+        f"{source.path}: must be a model with an encoder and a decoder that transformers has; got "
+        f"{name}. Load it with another class, such as NPUModelForCausalLM.",
+        code="model-task",
+    )
+
+
+def _positions(model: Any, name: str) -> int | None:
+    """Returns how many positions the decoder, or the encoder, has in a table; None for none."""
+    half = model.get_decoder() if name == "max_target_positions" else model.get_encoder()
+    if not hasattr(half, "embed_positions"):
+        return None
+    found = getattr(model.config, name, None)
+    found = getattr(model.config, "max_position_embeddings", None) if found is None else found
+    return None if found is None else int(found)

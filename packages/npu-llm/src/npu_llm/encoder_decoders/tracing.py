@@ -1,0 +1,193 @@
+"""Traces one part of a model, such as its encoder, as a graph whose named sizes vary."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+from torch._dynamo.source import ConstantSource
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
+
+from npu_llm.capture.functional import make_functional
+from npu_llm.capture.origins import noted_modules
+from npu_llm.capture.step import join_weights
+from npu_llm.errors import CaptureError
+from npu_llm.older_transformers import as_in_newer
+
+__all__ = ["Example", "TracedPart", "trace_part"]
+
+_FAILURES = (
+    AssertionError, AttributeError, LookupError, NotImplementedError, RuntimeError, TypeError,
+    ValueError,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Example:
+    """An input to trace with.
+
+    Attributes:
+        tensor: one of this dtype and shape; equal varying sizes mean the same.
+        varying: the dimensions whose sizes vary from call to call.
+    """
+
+    tensor: torch.Tensor
+    varying: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class TracedPart:
+    """A part of a model as a graph.
+
+    Attributes:
+        name: what it is, such as "encoder".
+        graph_module: its graph, which writes nothing in place.
+        inputs: the names of its placeholders, in order.
+        outputs: the names of its results, in order.
+    """
+
+    name: str
+    graph_module: fx.GraphModule
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+def trace_part(
+    model: torch.nn.Module,
+    name: str,
+    run: Callable[[Mapping[str, torch.Tensor]], Sequence[torch.Tensor]],
+    *,
+    examples: Mapping[str, Example],
+    outputs: Sequence[str],
+    required: Sequence[str] = (),
+) -> TracedPart:
+    """Traces a part of a model.
+
+    Args:
+        model: a model of transformers, on cpu, in eval mode.
+        name: what the part is, for messages.
+        run: calls the model with tensors by name; returns the results.
+        examples: what to call it with. Inputs that no result depends on are left out.
+        outputs: names for the results.
+        required: inputs that stay in any case.
+
+    Raises:
+        CaptureError: [capture-failed] if it cannot be traced, [fixed-size] if its code fixes a size
+            that must vary.
+    """
+    names = tuple(examples)
+    fake = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
+    fake.cache_enabled = False  # looking calls with symbolic sizes up costs more than it saves
+    tensors = [_fake(fake, each, examples[each]) for each in names]
+
+    def flat(*given: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return tuple(run(dict(zip(names, given, strict=True))))
+
+    with torch.no_grad(), warnings.catch_warnings(), _without_collection():
+        warnings.simplefilter("ignore")  # tracing warns about code that runs many times
+        try:
+            with as_in_newer(model), noted_modules(model), _sizes_kept(model):
+                graph_module = make_fx(
+                    flat,
+                    tracing_mode="symbolic",
+                    pre_dispatch=True,
+                    _allow_non_fake_inputs=True,
+                    record_stack_traces=True,
+                )(*tensors)
+        except _FAILURES as failure:
+            lines = str(failure).strip().splitlines() or [type(failure).__name__]
+            raise CaptureError(
+                f"{type(model).__name__}: its {name} must be traceable with sizes that vary; got: "
+                f"{lines[0].rstrip('.')}. Only models free of such a condition are supported.",
+                code="capture-failed",
+            ) from failure
+    _check_sizes(model, name, examples, tensors)
+    join_weights(graph_module)
+    make_functional(graph_module)
+    graph_module.graph.eliminate_dead_code()
+    kept = _drop_unread(graph_module, names, required)
+    return TracedPart(name, graph_module, kept, tuple(outputs))
+
+
+def _fake(fake: FakeTensorMode, name: str, example: Example) -> torch.Tensor:
+    sizes = [
+        DimDynamic.DUCK if dim in example.varying else DimDynamic.STATIC
+        for dim in range(example.tensor.dim())
+    ]
+    context: Any = StatelessSymbolicContext(dynamic_sizes=sizes)
+    return fake.from_tensor(example.tensor, source=ConstantSource(name), symbolic_context=context)
+
+
+@contextmanager
+def _sizes_kept(model: torch.nn.Module) -> Iterator[None]:
+    """Makes `int` in the model's own module keep sizes that vary, where it would fix them.
+
+    Models compute by int(a / b) how many frames their convolutions leave.
+    """
+    home: Any = sys.modules[type(model).__module__]
+    home.int = _whole
+    try:
+        yield
+    finally:
+        del home.int
+
+
+class _whole(int):
+    def __new__(cls, value: Any = 0, *rest: Any) -> Any:
+        if isinstance(value, (torch.SymInt, torch.SymFloat)):
+            return torch.sym_int(value)  # type: ignore[no-untyped-call]
+        return int(value, *rest)
+
+
+@contextmanager
+def _without_collection() -> Iterator[None]:
+    """Keeps the garbage collector from walking through the growing graph again and again."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _check_sizes(
+    model: torch.nn.Module,
+    part: str,
+    examples: Mapping[str, Example],
+    tensors: Sequence[torch.Tensor],
+) -> None:
+    for (name, example), tensor in zip(examples.items(), tensors, strict=True):
+        for dim in example.varying:
+            size = tensor.shape[dim]
+            if isinstance(size, int) or size.node.maybe_as_int() is not None:
+                raise CaptureError(
+                    f"{type(model).__name__}: size {dim} of {name} must be free to vary in its "
+                    f"{part}; got a model whose code fixes it at {size}. Such models are not "
+                    "supported yet.",
+                    code="fixed-size",
+                )
+
+
+def _drop_unread(
+    graph_module: fx.GraphModule, names: Sequence[str], required: Sequence[str]
+) -> tuple[str, ...]:
+    """Removes placeholders that nothing reads; returns the names of the others."""
+    kept = []
+    placeholders = graph_module.graph.find_nodes(op="placeholder")
+    for name, node in zip(names, placeholders, strict=True):
+        if node.users or name in required:
+            kept.append(name)
+        else:
+            graph_module.graph.erase_node(node)
+    graph_module.recompile()
+    return tuple(kept)

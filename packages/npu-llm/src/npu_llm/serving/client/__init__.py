@@ -1,0 +1,1 @@
+"""Talks to a server of OpenAI's interface, ours or another, with Python's own HTTP."""

@@ -1,0 +1,108 @@
+"""The application: endpoints behind the gate, for any ASGI server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from npu_llm.errors import ModelError
+from npu_llm.serving.http.endpoints import facts
+from npu_llm.serving.http.endpoints.chat import chat_completions
+from npu_llm.serving.http.endpoints.completions import completions
+from npu_llm.serving.http.endpoints.embeddings import embeddings
+from npu_llm.serving.http.endpoints.responses import responses
+from npu_llm.serving.http.gate import LOG, Gate
+from npu_llm.serving.http.refusals import refusal_of
+from npu_llm.serving.http.service import Service
+from npu_llm.serving.http.settings import Settings
+from npu_llm.serving.models.shelf import Shelf
+from npu_runtime.errors import NpuError
+
+__all__ = ["make_app"]
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+_GET: Mapping[str, Endpoint] = {
+    "/": facts.page,
+    "/health": facts.health,
+    "/metrics": facts.metrics,
+    "/v1/models": facts.models,
+    "/v1/models/{name:path}": facts.model,
+}
+_POST: Mapping[str, Endpoint] = {
+    "/tokenize": facts.tokenize,
+    "/v1/chat/completions": chat_completions,
+    "/v1/completions": completions,
+    "/v1/embeddings": embeddings,
+    "/v1/responses": responses,
+}
+
+
+def make_app(shelf: Shelf, settings: Settings) -> ASGIApp:
+    """Returns the application.
+
+    Args:
+        shelf: the models; closed when the application ends.
+        settings: what is asked of clients.
+    """
+
+    @asynccontextmanager
+    async def alive(_: Starlette) -> AsyncIterator[None]:
+        tidying = asyncio.create_task(shelf.unload_idle())
+        try:
+            yield
+        finally:
+            tidying.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await tidying
+            await shelf.close(grace_s=0.0)  # requests have had their time
+
+    routes = [
+        *(Route(path, _told(endpoint)) for path, endpoint in _GET.items()),
+        *(Route(path, _told(endpoint), methods=["POST"]) for path, endpoint in _POST.items()),
+    ]
+    app = Starlette(
+        routes=routes, lifespan=alive, exception_handlers={HTTPException: _no_such_place}
+    )
+    app.state.service = Service(shelf, settings)
+    return Gate(app, settings)
+
+
+def _told(endpoint: Endpoint) -> Endpoint:
+    """Returns an endpoint that answers our errors."""
+
+    async def told(request: Request) -> Response:
+        try:
+            return await endpoint(request)
+        except NpuError as error:
+            return refusal_of(error)
+        except ClientDisconnect:
+            return Response(status_code=499)  # nobody reads it
+        except Exception as failure:  # noqa: BLE001  # nothing that is asked ends the server
+            notes = {"request": request.scope.get("npu_llm.request")}
+            LOG.exception("a request failed", extra={"notes": notes})
+            return refusal_of(failure)
+
+    return told
+
+
+async def _no_such_place(request: Request, failure: Exception) -> Response:
+    assert isinstance(failure, HTTPException), "it is registered for these"
+    path = request.url.path[:200]
+    error = ModelError(
+        f"{request.method} {path}: must be an endpoint of this server; got another. Endpoints: "
+        f"{', '.join(sorted((*_GET, *_POST)))}.",
+        code="unknown-path",
+    )
+    response = refusal_of(error)
+    response.status_code = failure.status_code
+    return response

@@ -1,0 +1,111 @@
+"""Runs the application on uvicorn until a signal ends it."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType
+
+import uvicorn
+
+from npu_llm.errors import ServerError
+from npu_llm.serving.http.app import make_app
+from npu_llm.serving.http.gate import LOG, JsonLines
+from npu_llm.serving.http.settings import Settings
+from npu_llm.serving.models.shelf import Shelf
+
+__all__ = ["run"]
+
+_ENDING = (signal.SIGINT, signal.SIGTERM)
+
+
+class _Server(uvicorn.Server):
+    """Ends as asked, and returns: a signal that was heeded is no reason to die by it."""
+
+    def __init__(self, config: uvicorn.Config, on_start: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._on_start = on_start
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Heeds SIGINT and SIGTERM: once to finish, twice to end at once."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {one: signal.signal(one, self._end) for one in _ENDING}
+        try:
+            yield
+        finally:
+            for one, handler in before.items():
+                signal.signal(one, handler)
+
+    async def startup(self, sockets: list[object] | None = None) -> None:  # type: ignore[override]
+        """Listens, and says so."""
+        await super().startup(sockets)  # type: ignore[arg-type]
+        if self.started:
+            self._on_start()
+
+    def _end(self, _: int, __: FrameType | None) -> None:
+        self.force_exit = self.should_exit
+        self.should_exit = True
+
+
+def run(shelf: Shelf, settings: Settings, *, on_start: Callable[[], None]) -> None:
+    """Serves until SIGTERM or SIGINT; answers may go on for a while then.
+
+    Args:
+        shelf: the models.
+        settings: where to listen.
+        on_start: called when it does.
+
+    Raises:
+        ServerError: [server-port] if it cannot listen there.
+    """
+    _log_to_standard_error(settings)
+    config = uvicorn.Config(
+        make_app(shelf, settings),
+        host=settings.host.strip("[]"),
+        port=settings.port,
+        uds=settings.uds,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=max(int(settings.grace_s), 1),
+        h11_max_incomplete_event_size=64 << 10,
+    )
+    server = _Server(config, on_start)
+    try:
+        server.run()
+    except SystemExit as failure:  # uvicorn's way to say that it cannot listen
+        raise _cannot_listen(settings) from failure
+    if not server.started:
+        raise _cannot_listen(settings)
+
+
+def _cannot_listen(settings: Settings) -> ServerError:
+    place = settings.uds or f"{settings.host}:{settings.port}"
+    return ServerError(
+        f"server: must be able to listen on {place}; got a refusal of the system. Is another "
+        "server there? Pass another --port.",
+        code="server-port",
+    )
+
+
+def _log_to_standard_error(settings: Settings) -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    if settings.log_format == "json":
+        handler.setFormatter(JsonLines())
+    else:
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    LOG.handlers[:] = [handler]
+    LOG.setLevel(logging.INFO)
+    LOG.propagate = False
+    for name in ("uvicorn", "uvicorn.error"):
+        other = logging.getLogger(name)
+        other.handlers[:] = [handler]
+        other.setLevel(logging.WARNING)
+        other.propagate = False

@@ -1,0 +1,65 @@
+"""Settings: how a server is reached, and what it takes."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+from typing import Literal
+
+from npu_llm.errors import OptionError
+
+__all__ = ["LogFormat", "Settings", "is_local"]
+
+LogFormat = Literal["text", "json"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """How a server is reached.
+
+    Attributes:
+        host, port: where it listens.
+        uds: a Unix socket to listen on instead; None for none.
+        api_key: what clients must send; None for nothing.
+        is_open: whether anybody who reaches another address than this machine's own is answered
+            without a key.
+        grace_s: how long answers may go on after SIGTERM.
+        most_body_bytes: how long a request may be.
+        body_s: how long it may take to come.
+        log_format: how its log looks.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    uds: str | None = None
+    api_key: str | None = None
+    is_open: bool = False
+    grace_s: float = 30.0
+    most_body_bytes: int = 8 << 20
+    body_s: float = 30.0
+    log_format: LogFormat = "text"
+
+    def __post_init__(self) -> None:
+        is_reachable = self.uds is None and not is_local(self.host)
+        if is_reachable and self.api_key is None and not self.is_open:
+            raise OptionError(
+                f"--host: must be an address of this machine alone where no key is asked for; got "
+                f"{self.host}. Pass --api-key, or --no-api-key to answer everybody.",
+                code="server-address",
+            )
+
+    @property
+    def checks_host(self) -> bool:
+        """Whether a request must name this machine: no key keeps other sites' pages out then."""
+        return self.uds is None and self.api_key is None and is_local(self.host)
+
+
+def is_local(host: str) -> bool:
+    """Whether an address or a name is this machine, for this machine alone."""
+    name = host.strip("[]").lower()
+    if name == "localhost" or name.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False

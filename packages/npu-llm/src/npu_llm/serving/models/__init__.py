@@ -1,0 +1,1 @@
+"""The models that a server has, with their tokenizers and engines."""

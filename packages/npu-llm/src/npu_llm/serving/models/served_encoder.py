@@ -1,0 +1,167 @@
+"""ServedEncoder: a model that makes vectors of texts, one batch after the other."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+import torch
+
+from npu_llm.errors import OptionError, ServerError
+from npu_llm.prompts.unicode_text import check_text
+
+if TYPE_CHECKING:
+    from npu_llm.tasks.models import NPUModelForFeatureExtraction
+
+__all__ = ["ServedEncoder", "Vectors"]
+
+_Result = TypeVar("_Result")
+
+# Texts of one turn in the thread: more would let others wait longer behind a long list.
+_MOST_TEXTS = 64
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """What was made of texts.
+
+    Attributes:
+        values: (texts, width) float32, finite.
+        tokens: how many were read.
+    """
+
+    values: torch.Tensor
+    tokens: int
+
+
+class ServedEncoder:
+    """An encoder that answers.
+
+    Attributes:
+        name: what clients call it.
+        waiting: requests that are read or wait for it.
+        context_length: how many tokens a text has at most; None for no bound.
+    """
+
+    def __init__(
+        self, name: str, model: NPUModelForFeatureExtraction, *, most_waiting: int = 256
+    ) -> None:
+        """Takes the model.
+
+        Args:
+            name: what clients call it.
+            model: with its tokenizer.
+            most_waiting: requests that are taken at once; more are refused.
+
+        Raises:
+            ModelError: [missing-processor] for a model without tokenizer.
+        """
+        self.name = name
+        self.model = model
+        self.context_length = model.max_seq_length
+        self.waiting = 0
+        self._most_waiting = most_waiting
+        self._width = int(model.config.get_text_config().hidden_size)
+        self._tokenizer = model.tokenizer  # loaded here: a missing one is told at once
+        self._is_closed = False
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="npu-llm vectors")
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it can answer."""
+        return not self._is_closed
+
+    async def embed(
+        self, texts: Sequence[str] | Sequence[list[int]], *, dimensions: int | None = None
+    ) -> Vectors:
+        """Returns the vectors of texts, pooled and normalized as the checkpoint records.
+
+        Args:
+            texts: at least one; text, or tokens as they are.
+            dimensions: how many numbers of each vector are wanted, for models that were trained
+                for this (Matryoshka: Kusupati et al., 2022).
+
+        Raises:
+            OptionError: [text-encoding], [token-range], or [vector-size] for dimensions that the
+                model was not trained for.
+            ContextError: [context-overflow] for a text that is too long: none is cut.
+            ServerError: [server-busy], [server-stopping].
+        """
+        self._check_size(dimensions)
+        if self.waiting >= self._most_waiting:
+            raise ServerError(
+                f"server: takes {self._most_waiting} requests for vectors at once; got one more. "
+                "Ask again later.",
+                code="server-busy",
+            )
+        self.waiting += 1
+        try:
+            return await self._read(texts, dimensions)
+        finally:
+            self.waiting -= 1
+
+    def close(self, *, grace_s: float = 0.0) -> None:
+        """Ends it once the batch that is read is done; `grace_s` has no other effect."""
+        self._is_closed = True
+        self._thread.shutdown(cancel_futures=True)
+
+    async def _read(
+        self, texts: Sequence[str] | Sequence[list[int]], dimensions: int | None
+    ) -> Vectors:
+        encoded = await self._elsewhere(partial(self._encode, texts))
+        # The longest first: one that is too long is told before any is read.
+        rows = sorted(range(len(encoded)), key=lambda row: -len(encoded[row]))
+        found = []
+        for start in range(0, len(rows), _MOST_TEXTS):  # others take turns between
+            some = rows[start : start + _MOST_TEXTS]
+            batch = [encoded[row] for row in some]
+            found.append(await self._elsewhere(partial(self._run, batch)))
+        values = torch.cat(found)[torch.tensor(rows).argsort()]
+        if dimensions is not None and dimensions < self._width:
+            values = values[:, :dimensions]
+            if self.model.is_normalized:
+                values = torch.nn.functional.normalize(values)
+        return Vectors(values, sum(map(len, encoded)))
+
+    def _encode(self, texts: Sequence[str] | Sequence[list[int]]) -> list[list[int]]:
+        given: list[str] = []
+        tokens: list[list[int]] = []
+        for text in texts:
+            if isinstance(text, str):
+                given.append(check_text("input", text))
+            else:
+                tokens.append(text)
+        return self.model.tokens_of(given, truncate=False) if given else tokens
+
+    def _run(self, batch: list[list[int]]) -> torch.Tensor:
+        values = self.model.encode_tokens(batch)
+        if not bool(values.isfinite().all()):
+            raise ArithmeticError(f"{self.name} made vectors that are not finite")
+        return values
+
+    def _check_size(self, dimensions: int | None) -> None:
+        config = self.model.config
+        trained = getattr(config, "matryoshka_dimensions", None) or ()
+        is_any = bool(getattr(config, "is_matryoshka", False)) and not trained
+        allowed = is_any and (dimensions or 0) < self._width
+        if dimensions in (None, self._width, *trained) or allowed:
+            return
+        sizes = ", ".join(str(one) for one in sorted({*trained, self._width}))
+        raise OptionError(
+            f"dimensions: must be {sizes}, as {self.name} was trained for no other; got "
+            f"{dimensions}. Omit it.",
+            code="vector-size",
+        )
+
+    async def _elsewhere(self, work: Callable[[], _Result]) -> _Result:
+        if self._is_closed:
+            raise ServerError(
+                "server: must be running to take a request; got one while it stops. Ask again "
+                "when it has started.",
+                code="server-stopping",
+            )
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)

@@ -1,0 +1,152 @@
+"""Shelf: the models that a server may have, loaded when they are asked for."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from contextlib import asynccontextmanager
+from typing import TypeVar, cast
+
+from npu_llm.errors import ModelError
+from npu_llm.serving.models.served_encoder import ServedEncoder
+from npu_llm.serving.models.served_model import ServedModel
+
+__all__ = ["Served", "Shelf"]
+
+Served = ServedModel | ServedEncoder
+_Kind = TypeVar("_Kind", ServedModel, ServedEncoder)
+
+_ENDPOINTS: dict[type, str] = {
+    ServedModel: "/v1/chat/completions, /v1/completions and /v1/responses",
+    ServedEncoder: "/v1/embeddings",
+}
+_LOOK_S = 1.0  # how often idle models are looked for
+
+
+class Shelf:
+    """Models by name; each is loaded at its first use.
+
+    Attributes:
+        names: what clients may ask for; the first of the right kind is meant where a request names
+            none.
+        loaded: those that are in memory.
+    """
+
+    def __init__(
+        self,
+        loaders: Mapping[str, Callable[[], Served]],
+        *,
+        encoders: Collection[str] = (),
+        idle_s: float | None = None,
+        most_loaded: int | None = None,
+    ) -> None:
+        """Names the models.
+
+        Args:
+            loaders: load a model, by its name.
+            encoders: the names of those that make vectors; the others write text.
+            idle_s: after how many seconds without a request a model is unloaded; None for never.
+            most_loaded: how many may be in memory; the least recently used one that answers
+                nothing makes place. None for no bound.
+        """
+        self.names = list(loaders)
+        self.loaded: dict[str, Served] = {}
+        self._kinds = {name: ServedEncoder if name in encoders else ServedModel for name in loaders}
+        self._loaders = dict(loaders)
+        self._idle_s = idle_s
+        self._most_loaded = most_loaded
+        self._uses = dict.fromkeys(loaders, 0)
+        self._last_s = dict.fromkeys(loaders, 0.0)
+        self._loading = asyncio.Lock()
+
+    def check(self, name: str) -> str:
+        """Returns the name of a model.
+
+        Raises:
+            ModelError: [unknown-model] if there is none of that name.
+        """
+        if name not in self._loaders:
+            raise ModelError(
+                f"model: must be one that the server has: {', '.join(self.names)}; got "
+                f"{name[:80]!r}. GET /v1/models lists them.",
+                code="unknown-model",
+            )
+        return name
+
+    @asynccontextmanager
+    async def use(self, name: str | None, kind: type[_Kind]) -> AsyncIterator[_Kind]:
+        """Loads a model if need be, and keeps it in memory for the block.
+
+        Args:
+            name: of the model; None for the first of its kind.
+            kind: what it must be.
+
+        Raises:
+            ModelError: [unknown-model], [model-endpoint] for one of another kind, or what loading
+                raises.
+        """
+        async with self._held(self._meant(name, kind)) as served:
+            yield cast(_Kind, served)
+
+    async def load(self, name: str) -> None:
+        """Loads a model before it is asked for."""
+        async with self._held(self.check(name)):
+            pass
+
+    async def unload_idle(self) -> None:
+        """Unloads models that nobody used for a while, until it is cancelled."""
+        while self._idle_s is not None:
+            await asyncio.sleep(min(_LOOK_S, self._idle_s))
+            async with self._loading:
+                now = time.monotonic()
+                for name in list(self.loaded):
+                    if not self._uses[name] and now - self._last_s[name] >= self._idle_s:
+                        await self._unload(name)
+
+    async def close(self, *, grace_s: float) -> None:
+        """Unloads all models; waits for their answers first, see Engine.close."""
+        for name in list(self.loaded):
+            served = self.loaded.pop(name)
+            await asyncio.to_thread(served.close, grace_s=grace_s)
+
+    @asynccontextmanager
+    async def _held(self, name: str) -> AsyncIterator[Served]:
+        self._uses[name] += 1
+        try:
+            yield await self._get(name)
+        finally:
+            self._uses[name] -= 1
+            self._last_s[name] = time.monotonic()
+
+    def _meant(self, name: str | None, kind: type) -> str:
+        able = [one for one in self.names if self._kinds[one] is kind]
+        if name is None and able:
+            return able[0]
+        if name is not None and self.check(name) in able:
+            return name
+        other = "no such model" if name is None else f"{name}, for {_ENDPOINTS[self._kinds[name]]}"
+        raise ModelError(
+            f"model: must be one for {_ENDPOINTS[kind]}; got {other}. This server has "
+            f"{', '.join(able) or 'none'} for that.",
+            code="model-endpoint",
+        )
+
+    async def _get(self, name: str) -> Served:
+        if name not in self.loaded:
+            async with self._loading:
+                if name not in self.loaded:
+                    await self._make_place()
+                    self.loaded[name] = await asyncio.to_thread(self._loaders[name])
+        return self.loaded[name]
+
+    async def _make_place(self) -> None:
+        if self._most_loaded is None or len(self.loaded) < self._most_loaded:
+            return
+        idle = [name for name in self.loaded if not self._uses[name]]
+        if idle:  # else there is one more for as long as all of them answer
+            await self._unload(min(idle, key=lambda name: self._last_s[name]))
+
+    async def _unload(self, name: str) -> None:
+        served = self.loaded.pop(name)
+        await asyncio.to_thread(served.close)

@@ -1,0 +1,1 @@
+"""The page to try a server: page.html beside this, one file that needs no network."""

@@ -1,0 +1,171 @@
+"""Chooses the next tokens of answers, each with a generator of its own."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import torch
+
+from npu_llm.serving.scheduling.drawing import draw
+from npu_llm.serving.scheduling.request import Constraint, Request, Token
+
+__all__ = ["Chooser", "choose"]
+
+_Result = TypeVar("_Result")
+
+
+def choose(choosers: Sequence[Chooser], logits: torch.Tensor) -> list[Token | Exception]:
+    """Chooses the next token of each answer, and remembers it.
+
+    Args:
+        choosers: of the answers.
+        logits: (answers, vocabulary) float32; not changed.
+
+    Returns:
+        For each answer its token, or what made its choice fail; the others have theirs.
+    """
+    # In one call for all: half the time of a call for each.
+    likeliest = logits.argmax(-1).tolist() if any(one.is_plain for one in choosers) else []
+    chosen: list[int | Exception | None] = []
+    drawn: dict[int, torch.Tensor] = {}  # the scores of answers whose token is drawn
+    for index, one in enumerate(choosers):
+        if one.is_plain:
+            chosen.append(likeliest[index])
+            continue
+        scores = _caught(one.scores, logits[index])
+        if isinstance(scores, Exception):
+            chosen.append(scores)
+        elif one.draws:
+            chosen.append(None)
+            drawn[index] = scores
+        else:
+            chosen.append(int(scores.argmax()))
+    if drawn:
+        drawing = [choosers[index] for index in drawn]
+        found = draw(
+            torch.stack(list(drawn.values())),
+            [one.sampling for one in drawing],
+            [one.point() for one in drawing],
+        )
+        for index, token in zip(drawn, found, strict=True):
+            chosen[index] = token
+    return [
+        token if isinstance(token, Exception) else _caught(one.settle, token, row)
+        for one, token, row in zip(choosers, chosen, logits, strict=True)
+    ]
+
+
+def _caught(call: Callable[..., _Result], *arguments: Any) -> _Result | Exception:
+    """Returns what a call returns, or raises: a failure concerns the answer that it is for."""
+    try:
+        return call(*arguments)
+    except Exception as failure:  # noqa: BLE001  # a constraint's may be anything
+        return failure
+
+
+class Chooser:
+    """The state of one answer's choices: its generator, and which tokens it has.
+
+    Attributes:
+        sampling: how its tokens are chosen.
+    """
+
+    def __init__(self, request: Request) -> None:
+        self.sampling = request.sampling
+        self._constraint: Constraint | None = request.constraint
+        self._logprobs = request.logprobs
+        self._generator = torch.Generator()
+        if request.sampling.seed is None:
+            self._generator.seed()
+        else:
+            self._generator.manual_seed(request.sampling.seed)
+        self._answer: Counter[int] = Counter()
+        self._seen: set[int] = set(request.prompt) if self._repeats else set()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the constraint allows nothing more."""
+        return self._constraint is not None and self._constraint.is_over
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the choice is the most likely token, and nothing else is asked for."""
+        sampling = self.sampling
+        return (
+            sampling.temperature == 0.0
+            and self._constraint is None
+            and self._logprobs is None
+            and not sampling.logit_bias
+            and not self._penalizes
+        )
+
+    @property
+    def draws(self) -> bool:
+        """Whether the choice is drawn, not the most likely token."""
+        return self.sampling.temperature != 0.0
+
+    def scores(self, logits: torch.Tensor) -> torch.Tensor:
+        """Returns logits (vocabulary,) with bias and penalties, and -inf for what may not come."""
+        scores = self._shifted(logits)
+        return scores if self._constraint is None else self._constraint.mask(scores)
+
+    def point(self) -> float:
+        """Returns the next random number, 0 to 1, exclusive."""
+        return float(torch.rand((), generator=self._generator, dtype=torch.float64))
+
+    def settle(self, chosen: int | None, logits: torch.Tensor) -> Token:
+        """Remembers a choice, and returns what is told of it.
+
+        Args:
+            chosen: the token; None if the scores allowed none.
+            logits: (vocabulary,) float32.
+
+        Raises:
+            ArithmeticError: for None.
+        """
+        if chosen is None:
+            raise ArithmeticError("no token can be drawn: its scores are NaN, or all are -inf")
+        self._remember(chosen)
+        if self._logprobs is None:
+            return Token(chosen)
+        shares = torch.log_softmax(logits, -1)
+        values, places = torch.topk(shares, min(self._logprobs, len(shares)))
+        top = tuple(zip(places.tolist(), values.tolist(), strict=True))
+        return Token(chosen, float(shares[chosen]), top)
+
+    @property
+    def _repeats(self) -> bool:
+        return self.sampling.repetition_penalty != 1.0
+
+    @property
+    def _penalizes(self) -> bool:
+        sampling = self.sampling
+        return bool(sampling.frequency_penalty or sampling.presence_penalty or self._repeats)
+
+    def _remember(self, token: int) -> None:
+        if self._penalizes:
+            self._answer[token] += 1
+            self._seen.add(token)
+        if self._constraint is not None:
+            self._constraint.advance(token)
+
+    def _shifted(self, logits: torch.Tensor) -> torch.Tensor:
+        """Returns logits with bias and penalties."""
+        sampling = self.sampling
+        if not sampling.logit_bias and not self._penalizes:
+            return logits
+        scores = logits.clone()
+        if self._repeats and self._seen:
+            places = torch.tensor(sorted(self._seen))
+            found = scores[places]
+            penalty = sampling.repetition_penalty
+            scores[places] = torch.where(found > 0, found / penalty, found * penalty)
+        if self._answer:
+            places = torch.tensor(list(self._answer))
+            counts = torch.tensor(list(self._answer.values()), dtype=torch.float32)
+            scores[places] -= counts * sampling.frequency_penalty + sampling.presence_penalty
+        for token, bias in sampling.logit_bias.items():
+            scores[token] += bias
+        return scores

@@ -1,0 +1,152 @@
+"""Makes the entry of a model of one step: traced, lowered, compared with torch, written."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from npu_compiler.errors import CompilerError, ExportError
+from npu_compiler.exported.write import export
+from npu_llm.checkpoint.loading import load_model
+from npu_llm.checkpoint.source import ModelSource
+from npu_llm.entries.load_options import LoadOptions
+from npu_llm.errors import CaptureError
+from npu_llm.precision import Precision
+from npu_llm.progress import Progress
+from npu_llm.tasks.examples import Example, make_example
+from npu_llm.tasks.results import describe_result
+
+__all__ = ["PROGRAM", "fill_task_entry"]
+
+PROGRAM = "program"
+# What prepares a model's inputs, and says how its vectors are pooled.
+_BESIDE = ("*token*", "vocab*", "merges.txt", "*.model", "*processor_config.json", "spm.*",
+           "modules.json", "sentence_*.json", "config_sentence_transformers.json")  # fmt: skip
+_MODEL_FILES = {".safetensors", ".bin", ".gguf"}
+
+
+def fill_task_entry(
+    folder: Path,
+    source: ModelSource,
+    options: LoadOptions,
+    progress: Progress,
+    *,
+    auto: Any,
+    precision: Precision,
+    inputs: list[dict[str, Any]] | None = None,
+) -> None:
+    """Writes an entry without its compiled form, which the first load adds.
+
+    Args:
+        folder: an empty folder.
+        source: the checkpoint.
+        options: verify and trust_remote_code count.
+        progress: hears of the stages.
+        auto: transformers' class for models of the task.
+        precision: of weights and arithmetic.
+        inputs: example calls by which activations become int8 too, for int8 weights.
+
+    Raises:
+        ModelError: as npu_llm.checkpoint.loading.load_model.
+        CaptureError: [capture-failed] if it is not one graph, [model-inputs] for another kind.
+        WrongResultError: [wrong-result] if the program's results differ from torch's.
+    """
+    with progress.stage("weights"):
+        model, weights = load_model(
+            source, auto=auto, trust_remote_code=options.trust_remote_code,
+            on_progress=progress.advance,
+        )  # fmt: skip
+        weights.fill()
+    example = make_example(model, sizes=_image_sizes(source.folder))
+    with progress.stage("capture"), torch.no_grad():
+        _write_program(model, example, folder / PROGRAM, options, precision, inputs)
+        described = describe_result(model(**example.inputs))
+    with progress.stage("save"):
+        model.config.save_pretrained(folder)
+        _copy_beside(source.folder, folder)
+        about = {
+            "name": source.name,
+            "precision": precision.name,
+            "task": auto.__name__,
+            "architecture": type(model).__name__,
+            "inputs": list(example.inputs),
+            "result": described,
+            "context_length": _context_length(model),
+        }
+        (folder / "about.json").write_text(json.dumps(about))
+
+
+def _write_program(
+    model: Any,
+    example: Example,
+    target: Path,
+    options: LoadOptions,
+    precision: Precision,
+    inputs: list[dict[str, Any]] | None,
+) -> None:
+    how: dict[str, Any] = {"dtype": precision.weights}
+    if precision.weights != precision.compute:
+        how["precision"] = precision.compute
+    if inputs is not None:
+        how |= {"activations": "int8", "calibration": inputs}
+    try:
+        export(
+            model,
+            (),
+            target,
+            kwargs=example.inputs,
+            dynamic=example.dynamic,
+            # Tokens are checked by the model's own ranges before each run.
+            check_indices=False,
+            verify="off" if options.verified == "off" else "first",
+            **how,
+        )
+    except CompilerError as failure:
+        if isinstance(failure, ExportError) and failure.code == "wrong-result":
+            raise
+        raise CaptureError(
+            f"{type(model).__name__}: must be one graph whose sizes vary; got: "
+            f"{str(failure).rstrip('.')}. Such models are not supported yet.",
+            code="capture-failed",
+        ) from failure
+
+
+def _context_length(model: Any) -> int | None:
+    config = model.config.get_text_config()
+    most = getattr(config, "max_position_embeddings", None)
+    if not isinstance(most, int) or most <= 0:
+        return None
+    # RoBERTa and its kin count positions from the padding token's id on.
+    table = next(
+        (
+            module
+            for name, module in model.named_modules()
+            if name.endswith("position_embeddings") and isinstance(module, torch.nn.Embedding)
+        ),
+        None,
+    )
+    start = 0 if table is None or table.padding_idx is None else table.padding_idx + 1
+    return most - start
+
+
+def _image_sizes(folder: Path) -> dict[str, Any]:
+    path = folder / "preprocessor_config.json"
+    if not path.is_file():
+        return {}
+    config = json.loads(path.read_text())
+    size = config.get("crop_size") if config.get("do_center_crop") else config.get("size")
+    return size if isinstance(size, dict) else {}
+
+
+def _copy_beside(source: Path, target: Path) -> None:
+    for pattern in _BESIDE:
+        for file in source.glob(pattern):
+            if file.is_file() and file.suffix not in _MODEL_FILES:
+                shutil.copyfile(file, target / file.name)
+    for file in source.glob("*_Pooling/config.json"):
+        (target / file.parent.name).mkdir(exist_ok=True)
+        shutil.copyfile(file, target / file.parent.name / file.name)

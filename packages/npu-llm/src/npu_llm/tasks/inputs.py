@@ -1,0 +1,163 @@
+"""Checks what a model of one step is given: a program reads whatever it gets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from npu_compiler.exported.manifest import PortSpec
+from npu_llm.errors import ContextError, OptionError
+
+__all__ = ["bind_inputs"]
+
+# Asked of any model by pipelines and processors; these values change nothing here.
+_WITHOUT_EFFECT: dict[str, tuple[Any, ...]] = {
+    "return_dict": (True, False, None),
+    "output_attentions": (False, None),
+    "output_hidden_states": (False, None),
+    "use_cache": (False, None),
+    "interpolate_pos_encoding": (False, None),
+    "return_loss": (False, None),
+    "labels": (None,),
+    "position_ids": (None,),
+    "inputs_embeds": (None,),
+    "head_mask": (None,),
+}
+_MASKS = ("attention_mask", "pixel_mask")
+
+
+def bind_inputs(
+    name: str,
+    given: Mapping[str, Any],
+    ports: Sequence[PortSpec],
+    *,
+    vocabulary: int | None,
+    types: int | None,
+    limit: int | None,
+) -> list[torch.Tensor]:
+    """Returns the program's inputs on the host, masks and token types filled in.
+
+    Args:
+        name: the model's, for messages.
+        given: what the caller passed, by name.
+        ports: of the program.
+        vocabulary: token ids are below this.
+        types: token types are below this.
+        limit: how many tokens the model takes; None for no limit.
+
+    Raises:
+        OptionError: [input-name] for what the program does not read, [input-missing],
+            [step-dtype], [step-shape], [image-channels], [token-range] or [input-not-finite].
+        ContextError: [context-overflow] for a text longer than the model takes.
+    """
+    names = [port.name for port in ports]
+    for key, value in given.items():
+        if key not in names and not any(value is fine for fine in _WITHOUT_EFFECT.get(key, ())):
+            _check_unread(name, key, value, names)
+    found: dict[str, torch.Tensor] = {}
+    for port in ports:
+        value = given.get(port.name)
+        if value is None:
+            value = _default(name, port, found)
+        found[port.name] = _checked(name, port, value)
+    if "input_ids" in found:
+        ids = found["input_ids"]
+        if limit is not None and ids.shape[1] > limit:
+            raise ContextError(
+                f"{name}: it takes texts of {limit:,} tokens; got {ids.shape[1]:,}. Shorten or "
+                "split the text, or have the tokenizer truncate it.",
+                code="context-overflow",
+            )
+        _check_range("input_ids", ids, vocabulary)
+    if "token_type_ids" in found:
+        _check_range("token_type_ids", found["token_type_ids"], types)
+    return [found[port.name] for port in ports]
+
+
+def _check_unread(name: str, key: str, value: Any, names: Sequence[str]) -> None:
+    is_all = isinstance(value, torch.Tensor) and key in _MASKS and bool((value == 1).all())
+    is_first = isinstance(value, torch.Tensor) and key == "token_type_ids" and not bool(value.any())
+    if is_all or is_first:
+        return  # says what goes without saying
+    raise OptionError(
+        f"{name}: its inputs are {', '.join(names)}; got {key}. Omit it: what a program reads "
+        "and returns was fixed when it was captured.",
+        code="input-name",
+    )
+
+
+def _default(name: str, port: PortSpec, found: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    if port.name == "attention_mask" and found:
+        return torch.ones(next(iter(found.values())).shape[:2], dtype=torch.int64)
+    if port.name == "pixel_mask" and "pixel_values" in found:
+        images = found["pixel_values"]
+        return torch.ones((images.shape[0], *images.shape[2:]), dtype=torch.int64)
+    if port.name == "token_type_ids" and "input_ids" in found:
+        return torch.zeros_like(found["input_ids"])
+    raise OptionError(
+        f"{name}: must be given {port.name}; got none. Pass what the model's own processor or "
+        "tokenizer returns.",
+        code="input-missing",
+    )
+
+
+def _checked(name: str, port: PortSpec, value: Any) -> torch.Tensor:
+    tensor = value if isinstance(value, torch.Tensor) else torch.as_tensor(value)
+    wants_float = port.dtype.startswith(("float", "bfloat"))
+    if tensor.is_floating_point() != wants_float:
+        raise OptionError(
+            f"{port.name}: must be of {'floats' if wants_float else 'integers'}; got "
+            f"{tensor.dtype}. Pass what the model's own processor or tokenizer returns.",
+            code="step-dtype",
+        )
+    wrong = _misfit(port, tensor)
+    if port.name == "pixel_values" and wrong in (-1, 1):
+        raise OptionError(
+            f"{port.name}: must be (batch, channels, height, width) with {port.shape[1]} "
+            f"channels; got {tuple(tensor.shape)}. Prepare it with the model's own processor.",
+            code="image-channels",
+        )
+    if wrong is not None:
+        raise OptionError(
+            f"{port.name}: must have the shape {_plain(port)}, no size 0; got "
+            f"{tuple(tensor.shape)}. Pass a batch, as the model's own processor returns with "
+            'return_tensors="pt".',
+            code="step-shape",
+        )
+    tensor = tensor.detach().to("cpu", getattr(torch, port.dtype)).contiguous()
+    if wants_float and not bool(tensor.isfinite().all()):
+        raise OptionError(
+            f"{port.name}: must be finite; got NaN or infinity. Check the sound or image that it "
+            "was made of.",
+            code="input-not-finite",
+        )
+    return tensor
+
+
+def _misfit(port: PortSpec, tensor: torch.Tensor) -> int | None:
+    """The first dimension that does not fit, -1 for another number of them; None if all fit."""
+    if tensor.dim() != len(port.shape):
+        return -1
+    for dim, size in enumerate(port.shape):
+        if tensor.shape[dim] == 0 or (isinstance(size, int) and tensor.shape[dim] != size):
+            return dim
+    return None
+
+
+def _plain(port: PortSpec) -> str:
+    sizes = [str(size) if isinstance(size, int) else "any" for size in port.shape]
+    return f"({', '.join(sizes)})"
+
+
+def _check_range(name: str, ids: torch.Tensor, bound: int | None) -> None:
+    if bound is None:
+        return
+    low, high = (int(value) for value in torch.aminmax(ids))
+    if low < 0 or high >= bound:
+        raise OptionError(
+            f"{name}: must lie between 0 and {bound - 1}; got {low if low < 0 else high}. "
+            "Encode the text with the model's own tokenizer.",
+            code="token-range",
+        )

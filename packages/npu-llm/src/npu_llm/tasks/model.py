@@ -1,0 +1,254 @@
+"""TaskModel: a model that is one captured step, called as transformers' own is."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import torch
+import transformers
+from transformers import AutoConfig
+
+from npu_compiler.verification.verdict import Verdict
+from npu_llm.entries.build import LoadReport
+from npu_llm.entries.entry import Entry
+from npu_llm.entries.load_options import LoadOptions
+from npu_llm.errors import ModelError
+from npu_llm.precision import Precision
+from npu_llm.progress import ProgressListener
+from npu_llm.tasks.inputs import bind_inputs
+from npu_llm.tasks.loading import ReadyTask, export_task, make_task_ready
+from npu_llm.tasks.results import make_result
+from npu_runtime.public_calls import public_call
+
+__all__ = ["TaskModel"]
+
+
+class TaskModel:
+    """An encoder or classifier, compiled for the npu device.
+
+    Made by `from_pretrained`. It takes what its processor or tokenizer returns, returns the class
+    of result that transformers' model does, and stands in transformers.pipeline(model=...).
+    Tensors stay on the host.
+
+    Attributes:
+        config: the transformers config.
+        precision: how weights are stored and arithmetic is done.
+        report: how this start went: times, and whether it came from the cache.
+    """
+
+    _auto: ClassVar[Any] = None
+    base_model_prefix = ""
+    input_modalities: tuple[str, ...] = ("text",)
+    output_modalities: tuple[str, ...] = ()
+    config: Any
+    precision: Precision
+    report: LoadReport
+
+    def __init__(self, ready: ReadyTask) -> None:
+        self.precision = ready.entry.precision
+        self.report = ready.report
+        self.config = AutoConfig.from_pretrained(ready.entry.folder)
+        self.main_input_name = str(ready.entry.about["inputs"][0])
+        self._entry = ready.entry
+        self._program = ready.program
+        text = self.config.get_text_config()
+        self._vocabulary = getattr(text, "vocab_size", None)
+        self._types = getattr(text, "type_vocab_size", None)
+
+    @classmethod
+    @public_call
+    def from_pretrained(
+        cls,
+        pretrained_model_name_or_path: str | Path,
+        *,
+        dtype: str | torch.dtype | None = None,
+        verify: str = "first",
+        device: str | torch.device | None = None,
+        cache_dir: str | Path | None = None,
+        trust_remote_code: bool = False,
+        revision: str | None = None,
+        token: str | bool | None = None,
+        on_progress: ProgressListener | None = None,
+    ) -> Self:
+        """Loads a model, from the compile cache where this start is not the first.
+
+        Args:
+            pretrained_model_name_or_path: a checkpoint folder of transformers, a folder that
+                `export` wrote, or a name on the hub.
+            dtype: "float32", "bfloat16", "float16", "int8", "int4", or a torch dtype; by default
+                float32, or the precision of an exported folder.
+            verify: "off" to skip comparing the program with torch when it is made.
+            device: None or "npu".
+            cache_dir: where programs are kept; see npu_llm.config for the default.
+            trust_remote_code: whether model code inside the checkpoint may run.
+            revision: which revision, for a name on the hub.
+            token: access token, for a name on the hub.
+            on_progress: called with a stage and how much of it is done, 0.0 to 1.0.
+
+        Raises:
+            ModelError: when there is no such model, its files are damaged, or it is one for
+                another task: [unknown-architecture], [weights-missing], [model-task].
+            CaptureError: when the architecture cannot run here.
+            OptionError: for an unknown dtype, or another device.
+            npu_compiler.errors.ExportError: [wrong-result] when results differ from torch's.
+        """
+        options = LoadOptions(
+            dtype=dtype,
+            verify=verify,
+            device=device,
+            cache_dir=cache_dir,
+            trust_remote_code=trust_remote_code,
+            revision=revision,
+            token=token,
+            on_progress=on_progress,
+        )
+        ready = make_task_ready(pretrained_model_name_or_path, options, auto=cls._auto)
+        # Pipelines look a model up by the name of transformers' class.
+        name = str(ready.entry.about["architecture"])
+        made = type(name, (cls,), {"__module__": __name__, "__doc__": cls.__doc__})
+        model: Self = made(ready)
+        return model
+
+    @classmethod
+    @public_call
+    def export(
+        cls,
+        name_or_path: str | Path,
+        output: str | Path,
+        *,
+        dtype: str | torch.dtype | None = None,
+        inputs: list[dict[str, torch.Tensor]] | None = None,
+        verify: str = "first",
+        trust_remote_code: bool = False,
+        on_progress: ProgressListener | None = None,
+    ) -> Path:
+        """Writes a model that starts without being traced.
+
+        Args:
+            name_or_path: a checkpoint folder, or a name on the hub.
+            output: the folder to write, which must be empty or not exist.
+            dtype: as in from_pretrained.
+            inputs: example calls by name, as a processor returns them, by which activations become
+                int8 as well; for dtype "int8".
+            verify: "off" to skip comparing the program with torch.
+            trust_remote_code: whether model code inside the checkpoint may run.
+            on_progress: called with a stage and how much of it is done, 0.0 to 1.0.
+
+        Returns:
+            The folder, which from_pretrained takes, as processors and tokenizers do.
+
+        Raises:
+            OptionError: [output-exists] for a folder that is not empty.
+            ModelError, CaptureError: as from_pretrained does.
+        """
+        options = LoadOptions(
+            dtype=dtype,
+            verify=verify,
+            trust_remote_code=trust_remote_code,
+            on_progress=on_progress,
+        )
+        return export_task(name_or_path, output, options, auto=cls._auto, inputs=inputs)
+
+    @public_call
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs the model.
+
+        Args:
+            args: as transformers' model takes them: its inputs in order.
+            kwargs: by name. Masks and token types may be omitted.
+
+        Returns:
+            The class of result that transformers' model returns; a tuple for return_dict=False.
+
+        Raises:
+            OptionError, ContextError: see npu_llm.tasks.inputs.bind_inputs.
+        """
+        given = dict(zip(self._entry.about["inputs"], args, strict=False)) | kwargs
+        values = bind_inputs(
+            self.name,
+            given,
+            self._program.inputs,
+            vocabulary=self._vocabulary,
+            types=self._types,
+            limit=self.context_length,
+        )
+        result = make_result(self._entry.about["result"], self._program(*values))
+        return result if kwargs.get("return_dict") is not False else result.to_tuple()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """See forward."""
+        return self.forward(*args, **kwargs)
+
+    # What transformers asks a model for
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        return self._entry.name
+
+    @property
+    def entry(self) -> Entry:
+        """The folder that it was started from."""
+        return self._entry
+
+    @property
+    def verification(self) -> Verdict:
+        """The outcome of comparing the program with torch."""
+        return self.report.verification
+
+    @property
+    def context_length(self) -> int | None:
+        """How many tokens a text may have; None for no limit, or for other inputs."""
+        length = self._entry.about["context_length"]
+        return None if length is None else int(length)
+
+    @property
+    def device(self) -> torch.device:
+        """torch.device("cpu"), where inputs and results are; the program runs on npu."""
+        return torch.device("cpu")
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """torch.float32, that of inputs and results; see `precision` for the weights'."""
+        return torch.float32
+
+    def to(self, *_: Any, **__: Any) -> Self:
+        """Returns the model: its program stays where it is."""
+        return self
+
+    def eval(self) -> Self:
+        """Returns the model, which is made for inference."""
+        return self
+
+    def can_generate(self) -> bool:
+        """False."""
+        return False
+
+    @cached_property
+    def tokenizer(self) -> Any:
+        """The tokenizer that came with the model.
+
+        Raises:
+            ModelError: [missing-processor] if there is none.
+        """
+        if not any(self._entry.folder.glob("tokenizer*")):
+            # transformers would make one without words.
+            raise _no_processor(self.name, "a tokenizer", "none")
+        return self._beside(transformers.AutoTokenizer, "a tokenizer")
+
+    def _beside(self, loader: Any, what: str) -> Any:
+        try:
+            return loader.from_pretrained(self._entry.folder)
+        except (OSError, ValueError, KeyError, TypeError) as failure:
+            lines = str(failure).strip().splitlines() or [type(failure).__name__]
+            raise _no_processor(self.name, what, lines[0].rstrip(".")) from failure
+
+
+def _no_processor(name: str, what: str, received: str) -> ModelError:
+    return ModelError(
+        f"{name}: must come with {what}, which prepares its inputs; got: {received}. Get the whole "
+        "checkpoint.",
+        code="missing-processor",
+    )

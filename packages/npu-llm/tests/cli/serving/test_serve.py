@@ -1,0 +1,138 @@
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import httpx
+import pytest
+
+from npu_llm.cli.serving.serve import main
+from npu_llm.errors import ModelError, OptionError, ServerError
+
+
+def free_port():
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+class Running:
+    """The command in a process of its own."""
+
+    def __init__(self, checkpoint, cache_dir, *options):
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        line = [sys.executable, "-W", "ignore", "-m", "npu_llm.cli", "serve", "--model",
+                str(checkpoint), "--cache-dir", str(cache_dir), "--dtype", "float32",
+                "--port", str(self.port), *options]  # fmt: skip
+        self.process = subprocess.Popen(
+            line, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ
+        )
+        self.said = []
+        for text in self.process.stderr:
+            self.said.append(text)
+            if text.startswith("serving "):
+                break
+
+    def end(self, number=signal.SIGTERM):
+        """Sends a signal; returns exit code, standard output and what was said since the start."""
+        self.process.send_signal(number)
+        out, err = self.process.communicate(timeout=60)
+        return self.process.returncode, out, err
+
+
+def ask(url, count, **more):
+    body = {"messages": [{"role": "user", "content": "a secret prompt"}], "max_tokens": count}
+    return {"url": f"{url}/v1/chat/completions", "json": {**body, **more}, "timeout": 60}
+
+
+@pytest.mark.slow
+def test_a_signal_ends_it_once_what_runs_is_answered(talkative, cache_dir):
+    running = Running(talkative, cache_dir, "--alias", "small", "--log-format", "json")
+    assert "small at http://127.0.0.1" in running.said[-1]
+    body = ask(running.url, 3000, stream=True, logit_bias={"2": -100})
+    with httpx.stream("POST", **body) as stream:
+        lines = stream.iter_lines()
+        next(lines)
+        running.process.send_signal(signal.SIGTERM)
+        text = "\n".join(lines)
+    assert text.rstrip().endswith("[DONE]")
+    out, err = running.process.communicate(timeout=60)
+    assert (running.process.returncode, out) == (0, "")
+    (line,) = [json.loads(one) for one in err.splitlines() if "chat/completions" in one]
+    assert (line["status"], line["completion_tokens"], line["model"]) == (200, 3000, "small")
+    assert "secret" not in err + "".join(running.said)
+
+
+@pytest.mark.slow
+def test_grace_bounds_how_long_that_takes(talkative, cache_dir):
+    running = Running(talkative, cache_dir, "--grace", "1")
+    body = ask(running.url, 60_000, stream=True, logit_bias={"2": -100})
+    with httpx.stream("POST", **body) as stream:
+        next(stream.iter_lines())
+        started = time.monotonic()
+        code, _, _ = running.end(signal.SIGINT)
+    assert code == 0
+    assert time.monotonic() - started < 15
+
+
+@pytest.mark.slow
+def test_a_socket_of_the_file_system_serves(checkpoint, cache_dir, tmp_path):
+    place = tmp_path / "s"
+    running = Running(checkpoint, cache_dir, "--uds", str(place))
+    transport = httpx.HTTPTransport(uds=str(place))
+    with httpx.Client(transport=transport) as client:
+        answer = client.post(**ask("http://any.example", 4)).json()
+    assert answer["usage"]["completion_tokens"] <= 4
+    assert running.end()[0] == 0
+
+
+@pytest.mark.slow
+def test_a_port_that_is_taken_is_told(checkpoint, cache_dir):
+    options = ["--model", str(checkpoint), "--cache-dir", str(cache_dir), "--dtype", "float32"]
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        with pytest.raises(ServerError, match="server-port"):
+            main([*options, "--port", str(other.getsockname()[1])])
+
+
+@pytest.mark.parametrize(
+    "options, code",
+    [
+        (["--host", "0.0.0.0"], "server-address"),
+        (["--api-key", "two words"], "api-key"),
+        (["--api-key-file", "/nowhere"], "api-key"),
+        (["--alias", "a", "--alias", "b"], "model-alias"),
+        (["--model", "x/same", "--model", "y/same"], "model-alias"),
+        (["--max-step-tokens", "8"], "step-tokens"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused_before_a_model_starts(options, code):
+    with pytest.raises(OptionError, match=rf"\[{code}\]"):
+        main(options)
+
+
+def test_a_model_that_is_not_there_is_told_at_once():
+    with pytest.raises(ModelError):
+        main(["--model", "/nowhere/model.gguf"])
+
+
+def test_the_extra_is_named_where_it_is_missing(monkeypatch):
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    with pytest.raises(OptionError, match=r"npu-llm\[serve\].*missing-serve"):
+        main([])
+
+
+def test_help_imports_nothing_of_the_server():
+    code = "from npu_llm.cli import main; main(['--help']); main(['serve', '--help'])"
+    found = subprocess.run(
+        [sys.executable, "-X", "importtime", "-c", code], capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert "--max-step-tokens" in found.stdout
+    for name in ("starlette", "uvicorn", "pydantic", "transformers"):
+        assert f" {name}\n" not in found.stderr

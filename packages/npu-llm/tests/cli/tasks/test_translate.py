@@ -1,0 +1,70 @@
+import pytest
+import torch
+import transformers
+
+from npu_llm.cli import main
+
+
+@pytest.fixture(scope="module")
+def m2m(tmp_path_factory):
+    """A folder with a small T5 and a tokenizer that has languages as NLLB's has."""
+    folder = tmp_path_factory.mktemp("translator")
+    vocabulary = [("<s>", 0.0), ("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0)]
+    vocabulary += [(letter, -2.0) for letter in "▁abcdefghijklmnopqrstuvwxyz"]
+    tokenizer = transformers.T5Tokenizer(vocab=vocabulary, extra_ids=0)
+    tokenizer.save_pretrained(folder)
+    torch.manual_seed(1)
+    config = transformers.T5Config(
+        vocab_size=len(tokenizer), d_model=24, d_kv=6, d_ff=40, num_layers=2, num_heads=4,
+        decoder_start_token_id=tokenizer.pad_token_id, pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+    )  # fmt: skip
+    model = transformers.T5ForConditionalGeneration(config)
+    for parameter in model.parameters():
+        parameter.data.mul_(4 if parameter.dim() > 1 else 1)
+    model.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def run(m2m, tmp_path_factory, capsys):
+    cache = tmp_path_factory.getbasetemp() / "translate-cache"
+
+    def run(*arguments):
+        options = ("--model", str(m2m), "--dtype", "float32", "--cache-dir", str(cache))
+        code = main(["translate", *options, *arguments])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run
+
+
+@pytest.mark.slow
+def test_each_line_becomes_one_and_blank_ones_stay(run, m2m):
+    code, out, err = run("--prefix", "to z: ", "--max-new-tokens", "8", "the fox\n\na dog")
+    assert code == 0, err
+    model = transformers.T5ForConditionalGeneration.from_pretrained(m2m)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(m2m)
+    expected = []
+    for line in ("to z: the fox", "to z: a dog"):
+        given = tokenizer(line, return_tensors="pt")
+        found = model.generate(
+            input_ids=given["input_ids"], attention_mask=given["attention_mask"], max_new_tokens=8
+        )
+        expected.append(tokenizer.decode(found[0], skip_special_tokens=True))
+    assert out == f"{expected[0]}\n\n{expected[1]}\n"
+
+
+@pytest.mark.slow
+def test_languages_of_a_model_without_are_refused(run):
+    code, out, err = run("--to", "deu_Latn", "the fox")
+    assert code != 0
+    assert out == ""
+    assert "deu_Latn" in err
+    assert err.rstrip().endswith("[language-unknown]")
+
+
+def test_text_must_not_be_blank(run):
+    code, _, err = run("  ")
+    assert code != 0
+    assert "[empty-prompt]" in err

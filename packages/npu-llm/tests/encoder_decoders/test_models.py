@@ -1,0 +1,325 @@
+import numpy as np
+import pytest
+import torch
+import transformers
+
+import npu_llm
+from npu_llm import NPUModelForSeq2SeqLM, NPUModelForSpeechSeq2Seq
+from npu_llm.errors import CaptureError, ContextError, ModelError, OptionError
+
+_HALVES = {
+    "vocab_size": 97, "d_model": 24, "encoder_layers": 2, "decoder_layers": 3,
+    "encoder_attention_heads": 4, "decoder_attention_heads": 4, "encoder_ffn_dim": 40,
+    "decoder_ffn_dim": 44, "max_position_embeddings": 70,
+}  # fmt: skip
+_T5 = {"vocab_size": 97, "d_model": 24, "d_kv": 6, "d_ff": 40, "num_layers": 2, "num_heads": 4}
+_START = {"decoder_start_token_id": 0}
+FAMILIES = {
+    "t5": ("T5", _T5 | _START),
+    "mt5": ("MT5", _T5 | _START),
+    "bart": ("Bart", _HALVES),
+    "marian": (
+        "Marian",
+        _HALVES | {"pad_token_id": 1, "decoder_start_token_id": 1, "eos_token_id": 0},
+    ),
+    "m2m_100": ("M2M100", _HALVES),
+    "pegasus": ("Pegasus", _HALVES),
+}
+WAYS = {
+    "greedy": {},
+    "beams": {"num_beams": 4, "num_return_sequences": 2},
+    "sampled": {"do_sample": True, "top_k": 20},
+}
+
+
+def save(folder, name, sizes, kind="ForConditionalGeneration"):
+    torch.manual_seed(3)
+    config = getattr(transformers, f"{name}Config")(**sizes)
+    model = getattr(transformers, "MarianMTModel" if name == "Marian" else name + kind)(config)
+    for parameter in model.parameters():
+        # So that tokens differ by more than what two orders of summation do.
+        parameter.data.mul_(4 if parameter.dim() > 1 else 1)
+    model.save_pretrained(folder)
+    return type(model).from_pretrained(folder).eval()
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="module")
+def t5(tmp_path_factory, cache):
+    """torch's model, ours, and the folder."""
+    folder = tmp_path_factory.mktemp("t5")
+    model = save(folder, *FAMILIES["t5"])
+    ours = NPUModelForSeq2SeqLM.from_pretrained(folder, dtype="float32", cache_dir=cache)
+    return model, ours, folder
+
+
+def padded(model, rows=3, length=11):
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(2, 97, (rows, length), generator=generator)
+    mask = torch.ones_like(ids)
+    ids[1, -4:], mask[1, -4:] = model.config.pad_token_id, 0
+    return {"input_ids": ids, "attention_mask": mask}
+
+
+def assert_same_tokens(model, ours, given, **how):
+    found = []
+    for each in (model, ours):
+        torch.manual_seed(11)
+        found.append(each.generate(**given, max_new_tokens=20, **how))
+    assert found[0].tolist() == found[1].tolist()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_t5_generates_the_tokens_of_transformers(t5, way):
+    model, ours, _ = t5
+    assert_same_tokens(model, ours, padded(model), **WAYS[way])
+    assert isinstance(ours, NPUModelForSeq2SeqLM)
+    assert ours.verification.status == "right"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", [name for name in FAMILIES if name != "t5"])
+def test_families_generate_the_tokens_of_transformers(family, tmp_path, cache):
+    model = save(tmp_path, *FAMILIES[family])
+    ours = NPUModelForSeq2SeqLM.from_pretrained(tmp_path, dtype="float32", cache_dir=cache)
+    for way in WAYS.values():
+        assert_same_tokens(model, ours, padded(model), **way)
+
+
+def test_second_start_compiles_nothing(t5, cache):
+    _, ours, folder = t5
+    again = NPUModelForSeq2SeqLM.from_pretrained(folder, dtype="float32", cache_dir=cache)
+    assert not ours.report.from_cache
+    assert again.report.from_cache
+    assert again.report.build_time_s == 0
+
+
+def test_forward_gives_logits_and_a_cache_to_go_on_with(t5):
+    model, ours, _ = t5
+    given, tokens = padded(model), torch.tensor([[0, 5, 9], [0, 7, 3], [0, 90, 2]])
+    expected = model(**given, decoder_input_ids=tokens).logits
+    first = ours(**given, decoder_input_ids=tokens[:, :2])
+    second = ours(
+        encoder_outputs=(first.encoder_last_hidden_state,),
+        attention_mask=given["attention_mask"],
+        decoder_input_ids=tokens[:, 2:],
+        past_key_values=first.past_key_values,
+    )
+    found = torch.cat([first.logits, second.logits], 1)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_streamer_gets_each_token(t5):
+    model, ours, _ = t5
+
+    class Seen(transformers.generation.streamers.BaseStreamer):
+        tokens: list = []
+
+        def put(self, value):
+            self.tokens += value.reshape(-1).tolist()
+
+        def end(self):
+            pass
+
+    given = {"input_ids": padded(model)["input_ids"][:1]}
+    seen = Seen()
+    assert ours.generate(**given, max_new_tokens=7, streamer=seen)[0].tolist() == seen.tokens
+
+
+def test_a_draft_changes_no_token(t5):
+    model, ours, _ = t5
+    given = {"input_ids": padded(model)["input_ids"][2:]}
+    assert_same_tokens(model, ours, given)
+    plain = ours.generate(**given, max_new_tokens=15)
+    drafted = ours.generate(**given, max_new_tokens=15, assistant_model=ours)
+    assert plain.tolist() == drafted.tolist()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["bfloat16", "int8", "int4"])
+def test_other_precisions_are_near(tmp_path, cache, dtype):
+    torch.manual_seed(1)
+    sizes = {"d_model": 128, "d_kv": 32, "d_ff": 256, "vocab_size": 397} | _START
+    config = transformers.T5Config(num_layers=2, num_heads=4, **sizes)
+    transformers.T5ForConditionalGeneration(config).save_pretrained(tmp_path)
+    ours = NPUModelForSeq2SeqLM.from_pretrained(tmp_path, dtype=dtype, cache_dir=cache)
+    assert ours.verification.status == "right"
+    assert ours.precision.name == dtype
+
+
+@pytest.mark.slow
+def test_exported_folder_starts_without_compiling(t5, tmp_path):
+    model, _, folder = t5
+    target = NPUModelForSeq2SeqLM.export(folder, tmp_path / "out", dtype="float32")
+    ours = NPUModelForSeq2SeqLM.from_pretrained(target)
+    assert ours.report.from_cache
+    assert_same_tokens(model, ours, padded(model))
+    with pytest.raises(OptionError, match="must be empty") as caught:
+        NPUModelForSeq2SeqLM.export(folder, target)
+    assert caught.value.code == "output-exists"
+    with pytest.raises(ModelError, match="Seq2SeqLM") as caught:
+        NPUModelForSpeechSeq2Seq.from_pretrained(target)
+    assert caught.value.code == "model-task"
+    (target / "decoder.bin").write_bytes(b"")
+    with pytest.raises(ModelError, match=r"decoder\.bin") as caught:
+        NPUModelForSeq2SeqLM.from_pretrained(target)
+    assert caught.value.code == "exported-damaged"
+
+
+def test_checkpoint_of_another_task_is_refused(tmp_path):
+    transformers.GPT2Config(n_embd=8, n_layer=1, n_head=2).save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match="gpt2") as caught:
+        NPUModelForSeq2SeqLM.from_pretrained(tmp_path)
+    assert caught.value.code == "unknown-architecture"
+
+
+@pytest.mark.slow
+def test_text_longer_than_the_encoder_takes_is_refused(tmp_path, cache):
+    save(tmp_path, *FAMILIES["bart"])
+    ours = NPUModelForSeq2SeqLM.from_pretrained(tmp_path, dtype="float32", cache_dir=cache)
+    with pytest.raises(ContextError, match="takes 70 tokens; got 71") as caught:
+        ours.generate(torch.full((1, 71), 5))
+    assert caught.value.code == "context-overflow"
+    with pytest.raises(ContextError, match="holds 70 tokens; got 71"):
+        ours.generate(torch.full((1, 7), 5), max_new_tokens=90, eos_token_id=None)
+
+
+def test_foreign_cache_and_labels_are_refused(t5):
+    model, ours, _ = t5
+    given = padded(model) | {"decoder_input_ids": torch.zeros(3, 1, dtype=torch.int64)}
+    with pytest.raises(OptionError, match="DynamicCache") as caught:
+        ours(**given, past_key_values=transformers.DynamicCache())
+    assert caught.value.code == "foreign-cache"
+    with pytest.raises(OptionError, match="labels") as caught:
+        ours(**given, labels=torch.zeros(3, 1, dtype=torch.int64))
+    assert caught.value.code == "no-inner-states"
+
+
+@pytest.mark.slow
+def test_encoder_that_reads_something_else_is_refused(tmp_path):
+    config = transformers.Speech2TextConfig(
+        vocab_size=97, d_model=24, encoder_layers=1, decoder_layers=1, encoder_ffn_dim=40,
+        decoder_ffn_dim=40, encoder_attention_heads=4, decoder_attention_heads=4,
+    )  # fmt: skip
+    transformers.Speech2TextForConditionalGeneration(config).save_pretrained(tmp_path)
+    with pytest.raises(CaptureError, match="input_features") as caught:
+        NPUModelForSpeechSeq2Seq.from_pretrained(tmp_path, cache_dir=tmp_path / "cache")
+    assert caught.value.code == "unknown-encoder"
+
+
+# Speech
+
+
+@pytest.fixture(scope="module")
+def speech(whisper, cache):
+    """torch's Whisper, ours, and its feature extractor."""
+    model = transformers.WhisperForConditionalGeneration.from_pretrained(whisper).eval()
+    ours = NPUModelForSpeechSeq2Seq.from_pretrained(whisper, dtype="float32", cache_dir=cache)
+    return model, ours, transformers.WhisperFeatureExtractor.from_pretrained(whisper)
+
+
+def sound(seconds):
+    generator = np.random.default_rng(seconds)
+    at = np.arange(seconds * 16000) / 16000
+    tones = np.sin(2 * np.pi * (200 + 40 * np.floor(at)) * at)
+    return (0.3 * tones + 0.1 * generator.standard_normal(len(at))).astype(np.float32)
+
+
+def features(extractor, *seconds):
+    return extractor(
+        [sound(each) for each in seconds], sampling_rate=16000, return_tensors="pt",
+        truncation=max(seconds) <= 30, padding="max_length" if max(seconds) <= 30 else "longest",
+        return_attention_mask=True,
+    )  # fmt: skip
+
+
+def plain(value):
+    """Tokens and times of what generate returns, as lists."""
+    if isinstance(value, torch.Tensor):
+        return value.tolist() if not value.is_floating_point() else value.round(decimals=2).tolist()
+    if isinstance(value, dict):
+        return {
+            name: plain(each)
+            for name, each in value.items()
+            if name in ("sequences", "segments", "tokens", "start", "end", "token_timestamps")
+        }
+    return [plain(each) for each in value] if isinstance(value, list) else value
+
+
+_TIMES = {"return_timestamps": True}
+_FALLBACK = _TIMES | {
+    "temperature": (0.0, 0.4), "logprob_threshold": -1.0, "compression_ratio_threshold": 1.3,
+    "condition_on_prev_tokens": True,
+}  # fmt: skip
+
+
+@pytest.mark.slow
+# transformers' own times of tokens, where a sound has one.
+@pytest.mark.filterwarnings("ignore:std:UserWarning")
+@pytest.mark.parametrize(
+    "seconds, how",
+    [
+        ((5,), {"language": "en"}),
+        ((5,), {}),  # the language is found out
+        ((5, 7), {"language": "de", "task": "translate", "num_beams": 3}),
+        ((5,), _TIMES | {"language": "en", "return_token_timestamps": True}),
+        ((75,), _TIMES | {"return_segments": True}),
+        ((75,), _TIMES | {"return_segments": True, "return_token_timestamps": True}),
+        ((75, 40), _FALLBACK),
+    ],
+)
+def test_whisper_writes_down_what_transformers_does(speech, seconds, how):
+    model, ours, extractor = speech
+    given = features(extractor, *seconds)
+    found = []
+    for each in (model, ours):
+        torch.manual_seed(2)
+        found.append(plain(each.generate(**given, **how)))
+    assert found[0] == found[1]
+
+
+@pytest.mark.slow
+def test_pipeline_takes_the_model_unchanged(speech, whisper):
+    model, ours, extractor = speech
+    tokenizer = transformers.AutoTokenizer.from_pretrained(whisper)
+    found = []
+    for each in (model, ours):
+        recognize = transformers.pipeline(
+            "automatic-speech-recognition", model=each, tokenizer=tokenizer,
+            feature_extractor=extractor, device="cpu",
+        )  # fmt: skip
+        found.append(recognize(sound(35), return_timestamps="word"))
+    assert found[0] == found[1]
+    assert found[0]["chunks"]
+
+
+@pytest.mark.slow
+def test_sound_with_nan_is_refused(speech):
+    _, ours, extractor = speech
+    given = features(extractor, 5)
+    given["input_features"][0, 3, 100] = float("nan")
+    with pytest.raises(OptionError, match="NaN") as caught:
+        ours.generate(**given, language="en")
+    assert caught.value.code == "input-not-finite"
+
+
+@pytest.mark.slow
+def test_moonshine_writes_down_what_transformers_does(tmp_path, cache):
+    sizes = {"vocab_size": 97, "hidden_size": 24, "intermediate_size": 40}
+    for half in ("encoder", "decoder"):
+        sizes |= {f"{half}_num_hidden_layers": 2, f"{half}_num_attention_heads": 4}
+    model = save(tmp_path, "Moonshine", sizes)
+    ours = NPUModelForSpeechSeq2Seq.from_pretrained(tmp_path, dtype="float32", cache_dir=cache)
+    mask = torch.ones(3, 9000, dtype=torch.int64)
+    mask[1, -3000:] = 0
+    given = {"input_values": torch.randn(3, 9000), "attention_mask": mask}
+    for way in WAYS.values():
+        assert_same_tokens(model, ours, given, **way)
+
+
+def test_names_are_public():
+    assert npu_llm.NPUModelForSeq2SeqLM is NPUModelForSeq2SeqLM

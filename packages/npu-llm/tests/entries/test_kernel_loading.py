@@ -1,0 +1,59 @@
+"""What a loaded kernel program may take: blocks for as much as memory has room for."""
+
+import pytest
+import torch
+
+from npu_llm import NPUModelForCausalLM
+from npu_llm.checkpoint.facts import read_facts
+from npu_llm.checkpoint.requirements import cache_bytes_per_token
+from npu_llm.checkpoint.source import find_source
+from npu_llm.entries import kernel_loading
+from npu_llm.errors import ContextError
+from npu_llm.precision import PRECISIONS
+
+IDS = torch.tensor([[5, 9, 3, 7, 1, 4]])
+SHORT = {"do_sample": False, "max_new_tokens": 3}
+
+
+@pytest.fixture
+def load(tmp_path, save_tiny):
+    """load(dtype, ...): the same small model each time."""
+    save_tiny("llama", tmp_path / "model", hidden_size=64)
+    return lambda dtype="float32", **how: NPUModelForCausalLM.from_pretrained(
+        tmp_path / "model", dtype=dtype, pipeline="kernels", cache_dir=tmp_path / "cache", **how
+    )
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+@pytest.mark.parametrize("kv_cache", [None, "u8"])
+def test_a_block_takes_what_is_computed_beforehand(load, tmp_path, dtype, kv_cache):
+    facts = read_facts(find_source(tmp_path / "model"))
+    expected = cache_bytes_per_token(facts, PRECISIONS[dtype], kv_cache, kernels=True)
+    store = load(dtype, kv_cache=kv_cache)._pipeline.pool.store
+    assert store.block_bytes == 16 * expected
+
+
+def test_blocks_are_bounded_by_memory(load, monkeypatch):
+    block = load()._pipeline.pool.store.block_bytes
+    monkeypatch.setattr(kernel_loading, "spare_bytes", lambda _: 21 * block + 5)
+    model = load()
+    assert model._pipeline.pool.most == 21
+    expected = model.generate(IDS, **SHORT)
+    with pytest.raises(ContextError, match="all that there is memory for") as caught:
+        model(IDS.repeat(22, 1))
+    assert caught.value.code == "cache-blocks"
+    assert model._pipeline.pool.used == 0
+    assert torch.equal(model.generate(IDS, **SHORT), expected)
+    assert model(IDS.repeat(21, 1)).logits.shape[0] == 21
+
+
+@pytest.mark.parametrize("asked, blocks", [(None, 64), (1000, 63), (40, 16)])
+def test_the_tokens_that_were_promised_have_room(tmp_path, save_tiny, monkeypatch, asked, blocks):
+    """Whether they fit was checked before: less may be free a moment later."""
+    save_tiny("llama", tmp_path / "model", max_position_embeddings=4096)
+    monkeypatch.setattr(kernel_loading, "spare_bytes", lambda _: -1)
+    model = NPUModelForCausalLM.from_pretrained(
+        tmp_path / "model", dtype="float32", pipeline="kernels", max_context=asked,
+        cache_dir=tmp_path / "cache",
+    )  # fmt: skip
+    assert model._pipeline.pool.most == blocks

@@ -1,0 +1,239 @@
+"""Small models behind an engine and behind a server, and OpenAI's client for that."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from contextlib import contextmanager
+
+import openai
+import pytest
+import torch
+import uvicorn
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+
+from npu_llm import NPUModelForCausalLM, NPUModelForFeatureExtraction
+from npu_llm.serving.http.app import make_app
+from npu_llm.serving.http.settings import Settings
+from npu_llm.serving.models.served_encoder import ServedEncoder
+from npu_llm.serving.models.served_model import ServedModel
+from npu_llm.serving.models.shelf import Shelf
+from npu_llm.serving.scheduling.engine import Engine, EngineOptions
+from npu_llm.serving.scheduling.request import Ended, Request, Sampling
+
+GREEDY = Sampling(temperature=0.0)
+
+
+class Answers:
+    """What an engine tells about some requests."""
+
+    def __init__(self, engine):
+        self.engine = engine
+        self.told = []
+
+    def ask(self, prompt, count, **options):
+        """Submits a request; returns its ticket."""
+        options.setdefault("sampling", GREEDY)
+        events = queue.SimpleQueue()
+        self.told.append(events)
+        request = Request(prompt=prompt, max_new_tokens=count, **options)
+        return self.engine.submit(request, events.put)
+
+    def wait(self, index=-1):
+        """Returns the tokens of one request, and its end."""
+        tokens = []
+        while not isinstance(event := self.told[index].get(timeout=60), Ended):
+            tokens.append(event)
+        return tokens, event
+
+    def ids(self, index=-1):
+        return [token.id for token in self.wait(index)[0]]
+
+
+@pytest.fixture
+def engine_of():
+    """engine_of(model, **options): Answers of an engine that ends with the test."""
+    engines = []
+
+    def start(model, **options):
+        engines.append(Engine(model, EngineOptions(**options)).start())
+        return Answers(engines[-1])
+
+    yield start
+    for engine in engines:
+        engine.close()
+
+
+@pytest.fixture
+def fresh(llama):
+    """fresh(): the small llama with a pool of its own."""
+    llama.ours()  # compiles it once
+
+    def make():
+        return NPUModelForCausalLM.from_pretrained(
+            llama.folder, dtype="float32", cache_dir=llama.cache_dir
+        )
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def talkative_model(save_tiny, tmp_path_factory):
+    """A llama whose context holds answers of seconds."""
+    folder = tmp_path_factory.mktemp("talkative")
+    save_tiny("llama", folder, max_position_embeddings=65536)
+    return NPUModelForCausalLM.from_pretrained(
+        folder, dtype="float32", cache_dir=tmp_path_factory.mktemp("talkative-cache")
+    )
+
+
+@pytest.fixture(scope="session")
+def generated():
+    """generated(model, prompt, count): the tokens that the model's generate adds, greedily."""
+
+    def generate(model, prompt, count, **options):
+        ids = torch.tensor([prompt])
+        output = model.generate(
+            input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=count,
+            do_sample=False, **options,
+        )  # fmt: skip
+        return output[0, len(prompt) :].tolist()
+
+    return generate
+
+
+SHOWS_TOOLS = "{% if tools %}{{ tools | tojson }} <tool_call>{% endif %}"
+
+
+@pytest.fixture(scope="session")
+def speakers(save_speaker, tmp_path_factory):
+    """speakers(name): a model that can be served, in float32; "tools" has a template for those."""
+    cache = tmp_path_factory.mktemp("speakers-cache")
+    kinds = {
+        "plain": {"context": 512},
+        "tools": {"context": 1024, "before": SHOWS_TOOLS},
+        "long": {"context": 65536},
+    }
+    folders = {}
+
+    def load(name):
+        if name not in folders:
+            folder = tmp_path_factory.mktemp(name)
+            folders[name] = save_speaker(folder, num_key_value_heads=2, **kinds[name])
+        return NPUModelForCausalLM.from_pretrained(folders[name], dtype="float32", cache_dir=cache)
+
+    return load
+
+
+WORDS = ("<pad>", "<unk>", "<cls>", "<sep>", "the", "cat", "dog", "sat", "mat", "where", "is")
+
+
+@pytest.fixture(scope="session")
+def encoder(tmp_path_factory):
+    """A small BERT with random weights, of 40 tokens, whose vectors may be cut to 12 numbers."""
+    folder = tmp_path_factory.mktemp("encoder")
+    torch.manual_seed(5)
+    config = BertConfig(
+        vocab_size=len(WORDS), hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
+        intermediate_size=44, max_position_embeddings=40, matryoshka_dimensions=[12, 32],
+    )  # fmt: skip
+    model = BertModel(config).eval()
+    for parameter in model.parameters():
+        parameter.data.add_(torch.randn_like(parameter) * 0.1)
+    model.save_pretrained(folder)
+    words = {word: number for number, word in enumerate(WORDS)}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<cls> $A <sep>", special_tokens=[("<cls>", 2), ("<sep>", 3)]
+    )
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="<pad>", unk_token="<unk>", cls_token="<cls>",
+        sep_token="<sep>", model_max_length=40,
+    ).save_pretrained(folder)  # fmt: skip
+    return NPUModelForFeatureExtraction.from_pretrained(
+        folder, cache_dir=tmp_path_factory.mktemp("encoder-cache")
+    )
+
+
+class Served:
+    """A server that runs, and clients for it."""
+
+    def __init__(self, server, shelf, port):
+        self.shelf = shelf
+        self.port = port
+        self.url = f"http://127.0.0.1:{port}"
+        self._server = server
+
+    def client(self, **options):
+        options = {"api_key": "none", "max_retries": 0, "timeout": 60} | options
+        return openai.OpenAI(base_url=f"{self.url}/v1", **options)
+
+    def model(self, name="plain"):
+        return self.shelf.loaded[name]
+
+
+@contextmanager
+def serving(loaders, **settings):
+    """Runs a server for the block."""
+    names = ("encoders", "idle_s", "most_loaded")
+    shelf_settings = {name: settings.pop(name) for name in names if name in settings}
+    shelf = Shelf(loaders, **shelf_settings)
+    app = make_app(shelf, Settings(**settings))
+    config = uvicorn.Config(app, port=0, log_config=None, timeout_graceful_shutdown=1)
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    deadline = time.monotonic() + 60
+    while not server.started and time.monotonic() < deadline:
+        time.sleep(0.01)
+    port = server.servers[0].sockets[0].getsockname()[1]
+    try:
+        yield Served(server, shelf, port)
+    finally:
+        server.should_exit = True
+        thread.join(30)
+        assert not thread.is_alive()
+
+
+@pytest.fixture(scope="session")
+def serve_loaders():
+    """serve_loaders(loaders, **settings): a context manager with a server of these models."""
+    return serving
+
+
+@pytest.fixture(scope="session")
+def serve(speakers):
+    """serve(*names, engine={}, **settings): a context manager with a server of these models."""
+
+    def start(*names, engine=None, **settings):
+        options = EngineOptions(**(engine or {}))
+        loaders = {n: lambda n=n: ServedModel(n, speakers(n), options) for n in names}
+        return serving(loaders, **settings)
+
+    return start
+
+
+@pytest.fixture(scope="session")
+def mixed(speakers, encoder):
+    """A server of a model that writes, "plain", and one that makes vectors, "vectors"."""
+    loaders = {
+        "plain": lambda: ServedModel("plain", speakers("plain"), EngineOptions()),
+        "vectors": lambda: ServedEncoder("vectors", encoder),
+    }
+    with serving(loaders, encoders={"vectors"}) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def server(serve):
+    """A server of the models "plain" and "tools"."""
+    with serve("plain", "tools") as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def client(server):
+    return server.client()

@@ -1,0 +1,66 @@
+import math
+
+import pytest
+import torch
+
+from npu_llm.serving.scheduling.drawing import draw
+from npu_llm.serving.scheduling.request import Sampling
+
+KINDS = (
+    {"top_p": 0.9},
+    {"top_p": 0.6, "temperature": 0.7},
+    {"top_k": 7, "top_p": 0.8},
+    {"min_p": 0.05},
+    {"min_p": 0.02, "top_p": 0.97, "temperature": 1.6},
+    {"top_k": 5000},
+    {},
+)
+
+
+def plainly(scores, how, point):
+    """The same for one row, by sorting all of it in float64."""
+    shares = torch.softmax(scores.double() / how.temperature, -1)
+    if not how.top_k and how.top_p == 1.0 and not how.min_p:
+        return int((shares.cumsum(-1) <= point).sum())
+    shares, places = torch.sort(shares, descending=True, stable=True)
+    if how.top_k:
+        shares = shares[: how.top_k] / shares[: how.top_k].sum()
+    kept = (shares.cumsum(-1) - shares < how.top_p) & (shares >= how.min_p * shares[0])
+    sums = shares[kept].cumsum(-1)
+    return int(places[int((sums <= point * sums[-1]).sum())])
+
+
+@pytest.mark.parametrize("peak", [0.1, 2.0, 6.0])  # flat: all are needed; pointed: a few
+def test_rows_together_draw_what_sorting_all_draws(peak):
+    torch.manual_seed(7)
+    samplings = [Sampling(**kind) for kind in KINDS]
+    for _ in range(6):
+        scores = torch.randn(len(KINDS), 3001) * peak
+        points = torch.rand(len(KINDS), dtype=torch.float64).tolist()
+        wanted = [plainly(*each) for each in zip(scores, samplings, points, strict=True)]
+        assert draw(scores, samplings, points) == wanted
+        alone = [
+            draw(scores[row : row + 1], [how], [points[row]])[0]
+            for row, how in enumerate(samplings)
+        ]
+        assert alone == wanted
+
+
+def test_ends_of_the_line_have_shares():
+    scores = torch.tensor([[-math.inf, 0.0, -math.inf, 1.0, -math.inf]])
+    for kind in ({}, {"top_p": 0.99}, {"min_p": 0.01}):
+        ends = [draw(scores, [Sampling(**kind)], [point])[0] for point in (0.0, 1 - 2**-53)]
+        assert set(ends) == {1, 3}
+
+
+def test_what_cannot_be_drawn_is_told_and_others_are_drawn():
+    scores = torch.tensor([[0.0, math.nan], [-math.inf, -math.inf], [math.inf, 0.0], [0.0, 50.0]])
+    found = draw(scores, [Sampling(top_p=0.9)] * 4, [0.5] * 4)
+    assert found == [None, None, None, 1]
+
+
+def test_scores_are_not_changed():
+    scores = torch.tensor([[0.5, -1.0, 2.0]])
+    before = scores.clone()
+    draw(scores, [Sampling(temperature=0.3)], [0.2])
+    assert torch.equal(scores, before)

@@ -1,0 +1,57 @@
+"""NPUAutoModel chooses by the architecture that config.json names."""
+
+from __future__ import annotations
+
+import importlib
+import json
+
+import pytest
+import transformers
+
+from npu_llm import NPUAutoModel
+from npu_llm.errors import ModelError
+from npu_llm.tasks.auto_model import TASKS, _choose
+
+
+@pytest.mark.parametrize(
+    "name, auto",
+    [
+        ("bert", "AutoModel"),
+        ("bert", "AutoModelForSequenceClassification"),
+        ("distilbert", "AutoModelForTokenClassification"),
+        ("bert", "AutoModelForQuestionAnswering"),
+        ("bert", "AutoModelForMaskedLM"),
+        ("vit", "AutoModelForImageClassification"),
+        ("yolos", "AutoModelForObjectDetection"),
+        ("wav2vec2", "AutoModelForCTC"),
+        ("wav2vec2", "AutoModelForAudioClassification"),
+        ("clip", "AutoModelForZeroShotImageClassification"),
+    ],
+)
+def test_architecture_names_the_class(checkpoint, name, auto):
+    assert _choose(checkpoint(name, getattr(transformers, auto)), {}) == TASKS[auto]
+
+
+@pytest.mark.parametrize(
+    "kind, model, name",
+    [
+        ("t5", "T5ForConditionalGeneration", "NPUModelForSeq2SeqLM"),
+        ("bart", "BartForConditionalGeneration", "NPUModelForSeq2SeqLM"),
+        ("whisper", "WhisperForConditionalGeneration", "NPUModelForSpeechSeq2Seq"),
+        ("llama", "LlamaForCausalLM", "NPUModelForCausalLM"),
+    ],
+)
+def test_what_generates_is_told_from_what_classifies(tmp_path, kind, model, name):
+    config = {"model_type": kind, "architectures": [model]}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    home, found = _choose(tmp_path, {})
+    assert found == name
+    assert hasattr(importlib.import_module(home), name)
+
+
+def test_architecture_of_no_task_is_refused(tmp_path):
+    config = {"model_type": "bert", "architectures": ["BertForNothing"]}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelError, match="BertForNothing") as caught:
+        NPUAutoModel.from_pretrained(tmp_path)
+    assert caught.value.code == "unknown-architecture"

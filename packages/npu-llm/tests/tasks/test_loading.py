@@ -1,0 +1,63 @@
+"""Starts: from the cache, from an exported folder, and what is refused."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+import torch
+import transformers
+
+from npu_llm import NPUAutoModel, NPUModelForFeatureExtraction, NPUModelForImageClassification
+from npu_llm.errors import ModelError, OptionError
+
+IDS = torch.tensor([[2, 7, 9, 11, 3], [2, 8, 3, 0, 0]])
+
+
+def test_second_start_traces_and_compiles_nothing(checkpoint, tmp_path):
+    folder = checkpoint("bert", transformers.AutoModel)
+    first = NPUModelForFeatureExtraction.from_pretrained(folder, cache_dir=tmp_path)
+    second = NPUModelForFeatureExtraction.from_pretrained(folder, cache_dir=tmp_path)
+    assert not first.report.entry_from_cache
+    assert second.report.from_cache
+    assert torch.equal(first(IDS)[0], second(IDS)[0])
+
+
+def test_exported_folder_starts_without_the_checkpoint(checkpoint, tmp_path):
+    source = shutil.copytree(checkpoint("bert", transformers.AutoModel), tmp_path / "source")
+    expected = transformers.AutoModel.from_pretrained(source).eval()
+    folder = NPUModelForFeatureExtraction.export(source, tmp_path / "out", dtype="int8")
+    shutil.rmtree(source)
+    model = NPUAutoModel.from_pretrained(folder)
+    assert isinstance(model, NPUModelForFeatureExtraction)
+    assert model.precision.name == "int8"
+    assert model.encode(["the cat", "bob"]).shape == (2, 32)
+    with torch.no_grad():
+        wanted = expected(IDS)[0]
+    cosine = torch.nn.functional.cosine_similarity(model(IDS)[0], wanted, dim=-1)
+    assert float(cosine.min()) >= 0.999
+    with pytest.raises(OptionError) as taken:
+        NPUModelForFeatureExtraction.export(folder, folder)
+    assert taken.value.code == "output-exists"
+    with pytest.raises(ModelError, match="ImageClassification") as caught:
+        NPUModelForImageClassification.from_pretrained(folder)
+    assert caught.value.code == "model-task"
+
+
+def test_checkpoint_of_another_kind_is_refused(checkpoint, tmp_path):
+    folder = checkpoint("bert", transformers.AutoModel)
+    with pytest.raises(ModelError, match=r"ImageClassification.*'bert'") as caught:
+        NPUModelForImageClassification.from_pretrained(folder, cache_dir=tmp_path)
+    assert caught.value.code == "unknown-architecture"
+
+
+def test_model_without_tokenizer_says_so(checkpoint, tmp_path):
+    folder = shutil.copytree(checkpoint("bert", transformers.AutoModel), tmp_path / "bare")
+    for file in folder.glob("tokenizer*"):
+        file.unlink()
+    model = NPUModelForFeatureExtraction.from_pretrained(
+        folder, cache_dir=tmp_path / "cache", verify="off"
+    )
+    with pytest.raises(ModelError, match="a tokenizer") as caught:
+        model.encode("the cat")
+    assert caught.value.code == "missing-processor"

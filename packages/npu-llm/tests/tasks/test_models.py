@@ -1,0 +1,93 @@
+"""Models of one step give transformers' results: families x tasks, batches, padding, lengths."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import transformers
+
+import npu_llm
+
+QUICK = [
+    ("bert", "FeatureExtraction"),
+    ("vit", "ImageClassification"),
+    ("wav2vec2-layer", "CTC"),
+]
+SLOW = [
+    *((name, "FeatureExtraction") for name in
+      ("roberta", "xlm-roberta", "distilbert", "mpnet", "electra", "deberta-v2", "modernbert")),
+    *((name, "SequenceClassification") for name in ("bert", "roberta", "modernbert")),
+    ("distilbert", "TokenClassification"), ("electra", "TokenClassification"),
+    ("bert", "QuestionAnswering"), ("mpnet", "QuestionAnswering"),
+    ("bert", "MaskedLM"), ("roberta", "MaskedLM"),
+    *((name, "ImageClassification") for name in ("resnet", "convnext", "swin")),
+    ("yolos", "ObjectDetection"),
+    ("clip", "ZeroShotImageClassification"),
+    ("wav2vec2", "CTC"), ("hubert", "CTC"),
+    ("wav2vec2", "AudioClassification"), ("hubert", "AudioClassification"),
+]  # fmt: skip
+
+
+def _auto(task):
+    return transformers.AutoModel if task == "FeatureExtraction" else getattr(
+        transformers, f"AutoModelFor{task}"
+    )  # fmt: skip
+
+
+def _calls(model, program):
+    """Yields calls of other sizes than the program was traced with."""
+    names = [port.name for port in program.inputs]
+    draws = torch.Generator().manual_seed(9)
+    for batch, length, side in ((1, 6, 40), (5, 17, 52)):
+        given = {}
+        if "input_ids" in names:
+            given["input_ids"] = torch.randint(5, 24, (batch, length), generator=draws)
+            given["input_ids"][0, -1] = 3
+            mask = torch.ones((batch, length), dtype=torch.int64)
+            mask[-1, length - 2 :] = 0 if batch > 1 else 1
+            given["attention_mask"] = mask
+        if "pixel_values" in names:
+            shape = next(port.shape for port in program.inputs if port.name == "pixel_values")
+            sizes = [size if isinstance(size, int) else side + 9 * dim
+                     for dim, size in enumerate(shape)]  # fmt: skip
+            given["pixel_values"] = torch.randn((batch, *sizes[1:]), generator=draws)
+        if "input_values" in names:
+            given["input_values"] = torch.randn((batch, 1000 + 37 * length), generator=draws)
+            if "attention_mask" in names and batch > 1:
+                mask = torch.ones(given["input_values"].shape, dtype=torch.int64)
+                mask[1, 700:] = 0
+                given["attention_mask"] = mask
+        yield given
+
+
+def _assert_same(found, expected):
+    assert list(found) == list(expected)
+    assert type(found).__name__ == type(expected).__name__
+    for name in expected:
+        if isinstance(expected[name], torch.Tensor):
+            scale = float(expected[name].abs().max())
+            worst = float((found[name] - expected[name]).abs().max())
+            assert worst <= 1e-4 * scale, (name, worst, scale)
+
+
+def _compare(checkpoint, cache, name, task):
+    auto = _auto(task)
+    folder = checkpoint(name, auto)
+    model = getattr(npu_llm, f"NPUModelFor{task}").from_pretrained(folder, cache_dir=cache)
+    assert model.verification.status in ("right", "unchecked")
+    reference = auto.from_pretrained(folder, dtype=torch.float32).eval()
+    for given in _calls(model, model._program):
+        with torch.no_grad():
+            expected = reference(**given)
+        _assert_same(model(**given), expected)
+
+
+@pytest.mark.parametrize("name, task", QUICK)
+def test_results_equal_transformers(checkpoint, tmp_path, name, task):
+    _compare(checkpoint, tmp_path, name, task)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name, task", SLOW)
+def test_results_of_every_family_equal_transformers(checkpoint, tmp_path, name, task):
+    _compare(checkpoint, tmp_path, name, task)

@@ -1,0 +1,123 @@
+// Sparse attention of a decode: each key head of a long sequence attends to the blocks of keys
+// whose scores can be the highest, after Quest (arXiv 2406.10774).
+//
+// The blocks chosen look like a shorter sequence to the kernels. The first and the two newest are
+// always among them: the newest is not full, so it has no bounds yet.
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <limits>
+
+#include "kernel_programs/program.h"
+#include "kernel_programs/step_context.h"
+
+namespace npu::ops::kernel_programs {
+namespace {
+
+constexpr int kNewest = 2;  // always chosen, as is the first
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+// Writes which `count` of the candidates rank highest, in their order; equal ones: the newest.
+void choose(const float* ranks, int candidates, int count, float* scratch, std::int32_t* chosen) {
+  std::copy(ranks, ranks + candidates, scratch);
+  std::nth_element(scratch, scratch + count - 1, scratch + candidates, std::greater<float>());
+  const float least = scratch[count - 1];
+  int above = 0;
+  for (int i = 0; i < candidates; ++i)
+    above += ranks[i] > least ? 1 : 0;
+  int equal = count - above, place = count;
+  for (int i = candidates - 1; i >= 0; --i) {
+    const bool is_equal = ranks[i] == least;
+    if (ranks[i] > least || (is_equal && equal > 0)) {
+      equal -= is_equal ? 1 : 0;
+      chosen[--place] = i;
+    }
+  }
+}
+
+}  // namespace
+
+// Blocks whose last slot this step has written are full, and get their bounds. One that is written
+// again after a sequence was cropped becomes full again, so bounds are never of other keys.
+void Program::note_bounds(const Context& step, const LayerCache& cache, Crew& crew,
+                          int member) const {
+  const Rows& rows = step.rows;
+  const auto [begin, end] = share(rows.count, member, crew.members);
+  for (int row = begin; row < end; ++row) {
+    const int slot = rows.slots[row];
+    if (slot % kBlockSlots == kBlockSlots - 1) {
+      row_.note_bounds(cache, rows.blocks[rows.table_of(row)[slot / kBlockSlots]]);
+    }
+  }
+}
+
+// Heads that share keys share a choice. A bound counts by how far it is below the highest of its
+// own head's, so that a head with greater scores does not choose for the others; the rank of a
+// block is that with the head that wants it most.
+void Program::choose_blocks(Context& step, const Attend& attend, Crew& crew, int member) const {
+  const LayerCache& cache = layers_[attend.layer];
+  const int heads = attend.heads, group = heads / cache.key_heads;
+  const int padded = cache.padded_key_size();
+  const std::vector<Tile>& tiles = step.tiles.at(group);
+  std::size_t most = 0;  // candidates
+  for (const Tile& tile : tiles) {
+    if (tile.all_blocks != nullptr) most = std::max<std::size_t>(most, tile.newest - kNewest);
+  }
+  Own& own = step.own[member];
+  float* ranks = own.ranks.of(2 * most);
+  if (member == 0) step.bounds.of(tiles.size() * heads * most);
+  crew.meet();
+  const auto bounds_of = [&](std::size_t tile, int head) {
+    return step.bounds.get() + (tile * heads + head) * most;
+  };
+  for (std::size_t i = 0; i < tiles.size(); ++i) {
+    const Tile& tile = tiles[i];
+    if (tile.all_blocks == nullptr) continue;
+    const float* from = at(step, attend.queries, tile.first_row);
+    float* queries = own.bound_queries.get();
+    for (int head = 0; head < heads; ++head) {
+      float* to = queries + static_cast<std::size_t>(head) * padded;
+      for (int k = 0; k < cache.key_size; ++k)
+        to[k] = from[head * cache.key_size + k] * attend.options.scale;
+      std::fill(to + cache.key_size, to + padded, 0.0F);
+    }
+    const auto [begin, end] = share(tile.newest - kNewest, member, crew.members);
+    for (int candidate = begin; candidate < end; ++candidate) {
+      const unsigned char* block = step.rows.blocks[tile.all_blocks[candidate + 1]];
+      for (int key_head = 0; key_head < cache.key_heads; ++key_head) {
+        const int first = key_head * group;
+        row_.bound(cache, key_head, block, queries + static_cast<std::size_t>(first) * padded,
+                   group, bounds_of(i, first) + candidate, most);
+      }
+    }
+  }
+  crew.meet();
+  const auto [begin, end] =
+      share(static_cast<int>(tiles.size()) * cache.key_heads, member, crew.members);
+  for (int pair = begin; pair < end; ++pair) {
+    const Tile& tile = tiles[pair / cache.key_heads];
+    if (tile.all_blocks == nullptr) continue;
+    const int key_head = pair % cache.key_heads, candidates = tile.newest - kNewest;
+    std::fill(ranks, ranks + candidates, -kInfinity);
+    for (int g = 0; g < group; ++g) {
+      const float* bounds = bounds_of(pair / cache.key_heads, key_head * group + g);
+      const float highest = *std::max_element(bounds, bounds + candidates);
+      for (int c = 0; c < candidates; ++c) {
+        const float rank = bounds[c] == highest ? 0 : bounds[c] - highest;
+        ranks[c] = std::max(ranks[c], rank);
+      }
+    }
+    const std::size_t offset = tile.blocks - step.chosen_blocks.get();
+    std::int32_t* chosen = step.chosen_blocks.get() + offset + key_head * tile.blocks_of_head;
+    const int free = choice_.blocks - 1 - kNewest;
+    choose(ranks, candidates, free, ranks + most, chosen + 1);
+    chosen[0] = tile.all_blocks[0];
+    for (int k = 1; k <= free; ++k)
+      chosen[k] = tile.all_blocks[chosen[k] + 1];
+    for (int k = 0; k < kNewest; ++k)
+      chosen[1 + free + k] = tile.all_blocks[tile.newest + 1 - kNewest + k];
+  }
+  crew.meet();
+}
+
+}  // namespace npu::ops::kernel_programs

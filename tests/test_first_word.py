@@ -1,0 +1,48 @@
+"""What needs no device is said at once: help, versions and typing errors import no torch."""
+
+import subprocess
+import sys
+
+import pytest
+
+COMMANDS = ("npu_runtime", "npu_ops", "npu_compiler", "npu_profiler", "npu_llm")
+# Subcommands of these packages have their options apart from what they run.
+LIGHT = {
+    "npu_llm": (
+        *("bench", "chat", "eval", "export", "generate", "merge", "quantize", "rerank", "serve"),
+        *("transcribe", "translate"),
+    ),
+    "npu_profiler": ("attach", "compare", "llm", "matmul", "summary", "trace", "view"),
+}
+SAY = """
+import sys
+import npu_command
+sys.argv = [{name!r}, *{words!r}]
+try:
+    getattr(npu_command, {package!r})()
+finally:
+    print("heavy:", sorted({{"torch", "openvino", "transformers"}} & set(sys.modules)))
+"""
+
+
+def said(package, *words):
+    code = SAY.format(name=package.replace("_", "-"), words=words, package=package)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.stdout.endswith("heavy: []\n"), done.stdout + done.stderr
+    return done
+
+
+@pytest.mark.parametrize("package", COMMANDS)
+def test_help_and_a_wrong_word_import_no_torch(package):
+    assert f"usage: {package.replace('_', '-')} COMMAND" in said(package, "--help").stdout
+    assert "no command 'exlpain'" in said(package, "exlpain").stderr
+
+
+@pytest.mark.parametrize(
+    "package, subcommand", [(package, one) for package, names in LIGHT.items() for one in names]
+)
+def test_help_of_a_subcommand_imports_no_torch(package, subcommand):
+    words = f"usage: {package.replace('_', '-')} {subcommand}"
+    assert words in said(package, subcommand, "--help").stdout
