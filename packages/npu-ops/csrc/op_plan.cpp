@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <shared_mutex>
@@ -92,12 +93,38 @@ struct PlanTable {
   std::shared_mutex mutex;
   std::deque<OpPlan> plans;  // a deque, because kernels keep references
   std::unordered_map<c10::OperatorName, OpPlan*, NameHash> by_name;
+  // Calls of ops that a library took back.
+  std::unordered_map<c10::OperatorName, std::uint64_t, NameHash> calls_of_gone;
 };
 
 // Never destroyed: kernels run until the very end of the process.
-PlanTable& table() {
+PlanTable& bare_table() {
   static auto* instance = new PlanTable;
   return *instance;
+}
+
+// A library that goes takes its ops' handles with it, and another may define ops of the same
+// names: their plans are made anew.
+class GoneOps final : public c10::OpRegistrationListener {
+ public:
+  void onOperatorRegistered(const c10::OperatorHandle& /*op*/) override {}
+
+  void onOperatorDeregistered(const c10::OperatorHandle& op) override {
+    PlanTable& plans = bare_table();
+    const std::unique_lock lock(plans.mutex);
+    const auto found = plans.by_name.find(op.operator_name());
+    if (found == plans.by_name.end()) return;
+    const std::uint64_t calls = found->second->call_count.load(std::memory_order_relaxed);
+    if (calls != 0) plans.calls_of_gone[found->first] += calls;
+    plans.by_name.erase(found);
+  }
+};
+
+PlanTable& table() {
+  static auto* listening = new c10::RegistrationHandleRAII(
+      c10::Dispatcher::singleton().addRegistrationListener(std::make_unique<GoneOps>()));
+  static_cast<void>(listening);
+  return bare_table();
 }
 
 }  // namespace
@@ -146,9 +173,11 @@ std::vector<std::pair<std::string, std::uint64_t>> fallback_counts() {
   {
     PlanTable& plans = table();
     const std::shared_lock lock(plans.mutex);
-    for (const OpPlan& plan : plans.plans) {
-      const std::uint64_t calls = plan.call_count.load(std::memory_order_relaxed);
-      if (calls != 0) counts.emplace_back(plan.name, calls);
+    auto calls_of = plans.calls_of_gone;
+    for (const auto& [name, plan] : plans.by_name)
+      calls_of[name] += plan->call_count.load(std::memory_order_relaxed);
+    for (const auto& [name, calls] : calls_of) {
+      if (calls != 0) counts.emplace_back(full_name(name), calls);
     }
   }
   std::sort(counts.begin(), counts.end(), [](const auto& left, const auto& right) {
@@ -159,36 +188,38 @@ std::vector<std::pair<std::string, std::uint64_t>> fallback_counts() {
 
 void reset_fallback_counts() {
   PlanTable& plans = table();
-  const std::shared_lock lock(plans.mutex);
+  const std::unique_lock lock(plans.mutex);
   for (OpPlan& plan : plans.plans)
     plan.call_count.store(0, std::memory_order_relaxed);
+  plans.calls_of_gone.clear();
 }
 
 bool has_host_kernel(const std::string& name) {
   PlanTable& plans = table();
   const std::shared_lock lock(plans.mutex);
-  return std::any_of(plans.plans.begin(), plans.plans.end(),
-                     [&](const OpPlan& plan) { return plan.name == name && plan.has_host_kernel; });
+  return std::any_of(plans.by_name.begin(), plans.by_name.end(), [&](const auto& row) {
+    return row.second->name == name && row.second->has_host_kernel;
+  });
 }
 
 std::vector<std::string> known_ops() {
   PlanTable& plans = table();
   const std::shared_lock lock(plans.mutex);
   std::vector<std::string> names;
-  for (const OpPlan& plan : plans.plans)
-    names.push_back(plan.name);
+  for (const auto& [name, plan] : plans.by_name)
+    names.push_back(plan->name);
   return names;
 }
 
 bool force_host(const std::string& name, bool is_forced) {
   PlanTable& plans = table();
   const std::shared_lock lock(plans.mutex);
-  for (OpPlan& plan : plans.plans) {
-    if (plan.name != name) continue;
+  for (const auto& [key, plan] : plans.by_name) {
+    if (plan->name != name) continue;
     if (is_forced) {
-      plan.boxed_path.fetch_or(kForced, std::memory_order_relaxed);
+      plan->boxed_path.fetch_or(kForced, std::memory_order_relaxed);
     } else {
-      plan.boxed_path.fetch_and(static_cast<std::uint8_t>(~kForced), std::memory_order_relaxed);
+      plan->boxed_path.fetch_and(static_cast<std::uint8_t>(~kForced), std::memory_order_relaxed);
     }
     return true;
   }

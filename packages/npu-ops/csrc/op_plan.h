@@ -60,7 +60,9 @@ struct OpPlan {
   std::atomic<std::uint8_t> boxed_path{0};
 };
 
-// The plan of an op; made at the first request and kept until the process ends.
+// The plan of an op; made at the first request, and anew when a library took the op back and one of
+// that name was defined again. The object lasts until the process ends; its handle as long as the
+// op.
 OpPlan& plan_of(const c10::OperatorHandle& op);
 
 // Whether an op of torch's is served by its CPU kernel on aliases, always or where no program is.

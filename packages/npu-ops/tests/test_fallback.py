@@ -4,6 +4,8 @@ import threading
 import pytest
 import torch
 
+from npu_ops import fallback
+
 
 def npu(*values, **options):
     return torch.tensor(values, device="npu", **options)
@@ -202,6 +204,34 @@ def test_op_without_a_cpu_kernel_says_so():
     library.define("nothing(Tensor x) -> Tensor")
     with pytest.raises(NotImplementedError, match="npu_test_none::nothing"):
         torch.ops.npu_test_none.nothing(npu(1.0))
+
+
+def test_an_op_that_was_taken_back_may_be_defined_again_with_other_arguments():
+    def defined(schema, kernel):
+        library = torch.library.Library("npu_test_again", "DEF")
+        library.define(schema)
+        library.impl("op", kernel, "CPU")
+        return library
+
+    def add_one(x):
+        x.add_(1)
+
+    x = npu(1.0, 2.0)
+    fallback.reset_fallback_report()
+    for _ in range(40):
+        library = defined("op(Tensor(a!) x) -> ()", add_one)
+        torch.ops.npu_test_again.op(x)
+        library._destroy()
+        # What is defined in between may lie where the first one was.
+        other = torch.library.Library("npu_test_other", "DEF")
+        other.define("op(int a) -> int")
+        library = defined("op(int a, Tensor x, Tensor y) -> Tensor", lambda a, x, y: a * x + y)
+        result = torch.ops.npu_test_again.op(3, x, x)
+        assert result.tolist() == (4 * x).tolist()
+        library._destroy()
+        other._destroy()
+    assert x.tolist() == [41.0, 42.0]
+    assert fallback.fallback_report()["npu_test_again::op"] == 80
 
 
 def test_a_python_kernel_may_keep_what_it_was_given():
