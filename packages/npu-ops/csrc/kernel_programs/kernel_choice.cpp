@@ -1,5 +1,6 @@
 // Which sets of kernels serve: the best that this processor has, or the one that is asked for.
 #include <cstring>
+#include <span>
 
 #include "kernel_programs/linear.h"
 #include "kernel_programs/row_kernels.h"
@@ -16,6 +17,7 @@ NPU_DECLARE_SET(plain)
 NPU_DECLARE_SET(avx2)
 NPU_DECLARE_SET(avx_vnni)
 NPU_DECLARE_SET(avx512)
+NPU_DECLARE_SET(avx512_bf16)
 #endif
 #undef NPU_DECLARE_SET
 
@@ -27,16 +29,19 @@ struct Set {
   bool is_usable;
 };
 
-// AVX-VNNI's registers are AVX2's: only products of integers differ.
-const Set* set_of(const char* name) {
+// The best first. AVX-VNNI's registers are AVX2's: only products of integers differ.
+std::span<const Set> all_sets() {
 #if defined(__x86_64__)
   static const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
                                __builtin_cpu_supports("f16c");
+  static const bool has_avx512 =
+      has_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+      __builtin_cpu_supports("avx512vnni");
   static const Set sets[] = {
-      {&avx512::kLinearKernels, &avx512::kRowKernels,
-       has_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
-           __builtin_cpu_supports("avx512vnni")},
+      {&avx512_bf16::kLinearKernels, &avx512_bf16::kRowKernels,
+       has_avx512 && __builtin_cpu_supports("avx512bf16")},
+      {&avx512::kLinearKernels, &avx512::kRowKernels, has_avx512},
       {&avx_vnni::kLinearKernels, &avx_vnni::kRowKernels,
        has_avx2 && __builtin_cpu_supports("avxvnni")},
       {&avx2::kLinearKernels, &avx2::kRowKernels, has_avx2},
@@ -45,7 +50,11 @@ const Set* set_of(const char* name) {
 #else
   static const Set sets[] = {{&plain::kLinearKernels, &plain::kRowKernels, true}};
 #endif
-  for (const Set& set : sets) {
+  return sets;
+}
+
+const Set* set_of(const char* name) {
+  for (const Set& set : all_sets()) {
     if (set.is_usable && (name == nullptr || std::strcmp(name, set.linear->name) == 0)) return &set;
   }
   return nullptr;
@@ -61,6 +70,14 @@ const LinearKernels* linear_kernels(const char* name) {
 const RowKernels* row_kernels(const char* name) {
   const Set* set = set_of(name);
   return set == nullptr ? nullptr : set->row;
+}
+
+std::vector<std::string> kernel_sets() {
+  std::vector<std::string> names;
+  for (const Set& set : all_sets()) {
+    if (set.is_usable) names.emplace_back(set.linear->name);
+  }
+  return names;
 }
 
 }  // namespace npu::ops::kernel_programs

@@ -8,13 +8,15 @@
 
 namespace npu::ops::kernel_programs {
 
+inline constexpr int kSumsOfSlab = 3;  // of all its integers, of either half's
+
 // Rows of a linear's input, prepared.
 struct Activations {
   const float* values;  // for float kinds: rows of `stride` floats
   std::size_t stride;
   const std::int8_t* integers;  // for integer kinds: rows of whole slabs, 0 behind the inputs
   const float* scales;          // one for each slab
-  const std::int32_t* sums;     // of the integers, two for each slab
+  const float* sums;            // of the integers, kSumsOfSlab for each slab
 };
 
 // What follows the product: residual + factor * activation(product + bias) (* up, if gated), see
@@ -33,8 +35,7 @@ struct LinearKernels {
   const char* name;
   // One row to signed 8 bits with a scale for each slab. A slab with NaN or an infinity has scale
   // NaN.
-  void (*quantize)(const float* x, int inputs, std::int8_t* integers, float* scales,
-                   std::int32_t* sums);
+  void (*quantize)(const float* x, int inputs, std::int8_t* integers, float* scales, float* sums);
   // The outputs of the blocks [first_block, last_block), in pairs if gated.
   void (*linear)(const PackedLinear& weight, const Activations& x, int rows, float* out,
                  std::size_t out_stride, int first_block, int last_block, const Finish& finish);

@@ -33,17 +33,15 @@ struct Slabs {
 
   std::size_t place(int r, int slab) const { return std::size_t(row + r) * slabs + slab; }
   float scale(int r, int slab) const { return x.scales[place(r, slab)]; }
-  const std::int32_t* sums(int r, int slab) const { return x.sums + 2 * place(r, slab); }
-  float sum(int r, int slab) const {
-    return static_cast<float>(sums(r, slab)[0] + sums(r, slab)[1]);
-  }
-  // The integers of a slab. Those of the next are fetched: the processor foresees no rows this
-  // short.
+  const float* sums(int r, int slab) const { return x.sums + kSumsOfSlab * place(r, slab); }
+  float sum(int r, int slab) const { return sums(r, slab)[0]; }
+  // The integers of a slab. With few rows, those of the next are fetched: the processor foresees no
+  // rows this short. Many rows wait for their products, and each fetch takes the place of a load.
   std::array<const std::int8_t*, R> rows(int slab) const {
     std::array<const std::int8_t*, R> of_row;
     for (int r = 0; r < R; ++r) {
       of_row[r] = x.integers + place(r, slab) * kSlabInputs;
-      __builtin_prefetch(of_row[r] + kSlabInputs);
+      if constexpr (R <= kFewRows) __builtin_prefetch(of_row[r] + kSlabInputs);
     }
     return of_row;
   }
@@ -90,25 +88,26 @@ void multiply4(const PackedLinear& weight, int block, const Slabs<R>& x, Wide (&
     return load_wide(scales + std::size_t(group) * kBlockOutputs);
   };
   for (int slab = 0; slab < x.slabs; ++slab, data += kSlabInputs * kBlockOutputs / 2) {
-    Sums low[R], high[R];
-    add_slab4<R>(data, x.rows(slab).data(), low, high);
     const int group = slab * kSlabInputs / weight.group;
     const Wide scale = scales_of(group), zero = zeros_of(group);
     if (weight.group != 32) {
+      Sums both[R];
+      add_whole_slab4<R>(data, x.rows(slab).data(), both);
       for (int r = 0; r < R; ++r) {
-        add_scaled(total[r], low[r] + high[r], zero, x.sum(r, slab), scale, x.scale(r, slab));
+        add_scaled(total[r], both[r], zero, x.sum(r, slab), scale, x.scale(r, slab));
       }
       continue;
     }
+    Sums low[R], high[R];
+    add_slab4<R>(data, x.rows(slab).data(), low, high);
     // Each half has a scale; the last slab may have but one group.
     const bool has_two = group + 1 < groups;
     const Wide next_scale = has_two ? scales_of(group + 1) : scale;
     const Wide next_zero = has_two ? zeros_of(group + 1) : zero;
     for (int r = 0; r < R; ++r) {
-      const std::int32_t* sums = x.sums(r, slab);
-      add_scaled(total[r], low[r], zero, static_cast<float>(sums[0]), scale, x.scale(r, slab));
-      add_scaled(total[r], high[r], next_zero, static_cast<float>(sums[1]), next_scale,
-                 x.scale(r, slab));
+      const float* sums = x.sums(r, slab);
+      add_scaled(total[r], low[r], zero, sums[1], scale, x.scale(r, slab));
+      add_scaled(total[r], high[r], next_zero, sums[2], next_scale, x.scale(r, slab));
     }
   }
 }
@@ -212,19 +211,24 @@ constexpr std::array<Tile, sizeof...(R)> make_tiles(std::integer_sequence<int, R
 
 constexpr std::array kTiles = make_tiles(std::make_integer_sequence<int, kMostRows>());
 
+constexpr int kRowsOfPass = 8 * kMostRows;  // as many as stay in a near cache from block to block
+
 void linear(const PackedLinear& weight, const Activations& x, int rows, float* out,
             std::size_t out_stride, int first_block, int last_block, const Finish& finish) {
-  const int tiles = (rows + kMostRows - 1) / kMostRows;
-  for (int block = first_block; block < last_block; block += finish.gated ? 2 : 1) {
-    for (int i = 0, row = 0; i < tiles; ++i) {
-      const int count = (rows - row) / (tiles - i);  // of nearly equal size
-      kTiles[count - 1](weight, x, row, out, out_stride, block, finish);
-      row += count;
+  for (int start = 0; start < rows; start += kRowsOfPass) {
+    const int end = std::min(rows, start + kRowsOfPass);
+    const int tiles = (end - start + kMostRows - 1) / kMostRows;
+    for (int block = first_block; block < last_block; block += finish.gated ? 2 : 1) {
+      for (int i = 0, row = start; i < tiles; ++i) {
+        const int count = (end - row) / (tiles - i);  // of nearly equal size
+        kTiles[count - 1](weight, x, row, out, out_stride, block, finish);
+        row += count;
+      }
     }
   }
 }
-void quantize(const float* x, int inputs, std::int8_t* integers, float* scales,
-              std::int32_t* sums) {
+
+void quantize(const float* x, int inputs, std::int8_t* integers, float* scales, float* sums) {
   for (int start = 0; start < inputs; start += kSlabInputs) {
     float slab[kSlabInputs] = {};
     std::memcpy(slab, x + start, std::min(kSlabInputs, inputs - start) * sizeof(float));
@@ -234,28 +238,24 @@ void quantize(const float* x, int inputs, std::int8_t* integers, float* scales,
       most = largest(most, v < 0.0F ? -v : v);
       bad += v - v;  // NaN for NaN and infinities, else 0
     }
-    float top = 0;
-    for (int i = 0; i < kLanes; ++i)
-      top = std::max(top, most[i]);
+    const float top = largest_of(most);
     const float wrong = sum(bad);
     const bool is_empty = !(top > 1e-30F) || wrong != wrong;
     const float inverse = is_empty ? 0.0F : 127.0F / top;
-    for (int half = 0; half < 2; ++half) {
-      Integers total = {};
-      for (int i = half * 32; i < half * 32 + 32; i += kLanes) {
-        const Floats v = is_empty ? Floats{} : load(slab + i) * inverse;
-        const Floats shifted = v + 12582912.0F;  // rounds to the nearest whole number
-        const Integers whole = std::bit_cast<Integers>(shifted) - std::int32_t{0x4B400000};
-        total += whole;
-        using Signed = std::int8_t __attribute__((vector_size(kLanes)));
-        const Signed narrow = __builtin_convertvector(whole, Signed);
-        std::memcpy(integers + start + i, &narrow, kLanes);
-      }
-      std::int32_t count = 0;
-      for (int i = 0; i < kLanes; ++i)
-        count += total[i];
-      *sums++ = count;
+    Integers totals[2] = {};
+    for (int i = 0; i < kSlabInputs; i += kLanes) {
+      const Floats v = is_empty ? Floats{} : load(slab + i) * inverse;
+      const Floats shifted = v + 12582912.0F;  // rounds to the nearest whole number
+      const Integers whole = std::bit_cast<Integers>(shifted) - std::int32_t{0x4B400000};
+      totals[i / (kSlabInputs / 2)] += whole;
+      using Signed = std::int8_t __attribute__((vector_size(kLanes)));
+      const Signed narrow = __builtin_convertvector(whole, Signed);
+      std::memcpy(integers + start + i, &narrow, kLanes);
     }
+    sums[1] = static_cast<float>(sum(totals[0]));
+    sums[2] = static_cast<float>(sum(totals[1]));
+    sums[0] = sums[1] + sums[2];
+    sums += kSumsOfSlab;
     *scales++ = (is_empty ? 0.0F : top / 127.0F) + wrong;
   }
 }

@@ -5,6 +5,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
+#include <vector>
 
 #include "kernel_programs/activation.h"
 
@@ -117,5 +119,8 @@ inline std::size_t attend_scratch(int queries, int key_size) {
 // The named set's kernels, or without a name the best that this processor has; null if it lacks
 // them.
 const RowKernels* row_kernels(const char* name);
+
+// The sets that this processor has, the best first.
+std::vector<std::string> kernel_sets();
 
 }  // namespace npu::ops::kernel_programs

@@ -15,6 +15,7 @@
 namespace npu::ops::kernel_programs::NPU_SET {
 
 inline constexpr std::size_t kAhead = 4096;  // bytes that are fetched before they are needed
+inline constexpr int kFewRows = 4;           // whose products take less time than to read weights
 
 inline void fetch(const void* data) {
   __builtin_prefetch(static_cast<const char*>(data) + kAhead);
@@ -53,14 +54,14 @@ void add_slab8(const std::uint8_t* data, const std::int8_t* const* x, Sums (&sum
 #pragma GCC unroll 16
   for (int i = 0; i < 16; ++i) {
     const __m512i weights = _mm512_loadu_si512(data + 64 * i);
-    fetch(data + 64 * i);
+    if constexpr (R <= kFewRows) fetch(data + 64 * i);
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
-      __m512i& to = R <= 4 && i % 2 == 1 ? second[r].all : sums[r].all;
+      __m512i& to = R <= kFewRows && i % 2 == 1 ? second[r].all : sums[r].all;
       to = _mm512_dpbusd_epi32(to, weights, _mm512_set1_epi32(quad(x[r] + 4 * i)));
     }
   }
-  if constexpr (R <= 4) {
+  if constexpr (R <= kFewRows) {
     for (int r = 0; r < R; ++r)
       sums[r] = sums[r] + second[r];
   }
@@ -73,7 +74,7 @@ void add_slab4(const std::uint8_t* data, const std::int8_t* const* x, Sums (&low
 #pragma GCC unroll 8
   for (int i = 0; i < 8; ++i) {
     const __m512i both = _mm512_loadu_si512(data + 64 * i);
-    fetch(data + 64 * i);
+    if constexpr (R <= kFewRows) fetch(data + 64 * i);
     const __m512i first = _mm512_and_si512(both, nibble);
     const __m512i last = _mm512_and_si512(_mm512_srli_epi16(both, 4), nibble);
 #pragma GCC unroll 16
@@ -81,6 +82,35 @@ void add_slab4(const std::uint8_t* data, const std::int8_t* const* x, Sums (&low
       const std::int8_t* of_row = x[r] + 4 * i;
       low[r].all = _mm512_dpbusd_epi32(low[r].all, first, _mm512_set1_epi32(quad(of_row)));
       high[r].all = _mm512_dpbusd_epi32(high[r].all, last, _mm512_set1_epi32(quad(of_row + 32)));
+    }
+  }
+}
+
+// Both halves in one sum.
+template <int R>
+void add_whole_slab4(const std::uint8_t* data, const std::int8_t* const* x, Sums (&sums)[R]) {
+  if constexpr (R <= kFewRows) {  // two chains for each row
+    Sums high[R];
+    add_slab4<R>(data, x, sums, high);
+    for (int r = 0; r < R; ++r)
+      sums[r] = sums[r] + high[r];
+    return;
+  }
+  const __m512i nibble = _mm512_set1_epi8(15);
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; ++i) {
+    const __m512i both = _mm512_loadu_si512(data + 64 * i);
+    const __m512i first = _mm512_and_si512(both, nibble);
+    const __m512i last = _mm512_and_si512(_mm512_srli_epi16(both, 4), nibble);
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+      const __m512i inputs = _mm512_set1_epi32(quad(x[r] + 4 * i));
+      sums[r].all = _mm512_dpbusd_epi32(sums[r].all, first, inputs);
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+      const __m512i inputs = _mm512_set1_epi32(quad(x[r] + 32 + 4 * i));
+      sums[r].all = _mm512_dpbusd_epi32(sums[r].all, last, inputs);
     }
   }
 }
@@ -278,6 +308,19 @@ void add_slab4(const std::uint8_t* data, const std::int8_t* const* x, Sums (&low
       }
     }
   }
+}
+
+#endif
+
+#if !defined(__AVX512VNNI__)
+
+// Both halves in one sum.
+template <int R>
+void add_whole_slab4(const std::uint8_t* data, const std::int8_t* const* x, Sums (&sums)[R]) {
+  Sums high[R];
+  add_slab4<R>(data, x, sums, high);
+  for (int r = 0; r < R; ++r)
+    sums[r] = sums[r] + high[r];
 }
 
 #endif

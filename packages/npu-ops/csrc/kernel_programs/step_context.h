@@ -54,13 +54,13 @@ inline std::pair<int, int> share(int count, int member, int members) {
 struct Prepared {
   Room<std::int8_t> integers;
   Room<float> scales, values;
-  Room<std::int32_t> sums;
+  Room<float> sums;
 
   void reserve(std::size_t rows, std::size_t inputs) {
     const std::size_t padded = rounded(inputs, 64);
     integers.of(rows * padded);
     scales.of(rows * (padded / 64));
-    sums.of(rows * (padded / 32));
+    sums.of(rows * (padded / 64) * kSumsOfSlab);
     values.of(rows * rounded(inputs, 16));
   }
 };
@@ -90,7 +90,7 @@ inline Activations activations(const Prepared& prepared, int inputs, std::size_t
           .stride = stride,
           .integers = prepared.integers.get() + row * padded,
           .scales = prepared.scales.get() + row * (padded / 64),
-          .sums = prepared.sums.get() + row * (padded / 32)};
+          .sums = prepared.sums.get() + row * (padded / 64) * kSumsOfSlab};
 }
 
 // Makes a row of a linear's input ready: integers where its weight has them, else a copy.
@@ -101,7 +101,7 @@ inline void prepare(const LinearKernels& kernels, const PackedLinear& weight, co
   if (weight.has_integers()) {
     kernels.quantize(x, inputs, prepared.integers.get() + row * padded,
                      prepared.scales.get() + row * (padded / 64),
-                     prepared.sums.get() + row * (padded / 32));
+                     prepared.sums.get() + row * (padded / 64) * kSumsOfSlab);
   } else {
     std::copy(x, x + inputs, prepared.values.get() + row * rounded(inputs, 16));
   }

@@ -9,12 +9,15 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <utility>
 
 #if defined(__AVX2__)
 #include <immintrin.h>
 #endif
 
-#if defined(__AVX512F__)
+#if defined(__AVX512BF16__)
+#define NPU_SET avx512_bf16
+#elif defined(__AVX512F__)
 #define NPU_SET avx512
 #elif defined(__AVXVNNI__)
 #define NPU_SET avx_vnni
@@ -111,20 +114,48 @@ inline Floats largest(Floats left, Floats right) {
   return left > right ? left : right;
 }
 
-inline float sum(Floats vector) {
-  float total = 0;
-  for (int lane = 0; lane < kLanes; ++lane)
-    total += vector[lane];
-  return total;
+template <typename Element, int kCount>
+struct Row {
+  typedef Element Vector __attribute__((vector_size(kCount * sizeof(Element))));
+};
+
+// Combines across lanes, half with half: few steps wait for the one before.
+template <typename Element, int kCount, typename Combine, int... I>
+Element across(typename Row<Element, kCount>::Vector vector, const Combine& combine,
+               std::integer_sequence<int, I...>) {
+  const auto half = combine(__builtin_shufflevector(vector, vector, I...),
+                            __builtin_shufflevector(vector, vector, (I + kCount / 2)...));
+  if constexpr (kCount > 2) {
+    return across<Element, kCount / 2>(half, combine,
+                                       std::make_integer_sequence<int, kCount / 4>());
+  } else {
+    return half[0];
+  }
 }
 
-// e^x to 1e-7 of it; below -87.3 it is 0, above 88.7 infinite; NaN stays.
-inline Floats exponential(Floats x) {
-  const Floats bounded = x < -87.3F ? all(-87.3F) : (x > 88.7F ? all(88.7F) : x);
-  const Floats scaled = bounded * 1.44269504088896341F;
+template <typename Element, typename Combine>
+Element across(typename Row<Element, kLanes>::Vector vector, const Combine& combine) {
+  return across<Element, kLanes>(vector, combine, std::make_integer_sequence<int, kLanes / 2>());
+}
+
+inline float sum(Floats vector) {
+  return across<float>(vector, [](auto left, auto right) { return left + right; });
+}
+
+inline std::int32_t sum(Integers vector) {
+  return across<std::int32_t>(vector, [](auto left, auto right) { return left + right; });
+}
+
+inline float largest_of(Floats vector) {
+  return across<float>(vector, [](auto left, auto right) { return left > right ? left : right; });
+}
+
+// e^x for x from -87.3 to 88.7, or NaN.
+inline Floats unbounded_exponential(Floats x) {
+  const Floats scaled = x * 1.44269504088896341F;
   const Floats shifted = scaled + 12582912.0F;  // rounds to the nearest whole number
   const Floats whole = shifted - 12582912.0F;
-  const Floats rest = (bounded - whole * 0.693359375F) + whole * 2.12194440e-4F;
+  const Floats rest = (x - whole * 0.693359375F) + whole * 2.12194440e-4F;
   Floats result = all(1.9875691500e-4F);
   result = result * rest + 1.3981999507e-3F;
   result = result * rest + 8.3334519073e-3F;
@@ -133,10 +164,23 @@ inline Floats exponential(Floats x) {
   result = result * rest + 5.0000001201e-1F;
   result = result * rest * rest + rest + 1.0F;
   const Integers power = (std::bit_cast<Integers>(shifted) - std::int32_t{0x4B400000} + 127) << 23;
-  result *= std::bit_cast<Floats>(power);
+  return result * std::bit_cast<Floats>(power);
+}
+
+// e^x to 1e-7 of it; below -87.3 it is 0, above 88.7 infinite; NaN stays.
+inline Floats exponential(Floats x) {
+  const Floats bounded = x < -87.3F ? all(-87.3F) : (x > 88.7F ? all(88.7F) : x);
+  Floats result = unbounded_exponential(bounded);
   result = x < -87.3F ? all(0) : result;
   result = x > 88.7F ? all(std::numeric_limits<float>::infinity()) : result;
   return x == x ? result : x;
+}
+
+// e^x for x that is no larger than 0, as `exponential`.
+inline Floats exponential_to_one(Floats x) {
+  const Floats bounded = x < -87.3F ? all(-87.3F) : x;
+  const Floats result = unbounded_exponential(bounded);
+  return x < -87.3F ? all(0) : result;
 }
 
 // To 1e-7 of it; polynomials of N. Juffa's erff.

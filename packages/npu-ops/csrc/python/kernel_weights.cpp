@@ -6,6 +6,7 @@
 #include <pybind11/stl.h>
 
 #include "kernel_programs/linear.h"
+#include "kernel_programs/row_kernels.h"
 #include "python/module.h"
 
 namespace npu::ops::python {
@@ -64,20 +65,8 @@ PackedLinear packed_linear(const py::object& weight, const std::string& name,
   return made;
 }
 
-namespace {
-
-std::vector<std::string> kernel_sets() {
-  std::vector<std::string> names;
-  for (const char* name : {"avx512", "avx_vnni", "avx2", "plain"}) {
-    if (kernel_programs::linear_kernels(name) != nullptr) names.emplace_back(name);
-  }
-  return names;
-}
-
-}  // namespace
-
 void bind_kernel_weights(py::module_& m) {
-  m.def("kernel_sets", &kernel_sets);
+  m.def("kernel_sets", &kernel_programs::kernel_sets);
 }
 
 }  // namespace npu::ops::python

@@ -16,6 +16,7 @@ NPU_DECLARE_SET(plain)
 NPU_DECLARE_SET(avx2)
 NPU_DECLARE_SET(avx_vnni)
 NPU_DECLARE_SET(avx512)
+NPU_DECLARE_SET(avx512_bf16)
 #endif
 #undef NPU_DECLARE_SET
 
@@ -23,8 +24,8 @@ const SparseKernels& sparse_kernels() {
   static const SparseKernels& chosen = []() -> const SparseKernels& {
 #if defined(__x86_64__)
     const char* name = kernel_programs::row_kernels(nullptr)->name;
-    for (const SparseKernels* set :
-         {&avx512::kSparseKernels, &avx_vnni::kSparseKernels, &avx2::kSparseKernels}) {
+    for (const SparseKernels* set : {&avx512_bf16::kSparseKernels, &avx512::kSparseKernels,
+                                     &avx_vnni::kSparseKernels, &avx2::kSparseKernels}) {
       if (std::strcmp(set->name, name) == 0) return *set;
     }
 #endif

@@ -98,11 +98,14 @@ def test_steps_of_one_token_are_those_of_the_reference(kernel_set, cache, data):
     start = data.draw(st.integers(1, 340))
     tokens = torch.randperm(SLOTS, generator=generator)
     prompt = rows_of(0, tokens[:start], table)
-    torch.testing.assert_close(execution.step(prompt), reference.step(prompt), rtol=1e-4, atol=1e-3)
+    # Products of bfloat16 round queries and weights too, by 2^-9 of values up to 128.
+    rounds = cache == "bfloat16" and kernel_set.endswith("bf16")
+    near = {"rtol": 1e-2, "atol": 0.1} if rounds else {"rtol": 1e-4, "atol": 1e-3}
+    torch.testing.assert_close(execution.step(prompt), reference.step(prompt), **near)
     for slot in range(start, start + 20):
         one = rows_of(slot, tokens[slot : slot + 1], table, is_decode=True)
         found, expected = execution.step(one), reference.step(one)
-        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-3)
+        torch.testing.assert_close(found, expected, **near)
 
 
 @pytest.mark.parametrize("cache", CACHES)

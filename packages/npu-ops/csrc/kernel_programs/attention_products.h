@@ -1,0 +1,276 @@
+// Products of queries with a head's keys, and sums of its values weighted for queries, in the
+// instruction set that a file is compiled for.
+//
+// Each sum runs over channels or slots in order, so that it is the same however many queries and
+// blocks a tile has. Where the processor multiplies pairs of bfloat16, a bfloat16 cache is
+// multiplied so: queries and weights are rounded to bfloat16, products are summed in float32.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+#include <utility>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#include "kernel_programs/cached_head.h"
+#include "kernel_programs/vectors.h"
+
+namespace npu::ops::kernel_programs::NPU_SET {
+
+inline constexpr int kVectorsOfBlock = kBlockSlots / kLanes;
+
+// How many queries, blocks of keys and vectors of values are multiplied at once: as many as leave
+// their sums in registers.
+struct TileSize {
+  int queries, blocks, widths;
+};
+
+#if defined(__AVX512F__)
+inline constexpr std::array kTileSizes{TileSize{12, 2, 2}, TileSize{6, 4, 4}, TileSize{3, 4, 4},
+                                       TileSize{2, 4, 4}, TileSize{1, 4, 8}};
+#elif defined(__AVX2__)
+inline constexpr std::array kTileSizes{TileSize{6, 1, 2}, TileSize{3, 2, 4}, TileSize{2, 2, 4},
+                                       TileSize{1, 4, 8}};
+#else
+inline constexpr std::array kTileSizes{TileSize{3, 1, 2}, TileSize{2, 1, 4}, TileSize{1, 2, 4}};
+#endif
+
+// Calls body with a tile's size, as a constant, and its first query, until all have had their turn.
+template <typename Body>
+void for_tiles(int queries, const Body& body) {
+  int done = 0;
+  [&]<std::size_t... I>(std::index_sequence<I...>) {
+    const auto one_size = [&]<TileSize S>() {
+      for (; done + S.queries <= queries; done += S.queries)
+        body.template operator()<S>(done);
+    };
+    (one_size.template operator()<kTileSizes[I]>(), ...);
+  }(std::make_index_sequence<kTileSizes.size()>());
+}
+
+#if defined(__AVX512BF16__)
+
+// Two neighbouring numbers of a row as bfloat16, the first in the lower half.
+using Pair = std::uint32_t;
+
+template <typename T>
+inline constexpr bool kInPairs = std::is_same_v<T, std::uint16_t>;
+
+inline __m512bh as_pairs(__m512i bits) {
+  return std::bit_cast<__m512bh>(bits);
+}
+
+// Rounds a row to pairs; they may take the place of its floats. An odd last one is paired with 0.
+inline void round_to_pairs(const float* from, int count, Pair* to) {
+  for (int i = 0; i < count; i += kLanes) {
+    const int here = std::min(kLanes, count - i);
+    const __m512 floats = std::bit_cast<__m512>(load_some(from + i, here));
+    const auto halves = std::bit_cast<__m256i>(_mm512_cvtneps_pbh(floats));
+    const auto mask = static_cast<__mmask8>((1U << ((here + 1) / 2)) - 1);
+    _mm256_mask_storeu_epi32(to + i / 2, mask, halves);
+  }
+}
+
+// The places of two rows of 16, one after the other, by turns.
+inline __m512i by_turns(int second_row) {
+  alignas(64) std::uint16_t places[32];
+  for (int i = 0; i < 16; ++i) {
+    places[2 * i] = static_cast<std::uint16_t>(i);
+    places[2 * i + 1] = static_cast<std::uint16_t>(second_row + i);
+  }
+  return _mm512_load_si512(places);
+}
+
+// Products of R queries (R, stride) in pairs with the keys of B blocks: (R, kPieceSlots).
+template <int R, int B>
+void multiply_keys(const std::uint16_t* const* keys, const Pair* queries, int stride, int size,
+                   float* scores) {
+  const __m512i turns = by_turns(16);
+  __m512 sums[R][B];
+#pragma GCC unroll 16
+  for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 4
+    for (int b = 0; b < B; ++b)
+      sums[r][b] = _mm512_setzero_ps();
+  }
+  for (int i = 0; i < size; i += 2) {
+    const __mmask32 present = i + 1 < size ? 0xFFFFFFFF : 0xFFFF;
+    __m512bh both[B];
+#pragma GCC unroll 4
+    for (int b = 0; b < B; ++b) {
+      const std::uint16_t* row = keys[b] + std::size_t(i) * kBlockSlots;
+      both[b] = as_pairs(_mm512_permutexvar_epi16(turns, _mm512_maskz_loadu_epi16(present, row)));
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+      const __m512bh query =
+          as_pairs(_mm512_set1_epi32(static_cast<int>(queries[r * stride + i / 2])));
+#pragma GCC unroll 4
+      for (int b = 0; b < B; ++b)
+        sums[r][b] = _mm512_dpbf16_ps(sums[r][b], both[b], query);
+    }
+  }
+#pragma GCC unroll 16
+  for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 4
+    for (int b = 0; b < B; ++b)
+      _mm512_storeu_ps(scores + r * kPieceSlots + b * kBlockSlots, sums[r][b]);
+  }
+}
+
+// Sums of W vectors of values, weighted for R queries by pairs, from slot `first` to `last` of a
+// piece. Slots beside these are 0, whatever is in them.
+template <int R, int W>
+void multiply_values(const Head<std::uint16_t>* heads, int padded, int first, int last,
+                     const Pair* shares, float* out) {
+  const __m512i turns = by_turns(32);
+  __m512 sums[R][W];
+#pragma GCC unroll 16
+  for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 8
+    for (int w = 0; w < W; ++w)
+      sums[r][w] = _mm512_setzero_ps();
+  }
+  for (int slot = first & ~1; slot < last; slot += 2) {
+    const std::uint16_t* row =
+        heads[slot / kBlockSlots].values + std::size_t(slot % kBlockSlots) * padded;
+    const __mmask16 has_first = slot >= first ? 0xFFFF : 0,
+                    has_second = slot + 1 < last ? 0xFFFF : 0;
+    __m512bh both[W];
+#pragma GCC unroll 8
+    for (int w = 0; w < W; ++w) {
+      const __m256i one = _mm256_maskz_loadu_epi16(has_first, row + w * kLanes);
+      const __m256i other = _mm256_maskz_loadu_epi16(has_second, row + padded + w * kLanes);
+      both[w] = as_pairs(_mm512_permutex2var_epi16(_mm512_castsi256_si512(one), turns,
+                                                   _mm512_castsi256_si512(other)));
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+      const __m512bh share =
+          as_pairs(_mm512_set1_epi32(static_cast<int>(shares[r * kPieceSlots + slot / 2])));
+#pragma GCC unroll 8
+      for (int w = 0; w < W; ++w)
+        sums[r][w] = _mm512_dpbf16_ps(sums[r][w], both[w], share);
+    }
+  }
+#pragma GCC unroll 16
+  for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 8
+    for (int w = 0; w < W; ++w)
+      _mm512_storeu_ps(out + r * padded + w * kLanes, sums[r][w]);
+  }
+}
+
+#else
+
+template <typename T>
+inline constexpr bool kInPairs = false;
+
+#endif
+
+// Products of R queries (R, stride) with the keys of B blocks: (R, kPieceSlots).
+template <int R, int B, typename T>
+void multiply_keys(const T* const* keys, const float* queries, int stride, int size,
+                   float* scores) {
+  Floats sums[R][B * kVectorsOfBlock] = {};
+  for (int i = 0; i < size; ++i) {
+#pragma GCC unroll 4
+    for (int b = 0; b < B; ++b) {
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectorsOfBlock; ++v) {
+        const Floats key = load(keys[b] + std::size_t(i) * kBlockSlots + v * kLanes);
+#pragma GCC unroll 16
+        for (int r = 0; r < R; ++r)
+          sums[r][b * kVectorsOfBlock + v] += key * queries[r * stride + i];
+      }
+    }
+  }
+  for (int r = 0; r < R; ++r) {
+    for (int v = 0; v < B * kVectorsOfBlock; ++v) {
+      store(scores + r * kPieceSlots + v * kLanes, sums[r][v]);
+    }
+  }
+}
+
+// Sums of W vectors of values, weighted for R queries, from slot `first` to `last` of a piece.
+template <int R, int W, typename T>
+void multiply_values(const Head<T>* heads, int padded, int first, int last, const float* shares,
+                     float* out) {
+  Floats sums[R][W] = {};
+  for (int slot = first; slot < last; ++slot) {
+    const Head<T>& head = heads[slot / kBlockSlots];
+    const T* row = head.values + std::size_t(slot % kBlockSlots) * padded;
+    Floats values[W];
+#pragma GCC unroll 8
+    for (int w = 0; w < W; ++w) {
+      values[w] = load(row + w * kLanes);
+      if constexpr (sizeof(T) == 1) {
+        const int place = slot % kBlockSlots;
+        values[w] = values[w] * head.value_scales[place] + head.value_scales[kBlockSlots + place];
+      }
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+      const float share = shares[r * kPieceSlots + slot];
+#pragma GCC unroll 8
+      for (int w = 0; w < W; ++w)
+        sums[r][w] += values[w] * share;
+    }
+  }
+  for (int r = 0; r < R; ++r) {
+    for (int w = 0; w < W; ++w)
+      store(out + r * padded + w * kLanes, sums[r][w]);
+  }
+}
+
+// Products of queries (count, stride), floats or pairs, with the keys of blocks.
+template <typename T, typename Factor>
+void all_scores(const T* const* keys, int blocks, const Factor* queries, int stride, int count,
+                int size, float* scores) {
+  for_tiles(count, [&]<TileSize S>(int done) {
+    const Factor* of_tile = queries + std::size_t(done) * stride;
+    float* to = scores + done * kPieceSlots;
+    int block = 0;
+    for (; block + S.blocks <= blocks; block += S.blocks) {
+      multiply_keys<S.queries, S.blocks>(keys + block, of_tile, stride, size,
+                                         to + block * kBlockSlots);
+    }
+    for (; block < blocks; ++block) {
+      multiply_keys<S.queries, 1>(keys + block, of_tile, stride, size, to + block * kBlockSlots);
+    }
+  });
+}
+
+// Sums of values weighted for queries: (count, padded). The weights, floats or pairs, are in rows
+// of kPieceSlots elements.
+template <typename T, typename Factor>
+void all_values(const Head<T>* heads, int padded, int first, int last, const Factor* shares,
+                int count, float* out) {
+  for_tiles(count, [&]<TileSize S>(int done) {
+    Head<T> moved[kPieceSlots / kBlockSlots] = {heads[0], heads[1], heads[2], heads[3]};
+    const Factor* of_tile = shares + done * kPieceSlots;
+    float* to = out + std::size_t(done) * padded;
+    int column = 0;
+    const auto advance = [&](int by) {
+      for (Head<T>& head : moved)
+        head.values += by;
+      column += by;
+    };
+    while (column + S.widths * kLanes <= padded) {
+      multiply_values<S.queries, S.widths>(moved, padded, first, last, of_tile, to + column);
+      advance(S.widths * kLanes);
+    }
+    while (column < padded) {
+      multiply_values<S.queries, 1>(moved, padded, first, last, of_tile, to + column);
+      advance(kLanes);
+    }
+  });
+}
+
+}  // namespace npu::ops::kernel_programs::NPU_SET
