@@ -342,6 +342,39 @@ def run_child(body, **how):
     )
 
 
+ENDED = """
+threads = lambda: len(os.listdir("/proc/self/task"))
+torch.set_num_threads(2)
+execution.step(one_sequence_of(0, 40))
+alone = threads()
+torch.rand(4_000_000).exp().sum()
+awake = threads()
+execution.step(one_sequence_of(0, 40))
+assert (awake, threads()) == (alone + 1, alone), (alone, awake, threads())
+assert torch.rand(4_000_000).exp().isfinite().all()
+"""
+
+
+@pytest.mark.skipif(_C.usable_processors() < 2, reason="a team of one wakes nobody")
+def test_torchs_threads_do_not_spin_beside_the_team():
+    done = run_child(ENDED)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_child_of_a_process_whose_torch_has_threads_runs_steps():
+    done = run_child(
+        "torch.set_num_threads(2)\n"
+        "torch.rand(4_000_000).exp().sum()\n"
+        "child = os.fork()\n"
+        "if child == 0:\n"
+        "    after = execution.step(one_sequence_of(0, 40))\n"
+        "    os._exit(0 if torch.equal(after, before) else 3)\n"
+        "_, status = os.waitpid(child, 0)\n"
+        "print(os.waitstatus_to_exitcode(status))\n"
+    )
+    assert done.stdout == "0\n", done.stderr
+
+
 def test_a_forked_child_has_a_team_of_its_own():
     done = run_child(
         "child = os.fork()\n"
