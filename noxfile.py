@@ -128,11 +128,17 @@ def compat(session: nox.Session, end: str) -> None:
 def soak(session: nox.Session) -> None:
     """Run a mixed load for half an hour on each driver (`-- --minutes 5`, `-- --address`).
 
+    With --serving it is a hundred clients of `npu-llm serve` instead, for ten minutes.
+
     With --address the native code is compiled with AddressSanitizer, beside the ordinary wheels,
     and the tests of kernel programs and of sparse attention run first.
     """
     python = shared_environment(session, "platform")
     install_platform(session, python, extra=group("test"))
+    if "--serving" in session.posargs:
+        flags = [argument for argument in session.posargs if argument != "--serving"]
+        run_in(session, python, "packages/npu-llm/tests/load/soak.py", *flags)
+        return
     load = Path("packages/npu-runtime/tests/load")
     flags = [argument for argument in session.posargs if argument != "--address"]
     variables = address_sanitizer(session) if "--address" in session.posargs else {}

@@ -17,6 +17,7 @@ from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 from npu_llm import NPUModelForCausalLM, NPUModelForFeatureExtraction
 from npu_llm.serving.http.app import make_app
 from npu_llm.serving.http.settings import Settings
+from npu_llm.serving.http.slow_heads import protocol_with_bounded_heads
 from npu_llm.serving.models.served_encoder import ServedEncoder
 from npu_llm.serving.models.served_model import ServedModel
 from npu_llm.serving.models.shelf import Shelf
@@ -181,8 +182,14 @@ def serving(loaders, **settings):
     names = ("encoders", "idle_s", "most_loaded")
     shelf_settings = {name: settings.pop(name) for name in names if name in settings}
     shelf = Shelf(loaders, **shelf_settings)
-    app = make_app(shelf, Settings(**settings))
-    config = uvicorn.Config(app, port=0, log_config=None, timeout_graceful_shutdown=1)
+    chosen = Settings(**settings)
+    config = uvicorn.Config(
+        make_app(shelf, chosen),
+        port=0,
+        http=protocol_with_bounded_heads(chosen.head_s),
+        log_config=None,
+        timeout_graceful_shutdown=1,
+    )
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()

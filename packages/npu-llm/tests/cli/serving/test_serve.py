@@ -5,6 +5,7 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import httpx
 import pytest
@@ -13,21 +14,13 @@ from npu_llm.cli.serving.serve import main
 from npu_llm.errors import ModelError, OptionError, ServerError
 
 
-def free_port():
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
-
-
 class Running:
     """The command in a process of its own."""
 
     def __init__(self, checkpoint, cache_dir, *options):
-        self.port = free_port()
-        self.url = f"http://127.0.0.1:{self.port}"
         line = [sys.executable, "-W", "ignore", "-m", "npu_llm.cli", "serve", "--model",
                 str(checkpoint), "--cache-dir", str(cache_dir), "--dtype", "float32",
-                "--port", str(self.port), *options]  # fmt: skip
+                "--port", "0", *options]  # fmt: skip
         self.process = subprocess.Popen(
             line, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ
         )
@@ -35,6 +28,7 @@ class Running:
         for text in self.process.stderr:
             self.said.append(text)
             if text.startswith("serving "):
+                self.url, _, _ = text.partition(" at ")[2].partition(",")
                 break
 
     def end(self, number=signal.SIGTERM):
@@ -136,3 +130,11 @@ def test_help_imports_nothing_of_the_server():
     assert "--max-step-tokens" in found.stdout
     for name in ("starlette", "uvicorn", "pydantic", "transformers"):
         assert f" {name}\n" not in found.stderr
+
+
+@pytest.mark.slow
+def test_clients_that_leave_halfway_take_nothing_with_them():
+    soak = Path(__file__).parents[2] / "load" / "soak.py"
+    command = [sys.executable, "-W", "ignore", soak, "--minutes", "0.15", "--clients", "12"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]

@@ -173,7 +173,11 @@ def _serve(options: argparse.Namespace) -> int:
     )
     if len(names) == 1:  # what cannot start is told at once
         shelf.loaded[names[0]] = loaders[names[0]]()
-    run(shelf, settings, on_start=lambda: display.line(f"serving {_place(settings, names)}"))
+    run(
+        shelf,
+        settings,
+        on_start=lambda port: display.line(f"serving {_place(settings, port, names)}"),
+    )
     return 0
 
 
@@ -243,8 +247,8 @@ def _key(options: argparse.Namespace) -> str | None:
     return key
 
 
-def _place(settings: Settings, names: Sequence[str]) -> str:
+def _place(settings: Settings, port: int, names: Sequence[str]) -> str:
     """Returns what is served where, for whoever started it."""
-    place = f"unix:{settings.uds}" if settings.uds else f"http://{settings.host}:{settings.port}"
+    place = f"unix:{settings.uds}" if settings.uds else f"http://{settings.host}:{port}"
     guarded = "with a key" if settings.api_key else "without a key"
     return f"{', '.join(names)} at {place}, {guarded}; Ctrl-C ends it"

@@ -16,6 +16,7 @@ from npu_llm.errors import ServerError
 from npu_llm.serving.http.app import make_app
 from npu_llm.serving.http.gate import LOG, JsonLines
 from npu_llm.serving.http.settings import Settings
+from npu_llm.serving.http.slow_heads import protocol_with_bounded_heads
 from npu_llm.serving.models.shelf import Shelf
 
 __all__ = ["run"]
@@ -26,7 +27,7 @@ _ENDING = (signal.SIGINT, signal.SIGTERM)
 class _Server(uvicorn.Server):
     """Ends as asked, and returns: a signal that was heeded is no reason to die by it."""
 
-    def __init__(self, config: uvicorn.Config, on_start: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config, on_start: Callable[[int], None]) -> None:
         super().__init__(config)
         self._on_start = on_start
 
@@ -47,20 +48,22 @@ class _Server(uvicorn.Server):
         """Listens, and says so."""
         await super().startup(sockets)  # type: ignore[arg-type]
         if self.started:
-            self._on_start()
+            address = self.servers[0].sockets[0].getsockname()
+            self._on_start(address[1] if isinstance(address, tuple) else 0)
 
     def _end(self, _: int, __: FrameType | None) -> None:
         self.force_exit = self.should_exit
         self.should_exit = True
 
 
-def run(shelf: Shelf, settings: Settings, *, on_start: Callable[[], None]) -> None:
+def run(shelf: Shelf, settings: Settings, *, on_start: Callable[[int], None]) -> None:
     """Serves until SIGTERM or SIGINT; answers may go on for a while then.
 
     Args:
         shelf: the models.
         settings: where to listen.
-        on_start: called when it does.
+        on_start: called when it does, with the port, which the system chooses for port 0; 0 where
+            it listens on a Unix socket.
 
     Raises:
         ServerError: [server-port] if it cannot listen there.
@@ -71,6 +74,7 @@ def run(shelf: Shelf, settings: Settings, *, on_start: Callable[[], None]) -> No
         host=settings.host.strip("[]"),
         port=settings.port,
         uds=settings.uds,
+        http=protocol_with_bounded_heads(settings.head_s),
         log_config=None,
         access_log=False,
         server_header=False,

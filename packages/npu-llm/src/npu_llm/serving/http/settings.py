@@ -25,7 +25,8 @@ class Settings:
             without a key.
         grace_s: how long answers may go on after SIGTERM.
         most_body_bytes: how long a request may be.
-        body_s: how long it may take to come.
+        head_s: how long its line and headers may take to come.
+        body_s: how long the rest may take.
         log_format: how its log looks.
     """
 
@@ -36,6 +37,7 @@ class Settings:
     is_open: bool = False
     grace_s: float = 30.0
     most_body_bytes: int = 8 << 20
+    head_s: float = 10.0
     body_s: float = 30.0
     log_format: LogFormat = "text"
 

@@ -1,5 +1,5 @@
 import json
-import threading
+import time
 
 import openai
 import pytest
@@ -270,10 +270,12 @@ def test_a_client_that_leaves_frees_what_it_had(serve, is_streamed):
             with pytest.raises(openai.APITimeoutError):
                 server.client(timeout=0.5).chat.completions.create(**asked)
         engine = server.model("long").engine
-        done = threading.Event()
-        for _ in range(300):
-            if engine.state().running == 0:
-                break
-            done.wait(0.02)
-        state = engine.state()
-        assert (state.running, state.waiting, state.usage.used) == (0, 0, 0.0)
+
+        def held():
+            state = engine.state()
+            return state.running, state.waiting, state.usage.used
+
+        deadline = time.monotonic() + 20
+        while held() != (0, 0, 0.0) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert held() == (0, 0, 0.0)
