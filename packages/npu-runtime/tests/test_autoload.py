@@ -1,3 +1,9 @@
+import tomllib
+from pathlib import Path
+
+from npu_runtime_autoload.torch_version import BUILT_FOR
+
+
 def test_importing_torch_is_enough(run_python, device_count):
     done = run_python("import torch; print(torch.device('npu'), torch.npu.device_count())")
     assert done.stdout.split() == ["npu", str(device_count)], done.stderr
@@ -34,6 +40,45 @@ def test_a_broken_runtime_warns_and_torch_still_imports(run_python):
     assert done.stdout.split() == ["2.0"], done.stderr
     assert "npu: the device could not be registered: ModuleNotFoundError" in done.stderr
     assert "[autoload]" in done.stderr
+
+
+ANOTHER_TORCH = """
+import torch, warnings
+torch.__version__ = torch.torch_version.TorchVersion("2.14.1+cpu")
+import npu_runtime_autoload
+with warnings.catch_warnings(record=True) as told:
+    warnings.simplefilter("always")
+    npu_runtime_autoload.autoload()
+print(len(told), told[0].message)
+print(torch.npu.is_available(), torch.npu.device_count(), torch.ones(2).sum().item())
+for use in (lambda: torch.ones(2, device="npu"), lambda: torch.ones(2).to("npu"),
+            lambda: torch.nn.Linear(2, 2).to("npu"), lambda: torch.npu.synchronize(),
+            lambda: __import__("npu_runtime")):
+    try:
+        use()
+    except (RuntimeError, AttributeError, ImportError) as error:
+        print(type(error).__name__, str(told[0].message) in str(error))
+"""
+
+
+def test_another_release_of_torch_is_told_with_the_command_that_mends_it(run_python):
+    done = run_python(ANOTHER_TORCH, TORCH_DEVICE_BACKEND_AUTOLOAD="0")
+    first, second, *rest = done.stdout.splitlines()
+    assert first.startswith("1 npu: torch must be 2.13"), done.stderr
+    assert "got torch 2.14.1+cpu" in first
+    assert 'python -m pip install "torch==2.13.*"' in first
+    assert first.endswith("[torch-version]")
+    assert second == "False 0 2.0"
+    refused = "TorchVersionError True"
+    assert rest == [refused, refused, refused, "AttributeError True", refused]
+
+
+def test_the_release_is_the_one_that_the_wheels_ask_for():
+    text = (Path(__file__).parents[1] / "pyproject.toml").read_text()
+    project = tomllib.loads(text)
+    assert f"torch=={BUILT_FOR}.*" in project["build-system"]["requires"]
+    asked = [one for one in project["project"]["dependencies"] if one.startswith("torch>=")]
+    assert asked[0].startswith(f"torch>={BUILT_FOR},")
 
 
 def test_a_program_that_ends_right_after_a_backward_pass_ends_well(run_python):

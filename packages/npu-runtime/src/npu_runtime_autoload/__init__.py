@@ -4,9 +4,12 @@ A package of its own, so that loading the entry point cannot fail with npu_runti
 up is in npu_runtime/startup/registration.py.
 """
 
+import contextlib
 import importlib
 import sys
 import warnings
+
+from npu_runtime_autoload.torch_version import refuse_device, wrong_torch
 
 __all__ = ["autoload"]
 
@@ -16,7 +19,16 @@ def autoload() -> None:
 
     When a program imports npu_runtime first, torch's import runs inside that one and this call
     finds it begun: nothing is left to do here.
+
+    With another minor release of torch than the wheels are built for, the native code is not
+    loaded: what follows would be undefined symbols, or long messages of torch's dispatcher.
     """
+    problem = wrong_torch()
+    if problem is not None:
+        warnings.warn(str(problem), RuntimeWarning, stacklevel=2)
+        with contextlib.suppress(Exception):  # a release that nobody has seen yet
+            refuse_device(problem)
+        return
     try:
         importlib.import_module("npu_runtime")
     except Exception as error:  # noqa: BLE001  # whatever is broken, torch must import

@@ -1,0 +1,78 @@
+"""Whether torch is of the release that the native code is built for, and what happens if it is not.
+
+`pip install` of another library may replace torch with a newer one, below the wheels that need it.
+"""
+
+import sys
+from types import ModuleType
+from typing import Any, NoReturn
+
+from npu_command.errors import NpuError
+
+__all__ = ["BUILT_FOR", "TorchVersionError", "refuse_device", "require_torch", "wrong_torch"]
+
+BUILT_FOR = "2.13"  # the minor release that pyproject.toml builds with and asks for
+
+
+class TorchVersionError(NpuError, ImportError):
+    """torch is of another minor release than the native code is built for."""
+
+
+def wrong_torch() -> TorchVersionError | None:
+    """Returns what is wrong with torch's version and what mends it; None if it fits."""
+    import torch
+
+    version = str(torch.__version__)
+    if version.split("+")[0].split(".")[:2] == BUILT_FOR.split("."):
+        return None
+    return TorchVersionError(
+        f"npu: torch must be {BUILT_FOR}, as npu-runtime and npu-ops are built for it; got torch "
+        f'{version}. Run: python -m pip install "torch=={BUILT_FOR}.*". Another library has '
+        "replaced it, perhaps; docs/install.md tells which releases fit.",
+        code="torch-version",
+    )
+
+
+def require_torch() -> None:
+    """Raises TorchVersionError if torch is not of the release that the native code is built for."""
+    problem = wrong_torch()
+    if problem is not None:
+        raise problem
+
+
+def refuse_device(problem: TorchVersionError) -> None:
+    """Has torch raise an error wherever the npu device is used."""
+    import torch
+    from torch.utils.backend_registration import rename_privateuse1_backend
+
+    rename_privateuse1_backend("npu")
+    module = _Refusing("torch.npu")
+    module.problem = problem
+    torch._register_device_module("npu", module)  # type: ignore[no-untyped-call]
+    sys.modules["torch.npu"] = module
+
+
+class _Refusing(ModuleType):
+    """Stands for torch.npu: tells that there is no device, and why when one is asked for."""
+
+    problem: TorchVersionError
+
+    def is_available(self) -> bool:
+        return False
+
+    def device_count(self) -> int:
+        return 0
+
+    def is_initialized(self) -> bool:
+        return False
+
+    def _is_in_bad_fork(self) -> bool:
+        return False
+
+    def _lazy_init(self) -> NoReturn:  # torch calls it before the device's first use
+        raise TorchVersionError(self.problem.message, self.problem.code)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise AttributeError(f"torch.npu.{name}: {self.problem}")
