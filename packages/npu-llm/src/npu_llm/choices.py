@@ -6,6 +6,7 @@ __all__ = [
     "DEFAULT_PRECISION",
     "GROUP_SIZES",
     "KV_CACHES",
+    "POOLINGS",
     "PRECISION_NAMES",
     "VERIFY",
     "KvCache",
@@ -24,3 +25,5 @@ GROUP_SIZES = (32, 64, 128)
 # When programs are compared with torch.
 Verify = Literal["first", "always", "off"]
 VERIFY: tuple[Verify, ...] = ("first", "always", "off")
+# How the vectors of a text's tokens become one.
+POOLINGS = ("mean", "cls", "max", "last")

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import torch
 
+from npu_llm.choices import POOLINGS
 from npu_llm.errors import OptionError
 
-__all__ = ["POOLINGS", "pool", "read_normalize", "read_pooling"]
+__all__ = ["pool", "read_normalize", "read_pooling"]
 
-POOLINGS = ("mean", "cls", "max", "last")
 _RECORDED = {
     "pooling_mode_mean_tokens": "mean",
     "pooling_mode_cls_token": "cls",

@@ -8,11 +8,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from npu_llm.choices import POOLINGS
 from npu_llm.cli.arguments import positive
 from npu_llm.cli.display import Display
 from npu_llm.cli.tasks.starting import add_task_model, start_task
 from npu_llm.cli.tasks.text_lines import read_lines
-from npu_llm.tasks.pooling import POOLINGS
 
 __all__ = ["main"]
 

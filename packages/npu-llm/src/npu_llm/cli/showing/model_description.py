@@ -1,17 +1,11 @@
-"""`npu-llm info`: what a model is, how much memory it needs, and what would run it."""
+"""What a model is, how much memory it needs, and what would run it."""
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-
-from rich.console import Console
-from rich.table import Table
 
 import npu_runtime
 from npu_compiler.verification.verdict import Verdict
@@ -22,12 +16,7 @@ from npu_llm.checkpoint.requirements import (
     estimate,
     weights_bytes,
 )
-from npu_llm.checkpoint.source import (
-    DEFAULT_WEIGHTS,
-    ModelSource,
-    find_installed_weights,
-    find_source,
-)
+from npu_llm.checkpoint.source import ModelSource, find_installed_weights, find_source
 from npu_llm.cli.session import be_quiet
 from npu_llm.entries.build import find_entry
 from npu_llm.entries.entry import KERNEL_PROGRAM, Entry
@@ -38,39 +27,9 @@ from npu_llm.steps.pipelines import PipelineName, choose_pipeline
 from npu_ops.kernel_programs.program import KernelProgram
 from npu_ops.kernel_programs.sparse_attention import why_not_sparse
 
-__all__ = ["describe", "main"]
+__all__ = ["describe"]
 
 _CONTEXTS = (1024, 4096, 32768)
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Parses the arguments and prints what is known about the model; returns the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="npu-llm info",
-        description="Shows what a model is, how much memory it needs in each precision, and "
-        "whether that is available. No weights are read, and nothing is traced.",
-    )
-    parser.add_argument(
-        "model",
-        metavar="MODEL",
-        nargs="?",
-        help="GGUF file, checkpoint folder, exported folder, or name on the hub; by default the "
-        f"weights of the installed {DEFAULT_WEIGHTS}",
-    )
-    parser.add_argument(
-        "--trace",
-        action="store_true",
-        help="trace the model, which takes some seconds, to say whether it runs as kernels, and "
-        "which call keeps it from that (default: what the compile cache knows)",
-    )
-    parser.add_argument("--json", action="store_true", help="print it as JSON")
-    options = parser.parse_args(arguments)
-    said = describe(options.model, trace=options.trace)
-    if options.json:
-        print(json.dumps(said, indent=2))
-    else:
-        _print(said)
-    return 0
 
 
 def describe(name_or_path: str | Path | None, *, trace: bool = False) -> dict[str, Any]:
@@ -130,10 +89,6 @@ def describe(name_or_path: str | Path | None, *, trace: bool = False) -> dict[st
             **known,
         },
     }
-
-
-# Only tracing the model tells.
-_EITHER = "kernels, or dynamic if the model has a call without a kernel, which --trace tells"
 
 
 @dataclass(frozen=True)
@@ -223,69 +178,3 @@ def _contexts(facts: ModelFacts) -> list[int]:
     if bound is None:
         return list(_CONTEXTS)
     return [context for context in _CONTEXTS if context < bound] + [bound]
-
-
-def _print(said: dict[str, Any]) -> None:
-    console = Console(highlight=False, markup=False, soft_wrap=not sys.stdout.isatty())
-    facts, device, memory = said["facts"], said["device"], said["memory"]
-    context = facts["context_length"]
-    about = Table(show_header=False, pad_edge=False, box=None)
-    picked = facts["picked_tokens"]
-    sparse = {"attention": f"to {picked:,} tokens that an indexer picks"} if picked else {}
-    verified = {"program": said["verification"]} if said["verification"] else {}
-    for name, value in {
-        "model": f"{said['model']} ({said['kind']})",
-        "architecture": facts["architecture"],
-        "parameters": f"{facts['parameters'] / 1e6:,.1f} million",
-        "layers": f"{facts['layers']}, {facts['hidden_size']:,} wide",
-        "heads": f"{facts['heads']} of {facts['head_dim']}, {facts['kv_heads']} of keys and values",
-        **sparse,
-        "vocabulary": f"{facts['vocabulary']:,} tokens",
-        "context": "no limit" if context is None else f"{context:,} tokens",
-        "runs on": f"{device['device']}, {device['full_name']} ({device['reason']})",
-        "pipeline": _pipeline_text(device),
-        "sparse attention": device["sparse_attention"],
-        "computes in": " or ".join(
-            dict.fromkeys(row["computed_in"] for row in memory["precisions"])
-        ),
-        **verified,
-        "memory": f"{memory['available_bytes'] / 1e9:.1f} GB are available",
-    }.items():
-        about.add_row(name, str(value))
-    console.print(about)
-    console.print()
-    console.print(_memory_table(memory))
-
-
-def _pipeline_text(device: dict[str, Any]) -> str:
-    reason = device["why_not_kernels"]
-    if not device["pipeline_is_known"]:
-        return _EITHER
-    return str(device["pipeline"]) if reason is None else f"{device['pipeline']}, as {reason}"
-
-
-def _memory_table(memory: dict[str, Any]) -> Table:
-    table = Table(title="memory by precision and context, in GB", title_justify="left")
-    table.add_column("precision")
-    table.add_column("weights", justify="right")
-    for context in memory["precisions"][0]["total_bytes"]:
-        table.add_column(f"{int(context):,} tokens", justify="right")
-    table.add_column("first start", justify="right")
-    table.add_column("fits")
-    for row in memory["precisions"]:
-        totals = list(row["total_bytes"].values())
-        table.add_row(
-            row["precision"],
-            f"{row['weights_bytes'] / 1e9:.2f}",
-            *(f"{total / 1e9:.2f}" for total in totals),
-            f"{row['first_start_bytes'] / 1e9:.2f}",
-            _fits(row, totals, memory["available_bytes"]),
-        )
-    return table
-
-
-def _fits(row: dict[str, Any], totals: list[int], available: int) -> str:
-    if all(total <= available for total in totals):
-        return "yes" if row["first_start_bytes"] <= available else "once exported elsewhere"
-    tokens = row["max_context_that_fits"]
-    return f"up to {tokens:,} tokens" if tokens else "no"

@@ -1,0 +1,85 @@
+"""Prints what is known about a model."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+__all__ = ["print_description"]
+
+# Only tracing the model tells.
+_EITHER = "kernels, or dynamic if the model has a call without a kernel, which --trace tells"
+
+
+def print_description(said: dict[str, Any]) -> None:
+    """Prints tables for a reader.
+
+    Args:
+        said: what npu_llm.cli.showing.model_description.describe returned.
+    """
+    console = Console(highlight=False, markup=False, soft_wrap=not sys.stdout.isatty())
+    facts, device, memory = said["facts"], said["device"], said["memory"]
+    context = facts["context_length"]
+    about = Table(show_header=False, pad_edge=False, box=None)
+    picked = facts["picked_tokens"]
+    sparse = {"attention": f"to {picked:,} tokens that an indexer picks"} if picked else {}
+    verified = {"program": said["verification"]} if said["verification"] else {}
+    for name, value in {
+        "model": f"{said['model']} ({said['kind']})",
+        "architecture": facts["architecture"],
+        "parameters": f"{facts['parameters'] / 1e6:,.1f} million",
+        "layers": f"{facts['layers']}, {facts['hidden_size']:,} wide",
+        "heads": f"{facts['heads']} of {facts['head_dim']}, {facts['kv_heads']} of keys and values",
+        **sparse,
+        "vocabulary": f"{facts['vocabulary']:,} tokens",
+        "context": "no limit" if context is None else f"{context:,} tokens",
+        "runs on": f"{device['device']}, {device['full_name']} ({device['reason']})",
+        "pipeline": _pipeline_text(device),
+        "sparse attention": device["sparse_attention"],
+        "computes in": " or ".join(
+            dict.fromkeys(row["computed_in"] for row in memory["precisions"])
+        ),
+        **verified,
+        "memory": f"{memory['available_bytes'] / 1e9:.1f} GB are available",
+    }.items():
+        about.add_row(name, str(value))
+    console.print(about)
+    console.print()
+    console.print(_memory_table(memory))
+
+
+def _pipeline_text(device: dict[str, Any]) -> str:
+    reason = device["why_not_kernels"]
+    if not device["pipeline_is_known"]:
+        return _EITHER
+    return str(device["pipeline"]) if reason is None else f"{device['pipeline']}, as {reason}"
+
+
+def _memory_table(memory: dict[str, Any]) -> Table:
+    table = Table(title="memory by precision and context, in GB", title_justify="left")
+    table.add_column("precision")
+    table.add_column("weights", justify="right")
+    for context in memory["precisions"][0]["total_bytes"]:
+        table.add_column(f"{int(context):,} tokens", justify="right")
+    table.add_column("first start", justify="right")
+    table.add_column("fits")
+    for row in memory["precisions"]:
+        totals = list(row["total_bytes"].values())
+        table.add_row(
+            row["precision"],
+            f"{row['weights_bytes'] / 1e9:.2f}",
+            *(f"{total / 1e9:.2f}" for total in totals),
+            f"{row['first_start_bytes'] / 1e9:.2f}",
+            _fits(row, totals, memory["available_bytes"]),
+        )
+    return table
+
+
+def _fits(row: dict[str, Any], totals: list[int], available: int) -> str:
+    if all(total <= available for total in totals):
+        return "yes" if row["first_start_bytes"] <= available else "once exported elsewhere"
+    tokens = row["max_context_that_fits"]
+    return f"up to {tokens:,} tokens" if tokens else "no"

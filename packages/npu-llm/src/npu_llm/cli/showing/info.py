@@ -1,0 +1,45 @@
+"""`npu-llm info`: what a model is, how much memory it needs, and what would run it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+
+from npu_llm.checkpoint.source import DEFAULT_WEIGHTS
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Parses the arguments and prints what is known about the model; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="npu-llm info",
+        description="Shows what a model is, how much memory it needs in each precision, and "
+        "whether that is available. No weights are read, and nothing is traced.",
+    )
+    parser.add_argument(
+        "model",
+        metavar="MODEL",
+        nargs="?",
+        help="GGUF file, checkpoint folder, exported folder, or name on the hub; by default the "
+        f"weights of the installed {DEFAULT_WEIGHTS}",
+    )
+    parser.add_argument(
+        "--trace",
+        action="store_true",
+        help="trace the model, which takes some seconds, to say whether it runs as kernels, and "
+        "which call keeps it from that (default: what the compile cache knows)",
+    )
+    parser.add_argument("--json", action="store_true", help="print it as JSON")
+    options = parser.parse_args(arguments)
+    # Late: it imports torch, which help and wrong options do not need.
+    from npu_llm.cli.showing.description_table import print_description
+    from npu_llm.cli.showing.model_description import describe
+
+    said = describe(options.model, trace=options.trace)
+    if options.json:
+        print(json.dumps(said, indent=2))
+    else:
+        print_description(said)
+    return 0
