@@ -51,16 +51,20 @@ def test_beams_and_forgotten_tokens_work_on_it(small):
     torch.testing.assert_close(after, expected, rtol=0, atol=1e-3)
 
 
-def test_each_way_starts_from_the_compile_cache_beside_the_other(small, llama):
-    llama.ours()
-    for kv_cache in ("u8", None):
-        model = npu_llm.load(
+def test_each_way_starts_from_the_compile_cache_beside_the_other(llama, tmp_path):
+    def load(kv_cache):
+        return npu_llm.load(
             llama.folder,
             dtype="float32",
             kv_cache=kv_cache,
             pipeline="dynamic",
-            cache_dir=llama.cache_dir,
+            cache_dir=tmp_path,
         )
+
+    for kv_cache in ("u8", None):
+        assert not load(kv_cache).report.from_cache
+    for kv_cache in ("u8", None):
+        model = load(kv_cache)
         assert model.report.from_cache
         assert model.kv_cache == kv_cache
 

@@ -12,6 +12,8 @@ from transformers import (
 from transformers.generation import GenerationMixin
 from transformers.generation.streamers import BaseStreamer
 
+from npu_llm.cache_names import CACHE
+
 
 class Heard(BaseStreamer):
     """What a streamer is given."""
@@ -123,12 +125,12 @@ def test_a_cache_is_returned_and_continued(llama, prompt):
 def test_new_tokens_alone_continue_a_cache_as_in_transformers(llama, prompt):
     def answer(model):
         first = model.generate(**prompt, max_new_tokens=3, return_dict_in_generate=True, **greedy)
-        cache = first.past_key_values
+        cache = getattr(first, CACHE)
         mask = torch.ones(2, cache.get_seq_length() + 1, dtype=torch.int64)
         mask[:, :9] = prompt["attention_mask"]
         last = first.sequences[:, -1:]
         return model.generate(
-            last, attention_mask=mask, past_key_values=cache, max_new_tokens=4, **greedy
+            last, attention_mask=mask, max_new_tokens=4, **{CACHE: cache}, **greedy
         ).tolist()
 
     greedy = {"do_sample": False, "eos_token_id": None}

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from transformers.cache_utils import DynamicCache, DynamicLayer
 
+from npu_llm.cache_names import CACHE, CACHES
 from npu_llm.capture.indexed_cache import is_indexed
 from npu_llm.errors import CaptureError
 
@@ -59,7 +60,7 @@ def cache_layers(model: torch.nn.Module) -> tuple[LayerCache, ...]:
             message says what.
     """
     try:
-        kept = _after_one_token(model, past_key_values=DynamicCache())
+        kept = _after_one_token(model, **{CACHE: DynamicCache()})
     except REFUSALS as failure:
         kept = _own_cache(model, failure)
     layers = getattr(kept, "layers", None) or []
@@ -87,8 +88,8 @@ def _after_one_token(model: torch.nn.Module, **arguments: Any) -> Any:
     """Returns what the model returns as its cache."""
     with torch.no_grad():
         output = model(input_ids=torch.zeros(1, 1, dtype=torch.int64), use_cache=True, **arguments)
-    found = getattr(output, "past_key_values", None)
-    return getattr(output, "cache_params", None) if found is None else found
+    found = (getattr(output, name, None) for name in CACHES)
+    return next((one for one in found if one is not None), None)
 
 
 def _own_cache(model: torch.nn.Module, refusal: Exception) -> Any:

@@ -17,12 +17,12 @@ import torch
 from transformers import PretrainedConfig, cache_utils
 from transformers.cache_utils import DynamicCache, DynamicLayer
 
+from npu_llm.cache_names import CACHE, CACHES
 from npu_llm.capture.cache_facts import LayerCache
 
 __all__ = ["Placement", "StateShape", "StatesDifferError", "find_states"]
 
 Path = tuple[Any, ...]
-_ARGUMENTS = ("past_key_values", "cache_params", "state")
 _ROWS = 3  # of the tokens that are tried
 # The root of paths to tensors that the model's modules hold themselves.
 _MODULES = "modules"
@@ -101,7 +101,7 @@ def find_states(model: torch.nn.Module) -> Placement:
         Exception: what the model's own code raises.
     """
     accepted = inspect.signature(model.forward).parameters
-    argument = next((name for name in _ARGUMENTS if name in accepted), None)
+    argument = next((name for name in CACHES if name in accepted), None)
     if argument is None:
         raise StatesDifferError("forward takes no cache")
     rows = _ROWS
@@ -166,7 +166,7 @@ def _grew(before: tuple[int, ...], after: torch.Tensor) -> bool:
 
 def _after_one_token(model: torch.nn.Module, argument: str, rows: int) -> tuple[Any, int]:
     """Returns the model's own cache, with its whole past where it would keep a window."""
-    if argument == "past_key_values":
+    if argument == CACHE:
         cache = DynamicCache(config=model.config)
         cache.layers = [_whole(layer) for layer in cache.layers]
         try:

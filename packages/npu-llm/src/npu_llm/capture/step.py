@@ -32,6 +32,7 @@ from torch.fx.experimental.symbolic_shapes import (
 from transformers.cache_utils import Cache, DynamicLayer
 
 from npu_llm.adapters.adapter_ports import SCALES, adapted, port_names, port_sizes
+from npu_llm.cache_names import CACHE
 from npu_llm.capture.cache_facts import REFUSALS, LayerCache, cache_layers
 from npu_llm.capture.complex_numbers import make_real
 from npu_llm.capture.indexed_cache import IndexedLayer
@@ -307,7 +308,7 @@ def _step(
             del arguments["logits_to_keep"]
         cache = _filled_cache(layers, tensors[len(inputs) :])
         with adapted(model, modules, added):
-            output = model(**arguments, past_key_values=cache, use_cache=True, return_dict=True)
+            output = model(**arguments, **{CACHE: cache}, use_cache=True, return_dict=True)
         logits = output.logits if keeps else output.logits[:, kept]
         results = [logits.float()]
         for known, layer in zip(layers, cache.layers, strict=True):

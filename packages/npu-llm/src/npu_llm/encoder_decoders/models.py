@@ -13,6 +13,7 @@ from transformers.generation import GenerationMixin
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
 from npu_compiler.verification.verdict import Verdict
+from npu_llm.cache_names import CACHE, rename_cache
 from npu_llm.encoder_decoders.cross_cache import CrossCache
 from npu_llm.encoder_decoders.inputs import check_encoder_inputs, check_tokens
 from npu_llm.encoder_decoders.loading import Ready, export_parts, make_parts_ready
@@ -184,7 +185,7 @@ class EncoderDecoderModel:
             )
         elif not isinstance(outputs, dict):
             outputs = BaseModelOutput(last_hidden_state=outputs[0])
-        cache = named.get("past_key_values")
+        cache = rename_cache(named)
         if cache is None:
             cache = self.new_cache(attending=wants)
         _check_cache(cache)
@@ -205,9 +206,9 @@ class EncoderDecoderModel:
         )
         return Seq2SeqLMOutput(
             logits=found.logits,
-            past_key_values=None if named.get("use_cache") is False else cache,
             cross_attentions=found.attentions or None,
             encoder_last_hidden_state=hidden,
+            **{CACHE: None if named.get("use_cache") is False else cache},
         )
 
     def new_cache(self, *, attending: bool = False) -> CrossCache:
@@ -222,11 +223,11 @@ class EncoderDecoderModel:
         self, generation_config: Any, model_kwargs: dict[str, Any], *_: Any, **__: Any
     ) -> None:
         """Makes the cache for a generation; transformers' own kinds cannot be used here."""
-        if model_kwargs.get("past_key_values") is None and generation_config.use_cache:
+        if model_kwargs.get(CACHE) is None and generation_config.use_cache:
             wants = self._wants_attentions(
                 {"output_attentions": generation_config.output_attentions}
             )
-            model_kwargs["past_key_values"] = self.new_cache(attending=wants)
+            model_kwargs[CACHE] = self.new_cache(attending=wants)
 
     @functools.wraps(GenerationMixin._sample)  # generate looks at the signature
     def _sample(self, *args: Any, **kwargs: Any) -> Any:
@@ -328,5 +329,5 @@ def _computed(found: Any) -> Any:
     """Leaves out of what generate returns what programs do not give: caches, and own attention."""
     if not isinstance(found, dict):
         return found
-    absent = {"past_key_values", "decoder_attentions"}
+    absent = {CACHE, "decoder_attentions"}
     return type(found)(**{name: value for name, value in found.items() if name not in absent})

@@ -16,6 +16,7 @@ import torch
 from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput
 
+from npu_llm.cache_names import CACHE
 from npu_llm.encoder_decoders.tracing import Example, TracedPart, trace_part
 from npu_llm.errors import CaptureError
 
@@ -129,8 +130,8 @@ def trace_parts(model: Any, *, attending: bool) -> tuple[list[TracedPart], Layou
         model(
             decoder_input_ids=start,
             encoder_outputs=_outputs(seen, found, None),
-            past_key_values=cache,
             use_cache=True,
+            **{CACHE: cache},
         )
         return _tensors(cache.cross_attention_cache)
 
@@ -191,8 +192,8 @@ def _decoder(
         output = model(
             **named,
             encoder_outputs=_outputs(seen, unread, tensors.get("attention_mask")),
-            past_key_values=cache,
             use_cache=True,
+            **{CACHE: cache},
             **({"output_attentions": True} if wants else {}),
         )
         weights = list(output.cross_attentions) if wants else []
@@ -249,10 +250,10 @@ def _layout(model: Any, seen: Any) -> Layout:
     output = model(
         decoder_input_ids=torch.zeros(1, 1, dtype=torch.int64),
         encoder_outputs=seen,
-        past_key_values=EncoderDecoderCache(DynamicCache(), DynamicCache()),
         use_cache=True,
+        **{CACHE: EncoderDecoderCache(DynamicCache(), DynamicCache())},
     )
-    cache = output.past_key_values
+    cache = getattr(output, CACHE)
     if not isinstance(cache, EncoderDecoderCache):
         raise _unsupported(model, type(cache).__name__)
     found = []

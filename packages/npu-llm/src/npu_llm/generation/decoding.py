@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from npu_llm.cache_names import CACHE
 from npu_llm.steps.step_cache import StepCache, run_step
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ _KNOWN = {
     "attention_mask",
     "cache_position",
     "logits_to_keep",
-    "past_key_values",
+    CACHE,
     "position_ids",
     "use_cache",
 }
@@ -61,7 +62,7 @@ def can_decode(
     if any(getattr(config, name, None) for name in asked) or not config.use_cache:
         return False
     unknown = {name for name, value in arguments.items() if value is not None} - _KNOWN
-    cache = arguments.get("past_key_values")
+    cache = arguments.get(CACHE)
     if unknown or not isinstance(cache, StepCache):
         return False
     return cache.get_seq_length() < input_ids.shape[1]
@@ -112,7 +113,7 @@ def decode(
         return result
     from transformers.generation import GenerateDecoderOnlyOutput
 
-    return GenerateDecoderOnlyOutput(sequences=result, past_key_values=cache)
+    return GenerateDecoderOnlyOutput(sequences=result, **{CACHE: cache})
 
 
 def tokens(

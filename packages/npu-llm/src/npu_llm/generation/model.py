@@ -13,6 +13,7 @@ from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 from transformers.generation import GenerationMixin
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
+from npu_llm.cache_names import CACHE, one_cache, rename_cache
 from npu_llm.entries.build import LoadReport, Prepared
 from npu_llm.entries.entry import Entry
 from npu_llm.entries.load_options import LoadOptions
@@ -255,8 +256,8 @@ class NPUModelForCausalLM(StepModel, GenerationMixin):  # type: ignore[misc]
         self, generation_config: GenerationConfig, model_kwargs: dict[str, Any], *_: Any, **__: Any
     ) -> None:
         """Makes the cache for a generation; transformers' own kinds cannot be used here."""
-        if model_kwargs.get("past_key_values") is None and generation_config.use_cache:
-            model_kwargs["past_key_values"] = self.new_cache()
+        if model_kwargs.get(CACHE) is None and generation_config.use_cache:
+            model_kwargs[CACHE] = self.new_cache()
 
     def _assisted_decoding(
         self, input_ids: torch.Tensor, *args: Any, generation_config: Any, **kwargs: Any
@@ -267,7 +268,7 @@ class NPUModelForCausalLM(StepModel, GenerationMixin):  # type: ignore[misc]
         be elsewhere; a step takes its inputs from anywhere. Its first step also passes all tokens,
         including those that the cache already holds.
         """
-        mask, cache = kwargs.get("attention_mask"), kwargs.get("past_key_values")
+        mask, cache = kwargs.get("attention_mask"), kwargs.get(CACHE)
         known = getattr(generation_config, "_mask_length", -1)  # of a mask that was all ones
         length = known if mask is None else mask.shape[1]
         is_whole = length == input_ids.shape[1]
@@ -283,19 +284,19 @@ class NPUModelForCausalLM(StepModel, GenerationMixin):  # type: ignore[misc]
         self,
         input_ids: torch.Tensor,
         next_sequence_length: int | None = None,
-        past_key_values: StepCache | None = None,
         **kwargs: Any,
     ) -> dict[str, Any]:
         """The arguments of a step; see transformers' GenerationMixin."""
         assisted = _assisted.get()
         continued = None if assisted is None else assisted.continued
-        if next_sequence_length is None and continued is not None and continued is past_key_values:
+        if (
+            next_sequence_length is None
+            and continued is not None
+            and continued is kwargs.get(CACHE)
+        ):
             next_sequence_length = input_ids.shape[1] - continued.get_seq_length()
         inputs: dict[str, Any] = super().prepare_inputs_for_generation(
-            input_ids,
-            next_sequence_length=next_sequence_length,
-            past_key_values=past_key_values,
-            **kwargs,
+            input_ids, next_sequence_length=next_sequence_length, **kwargs
         )
         return inputs
 
@@ -321,7 +322,7 @@ class NPUModelForCausalLM(StepModel, GenerationMixin):  # type: ignore[misc]
                 **model_kwargs,
             )
 
-        cache = model_kwargs["past_key_values"]
+        cache = model_kwargs[CACHE]
 
         def first(
             ids: torch.Tensor, attention_mask: torch.Tensor, position_ids: torch.Tensor | None
@@ -369,11 +370,12 @@ class NPUModelForCausalLM(StepModel, GenerationMixin):  # type: ignore[misc]
                 raises.
         """
         self._hold_to_form(kwargs)
-        self._check({}, kwargs.get("past_key_values"))
+        cache = rename_cache(kwargs)
+        self._check({}, cache)
         check_prompt(
             kwargs.get("input_ids") if inputs is None else inputs,
             kwargs.get("attention_mask"),
-            past=_length_of(kwargs.get("past_key_values")),
+            past=_length_of(cache),
         )
         with allow_host_tokens():
             return super().generate(inputs, generation_config, *args, **kwargs)
@@ -426,6 +428,7 @@ class NPUModelForCausalLM(StepModel, GenerationMixin):  # type: ignore[misc]
         past_key_values: StepCache | None = None,
         use_cache: bool | None = None,
         logits_to_keep: int | torch.Tensor = 0,
+        cache: StepCache | None = None,
         **kwargs: Any,
     ) -> CausalLMOutputWithPast:
         """Runs one step.
@@ -439,6 +442,7 @@ class NPUModelForCausalLM(StepModel, GenerationMixin):  # type: ignore[misc]
             use_cache: whether to return a cache; True by default.
             logits_to_keep: how many tokens, counted from the end, to return logits for, 0 for all;
                 or a vector of indices.
+            cache: the same as past_key_values: its name in transformers from 5.24 on.
             kwargs: what else generate passes; output_attentions and output_hidden_states are
                 refused.
 
@@ -449,10 +453,11 @@ class NPUModelForCausalLM(StepModel, GenerationMixin):  # type: ignore[misc]
             ContextError: [context-overflow] when the tokens do not fit into the context.
             OptionError: [no-inner-states] when attentions or hidden states are asked for,
                 [foreign-cache] for a cache that this class did not make, [cache-rows] for a batch
-                that does not match the cache's rows; see also npu_llm.steps.step_inputs.
+                that does not match the cache's rows, [two-caches] for two that differ; see also
+                npu_llm.steps.step_inputs.
         """
-        self._check(kwargs, past_key_values)
-        cache = past_key_values
+        cache = one_cache(cache, past_key_values)
+        self._check(kwargs, cache)
         if cache is None:
             cache = self.new_cache()
         logits = self.step(
@@ -463,7 +468,7 @@ class NPUModelForCausalLM(StepModel, GenerationMixin):  # type: ignore[misc]
             logits_to_keep=logits_to_keep,
         )
         return CausalLMOutputWithPast(
-            logits=logits, past_key_values=cache if use_cache is not False else None
+            logits=logits, **{CACHE: cache if use_cache is not False else None}
         )
 
     def _check(self, kwargs: Mapping[str, Any], cache: Any) -> None:

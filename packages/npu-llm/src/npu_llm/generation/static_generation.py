@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from npu_llm.cache_names import CACHE
 from npu_llm.errors import ContextError, OptionError
 from npu_llm.generation.decoding import pad_of, stops_of, tokens
 from npu_llm.generation.model import NPUModelForCausalLM
@@ -76,6 +77,7 @@ def generate_with_static_shape(
     cache.reserve(max_length)
 
     def search(_: Any, ids: torch.Tensor, **arguments: Any) -> Iterator[torch.Tensor]:
+        arguments.pop(CACHE)  # ours, as generate got it
         return _tokens(model, ids, cache, use_past=use_past, **arguments)
 
     # generate prepares config, processors and criteria, and passes them to the search.

@@ -65,6 +65,11 @@ class StepCache(_Base):
         """Keeps the first tokens, fewer than there are, and forgets the others."""
 
     @property
+    def is_linear(self) -> list[bool]:
+        """Of each layer, whether its length says nothing of the tokens that it holds: of none."""
+        return [False]
+
+    @property
     def hidden_tokens(self) -> int:
         """How many places forgotten tokens still take; a new cache has none."""
         return 0

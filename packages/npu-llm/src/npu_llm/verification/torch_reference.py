@@ -18,6 +18,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
+from npu_llm.cache_names import CACHES
 from npu_llm.checkpoint.streamed import StreamedWeights
 from npu_llm.verification.eager_weights import EagerWeights, Integers, Rounding
 
@@ -27,9 +28,7 @@ __all__ = ["TorchReference", "compute_reference", "read_reference"]
 _REST = 6
 _FEWEST = 9
 _MOST_HEADS = 64
-# How outputs of transformers' models name a cache; and how far results in another order may be off
-# to count as rounding, as a share of their size.
-_CACHES = ("past_key_values", "cache_params", "state")
+# How far results in another order may be off to count as rounding, as a share of their size.
 _NEAR = 1e-2
 # Tokens whose logits are kept, at most.
 _ROWS = 16
@@ -185,7 +184,7 @@ def _token_by_token(model: Any, ids: torch.Tensor, rows: tuple[int, ...]) -> tor
     logits: list[torch.Tensor] = []
     for token in ids:
         output = model(input_ids=token.view(1, 1), use_cache=True, return_dict=True, **cache)
-        returned = {name: getattr(output, name, None) for name in _CACHES}
+        returned = {name: getattr(output, name, None) for name in CACHES}
         cache = {name: kept for name, kept in returned.items() if kept is not None}
         if not cache:
             return None
