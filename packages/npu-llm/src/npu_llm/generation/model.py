@@ -288,13 +288,10 @@ class NPUModelForCausalLM(StepModel, GenerationMixin):  # type: ignore[misc]
     ) -> dict[str, Any]:
         """The arguments of a step; see transformers' GenerationMixin."""
         assisted = _assisted.get()
-        continued = None if assisted is None else assisted.continued
-        if (
-            next_sequence_length is None
-            and continued is not None
-            and continued is kwargs.get(CACHE)
-        ):
-            next_sequence_length = input_ids.shape[1] - continued.get_seq_length()
+        cache: Any = kwargs.get(CACHE)
+        is_continued = assisted is not None and cache is not None and cache is assisted.continued
+        if next_sequence_length is None and is_continued:
+            next_sequence_length = input_ids.shape[1] - cache.get_seq_length()
         inputs: dict[str, Any] = super().prepare_inputs_for_generation(
             input_ids, next_sequence_length=next_sequence_length, **kwargs
         )
