@@ -69,3 +69,25 @@ def test_form_of_an_op_without_a_result_returns_the_one_written_tensor(define):
 def test_what_has_no_form(define, schema):
     assert not has_functional_form(define(schema))
     assert not has_functional_form(torch.ops.aten.add_.Tensor)
+
+
+def test_form_of_an_op_that_was_taken_back_is_that_of_its_successor():
+    """The dispatcher frees an op with its library; calls through what is freed end anyhow."""
+    others = []
+    for round_ in range(20):
+        library = torch.library.Library("functional_again_test", "FRAGMENT")
+        library.define("add_some(Tensor(a!) x, Tensor y) -> Tensor")
+        library.impl(
+            "add_some", lambda x, y, by=round_: x.add_(by) + y, "CompositeExplicitAutograd"
+        )
+        form = functional_form(torch.ops.functional_again_test.add_some.default)
+        x, y = torch.zeros(2), torch.ones(2)
+        result, written = form(x, y)
+        assert (result.tolist(), written.tolist()) == ([round_ + 1.0] * 2, [float(round_)] * 2)
+        library._destroy()
+        # These may lie where the op was.
+        others.append(torch.library.Library(f"functional_other_{round_}", "DEF"))
+        for kind in ("int a", "str b", "Tensor c"):
+            others[-1].define(f"takes_{kind[-1]}({kind}) -> int")
+    for other in others:
+        other._destroy()

@@ -81,14 +81,17 @@ def _places(op: torch._ops.OpOverload) -> list[int]:
 def _on_copies(op: torch._ops.OpOverload) -> Any:
     names = [item.name for item in op._schema.arguments]
     places = _places(op)
+    namespace, name, overload = op.namespace, op._opname, op._overloadname
+    by_name = {item.name for item in op._schema.arguments if item.kwarg_only}
 
     def call(*args: Any, **kwargs: Any) -> Any:
         given = dict(zip(names, args, strict=False)) | kwargs
         for place in places:
             given[names[place]] = given[names[place]].clone()
-        by_name = {item.name for item in op._schema.arguments if item.kwarg_only}
         ordered = [value for name, value in given.items() if name not in by_name]
-        results = op(*ordered, **{name: given[name] for name in by_name if name in given})
+        # By name: its library may have gone with the op, and another have defined it again.
+        current = getattr(getattr(getattr(torch.ops, namespace), name), overload)
+        results = current(*ordered, **{one: given[one] for one in by_name if one in given})
         own = results if isinstance(results, tuple) else () if results is None else (results,)
         whole = (*own, *(given[names[place]] for place in places))
         return whole if len(whole) > 1 else whole[0]
