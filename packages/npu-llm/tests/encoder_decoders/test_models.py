@@ -58,7 +58,9 @@ def t5(tmp_path_factory, cache):
 
 
 def padded(model, rows=3, length=11):
-    generator = torch.Generator().manual_seed(0)
+    # The best token is ahead by 5e-4 of the largest score in all families; with other seeds a tie
+    # was decided by the processor's order of summation.
+    generator = torch.Generator().manual_seed(2)
     ids = torch.randint(2, 97, (rows, length), generator=generator)
     mask = torch.ones_like(ids)
     ids[1, -4:], mask[1, -4:] = model.config.pad_token_id, 0
