@@ -49,6 +49,7 @@ import npu_runtime_autoload
 with warnings.catch_warnings(record=True) as told:
     warnings.simplefilter("always")
     npu_runtime_autoload.autoload()
+    torch.manual_seed(0)  # says nothing of the device
 print(len(told), told[0].message)
 print(torch.npu.is_available(), torch.npu.device_count(), torch.ones(2).sum().item())
 for use in (lambda: torch.ones(2, device="npu"), lambda: torch.ones(2).to("npu"),

@@ -27,21 +27,9 @@ from pathlib import Path
 
 import httpx
 
+from npu_llm.serving.client.load import WORDS
+
 GROWTH = 1.02
-WORDS = [
-    "river",
-    "stone",
-    "light",
-    "morning",
-    "quiet",
-    "garden",
-    "letter",
-    "travel",
-    "winter",
-    "copper",
-    "music",
-    "window",
-]
 CACHE_MB = 96  # full within a minute, so that blocks are taken back all the time
 
 

@@ -74,15 +74,7 @@ void attend_as(const LayerCache& cache, int key_head, unsigned char* const* bloc
     heads[b] = Head<T>(cache, blocks[b], key_head);
     keys[b] = heads[b].keys;
   }
-#if defined(__AVX512BF16__)
-  if constexpr (kInPairs<T>) {
-    auto* pairs = reinterpret_cast<Pair*>(scaled);
-    for (int q = 0; q < count; ++q)
-      round_to_pairs(scaled + std::size_t(q) * size, size, pairs + std::size_t(q) * size);
-    all_scores(keys, block_count, pairs, size, count, size, scores);
-  }
-#endif
-  if constexpr (!kInPairs<T>) all_scores(keys, block_count, scaled, size, count, size, scores);
+  all_scores(keys, block_count, as_factors<T>(scaled, count, size), count, size, scores);
   if constexpr (sizeof(T) == 1) {
     for (int q = 0; q < count; ++q) {
       float total = 0;
@@ -109,18 +101,8 @@ void attend_as(const LayerCache& cache, int key_head, unsigned char* const* bloc
     first_of_all = std::min(first_of_all, first);
     last_of_all = std::max(last_of_all, last);
   }
-  const int padded = cache.padded_value_size();
-#if defined(__AVX512BF16__)
-  if constexpr (kInPairs<T>) {
-    auto* pairs = reinterpret_cast<Pair*>(scores);
-    for (int q = 0; q < count; ++q)
-      round_to_pairs(scores + q * kPieceSlots, kPieceSlots, pairs + q * kPieceSlots);
-    all_values(heads, padded, first_of_all, last_of_all, pairs, count, out.values);
-  }
-#endif
-  if constexpr (!kInPairs<T>) {
-    all_values(heads, padded, first_of_all, last_of_all, scores, count, out.values);
-  }
+  all_values(heads, cache.padded_value_size(), first_of_all, last_of_all,
+             as_factors<T>(scores, count, kPieceSlots), count, out.values);
 }
 
 inline void attend(const LayerCache& cache, int key_head, unsigned char* const* blocks,

@@ -86,35 +86,6 @@ void add_slab4(const std::uint8_t* data, const std::int8_t* const* x, Sums (&low
   }
 }
 
-// Both halves in one sum.
-template <int R>
-void add_whole_slab4(const std::uint8_t* data, const std::int8_t* const* x, Sums (&sums)[R]) {
-  if constexpr (R <= kFewRows) {  // two chains for each row
-    Sums high[R];
-    add_slab4<R>(data, x, sums, high);
-    for (int r = 0; r < R; ++r)
-      sums[r] = sums[r] + high[r];
-    return;
-  }
-  const __m512i nibble = _mm512_set1_epi8(15);
-#pragma GCC unroll 8
-  for (int i = 0; i < 8; ++i) {
-    const __m512i both = _mm512_loadu_si512(data + 64 * i);
-    const __m512i first = _mm512_and_si512(both, nibble);
-    const __m512i last = _mm512_and_si512(_mm512_srli_epi16(both, 4), nibble);
-#pragma GCC unroll 16
-    for (int r = 0; r < R; ++r) {
-      const __m512i inputs = _mm512_set1_epi32(quad(x[r] + 4 * i));
-      sums[r].all = _mm512_dpbusd_epi32(sums[r].all, first, inputs);
-    }
-#pragma GCC unroll 16
-    for (int r = 0; r < R; ++r) {
-      const __m512i inputs = _mm512_set1_epi32(quad(x[r] + 32 + 4 * i));
-      sums[r].all = _mm512_dpbusd_epi32(sums[r].all, last, inputs);
-    }
-  }
-}
-
 #elif defined(__AVX2__)
 
 struct Sums {
@@ -312,17 +283,17 @@ void add_slab4(const std::uint8_t* data, const std::int8_t* const* x, Sums (&low
 
 #endif
 
-#if !defined(__AVX512VNNI__)
-
-// Both halves in one sum.
+// Both halves in one sum. Where registers are few, or a sum would wait for the one before, there
+// are two first.
 template <int R>
 void add_whole_slab4(const std::uint8_t* data, const std::int8_t* const* x, Sums (&sums)[R]) {
+#if defined(__AVX512VNNI__)
+  if constexpr (R > kFewRows) return add_slab4<R>(data, x, sums, sums);
+#endif
   Sums high[R];
   add_slab4<R>(data, x, sums, high);
   for (int r = 0; r < R; ++r)
     sums[r] = sums[r] + high[r];
 }
-
-#endif
 
 }  // namespace npu::ops::kernel_programs::NPU_SET

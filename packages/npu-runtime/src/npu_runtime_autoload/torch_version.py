@@ -69,6 +69,9 @@ class _Refusing(ModuleType):
     def _is_in_bad_fork(self) -> bool:
         return False
 
+    def manual_seed_all(self, seed: int) -> None:
+        """Does nothing: torch.manual_seed calls it, and warns of a device that lacks it."""
+
     def _lazy_init(self) -> NoReturn:  # torch calls it before the device's first use
         raise TorchVersionError(self.problem.message, self.problem.code)
 

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from npu_llm.errors import ServerError
 from npu_llm.serving.client.connection import Connection, RemoteAnswer
 
-__all__ = ["LoadReport", "Spread", "Work", "measure"]
+__all__ = ["WORDS", "LoadReport", "Spread", "Work", "measure"]
 
-_WORDS = [
+# Of which questions are made.
+WORDS = [
     "river",
     "stone",
     "light",
@@ -194,6 +195,6 @@ def _questions(work: Work) -> itertools.chain[tuple[str, int]]:
     numbers = random.Random(work.seed)
     made = []
     for _ in range(work.requests):
-        words = [numbers.choice(_WORDS) for _ in range(numbers.randint(*work.prompt_words))]
+        words = [numbers.choice(WORDS) for _ in range(numbers.randint(*work.prompt_words))]
         made.append((" ".join(words), numbers.randint(*work.new_tokens)))
     return itertools.chain(made)
