@@ -198,6 +198,7 @@ import numpy as np
 import openvino as ov
 
 options = {"NPU_USE_NPUW": "YES", "NPUW_DEVICES": "CPU", "NPUW_ONLINE_PIPELINE": "NONE"}
+options["INFERENCE_PRECISION_HINT"] = "f32"  # A processor with bfloat16 would compute in it.
 given = np.load("inputs.npz")
 core = ov.Core()
 compiled = core.compile_model(core.read_model("model.xml"), "NPU", options)
