@@ -286,7 +286,7 @@ def on_npu_plugin():
 
 @pytest.fixture(scope="session")
 def parts_on_npu_plugin():
-    """parts_on_npu_plugin(kind, model): another of the class, whose programs that plugin compiled."""
+    """parts_on_npu_plugin(kind, model): another of that class, its programs by the NPU plugin."""
 
     def make(kind: type, model: Any) -> Any:
         ready = model._ready

@@ -362,9 +362,7 @@ def test_whisper_writes_down_what_transformers_does(speech, static_speech, secon
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:std:UserWarning")
-def test_npu_plugin_runs_the_static_programs_of_whisper(
-    speech, static_speech, parts_on_npu_plugin
-):
+def test_npu_plugin_runs_the_static_programs_of_whisper(speech, static_speech, parts_on_npu_plugin):
     model, _, extractor = speech
     on_plugin = parts_on_npu_plugin(NPUModelForSpeechSeq2Seq, static_speech)
     given = features(extractor, 5)

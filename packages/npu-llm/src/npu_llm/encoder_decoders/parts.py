@@ -279,11 +279,11 @@ def _layout(model: Any, seen: Any) -> Layout:
         if len(shapes) != 1:
             raise _unsupported(model, f"layers of sizes {sorted(shapes)}")
         found.append(shapes.pop())
-    length, width = seen.last_hidden_state.shape[1:]
+    own, cross = found
+    length, width = (int(size) for size in seen.last_hidden_state.shape[1:])
     fixed = model.main_input_name == "input_features"
-    return Layout(
-        len(cache.self_attention_cache.layers), *found, width, length if fixed else None
-    )
+    layers = len(cache.self_attention_cache.layers)
+    return Layout(layers, own, cross, width, length if fixed else None)
 
 
 def _unsupported(model: Any, got: str) -> CaptureError:

@@ -1,4 +1,4 @@
-"""The dynamic pipeline's cache of a generation with an encoder: a state of the decoder's program."""
+"""The dynamic pipeline's cache of a generation with an encoder: state of the decoder's program."""
 
 from __future__ import annotations
 

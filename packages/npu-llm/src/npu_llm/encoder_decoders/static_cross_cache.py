@@ -14,7 +14,10 @@ from npu_llm.steps.static_layout import StaticLayout, StaticSizes, StepSizes
 from npu_llm.steps.step_cache import run_step
 from npu_runtime import Program
 
-__all__ = ["CrossPrograms", "StaticCrossCache"]
+__all__ = ["SOURCE_MASK", "CrossPrograms", "StaticCrossCache"]
+
+# The decoder's input that says which of the encoder's results count.
+SOURCE_MASK = "source_mask"
 
 
 @dataclass(frozen=True)

@@ -14,15 +14,14 @@ from npu_llm.capture.static_step import make_static
 from npu_llm.capture.step import CapturedStep
 from npu_llm.checkpoint.streamed import StreamedWeights
 from npu_llm.encoder_decoders.parts import Layout, example_inputs
+from npu_llm.encoder_decoders.static_cross_cache import SOURCE_MASK
 from npu_llm.encoder_decoders.tracing import TracedPart
 from npu_llm.entries.lower_step import is_windowed, share_masks
 from npu_llm.errors import CaptureError
 from npu_llm.precision import Precision, cache_dtype
 
-__all__ = ["SOURCE_MASK", "describe_static", "lower_static"]
+__all__ = ["describe_static", "lower_static"]
 
-# The input that says which of the encoder's results count.
-SOURCE_MASK = "source_mask"
 # What a decoder's inputs are called in steps of models without an encoder, and so in static ones.
 _NAMES = {
     "decoder_input_ids": "input_ids",

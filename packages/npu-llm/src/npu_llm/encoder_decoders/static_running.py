@@ -17,7 +17,11 @@ import torch
 from npu_compiler.verification.verdict import Verdict
 from npu_llm.choices import Verify
 from npu_llm.encoder_decoders.running import plain
-from npu_llm.encoder_decoders.static_cross_cache import CrossPrograms, StaticCrossCache
+from npu_llm.encoder_decoders.static_cross_cache import (
+    SOURCE_MASK,
+    CrossPrograms,
+    StaticCrossCache,
+)
 from npu_llm.entries.entry import REFERENCE, VARIANTS, Entry
 from npu_llm.entries.step_check import OneProgram
 from npu_llm.steps.slots import Relocation
@@ -33,7 +37,6 @@ __all__ = ["StaticParts"]
 _SMALLEST = 64
 # Buckets whose programs are kept: each holds its own weights in the form that the device needs.
 _KEPT = 2
-_SOURCE_MASK = "source_mask"
 
 
 @dataclass(frozen=True)
@@ -133,24 +136,12 @@ class _Bucket:
         named = dict(zip(self.facts.crossing, found, strict=True))
         if self.facts.source is None:
             shown = torch.ones(hidden.shape[:2]) if mask is None else mask
-            named[_SOURCE_MASK] = self._fit(plain(shown.long()))
+            named[SOURCE_MASK] = self._fit(plain(shown.long()))
         return named
 
     def new_cache(self, decoder: str = "decoder") -> StaticCrossCache:
         """Returns a cache for sources of this bucket; see Parts.new_cache."""
-        return self.cache(decoder, lambda _: self)
-
-    def cache(self, decoder: str, find: Callable[[int], _Bucket]) -> StaticCrossCache:
-        """Returns a cache that takes its programs from the bucket of a length."""
-
-        def programs(length: int) -> CrossPrograms:
-            bucket = find(length)
-            return CrossPrograms(bucket.read, bucket.decoders[decoder])
-
-        relocation = self.facts.decoders[decoder][1]
-        return StaticCrossCache(
-            programs, self.sizes, relocation=relocation, positions=self.facts.positions
-        )
+        return _new_cache(self.facts, self.sizes, decoder, lambda _: self)
 
     def _fit(self, tensor: torch.Tensor) -> torch.Tensor:
         """Pads a row of a source whose length varies: (1, source) or (1, source, width)."""
@@ -158,6 +149,19 @@ class _Bucket:
             return tensor
         missing = self.length - tensor.shape[1]
         return torch.nn.functional.pad(tensor, [0, 0] * (tensor.dim() - 2) + [0, missing])
+
+
+def _new_cache(
+    facts: _Facts, sizes: StaticSizes, decoder: str, find: Callable[[int], _Bucket]
+) -> StaticCrossCache:
+    """Returns a cache that takes its programs from the bucket of a source."""
+
+    def programs(length: int) -> CrossPrograms:
+        bucket = find(length)
+        return CrossPrograms(bucket.read, bucket.decoders[decoder])
+
+    relocation = facts.decoders[decoder][1]
+    return StaticCrossCache(programs, sizes, relocation=relocation, positions=facts.positions)
 
 
 class StaticParts:
@@ -187,7 +191,7 @@ class StaticParts:
 
     def new_cache(self, decoder: str = "decoder") -> StaticCrossCache:
         """Returns an empty cache for one of the decoders; see Parts.new_cache."""
-        return self._find(1).cache(decoder, self._find)
+        return _new_cache(self._facts, self._facts.sizes, decoder, self._find)
 
     def start(self) -> tuple[bool, Verdict]:
         """Loads what a generation of one token needs.
@@ -217,8 +221,8 @@ class StaticParts:
 
     def _make(self, length: int) -> _Bucket:
         folder = self._entry.folder / VARIANTS / str(length)
-        loaded = [self._whole(name, folder, length) for name in ("encoder", "bridge")]
-        bucket = _Bucket(self._facts, length, *loaded, {}, self._facts.sizes)
+        encoder, bridge = (self._whole(name, folder, length) for name in ("encoder", "bridge"))
+        bucket = _Bucket(self._facts, length, encoder, bridge, {}, self._facts.sizes)
         given = self._facts.sized("given", length)
         decoders = {
             name: StaticPrograms(
@@ -238,7 +242,7 @@ class StaticParts:
         return self._load(path, folder / name / "blob", {})
 
     def _verifier(self, name: str, bucket: _Bucket) -> Callable[..., tuple[Program, Verdict]]:
-        """Returns what loads a decoder's programs of a bucket, and compares all three with torch."""
+        """Returns what loads a decoder's programs, and compares them and the others with torch."""
 
         def verify(sizes: StepSizes, load: Load, folder: Path) -> tuple[Program, Verdict]:
             program = load({})
@@ -256,9 +260,7 @@ class StaticParts:
             alone = replace(
                 bucket,
                 decoders={name: one},
-                sizes=StaticSizes(
-                    sizes.capacity, chunks=(sizes.tokens,), smallest=sizes.capacity
-                ),
+                sizes=StaticSizes(sizes.capacity, chunks=(sizes.tokens,), smallest=sizes.capacity),
             )
             reference = read_reference(self._entry.folder / REFERENCE)
             problem = check_parts(alone, reference, decoder=name)
