@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from tokenizers import Tokenizer, models, pre_tokenizers
 
 import npu_llm
 from npu_llm import NPUModelForSeq2SeqLM, NPUModelForSpeechSeq2Seq
@@ -267,6 +268,28 @@ def test_foreign_cache_and_labels_are_refused(t5):
     with pytest.raises(OptionError, match="labels") as caught:
         ours(**given, labels=torch.zeros(3, 1, dtype=torch.int64))
     assert caught.value.code == "no-inner-states"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", ["text2text-generation", "translation", "summarization"])
+def test_text_pipelines_take_the_model_unchanged(t5, task):
+    if task not in transformers.pipelines.PIPELINE_REGISTRY.get_supported_tasks():
+        pytest.skip("transformers 5 left it out")
+    model, ours, _ = t5
+    words = {"<pad>": 0, "</s>": 1, "<unk>": 2} | {f"w{number}": number for number in range(3, 97)}
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer(models.WordLevel(words, unk_token="<unk>")),
+        pad_token="<pad>", eos_token="</s>", unk_token="<unk>",
+    )  # fmt: skip
+    tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    texts = ["w7 w9 w11 w4", "w30 w8"]
+    found = [
+        transformers.pipeline(task, model=each, tokenizer=tokenizer, device="cpu")(
+            texts, max_new_tokens=9, min_length=0
+        )
+        for each in (model, ours)
+    ]
+    assert found[0] == found[1]
 
 
 @pytest.mark.slow
