@@ -90,7 +90,8 @@ def print_table(results: dict[Row, list[dict[str, Any]]]) -> None:
         first = members.get("npu-llm", [{"tokens": []}])[0]["tokens"]
         for engine, rate in best.items():
             tokens = members[engine][0]["tokens"]
-            same = "" if not tokens else "same tokens" if tokens == first else "other tokens"
+            same = "same tokens" if tokens == first else "other tokens"
+            same = same if tokens and first else ""
             load = min(one["load_s"] for one in members[engine])
             print(f"  {engine:16}{rate:10.2f}   load {load:5.1f} s   {same}")
         others = [rate for engine, rate in best.items() if not engine.startswith("npu-llm")]

@@ -398,10 +398,11 @@ def test_npu_plugin_runs_the_static_programs_of_whisper(speech, static_speech, p
 def drafts(speech, cache, tmp_path_factory):
     """Whisper with one layer of its decoder, as Distil-Whisper: ours, and torch's decoder alone."""
     model, _, _ = speech
-    config = transformers.WhisperConfig(**{**model.config.to_dict(), "decoder_layers": 1})
     folder = tmp_path_factory.mktemp("draft")
     kinds = (transformers.WhisperForConditionalGeneration, transformers.WhisperForCausalLM)
-    whole, alone = (kind(config).eval() for kind in kinds)
+    sizes = {**model.config.to_dict(), "decoder_layers": 1}
+    # Each with a config of its own: a decoder alone writes into it that it is one.
+    whole, alone = (kind(transformers.WhisperConfig(**sizes)).eval() for kind in kinds)
     for each in (whole, alone):
         each.load_state_dict(model.state_dict(), strict=False)
         each.generation_config = model.generation_config
