@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib import metadata
 from typing import Any
 
 import torch
@@ -42,8 +43,16 @@ def describe_static(model: Any, parts: Sequence[TracedPart], layout: Layout) -> 
         layout: its caches.
 
     Raises:
-        CaptureError: [static-encoder] if padding behind its input would change its results.
+        CaptureError: [static-encoder] if padding behind its input would change its results,
+            [static-positions] before transformers 5, whose decoders mask by slot and by position.
     """
+    version = metadata.version("transformers")
+    if int(version.partition(".")[0]) < 5:
+        raise CaptureError(
+            f"{type(model).__name__}: must be traced with transformers 5 for the static pipeline; "
+            f"got {version}. Update it, or run the model in the dynamic pipeline.",
+            code="static-positions",
+        )
     encoder, _, *decoders = parts
     is_fixed = layout.source is not None
     has_masks = "attention_mask" in encoder.inputs and all(
