@@ -223,13 +223,18 @@ def test_a_draft_changes_no_token(t5):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", ["bfloat16", "int8", "int4"])
-def test_other_precisions_are_near(tmp_path, cache, dtype):
+@pytest.mark.parametrize(
+    "dtype, pipeline",
+    [("bfloat16", "dynamic"), ("int8", "dynamic"), ("int4", "dynamic"), ("int8", "static")],
+)
+def test_other_precisions_are_near(tmp_path, cache, dtype, pipeline):
     torch.manual_seed(1)
     sizes = {"d_model": 128, "d_kv": 32, "d_ff": 256, "vocab_size": 397} | _START
     config = transformers.T5Config(num_layers=2, num_heads=4, **sizes)
     transformers.T5ForConditionalGeneration(config).save_pretrained(tmp_path)
-    ours = NPUModelForSeq2SeqLM.from_pretrained(tmp_path, dtype=dtype, cache_dir=cache)
+    ours = NPUModelForSeq2SeqLM.from_pretrained(
+        tmp_path, dtype=dtype, pipeline=pipeline, cache_dir=cache
+    )
     assert ours.verification.status == "right"
     assert ours.precision.name == dtype
 
