@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from npu_llm.cli.arguments import positive
 from npu_llm.cli.display import Display
 from npu_llm.cli.tasks.starting import add_task_model, load_beside, start_task
 from npu_llm.cli.tasks.transcript import FORMATS, Passage, write_transcript
@@ -32,6 +33,9 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--translate", action="store_true", help="into English")
     parser.add_argument("--timestamps", choices=("word", "segment"), help="with times")
     parser.add_argument("--format", choices=FORMATS, default="txt", help="default: txt")
+    parser.add_argument(
+        "--beams", metavar="N", type=positive, default=1, help="more search longer (default: 1)"
+    )
     parser.add_argument("file", metavar="FILE", type=Path, help="the WAV file")
     return transcribe(parser.parse_args(arguments))
 
@@ -103,7 +107,7 @@ def _asked(model: Any, options: argparse.Namespace, times: str | None) -> dict[s
                 "multilingual Whisper.",
                 code="speech-option",
             )
-    asked: dict[str, Any] = {}
+    asked: dict[str, Any] = {"num_beams": options.beams}
     if options.language is not None:
         asked["language"] = options.language
     if options.translate:
@@ -138,7 +142,8 @@ def _run(
     is_long = len(sound) > 30 * extractor.sampling_rate
     if knows_times and (times is not None or is_long):
         wanted["return_timestamps"] = "word" if times == "word" else True
-    with live_text(display, tokenizer, monitors=knows_times) as live:
+    is_live = asked["num_beams"] == 1  # beams have no words until they end
+    with live_text(display, tokenizer, monitors=knows_times, streams=is_live) as live:
         try:
             found = recognize(
                 {"raw": sound, "sampling_rate": extractor.sampling_rate},
