@@ -80,10 +80,10 @@ def test_a_release_without_the_question_is_said_once_and_left_alone(libraries):
     files["transformers/trainer.py"] = "class Trainer: pass\n"
     done = libraries(files, "import torch, transformers; print(transformers.trainer.Trainer)")
     assert done.stdout.strip() == "<class 'transformers.trainer.Trainer'>"
+    told = " in this release, so it is not told of npu there"
     assert done.stderr.splitlines() == [
-        "npu: transformers.utils.import_utils has no is_torch_npu_available in this release, so it "
-        "is not told of npu there",
-        "npu: Trainer has no _move_model_to_device in this release, so it is not told of npu there",
+        f"npu: transformers.utils.import_utils has no is_torch_npu_available{told}",
+        f"npu: Trainer has no _move_model_to_device{told}",
     ]
 
 

@@ -1,5 +1,6 @@
-"""What accelerate is told of npu, module by module; each function runs when its module is there."""
+"""What accelerate is told of npu: a function for each module, run when the module is there."""
 
+import importlib
 from types import ModuleType
 from typing import Any
 
@@ -56,7 +57,13 @@ def _accelerator(module: ModuleType) -> None:
     def prepare(prepared: Any, accelerator: Any, model: Any, *others: Any, **named: Any) -> Any:
         if not accelerator.state._cpu:
             warn_if_moved(model, accelerator.device, "Accelerator.prepare", "Accelerator")
-        return prepared(accelerator, model, *others, **named)
+        if accelerator.device.type != "npu" or accelerator.verify_device_map(model):
+            return prepared(accelerator, model, *others, **named)
+        # Processes of a machine share its NPU. Without this their number would be the device's,
+        # in DistributedDataParallel alone.
+        variables = importlib.import_module("accelerate.utils").patch_environment
+        with variables(accelerate_bypass_device_map="true"):
+            return prepared(accelerator, model, *others, **named)
 
     wrap(module.Accelerator, "prepare_model", prepare)
 

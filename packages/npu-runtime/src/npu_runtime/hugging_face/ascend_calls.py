@@ -77,11 +77,10 @@ def npu_fusion_attention(
     positions = max(q.shape[2], k.shape[2])
     if sparse_mode == 0 and min(pre_tockens, next_tockens) < positions:
         raise _refused("npu_fusion_attention", "pre_tockens or next_tockens that limit attention")
+    mask = None if atten_mask is None else ~atten_mask.bool()
     if sparse_mode:
         offset = k.shape[2] - q.shape[2] if sparse_mode == 3 else 0
         mask = causal_mask(q.shape[2], k.shape[2], offset=offset, device=q.device)
-    else:
-        mask = None if atten_mask is None else ~atten_mask.bool()
     return (attend(q, k, v, mask=mask, scale=scale, dropout_p=1.0 - keep_prob).permute(axes),)
 
 

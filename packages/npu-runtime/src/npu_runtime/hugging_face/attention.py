@@ -21,7 +21,7 @@ def attend(
     scale: float | None,
     dropout_p: float,
 ) -> torch.Tensor:
-    """torch's attention; heads of k and v are shared where q has more.
+    """Torch's attention; heads of k and v are shared where q has more.
 
     Args:
         q: (batch, heads, queries, channels).

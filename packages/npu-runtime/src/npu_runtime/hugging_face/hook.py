@@ -58,7 +58,7 @@ def _change(name: str, change: Callable[[ModuleType], None], *, was_there: bool)
     Args:
         name: of the module.
         change: changes it.
-        was_there: whether its import began before torch's, so that others may have what is replaced.
+        was_there: whether its import began before torch's: others may have what is replaced.
     """
     module = sys.modules[name]
     before = dict(vars(module))

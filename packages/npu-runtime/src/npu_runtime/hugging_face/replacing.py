@@ -82,6 +82,6 @@ def _modules_like(owner: ModuleType) -> Iterator[ModuleType]:
     """The program's own module, and the loaded modules of the library that a module is of."""
     library = owner.__name__.partition(".")[0]
     for name, module in list(sys.modules.items()):
-        if name == "__main__" or name.partition(".")[0] == library:
-            if isinstance(module, ModuleType):
-                yield module
+        is_meant = name == "__main__" or name.partition(".")[0] == library
+        if is_meant and isinstance(module, ModuleType):
+            yield module

@@ -1,4 +1,4 @@
-"""What transformers is told of npu, module by module; each function runs when its module is there."""
+"""What transformers is told of npu: a function for each module, run when the module is there."""
 
 from types import ModuleType
 from typing import Any
@@ -28,8 +28,8 @@ def _forget(module: ModuleType) -> None:
 def _flash_attention(module: ModuleType) -> None:
     replace(module, "npu_flash_attn_func", flash_attn_func)
     replace(module, "npu_flash_attn_varlen_func", flash_attn_varlen_func)
-    # Huawei's kernel has two alignments of causal attention; ours is flash attention's. transformers
-    # asks while it is imported, when no device should be opened.
+    # Huawei's kernel aligns causal attention in two ways, ours as flash attention does. transformers
+    # asks during an import, when no device should be opened.
     replace(module, "is_npu_fa2_top_left_aligned_causal_mask", lambda: False)
 
 
