@@ -86,20 +86,23 @@ class _Waiting(importlib.abc.MetaPathFinder):
     def __init__(self, name: str, action: Callable[[], object]) -> None:
         self._name = name
         self._action = action
+        self._stop_next: Callable[[], None] = lambda: None
 
     def remove(self) -> None:
         with contextlib.suppress(ValueError):
             sys.meta_path.remove(self)
+        self._stop_next()
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         if self not in sys.meta_path or _is_loading(self._name):
             return None
-        finders = _finders_after(self)
-        self.remove()  # importlib, which walks the list, passes over the next one: ask it here
-        when_imported(self._name, self._action)  # it waits again where the import failed
-        return _first_spec(finders, fullname, path, target)
+        self.remove()
+        # It waits again where the import failed.
+        self._stop_next = when_imported(self._name, self._action)
+        # importlib walks the list, which is another now: ask all of it here.
+        return _first_spec(list(sys.meta_path), fullname, path, target)
 
 
 class _Finder(importlib.abc.MetaPathFinder):

@@ -28,8 +28,8 @@ def _forget(module: ModuleType) -> None:
 def _flash_attention(module: ModuleType) -> None:
     replace(module, "npu_flash_attn_func", flash_attn_func)
     replace(module, "npu_flash_attn_varlen_func", flash_attn_varlen_func)
-    # Huawei's kernel aligns causal attention in two ways, ours as flash attention does. transformers
-    # asks during an import, when no device should be opened.
+    # Huawei's kernel aligns causal attention in two ways, ours as flash attention does. The
+    # question is asked during an import, when no device should be opened.
     replace(module, "is_npu_fa2_top_left_aligned_causal_mask", lambda: False)
 
 
