@@ -115,7 +115,7 @@ def classify(**where):
 def places(**where):
     loaded = AutoModelForCausalLM.from_pretrained("llama", **where)
     out = loaded.generate(torch.tensor([[1, 2, 3]]), max_new_tokens=3, do_sample=False)
-    return [sorted({{p.device.type for p in loaded.parameters()}} - {{"meta"}}), out.tolist()]
+    return [sorted({{p.device.type for p in loaded.parameters()}}), out.tolist()]
 
 found = {{
     "accelerator": accelerate.Accelerator().device.type,
@@ -143,6 +143,7 @@ def test_npu_is_taken_where_it_was_asked_for(program):
         assert found[name][1] == pytest.approx(found["pipeline -1"][1], abs=1e-6)
     assert found["pipeline -1"][0] == "cpu"
     assert found["auto"][0] == found["named"][0] == found["within"][0] == ["npu"]
+    assert found["split"][0] == ["meta", "npu"]  # what is left on the CPU comes when it is needed
     for name in ("auto", "named", "within", "split"):
         assert found[name][1] == found["cpu"][1], name
 
@@ -315,9 +316,13 @@ def test_reports_name_the_device(run, command):
     assert json.loads(product.stdout)["devices"][0]["full_name"] in done.stdout
 
 
+# Times of this thread's processor inside what was added: whole imports vary by far more than 5 ms.
 COST = """
-import json, sys, time
+import compileall, json, sys, time
+from pathlib import Path
 from npu_command import late_import
+ours = Path(late_import.__file__).parents[1] / "npu_runtime" / "hugging_face"
+compileall.compile_dir(ours, quiet=1)  # as pip does, where this tree is installed editable
 clock = time.thread_time
 spent, asked = [0.0], [0]
 find = late_import._Finder.find_spec

@@ -23,4 +23,8 @@ def with_indices(counted: Any, max_memory: Any = None) -> Any:
         return counted(max_memory)
     npu.init()  # the program has named it: from here on it is there for whoever asks
     indices = {key: device.index or 0 for key, device in named.items()}
-    return counted({indices.get(key, key): size for key, size in max_memory.items()})
+    sizes = {indices.get(key, key): size for key, size in max_memory.items()}
+    counts = counted(sizes)
+    # accelerate writes bytes in the place of texts, and callers count on it.
+    max_memory.update({key: sizes[indices.get(key, key)] for key in max_memory})
+    return counts

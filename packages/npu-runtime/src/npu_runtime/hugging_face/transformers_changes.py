@@ -56,7 +56,8 @@ def _trainer(module: ModuleType) -> None:
 
 
 def _memory(module: ModuleType) -> None:
-    wrap(module, "get_max_memory", with_indices)
+    if hasattr(module, "get_max_memory"):  # transformers 4 calls accelerate's, which is wrapped
+        wrap(module, "get_max_memory", with_indices)
 
 
 def _distributed(module: ModuleType) -> None:
