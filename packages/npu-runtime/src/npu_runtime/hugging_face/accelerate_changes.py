@@ -28,7 +28,8 @@ def _process_group(module: ModuleType) -> None:
     ) -> Any:
         backend, kind = prepared(state, cpu, sagemaker, asked)
         if backend == "hccl" and kind == module.DistributedType.MULTI_NPU:
-            backend = BACKEND if asked is None else asked
+            # accelerate itself refuses another one that was asked for, and names this.
+            backend = asked if asked is not None and "gloo" in asked else BACKEND
         return backend, kind
 
     wrap(module.PartialState, "_prepare_backend", prepare)

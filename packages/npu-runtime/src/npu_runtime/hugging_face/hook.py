@@ -40,7 +40,7 @@ def _beginning(library: str, changes: str) -> Iterator[None]:
 
 def _begin(library: str, changes: str) -> None:
     """Has each module of a library changed once it is there."""
-    if importlib.util.find_spec("torch_npu") is not None:
+    if "torch_npu" in sys.modules or importlib.util.find_spec("torch_npu") is not None:
         _logger.warning(
             "npu: Huawei's torch_npu is installed, so %s is left to it. With NPU_HUGGINGFACE=0 "
             "this is not said.",
