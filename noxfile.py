@@ -318,6 +318,15 @@ def decoders(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none")
+def ecosystem(session: nox.Session) -> None:
+    """Test Hugging Face's other libraries on npu, at their newest releases, apart from the rest."""
+    python = shared_environment(session, "ecosystem")
+    install_platform(session, python, extra=[*group("test"), *group("ecosystem")])
+    run_in(session, python, "-m", "pip", "list")
+    run_in(session, python, "-m", "pytest", "tests/ecosystem", *session.posargs)
+
+
+@nox.session(venv_backend="none")
 def graphs(session: nox.Session) -> None:
     """Compile random graphs, compare with eager (`-- --count 50000 --seed 7 --out DIR`); long."""
     python = shared_environment(session, "platform")

@@ -16,6 +16,7 @@ PAGES = (
     "docs/guides/export.md",
     "docs/guides/fused-operators.md",
     "docs/guides/graph-builder.md",
+    "docs/guides/hugging-face.md",
     "docs/guides/kernel-programs.md",
     "docs/guides/long-context.md",
     "docs/guides/memory.md",

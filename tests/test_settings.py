@@ -9,6 +9,7 @@ import pytest
 # `{folder}` a folder. Without a code any text is a value: of the lists all are patterns.
 WRONG = {
     "NPU_ATTACH": ("banana", "bad-setting"),
+    "NPU_AUTO": ("banana", "bad-setting"),
     "NPU_COMPILE_CACHE_DIR": ("{file}", "bad-setting"),
     "NPU_COMPILE_CACHE_SIZE_MB": ("-1", "bad-setting"),
     "NPU_COMPILE_DEBUG": ("{file}/below", "bad-setting"),
@@ -17,6 +18,7 @@ WRONG = {
     "NPU_DEVICE": ("banana", "device-absent"),
     "NPU_DRIVER": ("banana", "device-absent"),
     "NPU_FALLBACK_OPS": ("[,*?", None),
+    "NPU_HUGGINGFACE": ("banana", "bad-setting"),
     "NPU_LAUNCH_BLOCKING": ("banana", "bad-setting"),
     "NPU_LLM_CACHE_DIR": ("{file}", "bad-setting"),
     "NPU_MEMORY_CHECK": ("2", "bad-setting"),

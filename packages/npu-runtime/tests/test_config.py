@@ -24,7 +24,17 @@ def test_flags_are_read(name):
     assert RuntimeConfig.from_environment({name: "off"}) == RuntimeConfig()
 
 
-@pytest.mark.parametrize("name", sorted(FLAGS))
+def test_hugging_face_is_told_unless_it_is_switched_off():
+    for text, is_told in (("", True), ("1", True), ("0", False)):
+        assert RuntimeConfig.from_environment({"NPU_HUGGINGFACE": text}).hugging_face is is_told
+
+
+def test_whether_npu_is_chosen_can_be_left_open():
+    for text, chosen in (("", None), ("1", True), ("no", False)):
+        assert RuntimeConfig.from_environment({"NPU_AUTO": text}).auto is chosen
+
+
+@pytest.mark.parametrize("name", [*sorted(FLAGS), "NPU_AUTO", "NPU_HUGGINGFACE"])
 def test_another_text_than_a_flags_is_an_error(name):
     with pytest.raises(InputError, match=f"{name}: .*got 'banana'") as caught:
         RuntimeConfig.from_environment({name: "banana"})

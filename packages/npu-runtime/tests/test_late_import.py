@@ -19,7 +19,8 @@ def package(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     finders = list(sys.meta_path)
     yield "hooked_package"
-    sys.modules.pop("hooked_package", None)
+    for name in [name for name in sys.modules if name.startswith("hooked_package")]:
+        del sys.modules[name]
     sys.meta_path[:] = finders
 
 
@@ -112,3 +113,46 @@ def test_a_module_that_is_missing_is_missed(package):
     when_imported("no_such_module_anywhere", lambda: None)
     with pytest.raises(ModuleNotFoundError):
         importlib.import_module("no_such_module_anywhere")
+
+
+def test_a_module_whose_import_has_begun_is_waited_for_until_another_is_looked_for(
+    package, tmp_path, monkeypatch
+):
+    seen, finders = [], list(sys.meta_path)
+    monkeypatch.setattr(sys, "wait_for_it", when_imported_of(package, seen), raising=False)
+    (tmp_path / package / "__init__.py").write_text(
+        "import sys\nsys.wait_for_it()\nfrom hooked_package import part\nvalue = 7\n"
+    )
+    (tmp_path / package / "part.py").write_text("")
+    module = importlib.import_module(package)
+    assert module.part.__name__ == "hooked_package.part"
+    assert seen == []
+    assert importlib.util.find_spec("hooked_package.part_of_none") is None
+    assert seen == [7]
+    assert sys.meta_path == finders
+
+
+def test_the_module_that_ends_a_wait_is_found(package, tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr(sys, "wait_for_it", when_imported_of(package, seen), raising=False)
+    (tmp_path / package / "__init__.py").write_text("import sys\nsys.wait_for_it()\nvalue = 7\n")
+    (tmp_path / package / "part.py").write_text("value = 8\n")
+    importlib.import_module(package)
+    assert importlib.import_module("hooked_package.part").value == 8
+    assert seen == [7]
+
+
+def test_a_wait_for_an_import_that_fails_goes_on(package, tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr(sys, "wait_for_it", when_imported_of(package, seen), raising=False)
+    source = tmp_path / package / "__init__.py"
+    source.write_text("import sys\nsys.wait_for_it()\nraise RuntimeError('not yet')\n")
+    with pytest.raises(RuntimeError, match="not yet"):
+        importlib.import_module(package)
+    source.write_text("value = 7  # whole now, and of another length\n")
+    importlib.import_module(package)
+    assert seen == [7]
+
+
+def when_imported_of(name, seen):
+    return lambda: when_imported(name, lambda: seen.append(sys.modules[name].value))

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
+from typing import Any
 
 __all__ = ["when_imported", "while_importing"]
 
@@ -20,6 +21,9 @@ Around = Callable[[], contextlib.AbstractContextManager[None]]
 
 def when_imported(name: str, action: Callable[[], object]) -> Callable[[], None]:
     """Calls an action once: now if the module is loaded, else right after it has been.
+
+    A module whose import has begun and is not over (it imports the caller, say) counts as loaded
+    when the next module is looked for.
 
     Args:
         name: full name of the module.
@@ -36,6 +40,10 @@ def when_imported(name: str, action: Callable[[], object]) -> Callable[[], None]
 
     if name not in sys.modules:
         return while_importing(name, before_action)
+    if _is_loading(name):
+        waiting = _Waiting(name, action)
+        sys.meta_path.insert(0, waiting)
+        return waiting.remove
     action()
     return lambda: None
 
@@ -49,6 +57,52 @@ def while_importing(name: str, around: Around) -> Callable[[], None]:
     finder = _Finder(name, around)
     sys.meta_path.insert(0, finder)
     return finder.remove
+
+
+def _is_loading(name: str) -> bool:
+    """Whether a module is being imported; importlib tells so in an attribute of its spec."""
+    spec = getattr(sys.modules.get(name), "__spec__", None)
+    return bool(getattr(spec, "_initializing", False))
+
+
+def _finders_after(finder: importlib.abc.MetaPathFinder) -> list[Any]:
+    """The finders that have not been asked yet when one is."""
+    return sys.meta_path[sys.meta_path.index(finder) + 1 :]
+
+
+def _first_spec(
+    finders: list[Any], fullname: str, path: Sequence[str] | None, target: ModuleType | None
+) -> ModuleSpec | None:
+    for finder in finders:
+        spec: ModuleSpec | None = finder.find_spec(fullname, path, target)
+        if spec is not None:
+            return spec
+    return None
+
+
+class _Waiting(importlib.abc.MetaPathFinder):
+    """Finds nothing; notices that a module's import is over when another one begins."""
+
+    def __init__(self, name: str, action: Callable[[], object]) -> None:
+        self._name = name
+        self._action = action
+        self._stop_next: Callable[[], None] = lambda: None
+
+    def remove(self) -> None:
+        with contextlib.suppress(ValueError):
+            sys.meta_path.remove(self)
+        self._stop_next()
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if self not in sys.meta_path or _is_loading(self._name):
+            return None
+        self.remove()
+        # It waits again where the import failed.
+        self._stop_next = when_imported(self._name, self._action)
+        # importlib walks the list, which is another now: ask all of it here.
+        return _first_spec(list(sys.meta_path), fullname, path, target)
 
 
 class _Finder(importlib.abc.MetaPathFinder):
@@ -71,14 +125,10 @@ class _Finder(importlib.abc.MetaPathFinder):
     ) -> ModuleSpec | None:
         if fullname != self._name or self not in sys.meta_path:
             return None
-        # Those before this one have been asked.
-        for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:
-            spec: ModuleSpec | None = finder.find_spec(fullname, path, target)
-            if spec is not None:
-                if spec.loader is not None:
-                    spec.loader = _Loader(spec.loader, self)
-                return spec
-        return None
+        spec = _first_spec(_finders_after(self), fullname, path, target)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Loader(spec.loader, self)
+        return spec
 
     @contextlib.contextmanager
     def loading(self) -> Iterator[None]:

@@ -33,6 +33,9 @@ class RuntimeConfig:
             (``NPU_PROFILE_LAYERS=1``); compiled blobs are then neither used nor kept.
         attach: whether observers of other wheels are installed, so that ``npu-profiler attach``
             finds this process (``NPU_ATTACH=1``).
+        hugging_face: whether Hugging Face's libraries are told of npu (``NPU_HUGGINGFACE=0``: no).
+        auto: whether those libraries take npu where a program names no device (``NPU_AUTO``);
+            None where that depends on what serves.
     """
 
     device: str = ""
@@ -43,6 +46,8 @@ class RuntimeConfig:
     oom_snapshot: str = ""
     profile_layers: bool = False
     attach: bool = False
+    hugging_face: bool = True
+    auto: bool | None = None
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> "RuntimeConfig":
@@ -53,6 +58,7 @@ class RuntimeConfig:
                 and drivers there are is not known here.
         """
         values = os.environ if environment is None else environment
+        told = read_flag(values, "NPU_HUGGINGFACE", error=InputError)
         snapshot = read_file(values, "NPU_OOM_SNAPSHOT", error=InputError)
         return cls(
             device=values.get("NPU_DEVICE", "").strip(),
@@ -63,6 +69,8 @@ class RuntimeConfig:
             oom_snapshot="" if snapshot is None else str(snapshot),
             profile_layers=bool(read_flag(values, "NPU_PROFILE_LAYERS", error=InputError)),
             attach=bool(read_flag(values, "NPU_ATTACH", error=InputError)),
+            hugging_face=told is not False,
+            auto=read_flag(values, "NPU_AUTO", error=InputError),
         )
 
 

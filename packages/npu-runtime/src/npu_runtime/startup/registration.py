@@ -14,6 +14,7 @@ import torch.utils.backend_registration as backend_registration
 from npu_command.late_import import when_imported
 from npu_runtime import _C, npu
 from npu_runtime.config import config, problem
+from npu_runtime.hugging_face import hook
 from npu_runtime.other_wheels.drivers import find_vendor_drivers, openvino_library
 from npu_runtime.other_wheels.observers import install_observers
 from npu_runtime.refusal import refuse_device
@@ -58,6 +59,8 @@ def _register() -> None:
     register_dlpack_device()
     register_reducers()
     when_imported("torch._dynamo.device_interface", _register_with_dynamo)
+    if config.hugging_face:
+        hook.install()
     atexit.register(_C.stop_autograd_threads)
     if config.memory_check:
         install_memory_check()

@@ -1,0 +1,80 @@
+"""Which device Hugging Face's libraries take where a program names none, and why."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from npu_runtime import npu
+from npu_runtime.config import RuntimeConfig, config
+from npu_runtime.errors import NpuError
+from npu_runtime.info import DeviceInfo, device_info
+
+__all__ = ["Choice", "decide", "picks_npu"]
+
+_logger = logging.getLogger(__name__)
+_said: set[bool] = set()
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A decision.
+
+    Attributes:
+        is_npu: whether it is npu; otherwise the libraries choose as if npu were not there.
+        reason: one clause that says why.
+    """
+
+    is_npu: bool
+    reason: str
+
+
+def decide(
+    settings: RuntimeConfig, *, is_in_use: bool, serving: Callable[[], DeviceInfo | None]
+) -> Choice:
+    """Decides which device is taken where a program names none.
+
+    Args:
+        settings: what the environment asks for.
+        is_in_use: whether this process has used npu: then the program has named it.
+        serving: gives the device that serves, None without one. Called only where the rest does
+            not decide, for it opens the driver.
+    """
+    if settings.auto:
+        return Choice(True, "NPU_AUTO=1 asks for it")
+    if is_in_use:
+        return Choice(True, "this process uses it already")
+    if settings.auto is False:
+        return Choice(False, "NPU_AUTO=0 leaves npu out")
+    # A device that was asked for and is absent is an error at its first use, not another device.
+    for name, value in (("NPU_DEVICE", settings.device), ("NPU_DRIVER", settings.driver)):
+        if value:
+            return Choice(True, f"{name}={value} asks for it")
+    device = serving()
+    if device is None:
+        return Choice(False, "no device can serve as npu")
+    if device.driver == "openvino" and device.device.startswith("CPU"):
+        return Choice(False, f"{device.reason}; NPU_AUTO=1 chooses npu")
+    return Choice(True, device.reason)
+
+
+def picks_npu() -> bool:
+    """Whether npu is taken where a program names no device; a log line says so once, and why."""
+    choice = decide(config, is_in_use=npu.is_initialized(), serving=_serving)
+    if choice.is_npu not in _said:
+        _said.add(choice.is_npu)
+        other = "cuda" if torch.cuda.is_available() else "the CPU"
+        _logger.warning(
+            "npu: Hugging Face's libraries run on %s where no device is named: %s",
+            "npu" if choice.is_npu else other,
+            choice.reason,
+        )
+    return choice.is_npu
+
+
+def _serving() -> DeviceInfo | None:
+    try:
+        return device_info()
+    except NpuError:  # no device, or a wrong setting, of which the import of torch has warned
+        return None

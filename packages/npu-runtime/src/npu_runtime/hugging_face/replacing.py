@@ -1,0 +1,87 @@
+"""Functions of other libraries that are replaced, also where they were imported to."""
+
+import functools
+import logging
+import sys
+from collections.abc import Callable, Iterator
+from types import CodeType, ModuleType
+from typing import Any
+
+__all__ = ["forget_answers", "replace", "replace_copies", "wrap"]
+
+_logger = logging.getLogger(__name__)
+
+
+def replace(owner: Any, name: str, new: object) -> bool:
+    """Puts a function in the place of another in its module or class.
+
+    Returns:
+        False where there is nothing of that name: this release of the library is another than
+        those we know. The log says so.
+    """
+    if vars(owner).get(name) is None:
+        where = owner.__name__ if isinstance(owner, ModuleType) else owner.__qualname__
+        _logger.warning(
+            "npu: %s has no %s in this release, so it is not told of npu there", where, name
+        )
+        return False
+    setattr(owner, name, new)
+    return True
+
+
+def wrap(owner: Any, name: str, around: Callable[..., Any]) -> None:
+    """Replaces a function by one that calls `around(function, *arguments)`."""
+    old = vars(owner).get(name)
+
+    def called(*arguments: Any, **named: Any) -> Any:
+        return around(old, *arguments, **named)
+
+    replace(owner, name, called if old is None else functools.wraps(old)(called))
+
+
+def forget_answers(module: ModuleType, questions: set[str]) -> None:
+    """Has functions with a cache, whose answers follow from these questions, ask each time.
+
+    What they answered before the device was used may be different afterwards.
+    """
+    found = True
+    while found:  # one may ask another
+        found = False
+        for name, value in list(vars(module).items()):
+            if name in questions or not isinstance(value, functools._lru_cache_wrapper):
+                continue
+            code = _innermost_code(value)
+            if code is not None and questions.intersection(code.co_names):
+                replace(module, name, functools.lru_cache(maxsize=0)(value.__wrapped__))
+                questions.add(name)
+                found = True
+
+
+def replace_copies(module: ModuleType, before: dict[str, object]) -> None:
+    """Replaces what others imported from a module before it was changed.
+
+    Args:
+        module: the changed module.
+        before: what it held before.
+    """
+    new = {id(old): vars(module)[name] for name, old in before.items() if name in vars(module)}
+    changed = {key: value for key, value in new.items() if id(value) != key}
+    for other in _modules_like(module):
+        for name, value in list(vars(other).items()):
+            if id(value) in changed:
+                vars(other)[name] = changed[id(value)]
+
+
+def _innermost_code(function: Any) -> CodeType | None:
+    while hasattr(function, "__wrapped__"):
+        function = function.__wrapped__
+    return getattr(function, "__code__", None)
+
+
+def _modules_like(owner: ModuleType) -> Iterator[ModuleType]:
+    """The program's own module, and the loaded modules of the library that a module is of."""
+    library = owner.__name__.partition(".")[0]
+    for name, module in list(sys.modules.items()):
+        is_meant = name == "__main__" or name.partition(".")[0] == library
+        if is_meant and isinstance(module, ModuleType):
+            yield module

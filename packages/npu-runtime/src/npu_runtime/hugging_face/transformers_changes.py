@@ -1,0 +1,75 @@
+"""What transformers is told of npu: a function for each module, run when the module is there."""
+
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from npu_runtime.hugging_face.attention import flash_attn_func, flash_attn_varlen_func
+from npu_runtime.hugging_face.memory_keys import with_indices
+from npu_runtime.hugging_face.moving import warn_if_moved
+from npu_runtime.hugging_face.questions import answer_in
+from npu_runtime.hugging_face.replacing import forget_answers, replace, wrap
+from npu_runtime.torch_parts.distributed import BACKEND
+
+__all__ = ["CHANGES"]
+
+_QUESTION = "is_torch_npu_available"
+
+
+def _answer(module: ModuleType) -> None:
+    answer_in(module, _QUESTION)
+
+
+def _forget(module: ModuleType) -> None:
+    forget_answers(module, {_QUESTION})
+
+
+def _flash_attention(module: ModuleType) -> None:
+    replace(module, "npu_flash_attn_func", flash_attn_func)
+    replace(module, "npu_flash_attn_varlen_func", flash_attn_varlen_func)
+    # Huawei's kernel aligns causal attention in two ways, ours as flash attention does. The
+    # question is asked during an import, when no device should be opened.
+    replace(module, "is_npu_fa2_top_left_aligned_causal_mask", lambda: False)
+
+
+def _fused_optimizer(module: ModuleType) -> None:
+    def torch_fused(made_from: Any, context: Any) -> tuple[Any, dict[str, Any]]:
+        context.optimizer_kwargs.update(context.adam_kwargs)
+        return torch.optim.AdamW, context.optimizer_kwargs | {"fused": True}
+
+    handler = vars(module).get("_get_adamw_torch_npu_fused")
+    wrap(module, "_get_adamw_torch_npu_fused", torch_fused)
+    for table in [value for value in vars(module).values() if isinstance(value, dict)]:
+        for name, value in table.items():
+            if handler is not None and value is handler:
+                table[name] = vars(module)["_get_adamw_torch_npu_fused"]
+
+
+def _trainer(module: ModuleType) -> None:
+    def move(moved: Any, trainer: Any, model: Any, device: torch.device) -> None:
+        if not trainer.args.use_cpu:
+            warn_if_moved(model, device, "Trainer", "TrainingArguments")
+        moved(trainer, model, device)
+
+    wrap(module.Trainer, "_move_model_to_device", move)
+
+
+def _memory(module: ModuleType) -> None:
+    if hasattr(module, "get_max_memory"):  # transformers 4 calls accelerate's, which is wrapped
+        wrap(module, "get_max_memory", with_indices)
+
+
+def _distributed(module: ModuleType) -> None:
+    module.DISTRIBUTED_BACKEND_MAP.setdefault("npu", BACKEND)
+
+
+CHANGES = {
+    "transformers.utils.import_utils": _answer,
+    "transformers.utils": _forget,
+    "transformers.integrations.npu_flash_attention": _flash_attention,
+    "transformers.integrations.accelerate": _memory,
+    "transformers.trainer_optimizer": _fused_optimizer,
+    "transformers.trainer": _trainer,
+    "transformers.distributed.utils": _distributed,
+}

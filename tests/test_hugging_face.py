@@ -1,0 +1,363 @@
+"""transformers and accelerate with npu as their device: what they choose, and what they compute."""
+
+import json
+import re
+
+import pytest
+
+# A model, a dataset, and `train`: losses on the device that TrainingArguments chooses, as JSON.
+START = """
+import json, sys, torch
+from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments, set_seed
+
+def model():
+    set_seed(0)
+    return LlamaForCausalLM(LlamaConfig(
+        vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=32))
+
+def rows():
+    drawn = torch.randint(0, 64, (24, 16), generator=torch.Generator().manual_seed(1))
+    return [{"input_ids": row, "labels": row} for row in drawn]
+
+def train(folder, resume=None, **options):
+    arguments = TrainingArguments(
+        **{"output_dir": folder, "per_device_train_batch_size": 4, "max_steps": 4,
+           "logging_steps": 1, "report_to": [], "save_strategy": "no", "disable_tqdm": True,
+           "learning_rate": 1e-2, **options})
+    trainer = Trainer(model=model(), args=arguments, train_dataset=rows(), eval_dataset=rows()[:4])
+    trainer.train(resume_from_checkpoint=resume)
+    log = trainer.state.log_history
+    losses = [entry["loss"] for entry in log if "loss" in entry]
+    return {"device": trainer.model.device.type,
+            "losses": [*losses, trainer.evaluate()["eval_loss"]]}
+"""
+
+COMPARED = {
+    "plain": {},
+    "bf16": {"bf16": True},
+    "accumulated": {"gradient_checkpointing": True, "gradient_accumulation_steps": 2},
+    "fused": {"optim": "adamw_torch_npu_fused"},
+}
+
+TRAIN_ALL = f"""{START}
+kinds = {COMPARED!r}
+results = {{}}
+for name, options in kinds.items():
+    npu = train(f"npu-{{name}}", **options)
+    if "optim" in options:
+        options = {{"optim": "adamw_torch_fused"}}
+    results[name] = [npu, train(f"cpu-{{name}}", use_cpu=True, **options)]
+saved = {{"save_strategy": "steps", "save_steps": 2}}
+whole = train("whole", **saved)
+results["resumed"] = [train("whole", resume="whole/checkpoint-2"), whole]
+results["fp16"] = [train("fp16", fp16=True), results["plain"][1]]
+print(json.dumps(results))
+"""
+
+
+@pytest.fixture
+def program(run):
+    """Runs a program, by default with npu chosen; gives what it printed last, and its log."""
+
+    def ran(code, **environment):
+        done = run("python", "-c", code, **{"NPU_AUTO": "1", **environment})
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout.splitlines()[-1]), done.stderr
+
+    return ran
+
+
+def test_trainer_on_npu_has_the_losses_of_the_cpu(program):
+    results, log = program(TRAIN_ALL)
+    for name in COMPARED:
+        npu, cpu = results[name]
+        assert (npu["device"], cpu["device"]) == ("npu", "cpu"), name
+        assert npu["losses"] == pytest.approx(cpu["losses"], abs=1e-5), name
+    resumed, whole = results["resumed"]
+    assert resumed["losses"] == pytest.approx(whole["losses"], abs=1e-6)
+    half, full = results["fp16"]
+    assert half["device"] == "npu"
+    assert half["losses"] == pytest.approx(full["losses"], abs=1e-2)
+    assert log.count("run on npu where no device is named: NPU_AUTO=1 asks for it") == 1
+
+
+@pytest.mark.slow
+def test_trainer_compiles_for_npu(program):
+    code = f"""{START}
+npu = train("npu", torch_compile_backend="npu")
+print(json.dumps([npu, train("cpu", use_cpu=True)]))
+"""
+    (npu, cpu), _ = program(code)
+    assert npu["device"] == "npu"
+    assert npu["losses"] == pytest.approx(cpu["losses"], abs=1e-5)
+
+
+# Each line prints which device was taken for a person who names none.
+CHOICES = f"""{START}
+import accelerate
+from transformers import BertConfig, BertForSequenceClassification, PreTrainedTokenizerFast
+from transformers import AutoModelForCausalLM, pipeline
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+words = Tokenizer(models.WordLevel({{"?": 0, "a": 1, "b": 2}}, unk_token="?"))
+words.pre_tokenizer = pre_tokenizers.Whitespace()
+PreTrainedTokenizerFast(tokenizer_object=words, unk_token="?", pad_token="?").save_pretrained("b")
+BertForSequenceClassification(BertConfig(
+    vocab_size=8, hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
+    intermediate_size=16, max_position_embeddings=16)).save_pretrained("b")
+model().save_pretrained("llama")
+
+def classify(**where):
+    made = pipeline("text-classification", model="b", **where)
+    return [made.device.type, made("a b")[0]["score"]]
+
+def places(**where):
+    loaded = AutoModelForCausalLM.from_pretrained("llama", **where)
+    out = loaded.generate(torch.tensor([[1, 2, 3]]), max_new_tokens=3, do_sample=False)
+    return [sorted({{p.device.type for p in loaded.parameters()}}), out.tolist()]
+
+found = {{
+    "accelerator": accelerate.Accelerator().device.type,
+    "pipeline": classify(),
+    "auto": places(device_map="auto"),
+    "cpu": places(device_map="cpu"),
+    "pipeline -1": classify(device=-1),
+}}
+found |= {{
+    "pipeline npu": classify(device="npu"),
+    "within": places(device_map="auto", max_memory={{"npu": "1GB", "cpu": "1GB"}}),
+    "split": places(device_map="auto", max_memory={{"npu": "60KB", "cpu": "1GB"}}),
+    "named": places(device_map="npu"),
+    "pipeline afterwards": classify(),
+}}
+print(json.dumps(found))
+"""
+
+
+def test_npu_is_taken_where_it_was_asked_for(program):
+    found, _ = program(CHOICES)
+    assert found["accelerator"] == "npu"
+    for name in ("pipeline", "pipeline npu", "pipeline afterwards"):
+        assert found[name][0] == "npu"
+        assert found[name][1] == pytest.approx(found["pipeline -1"][1], abs=1e-6)
+    assert found["pipeline -1"][0] == "cpu"
+    assert found["auto"][0] == found["named"][0] == found["within"][0] == ["npu"]
+    assert found["split"][0] == ["meta", "npu"]  # what is left on the CPU comes when it is needed
+    for name in ("auto", "named", "within", "split"):
+        assert found[name][1] == found["cpu"][1], name
+
+
+STANDS_IN = (
+    "OpenVINO finds no NPU on this machine, so its CPU plugin serves as the npu device; "
+    "NPU_AUTO=1 chooses npu"
+)
+
+
+def test_the_cpu_is_taken_where_its_plugin_stands_in_until_npu_is_named(program):
+    found, log = program(CHOICES, NPU_AUTO="")
+    assert found["accelerator"] == found["pipeline"][0] == "cpu"
+    assert found["auto"][0] == ["cpu"]
+    assert found["pipeline npu"][0] == found["pipeline afterwards"][0] == "npu"
+    assert found["named"][0] == found["within"][0] == ["npu"]
+    lines = [line for line in log.splitlines() if line.startswith("npu: ")]
+    first, second = lines
+    assert first.endswith("the CPU where no device is named: " + STANDS_IN)
+    assert second.endswith("npu where no device is named: this process uses it already")
+
+
+def test_it_can_be_switched_off(program):
+    code = """
+import json, torch, accelerate
+from transformers.utils import is_torch_npu_available
+print(json.dumps([is_torch_npu_available(), accelerate.Accelerator().device.type,
+                  torch.ones(2, device="npu").sum().item()]))
+"""
+    found, log = program(code, NPU_HUGGINGFACE="0")
+    assert found == [False, "cpu", 2.0]
+    assert "npu: " not in log
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        "torch",
+        "transformers",
+        pytest.param("accelerate", marks=pytest.mark.slow),
+        pytest.param("peft", marks=pytest.mark.slow),
+    ],
+)
+def test_the_libraries_are_told_whichever_is_imported_first(program, first):
+    code = f"""
+import json, {first}, sys, importlib.util
+from transformers import Trainer, is_torch_npu_available
+from transformers.utils import is_torch_bf16_gpu_available
+from accelerate.utils import is_npu_available
+import torch, peft.utils.other
+print(json.dumps([is_torch_npu_available(), is_torch_bf16_gpu_available(), is_npu_available(),
+                  peft.utils.other.infer_device(), "torch_npu" in sys.modules,
+                  importlib.util.find_spec("torch_npu") is not None]))
+"""
+    found, _ = program(code)
+    assert found == [True, True, True, "npu", False, False]
+
+
+def test_their_import_opens_no_device_and_says_nothing(program):
+    code = """
+import json, torch, transformers, accelerate, peft
+from transformers import AutoModelForCausalLM, Trainer, pipeline
+from npu_runtime import _C
+print(json.dumps(_C.is_open()))
+"""
+    is_open, log = program(code)
+    assert is_open is False
+    assert log == ""
+
+
+@pytest.mark.parametrize("first", ["torch", "transformers"])
+def test_a_model_that_is_moved_off_npu_is_said_to_be(program, first):
+    code = f"""
+import {first}
+{START}
+arguments = TrainingArguments(output_dir="out", report_to=[])
+on_npu = model().to("npu")
+trainer = Trainer(model=on_npu, args=arguments)
+from accelerate import Accelerator
+moved = Accelerator().prepare(model().to("npu"))
+named = TrainingArguments(output_dir="out", report_to=[], use_cpu=True)
+Trainer(model=model().to("npu"), args=named)
+print(json.dumps([trainer.model.device.type, moved.device.type]))
+"""
+    found, log = program(code, NPU_AUTO="")
+    assert found == ["cpu", "cpu"]
+    moves = re.findall(r"npu: (\S+) moves the model from npu:0 to cpu", log)
+    assert moves == ["Trainer", "Accelerator.prepare"]
+    assert "Set NPU_AUTO=1" in log
+
+
+def test_a_model_that_is_on_npu_already_stays_there(program):
+    code = f"""{START}
+on_npu = model().to("npu")
+trainer = Trainer(model=on_npu, args=TrainingArguments(output_dir="out", report_to=[], bf16=True))
+print(json.dumps([trainer.model.device.type, trainer.args.device.type]))
+"""
+    found, log = program(code, NPU_AUTO="")
+    assert found == ["npu", "npu"]
+    assert "moves the model" not in log
+
+
+FLASH = f"""{START}
+from transformers import AutoModelForCausalLM, MistralConfig, MistralForCausalLM
+set_seed(0)
+MistralForCausalLM(MistralConfig(
+    vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=2, sliding_window=4,
+    num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=32)).save_pretrained("m")
+x = torch.randint(0, 64, (2, 12), generator=torch.Generator().manual_seed(1))
+mask = torch.ones_like(x)
+mask[0, :5] = 0  # left padding, as batches of prompts have it
+logits = []
+for name, device in (("flash_attention_2", "npu"), ("eager", "cpu")):
+    loaded = AutoModelForCausalLM.from_pretrained(
+        "m", attn_implementation=name, dtype=torch.bfloat16).to(device)
+    out = loaded(x.to(device), attention_mask=mask.to(device)).logits.float().cpu()
+    logits.append(out[mask.bool()])
+print(json.dumps([(logits[0] - logits[1]).abs().max().item(), logits[1].abs().max().item()]))
+"""
+
+
+@pytest.mark.slow
+def test_flash_attention_on_npu_is_attention(program):
+    (difference, largest), _ = program(FLASH)
+    assert difference < 0.02 * largest
+
+
+RANKS = """
+import json, torch
+from accelerate import Accelerator
+from accelerate.utils import set_seed
+accelerator = Accelerator()
+set_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.Linear(16, 2))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+data = torch.utils.data.TensorDataset(torch.randn(32, 8), torch.randint(0, 2, (32,)))
+loader = torch.utils.data.DataLoader(data, batch_size=8 // accelerator.num_processes)
+model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+losses = []
+for x, y in loader:
+    loss = torch.nn.functional.cross_entropy(model(x), y)
+    accelerator.backward(loss)
+    optimizer.step()
+    optimizer.zero_grad()
+    losses.append(accelerator.reduce(loss.detach(), "mean").item())
+if accelerator.is_main_process:
+    print(json.dumps([str(accelerator.device), accelerator.state.backend, losses]))
+accelerator.end_training()
+"""
+
+
+def test_two_processes_share_the_device_and_have_the_losses_of_one(program, run, tmp_path):
+    (_, _, expected), _ = program(RANKS, NPU_AUTO="0")
+    (tmp_path / "ranks.py").write_text(RANKS)
+    two = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "ranks.py")
+    done = run("python", *two, NPU_AUTO="1", OMP_NUM_THREADS="1")
+    assert done.returncode == 0, done.stderr
+    device, backend, losses = json.loads(done.stdout.splitlines()[-1])
+    assert (device, backend) == ("npu:0", "npu_gloo")
+    assert losses == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["accelerate", "transformers"])
+def test_reports_name_the_device(run, command):
+    done = run(command, "env", NPU_AUTO="1")
+    assert done.returncode == 0, done.stderr
+    assert "NPU" in re.search(r"PyTorch .*accelerator.*", done.stdout)[0]
+    product = run("npu-runtime", "info", "--json")
+    assert json.loads(product.stdout)["devices"][0]["full_name"] in done.stdout
+
+
+# Times of this thread's processor inside what was added: whole imports vary by far more than 5 ms.
+COST = """
+import compileall, json, sys, time
+from pathlib import Path
+from npu_command import late_import
+ours = Path(late_import.__file__).parents[1] / "npu_runtime" / "hugging_face"
+compileall.compile_dir(ours, quiet=1)  # as pip does, where this tree is installed editable
+clock = time.thread_time
+spent, asked = [0.0], [0]
+find = late_import._Finder.find_spec
+
+def timed(function):
+    def called(*arguments, **named):
+        start = clock()
+        try:
+            return function(*arguments, **named)
+        finally:
+            spent[0] += clock() - start
+    return called
+
+def counted(*arguments):
+    asked[0] += 1
+    return find(*arguments)
+
+late_import._Finder.find_spec = counted
+import torch
+hook = sys.modules["npu_runtime.hugging_face.hook"]
+hook._begin, hook._change = timed(hook._begin), timed(hook._change)
+sys.meta_path[:] = [one for one in sys.meta_path if not hasattr(one, "_around")]
+timed(hook.install)()
+import transformers, accelerate
+from transformers import Trainer
+one = late_import._Finder("never", None)
+start = clock()
+for _ in range(10000):
+    find(one, "another", None)
+spent[0] += asked[0] * (clock() - start) / 10000
+print(json.dumps([spent[0], asked[0]]))
+"""
+
+
+def test_what_it_adds_to_imports_is_at_most_5_ms(program):
+    (seconds, asked), _ = program(COST)
+    assert asked > 1000
+    assert seconds < 5e-3
