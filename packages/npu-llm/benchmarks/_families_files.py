@@ -4,7 +4,7 @@
 
 Run it with the interpreter that has what it needs. Weights are random and seeded: sizes decide how
 long a step takes. Another family is another entry of FAMILIES, and for a kind of its own a function
-in `_MAKERS` here and in `KINDS` of _families_worker.py.
+in `_MAKERS` here and among the kinds of _families_worker.py.
 """
 
 from __future__ import annotations
