@@ -12,11 +12,13 @@ __all__ = [
     "ChatMessage",
     "CompletionBody",
     "EmbeddingsBody",
+    "FormBody",
     "FunctionTool",
     "ResponsesBody",
     "SamplingBody",
     "StreamOptions",
     "TokenizeBody",
+    "TranscriptionBody",
 ]
 
 _MOST_CHOICES = 32
@@ -246,3 +248,24 @@ class TokenizeBody(Body):
     prompt: str | None = None
     messages: list[ChatMessage] | None = Field(None, min_length=1, max_length=4096)
     add_special_tokens: bool = True
+
+
+class FormBody(Body):
+    """The fields of a form, which are text, beside its file."""
+
+
+class TranscriptionBody(FormBody):
+    """The form of /v1/audio/transcriptions."""
+
+    model: str | None = None
+    language: str | None = Field(None, max_length=64)
+    response_format: Literal["json", "text", "srt", "verbose_json", "vtt"] = "json"
+    temperature: float = Field(0.0, ge=0, le=1, allow_inf_nan=False)
+    granularities: list[Literal["word", "segment"]] | None = Field(
+        None, alias="timestamp_granularities[]", max_length=2
+    )
+    without_effect = {
+        "stream": ("false", "False"),
+        "prompt": ("",),
+        "chunking_strategy": ("auto",),
+    }
