@@ -30,8 +30,8 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="npu-llm serve",
         description="Answers over HTTP, as OpenAI's interface does: /v1/chat/completions, "
-        "/v1/completions, /v1/embeddings, /v1/audio/transcriptions, /v1/models and more, and a page "
-        "to try it at /.",
+        "/v1/completions, /v1/embeddings, /v1/audio/transcriptions, /v1/models and more, and a "
+        "page to try it at /.",
     )
     add_model(parser, is_repeatable=True)
     parser.add_argument(

@@ -29,7 +29,7 @@ from npu_llm.serving.http.traces import Traces
 from npu_llm.serving.models.shelf import Shelf
 from npu_runtime.errors import NpuError
 
-__all__ = ["make_app"]
+__all__ = ["PATHS", "make_app"]
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -49,6 +49,8 @@ _POST: Mapping[str, Endpoint] = {
     "/v1/embeddings": embeddings,
     "/v1/responses": responses,
 }
+# The method of each path.
+PATHS: Mapping[str, str] = dict.fromkeys(_GET, "GET") | dict.fromkeys(_POST, "POST")
 
 
 def make_app(shelf: Shelf, settings: Settings, traces: Traces | None = None) -> ASGIApp:

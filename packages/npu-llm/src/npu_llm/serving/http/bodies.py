@@ -70,7 +70,7 @@ class SamplingBody(Body):
     min_p: float | None = Field(None, ge=0, le=1, allow_inf_nan=False)
     frequency_penalty: _Penalty | None = None
     presence_penalty: _Penalty | None = None
-    repetition_penalty: float | None = Field(None, gt=0, le=100, allow_inf_nan=False)
+    repetition_penalty: float | None = Field(None, ge=0.01, le=100, allow_inf_nan=False)
     logit_bias: dict[str, _Bias] | None = Field(None, max_length=1024)
     seed: int | None = Field(None, ge=-(1 << 63), lt=1 << 63)
     n: int = Field(1, ge=1, le=_MOST_CHOICES)
@@ -242,7 +242,11 @@ class EmbeddingsBody(Body):
 
 
 class TokenizeBody(Body):
-    """The body of /tokenize."""
+    """The body of /tokenize: a prompt, or messages."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"oneOf": [{"required": ["prompt"]}, {"required": ["messages"]}]}
+    )
 
     model: str | None = None
     prompt: str | None = None

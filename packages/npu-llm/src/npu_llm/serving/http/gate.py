@@ -78,7 +78,7 @@ class Gate:
         started = time.perf_counter()
         span = None
         if self._traces is not None and scope["path"] not in _QUIET:
-            span = self._traces.start(scope["method"], scope["path"][:200], headers)
+            span = self._traces.start(scope["method"], _path(scope), headers)
         try:
             self._check(scope, headers)
             await self._app(scope, receive, numbered)
@@ -125,11 +125,17 @@ def _figures(scope: Scope, number: str, status: list[int], seconds: float) -> di
     return {
         "request": number,
         "method": scope["method"],
-        "path": scope["path"][:200],
+        "path": _path(scope),
         "status": status[0] if status else 499,  # as nginx calls a client that left
         "seconds": round(seconds, 4),
         **noted(scope),
     }
+
+
+def _path(scope: Scope) -> str:
+    """Returns the path as it was asked for, escaped: decoded, it may have line breaks."""
+    raw: bytes = scope.get("raw_path") or scope["path"].encode()
+    return raw.decode("ascii", "backslashreplace")[:200]
 
 
 def _name_of(host: str) -> str:
