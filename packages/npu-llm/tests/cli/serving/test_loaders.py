@@ -10,6 +10,7 @@ from npu_llm.cli.serving.loaders import make_shelf
 from npu_llm.cli.serving.serve import make_parser
 from npu_llm.errors import ModelError, OptionError
 from npu_llm.serving.models.served_model import ServedModel
+from npu_llm.serving.models.served_speech import ServedSpeech
 from npu_llm.serving.scheduling.engine import EngineOptions
 from npu_llm.serving.scheduling.request import Ended, Request, Sampling
 
@@ -95,3 +96,12 @@ def test_an_entry_of_the_compile_cache_is_refused_in_one_sentence(shelf, cache_d
     entry = next(folder for folder in cache_dir.iterdir() if (folder / "entry.json").is_file())
     with pytest.raises(ModelError, match=r"entry of the compile cache.*\[cache-entry\]"):
         shelf(model=entry)
+
+
+@pytest.mark.slow
+def test_a_model_of_speech_starts_with_what_it_needs(shelf, whisper):
+    given = shelf(model=whisper)
+    served = given.loaded["base"]
+    assert isinstance(served, ServedSpeech)
+    assert served.transcriber.rate == 16_000
+    served.close()
