@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import wave
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,53 @@ def test_sparse_layer_is_dense_while_its_choice_holds_the_context(root):
     assert all(float(one) > 1e-2 for one in re.search(form, beyond).groups())
     assert timed.startswith("8,192 tokens, 2,048 chosen")
     assert len(re.findall(r"[\d.]+ ms", timed)) == 3
+
+
+@pytest.fixture(scope="module")
+def small_model(root, tmp_path_factory):
+    """small_model(family): a folder with a model of random weights and its tokenizer."""
+    work = tmp_path_factory.mktemp("models")
+    script = root / "packages" / "npu-llm" / "benchmarks" / "_families_files.py"
+
+    def make(family):
+        command = [sys.executable, str(script), str(work), family, "checkpoint", "--small"]
+        subprocess.run(command, check=True, capture_output=True, timeout=400)
+        return work / f"{family}-small" / "checkpoint"
+
+    return make
+
+
+def run_example(root, tmp_path, *arguments, text=None):
+    done = subprocess.run(
+        [sys.executable, str(root / "examples" / arguments[0]), *arguments[1:]],
+        input=text,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=400,
+        env={**os.environ, "NPU_LLM_CACHE_DIR": str(tmp_path)},
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_passages_of_a_sound_have_rising_times(root, tmp_path, small_model):
+    with wave.open(str(tmp_path / "talk.wav"), "wb") as file:
+        file.setparams((1, 2, 16000, 0, "NONE", ""))
+        file.writeframes(bytes(2 * 16000 * 3))
+    model = str(small_model("whisper-tiny"))
+    asked = (str(tmp_path / "talk.wav"), "--model", model, "--language", "en")
+    lines = run_example(root, tmp_path, "transcription/subtitles.py", *asked)
+    starts = [float(line.split(" - ")[0]) for line in lines]
+    assert starts
+    assert starts == sorted(starts)
+
+
+def test_each_line_is_translated(root, tmp_path, small_model):
+    asked = ("--model", str(small_model("t5-small")), "--dtype", "float32", "--beams", "2")
+    text = "good morning\n\nhow are you\nwell\n"
+    script = "translation/translate_lines.py"
+    assert len(run_example(root, tmp_path, script, *asked, "--batch", "2", text=text)) == 3
 
 
 def bash_blocks(page: Path) -> str:

@@ -45,6 +45,7 @@ from typing import Any
 import torch
 from _llm_files import MODELS, form_path
 from _llm_worker import Job
+from _llm_yardstick import Yardstick, print_shares
 
 from npu_command.charts import Panel, check_matplotlib, draw_bars
 from npu_llm.errors import OptionError
@@ -361,6 +362,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--again", action="store_true", help="put former results aside")
     parser.add_argument("--report-only", action="store_true", help="measure nothing new")
+    parser.add_argument("--yardstick", type=Path, help="a .cpp file, see _llm_yardstick.py")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--plot", type=Path, help="an .svg file")
     options = parser.parse_args()
@@ -388,6 +390,10 @@ def main() -> None:
     print(f"load {os.getloadavg()}")
     lines = list(summary(rows, records, bandwidth, options))
     print_table(lines)
+    if options.yardstick and (
+        yardstick := Yardstick.build(options.yardstick, options.work, options.threads)
+    ):
+        print_shares(yardstick, lines, options.new_tokens)
     if options.json:
         options.json.write_text(
             json.dumps({"bandwidth_bytes_per_s": bandwidth, "rows": lines}, indent=1)

@@ -34,7 +34,9 @@ def readers(node) -> list:
 def test_past_is_read_by_products_alone(tiny, sampled_architecture, tmp_path, core):
     model = tiny(sampled_architecture).ours("float32", "static")
     layout = layout_of(model)
-    path = write_variant(model._entry.model_path, tmp_path / "v", layout, StepSizes(1, 64, 1))
+    path = write_variant(
+        model._entry.model_path, tmp_path / "v", layout.port_shapes(StepSizes(1, 64, 1))
+    )
     program = core.read_model(path)
     caches = [node for node in program.get_parameters() if node.get_friendly_name()[:4] == "past"]
     assert len(caches) == sum(len(group.ports) for group in layout.groups)
@@ -47,7 +49,7 @@ def test_no_layer_of_a_run_moves_the_cache(llama, tmp_path, core):
     """In the device's own trace, what reads a cache are products; nothing else has its size."""
     model = llama.ours("float32", "static")
     path = write_variant(
-        model._entry.model_path, tmp_path / "v", layout_of(model), StepSizes(1, 64, 1)
+        model._entry.model_path, tmp_path / "v", layout_of(model).port_shapes(StepSizes(1, 64, 1))
     )
     options = {"INFERENCE_PRECISION_HINT": "f32", "PERF_COUNT": "YES"}
     running = core.compile_model(core.read_model(path), "CPU", options).get_runtime_model()

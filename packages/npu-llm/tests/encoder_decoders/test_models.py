@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from tokenizers import Tokenizer, models, pre_tokenizers
 
 import npu_llm
 from npu_llm import NPUModelForSeq2SeqLM, NPUModelForSpeechSeq2Seq
@@ -84,12 +85,92 @@ def test_t5_generates_the_tokens_of_transformers(t5, way):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("pipeline", ["dynamic", "static"])
 @pytest.mark.parametrize("family", [name for name in FAMILIES if name != "t5"])
-def test_families_generate_the_tokens_of_transformers(family, tmp_path, cache):
+def test_families_generate_the_tokens_of_transformers(family, pipeline, tmp_path, cache):
     model = save(tmp_path, *FAMILIES[family])
-    ours = NPUModelForSeq2SeqLM.from_pretrained(tmp_path, dtype="float32", cache_dir=cache)
+    ours = NPUModelForSeq2SeqLM.from_pretrained(
+        tmp_path, dtype="float32", pipeline=pipeline, cache_dir=cache
+    )
     for way in WAYS.values():
         assert_same_tokens(model, ours, padded(model), **way)
+
+
+# Programs of fixed sizes
+
+
+_IS_OLD = transformers.__version__.startswith("4.")
+
+
+@pytest.mark.skipif(not _IS_OLD, reason="transformers 5 masks by position alone")
+def test_static_programs_need_transformers_5(t5, cache):
+    with pytest.raises(CaptureError, match="transformers 5") as caught:
+        NPUModelForSeq2SeqLM.from_pretrained(t5[2], pipeline="static", cache_dir=cache)
+    assert caught.value.code == "static-positions"
+
+
+@pytest.fixture(scope="module")
+def static_t5(t5, cache):
+    if _IS_OLD:
+        pytest.skip("static programs need transformers 5")
+    return NPUModelForSeq2SeqLM.from_pretrained(
+        t5[2], dtype="float32", pipeline="static", cache_dir=cache
+    )
+
+
+def test_static_programs_generate_the_same_and_start_from_the_cache(t5, static_t5, cache):
+    model, _, folder = t5
+    for way in WAYS.values():
+        assert_same_tokens(model, static_t5, padded(model), **way)
+    assert static_t5.verification.status == "right"
+    again = NPUModelForSeq2SeqLM.from_pretrained(
+        folder, dtype="float32", pipeline="static", cache_dir=cache
+    )
+    assert again.report.from_cache
+
+
+def test_sources_of_each_bucket_and_caches_that_grow(t5, static_t5):
+    model, _, _ = t5
+    # 64 and 65 lie in two buckets of sources; tokens pass the first capacity, and are forgotten.
+    for length in (64, 65):
+        given = padded(model, rows=2, length=length)
+        tokens = torch.randint(2, 97, (2, 70), generator=torch.Generator().manual_seed(4))
+        expected = model(**given, decoder_input_ids=tokens).logits.detach()
+        first = static_t5(**given, decoder_input_ids=tokens[:, :60])
+        cache = first.past_key_values
+        cache.crop(50)
+        rest = {
+            "encoder_outputs": (first.encoder_last_hidden_state,),
+            "attention_mask": given["attention_mask"],
+        }
+        second = static_t5(**rest, decoder_input_ids=tokens[:, 50:], past_key_values=cache)
+        found = torch.cat([first.logits[:, :50], second.logits], 1)
+        near = 1e-4 * float(expected.abs().max())
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=near)
+
+
+def test_npu_plugin_runs_the_static_programs(t5, static_t5, parts_on_npu_plugin):
+    model, _, _ = t5
+    on_plugin = parts_on_npu_plugin(NPUModelForSeq2SeqLM, static_t5)
+    for way in WAYS.values():
+        assert_same_tokens(model, on_plugin, padded(model), **way)
+
+
+@pytest.mark.slow
+def test_kernels_are_refused_and_static_folders_are_what_they_are(t5, tmp_path):
+    model, _, folder = t5
+    with pytest.raises(OptionError, match="several programs") as caught:
+        NPUModelForSeq2SeqLM.from_pretrained(folder, pipeline="kernels")
+    assert caught.value.code == "no-kernels"
+    target = NPUModelForSeq2SeqLM.export(
+        folder, tmp_path / "out", dtype="float32", pipeline="static"
+    )
+    ours = NPUModelForSeq2SeqLM.from_pretrained(target)
+    assert ours.report.from_cache
+    assert_same_tokens(model, ours, padded(model))
+    with pytest.raises(OptionError, match="static") as caught:
+        NPUModelForSeq2SeqLM.from_pretrained(target, pipeline="dynamic")
+    assert caught.value.code == "exported-pipeline"
 
 
 def test_second_start_compiles_nothing(t5, cache):
@@ -103,7 +184,7 @@ def test_second_start_compiles_nothing(t5, cache):
 def test_forward_gives_logits_and_a_cache_to_go_on_with(t5):
     model, ours, _ = t5
     given, tokens = padded(model), torch.tensor([[0, 5, 9], [0, 7, 3], [0, 90, 2]])
-    expected = model(**given, decoder_input_ids=tokens).logits
+    expected = model(**given, decoder_input_ids=tokens).logits.detach()
     first = ours(**given, decoder_input_ids=tokens[:, :2])
     second = ours(
         encoder_outputs=(first.encoder_last_hidden_state,),
@@ -142,13 +223,18 @@ def test_a_draft_changes_no_token(t5):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", ["bfloat16", "int8", "int4"])
-def test_other_precisions_are_near(tmp_path, cache, dtype):
+@pytest.mark.parametrize(
+    "dtype, pipeline",
+    [("bfloat16", "dynamic"), ("int8", "dynamic"), ("int4", "dynamic"), ("int8", "static")],
+)
+def test_other_precisions_are_near(tmp_path, cache, dtype, pipeline):
     torch.manual_seed(1)
     sizes = {"d_model": 128, "d_kv": 32, "d_ff": 256, "vocab_size": 397} | _START
     config = transformers.T5Config(num_layers=2, num_heads=4, **sizes)
     transformers.T5ForConditionalGeneration(config).save_pretrained(tmp_path)
-    ours = NPUModelForSeq2SeqLM.from_pretrained(tmp_path, dtype=dtype, cache_dir=cache)
+    ours = NPUModelForSeq2SeqLM.from_pretrained(
+        tmp_path, dtype=dtype, pipeline=pipeline, cache_dir=cache
+    )
     assert ours.verification.status == "right"
     assert ours.precision.name == dtype
 
@@ -202,6 +288,28 @@ def test_foreign_cache_and_labels_are_refused(t5):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("task", ["text2text-generation", "translation", "summarization"])
+def test_text_pipelines_take_the_model_unchanged(t5, task):
+    if task not in transformers.pipelines.PIPELINE_REGISTRY.get_supported_tasks():
+        pytest.skip("transformers 5 left it out")
+    model, ours, _ = t5
+    words = {"<pad>": 0, "</s>": 1, "<unk>": 2} | {f"w{number}": number for number in range(3, 97)}
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer(models.WordLevel(words, unk_token="<unk>")),
+        pad_token="<pad>", eos_token="</s>", unk_token="<unk>",
+    )  # fmt: skip
+    tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    texts = ["w7 w9 w11 w4", "w30 w8"]
+    found = [
+        transformers.pipeline(task, model=each, tokenizer=tokenizer, device="cpu")(
+            texts, max_new_tokens=9, min_length=0
+        )
+        for each in (model, ours)
+    ]
+    assert found[0] == found[1]
+
+
+@pytest.mark.slow
 def test_encoder_that_reads_something_else_is_refused(tmp_path):
     config = transformers.Speech2TextConfig(
         vocab_size=97, d_model=24, encoder_layers=1, decoder_layers=1, encoder_ffn_dim=40,
@@ -222,6 +330,13 @@ def speech(whisper, cache):
     model = transformers.WhisperForConditionalGeneration.from_pretrained(whisper).eval()
     ours = NPUModelForSpeechSeq2Seq.from_pretrained(whisper, dtype="float32", cache_dir=cache)
     return model, ours, transformers.WhisperFeatureExtractor.from_pretrained(whisper)
+
+
+@pytest.fixture(scope="module")
+def static_speech(whisper, cache):
+    return NPUModelForSpeechSeq2Seq.from_pretrained(
+        whisper, dtype="float32", pipeline="static", cache_dir=cache
+    )
 
 
 def sound(seconds):
@@ -274,14 +389,54 @@ _FALLBACK = _TIMES | {
         ((75, 40), _FALLBACK),
     ],
 )
-def test_whisper_writes_down_what_transformers_does(speech, seconds, how):
+def test_whisper_writes_down_what_transformers_does(speech, static_speech, seconds, how):
     model, ours, extractor = speech
     given = features(extractor, *seconds)
     found = []
-    for each in (model, ours):
+    for each in (model, ours, static_speech):
         torch.manual_seed(2)
         found.append(plain(each.generate(**given, **how)))
     assert found[0] == found[1]
+    assert found[0] == found[2]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:std:UserWarning")
+def test_npu_plugin_runs_the_static_programs_of_whisper(speech, static_speech, parts_on_npu_plugin):
+    model, _, extractor = speech
+    on_plugin = parts_on_npu_plugin(NPUModelForSpeechSeq2Seq, static_speech)
+    given = features(extractor, 5)
+    for how in ({"num_beams": 3}, _TIMES | {"return_token_timestamps": True}):
+        found = [plain(one.generate(**given, language="en", **how)) for one in (model, on_plugin)]
+        assert found[0] == found[1]
+
+
+@pytest.fixture(scope="module")
+def drafts(speech, cache, tmp_path_factory):
+    """Whisper with one layer of its decoder, as Distil-Whisper: ours, and torch's decoder alone."""
+    model, _, _ = speech
+    folder = tmp_path_factory.mktemp("draft")
+    kinds = (transformers.WhisperForConditionalGeneration, transformers.WhisperForCausalLM)
+    sizes = {**model.config.to_dict(), "decoder_layers": 1}
+    # Each with a config of its own: a decoder alone writes into it that it is one.
+    whole, alone = (kind(transformers.WhisperConfig(**sizes)).eval() for kind in kinds)
+    for each in (whole, alone):
+        each.load_state_dict(model.state_dict(), strict=False)
+        each.generation_config = model.generation_config
+    whole.save_pretrained(folder)
+    ours = NPUModelForSpeechSeq2Seq.from_pretrained(folder, dtype="float32", cache_dir=cache)
+    return {"whole": ours, "decoder alone": alone}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["whole", "decoder alone"])
+def test_a_smaller_whisper_drafts_and_changes_no_token(speech, static_speech, drafts, kind):
+    model, ours, extractor = speech
+    given = features(extractor, 5)
+    expected = plain(model.generate(**given, language="en"))
+    for each in (ours, static_speech):
+        found = each.generate(**given, language="en", assistant_model=drafts[kind])
+        assert plain(found) == expected
 
 
 @pytest.mark.slow
@@ -321,6 +476,9 @@ def test_moonshine_writes_down_what_transformers_does(tmp_path, cache):
     given = {"input_values": torch.randn(3, 9000), "attention_mask": mask}
     for way in WAYS.values():
         assert_same_tokens(model, ours, given, **way)
+    with pytest.raises(CaptureError, match="input_values") as caught:
+        NPUModelForSpeechSeq2Seq.from_pretrained(tmp_path, pipeline="static", cache_dir=cache)
+    assert caught.value.code == "static-encoder"
 
 
 def test_names_are_public():

@@ -158,9 +158,9 @@ def test_programs_are_kept_on_disk_and_few_in_memory(model, tmp_path):
 def test_variants_that_cannot_be_written(model, tmp_path):
     (tmp_path / "file").write_text("")
     layout = model._pipeline.programs.layout
-    sizes = next(iter(model._pipeline.programs._programs))
+    shapes = layout.port_shapes(next(iter(model._pipeline.programs._programs)))
     with pytest.raises(CacheError, match="must be a writable folder") as caught:
-        write_variant(model._entry.model_path, tmp_path / "file" / "v", layout, sizes)
+        write_variant(model._entry.model_path, tmp_path / "file" / "v", shapes)
     assert caught.value.code == "cache-unwritable"
 
 

@@ -2,6 +2,13 @@
 #include <cstring>
 #include <span>
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
+#include "kernel_programs/amx_products.h"
 #include "kernel_programs/linear.h"
 #include "kernel_programs/row_kernels.h"
 
@@ -60,7 +67,30 @@ const Set* set_of(const char* name) {
   return nullptr;
 }
 
+#if defined(__x86_64__)
+
+bool has_amx() {
+  unsigned int a = 0, b = 0, c = 0, d = 0;
+  if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0) return false;
+  constexpr unsigned int kTiles = 1U << 24, kInt8 = 1U << 25;
+  if ((d & kTiles) == 0 || (d & kInt8) == 0) return false;
+  // Linux gives a process these registers only if it asks.
+  constexpr int kAskForFeature = 0x1023, kTileData = 18;
+  return syscall(SYS_arch_prctl, kAskForFeature, kTileData) == 0;
+}
+
+#endif
+
 }  // namespace
+
+const AmxProducts* amx_products() {
+#if defined(__x86_64__)
+  static const bool is_usable = has_amx() && are_right(kAmxProducts);
+  return is_usable ? &kAmxProducts : nullptr;
+#else
+  return nullptr;
+#endif
+}
 
 const LinearKernels* linear_kernels(const char* name) {
   const Set* set = set_of(name);

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "kernel_programs/activation_vectors.h"
+#include "kernel_programs/amx_products.h"
 #include "kernel_programs/slab_products.h"
 
 namespace npu::ops::kernel_programs::NPU_SET {
@@ -47,113 +48,158 @@ struct Slabs {
   }
 };
 
-template <int R>
-void multiply8(const PackedLinear& weight, int block, const Slabs<R>& x, Wide (&total)[R]) {
-  const std::uint8_t* data = weight.data + block * weight.block_bytes();
-  const int first = block * kBlockOutputs, count = std::min(kBlockOutputs, weight.outputs - first);
+// Of the outputs of a block of 8 bits: what is taken from each weight, less what the products take.
+Wide zeros8(const PackedLinear& weight, int block) {
+  const int first = block * kBlockOutputs;
   std::uint8_t values[kBlockOutputs];
   std::memset(values, 128, sizeof values);
-  if (weight.zeros != nullptr) std::memcpy(values, weight.zeros + first, count);
+  if (weight.zeros != nullptr) {
+    std::memcpy(values, weight.zeros + first, std::min(kBlockOutputs, weight.outputs - first));
+  }
   Wide zeros = load_wide(values);
   for (Floats& part : zeros.part)
     part -= float{kOffset8};
-  const Wide ones = same(1);
-  for (int slab = 0; slab < x.slabs; ++slab, data += kSlabInputs * kBlockOutputs) {
-    Sums sums[R];
-    add_slab8<R>(data, x.rows(slab).data(), sums);
-    for (int r = 0; r < R; ++r) {
-      add_scaled(total[r], sums[r], zeros, x.sum(r, slab), ones, x.scale(r, slab));
-    }
-  }
+  return zeros;
+}
+
+// The sums of all slabs, scaled.
+template <int R>
+void scale8(const PackedLinear& weight, int block, const Wide (&of_slabs)[R], int rows,
+            Wide* total) {
+  const int first = block * kBlockOutputs;
   float scales[kBlockOutputs] = {};
-  std::memcpy(scales, static_cast<const float*>(weight.scales) + first, count * sizeof(float));
+  std::memcpy(scales, static_cast<const float*>(weight.scales) + first,
+              std::min(kBlockOutputs, weight.outputs - first) * sizeof(float));
   const Wide factors = load_wide(scales);
-  for (int r = 0; r < R; ++r) {
+  for (int r = 0; r < rows; ++r) {
     for (int i = 0; i < kParts; ++i)
-      total[r].part[i] *= factors.part[i];
+      total[r].part[i] = of_slabs[r].part[i] * factors.part[i];
   }
 }
 
-template <int R>
-void multiply4(const PackedLinear& weight, int block, const Slabs<R>& x, Wide (&total)[R]) {
+// Scales and zero points of 4 bits, for 16 outputs from `place` on.
+Wide scales4(const PackedLinear& weight, std::size_t place) {
+  return load_wide(static_cast<const Half*>(weight.scales) + place);
+}
+
+Wide zeros4(const PackedLinear& weight, std::size_t place) {
+  return weight.zeros == nullptr ? same(8) : load_wide(weight.zeros + place);
+}
+
+// Products of R rows with B blocks from `block` on, (B, R). They are summed in variables of their
+// own: for the compiler, bytes that are read may lie in the results.
+
+template <int B, int R>
+void multiply8(const PackedLinear& weight, int block, const Slabs<R>& x, Wide (*total)[R]) {
+  const std::size_t block_bytes = weight.block_bytes();
+  const std::uint8_t* data = weight.data + block * block_bytes;
+  Wide zeros[B];
+  for (int b = 0; b < B; ++b)
+    zeros[b] = zeros8(weight, block + b);
+  const Wide ones = same(1);
+  Wide of_slabs[B][R] = {};
+  for (int slab = 0; slab < x.slabs; ++slab, data += kSlabInputs * kBlockOutputs) {
+    Sums sums[B][R];
+    add_slab8<B, R>(data, block_bytes, x.rows(slab).data(), sums);
+    for (int b = 0; b < B; ++b) {
+      for (int r = 0; r < R; ++r) {
+        add_scaled(of_slabs[b][r], sums[b][r], zeros[b], x.sum(r, slab), ones, x.scale(r, slab));
+      }
+    }
+  }
+  for (int b = 0; b < B; ++b)
+    scale8(weight, block + b, of_slabs[b], R, total[b]);
+}
+
+template <int B, int R>
+void multiply4(const PackedLinear& weight, int block, const Slabs<R>& x, Wide (*total)[R]) {
   const int groups = weight.groups();
-  const std::uint8_t* data = weight.data + block * weight.block_bytes();
-  const std::size_t first_group = std::size_t(block) * groups * kBlockOutputs;
-  const Half* scales = static_cast<const Half*>(weight.scales) + first_group;
-  const std::uint8_t* zeros = weight.zeros == nullptr ? nullptr : weight.zeros + first_group;
-  const auto zeros_of = [&](int group) {
-    return zeros == nullptr ? same(8) : load_wide(zeros + std::size_t(group) * kBlockOutputs);
-  };
-  const auto scales_of = [&](int group) {
-    return load_wide(scales + std::size_t(group) * kBlockOutputs);
+  const std::size_t block_bytes = weight.block_bytes();
+  const std::uint8_t* data = weight.data + block * block_bytes;
+  Wide of_slabs[B][R] = {};
+  // `part` says of which inputs the sums are: of a whole slab, or of one of its halves.
+  const auto add = [&](int group, const Sums(&sums)[B][R], int slab, int part) {
+    for (int b = 0; b < B; ++b) {
+      const std::size_t place = (std::size_t(block + b) * groups + group) * kBlockOutputs;
+      const Wide scales = scales4(weight, place), zeros = zeros4(weight, place);
+      for (int r = 0; r < R; ++r) {
+        add_scaled(of_slabs[b][r], sums[b][r], zeros, x.sums(r, slab)[part], scales,
+                   x.scale(r, slab));
+      }
+    }
   };
   for (int slab = 0; slab < x.slabs; ++slab, data += kSlabInputs * kBlockOutputs / 2) {
     const int group = slab * kSlabInputs / weight.group;
-    const Wide scale = scales_of(group), zero = zeros_of(group);
+    const auto of_row = x.rows(slab);
     if (weight.group != 32) {
-      Sums both[R];
-      add_whole_slab4<R>(data, x.rows(slab).data(), both);
-      for (int r = 0; r < R; ++r) {
-        add_scaled(total[r], both[r], zero, x.sum(r, slab), scale, x.scale(r, slab));
-      }
+      Sums both[B][R];
+      add_whole_slab4<B, R>(data, block_bytes, of_row.data(), both);
+      add(group, both, slab, 0);
       continue;
     }
-    Sums low[R], high[R];
-    add_slab4<R>(data, x.rows(slab).data(), low, high);
-    // Each half has a scale; the last slab may have but one group.
-    const bool has_two = group + 1 < groups;
-    const Wide next_scale = has_two ? scales_of(group + 1) : scale;
-    const Wide next_zero = has_two ? zeros_of(group + 1) : zero;
-    for (int r = 0; r < R; ++r) {
-      const float* sums = x.sums(r, slab);
-      add_scaled(total[r], low[r], zero, sums[1], scale, x.scale(r, slab));
-      add_scaled(total[r], high[r], next_zero, sums[2], next_scale, x.scale(r, slab));
+    Sums low[B][R], high[B][R];
+    if constexpr (kFillsRegisters<B, R>) {
+      add_slab4<B, R>(data, block_bytes, of_row.data(), low, nullptr);
+      add(group, low, slab, 1);
+      add_slab4<B, R>(data, block_bytes, of_row.data(), nullptr, high);
+    } else {
+      add_slab4<B, R>(data, block_bytes, of_row.data(), low, high);
+      add(group, low, slab, 1);
     }
+    // Each half has a scale; the last slab may have but one group.
+    add(std::min(group + 1, groups - 1), high, slab, 2);
   }
+  for (int b = 0; b < B; ++b)
+    std::copy(of_slabs[b], of_slabs[b] + R, total[b]);
 }
 
-template <typename T, int R>
+template <typename T, int B, int R>
 void multiply_floats(const PackedLinear& weight, int block, const Activations& x, int row,
-                     Wide (&total)[R]) {
-  const T* data = reinterpret_cast<const T*>(weight.data + block * weight.block_bytes());
+                     Wide (*total)[R]) {
+  const T* data[B];
+  for (int b = 0; b < B; ++b)
+    data[b] = reinterpret_cast<const T*>(weight.data + (block + b) * weight.block_bytes());
   const float* of_row[R];
   for (int r = 0; r < R; ++r)
     of_row[r] = x.values + (row + r) * x.stride;
-  Wide sums[R];
-  for (int r = 0; r < R; ++r)
-    sums[r] = same(0);
-  for (int input = 0; input < weight.inputs; ++input, data += kBlockOutputs) {
-    const Wide weights = load_wide(data);
-    if constexpr (R <= 4) fetch(data);
+  Wide sums[B][R] = {};
+  for (int input = 0; input < weight.inputs; ++input) {
+    Wide weights[B];
+    for (int b = 0; b < B; ++b) {
+      weights[b] = load_wide(data[b]);
+      if constexpr (B * R <= kFewRows) fetch(data[b]);
+      data[b] += kBlockOutputs;
+    }
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 2
+      for (int b = 0; b < B; ++b) {
 #pragma GCC unroll 4
-      for (int i = 0; i < kParts; ++i)
-        sums[r].part[i] += weights.part[i] * of_row[r][input];
+        for (int i = 0; i < kParts; ++i)
+          sums[b][r].part[i] += weights[b].part[i] * of_row[r][input];
+      }
     }
   }
-  for (int r = 0; r < R; ++r)
-    total[r] = sums[r];
+  for (int b = 0; b < B; ++b)
+    std::copy(sums[b], sums[b] + R, total[b]);
 }
 
-// Not inlined, as a gated tile has two.
-template <int R>
+// Not inlined, as a tile of two blocks may have two.
+template <int B, int R>
 [[gnu::noinline]] void multiply(const PackedLinear& weight, int block, const Activations& x,
-                                int row, Wide (&total)[R]) {
-  for (int r = 0; r < R; ++r)
-    total[r] = same(0);
+                                int row, Wide (*total)[R]) {
   const Slabs<R> slabs{x, row, weight.slabs()};
   switch (weight.kind) {
     case Kind::float32:
-      return multiply_floats<float>(weight, block, x, row, total);
+      return multiply_floats<float, B>(weight, block, x, row, total);
     case Kind::bfloat16:
-      return multiply_floats<std::uint16_t>(weight, block, x, row, total);
+      return multiply_floats<std::uint16_t, B>(weight, block, x, row, total);
     case Kind::float16:
-      return multiply_floats<Half>(weight, block, x, row, total);
+      return multiply_floats<Half, B>(weight, block, x, row, total);
     case Kind::int8:
-      return multiply8(weight, block, slabs, total);
+      return multiply8<B>(weight, block, slabs, total);
     case Kind::int4:
-      return multiply4(weight, block, slabs, total);
+      return multiply4<B>(weight, block, slabs, total);
   }
 }
 
@@ -163,65 +209,142 @@ void add_bias(Wide& values, const float* bias, int count) {
   }
 }
 
-template <int R>
-void tile(const PackedLinear& weight, const Activations& x, int row, float* out,
-          std::size_t out_stride, int block, const Finish& finish) {
-  Wide total[R];
-  multiply<R>(weight, block, x, row, total);
+// What follows the product of a row with a block. `up` is the gated partner's, or null.
+void finish_block(const PackedLinear& weight, int block, Wide& total, Wide* up, int row,
+                  float* out_of_row, const Finish& finish) {
   const int count = std::min(kBlockOutputs, weight.outputs - block * kBlockOutputs);
-  int column = block * kBlockOutputs;
-  Wide up[R];
-  if (finish.gated) {
-    multiply<R>(weight, block + 1, x, row, up);
-    column /= 2;
+  const int column = block * kBlockOutputs / (up == nullptr ? 1 : 2);
+  if (finish.bias != nullptr) {
+    add_bias(total, finish.bias + block * kBlockOutputs, count);
+    if (up != nullptr) add_bias(*up, finish.bias + (block + 1) * kBlockOutputs, kBlockOutputs);
   }
-  for (int r = 0; r < R; ++r) {
-    if (finish.bias != nullptr) {
-      add_bias(total[r], finish.bias + block * kBlockOutputs, count);
-      if (finish.gated) add_bias(up[r], finish.bias + (block + 1) * kBlockOutputs, kBlockOutputs);
+  for (int i = 0; i < kParts && i * kLanes < count; ++i) {
+    const int here = std::min(kLanes, count - i * kLanes);
+    Floats value = activated(total.part[i], finish.activation);
+    if (up != nullptr) value *= up->part[i];
+    if (finish.soft_cap != 0) {
+      value = finish.soft_cap * hyperbolic_tangent(value / finish.soft_cap);
     }
-    float* to = out + (row + r) * out_stride + column;
-    for (int i = 0; i < kParts && i * kLanes < count; ++i) {
-      const int here = std::min(kLanes, count - i * kLanes);
-      Floats value = activated(total[r].part[i], finish.activation);
-      if (finish.gated) value *= up[r].part[i];
-      if (finish.soft_cap != 0) {
-        value = finish.soft_cap * hyperbolic_tangent(value / finish.soft_cap);
-      }
-      value *= finish.factor;
-      if (finish.residual != nullptr) {
-        value += load_some(
-            finish.residual + (row + r) * finish.residual_stride + column + i * kLanes, here);
-      }
-      store_some(to + i * kLanes, value, here);
+    value *= finish.factor;
+    if (finish.residual != nullptr) {
+      value +=
+          load_some(finish.residual + row * finish.residual_stride + column + i * kLanes, here);
     }
+    store_some(out_of_row + column + i * kLanes, value, here);
   }
 }
 
+// Of B blocks and R rows the first; two blocks of a gated linear are partners.
+template <int B, int R>
+void finish_rows(const PackedLinear& weight, int block, int blocks, Wide (&total)[B][R], int row,
+                 int rows, float* out, std::size_t out_stride, const Finish& finish) {
+  for (int r = 0; r < rows; ++r) {
+    float* out_of_row = out + (row + r) * out_stride;
+    if (finish.gated) {
+      finish_block(weight, block, total[0][r], &total[B - 1][r], row + r, out_of_row, finish);
+      continue;
+    }
+    for (int b = 0; b < blocks; ++b)
+      finish_block(weight, block + b, total[b][r], nullptr, row + r, out_of_row, finish);
+  }
+}
+
+// R rows of B blocks, of which kTogether are multiplied at once.
+template <int B, int kTogether, int R>
+void tile(const PackedLinear& weight, const Activations& x, int row, float* out,
+          std::size_t out_stride, int block, const Finish& finish) {
+  Wide total[B][R];
+  for (int b = 0; b < B; b += kTogether)
+    multiply<kTogether, R>(weight, block + b, x, row, total + b);
+  finish_rows(weight, block, B, total, row, R, out, out_stride, finish);
+}
+
 // As many rows at once as leave their sums in registers.
-constexpr int kMostRows = kLanes == 16 ? 12 : kLanes == 8 ? 6 : 4;
+constexpr int kMostRows = kLanes == 4 ? 4 : 6;
 
 using Tile = void (*)(const PackedLinear&, const Activations&, int, float*, std::size_t, int,
                       const Finish&);
 
-template <int... R>
+template <int B, int kTogether, int... R>
 constexpr std::array<Tile, sizeof...(R)> make_tiles(std::integer_sequence<int, R...>) {
-  return {tile<R + 1>...};
+  return {tile<B, kTogether, R + 1>...};
 }
 
-constexpr std::array kTiles = make_tiles(std::make_integer_sequence<int, kMostRows>());
+// By rows. Blocks that few rows read from memory are read one after the other.
+using Rows = std::make_integer_sequence<int, kMostRows>;
+constexpr std::array kSingle = make_tiles<1, 1>(Rows());
+constexpr std::array kFewRowsOfTwo = make_tiles<2, 1>(Rows());
+constexpr std::array kRowsOfTwo = make_tiles<2, kMostBlocks>(Rows());
 
-constexpr int kRowsOfPass = 8 * kMostRows;  // as many as stay in a near cache from block to block
+#if defined(__AVX512BF16__)
+
+constexpr int kFewestForAmx = 8;  // fewer rows leave most of a register empty
+
+bool suits_amx(const PackedLinear& weight) {
+  return weight.kind == Kind::int8 || (weight.kind == Kind::int4 && weight.group != 32);
+}
+
+// As a tile, for up to kAmxRows rows; the sums come through memory. Slabs are added as they are
+// there.
+void amx_tile(const AmxProducts& amx, const PackedLinear& weight, const Activations& activations,
+              int row, int rows, float* out, std::size_t out_stride, int block, int blocks,
+              const Finish& finish) {
+  const Slabs<1> x{activations, 0, weight.slabs()};
+  const bool are_nibbles = weight.kind == Kind::int4;
+  const int groups = are_nibbles ? weight.groups() : 0;
+  const std::size_t block_bytes = weight.block_bytes();
+  const std::uint8_t* data = weight.data + block * block_bytes;
+  alignas(64) std::int32_t sums[kAmxBlocks][kAmxRows][kBlockOutputs];
+  Wide of_slabs[kAmxBlocks][kAmxRows] = {};
+  amx.begin(rows);
+  for (int slab = 0; slab < x.slabs; ++slab, data += block_bytes / x.slabs) {
+    amx.slab(data, block_bytes, blocks, are_nibbles,
+             activations.integers + x.place(row, slab) * kSlabInputs,
+             std::size_t(x.slabs) * kSlabInputs, rows, &sums[0][0][0]);
+    for (int b = 0; b < blocks; ++b) {
+      const std::size_t group = are_nibbles ? slab * kSlabInputs / weight.group : 0;
+      const std::size_t place = (std::size_t(block + b) * groups + group) * kBlockOutputs;
+      const Wide zeros = are_nibbles ? zeros4(weight, place) : zeros8(weight, block + b);
+      const Wide scales = are_nibbles ? scales4(weight, place) : same(1);
+      for (int r = 0; r < rows; ++r) {
+        add_scaled(of_slabs[b][r], {_mm512_load_si512(sums[b][r])}, zeros, x.sum(row + r, slab),
+                   scales, x.scale(row + r, slab));
+      }
+    }
+  }
+  amx.end();
+  for (int b = 0; b < blocks && !are_nibbles; ++b)
+    scale8(weight, block + b, of_slabs[b], rows, of_slabs[b]);
+  finish_rows(weight, block, blocks, of_slabs, row, rows, out, out_stride, finish);
+}
+
+#endif
+
+constexpr int kRowsOfPass = 6 * kLanes;  // as many as stay in a near cache from block to block
 
 void linear(const PackedLinear& weight, const Activations& x, int rows, float* out,
             std::size_t out_stride, int first_block, int last_block, const Finish& finish) {
+  const bool are_few = rows <= kFewRows;
+  const int most_blocks = finish.gated ? 2 : are_few ? 1 : kMostBlocks;
   for (int start = 0; start < rows; start += kRowsOfPass) {
     const int end = std::min(rows, start + kRowsOfPass);
-    const int tiles = (end - start + kMostRows - 1) / kMostRows;
-    for (int block = first_block; block < last_block; block += finish.gated ? 2 : 1) {
-      for (int i = 0, row = start; i < tiles; ++i) {
+    for (int block = first_block; block < last_block; block += most_blocks) {
+      int row = start;
+#if defined(__AVX512BF16__)
+      static const AmxProducts* const amx = amx_products();
+      while (amx != nullptr && end - row >= kFewestForAmx && suits_amx(weight)) {
+        const int count = std::min(end - row, kAmxRows);
+        amx_tile(*amx, weight, x, row, count, out, out_stride, block,
+                 std::min(most_blocks, last_block - block), finish);
+        row += count;
+      }
+#endif
+      const bool is_single = most_blocks == 1 || last_block - block == 1;
+      const auto& of_rows = is_single ? kSingle : are_few ? kFewRowsOfTwo : kRowsOfTwo;
+      const int tiles = (end - row + kMostRows - 1) / kMostRows;
+      for (int i = 0; i < tiles; ++i) {
         const int count = (end - row) / (tiles - i);  // of nearly equal size
-        kTiles[count - 1](weight, x, row, out, out_stride, block, finish);
+        of_rows[count - 1](weight, x, row, out, out_stride, block, finish);
         row += count;
       }
     }

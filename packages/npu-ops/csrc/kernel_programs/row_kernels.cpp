@@ -155,10 +155,35 @@ void append(const LayerCache& cache, unsigned char* block, int slot, const float
   }
 }
 
+std::int64_t arg_max(const float* x, std::int64_t width) {
+  constexpr int kChains = 4;  // one maximum waits for the one before
+  Floats most[kChains];
+  Integers is_nan[kChains] = {};
+  std::fill(most, most + kChains, all(-kInfinity));
+  std::int64_t i = 0;
+  for (; i + kChains * kLanes <= width; i += kChains * kLanes) {
+    for (int chain = 0; chain < kChains; ++chain) {
+      const Floats v = load(x + i + chain * kLanes);
+      most[chain] = largest(v, most[chain]);
+      is_nan[chain] |= v != v;
+    }
+  }
+  bool has_nan = sum(is_nan[0] | is_nan[1] | is_nan[2] | is_nan[3]) != 0;
+  float top = largest_of(largest(largest(most[0], most[1]), largest(most[2], most[3])));
+  for (; i < width; ++i) {
+    has_nan |= std::isnan(x[i]);
+    top = x[i] > top ? x[i] : top;
+  }
+  const float* end = x + width;
+  const float* found = has_nan ? std::find_if(x, end, [](float v) { return std::isnan(v); })
+                               : std::find(x, end, top);
+  return found - x;
+}
+
 }  // namespace
 
 extern const RowKernels kRowKernels;
-const RowKernels kRowKernels = {NPU_SET_NAME, norm,  rotate, combine, append,
-                                note_bounds,  bound, attend, merge,   finish};
+const RowKernels kRowKernels = {NPU_SET_NAME, norm,   rotate, combine, append, note_bounds,
+                                bound,        attend, merge,  finish,  arg_max};
 
 }  // namespace npu::ops::kernel_programs::NPU_SET

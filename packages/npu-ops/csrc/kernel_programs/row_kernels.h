@@ -109,6 +109,8 @@ struct RowKernels {
   // Divides by the sums, with a sink's exponential if there are any, and writes rows out.
   void (*finish)(const PartialSums& total, const LayerCache& cache, const Queries& queries,
                  const AttendOptions& options, float* out, std::size_t out_stride);
+  // Where the largest of a row stands, the first of equal ones; as in torch, NaN is the largest.
+  std::int64_t (*arg_max)(const float* x, std::int64_t width);
 };
 
 // How many floats `attend` needs.

@@ -9,13 +9,15 @@ else, the step is run on a cache full of holes, and must give the same result as
 from __future__ import annotations
 
 import copy
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import fx
 
 from npu_llm.adapters.adapter_ports import idle_inputs
+from npu_llm.capture.emitting import Emitter
 from npu_llm.capture.step import TOKEN_MASK, CapturedStep
 from npu_llm.checkpoint.streamed import StreamedWeights
 from npu_llm.steps.slots import KEY_POSITIONS, Relocation, Slots
@@ -31,7 +33,11 @@ _ARANGE = (_aten.arange.default, _aten.arange.start, _aten.arange.start_step)
 
 
 def relocate(
-    captured: CapturedStep, *, windowed: bool, weights: StreamedWeights | None = None
+    captured: CapturedStep,
+    *,
+    windowed: bool,
+    weights: StreamedWeights | None = None,
+    given: Mapping[str, torch.Tensor] | None = None,
 ) -> tuple[CapturedStep, Relocation]:
     """Makes a step independent of where its past lies, if possible.
 
@@ -40,20 +46,29 @@ def relocate(
         windowed: whether a layer sees only a window of positions: holes would then shift what it
             hides, which no short test shows.
         weights: the values of the step's parameters, if these are not in memory.
+        given: values for the inputs that steps of models without an encoder do not have.
 
     Returns:
         The step, with key_positions (past + tokens,) int64 as its last input if it numbers its
         keys; and how its program learns which slots count.
     """
-    weights = weights or StreamedWeights()
+    runner = _Runner(weights or StreamedWeights(), given or {})
     if not captured.layers:
         return captured, None
     numbered = _with_positions(captured)
-    if numbered is not None and _stands_holes(numbered, "positions", weights):
+    if numbered is not None and _stands_holes(numbered, "positions", runner):
         return numbered, "positions"
-    if not windowed and _stands_holes(captured, "mask", weights):
+    if not windowed and _stands_holes(captured, "mask", runner):
         return captured, "mask"
     return captured, None
+
+
+@dataclass(frozen=True)
+class _Runner:
+    """What running a step takes besides its tokens: values of parameters, and further inputs."""
+
+    weights: StreamedWeights
+    given: Mapping[str, torch.Tensor]
 
 
 def _with_positions(captured: CapturedStep) -> CapturedStep | None:
@@ -76,10 +91,17 @@ def _with_positions(captured: CapturedStep) -> CapturedStep | None:
     length.meta["val"] = past
     with graph.inserting_after(length):
         last = graph.call_function(_aten.slice.Tensor, (positions, 0, length, _TO_END))
+    with positions.meta["val"].fake_mode:
+        last.meta["val"] = torch.empty(tokens, dtype=torch.int64)
     for node in list(graph.nodes):
-        if _counts(node, past, tokens) or _adds(node, tokens, past):
-            last.meta["val"] = node.meta["val"]
+        if _counts(node, past, tokens):
             node.replace_all_uses_with(last)
+        elif _shifts(node, past):
+            with graph.inserting_before(node):
+                emit = Emitter(node)
+                first = emit(_aten.slice.Tensor, last, 0, 0, 1)
+                first = emit(_aten.to.dtype, first, node.meta["val"].dtype)
+            node.replace_input_with(node.args[1], first)
     graph.eliminate_dead_code()
     return replace(
         captured,
@@ -98,11 +120,13 @@ def _counts(node: fx.Node, start: Any, length: Any) -> bool:
     return bool(_same(first, start) and step == 1 and _same(size, length))
 
 
-def _adds(node: fx.Node, length: Any, summand: Any) -> bool:
-    """Whether a node adds `summand` to the numbers from 0 to `length`."""
-    if node.target is not _aten.add.Tensor or not isinstance(node.args[0], fx.Node):
+def _shifts(node: fx.Node, summand: Any) -> bool:
+    """Whether a node adds `summand` to integers, as to the numbers of a step's own tokens."""
+    if node.target is not _aten.add.Tensor or not isinstance(node.args[1], fx.Node):
         return False
-    return _counts(node.args[0], 0, length) and _same(_value(node.args[1]), summand)
+    is_whole = not node.meta["val"].is_floating_point()
+    other = _value(node.args[1])
+    return is_whole and not isinstance(other, torch.Tensor) and _same(other, summand)
 
 
 def _value(argument: Any) -> Any:
@@ -118,13 +142,13 @@ def _expression(size: Any) -> Any:
     return size.node.expr if isinstance(size, torch.SymInt) else size
 
 
-def _stands_holes(captured: CapturedStep, relocation: Relocation, weights: StreamedWeights) -> bool:
+def _stands_holes(captured: CapturedStep, relocation: Relocation, runner: _Runner) -> bool:
     """Whether the step gives the same result with a cache full of holes."""
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(0, captured.vocabulary, (1, _TOKENS), generator=generator)
     empty = [torch.zeros(1, heads, 0, size) for heads, size in captured.caches]
     empty += [torch.zeros(1, *state.sizes) for state in captured.states]
-    whole = _run(captured, ids, Slots(), empty, relocation, weights)
+    whole = _run(captured, ids, Slots(), empty, relocation, runner)
     slots = Slots()
     # Three tokens, two holes, the fourth token, a hole.
     for wasted in (2, 1):
@@ -138,9 +162,9 @@ def _stands_holes(captured: CapturedStep, relocation: Relocation, weights: Strea
     for holed, known in zip(past, whole[1 : 1 + len(past)], strict=True):
         holed[:, :, where] = known[:, :, :_PAST].float()
     if captured.states:
-        held = _run(captured, ids[:, :_PAST], Slots(), empty, relocation, weights)
+        held = _run(captured, ids[:, :_PAST], Slots(), empty, relocation, runner)
         past += held[1 + len(past) :]
-    rest = _run(captured, ids[:, _PAST:], slots, past, relocation, weights)
+    rest = _run(captured, ids[:, _PAST:], slots, past, relocation, runner)
     expected, actual = whole[0][:, _PAST:], rest[0]
     scale = expected.abs().max().clamp_min(1e-6)
     return bool((expected - actual).abs().max() / scale < _TOLERANCE)
@@ -152,16 +176,16 @@ def _run(
     slots: Slots,
     past: list[torch.Tensor],
     relocation: Relocation,
-    weights: StreamedWeights,
+    runner: _Runner,
 ) -> tuple[torch.Tensor, ...]:
     """Returns the logits of all tokens, and the caches and states after them."""
     if not captured.states:
-        return _run_step(captured, ids, slots, past, relocation, weights)
+        return _run_step(captured, ids, slots, past, relocation, runner)
     slots = copy.deepcopy(slots)
     logits = []
     for place in range(ids.shape[1]):
         token = ids[:, place : place + 1]
-        found, *past = _run_step(captured, token, slots, past, relocation, weights)
+        found, *past = _run_step(captured, token, slots, past, relocation, runner)
         logits.append(found)
         slots.append(1)
     return (torch.cat(logits, 1), *past)
@@ -173,7 +197,7 @@ def _run_step(
     slots: Slots,
     past: list[torch.Tensor],
     relocation: Relocation,
-    weights: StreamedWeights,
+    runner: _Runner,
 ) -> tuple[torch.Tensor, ...]:
     tokens = ids.shape[1]
     positions = torch.arange(slots.length, slots.length + tokens)
@@ -186,8 +210,9 @@ def _run_step(
         KEY_POSITIONS: slots.key_positions(tokens),
         TOKEN_MASK: torch.ones(1, tokens, dtype=torch.int64),
         **idle_inputs(captured.adapted),
+        **runner.given,
     }
     with torch.no_grad():
-        return weights.run(
+        return runner.weights.run(
             captured.graph_module, *(values[name] for name in captured.inputs), *past
         )

@@ -49,7 +49,7 @@ def make_static(captured: CapturedStep, dtype: torch.dtype = torch.float32) -> S
 
     Afterwards the graph's placeholders are its inputs, then the past caches of each layer; its
     outputs are the logits (1, kept, vocabulary) float32, then what is added to each group of
-    caches.
+    caches, then what the step returned behind its caches.
 
     Args:
         captured: a step in float32.
@@ -64,8 +64,9 @@ def make_static(captured: CapturedStep, dtype: torch.dtype = torch.float32) -> S
     caches = placeholders[len(captured.inputs) :]
     (output,) = (node for node in graph.nodes if node.op == "output")
     logits, *longer = output.args[0]
+    longer, rest = longer[: len(caches)], longer[len(caches) :]
     added = [_added(node, cache) for node, cache in zip(longer, caches, strict=True)]
-    output.args = ((logits, *added),)
+    output.args = ((logits, *added, *rest),)
     joined = {
         whole: _Past(cache, new) for whole, cache, new in zip(longer, caches, added, strict=True)
     }
@@ -87,7 +88,7 @@ def make_static(captured: CapturedStep, dtype: torch.dtype = torch.float32) -> S
     with graph.inserting_before(output):
         emit = Emitter(logits)
         packed = [emit(_aten.cat.default, [added[i] for i in them], 0) for them in groups.values()]
-    output.args = ((logits, *packed),)
+    output.args = ((logits, *packed, *rest),)
     graph.eliminate_dead_code()
     captured.graph_module.recompile()
     return StaticLayout(

@@ -147,12 +147,14 @@ def _check_architecture(config: dict[str, Any], source: ModelSource, auto: Any) 
     task = auto.__name__.removeprefix("AutoModelFor")
     what = "a language model" if auto is AutoModelForCausalLM else f"a model for {task}"
     known = kind in CONFIG_MAPPING_NAMES
+    step = "Check model_type in config.json, or install a transformers that has it."
+    if known:
+        step = "Take a model for that, or load this one with NPUAutoModel."
     raise ModelError(
         f"{source.path}: its architecture must be {what} that transformers "
         f"{metadata.version('transformers')} has; got {kind!r}"
         f"{', which it has as another kind of model' if known else ''}. "
-        f"{'Similar names: ' + ', '.join(near) + '. ' if near else ''}"
-        "Check model_type in config.json, or install a transformers that has it.",
+        f"{'Similar names: ' + ', '.join(near) + '. ' if near else ''}{step}",
         code="unknown-architecture",
     )
 

@@ -16,8 +16,9 @@ from npu_llm.capture.compression import Compression, compress
 from npu_llm.checkpoint.loading import load_model
 from npu_llm.checkpoint.source import ModelSource
 from npu_llm.checkpoint.streamed import StreamedWeights
-from npu_llm.encoder_decoders.parts import Layout, trace_parts
+from npu_llm.encoder_decoders.parts import DECODERS, Layout, trace_parts
 from npu_llm.encoder_decoders.reference import compute_reference
+from npu_llm.encoder_decoders.static_lowering import describe_static, lower_static
 from npu_llm.encoder_decoders.tracing import TracedPart
 from npu_llm.entries.entry import REFERENCE
 from npu_llm.entries.load_options import LoadOptions
@@ -25,6 +26,8 @@ from npu_llm.entries.lower_step import fits_half, share_masks
 from npu_llm.errors import ModelError
 from npu_llm.precision import Precision, rounding_of
 from npu_llm.progress import Progress
+from npu_llm.steps.pipelines import PipelineName
+from npu_llm.steps.static_layout import LONGEST
 from npu_llm.verification.eager_weights import CompressedWeights, Integers, Rounding
 
 __all__ = ["fill_entry", "lower_part"]
@@ -53,7 +56,13 @@ class _AnyOf:
 
 
 def fill_entry(
-    folder: Path, source: ModelSource, options: LoadOptions, progress: Progress, *, auto: Any
+    folder: Path,
+    source: ModelSource,
+    options: LoadOptions,
+    progress: Progress,
+    *,
+    auto: Any,
+    pipeline: PipelineName,
 ) -> None:
     """Writes an entry without its compiled form, which the first load adds.
 
@@ -63,6 +72,7 @@ def fill_entry(
         options: how the model is to run.
         progress: where to report.
         auto: transformers' class for models of the task.
+        pipeline: "dynamic" or "static".
 
     Raises:
         ModelError, CaptureError: if the model cannot be read or captured.
@@ -83,13 +93,21 @@ def fill_entry(
     aligned = getattr(model.generation_config, "alignment_heads", None) is not None
     with progress.stage("capture"):
         parts, layout = trace_parts(model, attending=aligned)
+    static = describe_static(model, parts, layout) if pipeline == "static" else None
     outputs: dict[str, list[str]] = {}
     integers = []
     for part in parts:
-        path = folder / f"{part.name}.xml"
+        if static is not None and part.name in DECODERS:
+            with progress.stage("lower"):
+                lowered, static["decoders"][part.name] = lower_static(
+                    model, part, layout, precision=options.precision, weights=weights
+                )
+        else:
+            with progress.stage("lower"):
+                lowered = lower_part(part)
         made = _save_part(
-            part, layout, path, model=model, precision=options.precision, weights=weights,
-            progress=progress,
+            part, lowered, None if static else layout, folder / f"{part.name}.xml",
+            model=model, precision=options.precision, weights=weights, progress=progress,
         )  # fmt: skip
         integers += [] if made is None else [made]
         outputs[part.name] = [name for name in part.outputs if name not in layout.own_names]
@@ -99,14 +117,19 @@ def fill_entry(
         compressed = _AnyOf(tuple(integers)) if integers else None
         reference = compute_reference(model, weights, compressed=compressed, rounding=rounding)
         reference.write(folder / REFERENCE)
+    most = None if static is None else LONGEST
     about = {
         "name": source.name,
         "source": str(source.path),
         "precision": options.precision.name,
         "architecture": type(model).__name__,
+        "pipeline": pipeline,
+        "static_parts": static,
+        "encoder_inputs": list(parts[0].inputs),
+        "takes_mask": any("attention_mask" in part.inputs for part in parts[2:]),
         "outputs": outputs,
-        "positions": _positions(model, "max_target_positions"),
-        "source_positions": _positions(model, "max_source_positions"),
+        "positions": _positions(model, "max_target_positions") or most,
+        "source_positions": _positions(model, "max_source_positions") or most,
     }
     (folder / "about.json").write_text(json.dumps(about))
 
@@ -125,7 +148,8 @@ def lower_part(part: TracedPart) -> Any:
 
 def _save_part(
     part: TracedPart,
-    layout: Layout,
+    lowered: Any,
+    stateful: Layout | None,
     path: Path,
     *,
     model: Any,
@@ -133,17 +157,26 @@ def _save_part(
     weights: StreamedWeights,
     progress: Progress,
 ) -> Integers | None:
-    """Writes a part as IR; returns the integers that it holds, if it was compressed."""
+    """Writes a part as IR; returns the integers that it holds, if it was compressed.
+
+    Args:
+        part: the part.
+        lowered: the same as an openvino.Model.
+        stateful: the caches that become a decoder's state; None to leave them inputs.
+        path: the .xml file to write.
+        model: the whole model.
+        precision: how to store weights.
+        weights: the values of its parameters.
+        progress: where to report.
+    """
     is_compressed = precision.weights in ("int8", "int4")
-    with progress.stage("lower"):
-        lowered = lower_part(part)
-        integers = CompressedWeights(lowered) if is_compressed else None
-        if "past.0.key" in part.inputs:
-            variables = [
-                StateVariable(name, part.inputs.index(name), part.outputs.index(name))
-                for name in layout.own_names
-            ]
-            lowered = make_stateful(lowered, variables)
+    integers = CompressedWeights(lowered) if is_compressed else None
+    if stateful is not None and part.name in DECODERS:
+        variables = [
+            StateVariable(name, part.inputs.index(name), part.outputs.index(name))
+            for name in stateful.own_names
+        ]
+        lowered = make_stateful(lowered, variables)
     if integers is not None:
         with progress.stage("compress"):
             compress(lowered, precision, Compression(), weights)

@@ -13,7 +13,8 @@ from npu_compiler.verification.verdict import Verdict
 from npu_llm.checkpoint.source import find_source
 from npu_llm.choices import Verify
 from npu_llm.config import read_settings
-from npu_llm.encoder_decoders.running import Parts
+from npu_llm.encoder_decoders.parts import DECODERS
+from npu_llm.encoder_decoders.running import DynamicParts, Parts
 from npu_llm.entries.build import LoadReport, dependencies, surroundings
 from npu_llm.entries.entry import (
     MANIFEST,
@@ -30,6 +31,8 @@ from npu_llm.errors import ModelError, OptionError
 from npu_llm.precision import compile_options
 from npu_llm.progress import Progress
 from npu_llm.steps.fixed_path import fixed_path
+from npu_llm.steps.pipelines import PipelineName
+from npu_llm.steps.static_programs import load_variant
 from npu_llm.verification.verifier import keep_verdict, read_kept, wrong_result
 from npu_runtime import Program, device_info, load_program
 
@@ -71,19 +74,21 @@ def make_parts_ready(name_or_path: str | Path, options: LoadOptions, *, auto: An
     path = Path(name_or_path).expanduser()
     started = time.perf_counter()
     found = True
+    pipeline = _pipeline(options)
     with progress.stage("check"):
         entry = _exported(path, auto) if (path / MANIFEST).is_file() else None
-        if entry is not None and options.dtype not in (None, "auto"):
-            options.check_exported(entry.precision, "dynamic")
+        if entry is not None:
+            options.check_exported(entry.precision, entry.pipeline)
     if entry is None:
         source = find_source(name_or_path, gguf_file=options.gguf_file, hub=options.hub)
         cache = CompileCache(options.cache_folder or read_settings().cache_dir)
         precision = options.precision
         key = make_key(
-            f"{source.name}-{precision.name}-parts",
+            f"{source.name}-{precision.name}-{pipeline}-parts",
             {
                 **dependencies(source, precision, surroundings()),
                 "parts": auto.__name__,
+                "pipeline": pipeline,
             },
         )
         entry = cache.find(key)
@@ -92,23 +97,21 @@ def make_parts_ready(name_or_path: str | Path, options: LoadOptions, *, auto: An
             from npu_llm.encoder_decoders.building import fill_entry
 
             with cache.create(key) as folder:
-                fill_entry(folder, source, options, progress, auto=auto)
+                fill_entry(folder, source, options, progress, auto=auto, pipeline=pipeline)
                 _note_task(folder, auto)
             entry = cache.find(key)
             assert entry is not None, "an entry that was just written is there"
     build_time_s = 0.0 if found else time.perf_counter() - started
     with progress.stage("compile"):
         began = time.perf_counter()
-        programs = _Programs(entry, options.verified)
-        parts = programs.parts()
-        loaded = [programs.get(name) for name in _FIRST]
+        parts, was_compiled, verdict = _start(entry, options.verified)
     report = LoadReport(
-        from_cache=found and all(one.loaded_from_cache for one in loaded),
+        from_cache=found and was_compiled,
         entry_from_cache=found,
         build_time_s=build_time_s,
         compile_time_s=time.perf_counter() - began,
         device=device_info().device,
-        verification=programs.verdict,
+        verification=verdict,
     )
     return Ready(entry, parts, report)
 
@@ -141,13 +144,34 @@ def export_parts(
         )
     source = find_source(name_or_path, gguf_file=options.gguf_file, hub=options.hub)
     with draft(target) as folder:
-        fill_entry(folder, source, options, Progress(options.on_progress), auto=auto)
+        progress = Progress(options.on_progress)
+        fill_entry(folder, source, options, progress, auto=auto, pipeline=_pipeline(options))
         _note_task(folder, auto)
     entry = read_entry(target)
-    programs = _Programs(entry, options.verified)
-    for name in entry.about["outputs"]:
-        programs.get(name)
+    parts, *_ = _start(entry, options.verified)
+    for name in (name for name in entry.about["outputs"] if name in DECODERS):
+        parts.new_cache(name)
     return target
+
+
+def _pipeline(options: LoadOptions) -> PipelineName:
+    """Returns the pipeline that was asked for, or that suits the device."""
+    options.check_kernels("a model with an encoder has several programs")
+    return "static" if options.pipeline_here == "static" else "dynamic"
+
+
+def _start(entry: Entry, verify: Verify) -> tuple[Parts, bool, Verdict]:
+    """Loads an entry's first programs; returns all, whether they were compiled, and the verdict."""
+    if entry.pipeline == "static":
+        # Late, as its programs are: the dynamic pipeline needs none of it.
+        from npu_llm.encoder_decoders.static_running import StaticParts
+
+        load = load_variant(entry.name, compile_options(entry.precision))
+        static = StaticParts(entry, load, when=verify)
+        return static, *static.start()
+    programs = _Programs(entry, verify)
+    loaded = [programs.get(name) for name in _FIRST]
+    return programs.parts(), all(one.loaded_from_cache for one in loaded), programs.verdict
 
 
 def _note_task(folder: Path, auto: Any) -> None:
@@ -186,18 +210,18 @@ class _Programs:
         self._lock = threading.RLock()
         self.verdict = Verdict("unchecked", 'verify is "off"')
 
-    def parts(self) -> Parts:
+    def parts(self) -> DynamicParts:
         """Returns what runs them."""
         about = self._entry.about
         outputs = {name: tuple(names) for name, names in about["outputs"].items()}
-        return Parts(self.get, outputs, about["positions"])
+        return DynamicParts(self.get, outputs, about["positions"])
 
     def get(self, name: str) -> Program:
         """Returns a program; the decoders' are compared with torch together with the others."""
         with self._lock:
             if name not in self._loaded:
                 self._loaded[name] = self._load(name)
-                if name in ("decoder", "attending"):
+                if name in DECODERS:
                     self._check(name)
             return self._loaded[name]
 

@@ -62,6 +62,7 @@ class EncoderDecoderModel:
         pretrained_model_name_or_path: str | Path,
         *,
         dtype: str | torch.dtype | None = None,
+        pipeline: str | None = None,
         verify: str = "first",
         device: str | torch.device | None = None,
         cache_dir: str | Path | None = None,
@@ -76,6 +77,8 @@ class EncoderDecoderModel:
             pretrained_model_name_or_path: a checkpoint folder of transformers, a folder that
                 `export` wrote, or a name on the hub.
             dtype: as in NPUModelForCausalLM.from_pretrained.
+            pipeline: "dynamic" for programs that take any size, "static" for programs of fixed
+                sizes, as NPUs need them; by default what suits the device.
             verify: "first" to compare the programs with torch once; "always" to compare at each
                 start; "off" to skip the comparison.
             device: None or "npu".
@@ -94,6 +97,7 @@ class EncoderDecoderModel:
         """
         options = LoadOptions(
             dtype=dtype,
+            pipeline=pipeline,
             verify=verify,
             device=device,
             cache_dir=cache_dir,
@@ -114,6 +118,7 @@ class EncoderDecoderModel:
         output: str | Path,
         *,
         dtype: str | torch.dtype | None = None,
+        pipeline: str | None = None,
         verify: str = "first",
         trust_remote_code: bool = False,
         on_progress: ProgressListener | None = None,
@@ -124,6 +129,7 @@ class EncoderDecoderModel:
             name_or_path: a checkpoint folder, or a name on the hub.
             output: the folder to write, which must be empty or not exist.
             dtype: as in from_pretrained.
+            pipeline: as in from_pretrained.
             verify: "off" to skip comparing the programs with torch.
             trust_remote_code: whether model code inside the checkpoint may run.
             on_progress: called with a stage and how much of it is done, 0.0 to 1.0.
@@ -137,6 +143,7 @@ class EncoderDecoderModel:
         """
         options = LoadOptions(
             dtype=dtype,
+            pipeline=pipeline,
             verify=verify,
             trust_remote_code=trust_remote_code,
             on_progress=on_progress,
@@ -284,10 +291,9 @@ def _completed(model: Any, ready: Ready) -> Any:
     model.precision, model.report = ready.entry.precision, ready.report
     model.verification = ready.report.verification
     model._vocabulary = int(model.config.get_text_config(decoder=True).vocab_size)
-    decoder = ready.parts.get("decoder")
-    model._has_mask = any(port.name == "attention_mask" for port in decoder.inputs)
+    model._has_mask = ready.entry.about["takes_mask"]
     encoder = model.get_encoder()
-    taken = {port.name for port in ready.parts.get("encoder").inputs}
+    taken = set(ready.entry.about["encoder_inputs"])
     limit = ready.entry.about["source_positions"]
     main = model.main_input_name
 

@@ -20,11 +20,13 @@ from npu_llm.cache_names import CACHE
 from npu_llm.encoder_decoders.tracing import Example, TracedPart, trace_part
 from npu_llm.errors import CaptureError
 
-__all__ = ["Layout", "example_inputs", "trace_parts"]
+__all__ = ["DECODERS", "Layout", "example_inputs", "trace_parts"]
 
 # No model has a dimension of one of these sizes, so a size that tracing fixed is noticed.
 _BATCH, _SOURCE, _TOKENS, _PAST = 11, 19, 13, 17
 _SAMPLES = 11987
+# The parts that read tokens.
+DECODERS = ("decoder", "attending")
 
 
 @dataclass(frozen=True)
@@ -35,16 +37,26 @@ class Layout:
         layers: how many layers it has.
         own: heads and sizes (key heads, key size, value heads, value size) of its own attention.
         cross: the same of its cross-attention.
+        width: numbers of a hidden state of the encoder.
+        source: how long its result is; None if that varies.
     """
 
     layers: int
     own: tuple[int, int, int, int]
     cross: tuple[int, int, int, int]
+    width: int
+    source: int | None
 
     @property
     def own_names(self) -> tuple[str, ...]:
         """A name for the key and the value of each layer's own attention."""
         return tuple(f"past.{i}.{kind}" for i in range(self.layers) for kind in ("key", "value"))
+
+    def cross_shapes(self, length: int) -> dict[str, tuple[int, ...]]:
+        """Shapes of what one source gives to cross-attention, by name."""
+        heads, size, value_heads, value_size = self.cross
+        shapes = ((1, heads, length, size), (1, value_heads, length, value_size))
+        return {name: shapes[index % 2] for index, name in enumerate(self.cross_names)}
 
     @property
     def cross_names(self) -> tuple[str, ...]:
@@ -145,7 +157,7 @@ def trace_parts(model: Any, *, attending: bool) -> tuple[list[TracedPart], Layou
         ),
         trace_part(model, "bridge", bridge, examples=states, outputs=layout.cross_names),
     ]
-    names = ("decoder", "attending")[: 2 if attending else 1]
+    names = DECODERS[: 2 if attending else 1]
     parts += [_decoder(model, name, layout, masks=masks, seen=seen) for name in names]
     return parts, layout
 
@@ -173,9 +185,10 @@ def _decoder(
     examples = {key: value for key, value in tokens.items() if key in taken}
     examples |= masks
     fixed = model.main_input_name == "input_features"
+    # The decoder's own cache comes last, where npu_llm.capture.static_step looks for it.
     for names, sizes, length in (
-        (layout.own_names, layout.own, _PAST),
         (layout.cross_names, layout.cross, source),
+        (layout.own_names, layout.own, _PAST),
     ):
         shapes = [(_BATCH, sizes[0], length, sizes[1]), (_BATCH, sizes[2], length, sizes[3])]
         varying = (0,) if fixed and length == source else (0, 2)
@@ -197,9 +210,9 @@ def _decoder(
             **({"output_attentions": True} if wants else {}),
         )
         weights = list(output.cross_attentions) if wants else []
-        return [output.logits.float(), *weights, *_tensors(cache.self_attention_cache)]
+        return [output.logits.float(), *_tensors(cache.self_attention_cache), *weights]
 
-    outputs = ["logits"]
+    outputs = ["logits", *layout.own_names]
     outputs += [f"attention.{i}" for i in range(layout.layers)] if wants else []
     before = model.config._attn_implementation
     try:
@@ -210,7 +223,7 @@ def _decoder(
             name,
             decode,
             examples=examples,
-            outputs=[*outputs, *layout.own_names],
+            outputs=outputs,
             required=("decoder_input_ids",),
         )
     finally:
@@ -266,7 +279,11 @@ def _layout(model: Any, seen: Any) -> Layout:
         if len(shapes) != 1:
             raise _unsupported(model, f"layers of sizes {sorted(shapes)}")
         found.append(shapes.pop())
-    return Layout(len(cache.self_attention_cache.layers), *found)
+    own, cross = found
+    length, width = (int(size) for size in seen.last_hidden_state.shape[1:])
+    fixed = model.main_input_name == "input_features"
+    layers = len(cache.self_attention_cache.layers)
+    return Layout(layers, own, cross, width, length if fixed else None)
 
 
 def _unsupported(model: Any, got: str) -> CaptureError:

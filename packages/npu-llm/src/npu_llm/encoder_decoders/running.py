@@ -4,19 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Protocol
 
 import torch
 
 from npu_llm.encoder_decoders.cross_cache import CrossCache
+from npu_llm.encoder_decoders.session_cross_cache import SessionCrossCache
 from npu_runtime import Program, observe
 
-__all__ = ["Parts"]
+__all__ = ["DynamicParts", "Parts", "plain"]
+
+
+class Parts(Protocol):
+    """A model's programs, each loaded when it is first needed."""
+
+    def encode(
+        self, inputs: Mapping[str, torch.Tensor]
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Runs the encoder.
+
+        Args:
+            inputs: by name, on cpu.
+
+        Returns:
+            Its last hidden states (batch, source, width) float32, and which of them count (batch,
+            source) int64; None if all do.
+        """
+
+    def new_cache(self, decoder: str = "decoder") -> CrossCache:
+        """Returns an empty cache for one of the decoders, "decoder" or "attending"."""
 
 
 @dataclass(frozen=True)
-class Parts:
-    """A model's programs, each loaded when it is first needed.
+class DynamicParts:
+    """Programs for inputs of any size.
 
     Attributes:
         get: returns a program by its name.
@@ -31,17 +52,9 @@ class Parts:
     def encode(
         self, inputs: Mapping[str, torch.Tensor]
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Runs the encoder.
-
-        Args:
-            inputs: by name, on cpu.
-
-        Returns:
-            Its last hidden states (batch, source, width) float32, and which of them count (batch,
-            source) int64; None if all do.
-        """
+        """Runs the encoder; see Parts.encode."""
         program = self.get("encoder")
-        given = {name: _plain(tensor) for name, tensor in inputs.items()}
+        given = {name: plain(tensor) for name, tensor in inputs.items()}
         with observe.span("prefill", "encode", batch=next(iter(given.values())).shape[0]):
             found = program.run([given[port.name] for port in program.inputs], output_device="cpu")
         results = dict(zip(self.outputs["encoder"], found, strict=True))
@@ -49,7 +62,7 @@ class Parts:
 
     def new_cache(self, decoder: str = "decoder") -> CrossCache:
         """Returns an empty cache for one of the decoders, "decoder" or "attending"."""
-        return CrossCache(
+        return SessionCrossCache(
             self.get("bridge"),
             self.get(decoder),
             outputs=self.outputs[decoder],
@@ -58,7 +71,7 @@ class Parts:
         )
 
 
-def _plain(tensor: Any) -> torch.Tensor:
+def plain(tensor: torch.Tensor) -> torch.Tensor:
     """Returns a tensor as programs read it: contiguous, on the host, int64 or float32."""
-    found: torch.Tensor = tensor.detach().to("cpu")
+    found = tensor.detach().to("cpu")
     return (found.float() if found.is_floating_point() else found.long()).contiguous()

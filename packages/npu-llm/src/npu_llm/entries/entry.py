@@ -164,9 +164,11 @@ class Entry:
     @property
     def pipeline(self) -> Literal["dynamic", "static", "kernels"]:
         """Which pipeline it is for."""
-        if self.about.get("pipeline") == "kernels":
+        recorded = self.about.get("pipeline")
+        if recorded == "kernels":
             return "kernels"
-        return "dynamic" if self.static_layout is None else "static"
+        is_static = recorded == "static" or self.static_layout is not None
+        return "static" if is_static else "dynamic"
 
     @property
     def vocabulary(self) -> int | None:

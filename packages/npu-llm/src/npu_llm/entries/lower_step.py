@@ -32,7 +32,7 @@ from npu_llm.steps.slots import Relocation
 from npu_llm.verification.eager_weights import CompressedWeights, Rounding
 from npu_llm.verification.torch_reference import compute_reference
 
-__all__ = ["fits_half", "integers_by_text", "save_step", "share_masks"]
+__all__ = ["fits_half", "integers_by_text", "is_windowed", "save_step", "share_masks"]
 
 _aten = torch.ops.aten
 _LARGEST_HALF = torch.finfo(torch.float16).max
@@ -81,7 +81,7 @@ def save_step(
         if pipeline == "static" and captured.states:
             raise _states_in_static(model)
         captured, relocation = relocate(
-            captured, windowed=_is_windowed(model.config), weights=weights
+            captured, windowed=is_windowed(model.config), weights=weights
         )
         about = {
             "layers": len(captured.layers),
@@ -148,7 +148,7 @@ def integers_by_text(
     Raises:
         CaptureError, OptionError, npu_compiler.errors.LoweringError: as save_step does.
     """
-    captured, _ = relocate(captured, windowed=_is_windowed(model.config), weights=weights)
+    captured, _ = relocate(captured, windowed=is_windowed(model.config), weights=weights)
     share_masks(captured.graph_module)
     lowered = lower(captured.graph_module, name=type(model).__name__).model
     _name_ports(lowered, captured)
@@ -182,7 +182,7 @@ def _states_in_static(model: Any) -> CaptureError:
     )
 
 
-def _is_windowed(config: Any) -> bool:
+def is_windowed(config: Any) -> bool:
     """Whether a layer may see only a part of what lies before it."""
     text_config = config.get_text_config()
     names = ("sliding_window", "attention_chunk_size", "local_attention")

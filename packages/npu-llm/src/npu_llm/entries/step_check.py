@@ -21,7 +21,7 @@ from npu_llm.verification.finding import Finding
 from npu_llm.verification.torch_reference import TorchReference
 from npu_runtime import Program
 
-__all__ = ["check_dynamic", "check_static"]
+__all__ = ["OneProgram", "check_dynamic", "check_static"]
 
 # How far off a step's logits may be, as a multiple of what rounding does to torch's, or as this
 # share. Measured: at most 1.13 times (SmolLM2, small models of several architectures; 2026-11-22).
@@ -73,13 +73,13 @@ def check_static(
         reference: as for check_dynamic.
         relocation: how it learns which slots count.
     """
-    only = _OneProgram(program, layout, sizes)
+    only = OneProgram(program, layout, sizes)
     chunks = StaticSizes(sizes.capacity, chunks=(sizes.tokens,), smallest=sizes.capacity)
     cache = StaticCache(only, chunks, relocation=relocation)
     return _judge(_static_steps(cache, sizes, reference), reference)
 
 
-class _OneProgram:
+class OneProgram:
     """Takes the place of a model's programs where one of them is checked."""
 
     def __init__(self, program: Program, layout: StaticLayout, sizes: StepSizes) -> None:

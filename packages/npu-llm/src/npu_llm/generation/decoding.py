@@ -16,6 +16,7 @@ import torch
 
 from npu_llm.cache_names import CACHE
 from npu_llm.steps.step_cache import StepCache, run_step
+from npu_ops.kernel_programs.choosing import arg_max
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig
@@ -200,7 +201,7 @@ def _choose(
     if processors:
         scores = processors(sequences.to(device), logits.to(device))
     if not do_sample:
-        return scores.argmax(-1).cpu()
+        return arg_max(scores)
     shares = torch.nn.functional.softmax(scores, dim=-1)
     return torch.multinomial(shares, num_samples=1)[:, 0].cpu()
 

@@ -106,7 +106,7 @@ class Transcriber:
             InterruptedError: at the next token after one of `ends` was set.
             OptionError: [speech-option] for a language that the model does not know.
         """
-        asked: dict[str, Any] = {"do_sample": wishes.temperature > 0}
+        asked: dict[str, Any] = {"do_sample": wishes.temperature > 0, "num_beams": wishes.beams}
         if wishes.temperature > 0:
             asked["temperature"] = wishes.temperature
         if wishes.language is not None:

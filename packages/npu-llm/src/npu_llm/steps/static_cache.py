@@ -34,15 +34,22 @@ class StepPrograms(Protocol):
 class _Row:
     """The memory of one sequence."""
 
-    def __init__(self, layout: StaticLayout, capacity: int, dtype: torch.dtype) -> None:
+    def __init__(
+        self,
+        layout: StaticLayout,
+        capacity: int,
+        dtype: torch.dtype,
+        given: Mapping[str, torch.Tensor],
+    ) -> None:
         self.layout = layout
+        self.given = given
         # Empty slots are masked, but must still be numbers: 0 times NaN is NaN.
         self.memory = [torch.zeros(group.shape(capacity), dtype=dtype) for group in layout.groups]
         self.ports = {
             name: memory[index : index + 1]
             for group, memory in zip(layout.groups, self.memory, strict=True)
             for index, name in enumerate(group.ports)
-        }
+        } | dict(given)
 
     def write(self, added: Sequence[torch.Tensor], first: int, count: int) -> None:
         """Writes what a step adds into the slots from `first` on."""
@@ -51,7 +58,7 @@ class _Row:
 
     def copy(self, capacity: int, length: int) -> _Row:
         """Returns a row with the same first tokens and another capacity."""
-        row = _Row(self.layout, capacity, self.memory[0].dtype)
+        row = _Row(self.layout, capacity, self.memory[0].dtype, self.given)
         for group, old, new in zip(self.layout.groups, self.memory, row.memory, strict=True):
             group.slots(new, 0, length).copy_(group.slots(old, 0, length))
         return row
@@ -75,6 +82,8 @@ class StaticCache(StepCache):
         self._sizes = sizes
         self._relocation: Relocation = relocation
         self._memory: list[_Row] = []
+        # What each row's programs read besides tokens and cache; empty for models that do not.
+        self._given: Sequence[Mapping[str, torch.Tensor]] = ()
         self._length = 0
         self._reserved = 0
         self.capacity = 0
@@ -157,7 +166,8 @@ class StaticCache(StepCache):
         rows: list[_Row] = []
         for index in chosen:
             if not known:
-                rows.append(_Row(layout, capacity, dtype))
+                given = self._given[index] if self._given else {}
+                rows.append(_Row(layout, capacity, dtype, given))
             elif known[index] in rows or capacity != self.capacity:
                 rows.append(known[index].copy(capacity, self._length))
             else:
@@ -172,16 +182,19 @@ class StaticCache(StepCache):
         pieces = []
         at = 0
         while at < tokens:
-            size = self._sizes.chunk(tokens - at)
+            size = self._sizes.chunk(tokens - at, self._length + at)
             count = min(size, tokens - at)
             wanted = kept[(kept >= at) & (kept < at + count)] - at
-            sizes = StepSizes(size, self.capacity, 1 if wanted.numel() < 2 else size)
+            is_one = wanted.numel() < 2 and "logits_to_keep" in row.layout.inputs
+            sizes = StepSizes(size, self.capacity, 1 if is_one else size)
             program = self._programs.get(sizes)
             inputs = {**self._inputs(sizes, index, at, count, wanted, values), **row.ports}
             logits, *added = program.run(
                 [inputs[port.name] for port in program.inputs], output_device="cpu"
             )
-            row.write(added, self._length + at, count)
+            groups = len(row.memory)
+            row.write(added[:groups], self._length + at, count)
+            self._note(index, added[groups:], count)
             pieces.append(logits[:, : wanted.numel()])
             at += count
         if len(pieces) == 1 and kept.numel() == 1:
@@ -189,6 +202,9 @@ class StaticCache(StepCache):
         result = torch.empty_like(joined := torch.cat(pieces, 1))
         result[:, order] = joined
         return result
+
+    def _note(self, row: int, results: Sequence[torch.Tensor], count: int) -> None:
+        """Takes what a chunk of `count` tokens returned besides logits and caches: nothing here."""
 
     def _inputs(
         self,

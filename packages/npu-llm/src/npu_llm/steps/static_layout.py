@@ -6,7 +6,7 @@ Caches of the same shape share one tensor, so one copy writes what a step adds t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
@@ -74,6 +74,8 @@ class StaticLayout:
         inputs: names of the inputs besides the caches.
         groups: the caches, grouped by shape.
         dtype: name of the caches' torch dtype.
+        given: shapes of inputs that are neither tokens nor caches, such as what a decoder reads of
+            its encoder.
 
     The program's outputs are the logits, then what the step adds to each group: (caches, heads,
     tokens, size) float32.
@@ -82,6 +84,7 @@ class StaticLayout:
     inputs: tuple[str, ...]
     groups: tuple[CacheGroup, ...]
     dtype: str = "float32"
+    given: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     @property
     def torch_dtype(self) -> torch.dtype:
@@ -93,12 +96,13 @@ class StaticLayout:
     def port_shapes(self, sizes: StepSizes) -> dict[str, tuple[int, ...]]:
         """Returns the shape of each input for these sizes."""
         whole = sizes.capacity + sizes.tokens
-        known = {
+        known: dict[str, tuple[int, ...]] = {
             "input_ids": (1, sizes.tokens),
             "attention_mask": (1, whole),
             "position_ids": (1, sizes.tokens),
             "logits_to_keep": (sizes.kept,),
             "key_positions": (whole,),
+            **self.given,
         }
         shapes = {name: known[name] for name in self.inputs}
         for group in self.groups:
@@ -112,8 +116,8 @@ class StaticLayout:
         return self.torch_dtype.itemsize * sum(counts)
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns the attributes by name, for JSON."""
-        return asdict(self)
+        """Returns the attributes by name, for JSON; `given` is not among them."""
+        return {name: value for name, value in asdict(self).items() if name != "given"}
 
     @staticmethod
     def from_dict(known: Mapping[str, Any]) -> StaticLayout:
@@ -134,7 +138,12 @@ class StaticSizes:
     """
 
     def __init__(
-        self, limit: int, *, chunks: Sequence[int] = (1, 16, 128), smallest: int = 256
+        self,
+        limit: int,
+        *,
+        chunks: Sequence[int] = (1, 16, 128),
+        smallest: int = 256,
+        positions: int | None = None,
     ) -> None:
         """Doubles the capacity from the smallest up to the limit.
 
@@ -142,8 +151,10 @@ class StaticSizes:
             limit: tokens of the context.
             chunks: new tokens of a program.
             smallest: the first capacity.
+            positions: how many positions there are for tokens and padding; None for no bound.
         """
         self.chunks = tuple(chunks)
+        self._positions = positions
         doubled = []
         capacity = smallest
         while capacity < limit:
@@ -151,9 +162,17 @@ class StaticSizes:
             capacity *= 2
         self.capacities = (*doubled, limit)
 
-    def chunk(self, tokens: int) -> int:
-        """Returns the size of the program to run next, with this many tokens left."""
-        return next((chunk for chunk in self.chunks if chunk >= tokens), self.chunks[-1])
+    def chunk(self, tokens: int, past: int = 0) -> int:
+        """Returns the size of the program to run next.
+
+        Args:
+            tokens: how many are left.
+            past: how many were read; padding must have positions as well.
+        """
+        bound = self._positions
+        fitting = [one for one in self.chunks if bound is None or past + one <= bound]
+        fitting = fitting or [self.chunks[0]]
+        return next((chunk for chunk in fitting if chunk >= tokens), fitting[-1])
 
     def capacity(self, tokens: int) -> int:
         """Returns the slots of the smallest cache that holds this many tokens.

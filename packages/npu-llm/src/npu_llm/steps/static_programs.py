@@ -93,7 +93,7 @@ class StaticPrograms:
             program = self._programs.get(sizes)
             if program is None:
                 folder = self._folder / str(sizes)
-                path = write_variant(self._model, folder, self.layout, sizes)
+                path = write_variant(self._model, folder, self.layout.port_shapes(sizes))
                 load = functools.partial(self._load, path, folder / "blob")
                 program, self._verdicts[sizes] = self._verify(sizes, load, folder)
                 self.compiled += not program.loaded_from_cache
@@ -127,8 +127,13 @@ def load_variant(name: str, options: Mapping[str, str]) -> LoadVariant:
     return load
 
 
-def write_variant(model: Path, folder: Path, layout: StaticLayout, sizes: StepSizes) -> Path:
+def write_variant(model: Path, folder: Path, shapes: Mapping[str, tuple[int, ...]]) -> Path:
     """Writes a model with fixed sizes, unless it exists.
+
+    Args:
+        model: the .xml file with its .bin beside it.
+        folder: where to write.
+        shapes: the shape of each input.
 
     Returns:
         Its .xml file in `folder`, with the weights beside it.
@@ -142,7 +147,7 @@ def write_variant(model: Path, folder: Path, layout: StaticLayout, sizes: StepSi
     draft = folder.with_name(f".{folder.name}.{os.getpid()}.{threading.get_ident()}")
     try:
         draft.mkdir(parents=True)
-        (draft / path.name).write_text(_fixed(model.read_text(), layout.port_shapes(sizes)))
+        (draft / path.name).write_text(_fixed(model.read_text(), shapes))
         _link(model.with_suffix(".bin"), draft / "step.bin", folder)
         with suppress(OSError):  # another thread or process was faster, and its files are the same
             draft.rename(folder)

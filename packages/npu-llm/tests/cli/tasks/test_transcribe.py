@@ -63,6 +63,18 @@ def test_words_have_times_within_the_sound(run, sounds):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("beams", [1, 3])
+def test_terminal_shows_how_far_it_is_and_gets_the_same_words(run, sounds, beams, monkeypatch):
+    asked = ("--language", "en", "--beams", beams, sounds / "long.wav")
+    _, expected, _ = run(*asked)
+    monkeypatch.setenv("FORCE_COLOR", "1")  # a terminal, as far as rich is concerned
+    code, found, err = run(*asked)
+    assert code == 0, err
+    assert found == expected
+    assert " %" in err
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name, code", [("slow.wav", "audio-rate"), ("empty.wav", "audio-empty")])
 def test_sound_that_does_not_fit_is_one_sentence(run, sounds, name, code):
     status, out, err = run(sounds / name)
@@ -84,9 +96,12 @@ def test_unknown_language_and_missing_processor(run, sounds, whisper, tmp_path):
     _, _, err = run("--language", "klingon", sounds / "short.wav")
     assert "[speech-option]" in err
     assert "klingon" in err
-    for file in whisper.iterdir():
-        if file.name != "preprocessor_config.json":
-            (tmp_path / file.name).write_bytes(file.read_bytes())
-    _, _, err = run(sounds / "short.wav", model=tmp_path)
-    assert "[missing-processor]" in err
-    assert "a feature extractor" in err
+    for missing, named in (("preprocessor", "a feature extractor"), ("tokenizer", "a tokenizer")):
+        folder = tmp_path / missing
+        folder.mkdir()
+        for file in whisper.iterdir():
+            if not file.name.startswith(missing):
+                (folder / file.name).write_bytes(file.read_bytes())
+        _, _, err = run(sounds / "short.wav", model=folder)
+        assert "[missing-processor]" in err
+        assert named in err

@@ -17,13 +17,16 @@ _WIDTH = 60  # characters of the latest words
 
 
 @contextmanager
-def live_text(display: Display, tokenizer: Any, *, monitors: bool) -> Iterator[dict[str, Any]]:
+def live_text(
+    display: Display, tokenizer: Any, *, monitors: bool, streams: bool
+) -> Iterator[dict[str, Any]]:
     """Shows a bar and the latest words on a terminal; nothing elsewhere.
 
     Args:
         display: where.
         tokenizer: decodes tokens.
         monitors: whether the model's generate reports how many frames were read.
+        streams: whether it can report words.
 
     Yields:
         Arguments of the model's generate.
@@ -45,8 +48,8 @@ def live_text(display: Display, tokenizer: Any, *, monitors: bool) -> Iterator[d
             read, total = progress[progress[:, 1].argmax()].tolist()
             bar.update(task, completed=read / max(total, 1))
 
-        streamer = _Words(tokenizer, show)
-        yield {"streamer": streamer} | ({"monitor_progress": monitor} if monitors else {})
+        reports: dict[str, Any] = {"monitor_progress": monitor} if monitors else {}
+        yield reports | ({"streamer": _Words(tokenizer, show)} if streams else {})
 
 
 class _Words(BaseStreamer):  # type: ignore[misc]

@@ -97,11 +97,19 @@ def load_beside(loader: Any, path: str, what: str) -> Any:
         ModelError: [missing-processor] if the model comes without.
     """
     try:
-        return loader.from_pretrained(str(Path(path).expanduser()))
+        found = loader.from_pretrained(str(Path(path).expanduser()))
     except (OSError, ValueError, KeyError, TypeError) as failure:
         lines = str(failure).strip().splitlines() or [type(failure).__name__]
-        raise ModelError(
-            f"{path}: must come with {what}, which prepares its inputs; got: "
-            f"{lines[0].rstrip('.')}. Get the whole checkpoint.",
-            code="missing-processor",
-        ) from failure
+        raise _missing(path, what, lines[0].rstrip(".")) from failure
+    # Where a model comes without, transformers may make a tokenizer of no words.
+    if hasattr(found, "get_vocab") and set(found.get_vocab()) <= set(found.all_special_tokens):
+        raise _missing(path, what, "one without words")
+    return found
+
+
+def _missing(path: str, what: str, received: str) -> ModelError:
+    return ModelError(
+        f"{path}: must come with {what}, which prepares its inputs; got: {received}. Get the whole "
+        "checkpoint.",
+        code="missing-processor",
+    )

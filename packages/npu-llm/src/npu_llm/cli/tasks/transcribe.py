@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from npu_llm.cli.arguments import positive
 from npu_llm.cli.display import Display
 from npu_llm.cli.tasks.starting import add_task_model, start_transcriber
 from npu_llm.speech.transcript import FORMATS, write_transcript
@@ -30,6 +31,9 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--translate", action="store_true", help="into English")
     parser.add_argument("--timestamps", choices=("word", "segment"), help="with times")
     parser.add_argument("--format", choices=FORMATS, default="txt", help="default: txt")
+    parser.add_argument(
+        "--beams", metavar="N", type=positive, default=1, help="more search longer (default: 1)"
+    )
     parser.add_argument("file", metavar="FILE", type=Path, help="the WAV file")
     return transcribe(parser.parse_args(arguments))
 
@@ -60,11 +64,18 @@ def transcribe(options: argparse.Namespace) -> int:
     display = Display()
     transcriber = start_transcriber(options, display)
     sound = read_wave(options.file, rate=transcriber.rate)
-    wishes = Wishes(language=options.language, translates=options.translate, times=times)
+    wishes = Wishes(
+        language=options.language,
+        translates=options.translate,
+        times=times,
+        beams=options.beams,
+    )
     transcriber.check(wishes)
     started = time.perf_counter()
     monitors = transcriber.knows_times
-    with live_text(display, transcriber.tokenizer, monitors=monitors) as live:
+    is_live = wishes.beams == 1  # beams have no words until they end
+    tokenizer = transcriber.tokenizer
+    with live_text(display, tokenizer, monitors=monitors, streams=is_live) as live:
         found = transcriber.run(sound, wishes, more=live)
     seconds = time.perf_counter() - started
     sys.stdout.write(write_transcript(found.text, found.passages, options.format) + "\n")

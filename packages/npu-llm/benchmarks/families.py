@@ -1,0 +1,135 @@
+"""Speed of Whisper and T5 beside optimum-intel, openvino-genai and transformers, in one run.
+
+    python packages/npu-llm/benchmarks/families.py --work DIR --peers PYTHON
+
+DIR keeps each engine's form of the weights, so that a second run converts nothing. PYTHON is the
+interpreter that has the other engines; without it only transformers is measured beside npu-llm:
+
+    pip install torch==2.13.* openvino-genai==2026.4.1.0 optimum-intel==2.2.0
+
+The models have published sizes and random weights. Each measurement runs in its own process, on as
+many processors as there are threads, in float32 everywhere; the rounds go through all engines in
+turn, and the best one counts. Speech: 30 s of sound and an answer of some tokens, as a multiple of
+real time. Text: tokens per second of an answer to 128 tokens, the encoder's time included.
+openvino-genai takes no T5. `--small` runs all of it with small models, to see that it does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from _families_files import FAMILIES, form_path
+from _families_worker import ENGINES, Job
+from llm import listed, run_script, shared_properties
+
+OPENVINO = ("openvino-genai", "optimum-intel")
+
+
+@dataclass(frozen=True)
+class Row:
+    """What is measured: one engine with one model."""
+
+    family: str
+    engine: str
+
+
+def all_rows(options: argparse.Namespace) -> Iterator[Row]:
+    """The rows that were asked for and can be measured, engines innermost."""
+    for family in options.families:
+        for engine in options.engines:
+            takes_it = engine != "openvino-genai" or FAMILIES[family].kind != "text"
+            if takes_it and (engine not in OPENVINO or options.peers):
+                yield Row(family, engine)
+
+
+def prepare(rows: Sequence[Row], options: argparse.Namespace) -> None:
+    """Makes the forms of the weights that are not there yet."""
+    wanted = {(row.family, "checkpoint"): sys.executable for row in rows}
+    wanted |= {(row.family, "openvino"): options.peers for row in rows if row.engine in OPENVINO}
+    for (family, form), python in wanted.items():
+        if not form_path(options.work, family, form, small=options.small).exists():
+            print(f"making {family} {form}", flush=True)
+            script = [str(options.work), family, form, *(["--small"] if options.small else [])]
+            run_script(python, "_families_files.py", script, options.threads)
+
+
+def measure(row: Row, options: argparse.Namespace) -> dict[str, Any]:
+    """Runs a row in a process of its own."""
+    is_peer = row.engine in OPENVINO
+    form = "openvino" if is_peer else "checkpoint"
+    job = Job(
+        engine=row.engine,
+        kind=FAMILIES[row.family].kind,
+        place=str(form_path(options.work, row.family, form, small=options.small)),
+        properties=shared_properties("float32"),
+        new_tokens=options.new_tokens,
+        repeats=options.repeats,
+        threads=options.threads,
+        cache=str(options.work / "npu-llm-cache"),
+    )
+    python = options.peers if is_peer else sys.executable
+    script = [json.dumps(asdict(job))]
+    output, _ = run_script(python, "_families_worker.py", script, options.threads)
+    result: dict[str, Any] = json.loads(output.splitlines()[-1])
+    return result
+
+
+def print_table(results: dict[Row, list[dict[str, Any]]]) -> None:
+    """Prints the best round of each row, and how npu-llm stands to the best of the others."""
+    for family in dict.fromkeys(row.family for row in results):
+        print(f"\n{family}, float32, {FAMILIES[family].unit}")
+        members = {row.engine: found for row, found in results.items() if row.family == family}
+        best = {engine: max(one["rate"] for one in found) for engine, found in members.items()}
+        first = members.get("npu-llm", [{"tokens": []}])[0]["tokens"]
+        for engine, rate in best.items():
+            tokens = members[engine][0]["tokens"]
+            same = "same tokens" if tokens == first else "other tokens"
+            same = same if tokens and first else ""
+            load = min(one["load_s"] for one in members[engine])
+            print(f"  {engine:16}{rate:10.2f}   load {load:5.1f} s   {same}")
+        others = [rate for engine, rate in best.items() if not engine.startswith("npu-llm")]
+        if "npu-llm" in best and others:
+            print(f"  npu-llm to the best of the others: {best['npu-llm'] / max(others):.2f}x")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--work", type=Path, required=True, help="keeps the weights")
+    parser.add_argument("--peers", metavar="PYTHON", help="the other engines' interpreter")
+    parser.add_argument("--families", type=listed, default=list(FAMILIES))
+    parser.add_argument("--engines", type=listed, default=list(ENGINES))
+    parser.add_argument("--new-tokens", type=int, default=96)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=2, help="answers per process")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--small", action="store_true", help="small models, to try it out")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    options.work.mkdir(parents=True, exist_ok=True)
+    rows = list(all_rows(options))
+    prepare(rows, options)
+    results: dict[Row, list[dict[str, Any]]] = {}
+    for number in range(options.rounds):
+        for row in rows:
+            print(f"round {number + 1}: {row.family} {row.engine}", flush=True)
+            try:
+                results.setdefault(row, []).append(measure(row, options))
+            except ChildProcessError as failure:
+                print(failure, file=sys.stderr, flush=True)
+    measured = {row: found for row, found in results.items() if found}
+    print(f"{options.threads} threads; load {os.getloadavg()}")
+    print_table(measured)
+    if options.json:
+        lines = [asdict(row) | {"rounds": found} for row, found in measured.items()]
+        options.json.write_text(json.dumps(lines, indent=1))
+
+
+if __name__ == "__main__":
+    main()
