@@ -124,6 +124,17 @@ def compat(session: nox.Session, end: str) -> None:
         run_in(session, python, "-m", "pytest", where, *(flags or ["-m", "not long"]))
 
 
+@nox.session
+def contract(session: nox.Session) -> None:
+    """Ask `npu-llm serve` 2,000 requests that its own OpenAPI description allows; long."""
+    python = shared_environment(session, "platform")
+    install_platform(session, python, extra=group("test"))
+    session.install("schemathesis>=4,<5")  # beside the platform's: it brings a plugin of pytest
+    tool = Path(session.bin) / "schemathesis"
+    script = "packages/npu-llm/tests/load/contract.py"
+    run_in(session, python, script, "--tool", tool, *session.posargs)
+
+
 @nox.session(venv_backend="none")
 def soak(session: nox.Session) -> None:
     """Run a mixed load for half an hour on each driver (`-- --minutes 5`, `-- --address`).

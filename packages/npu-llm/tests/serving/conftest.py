@@ -179,12 +179,13 @@ class Served:
 @contextmanager
 def serving(loaders, **settings):
     """Runs a server for the block."""
-    names = ("encoders", "idle_s", "most_loaded")
+    names = ("kinds", "idle_s", "most_loaded")
     shelf_settings = {name: settings.pop(name) for name in names if name in settings}
     shelf = Shelf(loaders, **shelf_settings)
+    traces = settings.pop("traces", None)
     chosen = Settings(**settings)
     config = uvicorn.Config(
-        make_app(shelf, chosen),
+        make_app(shelf, chosen, traces),
         port=0,
         http=protocol_with_bounded_heads(chosen.head_s),
         log_config=None,
@@ -230,7 +231,7 @@ def mixed(speakers, encoder):
         "plain": lambda: ServedModel("plain", speakers("plain"), EngineOptions()),
         "vectors": lambda: ServedEncoder("vectors", encoder),
     }
-    with serving(loaders, encoders={"vectors"}) as running:
+    with serving(loaders, kinds={"vectors": ServedEncoder}) as running:
         yield running
 
 

@@ -10,38 +10,69 @@ from npu_llm.serving.scheduling.engine import EngineOptions
 
 pytestmark = pytest.mark.slow
 
-QUESTIONS = [f"Write a sentence about the number {number}." for number in range(12)]
+CLIENTS = 32
+SYSTEM = "You are a helpful assistant who answers each question in one short and simple sentence."
+# Half of them begin alike.
+QUESTIONS = [
+    [{"role": "system", "content": SYSTEM}] * (number % 2)
+    + [{"role": "user", "content": f"Write a sentence about the number {number}."}]
+    for number in range(CLIENTS)
+]
 
 
 @pytest.fixture(scope="module")
-def client(weights, smollm_cache, serve_loaders):
+def server(weights, smollm_cache, serve_loaders):
     def load():
         model = NPUModelForCausalLM.from_pretrained(
             weights, dtype="float32", cache_dir=smollm_cache
         )
-        # A cache for a third of what is asked at once: sequences are put back meanwhile.
-        cache_bytes = 40 * model.block_pool.store.block_bytes
-        options = EngineOptions(most_running=12, cache_bytes=cache_bytes)
+        # A cache for a third of what is asked at once: sequences are put back meanwhile, and
+        # beginnings have to go.
+        cache_bytes = 48 * model.block_pool.store.block_bytes
+        options = EngineOptions(most_running=CLIENTS, cache_bytes=cache_bytes)
         return ServedModel("smollm2", model, options)
 
     with serve_loaders({"smollm2": load}) as running:
-        yield running.client(timeout=600, max_retries=2)
+        yield running
 
 
-def ask(client, question):
-    answer = client.chat.completions.create(
-        model="smollm2", messages=[{"role": "user", "content": question}], temperature=0,
-        max_tokens=48,
+@pytest.fixture(scope="module")
+def client(server):
+    return server.client(timeout=600, max_retries=2)
+
+
+def ask(client, messages, **more):
+    return client.chat.completions.create(
+        model="smollm2", messages=messages, temperature=0, extra_body={"ignore_eos": True},
+        **{"max_tokens": 28, **more},
     )  # fmt: skip
-    return answer.choices[0].message.content
 
 
-def test_many_at_once_get_what_one_gets(client):
-    alone = [ask(client, question) for question in QUESTIONS]
-    assert len(set(alone)) > 6
-    with ThreadPoolExecutor(12) as threads:
-        together = list(threads.map(lambda question: ask(client, question), QUESTIONS))
-    assert together == alone
+def tokens_of(answer):
+    return [one.token for one in answer.choices[0].logprobs.content]
+
+
+def leave(client, messages, after):
+    """Asks for a long answer, and goes after some of its pieces."""
+    with ask(client, messages, stream=True, max_tokens=400) as stream:
+        for _ in zip(range(after), stream, strict=False):
+            pass
+
+
+def test_32_clients_at_once_get_token_by_token_what_one_gets(server, client):
+    alone = [tokens_of(ask(client, messages, logprobs=True)) for messages in QUESTIONS]
+    assert len({tuple(tokens) for tokens in alone}) > 16
+    state = server.model("smollm2").engine.state
+    put_back = state().preemptions
+    with ThreadPoolExecutor(CLIENTS + 8) as threads:
+        left = [threads.submit(leave, client, QUESTIONS[-1], 1 + 3 * n) for n in range(8)]
+        answers = list(threads.map(lambda one: ask(client, one, logprobs=True), QUESTIONS))
+        for one in left:
+            one.result()
+    assert [tokens_of(answer) for answer in answers] == alone
+    cached = [answer.usage.prompt_tokens_details.cached_tokens for answer in answers]
+    assert max(cached) >= 16
+    assert state().preemptions > put_back
 
 
 def test_an_answer_makes_sense_and_has_its_form(client):

@@ -18,6 +18,7 @@ __all__ = [
     "add_verify",
     "given_text",
     "positive",
+    "scaled_path",
 ]
 
 

@@ -136,11 +136,18 @@ def open_exported(folder: Path) -> Entry:
     """Reads an exported folder and checks that it is complete.
 
     Raises:
-        ModelError: [exported-damaged] if it is not as `export` wrote it.
+        ModelError: [exported-damaged] if it is not as `export` wrote it, [cache-entry] for an entry
+            of the compile cache.
     """
     try:
         entry = read_entry(folder.absolute())
         missing = sorted(_ABOUT - set(entry.about))
+        if "made_with" in missing and "source" in entry.about:
+            raise ModelError(
+                f"{folder}: must be a model's own files or what npu_llm.export wrote; got an entry "
+                f"of the compile cache. Pass {entry.about['source']}, which it was made of.",
+                code="cache-entry",
+            )
         if missing:
             raise ValueError(f"{MANIFEST} lacks {missing[0]}")
     except ValueError as problem:

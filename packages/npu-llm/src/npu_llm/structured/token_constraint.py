@@ -7,6 +7,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from npu_llm.errors import OptionError
@@ -91,10 +92,11 @@ class TokenConstraint:
             return held
         self._matcher.unsafe_compute_mask_ptr(self._bits.data_ptr(), self._bits.numel() * 4)
         self.check()
-        bits = self._bits.view(torch.uint8)
         # Bit 0 of a byte is the first token.
-        allowed = (bits[:, None] >> _PLACES & 1).view(-1)[: self._vocabulary]
-        return logits.masked_fill(allowed == 0, -torch.inf)
+        bits = np.unpackbits(
+            self._bits.numpy().view(np.uint8), count=self._vocabulary, bitorder="little"
+        )
+        return torch.where(torch.from_numpy(bits).view(torch.bool), logits, -torch.inf)
 
     def advance(self, token: int) -> None:
         """Takes the token that was chosen.
@@ -115,6 +117,3 @@ class TokenConstraint:
                 f"{reason}. Simplify it.",
                 code="answer-form",
             )
-
-
-_PLACES = torch.arange(8, dtype=torch.uint8)

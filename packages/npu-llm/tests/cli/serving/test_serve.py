@@ -45,7 +45,8 @@ def ask(url, count, **more):
 
 @pytest.mark.slow
 def test_a_signal_ends_it_once_what_runs_is_answered(talkative, cache_dir):
-    running = Running(talkative, cache_dir, "--alias", "small", "--log-format", "json")
+    options = ("--alias", "small", "--log-format", "json", "--grace", "120")
+    running = Running(talkative, cache_dir, *options)
     assert "small at http://127.0.0.1" in running.said[-1]
     body = ask(running.url, 3000, stream=True, logit_bias={"2": -100})
     with httpx.stream("POST", **body) as stream:

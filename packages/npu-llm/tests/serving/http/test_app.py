@@ -1,4 +1,5 @@
 import json
+import logging
 import socket
 import time
 
@@ -8,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from npu_llm.errors import OptionError
+from npu_llm.serving.http.gate import LOG
 from npu_llm.serving.http.settings import Settings
 
 CODE = "request-"
@@ -211,6 +213,15 @@ def test_a_request_keeps_the_number_that_it_came_with(server):
     assert response.headers["x-request-id"] == "abc-1"
     other = httpx.get(f"{server.url}/health", headers={"x-request-id": "no spaces"})
     assert other.headers["x-request-id"] != "no spaces"
+
+
+def test_a_path_with_line_breaks_is_one_line_of_the_log(server, caplog, monkeypatch):
+    monkeypatch.setattr(LOG, "propagate", True)  # a command that ran here before may say no
+    with caplog.at_level(logging.INFO, LOG.name):
+        response = httpx.get(f"{server.url}/v1/a%0D%0Ab")
+    assert response.json()["error"]["code"] == "unknown-path"
+    (line,) = [one.getMessage() for one in caplog.records if one.name == LOG.name]
+    assert "path=/v1/a%0D%0Ab status=404" in line
 
 
 def test_the_page_needs_nothing_from_elsewhere(server):

@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from npu_llm.errors import ModelError
+from npu_llm.errors import ModelError, ServerError
 from npu_llm.serving.models.served_encoder import ServedEncoder
 from npu_llm.serving.models.served_model import ServedModel
 from npu_llm.serving.models.shelf import Shelf
@@ -82,7 +82,7 @@ def test_each_endpoint_has_its_kind_of_model():
     log = []
 
     async def work():
-        shelf = shelf_of(log, encoders={"b", "c"})
+        shelf = shelf_of(log, kinds={"b": ServedEncoder, "c": ServedEncoder})
         async with shelf.use(None, ServedEncoder) as served:
             assert served.name == "b"
         for name, kind in (("b", ServedModel), ("a", ServedEncoder)):
@@ -113,3 +113,22 @@ def test_a_model_that_cannot_load_is_tried_again():
 
     asyncio.run(work())
     assert len(tries) == 2
+
+
+def test_models_in_memory_stay_within_their_bound():
+    log = []
+
+    async def work():
+        shelf = shelf_of(log, sizes={"a": 4, "b": 3, "c": 5}, most_bytes=8)
+        for name in ("a", "b", "a", "c"):  # c needs the room of both
+            await shelf.load(name)
+        assert log == ["+a", "+b", "-b", "-a", "+c"]
+        async with shelf.use("c", ServedModel):
+            await shelf.load("b")
+            with pytest.raises(ServerError, match=r"memory for a beside.*got c, .*server-memory"):
+                async with shelf.use("b", ServedModel), shelf.use("a", ServedModel):
+                    pass
+        await shelf.load("a")
+        assert set(shelf.loaded) == {"a"}
+
+    asyncio.run(work())

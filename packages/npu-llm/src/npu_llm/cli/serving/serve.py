@@ -4,33 +4,34 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from npu_llm.checkpoint.source import DEFAULT_WEIGHTS
-from npu_llm.cli.arguments import add_model, positive
+from npu_llm.cli.arguments import add_model, positive, scaled_path
 from npu_llm.cli.display import Display
 from npu_llm.errors import OptionError
 
 if TYPE_CHECKING:
     from npu_llm.serving.http.settings import Settings
-    from npu_llm.serving.models.served_encoder import ServedEncoder
-    from npu_llm.serving.models.served_model import ServedModel
-    from npu_llm.serving.models.shelf import Served
-    from npu_llm.serving.scheduling.engine import EngineOptions
 
-__all__ = ["main"]
+__all__ = ["main", "make_parser"]
 
-_NEEDED = ("starlette", "uvicorn", "pydantic", "prometheus_client")
+_NEEDED = ("starlette", "uvicorn", "pydantic", "prometheus_client", "python_multipart")
 
 
 def main(arguments: Sequence[str]) -> int:
     """Parses the arguments, and serves until a signal ends it; returns the exit code."""
+    return _serve(make_parser().parse_args(arguments))
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Returns the parser of the command's arguments."""
     parser = argparse.ArgumentParser(
         prog="npu-llm serve",
         description="Answers over HTTP, as OpenAI's interface does: /v1/chat/completions, "
-        "/v1/completions, /v1/embeddings, /v1/models and more, and a page to try it at /.",
+        "/v1/completions, /v1/embeddings, /v1/audio/transcriptions, /v1/models and more, and a "
+        "page to try it at /.",
     )
     add_model(parser, is_repeatable=True)
     parser.add_argument(
@@ -40,9 +41,17 @@ def main(arguments: Sequence[str]) -> int:
         default=[],
         help="what clients call the model; repeated, in the order of --model",
     )
+    parser.add_argument(
+        "--adapter",
+        metavar="NAME=PATH[:SCALE]",
+        action="append",
+        type=_named_adapter,
+        default=[],
+        help="a LoRA adapter as a model of its own, which clients call NAME; may be repeated",
+    )
     _add_address(parser)
     _add_bounds(parser)
-    return _serve(parser.parse_args(arguments))
+    return parser
 
 
 def _add_address(parser: argparse.ArgumentParser) -> None:
@@ -71,6 +80,12 @@ def _add_address(parser: argparse.ArgumentParser) -> None:
         choices=("text", "json"),
         default="text",
         help="how the log looks; it never has prompts (default: text)",
+    )
+    group.add_argument(
+        "--otlp-traces-endpoint",
+        metavar="URL",
+        help="where OpenTelemetry's spans of requests are sent, such as "
+        "http://127.0.0.1:4318/v1/traces (needs npu-llm[otel])",
     )
 
 
@@ -108,6 +123,12 @@ def _add_bounds(parser: argparse.ArgumentParser) -> None:
         "--max-loaded", metavar="N", type=positive, help="models in memory at once (default: all)"
     )
     group.add_argument(
+        "--max-memory",
+        metavar="MB",
+        type=positive,
+        help="for the models in memory together, with their caches (default: no bound)",
+    )
+    group.add_argument(
         "--unload-after",
         metavar="S",
         type=float,
@@ -134,10 +155,9 @@ def _serve(options: argparse.Namespace) -> int:
             code="missing-serve",
         )
     # Heavy: a mistyped command should not wait for these.
+    from npu_llm.cli.serving.loaders import make_shelf
     from npu_llm.serving.http.run import run
     from npu_llm.serving.http.settings import Settings
-    from npu_llm.serving.models.kinds import is_encoder
-    from npu_llm.serving.models.shelf import Shelf
     from npu_llm.serving.scheduling.engine import EngineOptions
 
     settings = Settings(
@@ -149,6 +169,7 @@ def _serve(options: argparse.Namespace) -> int:
         grace_s=options.grace,
         most_body_bytes=options.max_body << 20,
         log_format=options.log_format,
+        traces_to=options.otlp_traces_endpoint,
     )
     engine = EngineOptions(
         most_step_tokens=options.max_step_tokens,
@@ -157,73 +178,21 @@ def _serve(options: argparse.Namespace) -> int:
         cache_bytes=None if options.cache_memory is None else options.cache_memory << 20,
     )
     display = Display()
-    paths = options.model or [None]
-    names = _names(paths, options.alias)
-    encoders = {name for name, path in zip(names, paths, strict=True) if is_encoder(path)}
-    loaders: dict[str, Callable[[], Served]] = {}
-    for name, path in zip(names, paths, strict=True):
-        one = argparse.Namespace(**{**vars(options), "model": path})
-        loaders[name] = (
-            _encoder_loader(name, one, display)
-            if name in encoders
-            else _loader(name, one, engine, display)
-        )
-    shelf = Shelf(
-        loaders, encoders=encoders, idle_s=options.unload_after, most_loaded=options.max_loaded
-    )
-    if len(names) == 1:  # what cannot start is told at once
-        shelf.loaded[names[0]] = loaders[names[0]]()
+    shelf = make_shelf(options, engine, display)
     run(
         shelf,
         settings,
-        on_start=lambda port: display.line(f"serving {_place(settings, port, names)}"),
+        on_start=lambda port: display.line(f"serving {_place(settings, port, shelf.names)}"),
     )
     return 0
 
 
-def _loader(
-    name: str, options: argparse.Namespace, engine: EngineOptions, display: Display
-) -> Callable[[], ServedModel]:
-    """Returns what loads a model that writes."""
-
-    def load() -> ServedModel:
-        from npu_llm.cli.session import start
-        from npu_llm.serving.models.served_model import ServedModel
-
-        return ServedModel(name, start(options, display), engine)
-
-    return load
-
-
-def _encoder_loader(
-    name: str, options: argparse.Namespace, display: Display
-) -> Callable[[], ServedEncoder]:
-    """Returns what loads a model that makes vectors."""
-
-    def load() -> ServedEncoder:
-        from npu_llm.cli.session import be_quiet
-        from npu_llm.cli.tasks.starting import start_task
-        from npu_llm.serving.models.served_encoder import ServedEncoder
-        from npu_llm.tasks.models import NPUModelForFeatureExtraction
-
-        be_quiet()
-        model = start_task(NPUModelForFeatureExtraction, options, display)
-        return ServedEncoder(name, model, most_waiting=options.max_queue)
-
-    return load
-
-
-def _names(paths: Sequence[str | None], aliases: Sequence[str]) -> list[str]:
-    """Returns what clients call the models."""
-    given = [DEFAULT_WEIGHTS if path is None else Path(path).name for path in paths]
-    names = [*aliases, *given[len(aliases) :]]
-    if len(aliases) > len(paths) or len(set(names)) < len(names):
-        raise OptionError(
-            f"--alias: must give each model a name of its own; got {', '.join(names)} for "
-            f"{len(paths)}. Repeat --alias in the order of --model.",
-            code="model-alias",
-        )
-    return names
+def _named_adapter(text: str) -> tuple[str, Path, float]:
+    """Parses NAME=PATH[:SCALE], for argparse."""
+    name, _, rest = text.partition("=")
+    if not name or not rest:
+        raise argparse.ArgumentTypeError(f"must be NAME=PATH or NAME=PATH:SCALE; got {text!r}")
+    return (name, *scaled_path(rest))
 
 
 def _key(options: argparse.Namespace) -> str | None:

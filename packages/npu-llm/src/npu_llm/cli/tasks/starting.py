@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from npu_llm.choices import DEFAULT_PRECISION, PRECISION_NAMES
 from npu_llm.cli.arguments import add_verify
 from npu_llm.cli.display import Display
 from npu_llm.errors import ModelError
 
-__all__ = ["add_task_model", "load_beside", "start_task"]
+if TYPE_CHECKING:
+    from npu_llm.speech.transcriber import Transcriber
+
+__all__ = ["add_task_model", "load_beside", "start_task", "start_transcriber"]
 
 
 def add_task_model(parser: argparse.ArgumentParser, *, default: str = DEFAULT_PRECISION) -> None:
@@ -66,6 +69,20 @@ def start_task(kind: Any, options: argparse.Namespace, display: Display) -> Any:
     if model.verification.status != "right":
         display.line(f"program: {model.verification}")
     return model
+
+
+def start_transcriber(options: argparse.Namespace, display: Display) -> Transcriber:
+    """Starts a model of speech, with what prepares its inputs; takes and raises as start_task."""
+    from transformers import AutoFeatureExtractor, AutoTokenizer
+
+    from npu_llm.encoder_decoders.models import NPUModelForSpeechSeq2Seq
+    from npu_llm.speech.transcriber import Transcriber
+
+    return Transcriber(
+        start_task(NPUModelForSpeechSeq2Seq, options, display),
+        load_beside(AutoFeatureExtractor, options.model, "a feature extractor"),
+        load_beside(AutoTokenizer, options.model, "a tokenizer"),
+    )
 
 
 def load_beside(loader: Any, path: str, what: str) -> Any:

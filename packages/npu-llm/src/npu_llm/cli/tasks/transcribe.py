@@ -7,13 +7,11 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from npu_llm.cli.arguments import positive
 from npu_llm.cli.display import Display
-from npu_llm.cli.tasks.starting import add_task_model, load_beside, start_task
-from npu_llm.cli.tasks.transcript import FORMATS, Passage, write_transcript
-from npu_llm.errors import OptionError
+from npu_llm.cli.tasks.starting import add_task_model, start_transcriber
+from npu_llm.speech.transcript import FORMATS, write_transcript
 
 __all__ = ["main", "transcribe"]
 
@@ -49,7 +47,7 @@ def transcribe(options: argparse.Namespace) -> int:
     Raises:
         NpuError: if there can be no transcript.
     """
-    from npu_llm.cli.tasks.wave_file import read_wave
+    from npu_llm.speech.wave_file import read_wave
 
     times = options.timestamps
     if times is None and options.format in ("srt", "vtt"):
@@ -60,115 +58,36 @@ def transcribe(options: argparse.Namespace) -> int:
     from npu_llm.cli.session import be_quiet
 
     be_quiet()
-    from transformers import AutoFeatureExtractor, AutoTokenizer
-
-    from npu_llm.encoder_decoders.models import NPUModelForSpeechSeq2Seq
+    from npu_llm.cli.tasks.live_text import live_text
+    from npu_llm.speech.wishes import Wishes
 
     display = Display()
-    model = start_task(NPUModelForSpeechSeq2Seq, options, display)
-    extractor = load_beside(AutoFeatureExtractor, options.model, "a feature extractor")
-    tokenizer = load_beside(AutoTokenizer, options.model, "a tokenizer")
-    sound = read_wave(options.file, rate=int(extractor.sampling_rate))
-    asked = _asked(model, options, times)
+    transcriber = start_transcriber(options, display)
+    sound = read_wave(options.file, rate=transcriber.rate)
+    wishes = Wishes(
+        language=options.language,
+        translates=options.translate,
+        times=times,
+        beams=options.beams,
+    )
+    transcriber.check(wishes)
     started = time.perf_counter()
-    found = _run(model, extractor, tokenizer, sound, display=display, times=times, asked=asked)
+    monitors = transcriber.knows_times
+    is_live = wishes.beams == 1  # beams have no words until they end
+    tokenizer = transcriber.tokenizer
+    with live_text(display, tokenizer, monitors=monitors, streams=is_live) as live:
+        found = transcriber.run(sound, wishes, more=live)
     seconds = time.perf_counter() - started
-    length = len(sound) / extractor.sampling_rate
-    sys.stdout.write(write_transcript(*_passages(found, length), options.format) + "\n")
+    sys.stdout.write(write_transcript(found.text, found.passages, options.format) + "\n")
     sys.stdout.flush()
     display.table(
         {
-            "device": model.report.device,
-            "precision": model.precision.name,
-            "program": str(model.verification),
-            "sound": f"{length:.1f} s",
+            "device": transcriber.model.report.device,
+            "precision": transcriber.model.precision.name,
+            "program": str(transcriber.model.verification),
+            "sound": f"{found.seconds:.1f} s",
             "transcribed in": f"{seconds:.2f} s",
-            "speed": f"{length / seconds:.1f} times as fast as it was said",
+            "speed": f"{found.seconds / seconds:.1f} times as fast as it was said",
         }
     )
     return 0
-
-
-def _asked(model: Any, options: argparse.Namespace, times: str | None) -> dict[str, Any]:
-    """Returns arguments of generate, if the model knows them."""
-    config = model.generation_config
-    names = {"--timestamps": times, "--language": options.language}
-    names["--translate"] = "given" if options.translate else None
-    needs = {
-        "--timestamps": "no_timestamps_token_id",
-        "--language": "lang_to_id",
-        "--translate": "task_to_id",
-    }
-    for name, value in names.items():
-        if value is not None and not hasattr(config, needs[name]):
-            raise OptionError(
-                f"{name}: must be omitted for a model without {needs[name]} in its generation "
-                f"config, which {type(model).__name__} here is; got {value}. Omit it, or take a "
-                "multilingual Whisper.",
-                code="speech-option",
-            )
-    asked: dict[str, Any] = {"num_beams": options.beams}
-    if options.language is not None:
-        asked["language"] = options.language
-    if options.translate:
-        asked["task"] = "translate"
-    return asked
-
-
-def _run(
-    model: Any,
-    extractor: Any,
-    tokenizer: Any,
-    sound: Any,
-    *,
-    display: Display,
-    times: str | None,
-    asked: dict[str, Any],
-) -> dict[str, Any]:
-    """Runs transformers' own pipeline, and shows how far it is."""
-    from transformers import pipeline
-
-    from npu_llm.cli.tasks.live_text import live_text
-
-    recognize = pipeline(
-        "automatic-speech-recognition",
-        model=model,
-        feature_extractor=extractor,
-        tokenizer=tokenizer,
-        device="cpu",
-    )
-    wanted: dict[str, Any] = {}
-    knows_times = hasattr(model.generation_config, "no_timestamps_token_id")
-    is_long = len(sound) > 30 * extractor.sampling_rate
-    if knows_times and (times is not None or is_long):
-        wanted["return_timestamps"] = "word" if times == "word" else True
-    is_live = asked["num_beams"] == 1  # beams have no words until they end
-    with live_text(display, tokenizer, monitors=knows_times, streams=is_live) as live:
-        try:
-            found = recognize(
-                {"raw": sound, "sampling_rate": extractor.sampling_rate},
-                generate_kwargs={**asked, **live},
-                **wanted,
-            )
-        except ValueError as failure:
-            if "language" not in str(failure) or "language" not in asked:
-                raise
-            raise OptionError(
-                f"--language: must be one that the model knows; got {asked['language']}. Pass a "
-                "code such as en, or a name such as german.",
-                code="speech-option",
-            ) from failure
-    result: dict[str, Any] = found
-    return result if times is not None else {"text": result["text"]}
-
-
-def _passages(found: dict[str, Any], length: float) -> tuple[str, list[Passage]]:
-    passages = []
-    for chunk in found.get("chunks", []):
-        start, end = chunk["timestamp"]
-        # The last one of a sound that was cut off has no end; and the model reads 30 s, with
-        # silence after the sound, where it may hear something.
-        start = min(float(start or 0.0), length)
-        end = length if end is None else min(float(end), length)
-        passages.append(Passage(chunk["text"], start, end))
-    return found["text"], passages

@@ -20,14 +20,16 @@ from npu_llm.serving.http.endpoints.chat import chat_completions
 from npu_llm.serving.http.endpoints.completions import completions
 from npu_llm.serving.http.endpoints.embeddings import embeddings
 from npu_llm.serving.http.endpoints.responses import responses
+from npu_llm.serving.http.endpoints.transcriptions import transcriptions
 from npu_llm.serving.http.gate import LOG, Gate
 from npu_llm.serving.http.refusals import refusal_of
 from npu_llm.serving.http.service import Service
 from npu_llm.serving.http.settings import Settings
+from npu_llm.serving.http.traces import Traces
 from npu_llm.serving.models.shelf import Shelf
 from npu_runtime.errors import NpuError
 
-__all__ = ["make_app"]
+__all__ = ["PATHS", "make_app"]
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -35,24 +37,29 @@ _GET: Mapping[str, Endpoint] = {
     "/": facts.page,
     "/health": facts.health,
     "/metrics": facts.metrics,
+    "/openapi.json": facts.openapi,
     "/v1/models": facts.models,
     "/v1/models/{name:path}": facts.model,
 }
 _POST: Mapping[str, Endpoint] = {
     "/tokenize": facts.tokenize,
+    "/v1/audio/transcriptions": transcriptions,
     "/v1/chat/completions": chat_completions,
     "/v1/completions": completions,
     "/v1/embeddings": embeddings,
     "/v1/responses": responses,
 }
+# The method of each path.
+PATHS: Mapping[str, str] = dict.fromkeys(_GET, "GET") | dict.fromkeys(_POST, "POST")
 
 
-def make_app(shelf: Shelf, settings: Settings) -> ASGIApp:
+def make_app(shelf: Shelf, settings: Settings, traces: Traces | None = None) -> ASGIApp:
     """Returns the application.
 
     Args:
         shelf: the models; closed when the application ends.
         settings: what is asked of clients.
+        traces: what is told of each request; closed when the application ends.
     """
 
     @asynccontextmanager
@@ -65,6 +72,8 @@ def make_app(shelf: Shelf, settings: Settings) -> ASGIApp:
             with contextlib.suppress(asyncio.CancelledError):
                 await tidying
             await shelf.close(grace_s=0.0)  # requests have had their time
+            if traces is not None:
+                await asyncio.to_thread(traces.close)
 
     routes = [
         *(Route(path, _told(endpoint)) for path, endpoint in _GET.items()),
@@ -74,7 +83,7 @@ def make_app(shelf: Shelf, settings: Settings) -> ASGIApp:
         routes=routes, lifespan=alive, exception_handlers={HTTPException: _no_such_place}
     )
     app.state.service = Service(shelf, settings)
-    return Gate(app, settings)
+    return Gate(app, settings, traces)
 
 
 def _told(endpoint: Endpoint) -> Endpoint:

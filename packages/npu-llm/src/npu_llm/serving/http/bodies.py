@@ -12,11 +12,13 @@ __all__ = [
     "ChatMessage",
     "CompletionBody",
     "EmbeddingsBody",
+    "FormBody",
     "FunctionTool",
     "ResponsesBody",
     "SamplingBody",
     "StreamOptions",
     "TokenizeBody",
+    "TranscriptionBody",
 ]
 
 _MOST_CHOICES = 32
@@ -68,7 +70,7 @@ class SamplingBody(Body):
     min_p: float | None = Field(None, ge=0, le=1, allow_inf_nan=False)
     frequency_penalty: _Penalty | None = None
     presence_penalty: _Penalty | None = None
-    repetition_penalty: float | None = Field(None, gt=0, le=100, allow_inf_nan=False)
+    repetition_penalty: float | None = Field(None, ge=0.01, le=100, allow_inf_nan=False)
     logit_bias: dict[str, _Bias] | None = Field(None, max_length=1024)
     seed: int | None = Field(None, ge=-(1 << 63), lt=1 << 63)
     n: int = Field(1, ge=1, le=_MOST_CHOICES)
@@ -240,9 +242,34 @@ class EmbeddingsBody(Body):
 
 
 class TokenizeBody(Body):
-    """The body of /tokenize."""
+    """The body of /tokenize: a prompt, or messages."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"oneOf": [{"required": ["prompt"]}, {"required": ["messages"]}]}
+    )
 
     model: str | None = None
     prompt: str | None = None
     messages: list[ChatMessage] | None = Field(None, min_length=1, max_length=4096)
     add_special_tokens: bool = True
+
+
+class FormBody(Body):
+    """The fields of a form, which are text, beside its file."""
+
+
+class TranscriptionBody(FormBody):
+    """The form of /v1/audio/transcriptions."""
+
+    model: str | None = None
+    language: str | None = Field(None, max_length=64)
+    response_format: Literal["json", "text", "srt", "verbose_json", "vtt"] = "json"
+    temperature: float = Field(0.0, ge=0, le=1, allow_inf_nan=False)
+    granularities: list[Literal["word", "segment"]] | None = Field(
+        None, alias="timestamp_granularities[]", max_length=2
+    )
+    without_effect = {
+        "stream": ("false", "False"),
+        "prompt": ("",),
+        "chunking_strategy": ("auto",),
+    }

@@ -17,12 +17,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from npu_llm.errors import ServerError
 from npu_llm.serving.http.refusals import refusal_of
 from npu_llm.serving.http.settings import Settings, is_local
+from npu_llm.serving.http.traces import Traces
 
 __all__ = ["LOG", "Gate", "JsonLines", "noted"]
 
 LOG = logging.getLogger("npu_llm.serving")
 
 _FREE = ("/", "/health", "/favicon.ico")
+_QUIET = ("/health", "/metrics")  # asked every few seconds
 _NUMBER = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
@@ -51,9 +53,10 @@ class JsonLines(logging.Formatter):
 class Gate:
     """Stands before the application."""
 
-    def __init__(self, app: ASGIApp, settings: Settings) -> None:
+    def __init__(self, app: ASGIApp, settings: Settings, traces: Traces | None = None) -> None:
         self._app = app
         self._settings = settings
+        self._traces = traces
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Lets a request through, or answers it; see ASGI."""
@@ -73,6 +76,9 @@ class Gate:
             await send(message)
 
         started = time.perf_counter()
+        span = None
+        if self._traces is not None and scope["path"] not in _QUIET:
+            span = self._traces.start(scope["method"], _path(scope), headers)
         try:
             self._check(scope, headers)
             await self._app(scope, receive, numbered)
@@ -82,7 +88,10 @@ class Gate:
             if not status:
                 await refusal_of(failure)(scope, receive, numbered)
         finally:
-            self._log(scope, number, status, time.perf_counter() - started)
+            notes = _figures(scope, number, status, time.perf_counter() - started)
+            self._log(notes)
+            if self._traces is not None and span is not None:
+                self._traces.end(span, notes)
 
     def _check(self, scope: Scope, headers: Headers) -> None:
         settings = self._settings
@@ -104,20 +113,29 @@ class Gate:
                 code="server-key",
             )
 
-    def _log(self, scope: Scope, number: str, status: list[int], seconds: float) -> None:
-        code = status[0] if status else 499  # as nginx calls a client that left
-        notes = {
-            "request": number,
-            "method": scope["method"],
-            "path": scope["path"][:200],
-            "status": code,
-            "seconds": round(seconds, 4),
-            **noted(scope),
-        }
-        level = logging.DEBUG if scope["path"] in ("/health", "/metrics") else logging.INFO
+    def _log(self, notes: dict[str, Any]) -> None:
+        level = logging.DEBUG if notes["path"] in _QUIET else logging.INFO
         text = " ".join(f"{name}={value}" for name, value in notes.items())
         LOG.log(level, "%s", "request" if self._settings.log_format == "json" else text,
                 extra={"notes": notes})  # fmt: skip
+
+
+def _figures(scope: Scope, number: str, status: list[int], seconds: float) -> dict[str, Any]:
+    """Returns what is kept of a request."""
+    return {
+        "request": number,
+        "method": scope["method"],
+        "path": _path(scope),
+        "status": status[0] if status else 499,  # as nginx calls a client that left
+        "seconds": round(seconds, 4),
+        **noted(scope),
+    }
+
+
+def _path(scope: Scope) -> str:
+    """Returns the path as it was asked for, escaped: decoded, it may have line breaks."""
+    raw: bytes = scope.get("raw_path") or scope["path"].encode()
+    return raw.decode("ascii", "backslashreplace")[:200]
 
 
 def _name_of(host: str) -> str:

@@ -69,6 +69,11 @@ class Measures:
         self._ended.labels(model, "stop").inc()
         self._whole.labels(model).observe(seconds)
 
+    def note_transcript(self, model: str, seconds: float) -> None:
+        """Counts a sound that was transcribed."""
+        self._ended.labels(model, "stop").inc()
+        self._whole.labels(model).observe(seconds)
+
     def text(self) -> bytes:
         """Returns all of it as Prometheus reads it."""
         return generate_latest(self._registry)

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from npu_llm.serving.http.bodies import Body
 from npu_llm.serving.http.refusals import RequestError, field_error
 
-__all__ = ["read_body"]
+__all__ = ["read_body", "read_bytes"]
 
 _Wanted = TypeVar("_Wanted", bound=Body)
 
@@ -40,7 +40,7 @@ async def read_body(
             f"content-type: must be application/json; got {kind[:80] or 'none'!r}. Set it.",
             code="request-type",
         )
-    content = await _read(request, most_bytes, seconds)
+    content = await read_bytes(request, most_bytes=most_bytes, seconds=seconds)
     try:
         given: Any = json.loads(content)
     except (ValueError, RecursionError) as failure:  # UnicodeDecodeError is a ValueError
@@ -66,7 +66,8 @@ async def read_body(
         ) from failure
 
 
-async def _read(request: Request, most_bytes: int, seconds: float) -> bytes:
+async def read_bytes(request: Request, *, most_bytes: int, seconds: float) -> bytes:
+    """Returns the body as it is; takes and raises what read_body does."""
     announced = request.headers.get("content-length", "")
     if announced.isdecimal() and int(announced[:18]) > most_bytes:
         _refuse_size(most_bytes)

@@ -17,6 +17,7 @@ from npu_llm.serving.http.app import make_app
 from npu_llm.serving.http.gate import LOG, JsonLines
 from npu_llm.serving.http.settings import Settings
 from npu_llm.serving.http.slow_heads import protocol_with_bounded_heads
+from npu_llm.serving.http.traces import Traces
 from npu_llm.serving.models.shelf import Shelf
 
 __all__ = ["run"]
@@ -67,10 +68,12 @@ def run(shelf: Shelf, settings: Settings, *, on_start: Callable[[int], None]) ->
 
     Raises:
         ServerError: [server-port] if it cannot listen there.
+        OptionError: [traces-endpoint], [missing-otel].
     """
+    traces = None if settings.traces_to is None else Traces.to(settings.traces_to)
     _log_to_standard_error(settings)
     config = uvicorn.Config(
-        make_app(shelf, settings),
+        make_app(shelf, settings, traces),
         host=settings.host.strip("[]"),
         port=settings.port,
         uds=settings.uds,

@@ -13,8 +13,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from npu_llm.serving.answers.answer import Answer
-from npu_llm.serving.http.bodies import Body
+from npu_llm.serving.http.bodies import Body, FormBody
 from npu_llm.serving.http.event_stream import EventStream, event
+from npu_llm.serving.http.forms import read_form
 from npu_llm.serving.http.gate import LOG, noted
 from npu_llm.serving.http.measures import Measures
 from npu_llm.serving.http.receiving import read_body
@@ -27,6 +28,9 @@ from npu_llm.serving.models.shelf import Shelf
 __all__ = ["Asked", "Service", "service_of"]
 
 _Wanted = TypeVar("_Wanted", bound=Body)
+_Form = TypeVar("_Form", bound=FormBody)
+
+_SOUND_BYTES = 25 << 20  # OpenAI's bound of a form with a sound
 
 
 @dataclass(kw_only=True)
@@ -92,6 +96,12 @@ class Service:
             request, wanted, most_bytes=settings.most_body_bytes, seconds=settings.body_s
         )
 
+    async def read_form(self, request: Request, wanted: type[_Form]) -> tuple[_Form, bytes]:
+        """Returns a form's fields and its file; raises as npu_llm.serving.http.forms does."""
+        settings = self.settings
+        most = max(settings.most_body_bytes, _SOUND_BYTES)
+        return await read_form(request, wanted, most_bytes=most, seconds=settings.body_s)
+
     async def answer(
         self,
         request: Request,
@@ -138,6 +148,9 @@ class Service:
         notes["model"] = asked.served.name
         notes["prompt_tokens"] = asked.prompt_tokens
         notes["completion_tokens"] = sum(answer.tokens for answer in asked.answers)
+        firsts = [one.first_s - one.arrived_s for one in asked.answers if one.first_s is not None]
+        if firsts:
+            notes["first_token_seconds"] = round(min(firsts), 4)
         share = asked.prompt_tokens // max(len(asked.answers), 1)
         for answer in asked.answers:
             self.measures.note(asked.served.name, share, answer)

@@ -28,6 +28,7 @@ class Settings:
         head_s: how long its line and headers may take to come.
         body_s: how long the rest may take.
         log_format: how its log looks.
+        traces_to: the collector that spans of requests are sent to; None for none.
     """
 
     host: str = "127.0.0.1"
@@ -40,6 +41,7 @@ class Settings:
     head_s: float = 10.0
     body_s: float = 30.0
     log_format: LogFormat = "text"
+    traces_to: str | None = None
 
     def __post_init__(self) -> None:
         is_reachable = self.uds is None and not is_local(self.host)

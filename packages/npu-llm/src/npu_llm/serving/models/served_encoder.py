@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import torch
 
-from npu_llm.errors import OptionError, ServerError
+from npu_llm.errors import OptionError
 from npu_llm.prompts.unicode_text import check_text
+from npu_llm.serving.models.turns import Turns
 
 if TYPE_CHECKING:
     from npu_llm.tasks.models import NPUModelForFeatureExtraction
 
 __all__ = ["ServedEncoder", "Vectors"]
-
-_Result = TypeVar("_Result")
 
 # Texts of one turn in the thread: more would let others wait longer behind a long list.
 _MOST_TEXTS = 64
@@ -43,7 +40,6 @@ class ServedEncoder:
 
     Attributes:
         name: what clients call it.
-        waiting: requests that are read or wait for it.
         context_length: how many tokens a text has at most; None for no bound.
     """
 
@@ -63,17 +59,19 @@ class ServedEncoder:
         self.name = name
         self.model = model
         self.context_length = model.max_seq_length
-        self.waiting = 0
-        self._most_waiting = most_waiting
         self._width = int(model.config.get_text_config().hidden_size)
         self._tokenizer = model.tokenizer  # loaded here: a missing one is told at once
-        self._is_closed = False
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="npu-llm vectors")
+        self._turns = Turns("npu-llm vectors", most_waiting=most_waiting)
 
     @property
     def is_alive(self) -> bool:
         """Whether it can answer."""
-        return not self._is_closed
+        return not self._turns.is_closed
+
+    @property
+    def waiting(self) -> int:
+        """How many requests are read or wait for it."""
+        return self._turns.waiting
 
     async def embed(
         self, texts: Sequence[str] | Sequence[list[int]], *, dimensions: int | None = None
@@ -92,34 +90,24 @@ class ServedEncoder:
             ServerError: [server-busy], [server-stopping].
         """
         self._check_size(dimensions)
-        if self.waiting >= self._most_waiting:
-            raise ServerError(
-                f"server: takes {self._most_waiting} requests for vectors at once; got one more. "
-                "Ask again later.",
-                code="server-busy",
-            )
-        self.waiting += 1
-        try:
+        with self._turns.place():
             return await self._read(texts, dimensions)
-        finally:
-            self.waiting -= 1
 
     def close(self, *, grace_s: float = 0.0) -> None:
         """Ends it once the batch that is read is done; `grace_s` has no other effect."""
-        self._is_closed = True
-        self._thread.shutdown(cancel_futures=True)
+        self._turns.close()
 
     async def _read(
         self, texts: Sequence[str] | Sequence[list[int]], dimensions: int | None
     ) -> Vectors:
-        encoded = await self._elsewhere(partial(self._encode, texts))
+        encoded = await self._turns.do(partial(self._encode, texts))
         # The longest first: one that is too long is told before any is read.
         rows = sorted(range(len(encoded)), key=lambda row: -len(encoded[row]))
         found = []
         for start in range(0, len(rows), _MOST_TEXTS):  # others take turns between
             some = rows[start : start + _MOST_TEXTS]
             batch = [encoded[row] for row in some]
-            found.append(await self._elsewhere(partial(self._run, batch)))
+            found.append(await self._turns.do(partial(self._run, batch)))
         values = torch.cat(found)[torch.tensor(rows).argsort()]
         if dimensions is not None and dimensions < self._width:
             values = values[:, :dimensions]
@@ -156,12 +144,3 @@ class ServedEncoder:
             f"{dimensions}. Omit it.",
             code="vector-size",
         )
-
-    async def _elsewhere(self, work: Callable[[], _Result]) -> _Result:
-        if self._is_closed:
-            raise ServerError(
-                "server: must be running to take a request; got one while it stops. Ask again "
-                "when it has started.",
-                code="server-stopping",
-            )
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work)

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import TypeVar, cast
 
-from npu_llm.errors import ModelError
+from npu_llm.errors import ModelError, ServerError
 from npu_llm.serving.models.served_encoder import ServedEncoder
 from npu_llm.serving.models.served_model import ServedModel
+from npu_llm.serving.models.served_speech import ServedSpeech
 
 __all__ = ["Served", "Shelf"]
 
-Served = ServedModel | ServedEncoder
-_Kind = TypeVar("_Kind", ServedModel, ServedEncoder)
+Served = ServedModel | ServedEncoder | ServedSpeech
+_Kind = TypeVar("_Kind", ServedModel, ServedEncoder, ServedSpeech)
 
 _ENDPOINTS: dict[type, str] = {
     ServedModel: "/v1/chat/completions, /v1/completions and /v1/responses",
     ServedEncoder: "/v1/embeddings",
+    ServedSpeech: "/v1/audio/transcriptions",
 }
 _LOOK_S = 1.0  # how often idle models are looked for
 
@@ -31,29 +33,40 @@ class Shelf:
         names: what clients may ask for; the first of the right kind is meant where a request names
             none.
         loaded: those that are in memory.
+        parents: the names of the models that adapters change, by the adapters' names.
     """
 
     def __init__(
         self,
         loaders: Mapping[str, Callable[[], Served]],
         *,
-        encoders: Collection[str] = (),
+        kinds: Mapping[str, type[Served]] | None = None,
+        parents: Mapping[str, str] | None = None,
         idle_s: float | None = None,
         most_loaded: int | None = None,
+        sizes: Mapping[str, int] | None = None,
+        most_bytes: int | None = None,
     ) -> None:
         """Names the models.
 
         Args:
             loaders: load a model, by its name.
-            encoders: the names of those that make vectors; the others write text.
+            kinds: what models are, by their names; those that it does not name are ServedModel.
+            parents: see the attribute.
             idle_s: after how many seconds without a request a model is unloaded; None for never.
             most_loaded: how many may be in memory; the least recently used one that answers
                 nothing makes place. None for no bound.
+            sizes: how many bytes models take, by their names.
+            most_bytes: how many those in memory may take together; a request for a model that
+                finds no place, as all others answer, is refused. None for no bound.
         """
         self.names = list(loaders)
         self.loaded: dict[str, Served] = {}
-        self._kinds = {name: ServedEncoder if name in encoders else ServedModel for name in loaders}
+        self._kinds = dict.fromkeys(loaders, ServedModel) | dict(kinds or {})
+        self.parents = dict(parents or {})
         self._loaders = dict(loaders)
+        self._sizes = dict(sizes or {})
+        self._most_bytes = most_bytes
         self._idle_s = idle_s
         self._most_loaded = most_loaded
         self._uses = dict.fromkeys(loaders, 0)
@@ -85,6 +98,7 @@ class Shelf:
         Raises:
             ModelError: [unknown-model], [model-endpoint] for one of another kind, or what loading
                 raises.
+            ServerError: [server-memory] if it finds no place beside others that answer.
         """
         async with self._held(self._meant(name, kind)) as served:
             yield cast(_Kind, served)
@@ -136,16 +150,32 @@ class Shelf:
         if name not in self.loaded:
             async with self._loading:
                 if name not in self.loaded:
-                    await self._make_place()
+                    await self._make_place(name)
                     self.loaded[name] = await asyncio.to_thread(self._loaders[name])
         return self.loaded[name]
 
-    async def _make_place(self) -> None:
-        if self._most_loaded is None or len(self.loaded) < self._most_loaded:
-            return
-        idle = [name for name in self.loaded if not self._uses[name]]
-        if idle:  # else there is one more for as long as all of them answer
-            await self._unload(min(idle, key=lambda name: self._last_s[name]))
+    async def _make_place(self, name: str) -> None:
+        while (is_too_large := self._is_too_large(name)) or self._are_too_many():
+            idle = [one for one in self.loaded if not self._uses[one]]
+            if idle:
+                await self._unload(min(idle, key=lambda one: self._last_s[one]))
+            elif is_too_large:
+                raise ServerError(
+                    f"server: must have memory for {name} beside the models that answer; got "
+                    f"{', '.join(self.loaded)}, which leave too little. Ask again later.",
+                    code="server-memory",
+                )
+            else:
+                return  # there is one more for as long as all of them answer
+
+    def _are_too_many(self) -> bool:
+        return self._most_loaded is not None and len(self.loaded) >= self._most_loaded
+
+    def _is_too_large(self, name: str) -> bool:
+        if self._most_bytes is None:
+            return False
+        taken = sum(self._sizes.get(one, 0) for one in (*self.loaded, name))
+        return taken > self._most_bytes
 
     async def _unload(self, name: str) -> None:
         served = self.loaded.pop(name)

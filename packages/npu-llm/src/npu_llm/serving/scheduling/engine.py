@@ -26,9 +26,9 @@ from npu_runtime import observe
 if TYPE_CHECKING:
     from npu_llm.generation.step_model import StepModel
 
-__all__ = ["Engine", "EngineOptions", "EngineState", "Ticket"]
+__all__ = ["CACHE_BYTES", "Engine", "EngineOptions", "EngineState", "Ticket"]
 
-_CACHE_BYTES = 2 << 30  # of keys and values, where the user names no bound
+CACHE_BYTES = 2 << 30  # of keys and values, where the user names no bound
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -312,7 +312,7 @@ def _store_of(model: StepModel, options: EngineOptions) -> SequenceStore:
     pool = model.block_pool
     if pool is None:
         return SingleStore(model)
-    room = _CACHE_BYTES if options.cache_bytes is None else options.cache_bytes
+    room = CACHE_BYTES if options.cache_bytes is None else options.cache_bytes
     blocks = max(room // max(pool.store.block_bytes, 1), 1)
     if options.cache_bytes is None and model.context_length is not None:
         blocks = max(blocks, -(-model.context_length // BLOCK_SLOTS) + 1)

@@ -201,6 +201,11 @@ def test_what_a_tool_said_goes_into_the_next_question(client):
     [
         ({"temperature": -1}, "request-field", "temperature"),
         ({"top_p": 0}, "request-field", "top_p"),
+        (
+            {"extra_body": {"repetition_penalty": 5e-324}},
+            "request-field",
+            "repetition_penalty",
+        ),
         ({"n": 1000}, "request-field", "n"),
         ({"messages": []}, "request-field", "messages"),
         ({"logit_bias": {"x": 1}}, "request-field", "logit_bias"),
@@ -233,6 +238,16 @@ def test_what_cannot_be_done_is_refused_by_name(client, changes, code, parameter
     assert (refused.value.code, refused.value.param) == (code, parameter)
     assert refused.value.type == "invalid_request_error"
     assert f"[{code}]" in refused.value.message
+
+
+@pytest.mark.parametrize(
+    "extreme",
+    [{"temperature": 5e-324}, {"temperature": 0.0011, "top_p": 5e-324}, {"temperature": 100},
+     {"extra_body": {"repetition_penalty": 0.01}}, {"extra_body": {"repetition_penalty": 100}}],
+)  # fmt: skip
+def test_extreme_settings_are_answered(client, extreme):
+    asked = {**GREEDY, "max_tokens": 6, "seed": 1, **extreme}
+    assert client.chat.completions.create(**asked).choices[0].finish_reason in ("stop", "length")
 
 
 def test_a_model_that_is_not_there(client):

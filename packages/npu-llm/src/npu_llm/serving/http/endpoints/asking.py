@@ -17,6 +17,7 @@ from npu_llm.structured.form import Form
 __all__ = ["ask", "form_of", "inputs_of", "messages_of", "sampling_of", "stops_of"]
 
 _MOST_TOKENS = 4096  # of an answer, where neither the request nor the context sets a bound
+_LEAST_TEMPERATURE = 1e-3
 _FIELDS = (
     "temperature", "top_p", "min_p", "frequency_penalty", "presence_penalty", "repetition_penalty",
     "seed",
@@ -80,6 +81,8 @@ def sampling_of(served: ServedModel, body: SamplingBody) -> Sampling:
         RequestError: [request-field] for a bias on what is not a token.
     """
     given = {name: getattr(body, name) for name in _FIELDS if getattr(body, name) is not None}
+    if 0 < given.get("temperature", 1) < _LEAST_TEMPERATURE:
+        given["temperature"] = 0.0  # no second token has a chance that float32 can tell
     if body.top_k is not None:
         given["top_k"] = max(body.top_k, 0)  # -1 is all in some clients
     if body.logit_bias:

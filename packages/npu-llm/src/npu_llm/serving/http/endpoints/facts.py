@@ -11,11 +11,12 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from npu_llm.serving.http.bodies import TokenizeBody
 from npu_llm.serving.http.endpoints.asking import messages_of
+from npu_llm.serving.http.openapi import description
 from npu_llm.serving.http.refusals import RequestError
 from npu_llm.serving.http.service import Service, service_of
 from npu_llm.serving.models.served_model import ServedModel
 
-__all__ = ["health", "metrics", "model", "models", "page", "tokenize"]
+__all__ = ["health", "metrics", "model", "models", "openapi", "page", "tokenize"]
 
 # What the page may do: nothing but talk to its own server.
 _POLICY = (
@@ -53,6 +54,11 @@ async def metrics(request: Request) -> Response:
     )
 
 
+async def openapi(_: Request) -> Response:
+    """Tells the paths and what each takes, in OpenAPI's form."""
+    return JSONResponse(description())
+
+
 async def tokenize(request: Request) -> Response:
     """Tells the tokens of a text or a conversation."""
     service = service_of(request)
@@ -83,10 +89,12 @@ async def page(_: Request) -> Response:
 def _described(service: Service, name: str) -> dict[str, Any]:
     served = service.shelf.loaded.get(name)
     known = None if served is None else served.context_length
-    return {
+    about = {
         "id": name,
         "object": "model",
         "created": service.started,
         "owned_by": "npu-llm",
         "max_model_len": known,
     }
+    parent = service.shelf.parents.get(name)
+    return about if parent is None else {**about, "parent": parent}

@@ -3,8 +3,8 @@ import struct
 import numpy as np
 import pytest
 
-from npu_llm.cli.tasks.wave_file import read_wave
 from npu_llm.errors import OptionError
+from npu_llm.speech.wave_file import read_wave
 
 
 def write(path, data, *, kind, bits, channels=1, rate=16000, extensible=False):

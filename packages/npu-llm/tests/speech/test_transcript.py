@@ -1,6 +1,6 @@
 import json
 
-from npu_llm.cli.tasks.transcript import Passage, write_transcript
+from npu_llm.speech.transcript import Passage, write_transcript
 
 PASSAGES = [Passage(" One,", 0.0, 1.25), Passage(" two\n --> end", 3661.5, 3662.0)]
 

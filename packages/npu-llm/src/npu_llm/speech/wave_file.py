@@ -9,16 +9,28 @@ import numpy as np
 
 from npu_llm.errors import OptionError
 
-__all__ = ["read_wave"]
+__all__ = ["read_samples", "read_wave"]
 
 _PCM, _FLOAT, _EXTENSIBLE = 1, 3, 0xFFFE
 
 
 def read_wave(path: Path, *, rate: int) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
-    """Reads a WAV file: PCM of 8, 16, 24 or 32 bits, or floats of 32 or 64.
+    """Reads a WAV file; takes, returns and raises what read_samples does."""
+    try:
+        content = path.read_bytes()
+    except OSError as failure:
+        raise _unreadable(str(path), str(failure.strerror or failure)) from failure
+    return read_samples(str(path), content, rate=rate)
+
+
+def read_samples(
+    subject: str, content: bytes, *, rate: int
+) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
+    """Reads the content of a WAV file: PCM of 8, 16, 24 or 32 bits, or floats of 32 or 64.
 
     Args:
-        path: the file.
+        subject: how messages name it.
+        content: the file's bytes.
         rate: the samples per second that the model needs.
 
     Returns:
@@ -29,26 +41,23 @@ def read_wave(path: Path, *, rate: int) -> np.ndarray[tuple[int], np.dtype[np.fl
             [audio-empty] if it holds no sample, [input-not-finite] for NaN or infinity.
     """
     try:
-        content = path.read_bytes()
         found, channels, held = _samples(content)
-    except OSError as failure:
-        raise _unreadable(path, str(failure.strerror or failure)) from failure
     except (struct.error, ValueError, KeyError) as failure:
-        raise _unreadable(path, str(failure) or "a file that is cut short") from failure
+        raise _unreadable(subject, str(failure) or "a file that is cut short") from failure
     if held != rate:
         raise OptionError(
-            f"{path}: must have {rate:,} samples per second, which the model was made for; got "
+            f"{subject}: must have {rate:,} samples per second, which the model was made for; got "
             f"{held:,}. Convert it, with `ffmpeg -i FILE -ar {rate} NEW.wav` say.",
             code="audio-rate",
         )
     if len(found) < channels:
         raise OptionError(
-            f"{path}: must hold some sound; got no sample. Pass another file.",
+            f"{subject}: must hold some sound; got no sample. Pass another file.",
             code="audio-empty",
         )
     if not np.isfinite(found).all():
         raise OptionError(
-            f"{path}: samples must be finite; got NaN or infinity. Write the file again.",
+            f"{subject}: samples must be finite; got NaN or infinity. Write the file again.",
             code="input-not-finite",
         )
     whole = found[: len(found) // channels * channels].reshape(-1, channels)
@@ -89,9 +98,9 @@ def _samples(content: bytes) -> tuple[np.ndarray[tuple[int], np.dtype[np.float64
     return found, channels, rate
 
 
-def _unreadable(path: Path, reason: str) -> OptionError:
+def _unreadable(subject: str, reason: str) -> OptionError:
     return OptionError(
-        f"{path}: must be a WAV file of PCM or float samples; got: {reason}. Convert it, with "
+        f"{subject}: must be a WAV file of PCM or float samples; got: {reason}. Convert it, with "
         "`ffmpeg -i FILE -ar 16000 NEW.wav` say.",
         code="audio-unreadable",
     )

@@ -1,0 +1,166 @@
+"""From the options of `npu-llm serve` to a shelf of models that load when they are asked for."""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from npu_llm.adapters.adapter_file import read_adapter
+from npu_llm.checkpoint.source import DEFAULT_WEIGHTS
+from npu_llm.cli.display import Display
+from npu_llm.cli.serving.sizes import sizes_of
+from npu_llm.entries.exported import is_exported
+from npu_llm.errors import OptionError
+from npu_llm.generation.adapters import check_usable
+from npu_llm.serving.models.kinds import Kind, kind_of
+from npu_llm.serving.models.served_encoder import ServedEncoder
+from npu_llm.serving.models.served_model import ServedModel
+from npu_llm.serving.models.served_speech import ServedSpeech
+from npu_llm.serving.models.shelf import Served, Shelf
+from npu_llm.serving.scheduling.engine import EngineOptions
+
+__all__ = ["make_shelf"]
+
+_CLASSES: dict[Kind, type[Served]] = {
+    "text": ServedModel,
+    "vectors": ServedEncoder,
+    "transcripts": ServedSpeech,
+}
+
+
+class _Base:
+    """A model that writes, which its adapters share with it while it is loaded."""
+
+    def __init__(self, options: argparse.Namespace, display: Display) -> None:
+        self._options = options
+        self._display = display
+        self._loaded: weakref.ref[Any] | None = None
+
+    def get(self) -> Any:
+        """Returns it, loaded."""
+        from npu_llm.cli.session import start
+
+        model = None if self._loaded is None else self._loaded()
+        if model is None:
+            model = start(self._options, self._display)
+            self._loaded = weakref.ref(model)
+        return model
+
+    def with_adapter(self, name: str, path: Path, scale: float) -> Any:
+        """Returns a model of its own that runs with an adapter, on the same programs."""
+        base = self.get()
+        if name not in base.adapters:
+            base.load_adapter(path, name)
+        adapted = copy.copy(base)
+        adapted.set_adapter(name, scale=scale)
+        return adapted
+
+
+def make_shelf(options: argparse.Namespace, engine: EngineOptions, display: Display) -> Shelf:
+    """Returns the models that the options name; the only one is loaded, others are not yet.
+
+    Raises:
+        OptionError: [model-alias], [adapter-model], [adapter-source], [models-memory].
+        NpuError: if an adapter cannot be used, or the only model does not start.
+    """
+    paths = options.model or [None]
+    names = _names(paths, options.alias, [name for name, _, _ in options.adapter])
+    each = {
+        name: argparse.Namespace(**{**vars(options), "model": path})
+        for name, path in zip(names, paths, strict=False)
+    }
+    kinds = {name: kind_of(one.model) for name, one in each.items()}
+    bases = {name: _Base(each[name], display) for name in each if kinds[name] == "text"}
+    loaders: dict[str, Callable[[], Served]] = {}
+    for name, one in each.items():
+        if name in bases:
+            loaders[name] = partial(_load_text, name, bases[name], engine)
+        else:
+            load = _load_encoder if kinds[name] == "vectors" else _load_speech
+            loaders[name] = partial(load, name, one, display)
+    parent = _parent(bases, each) if options.adapter else ""
+    for name, path, scale in options.adapter:
+        check_usable(read_adapter(path))
+        each[name] = each[parent]
+        loaders[name] = partial(_load_adapted, name, bases[parent], path, scale, engine)
+    most_bytes = None if options.max_memory is None else options.max_memory << 20
+    sizes = {} if most_bytes is None else sizes_of(each, kinds, engine, most_bytes=most_bytes)
+    shelf = Shelf(
+        loaders,
+        kinds={name: _CLASSES[kind] for name, kind in kinds.items()},
+        parents={name: parent for name, _, _ in options.adapter},
+        idle_s=options.unload_after,
+        most_loaded=options.max_loaded,
+        sizes=sizes,
+        most_bytes=most_bytes,
+    )
+    if len(paths) == 1:  # what cannot start is told at once
+        shelf.loaded[names[0]] = loaders[names[0]]()
+    return shelf
+
+
+def _parent(bases: Mapping[str, _Base], each: Mapping[str, argparse.Namespace]) -> str:
+    """Returns the name of the model that adapters change."""
+    if len(bases) != 1:
+        raise OptionError(
+            f"--adapter: must come with one model that writes, which it changes; got {len(bases)}. "
+            "Serve each such model with its adapters on a port of its own.",
+            code="adapter-model",
+        )
+    (name,) = bases
+    path = each[name].model
+    if path is not None and is_exported(Path(path).expanduser()):
+        raise OptionError(
+            f"--adapter: needs the model's own files, to compile a program that takes it; got "
+            f"{path}. Pass the checkpoint, or merge the adapter into it with `npu-llm merge`.",
+            code="adapter-source",
+        )
+    return name
+
+
+def _load_text(name: str, base: _Base, engine: EngineOptions) -> ServedModel:
+    return ServedModel(name, base.get(), engine)
+
+
+def _load_adapted(
+    name: str, base: _Base, path: Path, scale: float, engine: EngineOptions
+) -> ServedModel:
+    return ServedModel(name, base.with_adapter(name, path, scale), engine)
+
+
+def _load_encoder(name: str, options: argparse.Namespace, display: Display) -> ServedEncoder:
+    from npu_llm.cli.session import be_quiet
+    from npu_llm.cli.tasks.starting import start_task
+    from npu_llm.tasks.models import NPUModelForFeatureExtraction
+
+    be_quiet()
+    model = start_task(NPUModelForFeatureExtraction, options, display)
+    return ServedEncoder(name, model, most_waiting=options.max_queue)
+
+
+def _load_speech(name: str, options: argparse.Namespace, display: Display) -> ServedSpeech:
+    from npu_llm.cli.session import be_quiet
+    from npu_llm.cli.tasks.starting import start_transcriber
+
+    be_quiet()
+    return ServedSpeech(name, start_transcriber(options, display), most_waiting=options.max_queue)
+
+
+def _names(
+    paths: Sequence[str | None], aliases: Sequence[str], adapters: Sequence[str]
+) -> list[str]:
+    """Returns what clients call the models, and then the adapters."""
+    given = [DEFAULT_WEIGHTS if path is None else Path(path).name for path in paths]
+    names = [*aliases, *given[len(aliases) :], *adapters]
+    if len(aliases) > len(paths) or len(set(names)) < len(names):
+        raise OptionError(
+            f"--alias: must give each model a name of its own; got {', '.join(names)} for "
+            f"{len(paths)}. Repeat --alias in the order of --model.",
+            code="model-alias",
+        )
+    return names

@@ -1,0 +1,76 @@
+"""/v1/audio/transcriptions: what is said in a sound."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+
+from npu_llm.serving.http.bodies import TranscriptionBody
+from npu_llm.serving.http.gate import noted
+from npu_llm.serving.http.refusals import RequestError
+from npu_llm.serving.http.service import service_of
+from npu_llm.serving.http.several import ClientLeftError, while_there
+from npu_llm.serving.models.served_speech import ServedSpeech
+from npu_llm.speech.transcript import write_transcript
+from npu_llm.speech.wishes import Times, Wishes
+
+if TYPE_CHECKING:
+    from npu_llm.speech.transcriber import Transcript
+
+__all__ = ["transcriptions"]
+
+
+async def transcriptions(request: Request) -> Response:
+    """Answers with what is said in a WAV file."""
+    service = service_of(request)
+    body, content = await service.read_form(request, TranscriptionBody)
+    wishes = Wishes(language=body.language, times=_times(body), temperature=body.temperature)
+    started = time.perf_counter()
+    async with service.shelf.use(body.model, ServedSpeech) as served:
+        try:
+            found = await while_there(request, served.transcribe(content, wishes))
+        except ClientLeftError:
+            return Response(status_code=499)  # nobody reads it
+    noted(request.scope).update(model=served.name, sound_seconds=round(found.seconds, 2))
+    service.measures.note_transcript(served.name, time.perf_counter() - started)
+    kind = body.response_format
+    if kind in ("srt", "vtt"):
+        return PlainTextResponse(write_transcript(found.text, found.passages, kind) + "\n")
+    if kind == "text":
+        return PlainTextResponse(found.text.strip() + "\n")
+    return JSONResponse(_content(found, wishes, is_whole=kind == "verbose_json"))
+
+
+def _times(body: TranscriptionBody) -> Times | None:
+    """Returns what has times; raises RequestError [request-field] for what does not go together."""
+    asked = body.granularities
+    if asked is None:
+        return None if body.response_format in ("json", "text") else "segment"
+    if body.response_format != "verbose_json" or len(asked) != 1:
+        raise RequestError(
+            "timestamp_granularities[]: must be one, word or segment, and go with response_format "
+            f"verbose_json; got {len(asked)} with {body.response_format}. Change one of them.",
+            code="request-field",
+            parameter="timestamp_granularities[]",
+        )
+    return asked[0]
+
+
+def _content(found: Transcript, wishes: Wishes, *, is_whole: bool) -> dict[str, Any]:
+    content: dict[str, Any] = {"text": found.text.strip()}
+    if not is_whole:
+        return content
+    content |= {"task": "transcribe", "duration": found.seconds}
+    if wishes.language is not None:
+        content["language"] = wishes.language
+    if wishes.times == "word":
+        words = [
+            {"word": one.text.strip(), "start": one.start, "end": one.end} for one in found.passages
+        ]
+        return {**content, "words": words}
+    segments = [{"id": index, **asdict(one)} for index, one in enumerate(found.passages)]
+    return {**content, "segments": segments}

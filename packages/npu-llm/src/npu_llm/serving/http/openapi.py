@@ -1,0 +1,116 @@
+"""The server's own description, in OpenAPI's form, from the models that check what comes in."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from importlib import metadata
+from typing import Any
+
+from pydantic.json_schema import models_json_schema
+
+from npu_llm.serving.http.bodies import (
+    Body,
+    ChatBody,
+    CompletionBody,
+    EmbeddingsBody,
+    FormBody,
+    ResponsesBody,
+    TokenizeBody,
+    TranscriptionBody,
+)
+
+__all__ = ["description"]
+
+_BODIES: Mapping[str, tuple[type[Body], str]] = {
+    "/tokenize": (TokenizeBody, "The tokens of a text or a conversation."),
+    "/v1/audio/transcriptions": (TranscriptionBody, "What is said in a WAV file."),
+    "/v1/chat/completions": (ChatBody, "Answers to a conversation."),
+    "/v1/completions": (CompletionBody, "What follows texts or tokens."),
+    "/v1/embeddings": (EmbeddingsBody, "Vectors of texts."),
+    "/v1/responses": (ResponsesBody, "An answer, in the newer form; nothing is stored."),
+}
+_FACTS: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "/": ("A page to try it.", ("text/html",)),
+    "/health": ("Whether it runs.", ("application/json",)),
+    "/metrics": ("Figures for Prometheus.", ("text/plain",)),
+    "/openapi.json": ("This description.", ("application/json",)),
+    "/v1/models": ("The models.", ("application/json",)),
+    "/v1/models/{name}": ("One model.", ("application/json",)),
+}
+_WITHOUT_KEY = ("/", "/health")
+_STREAMED = (ChatBody, CompletionBody, ResponsesBody)
+_PLACE = "#/components/schemas/"
+_ERROR = {
+    "type": "object",
+    "properties": {
+        "error": {
+            "type": "object",
+            "properties": {
+                "message": {"type": "string"},
+                "type": {"type": "string"},
+                "param": {"type": ["string", "null"]},
+                "code": {"type": ["string", "null"]},
+            },
+            "required": ["message", "type", "param", "code"],
+        }
+    },
+    "required": ["error"],
+}
+
+
+@functools.cache
+def description() -> dict[str, Any]:
+    """Returns the description; not to be changed."""
+    names, found = models_json_schema(
+        [(body, "validation") for body, _ in _BODIES.values()], ref_template=_PLACE + "{model}"
+    )
+    schemas = {**found["$defs"], "Error": _ERROR}
+    paths: dict[str, Any] = {}
+    for path, (what, kinds) in _FACTS.items():
+        paths[path] = {"get": _operation(path, what, kinds)}
+    for path, (body, what) in _BODIES.items():
+        kinds = ("application/json",)
+        if body in _STREAMED:
+            kinds += ("text/event-stream",)
+        if issubclass(body, FormBody):
+            kinds += ("text/plain",)
+        content = _content(body, names[(body, "validation")])
+        asked = {"required": True, "content": content}
+        paths[path] = {"post": {**_operation(path, what, kinds), "requestBody": asked}}
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "npu-llm serve", "version": metadata.version("npu-llm")},
+        "paths": paths,
+        "components": {
+            "schemas": schemas,
+            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+        },
+    }
+
+
+def _operation(path: str, what: str, kinds: tuple[str, ...]) -> dict[str, Any]:
+    refused = {"application/json": {"schema": {"$ref": f"{_PLACE}Error"}}}
+    found: dict[str, Any] = {
+        "summary": what,
+        "responses": {
+            "200": {"description": "Done.", "content": {kind: {} for kind in kinds}},
+            "default": {"description": "Refused, or failed.", "content": refused},
+        },
+    }
+    if "{name}" in path:
+        place = {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}
+        found["parameters"] = [place]
+    if path not in _WITHOUT_KEY:
+        found["security"] = [{}, {"key": []}]  # without one where the server asks for none
+    return found
+
+
+def _content(body: type[Body], schema: Any) -> dict[str, Any]:
+    """Returns what a request contains: JSON, or a form with a file."""
+    if not issubclass(body, FormBody):
+        return {"application/json": {"schema": schema}}
+    fields = body.model_json_schema(ref_template=_PLACE + "{model}")
+    fields["properties"]["file"] = {"type": "string", "contentMediaType": "audio/wav"}
+    fields["required"] = ["file", *fields.get("required", ())]
+    return {"multipart/form-data": {"schema": fields}}

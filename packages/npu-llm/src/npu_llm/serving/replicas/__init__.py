@@ -1,0 +1,1 @@
+"""What servers of one model on several machines need, whatever runs them."""

@@ -1,0 +1,1 @@
+"""From sounds to what is said in them."""

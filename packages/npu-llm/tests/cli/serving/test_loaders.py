@@ -1,0 +1,107 @@
+import asyncio
+import queue
+
+import pytest
+import torch
+
+from npu_llm import NPUModelForCausalLM
+from npu_llm.cli.display import Display
+from npu_llm.cli.serving.loaders import make_shelf
+from npu_llm.cli.serving.serve import make_parser
+from npu_llm.errors import ModelError, OptionError
+from npu_llm.serving.models.served_model import ServedModel
+from npu_llm.serving.models.served_speech import ServedSpeech
+from npu_llm.serving.scheduling.engine import EngineOptions
+from npu_llm.serving.scheduling.request import Ended, Request, Sampling
+
+PROMPT = [5, 9, 14, 20]
+
+
+@pytest.fixture
+def shelf(checkpoint, cache_dir):
+    """shelf(*options): the models that a command with these would serve."""
+
+    def make(*options, model=checkpoint):
+        given = ["--model", str(model), "--cache-dir", str(cache_dir), "--dtype", "float32"]
+        parsed = make_parser().parse_args([*given, "--alias", "base", *options])
+        return make_shelf(parsed, EngineOptions(cache_bytes=1 << 20), Display())
+
+    return make
+
+
+async def answer(shelf, name, count=12):
+    told = queue.SimpleQueue()
+    async with shelf.use(name, ServedModel) as served:
+        asked = Request(prompt=PROMPT, max_new_tokens=count, sampling=Sampling(temperature=0.0))
+        served.engine.submit(asked, told.put)
+        tokens = []
+        while not isinstance(event := await asyncio.to_thread(told.get), Ended):
+            tokens.append(event.id)
+        assert event.error is None
+        return tokens
+
+
+def test_adapters_are_models_of_their_own(shelf, checkpoint, cache_dir, save_adapter):
+    path = save_adapter("loud", "self_attn.q_proj", "mlp.down_proj")
+    given = shelf("--adapter", f"loud={path}", "--adapter", f"half={path}:0.5")
+    assert given.names == ["base", "loud", "half"]
+    assert given.parents == {"loud": "base", "half": "base"}
+
+    async def work():
+        found = dict(
+            zip(
+                given.names,
+                await asyncio.gather(*(answer(given, name) for name in given.names)),
+                strict=True,
+            )
+        )
+        assert given.loaded["loud"].model is not given.loaded["base"].model
+        await given.close(grace_s=0)
+        return found
+
+    found = asyncio.run(work())
+    model = NPUModelForCausalLM.from_pretrained(checkpoint, dtype="float32", cache_dir=cache_dir)
+    model.load_adapter(path, "loud")
+    for name, scale in (("base", 0.0), ("loud", 1.0), ("half", 0.5)):
+        model.set_adapter({"loud": scale} if scale else None)
+        ids = torch.tensor([PROMPT])
+        expected = model.generate(
+            input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=12,
+            do_sample=False, eos_token_id=None,
+        )  # fmt: skip
+        assert found[name] == expected[0, len(PROMPT) :].tolist(), name
+    assert len({tuple(tokens) for tokens in found.values()}) == 3
+
+
+def test_adapters_that_cannot_be_used_are_told_at_once(shelf, save_adapter, tmp_path):
+    with pytest.raises(ModelError, match="adapter-unreadable"):
+        shelf("--adapter", f"x={tmp_path / 'nothing'}")
+    path = save_adapter("x", "self_attn.q_proj")
+    with pytest.raises(OptionError, match="model-alias"):
+        shelf("--adapter", f"base={path}")
+    with pytest.raises(OptionError, match=r"got 2\. .*\[adapter-model\]"):
+        shelf("--model", "another.gguf", "--adapter", f"x={path}")
+    with pytest.raises(SystemExit):
+        make_parser().parse_args(["--adapter", "no-name"])
+
+
+def test_a_model_that_alone_is_above_the_bound_is_told_at_once(shelf):
+    with pytest.raises(OptionError, match=r"got 1 MB for base, which takes.*\[models-memory\]"):
+        shelf("--max-memory", "1")
+    assert list(shelf("--max-memory", "4").loaded) == ["base"]
+
+
+def test_an_entry_of_the_compile_cache_is_refused_in_one_sentence(shelf, cache_dir):
+    shelf()
+    entry = next(folder for folder in cache_dir.iterdir() if (folder / "entry.json").is_file())
+    with pytest.raises(ModelError, match=r"entry of the compile cache.*\[cache-entry\]"):
+        shelf(model=entry)
+
+
+@pytest.mark.slow
+def test_a_model_of_speech_starts_with_what_it_needs(shelf, whisper):
+    given = shelf(model=whisper)
+    served = given.loaded["base"]
+    assert isinstance(served, ServedSpeech)
+    assert served.transcriber.rate == 16_000
+    served.close()
