@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from npu_llm.precision import Precision, rounding_of
 from npu_llm.progress import Progress
 from npu_llm.verification.eager_weights import CompressedWeights, Integers, Rounding
 
-__all__ = ["fill_entry", "lower_part"]
+__all__ = ["AnyOf", "fill_entry", "lower_part", "save_beside", "save_part"]
 
 # Files of a checkpoint that a processor or a tokenizer reads.
 _BESIDE = (
@@ -37,17 +38,19 @@ _BESIDE = (
 
 
 @dataclass(frozen=True)
-class _AnyOf:
+class AnyOf:
     """The integers of several programs of one model."""
 
     members: tuple[Integers, ...]
 
     def read(self, tensor: Any) -> Any:
+        """See Integers."""
         return next(
             (found for one in self.members if (found := one.read(tensor)) is not None), None
         )
 
     def rows(self, tensor: Any, indices: Any) -> Any:
+        """See Integers."""
         found = (one.rows(tensor, indices) for one in self.members)
         return next((rows for rows in found if rows is not None), None)
 
@@ -74,12 +77,7 @@ def fill_entry(
             on_progress=progress.advance,
         )  # fmt: skip
     _check_class(model, source)
-    model.config.save_pretrained(folder)
-    model.generation_config.save_pretrained(folder)
-    for pattern in _BESIDE:
-        for file in source.folder.glob(pattern):
-            if file.is_file():
-                shutil.copyfile(file, folder / file.name)
+    save_beside(model, source, folder)
     aligned = getattr(model.generation_config, "alignment_heads", None) is not None
     with progress.stage("capture"):
         parts, layout = trace_parts(model, attending=aligned)
@@ -87,16 +85,21 @@ def fill_entry(
     integers = []
     for part in parts:
         path = folder / f"{part.name}.xml"
-        made = _save_part(
-            part, layout, path, model=model, precision=options.precision, weights=weights,
+        made = save_part(
+            part,
+            path,
+            states=layout.own_names if "past.0.key" in part.inputs else (),
+            model=model,
+            precision=options.precision,
+            weights=weights,
             progress=progress,
-        )  # fmt: skip
+        )
         integers += [] if made is None else [made]
         outputs[part.name] = [name for name in part.outputs if name not in layout.own_names]
     with progress.stage("reference"):
         precision = options.precision
         rounding = Rounding(rounding_of(precision), precision.activation_group)
-        compressed = _AnyOf(tuple(integers)) if integers else None
+        compressed = AnyOf(tuple(integers)) if integers else None
         reference = compute_reference(model, weights, compressed=compressed, rounding=rounding)
         reference.write(folder / REFERENCE)
     about = {
@@ -123,25 +126,41 @@ def lower_part(part: TracedPart) -> Any:
     return lowered
 
 
-def _save_part(
+def save_part(
     part: TracedPart,
-    layout: Layout,
     path: Path,
     *,
+    states: Sequence[str],
     model: Any,
     precision: Precision,
     weights: StreamedWeights,
     progress: Progress,
 ) -> Integers | None:
-    """Writes a part as IR; returns the integers that it holds, if it was compressed."""
+    """Writes a part as IR.
+
+    Args:
+        part: the part.
+        path: the .xml file.
+        states: inputs, and results of the same name, that become the program's state.
+        model: the model that it is a part of.
+        precision: how to store its weights.
+        weights: the values of the model's parameters.
+        progress: where to report.
+
+    Returns:
+        The integers that it holds; None if it was not compressed.
+
+    Raises:
+        npu_compiler.errors.LoweringError: if one of its calls has no converter.
+    """
     is_compressed = precision.weights in ("int8", "int4")
     with progress.stage("lower"):
         lowered = lower_part(part)
         integers = CompressedWeights(lowered) if is_compressed else None
-        if "past.0.key" in part.inputs:
+        if states:
             variables = [
                 StateVariable(name, part.inputs.index(name), part.outputs.index(name))
-                for name in layout.own_names
+                for name in states
             ]
             lowered = make_stateful(lowered, variables)
     if integers is not None:
@@ -151,6 +170,16 @@ def _save_part(
     with progress.stage("save"):
         weights.write(lowered, path, half=fits_half(model, weights, precision))
     return integers
+
+
+def save_beside(model: Any, source: ModelSource, folder: Path) -> None:
+    """Writes a model's configs, and the files that its processor or tokenizer reads."""
+    model.config.save_pretrained(folder)
+    model.generation_config.save_pretrained(folder)
+    for pattern in _BESIDE:
+        for file in source.folder.glob(pattern):
+            if file.is_file():
+                shutil.copyfile(file, folder / file.name)
 
 
 def _check_class(model: Any, source: ModelSource) -> None:

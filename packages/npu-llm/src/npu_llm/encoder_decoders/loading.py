@@ -1,23 +1,22 @@
-"""Makes an encoder-decoder model ready: finds its entry or builds it, loads and checks it."""
+"""Makes a model of several programs ready: finds its entry or builds it, loads and checks it."""
 
 from __future__ import annotations
 
 import json
 import threading
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from npu_compiler.verification.verdict import Verdict
-from npu_llm.checkpoint.source import find_source
+from npu_llm.checkpoint.source import ModelSource, find_source
 from npu_llm.choices import Verify
 from npu_llm.config import read_settings
-from npu_llm.encoder_decoders.running import Parts
 from npu_llm.entries.build import LoadReport, dependencies, surroundings
 from npu_llm.entries.entry import (
     MANIFEST,
-    REFERENCE,
     CompileCache,
     CompiledForm,
     Entry,
@@ -33,10 +32,33 @@ from npu_llm.steps.fixed_path import fixed_path
 from npu_llm.verification.verifier import keep_verdict, read_kept, wrong_result
 from npu_runtime import Program, device_info, load_program
 
-__all__ = ["Ready", "export_parts", "make_parts_ready"]
+__all__ = ["Programs", "Ready", "Recipe", "export_parts", "make_parts_ready"]
 
 _FORMS = "compiled"
-_FIRST = ("encoder", "bridge", "decoder")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How models of a kind become programs.
+
+    Attributes:
+        auto: transformers' class for models of the task.
+        fill: writes an entry without its compiled form into an empty folder; it imports what a
+            start from the cache can do without. `about.json` names the programs' results:
+            "outputs", by the program's name.
+        first: the programs that a start loads, the others follow when they are needed; None for
+            all.
+        checked: which programs are compared with torch together, None for all, by the name of the
+            one after whose first load that happens. The first of them gives the model's verdict.
+        check: runs a checked program with the others on what torch was run on; returns what
+            differs, in words, or None.
+    """
+
+    auto: Any
+    fill: Callable[[Path, ModelSource, LoadOptions, Progress], None]
+    first: tuple[str, ...] | None
+    checked: Mapping[str, tuple[str, ...] | None]
+    check: Callable[[Programs, str], str | None]
 
 
 @dataclass(frozen=True)
@@ -45,23 +67,23 @@ class Ready:
 
     Attributes:
         entry: its folder.
-        parts: its programs.
+        programs: its programs.
         report: how the start went.
     """
 
     entry: Entry
-    parts: Parts
+    programs: Programs
     report: LoadReport
 
 
-def make_parts_ready(name_or_path: str | Path, options: LoadOptions, *, auto: Any) -> Ready:
+def make_parts_ready(name_or_path: str | Path, options: LoadOptions, recipe: Recipe) -> Ready:
     """Prepares a model to run.
 
     Args:
         name_or_path: what the user passed: what npu_llm.checkpoint.source.find_source takes, or a
             folder that `export_parts` wrote.
         options: how to start it.
-        auto: transformers' class for models of the task.
+        recipe: of models of the task.
 
     Raises:
         ModelError, CaptureError, CacheError: if it cannot be read, captured or kept.
@@ -72,7 +94,7 @@ def make_parts_ready(name_or_path: str | Path, options: LoadOptions, *, auto: An
     started = time.perf_counter()
     found = True
     with progress.stage("check"):
-        entry = _exported(path, auto) if (path / MANIFEST).is_file() else None
+        entry = _exported(path, recipe.auto) if (path / MANIFEST).is_file() else None
         if entry is not None and options.dtype not in (None, "auto"):
             options.check_exported(entry.precision, "dynamic")
     if entry is None:
@@ -83,25 +105,22 @@ def make_parts_ready(name_or_path: str | Path, options: LoadOptions, *, auto: An
             f"{source.name}-{precision.name}-parts",
             {
                 **dependencies(source, precision, surroundings()),
-                "parts": auto.__name__,
+                "parts": recipe.auto.__name__,
             },
         )
         entry = cache.find(key)
         found = entry is not None
         if entry is None:
-            from npu_llm.encoder_decoders.building import fill_entry
-
             with cache.create(key) as folder:
-                fill_entry(folder, source, options, progress, auto=auto)
-                _note_task(folder, auto)
+                recipe.fill(folder, source, options, progress)
+                _note_task(folder, recipe.auto)
             entry = cache.find(key)
             assert entry is not None, "an entry that was just written is there"
     build_time_s = 0.0 if found else time.perf_counter() - started
     with progress.stage("compile"):
         began = time.perf_counter()
-        programs = _Programs(entry, options.verified)
-        parts = programs.parts()
-        loaded = [programs.get(name) for name in _FIRST]
+        programs = Programs(entry, options.verified, recipe)
+        loaded = [programs.get(name) for name in recipe.first or programs.outputs]
     report = LoadReport(
         from_cache=found and all(one.loaded_from_cache for one in loaded),
         entry_from_cache=found,
@@ -110,11 +129,11 @@ def make_parts_ready(name_or_path: str | Path, options: LoadOptions, *, auto: An
         device=device_info().device,
         verification=programs.verdict,
     )
-    return Ready(entry, parts, report)
+    return Ready(entry, programs, report)
 
 
 def export_parts(
-    name_or_path: str | Path, output: str | Path, options: LoadOptions, *, auto: Any
+    name_or_path: str | Path, output: str | Path, options: LoadOptions, recipe: Recipe
 ) -> Path:
     """Writes a folder that starts without building, and here without compiling; returns it.
 
@@ -122,14 +141,12 @@ def export_parts(
         name_or_path: a checkpoint folder or a name on the hub.
         output: the folder to write, which must be empty or not exist.
         options: how to build it.
-        auto: transformers' class for models of the task.
+        recipe: of models of the task.
 
     Raises:
         OptionError: [output-exists] for a folder that is not empty.
         ModelError, CaptureError, CacheError, WrongResultError: as `make_parts_ready` does.
     """
-    from npu_llm.encoder_decoders.building import fill_entry
-
     target = Path(output).expanduser().absolute()
     if target.is_dir() and not any(target.iterdir()):
         target.rmdir()
@@ -141,10 +158,10 @@ def export_parts(
         )
     source = find_source(name_or_path, gguf_file=options.gguf_file, hub=options.hub)
     with draft(target) as folder:
-        fill_entry(folder, source, options, Progress(options.on_progress), auto=auto)
-        _note_task(folder, auto)
+        recipe.fill(folder, source, options, Progress(options.on_progress))
+        _note_task(folder, recipe.auto)
     entry = read_entry(target)
-    programs = _Programs(entry, options.verified)
+    programs = Programs(entry, options.verified, recipe)
     for name in entry.about["outputs"]:
         programs.get(name)
     return target
@@ -176,39 +193,44 @@ def _exported(path: Path, auto: Any) -> Entry:
     return entry
 
 
-class _Programs:
-    """The programs of an entry, each loaded when it is first needed, and compared with torch."""
+class Programs:
+    """The programs of an entry, each loaded when it is first needed, and compared with torch.
 
-    def __init__(self, entry: Entry, verify: Verify) -> None:
-        self._entry = entry
+    Attributes:
+        entry: where they are.
+        verdict: the outcome of the comparison so far.
+    """
+
+    def __init__(self, entry: Entry, verify: Verify, recipe: Recipe) -> None:
+        self.entry = entry
+        self.verdict = Verdict("unchecked", 'verify is "off"')
         self._verify = verify
+        self._recipe = recipe
         self._loaded: dict[str, Program] = {}
         self._lock = threading.RLock()
-        self.verdict = Verdict("unchecked", 'verify is "off"')
 
-    def parts(self) -> Parts:
-        """Returns what runs them."""
-        about = self._entry.about
-        outputs = {name: tuple(names) for name, names in about["outputs"].items()}
-        return Parts(self.get, outputs, about["positions"])
+    @property
+    def outputs(self) -> dict[str, tuple[str, ...]]:
+        """The names of each program's results that are not state, by the program's name."""
+        return {name: tuple(names) for name, names in self.entry.about["outputs"].items()}
 
     def get(self, name: str) -> Program:
-        """Returns a program; the decoders' are compared with torch together with the others."""
+        """Returns a program; those that are checked are compared with torch at their first load."""
         with self._lock:
             if name not in self._loaded:
                 self._loaded[name] = self._load(name)
-                if name in ("decoder", "attending"):
+                if name in self._recipe.checked:
                     self._check(name)
             return self._loaded[name]
 
     def _load(self, name: str) -> Program:
-        form = CompiledForm(self._entry.folder / _FORMS / name)
+        form = CompiledForm(self.entry.folder / _FORMS / name)
         form.clear_unless_sound()
-        options = {**compile_options(self._entry.precision), "CACHE_MODE": "OPTIMIZE_SIZE"}
-        with fixed_path(self._entry.folder) as folder:
+        options = {**compile_options(self.entry.precision), "CACHE_MODE": "OPTIMIZE_SIZE"}
+        with fixed_path(self.entry.folder) as folder:
             program = load_program(
                 folder / f"{name}.xml",
-                name=f"{self._entry.name} {name}",
+                name=f"{self.entry.name} {name}",
                 options=options,
                 cache_dir=form.blobs,
             )
@@ -217,22 +239,18 @@ class _Programs:
             form.record()
         return program
 
-    def _check(self, decoder: str) -> None:
+    def _check(self, checked: str) -> None:
         if self._verify == "off":
             return
-        folder = self._entry.folder / _FORMS / decoder
+        folder = self.entry.folder / _FORMS / checked
         known = read_kept(folder)
-        names = ("encoder", "bridge", decoder)
+        names = self._recipe.checked[checked] or tuple(self.outputs)
         is_known = known is not None and all(self.get(name).loaded_from_cache for name in names)
         if known is None or not is_known or self._verify == "always":
-            # Heavy, and not needed for a start from the cache.
-            from npu_llm.encoder_decoders.reference import check_parts, read_reference
-
-            reference = read_reference(self._entry.folder / REFERENCE)
-            problem = check_parts(self.parts(), reference, decoder=decoder)
+            problem = self._recipe.check(self, checked)
             if problem is not None:
-                raise wrong_result(self._entry.name, problem)
+                raise wrong_result(self.entry.name, problem)
             known = Verdict("right")
             keep_verdict(folder, known)
-        if decoder == "decoder":
+        if checked == next(iter(self._recipe.checked)):
             self.verdict = known
