@@ -168,7 +168,8 @@ def save_part(
             compress(lowered, precision, Compression(), weights)
             integers.find(lowered)
     with progress.stage("save"):
-        weights.write(lowered, path, half=fits_half(model, weights, precision))
+        half = not part.is_exact and fits_half(model, weights, precision)
+        weights.write(lowered, path, half=half)
     return integers
 
 

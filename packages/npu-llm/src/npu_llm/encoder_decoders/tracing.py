@@ -74,12 +74,15 @@ class TracedPart:
         graph_module: its graph, which writes nothing in place.
         inputs: the names of its placeholders, in order.
         outputs: the names of its results, in order.
+        is_exact: whether fractions among its constants choose places, and other places if they
+            are stored in 16 bits.
     """
 
     name: str
     graph_module: fx.GraphModule
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    is_exact: bool = False
 
 
 def trace_part(
@@ -134,11 +137,11 @@ def trace_part(
             ) from failure
     _check_sizes(model, name, examples, tensors)
     join_weights(graph_module)
-    _compute_ranges(graph_module)
+    has_fractions = _compute_ranges(graph_module)
     make_functional(graph_module)
     graph_module.graph.eliminate_dead_code()
     kept = _drop_unread(graph_module, names, required)
-    return TracedPart(name, graph_module, kept, tuple(outputs))
+    return TracedPart(name, graph_module, kept, tuple(outputs), has_fractions)
 
 
 def _fake(fake: FakeTensorMode, name: str, example: Example) -> torch.Tensor:
@@ -201,13 +204,18 @@ def _check_sizes(
                 )
 
 
-def _compute_ranges(graph_module: fx.GraphModule) -> None:
-    """Replaces ranges of floats by what torch computes: a sum of steps ends elsewhere."""
+def _compute_ranges(graph_module: fx.GraphModule) -> bool:
+    """Replaces ranges of floats by what torch computes; returns whether there are any.
+
+    A sum of steps would end elsewhere, and numbers are compared with those of such a range.
+    """
+    is_found = False
     for node in list(graph_module.graph.nodes):
         packet = getattr(node.target, "overloadpacket", None)
         if packet is not _aten.arange or not all(isinstance(one, (int, float)) for one in node.args):
             continue
         if node.meta["val"].is_floating_point():
+            is_found = True
             name = f"range_{node.name}"
             kept = {key: value for key, value in node.kwargs.items() if key != "device"}
             graph_module.register_buffer(name, node.target(*node.args, **kept), persistent=False)
@@ -215,6 +223,7 @@ def _compute_ranges(graph_module: fx.GraphModule) -> None:
                 constant = graph_module.graph.get_attr(name)
             constant.meta["val"] = node.meta["val"]
             node.replace_all_uses_with(constant)
+    return is_found
 
 
 def _drop_unread(

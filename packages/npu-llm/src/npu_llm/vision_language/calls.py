@@ -51,7 +51,8 @@ class Outline:
 
 def read_call(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
     """Returns what a module is called with."""
-    bound = inspect.signature(type(module).forward).bind(module, *args, **kwargs)
+    signature = inspect.signature(type(module).forward)
+    bound = signature.bind(module, *args, **kwargs)
     given = dict(list(bound.arguments.items())[1:])
     given |= given.pop("kwargs", {})
     tensors: dict[str, torch.Tensor] = {}
@@ -61,7 +62,10 @@ def read_call(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[st
             tensors[name] = value
         elif isinstance(value, dict) and any(isinstance(v, torch.Tensor) for v in value.values()):
             tensors |= {f"{name}.{key}": one for key, one in value.items() if one is not None}
-        elif isinstance(value, (bool, int, float, str, list, tuple)) and _has_effect(name, value):
+        elif value is None or value is False or name in _WITHOUT_EFFECT:
+            continue
+        # What a part has no name for it hands on to its layers, which heed such outputs alone.
+        elif name in signature.parameters or name.startswith("output_"):
             choices[name] = list(value) if isinstance(value, tuple) else value
     return Call(tensors, choices)
 
@@ -83,10 +87,6 @@ def outline(result: Any) -> tuple[Outline, list[torch.Tensor]]:
     tensors: list[torch.Tensor] = []
     described = describe_result(result) if isinstance(result, ModelOutput) else None
     return Outline(_emptied(result, tensors), described), tensors
-
-
-def _has_effect(name: str, value: Any) -> bool:
-    return name not in _WITHOUT_EFFECT and value is not False
 
 
 def _emptied(value: Any, tensors: list[torch.Tensor]) -> Any:

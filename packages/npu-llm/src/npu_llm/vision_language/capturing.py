@@ -118,8 +118,10 @@ def _language_examples(module: torch.nn.Module, seen: SeenPart) -> dict[str, Exa
         elif kind == _MASK and rank == 2:
             mask = torch.ones(_BATCH, _PAST + _TOKENS, dtype=torch.int64)
             examples[name] = Example(mask, (0, 1))
-        elif kind == _MASK and rank == 4 and example.tensor.dtype is torch.bool:
-            allowed = torch.ones(_BATCH, 1, _TOKENS, _PAST + _TOKENS, dtype=torch.bool)
+        elif kind == _MASK and rank == 4:
+            # True where a token may attend, or numbers that are added to scores.
+            kept = example.tensor.dtype
+            allowed = torch.ones(_BATCH, 1, _TOKENS, _PAST + _TOKENS, dtype=kept)
             examples[name] = Example(allowed, (0, 2, 3))
         else:
             raise CaptureError(

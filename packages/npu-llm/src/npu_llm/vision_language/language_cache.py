@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from npu_compiler.lowering.constants import MASKED
 from npu_llm.errors import ContextError, OptionError
 from npu_llm.steps.step_cache import StepCache
 from npu_runtime import Program, observe
@@ -29,6 +30,7 @@ class LanguageCache(StepCache):
         super().__init__()
         self._session = program.session()
         self._ports = {port.name: tuple(port.shape) for port in program.inputs}
+        self._dtypes = {port.name: port.dtype for port in program.inputs}
         self._context = context
         self._length = 0
         self._is_broken = False
@@ -40,7 +42,8 @@ class LanguageCache(StepCache):
             given: inputs_embeds (batch, tokens, width) float32; position_ids (batch, tokens), or
                 for positions of several kinds (kinds, batch, tokens); attention_mask, with a name
                 behind it if layers have masks of several kinds: (batch, past + tokens), 0 for
-                padding, or (batch, 1, tokens, past + tokens), True where a token may attend.
+                padding, or (batch, 1, tokens, past + tokens), True where a token may attend, or
+                for a model that adds it to scores 0 there and less elsewhere.
                 Positions count from the cache's length if they are omitted, and a mask that is
                 omitted allows all that lies before.
 
@@ -127,16 +130,20 @@ class LanguageCache(StepCache):
             found = mask.to("cpu", torch.int64)
         else:
             wanted = (batch, 1, tokens, length)
+            adds = self._dtypes[name].is_floating_point
             if mask is None:
                 mask = torch.ones(tokens, length, dtype=torch.bool).tril(self._length)
                 mask = mask.expand(wanted)
-            if mask.dtype is not torch.bool:
+                mask = torch.where(mask, 0.0, MASKED) if adds else mask
+            if mask.is_floating_point() != adds:
                 raise OptionError(
-                    f"{_MASK}: must say by True and False which tokens attend to which; got "
-                    f"{mask.dtype}. Pass a mask (batch, tokens) of 1 and 0.",
+                    f"{_MASK}: must be {self._dtypes[name]} for this model, if it says of each "
+                    f"token which others it attends to; got {mask.dtype}. Pass a mask (batch, "
+                    "tokens) of 1 and 0.",
                     code="step-dtype",
                 )
-            found = mask.to("cpu")
+            # Less than what is added here would be -inf in 16 bits, and NaN for padding.
+            found = mask.to("cpu").clamp_min(MASKED) if adds else mask.to("cpu")
         if tuple(found.shape) != wanted:
             raise _unfit(_MASK, wanted, found)
         return found.contiguous()
