@@ -117,12 +117,7 @@ class NPUModelForImageTextToText(PartsModel):
             text = str(failure).strip()
             if isinstance(failure, OptionError) or not text.startswith(_MISMATCHES):
                 raise
-            raise OptionError(
-                "input_ids: must have as many image tokens as the images give features; got: "
-                f"{text.splitlines()[0].rstrip('.')}. Pass one place for each image, as the "
-                "processor writes them.",
-                code="image-tokens",
-            ) from failure
+            raise _wrong_count(self.config, named) from failure
         if not is_kept:
             output[CACHE] = None
         return output
@@ -147,6 +142,22 @@ class NPUModelForImageTextToText(PartsModel):
         if most is not None and config.max_length is not None:
             config.max_length = min(config.max_length, max(most, length + 1))
         return config
+
+
+def _wrong_count(config: Any, named: dict[str, Any]) -> OptionError:
+    """Returns the error for images and places for them that differ in number."""
+    names = {"pixel_values": "image_token_id", "pixel_values_videos": "video_token_id"}
+    counts = [
+        f"{int((named['input_ids'] == getattr(config, mark)).sum())} for {name} "
+        f"{tuple(named[name].shape)}"
+        for name, mark in names.items()
+        if named.get(name) is not None
+    ]
+    return OptionError(
+        "input_ids: must have as many image tokens as the encoder gives vectors of the images; got "
+        f"{' and '.join(counts)}. Pass text and images as the model's processor returns them.",
+        code="image-tokens",
+    )
 
 
 def _token_bound(config: Any) -> int:
