@@ -374,9 +374,7 @@ def llava(tmp_path_factory):
     words = ["<pad>", "<s>", "</s>", "<unk>", "<image>", "USER:", "ASSISTANT:", "SYSTEM:"]
     words += ["what", "is", "this", "and", "that", "?", "be", "brief"]
     words += [f"w{number}" for number in range(99 - len(words))]
-    known = models.WordLevel(
-        {word: place for place, word in enumerate(words)}, unk_token="<unk>"
-    )
+    known = models.WordLevel({word: place for place, word in enumerate(words)}, unk_token="<unk>")
     made = Tokenizer(known)
     made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer = transformers.PreTrainedTokenizerFast(

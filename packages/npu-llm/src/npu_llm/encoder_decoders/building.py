@@ -17,7 +17,7 @@ from npu_llm.capture.compression import Compression, compress
 from npu_llm.checkpoint.loading import load_model
 from npu_llm.checkpoint.source import ModelSource
 from npu_llm.checkpoint.streamed import StreamedWeights
-from npu_llm.encoder_decoders.parts import Layout, trace_parts
+from npu_llm.encoder_decoders.parts import trace_parts
 from npu_llm.encoder_decoders.reference import compute_reference
 from npu_llm.encoder_decoders.tracing import TracedPart
 from npu_llm.entries.entry import REFERENCE

@@ -212,7 +212,9 @@ def _compute_ranges(graph_module: fx.GraphModule) -> bool:
     is_found = False
     for node in list(graph_module.graph.nodes):
         packet = getattr(node.target, "overloadpacket", None)
-        if packet is not _aten.arange or not all(isinstance(one, (int, float)) for one in node.args):
+        if packet is not _aten.arange or not all(
+            isinstance(one, (int, float)) for one in node.args
+        ):
             continue
         if node.meta["val"].is_floating_point():
             is_found = True

@@ -82,9 +82,7 @@ def _leaves(tree: Any) -> Iterator[int]:
             yield from _leaves(one)
 
 
-def _trace_language(
-    module: torch.nn.Module, seen: SeenPart
-) -> tuple[TracedPart, tuple[str, ...]]:
+def _trace_language(module: torch.nn.Module, seen: SeenPart) -> tuple[TracedPart, tuple[str, ...]]:
     examples = _language_examples(module, seen)
     shapes = _cache_shapes(module, seen)
     names = tuple(f"past.{i // 2}.{('key', 'value')[i % 2]}" for i in range(len(shapes)))

@@ -58,9 +58,7 @@ def put_programs(model: Any, programs: Programs) -> None:
         object.__setattr__(part, "forward", functools.wraps(part.forward)(run))
 
 
-def _stateless(
-    name: str, part: torch.nn.Module, programs: Programs
-) -> Callable[..., Any]:
+def _stateless(name: str, part: torch.nn.Module, programs: Programs) -> Callable[..., Any]:
     known: dict[str, Any] = programs.entry.about["parts"].get(name, {})
 
     def run(*args: Any, **kwargs: Any) -> Any:

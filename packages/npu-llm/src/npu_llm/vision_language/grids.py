@@ -59,7 +59,7 @@ def with_positions(
 def packed_attention(
     module: Any, tensors: Mapping[str, torch.Tensor]
 ) -> Iterator[Mapping[str, Any]]:
-    """Lets an encoder of patches attend by a mask; yields arguments that it takes beside tensors."""
+    """Lets an encoder of patches attend by a mask; yields arguments to call it with as well."""
     if GRID not in tensors:
         yield {}
         return

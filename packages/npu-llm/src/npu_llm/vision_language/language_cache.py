@@ -119,9 +119,7 @@ class LanguageCache(StepCache):
             raise _unfit(_POSITIONS, (*kinds, batch, tokens), positions) from failure
         return found.contiguous()
 
-    def _mask(
-        self, name: str, mask: torch.Tensor | None, batch: int, tokens: int
-    ) -> torch.Tensor:
+    def _mask(self, name: str, mask: torch.Tensor | None, batch: int, tokens: int) -> torch.Tensor:
         length = self._length + tokens
         if len(self._ports[name]) == 2:
             wanted: tuple[int, ...] = (batch, length)

@@ -151,5 +151,3 @@ def _unknown(model: Any, got: str) -> CaptureError:
         f"once; got: {got}. Such models are not supported yet.",
         code="unknown-encoder",
     )
-
-
