@@ -15,7 +15,7 @@ from npu_llm.cache_names import CACHE, rename_cache
 from npu_llm.encoder_decoders.cross_cache import CrossCache
 from npu_llm.encoder_decoders.inputs import check_encoder_inputs, check_tokens
 from npu_llm.encoder_decoders.loading import Programs, Recipe
-from npu_llm.encoder_decoders.parts_model import PartsModel
+from npu_llm.encoder_decoders.parts_model import PartsModel, named_arguments
 from npu_llm.encoder_decoders.recipe import parts_of, recipe
 from npu_llm.encoder_decoders.running import Parts
 from npu_llm.errors import OptionError
@@ -60,7 +60,7 @@ class EncoderDecoderModel(PartsModel):
                 a cache that this class did not make, and what the checks of the inputs raise.
             ContextError: [context-overflow] for more tokens than the model takes.
         """
-        named = _named(self, args, kwargs)
+        named = named_arguments(self, args, kwargs)
         wants = self._wants_attentions(named)
         outputs = named.get("encoder_outputs")
         if outputs is None:
@@ -190,13 +190,6 @@ def _complete(model: Any, programs: Programs) -> None:
         return found
 
     encoder.forward = functools.wraps(encoder.forward)(encode)
-
-
-def _named(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Returns the arguments of a call of forward by name."""
-    bound = inspect.signature(type(model).forward).bind(model, *args, **kwargs)
-    named = dict(bound.arguments)
-    return {**named, **named.pop("kwargs", {})}
 
 
 def _check_cache(cache: Any) -> None:

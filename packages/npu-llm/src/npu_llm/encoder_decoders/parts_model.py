@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from abc import abstractmethod
 from pathlib import Path
 from typing import Any, Self
@@ -18,7 +19,7 @@ from npu_llm.precision import Precision
 from npu_llm.progress import ProgressListener
 from npu_runtime.public_calls import public_call
 
-__all__ = ["PartsModel"]
+__all__ = ["PartsModel", "named_arguments"]
 
 
 class PartsModel:
@@ -156,3 +157,10 @@ class PartsModel:
     def to(self, *_: Any, **__: Any) -> Self:
         """Returns the model: its programs stay where they are."""
         return self
+
+
+def named_arguments(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Returns the arguments of a call of a model's forward by name, without the model."""
+    bound = inspect.signature(type(model).forward).bind(model, *args, **kwargs)
+    named = dict(list(bound.arguments.items())[1:])
+    return {**named, **named.pop("kwargs", {})}

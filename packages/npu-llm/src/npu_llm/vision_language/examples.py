@@ -33,10 +33,11 @@ def example_images(
         CaptureError: [unknown-encoder] for a model that takes images in another way.
     """
     taken = inspect.signature(model.forward).parameters
-    vision = getattr(model.config, "vision_config", None)
+    vision: Any = getattr(model.config, "vision_config", None)
     size = getattr(vision, "image_size", None)
-    side = size[0] if isinstance(size, (list, tuple)) else size
-    channels = getattr(vision, "num_channels", None) or getattr(vision, "in_channels", 3)
+    side: Any = size[0] if isinstance(size, (list, tuple)) else size
+    count: Any = getattr(vision, "num_channels", None) or getattr(vision, "in_channels", 3)
+    channels = int(count)
     if "image_grid_thw" in taken:
         merged = int(vision.spatial_merge_size)
         height, width = (merged * times for times in _GRID)
@@ -49,7 +50,7 @@ def example_images(
             "patches with a grid; got another way. Such models are not supported yet.",
             code="unknown-encoder",
         )
-    one = (channels, side, side)
+    one = (channels, int(side), int(side))
     if "pixel_attention_mask" in taken:
         mask = torch.ones(rows, 1, side, side, dtype=torch.int64)
         return {"pixel_values": fill((rows, 1, *one)), "pixel_attention_mask": mask}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -64,10 +64,11 @@ class LanguageCache(StepCache):
             self._session.reset()
             rows = torch.arange(batch, dtype=torch.int32)
         values = {
-            name: self._value(name, given, batch, tokens) for name in self._ports if name != _EMBEDS
+            _EMBEDS: embeds.detach().to("cpu", torch.float32).contiguous(),
+            "beam_idx": rows,
         }
-        values |= {_EMBEDS: embeds.detach().to("cpu", torch.float32).contiguous()}
-        values |= {"beam_idx": rows}
+        for name in self._ports.keys() - values.keys():
+            values[name] = self._value(name, given, batch, tokens)
         past, self._is_broken = self._length, True
         phase = "decode" if past else "prefill"
         with observe.span(phase, f"{phase} {tokens} tokens", batch=batch, tokens=tokens, past=past):
@@ -95,23 +96,29 @@ class LanguageCache(StepCache):
         self._session.reset()
         self._length, self._is_broken = 0, False
 
+    def step(self, values: Mapping[str, torch.Tensor], device: str) -> NoReturn:
+        """Raises [foreign-cache]: only models of images and text read embeddings into it."""
+        raise OptionError(
+            "past_key_values: must be a cache that this model returned; got that of a model of "
+            "images and text. Omit it for a new one.",
+            code="foreign-cache",
+        )
+
+    def _keep(self, length: int) -> NoReturn:
+        raise AssertionError("crop refuses what is not croppable")
+
     def _value(
         self, name: str, given: Mapping[str, torch.Tensor], batch: int, tokens: int
-    ) -> torch.Tensor | None:
-        kind = name.partition(".")[0]
-        if kind == _POSITIONS:
-            return self._positions(given.get(name), len(self._ports[name]), batch, tokens)
-        if kind == _MASK:
-            return self._mask(name, given.get(name), batch, tokens)
-        return None
-
-    def _positions(
-        self, positions: torch.Tensor | None, rank: int, batch: int, tokens: int
     ) -> torch.Tensor:
-        kinds = (int(self._ports[_POSITIONS][0]),) if rank == 3 else ()
+        if name == _POSITIONS:
+            return self._positions(given.get(name), batch, tokens)
+        return self._mask(name, given.get(name), batch, tokens)
+
+    def _positions(self, positions: torch.Tensor | None, batch: int, tokens: int) -> torch.Tensor:
+        kinds = tuple(self._ports[_POSITIONS][:-2])
         if positions is None:
             positions = torch.arange(self._length, self._length + tokens)
-        elif rank == 3 and positions.dim() == 3 and positions.shape[0] == kinds[0] + 1:
+        elif kinds and positions.dim() == 3 and positions.shape[0] == kinds[0] + 1:
             positions = positions[1:]  # the first are those of text, for masks alone
         try:
             found = positions.to("cpu", torch.int64).expand(*kinds, batch, tokens)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import Any, Self
 
 import torch
@@ -11,7 +10,7 @@ from transformers import AutoModelForImageTextToText
 from npu_llm.cache_names import CACHE, rename_cache
 from npu_llm.encoder_decoders.inputs import check_tokens
 from npu_llm.encoder_decoders.loading import Programs, Recipe
-from npu_llm.encoder_decoders.parts_model import PartsModel
+from npu_llm.encoder_decoders.parts_model import PartsModel, named_arguments
 from npu_llm.encoder_decoders.skeleton import make_skeleton
 from npu_llm.errors import ContextError, OptionError
 from npu_llm.steps.step_cache import join_transformers
@@ -88,9 +87,7 @@ class NPUModelForImageTextToText(PartsModel):
                 stand for them differ in number, and what the checks of inputs raise.
             ContextError: [context-overflow] for more tokens than the model takes.
         """
-        bound = inspect.signature(type(self).forward).bind(self, *args, **kwargs)
-        named = dict(list(bound.arguments.items())[1:])
-        named |= named.pop("kwargs", {})
+        named = named_arguments(self, args, kwargs)
         for name in _REFUSED:
             if named.get(name) is not None and named[name] is not False:
                 raise OptionError(
@@ -162,5 +159,5 @@ def _wrong_count(config: Any, named: dict[str, Any]) -> OptionError:
 
 def _token_bound(config: Any) -> int:
     """Returns what token ids are below: those that stand for images may be beyond the others."""
-    marks = [getattr(config, name, None) for name in ("image_token_id", "video_token_id")]
-    return max(config.get_text_config().vocab_size, *(1 + mark for mark in marks if mark))
+    marks = [getattr(config, name, None) or 0 for name in ("image_token_id", "video_token_id")]
+    return max(int(config.get_text_config().vocab_size), *(int(mark) + 1 for mark in marks))
