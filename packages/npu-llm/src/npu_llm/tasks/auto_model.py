@@ -22,11 +22,11 @@ __all__ = ["TASKS", "NPUAutoModel", "find_task"]
 # checkpoint's architecture counts: one of detection also stands among the features, some that look
 # at images among language models, and some that translate among those that fill masks.
 TASKS: dict[str, tuple[str, str]] = {
+    "AutoModelForSeq2SeqLM": ("npu_llm.encoder_decoders.models", "NPUModelForSeq2SeqLM"),
     "AutoModelForImageTextToText": (
         "npu_llm.vision_language.models", "NPUModelForImageTextToText",
     ),
     "AutoModelForCausalLM": ("npu_llm.generation.model", "NPUModelForCausalLM"),
-    "AutoModelForSeq2SeqLM": ("npu_llm.encoder_decoders.models", "NPUModelForSeq2SeqLM"),
     "AutoModelForSpeechSeq2Seq": ("npu_llm.encoder_decoders.models", "NPUModelForSpeechSeq2Seq"),
     "AutoModelForSequenceClassification": (
         "npu_llm.tasks.models", "NPUModelForSequenceClassification",

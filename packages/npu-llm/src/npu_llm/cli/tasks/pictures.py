@@ -7,11 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from npu_llm.checkpoint.facts import read_config
-from npu_llm.checkpoint.source import find_source
 from npu_llm.cli.display import Display
 from npu_llm.cli.tasks.starting import start_task
-from npu_llm.entries.entry import MANIFEST
 from npu_llm.errors import OptionError
 
 __all__ = ["looks_at_pictures", "read_picture", "start_looking"]
@@ -28,6 +25,11 @@ def looks_at_pictures(name_or_path: str) -> bool:
     Raises:
         ModelError: if there is no such model.
     """
+    # Heavy: a mistyped command should not wait for these.
+    from npu_llm.checkpoint.facts import read_config
+    from npu_llm.checkpoint.source import find_source
+    from npu_llm.entries.entry import MANIFEST
+
     path = Path(name_or_path).expanduser()
     if (path / MANIFEST).is_file():
         about = json.loads((path / MANIFEST).read_text()).get("about", {})
