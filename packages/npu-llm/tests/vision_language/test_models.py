@@ -5,6 +5,7 @@ from PIL import Image
 
 import npu_llm
 from npu_llm import NPUAutoModel, NPUModelForImageTextToText, NPUModelForSeq2SeqLM
+from npu_llm.cache_names import CACHE
 from npu_llm.errors import ContextError, ModelError, OptionError
 from npu_llm.vision_language.examples import example_images, example_text
 from npu_llm.vision_language.observing import count_image_tokens
@@ -20,6 +21,10 @@ FAMILIES = (
     "LlavaOnevision",
 )  # fmt: skip
 IMAGE, VIDEO = 90, 91
+
+pytestmark = pytest.mark.skipif(
+    CACHE != "cache", reason="compared with transformers from 5.24 on, whose processors differ"
+)
 
 
 @pytest.fixture(scope="module")
@@ -203,12 +208,12 @@ def test_tiles_of_images_and_frames_of_a_video(pair):
 def test_padded_images_and_fewer_of_them_in_a_row(pair):
     model, ours = pair("Idefics3", vision_config={
         "hidden_size": 32, "intermediate_size": 37, "num_hidden_layers": 2,
-        "num_attention_heads": 4, "image_size": 52, "patch_size": 4,
+        "num_attention_heads": 4, "image_size": 56, "patch_size": 4,
     })  # fmt: skip
     generator = torch.Generator().manual_seed(4)
-    seen = torch.randn(2, 2, 3, 52, 52, generator=generator)
+    seen = torch.randn(2, 2, 3, 56, 56, generator=generator)
     seen[1, 1] = 0  # stands for no image
-    mask = torch.ones(2, 2, 52, 52, dtype=torch.int64)
+    mask = torch.ones(2, 2, 56, 56, dtype=torch.int64)
     mask[0, 0, :, 20:] = 0
     places = count_image_tokens(model, {"pixel_values": seen[:1]}, rows=2)
     first = [5, *[IMAGE] * places, 6, *[IMAGE] * places, 7]
@@ -223,7 +228,7 @@ def test_padded_images_and_fewer_of_them_in_a_row(pair):
 def test_other_precisions_are_near(family, tmp_path, cache, dtype):
     sizes = {"hidden_size": 128, "intermediate_size": 256, "head_dim": 32, "vocab_size": 397}
     text = {**sizes, "model_type": "llama", "num_hidden_layers": 2, "num_attention_heads": 4}
-    # 13 x 13 patches: fractions that 16 bits cannot hold choose their positions.
+    # 14 x 14 patches: fractions that 16 bits cannot hold choose their positions.
     eyes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "patch_size": 4}
     model = family(
         "Idefics3", text_config=text, vision_config=eyes | {"image_size": 56}, image_token_id=390
