@@ -277,6 +277,12 @@ def test_checkpoint_of_another_task_is_refused(tmp_path):
         ({"labels": torch.zeros(2, 12)}, "no-inner-states", "labels"),
         ({"past_key_values": transformers.DynamicCache()}, "foreign-cache", "DynamicCache"),
         ({"vision_feature_layer": -1}, "input-name", "output_hidden_states=-1"),
+        (
+            {"attention_mask": None, "position_ids": torch.arange(12).expand(2, 12) // 6},
+            "step-shape",
+            "count up by one",
+        ),
+        ({"position_ids": torch.zeros(3, 12)}, "step-shape", r"\(2, 12\).*\(3, 12\)"),
         ({"attention_mask": torch.ones(2, 7)}, "step-shape", r"\(2, 12\).*\(2, 7\)"),
     ],
 )

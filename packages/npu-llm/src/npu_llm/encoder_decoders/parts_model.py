@@ -163,4 +163,5 @@ def named_arguments(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     """Returns the arguments of a call of a model's forward by name, without the model."""
     bound = inspect.signature(type(model).forward).bind(model, *args, **kwargs)
     named = dict(list(bound.arguments.items())[1:])
-    return {**named, **named.pop("kwargs", {})}
+    others = named.pop("kwargs", {})
+    return {**named, **others}

@@ -14,14 +14,15 @@ from npu_compiler.errors import LoweringError
 from npu_llm.checkpoint.facts import context_length
 from npu_llm.checkpoint.loading import load_model
 from npu_llm.checkpoint.source import ModelSource
+from npu_llm.checkpoint.streamed import StreamedWeights
 from npu_llm.encoder_decoders.building import AnyOf, save_beside, save_part
 from npu_llm.entries.entry import REFERENCE
 from npu_llm.entries.load_options import LoadOptions
 from npu_llm.errors import CaptureError, ModelError
-from npu_llm.precision import PRECISIONS, rounding_of
+from npu_llm.precision import PRECISIONS, Precision, rounding_of
 from npu_llm.progress import Progress
-from npu_llm.verification.eager_weights import Rounding
-from npu_llm.vision_language.capturing import trace_model
+from npu_llm.verification.eager_weights import Integers, Rounding
+from npu_llm.vision_language.capturing import TracedModel, trace_model
 from npu_llm.vision_language.examples import example_images
 from npu_llm.vision_language.glue import GLUE
 from npu_llm.vision_language.observing import observe_parts
@@ -58,29 +59,7 @@ def fill_entry(
     with progress.stage("capture"):
         seen = observe_parts(model)
         traced = trace_model(model, seen)
-    integers = []
-    for part in traced.parts:
-        is_text = part.name in _TEXT_PARTS
-        precision = options.precision
-        if not is_text and precision.weights in ("int8", "int4"):
-            precision = PRECISIONS["bfloat16"]  # images read such weights once, and lose by them
-        try:
-            made = save_part(
-                part,
-                folder / f"{part.name}.xml",
-                states=traced.cache_names if part.name == LANGUAGE else (),
-                model=model,
-                precision=precision,
-                weights=weights,
-                progress=progress,
-            )
-        except LoweringError as failure:
-            raise CaptureError(
-                f"{type(model).__name__}: its {part.name} must be one program; got: "
-                f"{str(failure).rstrip('.')}. Such models are not supported yet.",
-                code="capture-failed",
-            ) from failure
-        integers += [] if made is None else [made]
+    integers = _save_parts(traced, folder, model, options.precision, weights, progress)
     glue = {name: weights.read(one).float().clone() for name, one in glue_tensors(model)}
     save_file(glue, folder / GLUE)
     with progress.stage("reference"):
@@ -88,7 +67,7 @@ def fill_entry(
         compute_reference(
             model,
             weights,
-            compressed=AnyOf(tuple(integers)) if integers else None,
+            compressed=AnyOf(integers) if integers else None,
             rounding=Rounding(rounding_of(chosen), chosen.activation_group),
         ).write(folder / REFERENCE)
     about = {
@@ -102,6 +81,40 @@ def fill_entry(
         "parts": {name: part.as_dict() for name, part in seen.items()},
     }
     (folder / "about.json").write_text(json.dumps(about))
+
+
+def _save_parts(
+    traced: TracedModel,
+    folder: Path,
+    model: Any,
+    precision: Precision,
+    weights: StreamedWeights,
+    progress: Progress,
+) -> tuple[Integers, ...]:
+    """Writes the parts; returns the integers that they hold."""
+    integers = []
+    for part in traced.parts:
+        compresses = part.name in _TEXT_PARTS or precision.weights not in ("int8", "int4")
+        try:
+            made = save_part(
+                part,
+                folder / f"{part.name}.xml",
+                states=traced.cache_names if part.name == LANGUAGE else (),
+                model=model,
+                # Images need digits of their encoder more than it needs to be small.
+                precision=precision if compresses else PRECISIONS["bfloat16"],
+                weights=weights,
+                progress=progress,
+            )
+        except LoweringError as failure:
+            raise CaptureError(
+                f"{type(model).__name__}: its {part.name} must be one program; got: "
+                f"{str(failure).rstrip('.')}. Such models are not supported yet.",
+                code="capture-failed",
+            ) from failure
+        if made is not None:
+            integers.append(made)
+    return tuple(integers)
 
 
 def _check_class(model: Any, source: ModelSource) -> None:

@@ -29,7 +29,7 @@ class _KnownPart:
     """How a part was called when it was captured; see npu_llm.vision_language.observing.
 
     Attributes:
-        inputs: the tensors.
+        inputs: the tensors' names, sorted.
         choices: what else it was called with.
         result: what it returns.
     """
@@ -37,6 +37,11 @@ class _KnownPart:
     inputs: Sequence[str]
     choices: Mapping[str, Any]
     result: Outline
+
+    @classmethod
+    def from_dict(cls, about: Mapping[str, Any]) -> _KnownPart:
+        """Returns what npu_llm.vision_language.observing.SeenPart.as_dict wrote."""
+        return cls(about["inputs"], about["choices"], Outline(**about["result"]))
 
 
 def put_programs(model: Any, programs: Programs) -> None:
@@ -59,30 +64,24 @@ def put_programs(model: Any, programs: Programs) -> None:
 
 
 def _stateless(name: str, part: torch.nn.Module, programs: Programs) -> Callable[..., Any]:
-    known: dict[str, Any] = programs.entry.about["parts"].get(name, {})
+    about: dict[str, Any] | None = programs.entry.about["parts"].get(name)
+    known = None if about is None else _KnownPart.from_dict(about)
 
     def run(*args: Any, **kwargs: Any) -> Any:
-        if not known:
-            raise OptionError(
-                f"{name}: must not be needed, since it was not captured; got a call of it. Omit "
-                "what makes the model call it.",
-                code="input-name",
-            )
-        part_known = _KnownPart(known["inputs"], known["choices"], Outline(**known["result"]))
         call = read_call(part, args, kwargs)
         tensors = with_positions(part, call.tensors)
-        if tensors.keys() != set(part_known.inputs) or call.choices != part_known.choices:
+        got = _listed(sorted(tensors), call.choices)
+        if known is None or got != _listed(known.inputs, known.choices):
+            wanted = "not at all" if known is None else _listed(known.inputs, known.choices)
             raise OptionError(
-                f"{name}: must be called as when it was captured, with "
-                f"{_listed(part_known.inputs, part_known.choices)}; got "
-                f"{_listed(sorted(tensors), call.choices)}. Omit options of images, or export the "
-                "model with them in its config.",
+                f"{name}: must be called as when it was captured, with {wanted}; got {got}. Omit "
+                "options of images, or load a checkpoint that has them in its config.",
                 code="input-name",
             )
         program = programs.get(name)
         given = [_plain(tensors[port.name], port.dtype) for port in program.inputs]
         with observe.span("prefill", name, batch=given[0].shape[0]):
-            return part_known.result.make(program.run(given, output_device="cpu"))
+            return known.result.make(program.run(given, output_device="cpu"))
 
     return run
 
@@ -112,4 +111,4 @@ def _plain(tensor: torch.Tensor, dtype: Any) -> torch.Tensor:
 
 
 def _listed(inputs: Sequence[str], choices: Mapping[str, Any]) -> str:
-    return ", ".join([*inputs, *(f"{name}={value}" for name, value in choices.items())])
+    return ", ".join([*inputs, *(f"{name}={value}" for name, value in sorted(choices.items()))])

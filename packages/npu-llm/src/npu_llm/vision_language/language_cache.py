@@ -15,6 +15,8 @@ from npu_runtime import Program, observe
 __all__ = ["LanguageCache"]
 
 _EMBEDS, _POSITIONS, _MASK = "inputs_embeds", "position_ids", "attention_mask"
+# Rows of Qwen's positions if those of text stand before time, height and width.
+_TEXT_AND_PLACES = 4
 
 
 class LanguageCache(StepCache):
@@ -67,6 +69,8 @@ class LanguageCache(StepCache):
             _EMBEDS: embeds.detach().to("cpu", torch.float32).contiguous(),
             "beam_idx": rows,
         }
+        if given.get(_MASK) is None and self._ports.get(_MASK):
+            _check_one_text(given.get(_POSITIONS))
         for name in self._ports.keys() - values.keys():
             values[name] = self._value(name, given, batch, tokens)
         past, self._is_broken = self._length, True
@@ -167,6 +171,19 @@ class LanguageCache(StepCache):
                 "tokens.",
                 code="context-overflow",
             )
+
+
+def _check_one_text(positions: torch.Tensor | None) -> None:
+    """Refuses positions by which transformers would tell texts apart that follow each other."""
+    if positions is None or (positions.dim() == 3 and positions.shape[0] != _TEXT_AND_PLACES):
+        return
+    of_text = positions if positions.dim() == 2 else positions[0]
+    if bool((of_text.diff() != 1).any()):
+        raise OptionError(
+            "position_ids: must count up by one where no attention_mask is given, since others "
+            "mean several texts in a row; got a jump. Pass the mask, and a row for each text.",
+            code="step-shape",
+        )
 
 
 def _unfit(name: str, wanted: tuple[int, ...], got: Any) -> OptionError:
