@@ -9,8 +9,8 @@ COMMANDS = ("npu_runtime", "npu_ops", "npu_compiler", "npu_profiler", "npu_llm")
 # Subcommands of these packages have their options apart from what they run.
 LIGHT = {
     "npu_llm": (
-        *("bench", "chat", "embed", "eval", "export", "generate", "info", "merge", "quantize"),
-        *("rerank", "serve", "transcribe", "translate"),
+        *("bench", "chat", "describe", "embed", "eval", "export", "generate", "info", "merge"),
+        *("quantize", "rerank", "serve", "transcribe", "translate"),
     ),
     "npu_profiler": ("attach", "compare", "llm", "matmul", "summary", "trace", "view"),
 }

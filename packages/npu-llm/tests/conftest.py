@@ -380,3 +380,51 @@ def whisper(tmp_path_factory):
     )  # fmt: skip
     model.save_pretrained(folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def llava(tmp_path_factory):
+    """A folder with a small LLaVA, its tokenizer and its processor, with a chat template."""
+    folder = tmp_path_factory.mktemp("llava")
+    words = ["<pad>", "<s>", "</s>", "<unk>", "<image>", "USER:", "ASSISTANT:", "SYSTEM:"]
+    words += ["what", "is", "this", "and", "that", "?", "be", "brief"]
+    words += [f"w{number}" for number in range(99 - len(words))]
+    known = models.WordLevel({word: place for place, word in enumerate(words)}, unk_token="<unk>")
+    made = Tokenizer(known)
+    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=made, pad_token="<pad>", bos_token="<s>", eos_token="</s>",
+        unk_token="<unk>", additional_special_tokens=["<image>"], padding_side="left",
+    )  # fmt: skip
+    template = (
+        "{% for m in messages %}{{ m.role | upper + ': ' }}{% for c in m.content %}"
+        "{% if c.type == 'image' %}{{ '<image> ' }}{% else %}{{ c.text + ' ' }}{% endif %}"
+        "{% endfor %}{% endfor %}{% if add_generation_prompt %}ASSISTANT:{% endif %}"
+    )
+    images = transformers.CLIPImageProcessor(
+        size={"shortest_edge": 28}, crop_size={"height": 28, "width": 28}
+    )
+    transformers.LlavaProcessor(
+        image_processor=images, tokenizer=tokenizer, patch_size=14, chat_template=template,
+        vision_feature_select_strategy="default", num_additional_image_tokens=1,
+    ).save_pretrained(folder)  # fmt: skip
+    torch.manual_seed(3)
+    vision = transformers.CLIPVisionConfig(
+        hidden_size=32, intermediate_size=37, num_hidden_layers=3, num_attention_heads=4,
+        image_size=28, patch_size=14, projection_dim=32,
+    )  # fmt: skip
+    text = transformers.LlamaConfig(
+        vocab_size=99, hidden_size=24, intermediate_size=40, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=80,
+    )  # fmt: skip
+    model = transformers.LlavaForConditionalGeneration(
+        transformers.LlavaConfig(vision_config=vision, text_config=text, image_token_index=4)
+    )
+    for parameter in model.parameters():
+        # So that tokens differ by more than what two orders of summation do.
+        parameter.data.mul_(4 if parameter.dim() > 1 else 1)
+    model.generation_config = transformers.GenerationConfig(
+        bos_token_id=1, eos_token_id=2, pad_token_id=0
+    )
+    model.save_pretrained(folder)
+    return folder

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         NPUModelForZeroShotImageClassification,
     )
     from npu_llm.tasks.reranking import Ranked
+    from npu_llm.vision_language.models import NPUModelForImageTextToText
 
 __all__ = [
     "CacheError",
@@ -57,6 +58,7 @@ __all__ = [
     "NPUModelForCausalLM",
     "NPUModelForFeatureExtraction",
     "NPUModelForImageClassification",
+    "NPUModelForImageTextToText",
     "NPUModelForMaskedLM",
     "NPUModelForObjectDetection",
     "NPUModelForQuestionAnswering",
@@ -86,6 +88,7 @@ _HOMES = {
     "NPUModelForCausalLM": "generation.model",
     "NPUModelForFeatureExtraction": "tasks.models",
     "NPUModelForImageClassification": "tasks.models",
+    "NPUModelForImageTextToText": "vision_language.models",
     "NPUModelForMaskedLM": "tasks.models",
     "NPUModelForObjectDetection": "tasks.models",
     "NPUModelForQuestionAnswering": "tasks.models",

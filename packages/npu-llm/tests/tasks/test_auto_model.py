@@ -39,6 +39,9 @@ def test_architecture_names_the_class(checkpoint, name, auto):
         ("bart", "BartForConditionalGeneration", "NPUModelForSeq2SeqLM"),
         ("whisper", "WhisperForConditionalGeneration", "NPUModelForSpeechSeq2Seq"),
         ("llama", "LlamaForCausalLM", "NPUModelForCausalLM"),
+        ("llava", "LlavaForConditionalGeneration", "NPUModelForImageTextToText"),
+        ("gemma3", "Gemma3ForConditionalGeneration", "NPUModelForImageTextToText"),
+        ("gemma3_text", "Gemma3ForCausalLM", "NPUModelForCausalLM"),
     ],
 )
 def test_what_generates_is_told_from_what_classifies(tmp_path, kind, model, name):

@@ -62,11 +62,16 @@ def chat(options: argparse.Namespace) -> int:
     """
     from npu_llm.cli.display import Display
     from npu_llm.cli.session import start
+    from npu_llm.cli.tasks.pictures import looks_at_pictures
     from npu_llm.config import read_settings
 
     display = Display()
     history = (options.cache_dir or read_settings().cache_dir) / "chat-history"
     lines = LineReader(history)
+    if options.model is not None and looks_at_pictures(options.model):
+        from npu_llm.cli.tasks.picture_chat import chat_about_pictures
+
+        return chat_about_pictures(options, lines)
     model = start(options, display)
     with as_exception():  # from here on Ctrl-C stops an answer
         talk = Chat(model, options, display, lines)

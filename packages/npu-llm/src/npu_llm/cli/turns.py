@@ -17,6 +17,7 @@ _HELP = """\
 /undo          forget the last question and its answer
 /retry         answer the last question again
 /edit [TEXT]   ask TEXT in place of the last question; without TEXT, edit it
+/image PATH    show a picture with the next question
 /reset         forget the conversation
 /system [TEXT] change the system message; without TEXT, show it
 /save FILE     save the conversation
@@ -50,7 +51,7 @@ class Turns:
     def _help(self) -> str:
         """Returns the list of commands that there are."""
         lines = _HELP.splitlines()
-        absent = {"/load", "/save"} - self._commands.keys()
+        absent = {"/image", "/load", "/save"} - self._commands.keys()
         return "\n".join(line for line in lines if line.split()[0] not in absent)
 
     def run(self) -> None:

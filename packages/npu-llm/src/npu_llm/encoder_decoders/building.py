@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from npu_llm.capture.compression import Compression, compress
 from npu_llm.checkpoint.loading import load_model
 from npu_llm.checkpoint.source import ModelSource
 from npu_llm.checkpoint.streamed import StreamedWeights
-from npu_llm.encoder_decoders.parts import DECODERS, Layout, trace_parts
+from npu_llm.encoder_decoders.parts import DECODERS, trace_parts
 from npu_llm.encoder_decoders.reference import compute_reference
 from npu_llm.encoder_decoders.static_lowering import describe_static, lower_static
 from npu_llm.encoder_decoders.tracing import TracedPart
@@ -30,7 +31,7 @@ from npu_llm.steps.pipelines import PipelineName
 from npu_llm.steps.static_layout import LONGEST
 from npu_llm.verification.eager_weights import CompressedWeights, Integers, Rounding
 
-__all__ = ["fill_entry", "lower_part"]
+__all__ = ["AnyOf", "fill_entry", "lower_part", "save_beside", "save_part"]
 
 # Files of a checkpoint that a processor or a tokenizer reads.
 _BESIDE = (
@@ -40,17 +41,19 @@ _BESIDE = (
 
 
 @dataclass(frozen=True)
-class _AnyOf:
+class AnyOf:
     """The integers of several programs of one model."""
 
     members: tuple[Integers, ...]
 
     def read(self, tensor: Any) -> Any:
+        """See Integers."""
         return next(
             (found for one in self.members if (found := one.read(tensor)) is not None), None
         )
 
     def rows(self, tensor: Any, indices: Any) -> Any:
+        """See Integers."""
         found = (one.rows(tensor, indices) for one in self.members)
         return next((rows for rows in found if rows is not None), None)
 
@@ -84,12 +87,7 @@ def fill_entry(
             on_progress=progress.advance,
         )  # fmt: skip
     _check_class(model, source)
-    model.config.save_pretrained(folder)
-    model.generation_config.save_pretrained(folder)
-    for pattern in _BESIDE:
-        for file in source.folder.glob(pattern):
-            if file.is_file():
-                shutil.copyfile(file, folder / file.name)
+    save_beside(model, source, folder)
     aligned = getattr(model.generation_config, "alignment_heads", None) is not None
     with progress.stage("capture"):
         parts, layout = trace_parts(model, attending=aligned)
@@ -105,16 +103,23 @@ def fill_entry(
         else:
             with progress.stage("lower"):
                 lowered = lower_part(part)
-        made = _save_part(
-            part, lowered, None if static else layout, folder / f"{part.name}.xml",
-            model=model, precision=options.precision, weights=weights, progress=progress,
-        )  # fmt: skip
+        holds_state = static is None and part.name in DECODERS
+        made = save_part(
+            part,
+            lowered,
+            folder / f"{part.name}.xml",
+            states=layout.own_names if holds_state else (),
+            model=model,
+            precision=options.precision,
+            weights=weights,
+            progress=progress,
+        )
         integers += [] if made is None else [made]
         outputs[part.name] = [name for name in part.outputs if name not in layout.own_names]
     with progress.stage("reference"):
         precision = options.precision
         rounding = Rounding(rounding_of(precision), precision.activation_group)
-        compressed = _AnyOf(tuple(integers)) if integers else None
+        compressed = AnyOf(tuple(integers)) if integers else None
         reference = compute_reference(model, weights, compressed=compressed, rounding=rounding)
         reference.write(folder / REFERENCE)
     most = None if static is None else LONGEST
@@ -146,35 +151,38 @@ def lower_part(part: TracedPart) -> Any:
     return lowered
 
 
-def _save_part(
+def save_part(
     part: TracedPart,
     lowered: Any,
-    stateful: Layout | None,
     path: Path,
     *,
+    states: Sequence[str],
     model: Any,
     precision: Precision,
     weights: StreamedWeights,
     progress: Progress,
 ) -> Integers | None:
-    """Writes a part as IR; returns the integers that it holds, if it was compressed.
+    """Writes a part as IR.
 
     Args:
         part: the part.
         lowered: the same as an openvino.Model.
-        stateful: the caches that become a decoder's state; None to leave them inputs.
-        path: the .xml file to write.
-        model: the whole model.
-        precision: how to store weights.
-        weights: the values of its parameters.
+        path: the .xml file.
+        states: inputs, and results of the same name, that become the program's state.
+        model: the model that it is a part of.
+        precision: how to store its weights.
+        weights: the values of the model's parameters.
         progress: where to report.
+
+    Returns:
+        The integers that it holds; None if it was not compressed.
     """
     is_compressed = precision.weights in ("int8", "int4")
     integers = CompressedWeights(lowered) if is_compressed else None
-    if stateful is not None and part.name in DECODERS:
+    if states:
         variables = [
             StateVariable(name, part.inputs.index(name), part.outputs.index(name))
-            for name in stateful.own_names
+            for name in states
         ]
         lowered = make_stateful(lowered, variables)
     if integers is not None:
@@ -182,8 +190,19 @@ def _save_part(
             compress(lowered, precision, Compression(), weights)
             integers.find(lowered)
     with progress.stage("save"):
-        weights.write(lowered, path, half=fits_half(model, weights, precision))
+        half = not part.is_exact and fits_half(model, weights, precision)
+        weights.write(lowered, path, half=half)
     return integers
+
+
+def save_beside(model: Any, source: ModelSource, folder: Path) -> None:
+    """Writes a model's configs, and the files that its processor or tokenizer reads."""
+    model.config.save_pretrained(folder)
+    model.generation_config.save_pretrained(folder)
+    for pattern in _BESIDE:
+        for file in source.folder.glob(pattern):
+            if file.is_file():
+                shutil.copyfile(file, folder / file.name)
 
 
 def _check_class(model: Any, source: ModelSource) -> None:

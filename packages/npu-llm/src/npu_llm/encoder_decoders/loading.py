@@ -1,24 +1,22 @@
-"""Makes an encoder-decoder model ready: finds its entry or builds it, loads and checks it."""
+"""Makes a model of several programs ready: finds its entry or builds it, loads and checks it."""
 
 from __future__ import annotations
 
 import json
 import threading
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from npu_compiler.verification.verdict import Verdict
-from npu_llm.checkpoint.source import find_source
+from npu_llm.checkpoint.source import ModelSource, find_source
 from npu_llm.choices import Verify
 from npu_llm.config import read_settings
-from npu_llm.encoder_decoders.parts import DECODERS
-from npu_llm.encoder_decoders.running import DynamicParts, Parts
 from npu_llm.entries.build import LoadReport, dependencies, surroundings
 from npu_llm.entries.entry import (
     MANIFEST,
-    REFERENCE,
     CompileCache,
     CompiledForm,
     Entry,
@@ -31,15 +29,40 @@ from npu_llm.errors import ModelError, OptionError
 from npu_llm.precision import compile_options
 from npu_llm.progress import Progress
 from npu_llm.steps.fixed_path import fixed_path
-from npu_llm.steps.pipelines import PipelineName
-from npu_llm.steps.static_programs import load_variant
+from npu_llm.steps.pipelines import PipelineName, parse_pipeline
 from npu_llm.verification.verifier import keep_verdict, read_kept, wrong_result
 from npu_runtime import Program, device_info, load_program
 
-__all__ = ["Ready", "export_parts", "make_parts_ready"]
+__all__ = ["Programs", "Ready", "Recipe", "export_parts", "make_parts_ready"]
 
 _FORMS = "compiled"
-_FIRST = ("encoder", "bridge", "decoder")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How models of a kind become programs.
+
+    Attributes:
+        auto: transformers' class for models of the task.
+        fill: writes an entry without its compiled form for a pipeline into an empty folder; it
+            imports what a start from the cache can do without. `about.json` names the programs'
+            results: "outputs", by the program's name.
+        first: the programs that a start loads, the others follow when they are needed; None for
+            all.
+        checked: which programs are compared with torch together, None for all, by the name of the
+            one after whose first load that happens. The first of them gives the model's verdict.
+        check: runs a checked program with the others on what torch was run on; returns what
+            differs, in words, or None.
+        start_static: starts programs of fixed sizes; returns what runs them, whether all came from
+            the cache, and the outcome of comparing them with torch. None if there are none.
+    """
+
+    auto: Any
+    fill: Callable[[Path, ModelSource, LoadOptions, Progress, PipelineName], None]
+    first: tuple[str, ...] | None
+    checked: Mapping[str, tuple[str, ...] | None]
+    check: Callable[[Programs, str], str | None]
+    start_static: Callable[[Entry, Verify], tuple[Any, bool, Verdict]] | None = None
 
 
 @dataclass(frozen=True)
@@ -48,23 +71,23 @@ class Ready:
 
     Attributes:
         entry: its folder.
-        parts: its programs.
+        programs: its Programs, or in the static pipeline what the recipe's `start_static` returned.
         report: how the start went.
     """
 
     entry: Entry
-    parts: Parts
+    programs: Any
     report: LoadReport
 
 
-def make_parts_ready(name_or_path: str | Path, options: LoadOptions, *, auto: Any) -> Ready:
+def make_parts_ready(name_or_path: str | Path, options: LoadOptions, recipe: Recipe) -> Ready:
     """Prepares a model to run.
 
     Args:
         name_or_path: what the user passed: what npu_llm.checkpoint.source.find_source takes, or a
             folder that `export_parts` wrote.
         options: how to start it.
-        auto: transformers' class for models of the task.
+        recipe: of models of the task.
 
     Raises:
         ModelError, CaptureError, CacheError: if it cannot be read, captured or kept.
@@ -74,9 +97,9 @@ def make_parts_ready(name_or_path: str | Path, options: LoadOptions, *, auto: An
     path = Path(name_or_path).expanduser()
     started = time.perf_counter()
     found = True
-    pipeline = _pipeline(options)
+    pipeline = _pipeline(options, recipe)
     with progress.stage("check"):
-        entry = _exported(path, auto) if (path / MANIFEST).is_file() else None
+        entry = _exported(path, recipe.auto) if (path / MANIFEST).is_file() else None
         if entry is not None:
             options.check_exported(entry.precision, entry.pipeline)
     if entry is None:
@@ -87,24 +110,22 @@ def make_parts_ready(name_or_path: str | Path, options: LoadOptions, *, auto: An
             f"{source.name}-{precision.name}-{pipeline}-parts",
             {
                 **dependencies(source, precision, surroundings()),
-                "parts": auto.__name__,
+                "parts": recipe.auto.__name__,
                 "pipeline": pipeline,
             },
         )
         entry = cache.find(key)
         found = entry is not None
         if entry is None:
-            from npu_llm.encoder_decoders.building import fill_entry
-
             with cache.create(key) as folder:
-                fill_entry(folder, source, options, progress, auto=auto, pipeline=pipeline)
-                _note_task(folder, auto)
+                recipe.fill(folder, source, options, progress, pipeline)
+                _note_task(folder, recipe.auto)
             entry = cache.find(key)
             assert entry is not None, "an entry that was just written is there"
     build_time_s = 0.0 if found else time.perf_counter() - started
     with progress.stage("compile"):
         began = time.perf_counter()
-        parts, was_compiled, verdict = _start(entry, options.verified)
+        programs, was_compiled, verdict = _start(entry, options.verified, recipe)
     report = LoadReport(
         from_cache=found and was_compiled,
         entry_from_cache=found,
@@ -113,11 +134,11 @@ def make_parts_ready(name_or_path: str | Path, options: LoadOptions, *, auto: An
         device=device_info().device,
         verification=verdict,
     )
-    return Ready(entry, parts, report)
+    return Ready(entry, programs, report)
 
 
 def export_parts(
-    name_or_path: str | Path, output: str | Path, options: LoadOptions, *, auto: Any
+    name_or_path: str | Path, output: str | Path, options: LoadOptions, recipe: Recipe
 ) -> Path:
     """Writes a folder that starts without building, and here without compiling; returns it.
 
@@ -125,14 +146,12 @@ def export_parts(
         name_or_path: a checkpoint folder or a name on the hub.
         output: the folder to write, which must be empty or not exist.
         options: how to build it.
-        auto: transformers' class for models of the task.
+        recipe: of models of the task.
 
     Raises:
         OptionError: [output-exists] for a folder that is not empty.
         ModelError, CaptureError, CacheError, WrongResultError: as `make_parts_ready` does.
     """
-    from npu_llm.encoder_decoders.building import fill_entry
-
     target = Path(output).expanduser().absolute()
     if target.is_dir() and not any(target.iterdir()):
         target.rmdir()
@@ -145,33 +164,37 @@ def export_parts(
     source = find_source(name_or_path, gguf_file=options.gguf_file, hub=options.hub)
     with draft(target) as folder:
         progress = Progress(options.on_progress)
-        fill_entry(folder, source, options, progress, auto=auto, pipeline=_pipeline(options))
-        _note_task(folder, auto)
+        recipe.fill(folder, source, options, progress, _pipeline(options, recipe))
+        _note_task(folder, recipe.auto)
     entry = read_entry(target)
-    parts, *_ = _start(entry, options.verified)
-    for name in (name for name in entry.about["outputs"] if name in DECODERS):
-        parts.new_cache(name)
+    programs, *_ = _start(entry, options.verified, recipe)
+    if isinstance(programs, Programs):
+        for name in programs.outputs:
+            programs.get(name)
     return target
 
 
-def _pipeline(options: LoadOptions) -> PipelineName:
-    """Returns the pipeline that was asked for, or that suits the device."""
-    options.check_kernels("a model with an encoder has several programs")
-    return "static" if options.pipeline_here == "static" else "dynamic"
+def _pipeline(options: LoadOptions, recipe: Recipe) -> PipelineName:
+    """Returns the pipeline that was asked for, or that suits the device and the kind of model."""
+    options.check_kernels("a model of several parts has several programs")
+    if recipe.start_static is not None:
+        return "static" if options.pipeline_here == "static" else "dynamic"
+    if parse_pipeline(options.pipeline) == "static":
+        raise OptionError(
+            'pipeline: must be omitted or "dynamic" for models of images and text, whose programs '
+            'take any size; got "static". Omit it.',
+            code="static-parts",
+        )
+    return "dynamic"
 
 
-def _start(entry: Entry, verify: Verify) -> tuple[Parts, bool, Verdict]:
+def _start(entry: Entry, verify: Verify, recipe: Recipe) -> tuple[Any, bool, Verdict]:
     """Loads an entry's first programs; returns all, whether they were compiled, and the verdict."""
-    if entry.pipeline == "static":
-        # Late, as its programs are: the dynamic pipeline needs none of it.
-        from npu_llm.encoder_decoders.static_running import StaticParts
-
-        load = load_variant(entry.name, compile_options(entry.precision))
-        static = StaticParts(entry, load, when=verify)
-        return static, *static.start()
-    programs = _Programs(entry, verify)
-    loaded = [programs.get(name) for name in _FIRST]
-    return programs.parts(), all(one.loaded_from_cache for one in loaded), programs.verdict
+    if entry.pipeline == "static" and recipe.start_static is not None:
+        return recipe.start_static(entry, verify)
+    programs = Programs(entry, verify, recipe)
+    loaded = [programs.get(name) for name in recipe.first or programs.outputs]
+    return programs, all(one.loaded_from_cache for one in loaded), programs.verdict
 
 
 def _note_task(folder: Path, auto: Any) -> None:
@@ -200,39 +223,44 @@ def _exported(path: Path, auto: Any) -> Entry:
     return entry
 
 
-class _Programs:
-    """The programs of an entry, each loaded when it is first needed, and compared with torch."""
+class Programs:
+    """The programs of an entry, each loaded when it is first needed, and compared with torch.
 
-    def __init__(self, entry: Entry, verify: Verify) -> None:
-        self._entry = entry
+    Attributes:
+        entry: where they are.
+        verdict: the outcome of the comparison so far.
+    """
+
+    def __init__(self, entry: Entry, verify: Verify, recipe: Recipe) -> None:
+        self.entry = entry
+        self.verdict = Verdict("unchecked", 'verify is "off"')
         self._verify = verify
+        self._recipe = recipe
         self._loaded: dict[str, Program] = {}
         self._lock = threading.RLock()
-        self.verdict = Verdict("unchecked", 'verify is "off"')
 
-    def parts(self) -> DynamicParts:
-        """Returns what runs them."""
-        about = self._entry.about
-        outputs = {name: tuple(names) for name, names in about["outputs"].items()}
-        return DynamicParts(self.get, outputs, about["positions"])
+    @property
+    def outputs(self) -> dict[str, tuple[str, ...]]:
+        """The names of each program's results that are not state, by the program's name."""
+        return {name: tuple(names) for name, names in self.entry.about["outputs"].items()}
 
     def get(self, name: str) -> Program:
-        """Returns a program; the decoders' are compared with torch together with the others."""
+        """Returns a program; those that are checked are compared with torch at their first load."""
         with self._lock:
             if name not in self._loaded:
                 self._loaded[name] = self._load(name)
-                if name in DECODERS:
+                if name in self._recipe.checked:
                     self._check(name)
             return self._loaded[name]
 
     def _load(self, name: str) -> Program:
-        form = CompiledForm(self._entry.folder / _FORMS / name)
+        form = CompiledForm(self.entry.folder / _FORMS / name)
         form.clear_unless_sound()
-        options = {**compile_options(self._entry.precision), "CACHE_MODE": "OPTIMIZE_SIZE"}
-        with fixed_path(self._entry.folder) as folder:
+        options = {**compile_options(self.entry.precision), "CACHE_MODE": "OPTIMIZE_SIZE"}
+        with fixed_path(self.entry.folder) as folder:
             program = load_program(
                 folder / f"{name}.xml",
-                name=f"{self._entry.name} {name}",
+                name=f"{self.entry.name} {name}",
                 options=options,
                 cache_dir=form.blobs,
             )
@@ -241,22 +269,18 @@ class _Programs:
             form.record()
         return program
 
-    def _check(self, decoder: str) -> None:
+    def _check(self, checked: str) -> None:
         if self._verify == "off":
             return
-        folder = self._entry.folder / _FORMS / decoder
+        folder = self.entry.folder / _FORMS / checked
         known = read_kept(folder)
-        names = ("encoder", "bridge", decoder)
+        names = self._recipe.checked[checked] or tuple(self.outputs)
         is_known = known is not None and all(self.get(name).loaded_from_cache for name in names)
         if known is None or not is_known or self._verify == "always":
-            # Heavy, and not needed for a start from the cache.
-            from npu_llm.encoder_decoders.reference import check_parts, read_reference
-
-            reference = read_reference(self._entry.folder / REFERENCE)
-            problem = check_parts(self.parts(), reference, decoder=decoder)
+            problem = self._recipe.check(self, checked)
             if problem is not None:
-                raise wrong_result(self._entry.name, problem)
+                raise wrong_result(self.entry.name, problem)
             known = Verdict("right")
             keep_verdict(folder, known)
-        if decoder == "decoder":
+        if checked == next(iter(self._recipe.checked)):
             self.verdict = known

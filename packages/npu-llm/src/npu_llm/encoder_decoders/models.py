@@ -4,27 +4,22 @@ from __future__ import annotations
 
 import functools
 import inspect
-from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import torch
 from transformers import AutoModelForSeq2SeqLM, AutoModelForSpeechSeq2Seq
 from transformers.generation import GenerationMixin
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
-from npu_compiler.verification.verdict import Verdict
 from npu_llm.cache_names import CACHE, rename_cache
 from npu_llm.encoder_decoders.cross_cache import CrossCache
 from npu_llm.encoder_decoders.inputs import check_encoder_inputs, check_tokens
-from npu_llm.encoder_decoders.loading import Ready, export_parts, make_parts_ready
-from npu_llm.encoder_decoders.skeleton import make_skeleton
-from npu_llm.entries.build import LoadReport
-from npu_llm.entries.load_options import LoadOptions
+from npu_llm.encoder_decoders.loading import Programs, Recipe
+from npu_llm.encoder_decoders.parts_model import PartsModel, named_arguments
+from npu_llm.encoder_decoders.recipe import parts_of, recipe
+from npu_llm.encoder_decoders.running import Parts
 from npu_llm.errors import OptionError
-from npu_llm.precision import Precision
-from npu_llm.progress import ProgressListener
 from npu_llm.steps.step_cache import join_transformers
-from npu_runtime.public_calls import public_call
 
 __all__ = ["EncoderDecoderModel", "NPUModelForSeq2SeqLM", "NPUModelForSpeechSeq2Seq"]
 
@@ -33,138 +28,21 @@ join_transformers()
 _REFUSED = ("labels", "decoder_inputs_embeds", "inputs_embeds", "output_hidden_states")
 
 
-class EncoderDecoderModel:
+class EncoderDecoderModel(PartsModel):
     """A model with an encoder and a decoder, compiled for the npu device.
 
     Made by `from_pretrained`, which returns an instance of this class and of transformers' own for
     the architecture: `generate` and all it needs are transformers', with batches, beams, sampling,
-    streamers, and for Whisper long audio and timestamps. Tokens stay on the host.
-
-    Attributes:
-        config: the transformers config.
-        generation_config: the defaults of generate.
-        precision: how weights are stored and arithmetic is done.
-        report: how this start went: times, and whether it came from the cache.
-        verification: the outcome of comparing the programs with torch.
+    streamers, and for Whisper long audio and timestamps. Tokens stay on the host. For attributes
+    see npu_llm.encoder_decoders.parts_model.PartsModel.
     """
 
-    config: Any
-    generation_config: Any
-    precision: Precision
-    report: LoadReport
-    verification: Verdict
-    _auto: Any = None
-
     @classmethod
-    @public_call
-    def from_pretrained(
-        cls,
-        pretrained_model_name_or_path: str | Path,
-        *,
-        dtype: str | torch.dtype | None = None,
-        pipeline: str | None = None,
-        verify: str = "first",
-        device: str | torch.device | None = None,
-        cache_dir: str | Path | None = None,
-        trust_remote_code: bool = False,
-        revision: str | None = None,
-        token: str | bool | None = None,
-        on_progress: ProgressListener | None = None,
-    ) -> Self:
-        """Loads a model, from the compile cache where this start is not the first.
+    def _recipe(cls) -> Recipe:
+        return recipe(cls._auto)
 
-        Args:
-            pretrained_model_name_or_path: a checkpoint folder of transformers, a folder that
-                `export` wrote, or a name on the hub.
-            dtype: as in NPUModelForCausalLM.from_pretrained.
-            pipeline: "dynamic" for programs that take any size, "static" for programs of fixed
-                sizes, as NPUs need them; by default what suits the device.
-            verify: "first" to compare the programs with torch once; "always" to compare at each
-                start; "off" to skip the comparison.
-            device: None or "npu".
-            cache_dir: where compiled models are kept; see npu_llm.config for the default.
-            trust_remote_code: whether model code inside the checkpoint may run.
-            revision: which revision, for a name on the hub.
-            token: access token, for a name on the hub.
-            on_progress: called with a stage and how much of it is done, 0.0 to 1.0.
-
-        Raises:
-            ModelError: when there is no such model, its files are damaged, or it is one for
-                another task: [unknown-architecture], [model-task].
-            CaptureError: when the architecture cannot run here.
-            OptionError: for an unknown dtype, or another device.
-            npu_compiler.errors.WrongResultError: when a program's results differ from torch's.
-        """
-        options = LoadOptions(
-            dtype=dtype,
-            pipeline=pipeline,
-            verify=verify,
-            device=device,
-            cache_dir=cache_dir,
-            trust_remote_code=trust_remote_code,
-            revision=revision,
-            token=token,
-            on_progress=on_progress,
-        )
-        ready = make_parts_ready(pretrained_model_name_or_path, options, auto=cls._auto)
-        made: Self = _completed(make_skeleton(ready.entry, cls), ready)
-        return made
-
-    @classmethod
-    @public_call
-    def export(
-        cls,
-        name_or_path: str | Path,
-        output: str | Path,
-        *,
-        dtype: str | torch.dtype | None = None,
-        pipeline: str | None = None,
-        verify: str = "first",
-        trust_remote_code: bool = False,
-        on_progress: ProgressListener | None = None,
-    ) -> Path:
-        """Writes a model that starts without being traced, and here without compiling.
-
-        Args:
-            name_or_path: a checkpoint folder, or a name on the hub.
-            output: the folder to write, which must be empty or not exist.
-            dtype: as in from_pretrained.
-            pipeline: as in from_pretrained.
-            verify: "off" to skip comparing the programs with torch.
-            trust_remote_code: whether model code inside the checkpoint may run.
-            on_progress: called with a stage and how much of it is done, 0.0 to 1.0.
-
-        Returns:
-            The folder, which from_pretrained takes, as processors and tokenizers do.
-
-        Raises:
-            OptionError: [output-exists] for a folder that is not empty.
-            ModelError, CaptureError: as from_pretrained does.
-        """
-        options = LoadOptions(
-            dtype=dtype,
-            pipeline=pipeline,
-            verify=verify,
-            trust_remote_code=trust_remote_code,
-            on_progress=on_progress,
-        )
-        return export_parts(name_or_path, output, options, auto=cls._auto)
-
-    # What transformers asks a model for
-
-    @property
-    def device(self) -> torch.device:
-        """torch.device("cpu"), where tokens and inputs are; the programs run on the npu device."""
-        return torch.device("cpu")
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """torch.float32, that of inputs; see `precision` for the weights'."""
-        return torch.float32
-
-    def to(self, *_: Any, **__: Any) -> Self:
-        """Returns the model: its programs stay where they are."""
-        return self
+    def _complete(self, programs: Programs | Parts) -> None:
+        _complete(self, programs)
 
     def run_forward(self, *args: Any, **kwargs: Any) -> Seq2SeqLMOutput:
         """Runs the encoder if its result is not given, and a step of the decoder.
@@ -182,7 +60,7 @@ class EncoderDecoderModel:
                 a cache that this class did not make, and what the checks of the inputs raise.
             ContextError: [context-overflow] for more tokens than the model takes.
         """
-        named = _named(self, args, kwargs)
+        named = named_arguments(self, args, kwargs)
         wants = self._wants_attentions(named)
         outputs = named.get("encoder_outputs")
         if outputs is None:
@@ -224,7 +102,7 @@ class EncoderDecoderModel:
         Args:
             attending: whether its steps also return the weights of cross-attention.
         """
-        return self._ready.parts.new_cache("attending" if attending else "decoder")
+        return self._parts.new_cache("attending" if attending else "decoder")
 
     def _prepare_cache_for_generation(
         self, generation_config: Any, model_kwargs: dict[str, Any], *_: Any, **__: Any
@@ -250,7 +128,7 @@ class EncoderDecoderModel:
 
     # What this class needs
 
-    _ready: Ready
+    _parts: Parts
     _vocabulary: int
     _has_mask: bool
 
@@ -264,7 +142,7 @@ class EncoderDecoderModel:
                 )
         if not named.get("output_attentions"):
             return False
-        if "attending" not in self._ready.entry.about["outputs"]:
+        if "attending" not in self._entry.about["outputs"]:
             raise OptionError(
                 "output_attentions: must be omitted for a model that does not align its tokens by "
                 "them (alignment_heads of its generation config); got True. Omit it.",
@@ -285,16 +163,16 @@ class NPUModelForSpeechSeq2Seq(EncoderDecoderModel):
     _auto = AutoModelForSpeechSeq2Seq
 
 
-def _completed(model: Any, ready: Ready) -> Any:
+def _complete(model: Any, programs: Programs | Parts) -> None:
     """Adds the programs to a skeleton."""
-    model._ready = ready
-    model.precision, model.report = ready.entry.precision, ready.report
-    model.verification = ready.report.verification
+    parts = parts_of(programs)
+    about = model._entry.about
+    model._parts = parts
     model._vocabulary = int(model.config.get_text_config(decoder=True).vocab_size)
-    model._has_mask = ready.entry.about["takes_mask"]
+    model._has_mask = about["takes_mask"]
     encoder = model.get_encoder()
-    taken = set(ready.entry.about["encoder_inputs"])
-    limit = ready.entry.about["source_positions"]
+    taken = set(about["encoder_inputs"])
+    limit = about["source_positions"]
     main = model.main_input_name
 
     def encode(*args: Any, **kwargs: Any) -> BaseModelOutput:
@@ -305,21 +183,13 @@ def _completed(model: Any, ready: Ready) -> Any:
         given = check_encoder_inputs(
             main, values, taken=taken, limit=limit, vocabulary=model._vocabulary
         )
-        hidden, mask = ready.parts.encode(given)
+        hidden, mask = parts.encode(given)
         found = BaseModelOutput(last_hidden_state=hidden)
-        if "attention_mask" in ready.entry.about["outputs"]["encoder"]:
+        if "attention_mask" in about["outputs"]["encoder"]:
             found["attention_mask"] = mask
         return found
 
     encoder.forward = functools.wraps(encoder.forward)(encode)
-    return model
-
-
-def _named(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Returns the arguments of a call of forward by name."""
-    bound = inspect.signature(type(model).forward).bind(model, *args, **kwargs)
-    named = dict(bound.arguments)
-    return {**named, **named.pop("kwargs", {})}
 
 
 def _check_cache(cache: Any) -> None:

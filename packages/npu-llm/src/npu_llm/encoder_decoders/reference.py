@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from npu_llm.checkpoint.streamed import StreamedWeights
     from npu_llm.encoder_decoders.running import Parts
 
-__all__ = ["Reference", "check_parts", "compute_reference", "read_reference"]
+__all__ = ["Reference", "check_parts", "compute_reference", "differ", "read_reference"]
 
 _TEXT, _SAMPLES, _PADDING, _TOKENS = 9, 4003, 3, 6
 # How far off all logits together may be, as a multiple of what rounding does, or as a share.
@@ -127,15 +127,23 @@ def check_parts(parts: Parts, reference: Reference, *, decoder: str) -> str | No
     swapped = cache.next(reference.ids[order][:, 4:]).logits[order]
     for name, first, logits in (("tokens", 0, torch.cat(found, 1)), ("swapped rows", 4, swapped)):
         expected, rounded = reference.logits[:, first:], reference.rounded[:, first:]
-        difference = _differ(logits, expected, rounded, reference.precision)
+        difference = differ(logits, expected, rounded, reference.precision)
         if difference is not None:
             return f"the {decoder}'s {name}: {difference}"
     return None
 
 
-def _differ(
+def differ(
     logits: torch.Tensor, expected: torch.Tensor, rounded: torch.Tensor, precision: str
 ) -> Difference | str | None:
+    """Returns how logits differ from torch's; None if they do not, but for rounding.
+
+    Args:
+        logits: (..., vocabulary) float32, as are the others.
+        expected: torch's.
+        rounded: torch's, rounded as the program's arithmetic rounds.
+        precision: to which dtype that is.
+    """
     found = compare([logits], [expected], precision=precision, noisy=lambda: [[rounded]])
     distance, size = float((logits - expected).norm()), float(expected.norm())
     allowed = max(_NORMS * float((rounded - expected).norm()), _SHARES[precision] * size)

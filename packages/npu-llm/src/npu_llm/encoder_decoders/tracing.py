@@ -25,6 +25,27 @@ from npu_llm.older_transformers import as_in_newer
 
 __all__ = ["Example", "TracedPart", "trace_part"]
 
+_aten = torch.ops.aten
+
+
+def _bucketize(
+    given: torch.Tensor, boundaries: torch.Tensor, *, out_int32: bool = False, right: bool = False
+) -> torch.Tensor:
+    """Counts the boundaries that lie below each number, for torch.bucketize."""
+    each = given[..., None]
+    below = boundaries <= each if right else boundaries < each
+    return below.sum(-1, dtype=torch.int32 if out_int32 else torch.int64)
+
+
+# Calls without a converter, traced as what they are made of.
+_TAKEN_APART = {
+    **{
+        op: op.decompose
+        for op in (_aten.argsort.default, _aten.conv2d.padding, _aten._convolution_mode.default)
+    },
+    _aten.bucketize.Tensor: _bucketize,
+}
+
 _FAILURES = (
     AssertionError, AttributeError, LookupError, NotImplementedError, RuntimeError, TypeError,
     ValueError,
@@ -53,12 +74,15 @@ class TracedPart:
         graph_module: its graph, which writes nothing in place.
         inputs: the names of its placeholders, in order.
         outputs: the names of its results, in order.
+        is_exact: whether fractions among its constants choose places, and other places if they
+            are stored in 16 bits.
     """
 
     name: str
     graph_module: fx.GraphModule
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    is_exact: bool = False
 
 
 def trace_part(
@@ -98,6 +122,7 @@ def trace_part(
             with as_in_newer(model), noted_modules(model), _sizes_kept(model):
                 graph_module = make_fx(
                     flat,
+                    _TAKEN_APART,
                     tracing_mode="symbolic",
                     pre_dispatch=True,
                     _allow_non_fake_inputs=True,
@@ -112,10 +137,11 @@ def trace_part(
             ) from failure
     _check_sizes(model, name, examples, tensors)
     join_weights(graph_module)
+    has_fractions = _compute_ranges(graph_module)
     make_functional(graph_module)
     graph_module.graph.eliminate_dead_code()
     kept = _drop_unread(graph_module, names, required)
-    return TracedPart(name, graph_module, kept, tuple(outputs))
+    return TracedPart(name, graph_module, kept, tuple(outputs), has_fractions)
 
 
 def _fake(fake: FakeTensorMode, name: str, example: Example) -> torch.Tensor:
@@ -176,6 +202,30 @@ def _check_sizes(
                     "supported yet.",
                     code="fixed-size",
                 )
+
+
+def _compute_ranges(graph_module: fx.GraphModule) -> bool:
+    """Replaces ranges of floats by what torch computes; returns whether there are any.
+
+    A sum of steps would end elsewhere, and numbers are compared with those of such a range.
+    """
+    is_found = False
+    for node in list(graph_module.graph.nodes):
+        packet = getattr(node.target, "overloadpacket", None)
+        if packet is not _aten.arange or not all(
+            isinstance(one, (int, float)) for one in node.args
+        ):
+            continue
+        if node.meta["val"].is_floating_point():
+            is_found = True
+            name = f"range_{node.name}"
+            kept = {key: value for key, value in node.kwargs.items() if key != "device"}
+            graph_module.register_buffer(name, node.target(*node.args, **kept), persistent=False)
+            with graph_module.graph.inserting_before(node):
+                constant = graph_module.graph.get_attr(name)
+            constant.meta["val"] = node.meta["val"]
+            node.replace_all_uses_with(constant)
+    return is_found
 
 
 def _drop_unread(

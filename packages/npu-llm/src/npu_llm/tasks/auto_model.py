@@ -19,11 +19,14 @@ from npu_runtime.public_calls import public_call
 __all__ = ["TASKS", "NPUAutoModel", "find_task"]
 
 # transformers' table of architectures -> the class here, and where it lies. The first that has a
-# checkpoint's architecture counts: one of detection also stands among the features, and some that
-# translate among those that fill masks.
+# checkpoint's architecture counts: one of detection also stands among the features, some that look
+# at images among language models, and some that translate among those that fill masks.
 TASKS: dict[str, tuple[str, str]] = {
-    "AutoModelForCausalLM": ("npu_llm.generation.model", "NPUModelForCausalLM"),
     "AutoModelForSeq2SeqLM": ("npu_llm.encoder_decoders.models", "NPUModelForSeq2SeqLM"),
+    "AutoModelForImageTextToText": (
+        "npu_llm.vision_language.models", "NPUModelForImageTextToText",
+    ),
+    "AutoModelForCausalLM": ("npu_llm.generation.model", "NPUModelForCausalLM"),
     "AutoModelForSpeechSeq2Seq": ("npu_llm.encoder_decoders.models", "NPUModelForSpeechSeq2Seq"),
     "AutoModelForSequenceClassification": (
         "npu_llm.tasks.models", "NPUModelForSequenceClassification",

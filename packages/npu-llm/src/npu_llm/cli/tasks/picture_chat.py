@@ -1,0 +1,151 @@
+"""`npu-llm chat` with a model that looks at pictures."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from npu_command.interrupt import as_exception
+from npu_llm.cli.display import Display
+from npu_llm.cli.lines import LineReader
+from npu_llm.cli.streamer import AnswerStreamer
+from npu_llm.cli.tasks.pictures import read_picture, start_looking
+from npu_llm.cli.turns import Turns
+from npu_llm.errors import OptionError
+from npu_llm.vision_language.prompting import prompt_inputs
+
+__all__ = ["PictureChat", "PictureSession", "chat_about_pictures"]
+
+# Options of chat that such models do not have.
+_ABSENT = ("pipeline", "max_context", "kv_cache", "sparse_attention", "session")
+
+
+def chat_about_pictures(options: argparse.Namespace, lines: LineReader) -> int:
+    """Reads turns from standard input until it ends; returns the exit code.
+
+    Raises:
+        OptionError: [image-chat] for an option that only language models have.
+        NpuError: if the model cannot start.
+    """
+    for name in _ABSENT:
+        if getattr(options, name, None) is not None:
+            raise OptionError(
+                f"--{name.replace('_', '-')}: must be omitted for a model that looks at pictures; "
+                f"got {getattr(options, name)}. Omit it.",
+                code="image-chat",
+            )
+    display = Display()
+    model, processor = start_looking(options, display)
+    session = PictureSession(model, processor, options)
+    with as_exception():  # from here on Ctrl-C stops an answer
+        display.line("/help lists the commands.", style="dim")
+        PictureChat(session, display, lines).run()
+    return 0
+
+
+class PictureSession:
+    """A conversation about pictures; each turn reads it from its beginning.
+
+    Attributes:
+        system: the system message; None for none.
+    """
+
+    def __init__(self, model: Any, processor: Any, options: argparse.Namespace) -> None:
+        self.system: str | None = options.system
+        self._model = model
+        self._processor = processor
+        self._asked: dict[str, Any] = {"max_new_tokens": options.max_new_tokens}
+        if options.greedy:
+            self._asked["do_sample"] = False
+        elif options.temperature is not None:
+            self._asked |= {"do_sample": True, "temperature": options.temperature}
+        self._turns: list[dict[str, Any]] = []
+        self._pictures: list[Any] = []
+
+    @property
+    def messages(self) -> list[dict[str, str]]:
+        """The messages as text, oldest first."""
+        return [{"role": one["role"], "content": _text_of(one)} for one in self._whole()]
+
+    def show(self, picture: Any) -> None:
+        """Shows a PIL image with the next question."""
+        self._pictures.append(picture)
+
+    def ask(self, text: str, streamer: AnswerStreamer) -> None:
+        """Answers a question; one without any answer is forgotten, and its pictures wait.
+
+        Raises:
+            LlmError: if the model cannot take the conversation.
+        """
+        content = [{"type": "image", "image": one} for one in self._pictures]
+        question = {"role": "user", "content": [*content, {"type": "text", "text": text}]}
+        inputs = prompt_inputs(self._processor, [*self._whole(), question])
+        try:
+            self._model.generate(**inputs, **self._asked, streamer=streamer)
+        finally:
+            if streamer.tokens:
+                streamer.end()
+                answer = {"type": "text", "text": streamer.text}
+                self._turns += [question, {"role": "assistant", "content": [answer]}]
+                self._pictures = []
+
+    def undo(self) -> str | None:
+        """Forgets the last question and its answer; returns the question, None if there is none.
+
+        Its pictures are shown with the next one.
+        """
+        if not self._turns:
+            return None
+        question, _ = self._turns[-2:]
+        del self._turns[-2:]
+        shown = [one["image"] for one in question["content"] if one["type"] == "image"]
+        self._pictures = [*shown, *self._pictures]
+        return _text_of(question)
+
+    def reset(self) -> None:
+        """Forgets all messages except the system message, and all pictures."""
+        self._turns.clear()
+        self._pictures.clear()
+
+    def _whole(self) -> list[dict[str, Any]]:
+        if not self.system:
+            return list(self._turns)
+        content = [{"type": "text", "text": self.system}]
+        return [{"role": "system", "content": content}, *self._turns]
+
+
+class PictureChat(Turns):
+    """The turns of a chat about pictures: the same commands, without files, and /image."""
+
+    session: PictureSession
+
+    def __init__(self, session: PictureSession, display: Display, lines: LineReader) -> None:
+        super().__init__(session, display, lines)
+        self._commands |= {"/image": self._image}
+
+    def ask(self, text: str) -> None:
+        """Answers one turn; Ctrl-C stops the answer, and what was generated stays."""
+        streamer = AnswerStreamer(self.session._processor.tokenizer)
+        try:
+            self.session.ask(text, streamer)
+        except KeyboardInterrupt:
+            self._display.line("\n(interrupted)", style="dim")
+        print(flush=True)
+        parts = [f"{len(streamer.tokens):,} out"]
+        if streamer.time_to_first_token_s is not None:
+            parts.append(f"first after {streamer.time_to_first_token_s:.2f} s")
+        if streamer.tokens_per_s is not None:
+            parts.append(f"{streamer.tokens_per_s:.1f} tokens/s")
+        self._display.line(f"({', '.join(parts)})", style="dim")
+
+    def _image(self, name: str) -> None:
+        if not name:
+            self._display.line("Say which picture: /image PATH")
+            return
+        self.session.show(read_picture(Path(name)))
+        self._display.line(f"{name} is shown with the next question.", style="dim")
+
+
+def _text_of(message: dict[str, Any]) -> str:
+    return " ".join(one["text"] for one in message["content"] if one["type"] == "text")

@@ -1,0 +1,75 @@
+import pytest
+import transformers
+from PIL import Image
+
+from npu_llm.cli import main
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    """Two picture files, and one that is none."""
+    folder = tmp_path_factory.mktemp("pictures")
+    Image.effect_noise((40, 50), 90).convert("RGB").save(folder / "noise.png")
+    Image.new("RGBA", (30, 30), (200, 10, 10, 255)).save(folder / "red.png")
+    (folder / "text.png").write_text("no picture")
+    return folder
+
+
+@pytest.fixture
+def run(llava, tmp_path_factory, capsys):
+    cache = tmp_path_factory.getbasetemp() / "describe-cache"
+
+    def run(*arguments, model=llava):
+        options = ("--model", str(model), "--dtype", "float32", "--cache-dir", str(cache))
+        code = main(["describe", *options, *map(str, arguments)])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("beams", [None, 3])
+def test_the_answer_is_that_of_transformers(run, llava, pictures, beams):
+    files = [pictures / "noise.png", pictures / "red.png"]
+    more = () if beams is None else ("--beams", beams)
+    code, out, err = run("--max-new-tokens", 9, *more, *files, "what is this ?")
+    assert code == 0, err
+    assert "first token after" in err
+    model = transformers.LlavaForConditionalGeneration.from_pretrained(llava)
+    processor = transformers.AutoProcessor.from_pretrained(llava)
+    content = [{"type": "image", "image": Image.open(file).convert("RGB")} for file in files]
+    content.append({"type": "text", "text": "what is this ?"})
+    given = processor.apply_chat_template(
+        [{"role": "user", "content": content}],
+        add_generation_prompt=True, tokenize=True, return_dict=True, return_tensors="pt",
+    )  # fmt: skip
+    assert given["pixel_values"].shape == (2, 3, 28, 28)
+    found = model.generate(**given, max_new_tokens=9, num_beams=beams or 1)
+    answer = found[0, given["input_ids"].shape[1] :]
+    assert out == processor.tokenizer.decode(answer, skip_special_tokens=True) + "\n"
+
+
+@pytest.mark.parametrize("name", ["text.png", "absent.png"])
+def test_a_file_without_picture_is_refused(run, pictures, name):
+    exit_code, out, err = run(pictures / name, "what is this ?")
+    assert exit_code != 0
+    assert out == ""
+    assert name in err
+    assert err.rstrip().endswith("[image-unreadable]")
+
+
+def test_question_must_not_be_blank(run, pictures):
+    code, _, err = run(pictures / "red.png", " ")
+    assert code != 0
+    assert "[empty-prompt]" in err
+
+
+def test_model_without_processor_is_refused(run, pictures, llava, tmp_path):
+    for file in llava.iterdir():
+        if "processor" not in file.name:
+            (tmp_path / file.name).symlink_to(file)
+    code, _, err = run(pictures / "red.png", "what is this ?", model=tmp_path)
+    assert code != 0
+    assert "must come with a processor" in err
+    assert err.rstrip().endswith("[missing-processor]")

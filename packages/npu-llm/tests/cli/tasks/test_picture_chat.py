@@ -1,0 +1,33 @@
+import pytest
+from PIL import Image
+
+
+@pytest.fixture(scope="module")
+def picture(tmp_path_factory):
+    path = tmp_path_factory.mktemp("picture") / "noise.png"
+    Image.effect_noise((40, 50), 90).convert("RGB").save(path)
+    return path
+
+
+@pytest.mark.slow
+def test_a_picture_is_shown_with_the_next_question(command, llava, picture):
+    lines = ["/image", "/image absent.png", f"/image {picture}", "what is this ?", "/undo"]
+    lines += ["/retry", "and that ?", "/system be brief", "/reset", "this ?", "/help"]
+    options = ("--greedy", "--max-new-tokens", "5", "--dtype", "float32")
+    done = command("chat", *options, model=llava, text="\n".join(lines))
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) == 3
+    assert "Say which picture" in done.stderr
+    assert "[image-unreadable]" in done.stderr
+    assert "is shown with the next question" in done.stderr
+    assert "Forgotten: what is this ?" in done.stderr
+    assert "There is no question yet." in done.stderr
+    assert "/image PATH" in done.stderr
+    assert "/save" not in done.stderr
+    assert "system: be brief" in done.stderr
+
+
+def test_options_of_language_models_are_refused(command, llava):
+    done = command("chat", "--kv-cache", "u8", model=llava, text="")
+    assert done.returncode != 0
+    assert done.stderr.rstrip().endswith("[image-chat]")

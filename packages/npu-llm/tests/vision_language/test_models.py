@@ -1,0 +1,312 @@
+import pytest
+import torch
+import transformers
+from PIL import Image
+
+import npu_llm
+from npu_llm import NPUAutoModel, NPUModelForImageTextToText, NPUModelForSeq2SeqLM
+from npu_llm.cache_names import CACHE
+from npu_llm.errors import ContextError, ModelError, OptionError
+from npu_llm.vision_language.examples import example_images, example_text
+from npu_llm.vision_language.observing import count_image_tokens
+
+WAYS = {
+    "greedy": {},
+    "beams": {"num_beams": 4, "num_return_sequences": 2},
+    "sampled": {"do_sample": True, "top_k": 20},
+}
+PLAIN = {"eos_token_id": None, "pad_token_id": 0}
+FAMILIES = (
+    "Llava", "Idefics3", "SmolVLM", "Gemma3", "Qwen2VL", "Qwen2_5_VL", "InternVL", "PaliGemma",
+    "LlavaOnevision",
+)  # fmt: skip
+IMAGE, VIDEO = 90, 91
+
+pytestmark = pytest.mark.skipif(
+    CACHE != "cache", reason="compared with transformers from 5.24 on, whose processors differ"
+)
+
+
+@pytest.fixture(scope="module")
+def looker(llava, cache):
+    """torch's model, ours, and the folder."""
+    model = transformers.LlavaForConditionalGeneration.from_pretrained(llava).eval()
+    ours = NPUModelForImageTextToText.from_pretrained(llava, dtype="float32", cache_dir=cache)
+    return model, ours, llava
+
+
+@pytest.fixture
+def pair(family, tmp_path, cache):
+    """pair(family, **changes): torch's model and ours."""
+
+    def start(name, **changes):
+        family(name, **changes).save_pretrained(tmp_path)
+        kind = getattr(transformers, f"{name}ForConditionalGeneration")
+        ours = NPUModelForImageTextToText.from_pretrained(
+            tmp_path, dtype="float32", cache_dir=cache
+        )
+        return kind.from_pretrained(tmp_path).eval(), ours
+
+    return start
+
+
+def pictures(count, seed=1):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(count, 3, 28, 28, generator=generator)
+
+
+def two_texts():
+    """A text with two images, and one with one and padding; an image takes four places."""
+    first = [1, *[4] * 4, 11, *[4] * 4, 20, 33]
+    second = [1, *[4] * 4, 40]
+    ids = torch.tensor([first, [0] * (len(first) - len(second)) + second])
+    return {"input_ids": ids, "attention_mask": (ids != 0).long(), "pixel_values": pictures(3)}
+
+
+def assert_same_tokens(model, ours, given, **how):
+    found = []
+    for each in (model, ours):
+        torch.manual_seed(11)
+        found.append(each.generate(**given, max_new_tokens=14, **PLAIN, **how).tolist())
+    assert found[0] == found[1]
+    return found[1]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_llava_generates_the_tokens_of_transformers(looker, way):
+    model, ours, _ = looker
+    assert_same_tokens(model, ours, two_texts(), **WAYS[way])
+    assert isinstance(ours, NPUModelForImageTextToText)
+    assert ours.verification.status == "right"
+
+
+def test_answers_depend_on_the_pictures_and_need_none(looker):
+    model, ours, _ = looker
+    given = two_texts()
+    first = assert_same_tokens(model, ours, given)
+    second = assert_same_tokens(model, ours, given | {"pixel_values": pictures(3, seed=2)})
+    assert first != second
+    assert_same_tokens(model, ours, {"input_ids": torch.tensor([[1, 30, 31, 32]])})
+
+
+def test_second_start_compiles_nothing(looker, cache):
+    _, ours, folder = looker
+    again = NPUModelForImageTextToText.from_pretrained(folder, dtype="float32", cache_dir=cache)
+    assert not ours.report.from_cache
+    assert again.report.from_cache
+    assert again.report.build_time_s == 0
+
+
+def test_forward_gives_logits_and_a_cache_to_go_on_with(looker):
+    model, ours, _ = looker
+    given, later = two_texts(), torch.tensor([[5, 9], [7, 3]])
+    whole = {
+        "input_ids": torch.cat([given["input_ids"], later], 1),
+        "attention_mask": torch.nn.functional.pad(given["attention_mask"], (0, 2), value=1),
+        "pixel_values": given["pixel_values"],
+    }
+    expected = model(**whole).logits[:, -3:]
+    first = ours(**given)
+    second = ours(
+        input_ids=later,
+        attention_mask=whole["attention_mask"],
+        past_key_values=first.past_key_values,
+    )
+    found = torch.cat([first.logits[:, -1:], second.logits], 1)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    assert ours(**given, use_cache=False).past_key_values is None
+
+
+def test_streamer_gets_each_token(looker):
+    _, ours, _ = looker
+
+    class Seen(transformers.generation.streamers.BaseStreamer):
+        tokens: list = []
+
+        def put(self, value):
+            self.tokens += value.reshape(-1).tolist()
+
+        def end(self):
+            pass
+
+    given = {"input_ids": torch.tensor([[1, 4, 4, 4, 4, 9]]), "pixel_values": pictures(1)}
+    seen = Seen()
+    assert ours.generate(**given, max_new_tokens=7, streamer=seen)[0].tolist() == seen.tokens
+
+
+def test_pipeline_takes_the_model_as_it_is(looker):
+    model, ours, folder = looker
+    processor = transformers.AutoProcessor.from_pretrained(folder)
+    image = Image.effect_noise((40, 50), 90).convert("RGB")
+    messages = [
+        {"role": "user", "content": [
+            {"type": "image", "image": image}, {"type": "text", "text": "what is this ?"},
+        ]},
+    ]  # fmt: skip
+    said = []
+    for each in (model, ours):
+        look = transformers.pipeline("image-text-to-text", model=each, processor=processor)
+        said.append(look(text=messages, max_new_tokens=8, return_full_text=False))
+    assert said[0][0]["generated_text"] == said[1][0]["generated_text"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FAMILIES)
+def test_families_generate_the_tokens_of_transformers(name, pair):
+    model, ours = pair(name)
+    generator = torch.Generator().manual_seed(1)
+    seen = example_images(
+        model, rows=2, fill=lambda shape: torch.randn(*shape, generator=generator)
+    )
+    places = count_image_tokens(model, seen, rows=2)
+    given = example_text(model, images=places, tokens=[[5, 6, 7, 8, 9], [11, 12, 13]]) | seen
+    for way in WAYS.values():
+        assert_same_tokens(model, ours, given, **way)
+    assert_same_tokens(model, ours, {"input_ids": torch.tensor([[4, 5, 6, 7]])})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["Qwen2VL", "Qwen2_5_VL"])
+def test_grids_of_images_and_a_video_have_their_own_positions(name, pair):
+    model, ours = pair(name)
+    text = [5, *[IMAGE] * 6, 7, *[IMAGE] * 8, 9, *[VIDEO] * 8, 8, 10]
+    ids = torch.tensor([text, [0] * (len(text) - 4) + [5, 6, 7, 8]])
+    kinds = (ids == IMAGE).long() + 2 * (ids == VIDEO)
+    generator = torch.Generator().manual_seed(4)
+    given = {
+        "input_ids": ids,
+        "attention_mask": (ids != 0).long(),
+        "mm_token_type_ids": kinds,
+        "pixel_values": torch.randn(24 + 32, 96, generator=generator),
+        "image_grid_thw": torch.tensor([[1, 4, 6], [1, 8, 4]]),
+        "pixel_values_videos": torch.randn(32, 96, generator=generator),
+        "video_grid_thw": torch.tensor([[2, 4, 4]]),
+    }
+    for way in WAYS.values():
+        assert_same_tokens(model, ours, given, **way)
+    # What was noted of those images must not count for the next text.
+    assert_same_tokens(model, ours, {"input_ids": torch.tensor([[4, 5, 6]])})
+
+
+@pytest.mark.slow
+def test_tiles_of_images_and_frames_of_a_video(pair):
+    model, ours = pair("LlavaOnevision")
+    generator = torch.Generator().manual_seed(4)
+    seen = {
+        "pixel_values": torch.randn(2, 5, 3, 28, 28, generator=generator),
+        "image_sizes": torch.tensor([[56, 56], [30, 50]]),
+    }
+    places = count_image_tokens(model, seen, rows=1)
+    ids = torch.tensor([[5, *[IMAGE] * places, 6, 7]])
+    assert_same_tokens(model, ours, {"input_ids": ids, **seen})
+    frames = torch.randn(1, 3, 3, 28, 28, generator=generator)
+    ids = torch.tensor([[5, *[VIDEO] * 4, 6, 7]])
+    assert_same_tokens(model, ours, {"input_ids": ids, "pixel_values_videos": frames})
+
+
+@pytest.mark.slow
+def test_padded_images_and_fewer_of_them_in_a_row(pair):
+    model, ours = pair("Idefics3", vision_config={
+        "hidden_size": 32, "intermediate_size": 37, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "image_size": 56, "patch_size": 4,
+    })  # fmt: skip
+    generator = torch.Generator().manual_seed(4)
+    seen = torch.randn(2, 2, 3, 56, 56, generator=generator)
+    seen[1, 1] = 0  # stands for no image
+    mask = torch.ones(2, 2, 56, 56, dtype=torch.int64)
+    mask[0, 0, :, 20:] = 0
+    places = count_image_tokens(model, {"pixel_values": seen[:1]}, rows=2)
+    first = [5, *[IMAGE] * places, 6, *[IMAGE] * places, 7]
+    second = [5, *[IMAGE] * places, 8]
+    ids = torch.tensor([first, [0] * (len(first) - len(second)) + second])
+    given = {"input_ids": ids, "attention_mask": (ids != 0).long(), "pixel_values": seen}
+    assert_same_tokens(model, ours, given | {"pixel_attention_mask": mask})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["bfloat16", "int8", "int4"])
+def test_other_precisions_are_near(family, tmp_path, cache, dtype):
+    sizes = {"hidden_size": 128, "intermediate_size": 256, "head_dim": 32, "vocab_size": 397}
+    text = {**sizes, "model_type": "llama", "num_hidden_layers": 2, "num_attention_heads": 4}
+    # 14 x 14 patches: fractions that 16 bits cannot hold choose their positions.
+    eyes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "patch_size": 4}
+    model = family(
+        "Idefics3", text_config=text, vision_config=eyes | {"image_size": 56}, image_token_id=390
+    )
+    model.save_pretrained(tmp_path)
+    ours = NPUModelForImageTextToText.from_pretrained(tmp_path, dtype=dtype, cache_dir=cache)
+    assert ours.verification.status == "right"
+    assert ours.precision.name == dtype
+
+
+@pytest.mark.slow
+def test_exported_folder_starts_without_compiling(looker, tmp_path):
+    model, _, folder = looker
+    target = NPUModelForImageTextToText.export(folder, tmp_path / "out", dtype="float32")
+    ours = NPUAutoModel.from_pretrained(target)
+    assert isinstance(ours, NPUModelForImageTextToText)
+    assert ours.report.from_cache
+    assert_same_tokens(model, ours, two_texts())
+    assert transformers.AutoProcessor.from_pretrained(target).image_processor
+    with pytest.raises(ModelError, match="Seq2SeqLM") as caught:
+        NPUModelForSeq2SeqLM.from_pretrained(target)
+    assert caught.value.code == "model-task"
+
+
+def test_checkpoint_of_another_task_is_refused(tmp_path):
+    transformers.GPT2Config(n_embd=8, n_layer=1, n_head=2).save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match="gpt2") as caught:
+        npu_llm.NPUModelForImageTextToText.from_pretrained(tmp_path)
+    assert caught.value.code == "unknown-architecture"
+
+
+def test_programs_of_fixed_sizes_are_refused(tmp_path):
+    with pytest.raises(OptionError, match='got "static"') as caught:
+        npu_llm.NPUModelForImageTextToText.from_pretrained(tmp_path, pipeline="static")
+    assert caught.value.code == "static-parts"
+
+
+@pytest.mark.parametrize(
+    "changes, code, quoted",
+    [
+        ({"pixel_values": pictures(3)[:, 0]}, "image-channels", r"\(3, 28, 28\)"),
+        ({"pixel_values": pictures(3)[:, :1]}, "image-channels", r"3 x 28 x 28.*\(3, 1, 28, 28\)"),
+        (
+            {"pixel_values": pictures(4)},
+            "image-tokens",
+            r"got 12 for pixel_values \(4, 3, 28",
+        ),
+        ({"pixel_values": pictures(2)}, "image-tokens", r"got 12 for pixel_values \(2,"),
+        ({"pixel_values": pictures(3) / 0}, "input-not-finite", "NaN or infinity"),
+        ({"pixel_values": pictures(3).long()}, "step-dtype", "int64"),
+        ({"input_ids": torch.full((2, 12), 99)}, "token-range", "between 0 and 98; got 99"),
+        ({"labels": torch.zeros(2, 12)}, "no-inner-states", "labels"),
+        ({"past_key_values": transformers.DynamicCache()}, "foreign-cache", "DynamicCache"),
+        ({"vision_feature_layer": -1}, "input-name", "output_hidden_states=-1"),
+        (
+            {"attention_mask": None, "position_ids": torch.arange(12).expand(2, 12) // 6},
+            "step-shape",
+            "count up by one",
+        ),
+        ({"position_ids": torch.zeros(3, 12)}, "step-shape", r"\(2, 12\).*\(3, 12\)"),
+        ({"attention_mask": torch.ones(2, 7)}, "step-shape", r"\(2, 12\).*\(2, 7\)"),
+    ],
+)
+def test_what_does_not_fit_is_refused(looker, changes, code, quoted):
+    _, ours, _ = looker
+    with pytest.raises(OptionError, match=quoted) as caught:
+        ours(**(two_texts() | changes))
+    assert caught.value.code == code
+
+
+def test_context_holds_pictures_too(looker):
+    _, ours, _ = looker
+    assert ours.context_length == 80
+    given = {"input_ids": torch.tensor([[1, *[4] * 80]]), "pixel_values": pictures(20)}
+    with pytest.raises(ContextError, match="80 tokens, images included; got 81") as caught:
+        ours.generate(**given)
+    assert caught.value.code == "context-overflow"
+    with pytest.raises(ContextError, match="got 81"):
+        ours(**given)
+    short = ours.generate(input_ids=torch.full((1, 70), 9), max_new_tokens=40, **PLAIN)
+    assert short.shape == (1, 80)
