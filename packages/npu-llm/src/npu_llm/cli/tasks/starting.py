@@ -6,10 +6,10 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from npu_llm.checkpoint.processors import load_beside
 from npu_llm.choices import DEFAULT_PRECISION, PRECISION_NAMES
 from npu_llm.cli.arguments import add_verify
 from npu_llm.cli.display import Display
-from npu_llm.errors import ModelError
 
 __all__ = ["add_task_model", "load_beside", "start_task"]
 
@@ -66,25 +66,3 @@ def start_task(kind: Any, options: argparse.Namespace, display: Display) -> Any:
     if model.verification.status != "right":
         display.line(f"program: {model.verification}")
     return model
-
-
-def load_beside(loader: Any, path: str, what: str) -> Any:
-    """Loads what prepares a model's inputs.
-
-    Args:
-        loader: a class of transformers with from_pretrained.
-        path: the model's folder or name.
-        what: how the message names it, such as "a feature extractor".
-
-    Raises:
-        ModelError: [missing-processor] if the model comes without.
-    """
-    try:
-        return loader.from_pretrained(str(Path(path).expanduser()))
-    except (OSError, ValueError, KeyError, TypeError) as failure:
-        lines = str(failure).strip().splitlines() or [type(failure).__name__]
-        raise ModelError(
-            f"{path}: must come with {what}, which prepares its inputs; got: "
-            f"{lines[0].rstrip('.')}. Get the whole checkpoint.",
-            code="missing-processor",
-        ) from failure
