@@ -100,7 +100,7 @@ def _run(options: argparse.Namespace) -> int:
 def _by_data(options: argparse.Namespace, compared: Sequence[str]) -> int:
     results = measure_by_data(options, compared)
     print_task_results(results, options.data, has_exact=bool(compared))
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"precision": one.precision, "task": one.task, "samples": one.samples, **one.figures}
         | {"loss": one.loss(results[0])}
         for one in results

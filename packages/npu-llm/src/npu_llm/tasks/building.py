@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from npu_compiler.errors import CompilerError, ExportError
+from npu_compiler.errors import CompilerError, ExportError, OptionError
 from npu_compiler.exported.write import export
 from npu_llm.checkpoint.loading import load_model
 from npu_llm.checkpoint.source import ModelSource
@@ -18,6 +18,7 @@ from npu_llm.errors import CaptureError
 from npu_llm.precision import Precision
 from npu_llm.progress import Progress
 from npu_llm.tasks.examples import Example, make_example
+from npu_llm.tasks.quantizing import Quantizing
 from npu_llm.tasks.results import describe_result
 
 __all__ = ["PROGRAM", "fill_task_entry"]
@@ -37,7 +38,7 @@ def fill_task_entry(
     *,
     auto: Any,
     precision: Precision,
-    inputs: list[dict[str, Any]] | None = None,
+    quantizing: Quantizing,
 ) -> None:
     """Writes an entry without its compiled form, which the first load adds.
 
@@ -48,13 +49,15 @@ def fill_task_entry(
         progress: hears of the stages.
         auto: transformers' class for models of the task.
         precision: of weights and arithmetic.
-        inputs: example calls by which activations become int8 too, for int8 weights.
+        quantizing: how numbers become integers, for a precision that has some.
 
     Raises:
+        OptionError: as npu_llm.tasks.quantizing.
         ModelError: as npu_llm.checkpoint.loading.load_model.
         CaptureError: [capture-failed] if it is not one graph, [model-inputs] for another kind.
         WrongResultError: [wrong-result] if the program's results differ from torch's.
     """
+    quantizing.check(precision)
     with progress.stage("weights"):
         model, weights = load_model(
             source, auto=auto, trust_remote_code=options.trust_remote_code,
@@ -63,7 +66,7 @@ def fill_task_entry(
         weights.fill()
     example = make_example(model, sizes=_image_sizes(source.folder))
     with progress.stage("capture"), torch.no_grad():
-        _write_program(model, example, folder / PROGRAM, options, precision, inputs)
+        _write_program(model, example, folder / PROGRAM, options, precision, quantizing)
         described = describe_result(model(**example.inputs))
     with progress.stage("save"):
         model.config.save_pretrained(folder)
@@ -86,13 +89,9 @@ def _write_program(
     target: Path,
     options: LoadOptions,
     precision: Precision,
-    inputs: list[dict[str, Any]] | None,
+    quantizing: Quantizing,
 ) -> None:
-    how: dict[str, Any] = {"dtype": precision.weights}
-    if precision.weights != precision.compute:
-        how["precision"] = precision.compute
-    if inputs is not None:
-        how |= {"activations": "int8", "calibration": inputs}
+    how = quantizing.options(model, example, precision)
     try:
         export(
             model,
@@ -105,6 +104,8 @@ def _write_program(
             verify="off" if options.verified == "off" else "first",
             **how,
         )
+    except OptionError:
+        raise  # says what is missing for quantizing by data
     except CompilerError as failure:
         if isinstance(failure, ExportError) and failure.code == "wrong-result":
             raise

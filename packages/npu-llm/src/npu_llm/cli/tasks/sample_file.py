@@ -14,7 +14,7 @@ from npu_llm.prompts.unicode_text import read_text
 if TYPE_CHECKING:
     from npu_llm.evaluation import Form
 
-__all__ = ["read_samples"]
+__all__ = ["read_image", "read_samples"]
 
 
 def read_samples(path: Path, form: Form, model: str) -> list[dict[str, Any]]:
@@ -56,10 +56,36 @@ def read_samples(path: Path, form: Form, model: str) -> list[dict[str, Any]]:
         for sample in samples:
             sample["audio"] = read_wave(path.parent / sample["audio"], rate=rate)
     if "image" in kinds:
-        mode = "L" if getattr(config, "num_channels", 3) == 1 else "RGB"
         for sample in samples:
-            sample["image"] = _read_image(path.parent / sample["image"], mode)
+            sample["image"] = read_image(path.parent / sample["image"], config)
     return samples
+
+
+def read_image(path: Path, config: Any) -> Any:
+    """Reads an image in the colours that a model reads.
+
+    Args:
+        path: the file.
+        config: the model's.
+
+    Returns:
+        A PIL image, grey for a model of one channel.
+
+    Raises:
+        OptionError: [eval-data] if it cannot be read, [missing-measure] without Pillow.
+    """
+    mode = "L" if getattr(config, "num_channels", 3) == 1 else "RGB"
+    try:
+        from PIL import Image
+    except ImportError as missing:
+        raise OptionError(
+            f"{path}: images need Pillow; got {missing}. Run pip install 'npu-llm[eval]'.",
+            code="missing-measure",
+        ) from missing
+    try:
+        return Image.open(path).convert(mode)
+    except (OSError, ValueError, Image.DecompressionBombError) as failure:
+        raise _unreadable(path, f"an image that Pillow reads; got {failure}") from failure
 
 
 def _lines(path: Path) -> list[tuple[int, str]]:
@@ -72,20 +98,6 @@ def _lines(path: Path) -> list[tuple[int, str]]:
     if not found:
         raise _unreadable(path, "a file with samples, one JSON object a line; got none")
     return found
-
-
-def _read_image(path: Path, mode: str) -> Any:
-    try:
-        from PIL import Image
-    except ImportError as missing:
-        raise OptionError(
-            f"{path}: images need Pillow; got {missing}. Run pip install 'npu-llm[eval]'.",
-            code="missing-measure",
-        ) from missing
-    try:
-        return Image.open(path).convert(mode)
-    except (OSError, ValueError, Image.DecompressionBombError) as failure:
-        raise _unreadable(path, f"an image that Pillow reads; got {failure}") from failure
 
 
 def _unreadable(place: object, wanted: str) -> OptionError:
