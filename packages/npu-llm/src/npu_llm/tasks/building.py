@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
 from npu_compiler.errors import CompilerError, ExportError, OptionError
+from npu_compiler.exported.load import load
 from npu_compiler.exported.write import export
 from npu_llm.checkpoint.loading import load_model
 from npu_llm.checkpoint.source import ModelSource
@@ -54,7 +56,8 @@ def fill_task_entry(
     Raises:
         OptionError: as npu_llm.tasks.quantizing.
         ModelError: as npu_llm.checkpoint.loading.load_model.
-        CaptureError: [capture-failed] if it is not one graph, [model-inputs] for another kind.
+        CaptureError: [capture-failed] if it is not one graph, [model-inputs] for another kind,
+            [fixed-size] if other sizes than those of the capture give wrong results.
         WrongResultError: [wrong-result] if the program's results differ from torch's.
     """
     quantizing.check(precision)
@@ -68,6 +71,8 @@ def fill_task_entry(
     with progress.stage("capture"), torch.no_grad():
         _write_program(model, example, folder / PROGRAM, options, precision, quantizing)
         described = describe_result(model(**example.inputs))
+        if options.verified != "off" and precision.weights == "float32":
+            _check_smaller(model, example, folder / PROGRAM)
     with progress.stage("save"):
         model.config.save_pretrained(folder)
         _copy_beside(source.folder, folder)
@@ -114,6 +119,29 @@ def _write_program(
             f"{str(failure).rstrip('.')}. Such models are not supported yet.",
             code="capture-failed",
         ) from failure
+
+
+def _check_smaller(model: Any, example: Example, program: Path) -> None:
+    """Compares with torch at other sizes: code may branch on one, such as on whether it is even."""
+    given = example.smaller()
+    expected = pytree.tree_leaves(dict(model(**given)))
+    found = pytree.tree_leaves(dict(load(program)(**given)))
+    for one, right in zip(found, expected, strict=True):
+        if isinstance(right, torch.Tensor) and (
+            one.shape != right.shape or not torch.allclose(one, right, **_tolerance(right))
+        ):
+            shapes = ", ".join(f"{name} {tuple(value.shape)}" for name, value in given.items())
+            raise CaptureError(
+                f"{type(model).__name__}: must compute the same for all sizes; got other results "
+                f"than torch's for {shapes}, since the model's code takes another way there. Such "
+                "models are not supported yet.",
+                code="fixed-size",
+            )
+
+
+def _tolerance(right: torch.Tensor) -> dict[str, float]:
+    # What the order of summation and the precision of the arithmetic may change, and no more.
+    return {"rtol": 0.0, "atol": 2e-4 * float(right.abs().max())}
 
 
 def _context_length(model: Any) -> int | None:
