@@ -338,6 +338,15 @@ def ecosystem(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none")
+def tasks(session: nox.Session) -> None:
+    """Run models of every task, compare with transformers (`-- CTC bert --page FILE`); long."""
+    python = shared_environment(session, "platform")
+    install_platform(session, python, extra=group("test"))
+    arguments = session.posargs or ["--page", "docs/reference/tasks.md"]
+    run_in(session, python, "tools/task_survey.py", *arguments)
+
+
+@nox.session(venv_backend="none")
 def graphs(session: nox.Session) -> None:
     """Compile random graphs, compare with eager (`-- --count 50000 --seed 7 --out DIR`); long."""
     python = shared_environment(session, "platform")

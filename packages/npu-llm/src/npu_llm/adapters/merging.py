@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from transformers import AutoModelForCausalLM
 
 from npu_llm.adapters.adapter_file import AdapterFile, LowRank, read_adapter
 from npu_llm.checkpoint.loading import load_model, load_tokenizer
@@ -23,6 +24,7 @@ def merge(
     adapters: Sequence[tuple[str | Path, float]],
     output: str | Path,
     *,
+    auto: Any = AutoModelForCausalLM,
     gguf_file: str | None = None,
     trust_remote_code: bool = False,
 ) -> Path:
@@ -32,6 +34,8 @@ def merge(
         name_or_path: a checkpoint folder, a GGUF file, or a name on the hub.
         adapters: folders that PEFT's save_pretrained wrote, each with a scale.
         output: the folder to write.
+        auto: transformers' class for models of its task, such as AutoModelForCTC; by default
+            that of language models.
         gguf_file: which GGUF file in a folder.
         trust_remote_code: whether model code inside the checkpoint may run.
 
@@ -44,7 +48,7 @@ def merge(
     """
     files = [(read_adapter(path), scale) for path, scale in adapters]
     source = find_source(name_or_path, gguf_file=gguf_file)
-    model, weights = load_model(source, trust_remote_code=trust_remote_code)
+    model, weights = load_model(source, auto=auto, trust_remote_code=trust_remote_code)
     weights.fill()
     with torch.no_grad():
         for file, scale in files:

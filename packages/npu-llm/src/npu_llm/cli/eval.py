@@ -1,17 +1,23 @@
-"""`npu-llm eval`: a model's perplexity on a text, compared with other precisions of it."""
+"""`npu-llm eval`: how well a model does, by perplexity or its task's measure."""
 
 from __future__ import annotations
 
 import argparse
 import gc
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from npu_llm.cli.arguments import add_model, positive
 from npu_llm.cli.bench import check_writable, write_output
+from npu_llm.cli.tasks.evaluating import (
+    add_data,
+    is_other_task,
+    measure_by_data,
+    print_task_results,
+)
 from npu_llm.errors import OptionError
 
 __all__ = ["main"]
@@ -26,7 +32,8 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="npu-llm eval",
         description="Measures perplexity on a text: how well the model predicts it; lower is "
-        "better. The table goes to standard output.",
+        "better. With --data, measures a model of another task by samples: error rates of words, "
+        "chrF and BLEU, accuracy, or cosines of vectors. The table goes to standard output.",
     )
     add_model(parser)
     parser.add_argument(
@@ -35,6 +42,7 @@ def main(arguments: Sequence[str]) -> int:
         type=Path,
         help="a text in UTF-8 (default: one that comes with npu-llm)",
     )
+    add_data(parser)
     parser.add_argument(
         "--compare",
         metavar="DTYPE,DTYPE",
@@ -56,7 +64,10 @@ def main(arguments: Sequence[str]) -> int:
         help="tokens from one window to the next (default: the window)",
     )  # fmt: skip
     parser.add_argument(
-        "--max-loss", metavar="PERCENT", type=float, help="exit with code 1 if the loss is larger"
+        "--max-loss",
+        metavar="PERCENT",
+        type=float,
+        help="exit with code 1 if the loss is larger; with --data, in points of 100",
     )
     parser.add_argument("--json", metavar="FILE", type=Path, help="also write the figures to FILE")
     options = parser.parse_args(arguments)
@@ -83,6 +94,27 @@ def _run(options: argparse.Namespace) -> int:
             "one of them.",
             code="eval-compare",
         )
+    return _by_text(options, compared) if options.data is None else _by_data(options, compared)
+
+
+def _by_data(options: argparse.Namespace, compared: Sequence[str]) -> int:
+    results = measure_by_data(options, compared)
+    print_task_results(results, options.data, has_exact=bool(compared))
+    rows: list[dict[str, Any]] = [
+        {"precision": one.precision, "task": one.task, "samples": one.samples, **one.figures}
+        | {"loss": one.loss(results[0])}
+        for one in results
+    ]
+    return _end(options, rows, points=rows[-1]["loss"])
+
+
+def _by_text(options: argparse.Namespace, compared: Sequence[str]) -> int:
+    if is_other_task(options.model):
+        raise OptionError(
+            f"{options.model}: a model that does not continue text is measured by samples of its "
+            "task; got none. Pass --data FILE; the guide on measuring has the form of a sample.",
+            code="eval-data",
+        )
     # Heavy: a mistyped command should not wait for these.
     from npu_llm.evaluation import default_text, read_text
 
@@ -96,13 +128,16 @@ def _run(options: argparse.Namespace) -> int:
         other = argparse.Namespace(**{**vars(options), **changed})
         results.append(_measure(other, text, scored_from=options.sparse_attention))
     results.append(_measure(options, text, scored_from=options.sparse_attention))
-    last = results[-1]
     _print(results, has_exact=bool(compared))
-    loss = last.loss(results[0])
+    rows = [asdict(one) | {"loss": one.loss(results[0])} for one in results]
+    return _end(options, rows, points=100 * rows[-1]["loss"])
+
+
+def _end(options: argparse.Namespace, rows: Sequence[Mapping[str, Any]], *, points: float) -> int:
+    """Writes the figures if that was asked for; returns the exit code by the loss in points."""
     if options.json is not None:
-        rows = [asdict(one) | {"loss": one.loss(results[0])} for one in results]
         write_output(options.json, json.dumps(rows, indent=2) + "\n")
-    return int(options.max_loss is not None and not loss * 100 <= options.max_loss)
+    return int(options.max_loss is not None and not points <= options.max_loss)
 
 
 def _measure(options: argparse.Namespace, text: str, *, scored_from: int | None) -> Any:

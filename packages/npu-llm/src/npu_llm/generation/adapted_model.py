@@ -26,6 +26,11 @@ class AdaptedModel:
         self._ready: Prepared | None = None
 
     @property
+    def plain_entry(self) -> Entry:
+        """What runs steps without an adapter."""
+        return self._plain[0]
+
+    @property
     def names(self) -> tuple[str, ...]:
         """The names of the adapters that are loaded."""
         return self._adapters.names

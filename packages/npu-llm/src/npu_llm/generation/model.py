@@ -221,6 +221,14 @@ class NPUModelForCausalLM(StepModel, GenerationMixin):  # type: ignore[misc]
         )
 
     @property
+    def why_not_kernels(self) -> str | None:
+        """Why another pipeline was chosen than that of kernels; None if it was not wanted."""
+        plain = self._adapters.plain_entry
+        if self._entry is not plain and plain.pipeline == "kernels":
+            return "adapters are in use, which only a program of the dynamic pipeline takes"
+        return super().why_not_kernels
+
+    @property
     def adapters(self) -> tuple[str, ...]:
         """The names of the adapters that are loaded."""
         return self._adapters.names

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
-from npu_compiler.errors import CompilerError, ExportError
+from npu_compiler.errors import CompilerError, ExportError, OptionError
+from npu_compiler.exported.load import load
 from npu_compiler.exported.write import export
 from npu_llm.checkpoint.loading import load_model
 from npu_llm.checkpoint.source import ModelSource
@@ -18,6 +20,7 @@ from npu_llm.errors import CaptureError
 from npu_llm.precision import Precision
 from npu_llm.progress import Progress
 from npu_llm.tasks.examples import Example, make_example
+from npu_llm.tasks.quantizing import Quantizing
 from npu_llm.tasks.results import describe_result
 
 __all__ = ["PROGRAM", "fill_task_entry"]
@@ -37,7 +40,7 @@ def fill_task_entry(
     *,
     auto: Any,
     precision: Precision,
-    inputs: list[dict[str, Any]] | None = None,
+    quantizing: Quantizing,
 ) -> None:
     """Writes an entry without its compiled form, which the first load adds.
 
@@ -48,13 +51,16 @@ def fill_task_entry(
         progress: hears of the stages.
         auto: transformers' class for models of the task.
         precision: of weights and arithmetic.
-        inputs: example calls by which activations become int8 too, for int8 weights.
+        quantizing: how numbers become integers, for a precision that has some.
 
     Raises:
+        OptionError: as npu_llm.tasks.quantizing.
         ModelError: as npu_llm.checkpoint.loading.load_model.
-        CaptureError: [capture-failed] if it is not one graph, [model-inputs] for another kind.
+        CaptureError: [capture-failed] if it is not one graph, [model-inputs] for another kind,
+            [fixed-size] if other sizes than those of the capture give wrong results.
         WrongResultError: [wrong-result] if the program's results differ from torch's.
     """
+    quantizing.check(precision)
     with progress.stage("weights"):
         model, weights = load_model(
             source, auto=auto, trust_remote_code=options.trust_remote_code,
@@ -63,8 +69,10 @@ def fill_task_entry(
         weights.fill()
     example = make_example(model, sizes=_image_sizes(source.folder))
     with progress.stage("capture"), torch.no_grad():
-        _write_program(model, example, folder / PROGRAM, options, precision, inputs)
+        _write_program(model, example, folder / PROGRAM, options, precision, quantizing)
         described = describe_result(model(**example.inputs))
+        if options.verified != "off" and precision.weights == "float32":
+            _check_smaller(model, example, folder / PROGRAM)
     with progress.stage("save"):
         model.config.save_pretrained(folder)
         _copy_beside(source.folder, folder)
@@ -86,13 +94,9 @@ def _write_program(
     target: Path,
     options: LoadOptions,
     precision: Precision,
-    inputs: list[dict[str, Any]] | None,
+    quantizing: Quantizing,
 ) -> None:
-    how: dict[str, Any] = {"dtype": precision.weights}
-    if precision.weights != precision.compute:
-        how["precision"] = precision.compute
-    if inputs is not None:
-        how |= {"activations": "int8", "calibration": inputs}
+    how = quantizing.options(model, example, precision)
     try:
         export(
             model,
@@ -105,6 +109,8 @@ def _write_program(
             verify="off" if options.verified == "off" else "first",
             **how,
         )
+    except OptionError:
+        raise  # says what is missing for quantizing by data
     except CompilerError as failure:
         if isinstance(failure, ExportError) and failure.code == "wrong-result":
             raise
@@ -113,6 +119,30 @@ def _write_program(
             f"{str(failure).rstrip('.')}. Such models are not supported yet.",
             code="capture-failed",
         ) from failure
+
+
+def _check_smaller(model: Any, example: Example, program: Path) -> None:
+    """Compares with torch at other sizes: code may branch on one, such as on whether it is even."""
+    given = example.smaller()
+    expected = pytree.tree_leaves(dict(model(**given)))
+    found = pytree.tree_leaves(dict(load(program)(**given)))
+    for one, right in zip(found, expected, strict=True):
+        if isinstance(right, torch.Tensor) and (
+            one.shape != right.shape
+            or not torch.allclose(one, right, rtol=0.0, atol=_allowed(right))
+        ):
+            shapes = ", ".join(f"{name} {tuple(value.shape)}" for name, value in given.items())
+            raise CaptureError(
+                f"{type(model).__name__}: must compute the same for all sizes; got other results "
+                f"than torch's for {shapes}, since the model's code takes another way there. Such "
+                "models are not supported yet.",
+                code="fixed-size",
+            )
+
+
+def _allowed(right: torch.Tensor) -> float:
+    # What the order of summation and the precision of the arithmetic may change, and no more.
+    return 2e-4 * float(right.abs().max())
 
 
 def _context_length(model: Any) -> int | None:

@@ -18,6 +18,7 @@ from npu_llm.entries.load_options import LoadOptions
 from npu_llm.errors import ModelError, OptionError
 from npu_llm.precision import PRECISIONS, Precision
 from npu_llm.progress import Progress
+from npu_llm.tasks.quantizing import Quantizing
 from npu_runtime import device_info
 
 __all__ = ["DEFAULT_TASK_PRECISION", "ReadyTask", "export_task", "make_task_ready"]
@@ -80,7 +81,10 @@ def make_task_ready(name_or_path: str | Path, options: LoadOptions, *, auto: Any
             from npu_llm.tasks.building import fill_task_entry
 
             with cache.create(key) as folder:
-                fill_task_entry(folder, source, options, progress, auto=auto, precision=precision)
+                fill_task_entry(
+                    folder, source, options, progress,
+                    auto=auto, precision=precision, quantizing=Quantizing(),
+                )  # fmt: skip
             entry = cache.find(key)
             assert entry is not None, "an entry that was just written is there"
     build_time_s = 0.0 if was_there else time.perf_counter() - began
@@ -105,7 +109,7 @@ def export_task(
     options: LoadOptions,
     *,
     auto: Any,
-    inputs: list[dict[str, Any]] | None = None,
+    quantizing: Quantizing,
 ) -> Path:
     """Writes a folder that starts without transformers' model code; returns it.
 
@@ -114,10 +118,11 @@ def export_task(
         output: the folder to write, which must be empty or not exist.
         options: how to build it.
         auto: transformers' class for models of the task.
-        inputs: example calls by which activations become int8, for int8 weights.
+        quantizing: how numbers become integers, for a precision that has some.
 
     Raises:
-        OptionError: [output-exists] for a folder that is not empty.
+        OptionError: [output-exists] for a folder that is not empty, and as
+            npu_llm.tasks.quantizing.
         ModelError, CaptureError, CacheError, WrongResultError: as `make_task_ready` does.
     """
     from npu_llm.tasks.building import fill_task_entry
@@ -135,7 +140,7 @@ def export_task(
     with draft(target) as folder:
         fill_task_entry(
             folder, source, options, Progress(options.on_progress),
-            auto=auto, precision=_precision(options), inputs=inputs,
+            auto=auto, precision=_precision(options), quantizing=quantizing,
         )  # fmt: skip
     return target
 

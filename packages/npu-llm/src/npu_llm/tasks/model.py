@@ -19,6 +19,7 @@ from npu_llm.precision import Precision
 from npu_llm.progress import ProgressListener
 from npu_llm.tasks.inputs import bind_inputs
 from npu_llm.tasks.loading import ReadyTask, export_task, make_task_ready
+from npu_llm.tasks.quantizing import Quantizing
 from npu_llm.tasks.results import make_result
 from npu_runtime.public_calls import public_call
 
@@ -119,6 +120,8 @@ class TaskModel:
         output: str | Path,
         *,
         dtype: str | torch.dtype | None = None,
+        group_size: int = 64,
+        symmetric: bool = False,
         inputs: list[dict[str, torch.Tensor]] | None = None,
         verify: str = "first",
         trust_remote_code: bool = False,
@@ -130,8 +133,10 @@ class TaskModel:
             name_or_path: a checkpoint folder, or a name on the hub.
             output: the folder to write, which must be empty or not exist.
             dtype: as in from_pretrained.
-            inputs: example calls by name, as a processor returns them, by which activations become
-                int8 as well; for dtype "int8".
+            group_size: how many weights of a row share a scale, 32, 64 or 128; for int4.
+            symmetric: whether to omit zero points; for int8 and int4.
+            inputs: example calls by name, as a processor returns them: int4 weights are rounded by
+                them, and with "int8" activations become int8 as well.
             verify: "off" to skip comparing the program with torch.
             trust_remote_code: whether model code inside the checkpoint may run.
             on_progress: called with a stage and how much of it is done, 0.0 to 1.0.
@@ -140,7 +145,9 @@ class TaskModel:
             The folder, which from_pretrained takes, as processors and tokenizers do.
 
         Raises:
-            OptionError: [output-exists] for a folder that is not empty.
+            OptionError: [output-exists] for a folder that is not empty, [group-size],
+                [quantize-inputs] for calls with another dtype.
+            npu_compiler.errors.OptionError: [quantize-library] where int8 activations need NNCF.
             ModelError, CaptureError: as from_pretrained does.
         """
         options = LoadOptions(
@@ -149,7 +156,8 @@ class TaskModel:
             trust_remote_code=trust_remote_code,
             on_progress=on_progress,
         )
-        return export_task(name_or_path, output, options, auto=cls._auto, inputs=inputs)
+        quantizing = Quantizing(group_size, symmetric, inputs)
+        return export_task(name_or_path, output, options, auto=cls._auto, quantizing=quantizing)
 
     @public_call
     def forward(self, *args: Any, **kwargs: Any) -> Any:

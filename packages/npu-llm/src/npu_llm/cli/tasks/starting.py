@@ -6,10 +6,10 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from npu_llm.checkpoint.processors import load_beside
 from npu_llm.choices import DEFAULT_PRECISION, PRECISION_NAMES
 from npu_llm.cli.arguments import add_verify
 from npu_llm.cli.display import Display
-from npu_llm.errors import ModelError
 
 if TYPE_CHECKING:
     from npu_llm.speech.transcriber import Transcriber
@@ -82,34 +82,4 @@ def start_transcriber(options: argparse.Namespace, display: Display) -> Transcri
         start_task(NPUModelForSpeechSeq2Seq, options, display),
         load_beside(AutoFeatureExtractor, options.model, "a feature extractor"),
         load_beside(AutoTokenizer, options.model, "a tokenizer"),
-    )
-
-
-def load_beside(loader: Any, path: str, what: str) -> Any:
-    """Loads what prepares a model's inputs.
-
-    Args:
-        loader: a class of transformers with from_pretrained.
-        path: the model's folder or name.
-        what: how the message names it, such as "a feature extractor".
-
-    Raises:
-        ModelError: [missing-processor] if the model comes without.
-    """
-    try:
-        found = loader.from_pretrained(str(Path(path).expanduser()))
-    except (OSError, ValueError, KeyError, TypeError) as failure:
-        lines = str(failure).strip().splitlines() or [type(failure).__name__]
-        raise _missing(path, what, lines[0].rstrip(".")) from failure
-    # Where a model comes without, transformers may make a tokenizer of no words.
-    if hasattr(found, "get_vocab") and set(found.get_vocab()) <= set(found.all_special_tokens):
-        raise _missing(path, what, "one without words")
-    return found
-
-
-def _missing(path: str, what: str, received: str) -> ModelError:
-    return ModelError(
-        f"{path}: must come with {what}, which prepares its inputs; got: {received}. Get the whole "
-        "checkpoint.",
-        code="missing-processor",
     )

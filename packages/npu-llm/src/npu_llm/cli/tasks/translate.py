@@ -7,12 +7,13 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from npu_llm.checkpoint.processors import load_beside
 from npu_llm.cli.arguments import given_text, positive
 from npu_llm.cli.display import Display
-from npu_llm.cli.tasks.starting import add_task_model, load_beside, start_task
+from npu_llm.cli.tasks.starting import add_task_model, start_task
 from npu_llm.errors import OptionError
 
-__all__ = ["main", "translate"]
+__all__ = ["asked_languages", "main", "translate"]
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -58,7 +59,7 @@ def translate(options: argparse.Namespace) -> int:
     display = Display()
     model = start_task(NPUModelForSeq2SeqLM, options, display)
     tokenizer = load_beside(AutoTokenizer, options.model, "a tokenizer")
-    asked = _languages(tokenizer, options) | {"max_new_tokens": options.max_new_tokens}
+    asked = asked_languages(tokenizer, options) | {"max_new_tokens": options.max_new_tokens}
     if options.beams is not None:
         asked["num_beams"] = options.beams
     for line in text.splitlines():
@@ -72,8 +73,12 @@ def translate(options: argparse.Namespace) -> int:
     return 0
 
 
-def _languages(tokenizer: Any, options: argparse.Namespace) -> dict[str, Any]:
-    """Tells the tokenizer which languages; returns generate's argument for them."""
+def asked_languages(tokenizer: Any, options: argparse.Namespace) -> dict[str, Any]:
+    """Tells the tokenizer which languages; returns generate's argument for them.
+
+    Raises:
+        OptionError: [language-unknown] for one that the tokenizer does not know.
+    """
     if options.source is None and options.to is None:
         return {}
     if not hasattr(tokenizer, "src_lang"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 from npu_llm.checkpoint.source import DEFAULT_WEIGHTS, find_installed_weights
 from npu_llm.choices import DEFAULT_PRECISION, PRECISION_NAMES
 from npu_llm.cli.arguments import add_verify
+from npu_llm.errors import ModelError, OptionError
 
 __all__ = ["add_export", "main", "write_folder"]
 
@@ -59,32 +61,80 @@ def write_folder(options: argparse.Namespace, **how: Any) -> int:
 
     Args:
         options: model, output, dtype, pipeline, verify.
-        how: further arguments of npu_llm.export.
+        how: further arguments of npu_llm.export: group_size, symmetric and data.
 
     Returns:
         The exit code.
 
     Raises:
-        NpuError: as npu_llm.export does.
+        OptionError: [quantize-text] for data with int8 weights of a model that continues text,
+            which does not need it, [export-option] for what does not go with the model's task.
+        NpuError: as npu_llm.export does, or the export of the class for the model's task.
     """
     from npu_llm.cli.display import Display
     from npu_llm.cli.session import be_quiet
-    from npu_llm.entries.exported import export
 
+    be_quiet()
     display = Display()
-    model = find_installed_weights().path if options.model is None else options.model
-    with display.progress() as listener:
-        be_quiet()
-        folder = export(
-            model,
-            options.output,
-            dtype=options.dtype,
-            pipeline=options.pipeline,
-            verify=options.verify,
-            on_progress=listener,
-            **how,
+    kind = None if options.model is None else _class_of(options.model)
+    if kind is None and how.get("data") is not None and options.dtype != "int4":
+        raise OptionError(
+            f"--data: must come with --dtype int4 for a model that continues text; got "
+            f"{options.dtype}, which is rounded to nearest. Omit it.",
+            code="quantize-text",
         )
+    with display.progress() as listener:
+        asked = {"dtype": options.dtype, "verify": options.verify, "on_progress": listener}
+        if kind is None:
+            from npu_llm.entries.exported import export
+
+            model = find_installed_weights().path if options.model is None else options.model
+            folder = export(model, options.output, pipeline=options.pipeline, **asked, **how)
+        else:
+            folder = kind.export(
+                options.model, options.output, **asked, **_fitting(kind, options, how)
+            )
     size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
     display.line(f"{size / 1e6:,.0f} MB in {options.dtype}; start it with --model {folder}")
     print(folder)
     return 0
+
+
+def _class_of(path: str) -> Any | None:
+    """Returns the class that serves a checkpoint; None for one that continues text."""
+    from npu_llm.tasks.auto_model import TASKS, find_task
+
+    try:
+        home, name = found = find_task(path)
+    except ModelError:
+        return None  # what loads it as a language model says what is wrong
+    if found == TASKS["AutoModelForCausalLM"]:
+        return None
+    return getattr(importlib.import_module(home), name)
+
+
+def _fitting(kind: Any, options: argparse.Namespace, how: dict[str, Any]) -> dict[str, Any]:
+    """Returns the arguments of a class's export for the options of npu_llm.export."""
+    from npu_llm.tasks.model import TaskModel
+
+    is_one_step = issubclass(kind, TaskModel)
+    data = how.pop("data", None)
+    usual = {"group_size": 64, "symmetric": False}
+    changed = [name for name, value in how.items() if value != usual[name]]
+    refused = ["pipeline"] if options.pipeline is not None else []
+    if not is_one_step:
+        refused += [*changed, *(["data"] if data is not None else [])]
+    if refused:
+        raise OptionError(
+            f"--{refused[0].replace('_', '-')}: must be omitted for "
+            f"{'a model of one step' if is_one_step else 'a model with an encoder and a decoder'}; "
+            f"got it for {options.model}. Omit it.",
+            code="export-option",
+        )
+    if not is_one_step:
+        return {}
+    if data is not None:
+        from npu_llm.cli.tasks.example_file import read_calls
+
+        how["inputs"] = read_calls(data, options.model, kind.input_modalities)
+    return how

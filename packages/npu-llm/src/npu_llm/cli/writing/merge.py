@@ -33,12 +33,18 @@ def main(arguments: Sequence[str]) -> int:
     )
     options = parser.parse_args(arguments)
     # Heavy: a mistyped command should not wait for these.
-    from npu_llm.adapters.merging import merge
     from npu_llm.cli.session import be_quiet
 
     be_quiet()
+    import transformers
+
+    from npu_llm.adapters.merging import merge
+    from npu_llm.tasks.auto_model import TASKS, find_task
+
     model = find_installed_weights().path if options.model is None else options.model
-    folder = merge(model, options.adapter, options.output)
+    task = next(auto for auto, place in TASKS.items() if place == find_task(model))
+    auto = getattr(transformers, task)
+    folder = merge(model, options.adapter, options.output, auto=auto)
     size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
     Display().line(f"{size / 1e6:,.0f} MB in float32; start it with --model {folder}")
     print(folder)

@@ -8,17 +8,12 @@ from pathlib import Path
 
 from npu_llm.choices import GROUP_SIZES
 from npu_llm.cli.writing.export import add_export, write_folder
-from npu_llm.errors import OptionError
 
 __all__ = ["main"]
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Parses the arguments, writes the folder and prints its path.
-
-    Raises:
-        OptionError: [quantize-text] for --data with int8, which does not need it.
-    """
+    """Parses the arguments, writes the folder and prints its path."""
     parser = argparse.ArgumentParser(
         prog="npu-llm quantize",
         description="Writes a model with weights of 8 or 4 bits to a folder for --model.",
@@ -45,14 +40,11 @@ def main(arguments: Sequence[str]) -> int:
         metavar="FILE",
         type=Path,
         help="int4: a text like those that the model will read and write; weights are rounded so "
-        "that the results on it change least (GPTQ), which takes minutes",
+        "that the results on it change least (GPTQ), which takes minutes. For an encoder or "
+        "classifier: texts, one a line, or paths of images or WAV files; with int8, activations "
+        "become int8 by them as well",
     )
     options = parser.parse_args(arguments)
-    if options.data is not None and options.dtype != "int4":
-        raise OptionError(
-            "--data: must come with --dtype int4; got int8, which is rounded to nearest. Omit it.",
-            code="quantize-text",
-        )
     return write_folder(
         options,
         group_size=options.group_size,

@@ -1,6 +1,6 @@
 """Perplexity of a model on a text, alone or compared with another precision of the same model.
 
-The default text lies beside this module as evaluation.txt, and was written for this purpose.
+The default text lies beside this module as text.txt, and was written for this purpose.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ def _pieces(model: Any, length: int) -> Iterator[tuple[int, int]]:
 
 def default_text() -> str:
     """Returns the text that comes with npu-llm: a story, explanations and minutes, 2,100 words."""
-    return (resources.files("npu_llm") / "evaluation.txt").read_text(encoding="utf-8")
+    return (resources.files("npu_llm.evaluation") / "text.txt").read_text(encoding="utf-8")
 
 
 @public_call

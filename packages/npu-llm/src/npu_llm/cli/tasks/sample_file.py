@@ -1,0 +1,104 @@
+"""Reads samples of a task from a file of JSON lines, with the sound and images they name."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from npu_llm.checkpoint.processors import load_beside
+from npu_llm.errors import OptionError
+from npu_llm.prompts.unicode_text import read_text
+from npu_llm.speech.wave_file import read_wave
+
+if TYPE_CHECKING:
+    from npu_llm.evaluation import Form
+
+__all__ = ["read_image", "read_samples"]
+
+
+def read_samples(path: Path, form: Form, model: str) -> list[dict[str, Any]]:
+    """Reads samples; sound and images are named relative to the file.
+
+    Args:
+        path: the file.
+        form: the fields that samples must have; others are passed over.
+        model: whose classes, sampling rate and channels count: a folder or name.
+
+    Returns:
+        The samples, with sound as arrays (samples,) float32 and images as PIL images.
+
+    Raises:
+        OptionError: [eval-data] for a file that cannot be read, a line that is no such sample, or
+            an image that cannot be read; [audio-unreadable], [audio-rate] and others for sound, see
+            npu_llm.speech.wave_file.
+        ModelError: [missing-processor] if the model has no config or feature extractor.
+    """
+    from transformers import AutoConfig, AutoFeatureExtractor
+
+    from npu_llm.evaluation import check_sample, labels_of
+
+    kinds = set(form.fields.values())
+    config = load_beside(AutoConfig, model, "a config")
+    labels = labels_of(config) if kinds & {"label", "labels"} else None
+    samples = []
+    for number, line in _lines(path):
+        place = f"{path}: line {number}"
+        try:
+            sample = json.loads(line)
+        except (ValueError, RecursionError) as failure:
+            raise _unreadable(place, f"a JSON object; got {failure}") from failure
+        check_sample(sample, form, place, labels=labels)
+        samples.append({name: sample[name] for name in form.fields if sample.get(name) is not None})
+    if "audio" in kinds:
+        extractor = load_beside(AutoFeatureExtractor, model, "a feature extractor")
+        rate = int(extractor.sampling_rate)
+        for sample in samples:
+            sample["audio"] = read_wave(path.parent / sample["audio"], rate=rate)
+    if "image" in kinds:
+        for sample in samples:
+            sample["image"] = read_image(path.parent / sample["image"], config)
+    return samples
+
+
+def read_image(path: Path, config: Any) -> Any:
+    """Reads an image in the colours that a model reads.
+
+    Args:
+        path: the file.
+        config: the model's.
+
+    Returns:
+        A PIL image, grey for a model of one channel.
+
+    Raises:
+        OptionError: [eval-data] if it cannot be read, [missing-measure] without Pillow.
+    """
+    mode = "L" if getattr(config, "num_channels", 3) == 1 else "RGB"
+    try:
+        from PIL import Image
+    except ImportError as missing:
+        raise OptionError(
+            f"{path}: images need Pillow; got {missing}. Run pip install 'npu-llm[eval]'.",
+            code="missing-measure",
+        ) from missing
+    try:
+        return Image.open(path).convert(mode)
+    except (OSError, ValueError, Image.DecompressionBombError) as failure:
+        raise _unreadable(path, f"an image that Pillow reads; got {failure}") from failure
+
+
+def _lines(path: Path) -> list[tuple[int, str]]:
+    """Returns the lines that are not blank, with their numbers from 1 on."""
+    try:
+        text = read_text(str(path), lambda: path.read_text("utf-8"))
+    except OSError as failure:
+        raise _unreadable(path, f"a file that can be read; got {failure.strerror}") from failure
+    found = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+    if not found:
+        raise _unreadable(path, "a file with samples, one JSON object a line; got none")
+    return found
+
+
+def _unreadable(place: object, wanted: str) -> OptionError:
+    return OptionError(f"{place}: must be {wanted}. Correct it.", code="eval-data")

@@ -1,0 +1,112 @@
+"""Measures of tasks: error rates of words, chrF and BLEU, accuracy, cosines of vectors."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from npu_llm.errors import OptionError
+
+__all__ = ["MEASURES", "Measure", "measure"]
+
+
+@dataclass(frozen=True)
+class Measure:
+    """What a figure means.
+
+    Attributes:
+        is_better_higher: whether a higher figure is a better one.
+        points: how many points 1 is; losses are told in points, of which a whole has 100.
+        form: how it is printed.
+    """
+
+    is_better_higher: bool
+    points: float
+    form: str
+
+
+_SHARE = Measure(True, 100.0, ".2%")
+_ERRORS = Measure(False, 100.0, ".2%")
+_SCORE = Measure(True, 1.0, ".2f")
+_COSINE = Measure(True, 100.0, ".6f")
+MEASURES: dict[str, Measure] = {
+    "BLEU": _SCORE,
+    "CER": _ERRORS,
+    "WER": _ERRORS,
+    "accuracy": _SHARE,
+    "chrF": _SCORE,
+    "cosine": _COSINE,
+    "least cosine": _COSINE,
+}
+
+
+def measure(name: str, found: Sequence[Any], answers: Sequence[Any], exact: Sequence[Any]) -> float:
+    """Returns a figure.
+
+    Args:
+        name: of MEASURES.
+        found: what the model answered.
+        answers: the right answers.
+        exact: what the model answered in the precision that it is compared with, for cosines.
+
+    Raises:
+        OptionError: [missing-measure] if the library that measures it is not installed.
+    """
+    if name in ("WER", "CER"):
+        return _error_rate(name, found, answers)
+    if name in ("chrF", "BLEU"):
+        return _score(name, found, answers)
+    if name == "accuracy":
+        return _accuracy(found, answers)
+    cosines = torch.nn.functional.cosine_similarity(torch.stack([*found]), torch.stack([*exact]))
+    return float(cosines.min() if name == "least cosine" else cosines.mean())
+
+
+def _error_rate(name: str, found: Sequence[str], answers: Sequence[str]) -> float:
+    """WER or CER by jiwer, of texts in small letters without punctuation."""
+    from transformers.models.whisper.english_normalizer import BasicTextNormalizer
+
+    jiwer = _library("jiwer")
+    plain = BasicTextNormalizer()
+    # An answer of punctuation alone would leave nothing to count errors by.
+    both = [(plain(right).strip() or right, plain(one).strip()) for right, one in
+            zip(answers, found, strict=True)]  # fmt: skip
+    rate = jiwer.wer if name == "WER" else jiwer.cer
+    return float(rate([right for right, _ in both], [one for _, one in both]))
+
+
+def _score(name: str, found: Sequence[str], answers: Sequence[str | list[str]]) -> float:
+    """ChrF or BLEU by sacrebleu, of 0 to 100; samples may have several right translations."""
+    sacrebleu = _library("sacrebleu")
+    many = [[one] if isinstance(one, str) else one for one in answers]
+    most = max(map(len, many))
+    # Where a sample has fewer, its last one counts again, which changes no score.
+    references = [[right[min(at, len(right) - 1)] for right in many] for at in range(most)]
+    score = sacrebleu.corpus_chrf if name == "chrF" else sacrebleu.corpus_bleu
+    return float(score(list(found), references).score)
+
+
+def _accuracy(found: Sequence[Any], answers: Sequence[Any]) -> float:
+    pairs = [
+        (one, right)
+        for given, wanted in zip(found, answers, strict=True)
+        for one, right in (
+            zip(given, wanted, strict=True) if isinstance(wanted, list) else [(given, wanted)]
+        )
+    ]
+    return len([one for one, right in pairs if one == right]) / len(pairs)
+
+
+def _library(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError as missing:
+        raise OptionError(
+            f"evaluate_task: this measure needs {name}; got {missing}. Run pip install "
+            "'npu-llm[eval]'.",
+            code="missing-measure",
+        ) from missing

@@ -1,0 +1,170 @@
+"""What a model answers to samples, by its task."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from transformers import (
+    AutoFeatureExtractor,
+    AutoImageProcessor,
+    AutoTokenizer,
+    pipeline,
+)
+
+from npu_llm.checkpoint.processors import load_beside
+from npu_llm.errors import OptionError
+
+__all__ = ["Asking", "predict"]
+
+
+@dataclass(frozen=True)
+class Asking:
+    """How a model is asked.
+
+    Attributes:
+        path: where tokenizer and processors are.
+        batch_size: how many samples are answered at once, at most.
+        generate: arguments of generate, for models that write.
+        source_language: what a translating model reads, as its tokenizer names it.
+    """
+
+    path: str | Path
+    batch_size: int = 8
+    generate: Mapping[str, Any] = field(default_factory=dict)
+    source_language: str | None = None
+
+
+def predict(model: Any, task: str, samples: Sequence[Mapping[str, Any]], how: Asking) -> list[Any]:
+    """Returns a model's answers.
+
+    Args:
+        model: of one of this package's classes for tasks.
+        task: the name of transformers' class.
+        samples: checked ones, with sound as arrays and images as images.
+        how: how to ask.
+
+    Returns:
+        For each sample a text, the index of a class, the indices of its tokens' classes, or a
+        vector.
+
+    Raises:
+        ModelError: [missing-processor] if the model came without what prepares its inputs.
+    """
+    return _ASKED[task](model, samples, how)
+
+
+def _vectors(model: Any, samples: Sequence[Mapping[str, Any]], how: Asking) -> list[Any]:
+    texts = [sample["text"] for sample in samples]
+    return list(model.encode(texts, batch_size=how.batch_size, normalize=True))
+
+
+def _transcripts(model: Any, samples: Sequence[Mapping[str, Any]], how: Asking) -> list[Any]:
+    extractor = load_beside(AutoFeatureExtractor, how.path, "a feature extractor")
+    recognize = pipeline(
+        "automatic-speech-recognition",
+        model=model,
+        feature_extractor=extractor,
+        tokenizer=load_beside(AutoTokenizer, how.path, "a tokenizer"),
+        device="cpu",
+    )
+    rate = int(extractor.sampling_rate)
+    arguments: dict[str, Any] = {"generate_kwargs": dict(how.generate)} if how.generate else {}
+    knows_times = hasattr(getattr(model, "generation_config", None), "no_timestamps_token_id")
+    answers = []
+    for sample in samples:
+        # Whisper reads more than 30 s by its own timestamps.
+        is_long = knows_times and len(sample["audio"]) > 30 * rate
+        timed = {"return_timestamps": True} if is_long else {}
+        found = recognize({"raw": sample["audio"], "sampling_rate": rate}, **arguments, **timed)
+        answers.append(str(found["text"]))
+    return answers
+
+
+def _translations(model: Any, samples: Sequence[Mapping[str, Any]], how: Asking) -> list[Any]:
+    tokenizer = load_beside(AutoTokenizer, how.path, "a tokenizer")
+    if how.source_language is not None:
+        tokenizer.src_lang = how.source_language
+    answers: list[Any] = []
+    for batch in _batches(samples, how.batch_size):
+        texts = [sample["source"] for sample in batch]
+        given = tokenizer(texts, padding=True, return_tensors="pt")
+        found = model.generate(
+            input_ids=given["input_ids"], attention_mask=given["attention_mask"], **how.generate
+        )
+        answers += tokenizer.batch_decode(found, skip_special_tokens=True)
+    return answers
+
+
+def _classes_of_texts(model: Any, samples: Sequence[Mapping[str, Any]], how: Asking) -> list[Any]:
+    if int(model.config.num_labels) < 2:
+        raise OptionError(
+            f"{model.name}: accuracy needs a model of two classes at least; got one that gives a "
+            "number. Measure another model.",
+            code="eval-task",
+        )
+    answers: list[Any] = []
+    for batch in _batches(samples, how.batch_size):
+        texts = [sample["text"] for sample in batch]
+        pairs = [sample.get("pair") for sample in batch]
+        both = [texts, pairs] if all(pair is not None for pair in pairs) else [texts]
+        given = model.tokenizer(
+            *both, padding=True, truncation=model.context_length is not None,
+            max_length=model.context_length, return_tensors="pt",
+        )  # fmt: skip
+        answers += model(**given).logits.argmax(-1).tolist()
+    return answers
+
+
+def _classes_of_words(model: Any, samples: Sequence[Mapping[str, Any]], how: Asking) -> list[Any]:
+    answers = []
+    for sample in samples:  # one by one: which token begins a word is the tokenizer's to say
+        words = sample["tokens"]
+        given = model.tokenizer(words, is_split_into_words=True, return_tensors="pt")
+        classes = model(**given).logits[0].argmax(-1).tolist()
+        begins: dict[int, int] = {}
+        for token, word in enumerate(given.word_ids()):
+            if word is not None:
+                begins.setdefault(word, token)
+        answers.append([classes[begins[at]] if at in begins else -1 for at in range(len(words))])
+    return answers
+
+
+def _classes_of_images(model: Any, samples: Sequence[Mapping[str, Any]], how: Asking) -> list[Any]:
+    processor = load_beside(AutoImageProcessor, how.path, "an image processor")
+    answers: list[Any] = []
+    for batch in _batches(samples, how.batch_size):
+        given = processor([sample["image"] for sample in batch], return_tensors="pt")
+        answers += model(pixel_values=given["pixel_values"]).logits.argmax(-1).tolist()
+    return answers
+
+
+def _classes_of_sounds(model: Any, samples: Sequence[Mapping[str, Any]], how: Asking) -> list[Any]:
+    extractor = load_beside(AutoFeatureExtractor, how.path, "a feature extractor")
+    rate = int(extractor.sampling_rate)
+    answers = []
+    for sample in samples:  # of any length: padding would change results of some
+        given = extractor(sample["audio"], sampling_rate=rate, return_tensors="pt")
+        answers.append(int(model(**given).logits[0].argmax(-1)))
+    return answers
+
+
+def _batches(
+    samples: Sequence[Mapping[str, Any]], size: int
+) -> Iterator[Sequence[Mapping[str, Any]]]:
+    for start in range(0, len(samples), size):
+        yield samples[start : start + size]
+
+
+_ASKED: dict[str, Callable[[Any, Sequence[Mapping[str, Any]], Asking], list[Any]]] = {
+    "AutoModel": _vectors,
+    "AutoModelForAudioClassification": _classes_of_sounds,
+    "AutoModelForCTC": _transcripts,
+    "AutoModelForImageClassification": _classes_of_images,
+    "AutoModelForSeq2SeqLM": _translations,
+    "AutoModelForSequenceClassification": _classes_of_texts,
+    "AutoModelForSpeechSeq2Seq": _transcripts,
+    "AutoModelForTokenClassification": _classes_of_words,
+}

@@ -1,0 +1,54 @@
+import json
+
+import pytest
+import sacrebleu
+import transformers
+
+from npu_llm.cli import main
+
+
+@pytest.fixture
+def measure(tmp_path, tmp_path_factory, capsys):
+    """measure(model, samples, *options): exit code, what --json wrote, both outputs."""
+    cache = tmp_path_factory.getbasetemp() / "eval-cache"
+
+    def run(model, samples, *more):
+        (tmp_path / "samples.jsonl").write_text("\n".join(map(json.dumps, samples)))
+        options = ("--model", str(model), "--dtype", "float32", "--cache-dir", str(cache))
+        files = ("--data", str(tmp_path / "samples.jsonl"), "--json", str(tmp_path / "out.json"))
+        code = main(["eval", *options, *files, *more])
+        captured = capsys.readouterr()
+        found = json.loads((tmp_path / "out.json").read_text()) if code == 0 else None
+        return code, found, captured.out + captured.err
+
+    return run
+
+
+@pytest.mark.slow
+def test_translations_have_the_scores_of_transformers_answers(m2m, measure):
+    samples = [
+        {"source": "the fox", "target": "a fox"},
+        {"source": "to a dog of ours", "target": ["our dog", "dog"]},
+    ]
+    code, found, said = measure(m2m, samples, "--compare", "none", "--max-new-tokens", "8")
+    assert code == 0, said
+    model = transformers.T5ForConditionalGeneration.from_pretrained(m2m)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(m2m)
+    answers = []
+    for sample in samples:
+        given = tokenizer(sample["source"], return_tensors="pt")
+        answer = model.generate(
+            input_ids=given["input_ids"], attention_mask=given["attention_mask"], max_new_tokens=8
+        )
+        answers.append(tokenizer.decode(answer[0], skip_special_tokens=True))
+    expected = sacrebleu.corpus_chrf(answers, [["a fox", "our dog"], ["a fox", "dog"]])
+    assert found[0]["chrF"] == pytest.approx(expected.score, abs=1e-6)
+    assert {"BLEU", "samples", "precision", "task", "loss"} < found[0].keys()
+
+
+@pytest.mark.slow
+def test_files_that_samples_name_must_be_there(whisper, measure):
+    code, _, said = measure(whisper, [{"audio": "absent.wav", "text": "a"}])
+    assert code == 2
+    assert "absent.wav" in said
+    assert said.rstrip().endswith("[audio-unreadable]")

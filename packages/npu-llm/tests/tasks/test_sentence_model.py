@@ -1,0 +1,25 @@
+"""sentence-transformers' own class with our encoder, against its own backend, on real weights."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # its own, about its models
+
+
+@pytest.mark.parametrize("dtype, least", [("float32", 0.99999), ("int8", 0.999)])
+def test_minilm_equals_sentence_transformers(minilm, tmp_path, dtype, least):
+    theirs = pytest.importorskip("sentence_transformers").SentenceTransformer(
+        str(minilm), device="cpu"
+    )
+    from npu_llm.tasks.sentence_model import SentenceTransformer
+
+    kept = {"dtype": dtype, "cache_dir": str(tmp_path)}
+    ours = SentenceTransformer(str(minilm), model_kwargs=kept)
+    texts = ["The cat sits outside.", "A man is playing a guitar by the bay", "Grüße, 世界!"]
+    found, expected = (
+        torch.as_tensor(model.encode(texts, convert_to_numpy=True)) for model in (ours, theirs)
+    )
+    assert float(torch.nn.functional.cosine_similarity(found, expected).min()) >= least
+    assert torch.allclose(ours.similarity(found, found).diagonal(), torch.ones(3), atol=1e-5)
