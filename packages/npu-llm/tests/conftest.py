@@ -18,9 +18,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from npu_compiler.openvino_core import openvino_core
 from npu_llm import NPUModelForCausalLM
 from npu_llm.checkpoint.source import find_installed_weights
-from npu_llm.encoder_decoders.models import _completed
-from npu_llm.encoder_decoders.skeleton import make_skeleton
 from npu_llm.encoder_decoders.static_running import StaticParts
+from npu_llm.part_programs.loading import Ready
 from npu_llm.steps.static_programs import StaticPrograms
 
 _SIZES = {
@@ -289,9 +288,8 @@ def parts_on_npu_plugin():
     """parts_on_npu_plugin(kind, model): another of that class, its programs by the NPU plugin."""
 
     def make(kind: type, model: Any) -> Any:
-        ready = model._ready
-        parts = StaticParts(ready.entry, lambda path, *_: NpuwProgram(path), when="off")
-        return _completed(make_skeleton(ready.entry, kind), replace(ready, parts=parts))
+        parts = StaticParts(model._entry, lambda path, *_: NpuwProgram(path), when="off")
+        return kind._made_of(Ready(model._entry, parts, model.report))
 
     return make
 

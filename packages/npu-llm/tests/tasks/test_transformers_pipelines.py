@@ -142,3 +142,16 @@ def test_pipeline_answers_as_with_transformers(checkpoint, tmp_path, task):
             for model in (ours, theirs)
         )
         _assert_near(found, expected)
+
+
+def test_inputs_stay_with_the_model_where_the_process_uses_npu(checkpoint, tmp_path):
+    folder = checkpoint("roberta", transformers.AutoModelForSequenceClassification)
+    ours = npu_llm.NPUModelForSequenceClassification.from_pretrained(folder, cache_dir=tmp_path)
+    torch.npu.init()  # else the libraries take the CPU here, which stands in for an NPU
+    classify = transformers.pipeline(
+        "text-classification",
+        model=ours,
+        tokenizer=transformers.AutoTokenizer.from_pretrained(folder),
+    )
+    assert classify.device == torch.device("cpu")
+    assert classify(TEXTS[0])[0]["label"]

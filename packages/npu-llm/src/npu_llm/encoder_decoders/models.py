@@ -14,11 +14,11 @@ from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 from npu_llm.cache_names import CACHE, rename_cache
 from npu_llm.encoder_decoders.cross_cache import CrossCache
 from npu_llm.encoder_decoders.inputs import check_encoder_inputs, check_tokens
-from npu_llm.encoder_decoders.loading import Programs, Recipe
-from npu_llm.encoder_decoders.parts_model import PartsModel, named_arguments
 from npu_llm.encoder_decoders.recipe import parts_of, recipe
 from npu_llm.encoder_decoders.running import Parts
 from npu_llm.errors import OptionError
+from npu_llm.part_programs.loading import Programs, Recipe
+from npu_llm.part_programs.parts_model import PartsModel, named_arguments
 from npu_llm.steps.step_cache import join_transformers
 
 __all__ = ["EncoderDecoderModel", "NPUModelForSeq2SeqLM", "NPUModelForSpeechSeq2Seq"]
@@ -34,7 +34,7 @@ class EncoderDecoderModel(PartsModel):
     Made by `from_pretrained`, which returns an instance of this class and of transformers' own for
     the architecture: `generate` and all it needs are transformers', with batches, beams, sampling,
     streamers, and for Whisper long audio and timestamps. Tokens stay on the host. For attributes
-    see npu_llm.encoder_decoders.parts_model.PartsModel.
+    see npu_llm.part_programs.parts_model.PartsModel.
     """
 
     @classmethod

@@ -17,8 +17,8 @@ from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, EncoderD
 from transformers.modeling_outputs import BaseModelOutput
 
 from npu_llm.cache_names import CACHE
-from npu_llm.encoder_decoders.tracing import Example, TracedPart, trace_part
 from npu_llm.errors import CaptureError
+from npu_llm.part_programs.tracing import Example, TracedPart, trace_part
 
 __all__ = ["DECODERS", "Layout", "example_inputs", "trace_parts"]
 

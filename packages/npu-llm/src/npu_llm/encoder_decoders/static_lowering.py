@@ -16,9 +16,9 @@ from npu_llm.capture.step import CapturedStep
 from npu_llm.checkpoint.streamed import StreamedWeights
 from npu_llm.encoder_decoders.parts import Layout, example_inputs
 from npu_llm.encoder_decoders.static_cross_cache import SOURCE_MASK
-from npu_llm.encoder_decoders.tracing import TracedPart
 from npu_llm.entries.lower_step import is_windowed, share_masks
 from npu_llm.errors import CaptureError
+from npu_llm.part_programs.tracing import TracedPart
 from npu_llm.precision import Precision, cache_dtype
 
 __all__ = ["describe_static", "lower_static"]

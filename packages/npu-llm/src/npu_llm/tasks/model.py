@@ -37,8 +37,10 @@ class TaskModel:
         config: the transformers config.
         precision: how weights are stored and arithmetic is done.
         report: how this start went: times, and whether it came from the cache.
+        has_fixed_device: that `to` moves nothing, so that pipelines leave inputs where they are.
     """
 
+    has_fixed_device = True
     _auto: ClassVar[Any] = None
     base_model_prefix = ""
     input_modalities: tuple[str, ...] = ("text",)

@@ -15,10 +15,10 @@ from npu_llm.checkpoint.facts import context_length
 from npu_llm.checkpoint.loading import load_model
 from npu_llm.checkpoint.source import ModelSource
 from npu_llm.checkpoint.streamed import StreamedWeights
-from npu_llm.encoder_decoders.building import AnyOf, lower_part, save_beside, save_part
 from npu_llm.entries.entry import REFERENCE
 from npu_llm.entries.load_options import LoadOptions
 from npu_llm.errors import CaptureError, ModelError
+from npu_llm.part_programs.saving import AnyOf, lower_part, save_beside, save_part
 from npu_llm.precision import PRECISIONS, Precision, rounding_of
 from npu_llm.progress import Progress
 from npu_llm.verification.eager_weights import Integers, Rounding

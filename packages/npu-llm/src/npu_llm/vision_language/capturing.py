@@ -11,8 +11,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
 
 from npu_llm.cache_names import CACHE
-from npu_llm.encoder_decoders.tracing import Example, TracedPart, trace_part
 from npu_llm.errors import CaptureError
+from npu_llm.part_programs.tracing import Example, TracedPart, trace_part
 from npu_llm.vision_language.calls import call_again, outline
 from npu_llm.vision_language.grids import packed_attention
 from npu_llm.vision_language.observing import SeenPart

@@ -12,8 +12,8 @@ from safetensors.torch import load_file
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
 from npu_llm.cache_names import CACHE, rename_cache
-from npu_llm.encoder_decoders.loading import Programs
 from npu_llm.errors import OptionError
+from npu_llm.part_programs.loading import Programs
 from npu_llm.vision_language.calls import Outline, read_call
 from npu_llm.vision_language.grids import with_positions
 from npu_llm.vision_language.places import LANGUAGE, find_parts, glue_tensors

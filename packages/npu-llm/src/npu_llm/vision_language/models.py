@@ -9,10 +9,10 @@ from transformers import AutoModelForImageTextToText
 
 from npu_llm.cache_names import CACHE, rename_cache
 from npu_llm.encoder_decoders.inputs import check_tokens
-from npu_llm.encoder_decoders.loading import Programs, Recipe
-from npu_llm.encoder_decoders.parts_model import PartsModel, named_arguments
-from npu_llm.encoder_decoders.skeleton import make_skeleton
 from npu_llm.errors import ContextError, OptionError
+from npu_llm.part_programs.loading import Programs, Recipe
+from npu_llm.part_programs.parts_model import PartsModel, named_arguments
+from npu_llm.part_programs.skeleton import make_skeleton
 from npu_llm.steps.step_cache import join_transformers
 from npu_llm.vision_language.glue import put_programs
 from npu_llm.vision_language.inputs import check_images
@@ -37,7 +37,7 @@ class NPUModelForImageTextToText(PartsModel):
     PaliGemma, LLaVA-OneVision, and others that are made of an image encoder and a language model.
     `generate` and what lies between the parts is transformers' code: where images go among the
     tokens, positions, masks. Tensors stay on the host. For attributes see
-    npu_llm.encoder_decoders.parts_model.PartsModel.
+    npu_llm.part_programs.parts_model.PartsModel.
     """
 
     _auto = AutoModelForImageTextToText

@@ -12,8 +12,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
-from npu_llm.encoder_decoders.tracing import Example
 from npu_llm.errors import CaptureError
+from npu_llm.part_programs.tracing import Example
 from npu_llm.vision_language.calls import Call, Outline, call_again, outline, read_call
 from npu_llm.vision_language.examples import example_images, example_text
 from npu_llm.vision_language.grids import packed_attention, with_positions

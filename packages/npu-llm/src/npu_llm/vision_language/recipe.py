@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from npu_llm.checkpoint.source import ModelSource
-from npu_llm.encoder_decoders.loading import Programs, Recipe
 from npu_llm.entries.entry import REFERENCE
 from npu_llm.entries.load_options import LoadOptions
+from npu_llm.part_programs.loading import Programs, Recipe
 from npu_llm.progress import Progress
 from npu_llm.steps.pipelines import PipelineName
 from npu_llm.vision_language.places import LANGUAGE

@@ -1,5 +1,6 @@
 """What transformers is told of npu: a function for each module, run when the module is there."""
 
+import inspect
 from types import ModuleType
 from typing import Any
 
@@ -60,6 +61,17 @@ def _memory(module: ModuleType) -> None:
         wrap(module, "get_max_memory", with_indices)
 
 
+def _pipeline(module: ModuleType) -> None:
+    def made(old: Any, *arguments: Any, **named: Any) -> Any:
+        given = inspect.signature(old).bind(*arguments, **named)
+        model: Any = given.arguments.get("model")
+        if given.arguments.get("device") is None and getattr(model, "has_fixed_device", False):
+            given.arguments["device"] = model.device  # else inputs would go where it is not
+        return old(*given.args, **given.kwargs)
+
+    wrap(module.Pipeline, "__init__", made)
+
+
 def _distributed(module: ModuleType) -> None:
     module.DISTRIBUTED_BACKEND_MAP.setdefault("npu", BACKEND)
 
@@ -71,5 +83,6 @@ CHANGES = {
     "transformers.integrations.accelerate": _memory,
     "transformers.trainer_optimizer": _fused_optimizer,
     "transformers.trainer": _trainer,
+    "transformers.pipelines.base": _pipeline,
     "transformers.distributed.utils": _distributed,
 }

@@ -10,11 +10,11 @@ from typing import Any, Self
 import torch
 
 from npu_compiler.verification.verdict import Verdict
-from npu_llm.encoder_decoders.loading import Recipe, export_parts, make_parts_ready
-from npu_llm.encoder_decoders.skeleton import make_skeleton
 from npu_llm.entries.build import LoadReport
 from npu_llm.entries.entry import Entry
 from npu_llm.entries.load_options import LoadOptions
+from npu_llm.part_programs.loading import Ready, Recipe, export_parts, make_parts_ready
+from npu_llm.part_programs.skeleton import make_skeleton
 from npu_llm.precision import Precision
 from npu_llm.progress import ProgressListener
 from npu_runtime.public_calls import public_call
@@ -31,8 +31,10 @@ class PartsModel:
         precision: how weights are stored and arithmetic is done.
         report: how this start went: times, and whether it came from the cache.
         verification: the outcome of comparing the programs with torch.
+        has_fixed_device: that `to` moves nothing, so that pipelines leave inputs where they are.
     """
 
+    has_fixed_device = True
     config: Any
     generation_config: Any
     precision: Precision
@@ -51,7 +53,7 @@ class PartsModel:
         """Puts the programs where the model calls its parts.
 
         Args:
-            programs: see npu_llm.encoder_decoders.loading.Ready.
+            programs: see npu_llm.part_programs.loading.Ready.
         """
 
     @classmethod
@@ -107,12 +109,7 @@ class PartsModel:
             on_progress=on_progress,
         )
         ready = make_parts_ready(pretrained_model_name_or_path, options, cls._recipe())
-        made: Self = make_skeleton(ready.entry, cls)
-        made.precision, made.report = ready.entry.precision, ready.report
-        made.verification = ready.report.verification
-        made._entry = ready.entry
-        made._complete(ready.programs)
-        return made
+        return cls._made_of(ready)
 
     @classmethod
     @public_call
@@ -153,6 +150,15 @@ class PartsModel:
             on_progress=on_progress,
         )
         return export_parts(name_or_path, output, options, cls._recipe())
+
+    @classmethod
+    def _made_of(cls, ready: Ready) -> Self:
+        made: Self = make_skeleton(ready.entry, cls)
+        made.precision, made.report = ready.entry.precision, ready.report
+        made.verification = ready.report.verification
+        made._entry = ready.entry
+        made._complete(ready.programs)
+        return made
 
     # What transformers asks a model for
 

@@ -1,0 +1,1 @@
+"""What models of several programs share: parts traced, saved and loaded, and their class."""
