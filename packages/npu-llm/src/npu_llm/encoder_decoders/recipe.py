@@ -59,7 +59,8 @@ def _start_static(entry: Entry, verify: Verify) -> tuple[Parts, bool, Verdict]:
 
 def _check(programs: Programs, decoder: str) -> str | None:
     # Heavy, and not needed for a start from the cache.
-    from npu_llm.encoder_decoders.reference import check_parts, read_reference
+    from npu_llm.encoder_decoders.reference import check_parts
+    from npu_llm.part_programs.reference import read_reference
 
     reference = read_reference(programs.entry.folder / REFERENCE)
     return check_parts(parts_of(programs), reference, decoder=decoder)

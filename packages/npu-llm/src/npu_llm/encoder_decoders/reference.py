@@ -2,54 +2,21 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors import safe_open
-from safetensors.torch import save_file
 
-from npu_compiler.verification.comparison import Difference, compare
 from npu_llm.encoder_decoders.parts import example_inputs
-from npu_llm.verification.eager_weights import EagerWeights, Integers, Rounding
+from npu_llm.part_programs.reference import Reference, compute, differ
+from npu_llm.verification.eager_weights import Integers, Rounding
 
 if TYPE_CHECKING:
     from npu_llm.checkpoint.streamed import StreamedWeights
     from npu_llm.encoder_decoders.running import Parts
 
-__all__ = ["Reference", "check_parts", "compute_reference", "differ", "read_reference"]
+__all__ = ["check_parts", "compute_reference"]
 
 _TEXT, _SAMPLES, _PADDING, _TOKENS = 9, 4003, 3, 6
-# How far off all logits together may be, as a multiple of what rounding does, or as a share.
-_NORMS = 3.0
-_SHARES = {"float32": 1e-4, "float16": 2e-3, "bfloat16": 1e-2}
-
-
-@dataclass(frozen=True)
-class Reference:
-    """Inputs, and the logits that follow.
-
-    Attributes:
-        inputs: the encoder's, by name: two rows, the second padded if the model takes padding.
-        ids: the decoder's tokens (2, tokens) int64.
-        logits: (2, tokens, vocabulary) float32, by torch in float32 with the program's weights.
-        rounded: the same, rounded as the program's arithmetic rounds.
-        precision: the dtype to which `rounded` is rounded.
-    """
-
-    inputs: dict[str, torch.Tensor]
-    ids: torch.Tensor
-    logits: torch.Tensor
-    rounded: torch.Tensor
-    precision: str
-
-    def write(self, path: Path) -> None:
-        """Writes it, for `read_reference`."""
-        tensors = {f"input.{name}": tensor for name, tensor in self.inputs.items()}
-        tensors |= {"ids": self.ids, "logits": self.logits, "rounded": self.rounded}
-        save_file(tensors, path, {"about": json.dumps({"precision": self.precision})})
 
 
 def compute_reference(
@@ -80,28 +47,11 @@ def compute_reference(
             inputs[name] = torch.randint(2, vocabulary, tensor.shape, generator=generator)
     ids = torch.randint(2, vocabulary, (2, _TOKENS), generator=generator)
 
-    def run(how: Rounding | None) -> torch.Tensor:
-        with torch.no_grad(), EagerWeights(weights, compressed, rounding=how):
-            found = model(**inputs, decoder_input_ids=ids, use_cache=False).logits
-        logits: torch.Tensor = found.float().contiguous()
+    def run() -> torch.Tensor:
+        logits: torch.Tensor = model(**inputs, decoder_input_ids=ids, use_cache=False).logits
         return logits
 
-    precision = str(rounding.dtype).removeprefix("torch.")
-    return Reference(inputs, ids, run(None), run(rounding), precision)
-
-
-def read_reference(path: Path) -> Reference:
-    """Reads a reference."""
-    with safe_open(path, "pt") as file:
-        about = json.loads(file.metadata()["about"])
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    inputs = {
-        name.removeprefix("input."): tensor
-        for name, tensor in tensors.items()
-        if name.startswith("input.")
-    }
-    rest = {name: tensor for name, tensor in tensors.items() if not name.startswith("input.")}
-    return Reference(inputs=inputs, **rest, **about)
+    return compute(run, inputs, ids, weights=weights, compressed=compressed, rounding=rounding)
 
 
 def check_parts(parts: Parts, reference: Reference, *, decoder: str) -> str | None:
@@ -131,22 +81,3 @@ def check_parts(parts: Parts, reference: Reference, *, decoder: str) -> str | No
         if difference is not None:
             return f"the {decoder}'s {name}: {difference}"
     return None
-
-
-def differ(
-    logits: torch.Tensor, expected: torch.Tensor, rounded: torch.Tensor, precision: str
-) -> Difference | str | None:
-    """Returns how logits differ from torch's; None if they do not, but for rounding.
-
-    Args:
-        logits: (..., vocabulary) float32, as are the others.
-        expected: torch's.
-        rounded: torch's, rounded as the program's arithmetic rounds.
-        precision: to which dtype that is.
-    """
-    found = compare([logits], [expected], precision=precision, noisy=lambda: [[rounded]])
-    distance, size = float((logits - expected).norm()), float(expected.norm())
-    allowed = max(_NORMS * float((rounded - expected).norm()), _SHARES[precision] * size)
-    if found is None and not distance <= allowed and size > 0:
-        return f"all logits together are off by {distance / size:.3g} of their size"
-    return found

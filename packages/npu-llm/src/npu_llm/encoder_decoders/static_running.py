@@ -254,7 +254,8 @@ class StaticParts:
             if known is not None and is_known and self._when != "always":
                 return program, known
             # Heavy, and not needed for a start from the cache.
-            from npu_llm.encoder_decoders.reference import check_parts, read_reference
+            from npu_llm.encoder_decoders.reference import check_parts
+            from npu_llm.part_programs.reference import read_reference
 
             one = OneProgram(program, self._facts.decoders[name][0], sizes)
             alone = replace(

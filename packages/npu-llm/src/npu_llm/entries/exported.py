@@ -35,9 +35,10 @@ from npu_llm.entries.entry import (
     make_key,
     read_entry,
 )
+from npu_llm.entries.export_folder import free_folder
 from npu_llm.entries.kernel_loading import is_compared
 from npu_llm.entries.load_options import LoadOptions
-from npu_llm.errors import ModelError, OptionError
+from npu_llm.errors import ModelError
 from npu_llm.precision import compile_options
 from npu_llm.progress import Progress, ProgressListener
 
@@ -103,8 +104,7 @@ def export(
     )
     text = None if data is None else Path(data)
     compression = Compression(group_size=group_size, symmetric=symmetric, text=text)
-    target = Path(output).expanduser().absolute()
-    _check_target(target)
+    target = free_folder(output)
     progress = Progress(options.on_progress)
     with progress.stage("check"):
         source = find_source(name_or_path, gguf_file=options.gguf_file)
@@ -245,14 +245,3 @@ def _plain(value: Any) -> str:
     if isinstance(value, Mapping):
         return ", ".join(f"{key}={item}" for key, item in sorted(value.items()))
     return " ".join(map(str, value)) if isinstance(value, list) else str(value)
-
-
-def _check_target(target: Path) -> None:
-    if target.is_dir() and not any(target.iterdir()):
-        target.rmdir()
-    elif target.exists():
-        raise OptionError(
-            f"{target}: must be empty or not exist, to be exported to; got a folder or file with "
-            "contents. Remove it, or name another.",
-            code="output-exists",
-        )

@@ -24,8 +24,9 @@ from npu_llm.entries.entry import (
     make_key,
     read_entry,
 )
+from npu_llm.entries.export_folder import free_folder, read_task
 from npu_llm.entries.load_options import LoadOptions
-from npu_llm.errors import ModelError, OptionError
+from npu_llm.errors import OptionError
 from npu_llm.precision import compile_options
 from npu_llm.progress import Progress
 from npu_llm.steps.fixed_path import fixed_path
@@ -99,7 +100,7 @@ def make_parts_ready(name_or_path: str | Path, options: LoadOptions, recipe: Rec
     found = True
     pipeline = _pipeline(options, recipe)
     with progress.stage("check"):
-        entry = _exported(path, recipe.auto) if (path / MANIFEST).is_file() else None
+        entry = read_task(path, recipe.auto) if (path / MANIFEST).is_file() else None
         if entry is not None:
             options.check_exported(entry.precision, entry.pipeline)
     if entry is None:
@@ -152,15 +153,7 @@ def export_parts(
         OptionError: [output-exists] for a folder that is not empty.
         ModelError, CaptureError, CacheError, WrongResultError: as `make_parts_ready` does.
     """
-    target = Path(output).expanduser().absolute()
-    if target.is_dir() and not any(target.iterdir()):
-        target.rmdir()
-    elif target.exists():
-        raise OptionError(
-            f"{target}: must be empty or not exist, to be exported to; got a folder or file with "
-            "contents. Remove it, or name another.",
-            code="output-exists",
-        )
+    target = free_folder(output)
     source = find_source(name_or_path, gguf_file=options.gguf_file, hub=options.hub)
     with draft(target) as folder:
         progress = Progress(options.on_progress)
@@ -200,27 +193,6 @@ def _start(entry: Entry, verify: Verify, recipe: Recipe) -> tuple[Any, bool, Ver
 def _note_task(folder: Path, auto: Any) -> None:
     path = folder / "about.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "task": auto.__name__}))
-
-
-def _exported(path: Path, auto: Any) -> Entry:
-    try:
-        entry = read_entry(path)
-    except ValueError as problem:
-        raise ModelError(
-            f"{path}: must be as export wrote it; got: {problem}. Copy it again, or export the "
-            "model again.",
-            code="exported-damaged",
-        ) from problem
-    task = entry.about.get("task")
-    if task != auto.__name__:
-        wanted = auto.__name__.removeprefix("AutoModelFor")
-        got = "a language model" if task is None else task.removeprefix("AutoModelFor")
-        raise ModelError(
-            f"{path}: must be exported for {wanted}; got {got}. Load it with the class that "
-            "exported it.",
-            code="model-task",
-        )
-    return entry
 
 
 class Programs:

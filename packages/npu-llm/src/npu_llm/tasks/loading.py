@@ -13,9 +13,9 @@ from npu_compiler.verification.verdict import Verdict
 from npu_llm.checkpoint.source import find_source
 from npu_llm.config import read_settings
 from npu_llm.entries.build import LoadReport, dependencies, surroundings
-from npu_llm.entries.entry import MANIFEST, CompileCache, Entry, draft, make_key, read_entry
+from npu_llm.entries.entry import MANIFEST, CompileCache, Entry, draft, make_key
+from npu_llm.entries.export_folder import free_folder, read_task
 from npu_llm.entries.load_options import LoadOptions
-from npu_llm.errors import ModelError, OptionError
 from npu_llm.precision import PRECISIONS, Precision
 from npu_llm.progress import Progress
 from npu_llm.tasks.quantizing import Quantizing
@@ -62,7 +62,7 @@ def make_task_ready(name_or_path: str | Path, options: LoadOptions, *, auto: Any
     was_there = True
     with progress.stage("check"):
         if (path / MANIFEST).is_file():
-            entry: Entry | None = _exported(path, auto)
+            entry: Entry | None = read_task(path, auto)
             assert entry is not None
             if options.dtype not in (None, "auto"):
                 options.check_exported(entry.precision, "dynamic")
@@ -127,15 +127,7 @@ def export_task(
     """
     from npu_llm.tasks.building import fill_task_entry
 
-    target = Path(output).expanduser().absolute()
-    if target.is_dir() and not any(target.iterdir()):
-        target.rmdir()
-    elif target.exists():
-        raise OptionError(
-            f"{target}: must be empty or not exist, to be exported to; got a folder or file with "
-            "contents. Remove it, or name another.",
-            code="output-exists",
-        )
+    target = free_folder(output)
     source = find_source(name_or_path, gguf_file=options.gguf_file, hub=options.hub)
     with draft(target) as folder:
         fill_task_entry(
@@ -148,24 +140,3 @@ def export_task(
 def _precision(options: LoadOptions) -> Precision:
     is_default = options.dtype in (None, "auto")
     return PRECISIONS[DEFAULT_TASK_PRECISION] if is_default else options.precision
-
-
-def _exported(path: Path, auto: Any) -> Entry:
-    try:
-        entry = read_entry(path.absolute())
-    except ValueError as problem:
-        raise ModelError(
-            f"{path}: must be as export wrote it; got: {problem}. Copy it again, or export the "
-            "model again.",
-            code="exported-damaged",
-        ) from problem
-    task = entry.about.get("task")
-    if task != auto.__name__:
-        wanted = auto.__name__.removeprefix("AutoModelFor")
-        got = "a language model" if task is None else str(task).removeprefix("AutoModelFor")
-        raise ModelError(
-            f"{path}: must be exported for {wanted}; got {got}. Load it with the class that "
-            "exported it.",
-            code="model-task",
-        )
-    return entry

@@ -37,7 +37,8 @@ def recipe(ours: Any, auto: Any) -> Recipe:
         fill_entry(folder, source, options, progress, auto=auto)
 
     def check(programs: Programs, _: str) -> str | None:
-        from npu_llm.vision_language.reference import check_model, read_reference
+        from npu_llm.part_programs.reference import read_reference
+        from npu_llm.vision_language.reference import check_model
 
         reference = read_reference(programs.entry.folder / REFERENCE)
         return check_model(ours.on_programs(programs), reference)

@@ -2,54 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors import safe_open
-from safetensors.torch import save_file
 
 from npu_llm.cache_names import CACHE
-from npu_llm.encoder_decoders.reference import differ
-from npu_llm.verification.eager_weights import EagerWeights, Integers, Rounding
+from npu_llm.part_programs.reference import Reference, compute, differ
+from npu_llm.verification.eager_weights import Integers, Rounding
 from npu_llm.vision_language.examples import example_images, example_text
 from npu_llm.vision_language.observing import count_image_tokens
 
 if TYPE_CHECKING:
     from npu_llm.checkpoint.streamed import StreamedWeights
 
-__all__ = ["Reference", "check_model", "compute_reference", "read_reference"]
+__all__ = ["check_model", "compute_reference"]
 
 _ROWS, _TOKENS, _LATER = 2, 5, 4
-
-
-@dataclass(frozen=True)
-class Reference:
-    """Inputs, and the logits that follow.
-
-    Attributes:
-        inputs: of a call, by name: two texts with an image each, the second padded.
-        later: tokens that come after them (2, tokens) int64.
-        logits: of the texts and the later tokens (2, all tokens, vocabulary) float32, by torch in
-            float32 with the programs' weights; those of padding mean nothing.
-        rounded: the same, rounded as the programs' arithmetic rounds.
-        precision: the dtype to which `rounded` is rounded.
-    """
-
-    inputs: dict[str, torch.Tensor]
-    later: torch.Tensor
-    logits: torch.Tensor
-    rounded: torch.Tensor
-    precision: str
-
-    def write(self, path: Path) -> None:
-        """Writes it, for `read_reference`."""
-        tensors = {f"input.{name}": tensor for name, tensor in self.inputs.items()}
-        tensors |= {"later": self.later, "logits": self.logits, "rounded": self.rounded}
-        save_file(tensors, path, {"about": json.dumps({"precision": self.precision})})
 
 
 def compute_reference(
@@ -83,26 +52,14 @@ def compute_reference(
     later = torch.tensor([draw(_LATER) for _ in range(_ROWS)])
     inputs = {**text, **pictures}
 
-    def run(how: Rounding | None) -> torch.Tensor:
-        with torch.no_grad(), EagerWeights(weights, compressed, rounding=how):
-            return _logits(model, inputs, later, [_LATER]).float().contiguous()
-
-    precision = str(rounding.dtype).removeprefix("torch.")
-    return Reference(inputs, later, run(None), run(rounding), precision)
-
-
-def read_reference(path: Path) -> Reference:
-    """Reads a reference."""
-    with safe_open(path, "pt") as file:
-        about = json.loads(file.metadata()["about"])
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    inputs = {
-        name.removeprefix("input."): tensor
-        for name, tensor in tensors.items()
-        if name.startswith("input.")
-    }
-    rest = {name: tensor for name, tensor in tensors.items() if not name.startswith("input.")}
-    return Reference(inputs=inputs, **rest, **about)
+    return compute(
+        lambda: _logits(model, inputs, later, [_LATER]),
+        inputs,
+        later,
+        weights=weights,
+        compressed=compressed,
+        rounding=rounding,
+    )
 
 
 def check_model(model: Any, reference: Reference) -> str | None:
@@ -116,8 +73,8 @@ def check_model(model: Any, reference: Reference) -> str | None:
         What differs from torch, in words; None if nothing does.
     """
     mask = reference.inputs["attention_mask"].bool()
-    counts = torch.cat([mask, torch.ones_like(reference.later).bool()], 1)
-    found = _logits(model, reference.inputs, reference.later, [1, 1, _LATER - 2], swaps=True)
+    counts = torch.cat([mask, torch.ones_like(reference.ids).bool()], 1)
+    found = _logits(model, reference.inputs, reference.ids, [1, 1, _LATER - 2], swaps=True)
     expected, rounded = reference.logits[counts], reference.rounded[counts]
     difference = differ(found[counts], expected, rounded, reference.precision)
     return None if difference is None else f"its logits: {difference}"
