@@ -1,3 +1,5 @@
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -422,7 +424,7 @@ def drafts(speech, cache, tmp_path_factory):
     whole, alone = (kind(transformers.WhisperConfig(**sizes)).eval() for kind in kinds)
     for each in (whole, alone):
         each.load_state_dict(model.state_dict(), strict=False)
-        each.generation_config = model.generation_config
+        each.generation_config = copy.deepcopy(model.generation_config)  # drafting changes it
     whole.save_pretrained(folder)
     ours = NPUModelForSpeechSeq2Seq.from_pretrained(folder, dtype="float32", cache_dir=cache)
     return {"whole": ours, "decoder alone": alone}
