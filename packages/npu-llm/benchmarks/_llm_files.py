@@ -130,7 +130,7 @@ def make_gguf(work: Path, model: str, target: Path, kind: str) -> None:
 
 
 def write_gguf(checkpoint: Path, target: Path) -> None:
-    """Writes a Llama's weights in float32, without a vocabulary."""
+    """Writes a Llama's weights in float32, with its vocabulary if that is SmolLM2's."""
     import gguf
     from safetensors.torch import load_file
 
@@ -152,7 +152,7 @@ def write_gguf(checkpoint: Path, target: Path) -> None:
     writer.add_rope_freq_base(rope.get("rope_theta", config.get("rope_theta", 10000.0)))
     writer.add_vocab_size(config["vocab_size"])
     writer.add_file_type(0)
-    writer.add_tokenizer_model("no_vocab")
+    add_vocabulary(writer, checkpoint, config)
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config["num_hidden_layers"])
     for name, weight in weights.items():
         array = weight.float().numpy()
@@ -169,6 +169,30 @@ def write_gguf(checkpoint: Path, target: Path) -> None:
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+def add_vocabulary(writer: Any, checkpoint: Path, config: dict[str, Any]) -> None:
+    """Adds the tokenizer that stands beside a checkpoint; none if it is another model's."""
+    import gguf
+
+    made = json.loads((checkpoint / "tokenizer.json").read_text())
+    ids = made["model"]["vocab"] | {one["content"]: one["id"] for one in made["added_tokens"]}
+    tokens = sorted(ids, key=ids.__getitem__)
+    if len(tokens) != config["vocab_size"]:
+        writer.add_tokenizer_model("no_vocab")
+        return
+    special = {one["content"] for one in made["added_tokens"] if one["special"]}
+    kinds = gguf.TokenType
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("smollm")
+    writer.add_token_list(tokens)
+    writer.add_token_types([kinds.CONTROL if one in special else kinds.NORMAL for one in tokens])
+    merges = made["model"]["merges"]
+    writer.add_token_merges([one if isinstance(one, str) else " ".join(one) for one in merges])
+    writer.add_bos_token_id(config["bos_token_id"])
+    writer.add_eos_token_id(config["eos_token_id"])
+    writer.add_add_bos_token(False)
+    writer.add_chat_template((checkpoint / "chat_template.jinja").read_text())
 
 
 def main(work: str, model: str, form: str, kind: str = "") -> None:
