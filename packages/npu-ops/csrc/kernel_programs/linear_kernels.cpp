@@ -295,20 +295,26 @@ void amx_tile(const AmxProducts& amx, const PackedLinear& weight, const Activati
   const std::size_t block_bytes = weight.block_bytes();
   const std::uint8_t* data = weight.data + block * block_bytes;
   alignas(64) std::int32_t sums[kAmxBlocks][kAmxRows][kBlockOutputs];
-  Wide of_slabs[kAmxBlocks][kAmxRows] = {};
+  Wide of_slabs[kAmxBlocks][kAmxRows] = {}, zeros[kAmxBlocks], scales[kAmxBlocks];
+  for (int b = 0; b < blocks && !are_nibbles; ++b) {
+    zeros[b] = zeros8(weight, block + b);
+    scales[b] = same(1);
+  }
   amx.begin(rows);
   for (int slab = 0; slab < x.slabs; ++slab, data += block_bytes / x.slabs) {
     amx.slab(data, block_bytes, blocks, are_nibbles,
              activations.integers + x.place(row, slab) * kSlabInputs,
              std::size_t(x.slabs) * kSlabInputs, rows, &sums[0][0][0]);
     for (int b = 0; b < blocks; ++b) {
-      const std::size_t group = are_nibbles ? slab * kSlabInputs / weight.group : 0;
-      const std::size_t place = (std::size_t(block + b) * groups + group) * kBlockOutputs;
-      const Wide zeros = are_nibbles ? zeros4(weight, place) : zeros8(weight, block + b);
-      const Wide scales = are_nibbles ? scales4(weight, place) : same(1);
+      if (are_nibbles) {
+        const std::size_t group = slab * kSlabInputs / weight.group;
+        const std::size_t place = (std::size_t(block + b) * groups + group) * kBlockOutputs;
+        zeros[b] = zeros4(weight, place);
+        scales[b] = scales4(weight, place);
+      }
       for (int r = 0; r < rows; ++r) {
-        add_scaled(of_slabs[b][r], {_mm512_load_si512(sums[b][r])}, zeros, x.sum(row + r, slab),
-                   scales, x.scale(row + r, slab));
+        add_scaled(of_slabs[b][r], {_mm512_load_si512(sums[b][r])}, zeros[b], x.sum(row + r, slab),
+                   scales[b], x.scale(row + r, slab));
       }
     }
   }
@@ -326,13 +332,15 @@ void linear(const PackedLinear& weight, const Activations& x, int rows, float* o
             std::size_t out_stride, int first_block, int last_block, const Finish& finish) {
   const bool are_few = rows <= kFewRows;
   const int most_blocks = finish.gated ? 2 : are_few ? 1 : kMostBlocks;
+#if defined(__AVX512BF16__)
+  const AmxProducts* const amx = are_few || !suits_amx(weight) ? nullptr : amx_products();
+#endif
   for (int start = 0; start < rows; start += kRowsOfPass) {
     const int end = std::min(rows, start + kRowsOfPass);
     for (int block = first_block; block < last_block; block += most_blocks) {
       int row = start;
 #if defined(__AVX512BF16__)
-      static const AmxProducts* const amx = amx_products();
-      while (amx != nullptr && end - row >= kFewestForAmx && suits_amx(weight)) {
+      while (amx != nullptr && end - row >= kFewestForAmx) {
         const int count = std::min(end - row, kAmxRows);
         amx_tile(*amx, weight, x, row, count, out, out_stride, block,
                  std::min(most_blocks, last_block - block), finish);
