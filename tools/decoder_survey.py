@@ -177,15 +177,13 @@ def in_processes(
 
 def page(findings: Sequence[Finding]) -> str:
     """Returns the page docs/reference/decoders.md of a run."""
-    packages = ("torch", "transformers", "openvino", "npu-compiler", "npu-llm")
-    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in packages)
     lines = [
         "# Which decoders run",
         "",
         f"Made from a run of {datetime.date.today()}, by `nox -s decoders`.",
         "",
-        f"- Versions: {versions}",
-        f"- {len(findings)} decoders of transformers: {_counted(findings)}.",
+        f"- Versions: {versions()}",
+        f"- {len(findings)} decoders of transformers: {counted(findings)}.",
         "",
         (
             "Each is built from transformers' own classes with random weights, small enough to run "
@@ -206,7 +204,14 @@ def page(findings: Sequence[Finding]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _counted(findings: Sequence[Finding]) -> str:
+def versions() -> str:
+    """Returns what a run used, with versions, for its page."""
+    packages = ("torch", "transformers", "openvino", "npu-compiler", "npu-llm")
+    return ", ".join(f"{name} {importlib.metadata.version(name)}" for name in packages)
+
+
+def counted(findings: Sequence[Any]) -> str:
+    """Returns how many findings there are of each verdict."""
     counts = Counter(one.verdict for one in findings)
     return ", ".join(f"{counts[name]} {name}" for name in _VERDICTS if counts[name])
 
@@ -225,7 +230,7 @@ def main(arguments: Sequence[str]) -> int:
         findings.append(one)
         print(f"{one.name:22} {one.verdict:8} {one.pipeline:8} {one.time_s:6.1f} s  {one.detail}")
         sys.stdout.flush()
-    print(f"{len(findings)} decoders: {_counted(findings)}")
+    print(f"{len(findings)} decoders: {counted(findings)}")
     if options.page is not None:
         options.page.write_text(page(findings))
     return int(any(one.verdict in ("differs", "crash") for one in findings))

@@ -10,26 +10,23 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import importlib.metadata
 import re
 import sys
 import tempfile
 import time
 import warnings
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from decoder_survey import first_line, in_processes
+from decoder_survey import counted, first_line, in_processes, versions
 from task_table import CONFIGS, TASKS, WRITING
 
 __all__ = ["Finding", "make", "page", "run"]
 
 _NOISE, _NEW, _MOST = 0.05, 16, 1e-4
 _SITE = re.compile(r"/\S*/site-packages/")  # where packages are, here
-_VERDICTS = ("equal", "refused", "differs", "crash")
 
 
 @dataclass(frozen=True)
@@ -197,15 +194,13 @@ def _compare_tokens(reference: Any, model: Any) -> str | None:
 
 def page(findings: Sequence[Finding]) -> str:
     """Returns the page docs/reference/tasks.md of a run."""
-    packages = ("torch", "transformers", "openvino", "npu-compiler", "npu-llm")
-    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in packages)
     lines = [
         "# Which models of tasks run",
         "",
         f"Made from a run of {datetime.date.today()}, by `nox -s tasks`.",
         "",
-        f"- Versions: {versions}",
-        f"- {len(findings)} models of transformers: {_counted(findings)}.",
+        f"- Versions: {versions()}",
+        f"- {len(findings)} models of transformers: {counted(findings)}.",
         "",
         (
             "Each is built from transformers' own classes with random weights, small enough to run "
@@ -233,11 +228,6 @@ def page(findings: Sequence[Finding]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _counted(findings: Sequence[Finding]) -> str:
-    counts = Counter(one.verdict for one in findings)
-    return ", ".join(f"{counts[name]} {name}" for name in _VERDICTS if counts[name])
-
-
 def main(arguments: Sequence[str]) -> int:
     """Runs the tasks or families that are named, or all; returns 1 if one differs or crashes."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -260,7 +250,7 @@ def main(arguments: Sequence[str]) -> int:
             f"{finding.detail}"
         )
         sys.stdout.flush()
-    print(f"{len(findings)} models: {_counted(findings)}")
+    print(f"{len(findings)} models: {counted(findings)}")
     if options.page is not None:
         options.page.write_text(page(findings))
     return int(any(one.verdict in ("differs", "crash") for one in findings))

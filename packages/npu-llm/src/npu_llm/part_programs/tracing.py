@@ -23,7 +23,7 @@ from npu_llm.capture.step import join_weights
 from npu_llm.errors import CaptureError
 from npu_llm.older_transformers import as_in_newer
 
-__all__ = ["Example", "TracedPart", "trace_part"]
+__all__ = ["TRACE_FAILURES", "Example", "TracedPart", "trace_part"]
 
 _aten = torch.ops.aten
 
@@ -46,7 +46,8 @@ _TAKEN_APART = {
     _aten.bucketize.Tensor: _bucketize,
 }
 
-_FAILURES = (
+# What a model's code raises on tensors that are shapes alone.
+TRACE_FAILURES = (
     AssertionError, AttributeError, LookupError, NotImplementedError, RuntimeError, TypeError,
     ValueError,
 )  # fmt: skip
@@ -128,7 +129,7 @@ def trace_part(
                     _allow_non_fake_inputs=True,
                     record_stack_traces=True,
                 )(*tensors)
-        except _FAILURES as failure:
+        except TRACE_FAILURES as failure:
             lines = str(failure).strip().splitlines() or [type(failure).__name__]
             raise CaptureError(
                 f"{type(model).__name__}: its {name} must be traceable with sizes that vary; got: "

@@ -13,18 +13,13 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
 from npu_llm.errors import CaptureError
-from npu_llm.part_programs.tracing import Example
+from npu_llm.part_programs.tracing import TRACE_FAILURES, Example
 from npu_llm.vision_language.calls import Call, Outline, call_again, outline, read_call
 from npu_llm.vision_language.examples import example_images, example_text
 from npu_llm.vision_language.grids import packed_attention, with_positions
 from npu_llm.vision_language.places import LANGUAGE, find_parts
 
 __all__ = ["SeenPart", "count_image_tokens", "observe_parts"]
-
-_FAILURES = (
-    AssertionError, AttributeError, LookupError, NotImplementedError, RuntimeError, TypeError,
-    ValueError,
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -96,7 +91,7 @@ def _observe(model: Any, rows: int, tokens: int) -> dict[str, tuple[Call, Outlin
         text = example_text(model, images=count, tokens=[[1] * tokens] * rows)
         with _seen_calls(model) as seen, torch.no_grad():
             model(**text, **pictures, use_cache=False)
-    except _FAILURES as failure:
+    except TRACE_FAILURES as failure:
         lines = str(failure).strip().splitlines() or [type(failure).__name__]
         raise _unknown(model, lines[0].rstrip(".")) from failure
     twice = [name for name, calls in seen.items() if len(calls) > 1]
