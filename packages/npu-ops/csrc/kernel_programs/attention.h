@@ -15,38 +15,75 @@ namespace npu::ops::kernel_programs::NPU_SET {
 
 inline constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-// Turns the scores of one query into exponentials in place, 0 where it may not look.
-inline void softmax(float* scores, float own_slope, float soft_cap, std::int64_t piece_start,
-                    int first, int last, std::int64_t slot, float* largest_score, float* total) {
+// What a query of a piece looks at, and how its scores are changed.
+struct Look {
+  float slope, soft_cap;
+  std::int64_t piece_start, slot;  // of the piece, and the query's own
+  int first, last;                 // of the piece's slots
+
+  bool is_plain() const { return soft_cap == 0 && slope == 0 && first == 0 && last == kPieceSlots; }
+};
+
+// Caps and shifts the scores of one query, and makes those -infinity where it may not look.
+inline void mask(float* scores, const Look& look) {
   Floats places;
   for (int i = 0; i < kLanes; ++i)
     places[i] = static_cast<float>(i);
-  Floats most = all(-kInfinity);
-  const bool is_plain = soft_cap == 0 && own_slope == 0 && first == 0 && last == kPieceSlots;
   for (int i = 0; i < kPieceSlots; i += kLanes) {
     Floats v = load(scores + i);
-    if (is_plain) {
-      most = largest(most, v);
-      continue;
-    }
-    if (soft_cap != 0) v = soft_cap * hyperbolic_tangent(v / soft_cap);
+    if (look.soft_cap != 0) v = look.soft_cap * hyperbolic_tangent(v / look.soft_cap);
     const Floats place = places + static_cast<float>(i);
-    if (own_slope != 0) v += own_slope * (place + static_cast<float>(piece_start - slot));
-    const Integers seen = (place >= static_cast<float>(first)) & (place < static_cast<float>(last));
-    v = seen ? v : all(-kInfinity);
-    most = largest(most, v);
-    store(scores + i, v);
+    if (look.slope != 0) {
+      v += look.slope * (place + static_cast<float>(look.piece_start - look.slot));
+    }
+    const Integers seen =
+        (place >= static_cast<float>(look.first)) & (place < static_cast<float>(look.last));
+    store(scores + i, seen ? v : all(-kInfinity));
   }
-  const float top = largest_of(most);
-  const float shift = top == -kInfinity ? 0 : top;
-  Floats sums = {};
-  for (int i = 0; i < kPieceSlots; i += kLanes) {
-    const Floats v = exponential_to_one(load(scores + i) - shift);
-    sums += v;
-    store(scores + i, v);
+}
+
+// Turns the scores of queries into exponentials in place, 0 for -infinity. First all maxima, then
+// all exponentials: what one query's wait for, others' fill.
+inline void softmax(float* scores, int count, const PartialSums& out) {
+  for (int q = 0; q < count; ++q) {
+    Floats most = all(-kInfinity);
+    for (int i = 0; i < kPieceSlots; i += kLanes)
+      most = largest(most, load(scores + q * kPieceSlots + i));
+    out.largest[q] = largest_of(most);
   }
-  *largest_score = top;
-  *total = sum(sums);
+  for (int q = 0; q < count; ++q) {
+    const float shift = out.largest[q] == -kInfinity ? 0 : out.largest[q];
+    float* of = scores + q * kPieceSlots;
+    Floats sums = {};
+#pragma GCC unroll 4
+    for (int i = 0; i < kPieceSlots; i += kLanes) {
+      const Floats v = exponential_to_one(load(of + i) - shift);
+      sums += v;
+      store(of + i, v);
+    }
+    out.sums[q] = sum(sums);
+  }
+}
+
+// Writes the queries to `scratch` as `attend` multiplies them.
+template <typename T>
+void ready_as(const LayerCache& cache, const Queries& queries, float scale, float* scratch) {
+  const int size = cache.key_size;
+  for (int row = 0; row < queries.rows; ++row) {
+    const float* from = queries.values + row * queries.row_stride;
+    float* to = scratch + std::size_t(row) * queries.group * size;
+    for (int i = 0; i < queries.group * size; ++i)
+      to[i] = from[i] * scale;
+  }
+  as_factors<T>(scratch, queries.rows * queries.group, size);
+}
+
+inline void ready(const LayerCache& cache, const Queries& queries, const AttendOptions& options,
+                  float* scratch) {
+  const auto kernel = cache.kind == CacheKind::float32    ? ready_as<float>
+                      : cache.kind == CacheKind::bfloat16 ? ready_as<std::uint16_t>
+                                                          : ready_as<std::uint8_t>;
+  kernel(cache, queries, options.scale, scratch);
 }
 
 template <typename T>
@@ -56,15 +93,7 @@ void attend_as(const LayerCache& cache, int key_head, unsigned char* const* bloc
   const int size = cache.key_size, count = queries.rows * queries.group;
   const int slots = static_cast<int>(piece_end - piece_start);
   const int block_count = (slots + kBlockSlots - 1) / kBlockSlots;
-  float* scaled = scratch;
-  float* sums_of_query = scaled + std::size_t(count) * size;
-  float* scores = sums_of_query + count;
-  for (int row = 0; row < queries.rows; ++row) {
-    const float* from = queries.values + row * queries.row_stride;
-    float* to = scaled + std::size_t(row) * queries.group * size;
-    for (int i = 0; i < queries.group * size; ++i)
-      to[i] = from[i] * options.scale;
-  }
+  float* scores = scratch + std::size_t(count) * size;
   const T* keys[kPieceSlots / kBlockSlots];
   Head<T> heads[kPieceSlots / kBlockSlots] = {{cache, blocks[0], key_head},
                                               {cache, blocks[0], key_head},
@@ -74,12 +103,12 @@ void attend_as(const LayerCache& cache, int key_head, unsigned char* const* bloc
     heads[b] = Head<T>(cache, blocks[b], key_head);
     keys[b] = heads[b].keys;
   }
-  all_scores(keys, block_count, as_factors<T>(scaled, count, size), count, size, scores);
+  all_scores(keys, block_count, factors_in<T>(scratch), count, size, scores);
   if constexpr (sizeof(T) == 1) {
     for (int q = 0; q < count; ++q) {
       float total = 0;
       for (int i = 0; i < size; ++i)
-        total += scaled[std::size_t(q) * size + i];
+        total += scratch[std::size_t(q) * size + i];
       for (int b = 0; b < block_count; ++b) {
         float* of = scores + q * kPieceSlots + b * kBlockSlots;
         for (int i = 0; i < kBlockSlots; ++i) {
@@ -96,11 +125,17 @@ void attend_as(const LayerCache& cache, int key_head, unsigned char* const* bloc
     const int first = static_cast<int>(std::clamp<std::int64_t>(begin - piece_start, 0, slots));
     const int last = static_cast<int>(std::clamp<std::int64_t>(slot + 1 - piece_start, 0, slots));
     const int head = queries.first_head + q % queries.group;
-    softmax(scores + q * kPieceSlots, options.slopes == nullptr ? 0 : options.slopes[head],
-            options.soft_cap, piece_start, first, last, slot, out.largest + q, out.sums + q);
+    const Look look{options.slopes == nullptr ? 0 : options.slopes[head],
+                    options.soft_cap,
+                    piece_start,
+                    slot,
+                    first,
+                    last};
+    if (!look.is_plain()) mask(scores + q * kPieceSlots, look);
     first_of_all = std::min(first_of_all, first);
     last_of_all = std::max(last_of_all, last);
   }
+  softmax(scores, count, out);
   all_values(heads, cache.padded_value_size(), first_of_all, last_of_all,
              as_factors<T>(scores, count, kPieceSlots), count, out.values);
 }
@@ -118,18 +153,26 @@ inline float one_exponential(float x) {
   return exponential(all(x))[0];
 }
 
+// Queries' numbers are computed side by side: one exponential takes as long as a vector of them.
 inline void merge(const PartialSums& total, const PartialSums& piece, int queries, int padded) {
-  for (int q = 0; q < queries; ++q) {
-    const float top = std::max(total.largest[q], piece.largest[q]);
-    if (top == -kInfinity) continue;  // neither sees anything
-    const float before = one_exponential(total.largest[q] - top);
-    const float now = one_exponential(piece.largest[q] - top);
-    total.largest[q] = top;
-    total.sums[q] = total.sums[q] * before + piece.sums[q] * now;
-    float* to = total.values + std::size_t(q) * padded;
-    const float* from = piece.values + std::size_t(q) * padded;
-    for (int i = 0; i < padded; i += kLanes)
-      store(to + i, load(to + i) * before + load(from + i) * now);
+  for (int first = 0; first < queries; first += kLanes) {
+    const int count = std::min(kLanes, queries - first);
+    const Floats before = load_some(total.largest + first, count);
+    const Floats now = load_some(piece.largest + first, count);
+    const Floats top = largest(before, now);
+    const Floats shift = top == -kInfinity ? all(0) : top;  // neither sees anything
+    const Floats old_share = exponential(before - shift), new_share = exponential(now - shift);
+    store_some(total.largest + first, top, count);
+    store_some(total.sums + first,
+               load_some(total.sums + first, count) * old_share +
+                   load_some(piece.sums + first, count) * new_share,
+               count);
+    for (int q = 0; q < count; ++q) {
+      float* to = total.values + std::size_t(first + q) * padded;
+      const float* from = piece.values + std::size_t(first + q) * padded;
+      for (int i = 0; i < padded; i += kLanes)
+        store(to + i, load(to + i) * old_share[q] + load(from + i) * new_share[q]);
+    }
   }
 }
 

@@ -86,9 +86,17 @@ inline __m512i by_turns(int second_row) {
   return _mm512_load_si512(places);
 }
 
-inline void add_products(Floats& sum, __m512bh left, Pair right) {
-  const __m512bh factor = as_pairs(_mm512_set1_epi32(static_cast<int>(right)));
-  sum = std::bit_cast<Floats>(_mm512_dpbf16_ps(std::bit_cast<__m512>(sum), left, factor));
+// The same pair in all places. In a register where several products need it: as an operand in
+// memory it would be loaded for each.
+template <int kProducts>
+__m512bh same_pair(Pair pair) {
+  __m512i pairs = _mm512_set1_epi32(static_cast<int>(pair));
+  if constexpr (kProducts > 1) asm("" : "+v"(pairs));
+  return as_pairs(pairs);
+}
+
+inline void add_products(Floats& sum, __m512bh left, __m512bh right) {
+  sum = std::bit_cast<Floats>(_mm512_dpbf16_ps(std::bit_cast<__m512>(sum), left, right));
 }
 
 // Products of R queries (R, size) in pairs with the keys of B blocks: (R, kPieceSlots).
@@ -106,9 +114,10 @@ void multiply_keys(const std::uint16_t* const* keys, const Pair* queries, int si
     }
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
+      const __m512bh query = same_pair<B>(queries[r * size + i / 2]);
 #pragma GCC unroll 4
       for (int b = 0; b < B; ++b)
-        add_products(sums[r][b], both[b], queries[r * size + i / 2]);
+        add_products(sums[r][b], both[b], query);
     }
   }
 #pragma GCC unroll 16
@@ -141,9 +150,10 @@ void multiply_values(const Head<std::uint16_t>* heads, int padded, int first, in
     }
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
+      const __m512bh share = same_pair<W>(shares[r * kPieceSlots + slot / 2]);
 #pragma GCC unroll 8
       for (int w = 0; w < W; ++w)
-        add_products(sums[r][w], both[w], shares[r * kPieceSlots + slot / 2]);
+        add_products(sums[r][w], both[w], share);
     }
   }
 #pragma GCC unroll 16
@@ -156,24 +166,31 @@ void multiply_values(const Head<std::uint16_t>* heads, int padded, int first, in
 
 #endif
 
-// Rows of queries or weights (count, width) as a cache of T is multiplied by them: floats, or pairs
-// in their places, of which a row has the first half.
+// Rows of queries or weights as a cache of T is multiplied by them: floats, or pairs in their
+// places, of which a row has the first half.
 template <typename T>
-auto as_factors(float* rows, int count, int width) {
+auto factors_in(float* rows) {
 #if defined(__AVX512BF16__)
-  if constexpr (std::is_same_v<T, std::uint16_t>) {
-    auto* pairs = reinterpret_cast<Pair*>(rows);
-    for (int row = 0; row < count; ++row) {
-      const std::size_t start = std::size_t(row) * width;
-      round_to_pairs(rows + start, width, pairs + start);
-    }
-    return pairs;
-  } else {
+  if constexpr (std::is_same_v<T, std::uint16_t>)
+    return reinterpret_cast<Pair*>(rows);
+  else
     return rows;
-  }
 #else
   return rows;
 #endif
+}
+
+// Makes them of floats (count, width).
+template <typename T>
+auto as_factors(float* rows, int count, int width) {
+  const auto factors = factors_in<T>(rows);
+  if constexpr (!std::is_same_v<decltype(factors), float* const>) {
+    for (int row = 0; row < count; ++row) {
+      const std::size_t start = std::size_t(row) * width;
+      round_to_pairs(rows + start, width, factors + start);
+    }
+  }
+  return factors;
 }
 
 // Products of R queries (R, size) with the keys of B blocks: (R, kPieceSlots).

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <limits>
 #include <utility>
 
 #include "kernel_programs/activation_vectors.h"
@@ -328,6 +329,14 @@ void amx_tile(const AmxProducts& amx, const PackedLinear& weight, const Activati
 
 constexpr int kRowsOfPass = 6 * kLanes;  // as many as stay in a near cache from block to block
 
+// Fetches the i-th of so many shares of [from, end) into the second cache.
+void fetch_share(const std::uint8_t* from, const std::uint8_t* end, int i, int shares) {
+  const std::size_t lines = (end - from + 63) / 64;
+  const std::uint8_t* last = from + 64 * (lines * (i + 1) / shares);
+  for (from += 64 * (lines * i / shares); from < last; from += 64)
+    __builtin_prefetch(from, 0, 2);
+}
+
 void linear(const PackedLinear& weight, const Activations& x, int rows, float* out,
             std::size_t out_stride, int first_block, int last_block, const Finish& finish) {
   const bool are_few = rows <= kFewRows;
@@ -335,10 +344,14 @@ void linear(const PackedLinear& weight, const Activations& x, int rows, float* o
 #if defined(__AVX512BF16__)
   const AmxProducts* const amx = are_few || !suits_amx(weight) ? nullptr : amx_products();
 #endif
+  const std::size_t bytes = weight.block_bytes();
   for (int start = 0; start < rows; start += kRowsOfPass) {
     const int end = std::min(rows, start + kRowsOfPass);
     for (int block = first_block; block < last_block; block += most_blocks) {
       int row = start;
+      const std::uint8_t* next = weight.data + std::min(block + most_blocks, last_block) * bytes;
+      const std::uint8_t* next_end =
+          weight.data + std::min(block + 2 * most_blocks, last_block) * bytes;
 #if defined(__AVX512BF16__)
       while (amx != nullptr && end - row >= kFewestForAmx) {
         const int count = std::min(end - row, kAmxRows);
@@ -352,6 +365,7 @@ void linear(const PackedLinear& weight, const Activations& x, int rows, float* o
       const int tiles = (end - row + kMostRows - 1) / kMostRows;
       for (int i = 0; i < tiles; ++i) {
         const int count = (end - row) / (tiles - i);  // of nearly equal size
+        if (!are_few) fetch_share(next, next_end, i, tiles);
         of_rows[count - 1](weight, x, row, out, out_stride, block, finish);
         row += count;
       }
@@ -359,35 +373,61 @@ void linear(const PackedLinear& weight, const Activations& x, int rows, float* o
   }
 }
 
+constexpr int kSlabParts = kSlabInputs / kLanes;
+constexpr std::int32_t kInfinityBits = 0x7F800000;  // as bits, sizes that are no numbers are larger
+
+// Signed whole numbers that fit into 8 bits.
+void store_narrow(std::int8_t* to, Integers whole) {
+#if defined(__AVX512F__)
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(to),
+                   _mm512_cvtepi32_epi8(std::bit_cast<__m512i>(whole)));
+#else
+  using Signed = std::int8_t __attribute__((vector_size(kLanes)));
+  const Signed narrow = __builtin_convertvector(whole, Signed);
+  std::memcpy(to, &narrow, kLanes);
+#endif
+}
+
+// One slab; returns its scale.
+float quantize_slab(const float* x, std::int8_t* integers, float* sums) {
+  Floats values[kSlabParts];
+  Integers most = {};
+#pragma GCC unroll 16
+  for (int i = 0; i < kSlabParts; ++i) {
+    values[i] = load(x + i * kLanes);
+    const Integers size = std::bit_cast<Integers>(values[i]) & 0x7FFFFFFF;
+    most = size > most ? size : most;
+  }
+  const auto top_bits =
+      across<std::int32_t>(most, [](auto left, auto right) { return left > right ? left : right; });
+  const float top = std::bit_cast<float>(top_bits);
+  const bool is_empty = !(top > 1e-30F) || top_bits >= kInfinityBits;
+  const float inverse = is_empty ? 0.0F : 127.0F / top;
+  Integers totals[2] = {};
+#pragma GCC unroll 16
+  for (int i = 0; i < kSlabParts; ++i) {
+    const Floats v = is_empty ? Floats{} : values[i] * inverse;
+    const Floats shifted = v + 12582912.0F;  // rounds to the nearest whole number
+    const Integers whole = std::bit_cast<Integers>(shifted) - std::int32_t{0x4B400000};
+    totals[i / (kSlabParts / 2)] += whole;
+    store_narrow(integers + i * kLanes, whole);
+  }
+  sums[1] = static_cast<float>(sum(totals[0]));
+  sums[2] = static_cast<float>(sum(totals[1]));
+  sums[0] = sums[1] + sums[2];
+  if (top_bits >= kInfinityBits) return std::numeric_limits<float>::quiet_NaN();
+  return is_empty ? 0.0F : top / 127.0F;
+}
+
 void quantize(const float* x, int inputs, std::int8_t* integers, float* scales, float* sums) {
-  for (int start = 0; start < inputs; start += kSlabInputs) {
-    float slab[kSlabInputs] = {};
-    std::memcpy(slab, x + start, std::min(kSlabInputs, inputs - start) * sizeof(float));
-    Floats most = {}, bad = {};
-    for (int i = 0; i < kSlabInputs; i += kLanes) {
-      const Floats v = load(slab + i);
-      most = largest(most, v < 0.0F ? -v : v);
-      bad += v - v;  // NaN for NaN and infinities, else 0
+  for (int start = 0; start < inputs; start += kSlabInputs, sums += kSumsOfSlab) {
+    if (inputs - start >= kSlabInputs) {
+      *scales++ = quantize_slab(x + start, integers + start, sums);
+    } else {
+      float slab[kSlabInputs] = {};
+      std::memcpy(slab, x + start, (inputs - start) * sizeof(float));
+      *scales++ = quantize_slab(slab, integers + start, sums);
     }
-    const float top = largest_of(most);
-    const float wrong = sum(bad);
-    const bool is_empty = !(top > 1e-30F) || wrong != wrong;
-    const float inverse = is_empty ? 0.0F : 127.0F / top;
-    Integers totals[2] = {};
-    for (int i = 0; i < kSlabInputs; i += kLanes) {
-      const Floats v = is_empty ? Floats{} : load(slab + i) * inverse;
-      const Floats shifted = v + 12582912.0F;  // rounds to the nearest whole number
-      const Integers whole = std::bit_cast<Integers>(shifted) - std::int32_t{0x4B400000};
-      totals[i / (kSlabInputs / 2)] += whole;
-      using Signed = std::int8_t __attribute__((vector_size(kLanes)));
-      const Signed narrow = __builtin_convertvector(whole, Signed);
-      std::memcpy(integers + start + i, &narrow, kLanes);
-    }
-    sums[1] = static_cast<float>(sum(totals[0]));
-    sums[2] = static_cast<float>(sum(totals[1]));
-    sums[0] = sums[1] + sums[2];
-    sums += kSumsOfSlab;
-    *scales++ = (is_empty ? 0.0F : top / 127.0F) + wrong;
   }
 }
 

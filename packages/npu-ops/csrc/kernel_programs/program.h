@@ -135,6 +135,8 @@ inline constexpr int kFewestBlocks = 4;  // the first, the two newest, and one t
 
 inline constexpr int kAlone = 0;  // members: the caller's thread, without the team
 
+struct Prepared;  // rows of a linear's input
+
 class Program {
  public:
   Program(std::vector<Instruction> instructions, const std::vector<int>& widths,
@@ -145,7 +147,7 @@ class Program {
   // Runs a step and writes (kept rows, width of the logits' buffer) to `logits`, which is null for
   // a program that has none. Calls are queued.
   // Throws std::bad_alloc where there is no memory; a later call may succeed.
-  // If `times_ns` is not null, it receives one duration for each stage.
+  // If `times_ns` is not null, a duration is added to each stage's.
   void run(const Rows& rows, float* logits, int members, std::int64_t* times_ns);
 
   // The first and last instruction of each stage.
@@ -160,8 +162,15 @@ class Program {
   void reserve(Context& step, int members) const;
   void make_tiles(Context& step) const;
   float* at(const Context& step, const View& view, std::size_t row) const;
+  void note_time(Context& step, int stage) const;
+  void run_rows(Context& step, int first_stage, int end_stage, const Crew& crew, int member) const;
   void run_stage(Context& step, int stage, Crew& crew, int member) const;
+  void run_by_row(Context& step, int first, int last, int begin, int end) const;
   void run_row(Context& step, const Instruction& instruction, int row) const;
+  void prepare_rows(Context& step, const Linear& linear, int begin, int end, int first_row,
+                    Prepared& prepared, float* normed_row) const;
+  void multiply_rows(Context& step, const Linear& linear, int first_row, int rows,
+                     const Prepared& prepared, int first_block, int last_block) const;
   void run_linear(Context& step, const Linear& linear, int rows, Crew& crew, int member) const;
   void note_bounds(const Context& step, const LayerCache& cache, Crew& crew, int member) const;
   void choose_blocks(Context& step, const Attend& attend, Crew& crew, int member) const;
@@ -170,6 +179,7 @@ class Program {
 
   std::vector<Instruction> instructions_;
   std::vector<std::pair<int, int>> stages_;
+  std::vector<int> ends_of_rows_alone_;  // by stage: where rows next need others, or are fewer
   int first_kept_stage_ = 0;
   std::vector<int> strides_;
   std::vector<LayerCache> layers_;

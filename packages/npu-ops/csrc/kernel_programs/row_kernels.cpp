@@ -183,7 +183,7 @@ std::int64_t arg_max(const float* x, std::int64_t width) {
 }  // namespace
 
 extern const RowKernels kRowKernels;
-const RowKernels kRowKernels = {NPU_SET_NAME, norm,   rotate, combine, append, note_bounds,
-                                bound,        attend, merge,  finish,  arg_max};
+const RowKernels kRowKernels = {NPU_SET_NAME, norm,  rotate, combine, append, note_bounds,
+                                bound,        ready, attend, merge,   finish, arg_max};
 
 }  // namespace npu::ops::kernel_programs::NPU_SET

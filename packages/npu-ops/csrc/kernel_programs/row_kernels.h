@@ -98,8 +98,11 @@ struct RowKernels {
   // rounded up to 16), filled up with 0; infinite where keys or query are no numbers.
   void (*bound)(const LayerCache& cache, int key_head, const unsigned char* block,
                 const float* queries, int count, float* out, std::size_t stride);
+  // Writes what `attend` needs of queries to the first part of `scratch`, of attend_scratch floats.
+  void (*ready)(const LayerCache& cache, const Queries& queries, const AttendOptions& options,
+                float* scratch);
   // Attention to the slots [piece_start, piece_end), at most kPieceSlots from a multiple of it, in
-  // the given blocks. `scratch` has attend_scratch floats.
+  // the given blocks; the queries are ready in `scratch`, and stay so.
   void (*attend)(const LayerCache& cache, int key_head, unsigned char* const* blocks,
                  std::int64_t piece_start, std::int64_t piece_end, const Queries& queries,
                  const AttendOptions& options, const PartialSums& out, float* scratch);
@@ -115,7 +118,7 @@ struct RowKernels {
 
 // How many floats `attend` needs.
 inline std::size_t attend_scratch(int queries, int key_size) {
-  return std::size_t(queries) * (key_size + 1 + kPieceSlots);
+  return std::size_t(queries) * (key_size + kPieceSlots);
 }
 
 // The named set's kernels, or without a name the best that this processor has; null if it lacks

@@ -1,6 +1,7 @@
 // What the members of the team share while they run a step of a program.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
@@ -48,6 +49,17 @@ inline std::size_t rounded(std::size_t value, std::size_t to) {
 inline std::pair<int, int> share(int count, int member, int members) {
   return {static_cast<int>(static_cast<std::int64_t>(count) * member / members),
           static_cast<int>(static_cast<std::int64_t>(count) * (member + 1) / members)};
+}
+
+inline constexpr int kQueriesOfTile = 48;  // as many read the same keys together
+
+inline int rows_of_tile(int group) {
+  return std::max(1, kQueriesOfTile / group);
+}
+
+// Of the sums of a piece of attention.
+inline std::size_t partial_floats(int queries, int padded) {
+  return static_cast<std::size_t>(queries) * (padded + 2);
 }
 
 // Rows of a linear's input, as its kernel takes them.
@@ -137,6 +149,7 @@ struct Program::Context {
   std::vector<std::vector<std::pair<int, float>>> chosen;  // of each row: expert and share
   std::int64_t* times_ns = nullptr;
   std::chrono::steady_clock::time_point last_time;
+  bool are_rows_split = false;  // whether members have rows of their own, see Program::run_rows
 
   explicit Context(std::size_t stages) : counters(stages) {}
 };

@@ -176,11 +176,27 @@ inline Floats exponential(Floats x) {
   return x == x ? result : x;
 }
 
-// e^x for x that is no larger than 0, as `exponential`.
+// e^x for x that is no larger than 0, to 1e-6 of it; NaN stays.
 inline Floats exponential_to_one(Floats x) {
+#if defined(__AVX512F__)
+  // As a power of two: 2^whole * 2^rest, the latter by its series. What NaN is compared with, goes.
+  const __m512 bounded = _mm512_max_ps(_mm512_set1_ps(-1000.0F), std::bit_cast<__m512>(x));
+  const __m512 factor = _mm512_set1_ps(1.44269504088896341F);
+  const __m512 whole = _mm512_roundscale_ps(_mm512_mul_ps(bounded, factor), 8);
+  const Floats rest = std::bit_cast<Floats>(_mm512_fmsub_ps(bounded, factor, whole));
+  Floats result = all(1.5403530e-4F);
+  result = result * rest + 1.3333558e-3F;
+  result = result * rest + 9.6181291e-3F;
+  result = result * rest + 5.5504109e-2F;
+  result = result * rest + 2.4022651e-1F;
+  result = result * rest + 6.9314718e-1F;
+  result = result * rest + 1.0F;
+  return std::bit_cast<Floats>(_mm512_scalef_ps(std::bit_cast<__m512>(result), whole));
+#else
   const Floats bounded = x < -87.3F ? all(-87.3F) : x;
   const Floats result = unbounded_exponential(bounded);
   return x < -87.3F ? all(0) : result;
+#endif
 }
 
 // To 1e-7 of it; polynomials of N. Juffa's erff.
