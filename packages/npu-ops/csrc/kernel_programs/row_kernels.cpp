@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "kernel_programs/activation_vectors.h"
 #include "kernel_programs/attention.h"
@@ -180,10 +181,37 @@ std::int64_t arg_max(const float* x, std::int64_t width) {
   return found - x;
 }
 
+void weigh(const float* scores, std::int64_t width, float temperature, float* weights,
+           double* sums, float* most_of_parts) {
+  const auto largest_in = [](const float* x, std::int64_t count) {
+    Floats most = all(-kInfinity);
+    std::int64_t i = 0;
+    for (; i + kLanes <= count; i += kLanes)
+      most = largest(load(x + i), most);
+    float top = largest_of(most);
+    for (; i < count; ++i)
+      top = std::max(top, x[i]);
+    return top;
+  };
+  const float top = largest_in(scores, width), factor = std::min(1.0F / temperature, std::numeric_limits<float>::max());
+  for (std::int64_t start = 0; start < width; start += kWeighedPart) {
+    const std::int64_t end = std::min(start + kWeighedPart, width);
+    Floats sum_of_part = {};
+    for (std::int64_t i = start; i < end; i += kLanes) {
+      const int count = static_cast<int>(std::min<std::int64_t>(kLanes, end - i));
+      store_some(weights + i, exponential_to_one((load_some(scores + i, count) - top) * factor),
+                 count);
+      sum_of_part += load_some(weights + i, count);
+    }
+    *sums++ = sum(sum_of_part);
+    *most_of_parts++ = largest_in(weights + start, end - start);
+  }
+}
+
 }  // namespace
 
 extern const RowKernels kRowKernels;
-const RowKernels kRowKernels = {NPU_SET_NAME, norm,  rotate, combine, append, note_bounds,
-                                bound,        ready, attend, merge,   finish, arg_max};
+const RowKernels kRowKernels = {NPU_SET_NAME, norm,  rotate, combine, append, note_bounds, bound,
+                                ready,        attend, merge, finish,  arg_max, weigh};
 
 }  // namespace npu::ops::kernel_programs::NPU_SET

@@ -82,6 +82,8 @@ struct PartialSums {
   float* values;
 };
 
+inline constexpr std::int64_t kWeighedPart = 256;
+
 struct RowKernels {
   const char* name;
   // One row each.
@@ -114,6 +116,11 @@ struct RowKernels {
                  const AttendOptions& options, float* out, std::size_t out_stride);
   // Where the largest of a row stands, the first of equal ones; as in torch, NaN is the largest.
   std::int64_t (*arg_max)(const float* x, std::int64_t width);
+  // e^((score - largest score) / temperature) of each score of a row, and of each kWeighedPart of
+  // them the sum and the largest. Where a score is NaN or +infinity, or all are -infinity, sums are
+  // NaN.
+  void (*weigh)(const float* scores, std::int64_t width, float temperature, float* weights,
+                double* sums, float* most_of_parts);
 };
 
 // How many floats `attend` needs.

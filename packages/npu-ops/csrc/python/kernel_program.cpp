@@ -626,22 +626,6 @@ class TensorCall {
   const bool is_alone_;
 };
 
-// (rows,) int64.
-at::Tensor arg_max(const at::Tensor& logits) {
-  require(logits.dim() == 2 && logits.size(1) > 0 && logits.is_cpu() &&
-              logits.scalar_type() == at::kFloat && logits.is_contiguous(),
-          "logits: must be contiguous (rows, at least 1) float32 on cpu");
-  const RowKernels& kernels = *row_kernels(nullptr);
-  const std::int64_t rows = logits.size(0), width = logits.size(1);
-  const float* x = logits.const_data_ptr<float>();
-  const at::Tensor found = allocated([&] { return at::empty({rows}, at::kLong); });
-  auto* to = found.mutable_data_ptr<std::int64_t>();
-  const py::gil_scoped_release unlocked;
-  for (std::int64_t row = 0; row < rows; ++row)
-    to[row] = kernels.arg_max(x + row * width, width);
-  return found;
-}
-
 }  // namespace
 
 void bind_kernel_program(py::module_& m) {
@@ -674,7 +658,6 @@ void bind_kernel_program(py::module_& m) {
            py::arg("results"), py::arg("device"), py::arg("is_alone"))
       .def("run", &TensorCall::run, py::arg("inputs"), py::arg("times") = py::none())
       .def("run_current", &TensorCall::run_current, py::arg("is_current"), py::arg("inputs"));
-  m.def("arg_max", &arg_max, py::arg("logits"));
   m.def("usable_processors", &usable_processors);
   m.def("waiting_members", &waiting_members);
 }

@@ -2,11 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Protocol
+
 import torch
 
 from npu_ops import _C
 
-__all__ = ["arg_max"]
+__all__ = ["Drawing", "arg_max", "draw"]
+
+
+class Drawing(Protocol):
+    """How a token is drawn.
+
+    Attributes:
+        temperature: what scores are divided by, above 0.
+        top_k: how many of the most likely tokens are drawn from; 0 for all.
+        top_p: the most likely tokens that have this share together are drawn from.
+        min_p: tokens below this share of the most likely one's are not drawn.
+    """
+
+    @property
+    def temperature(self) -> float: ...
+    @property
+    def top_k(self) -> int: ...
+    @property
+    def top_p(self) -> float: ...
+    @property
+    def min_p(self) -> float: ...
 
 
 def arg_max(logits: torch.Tensor) -> torch.Tensor:
@@ -31,3 +54,31 @@ def arg_max(logits: torch.Tensor) -> torch.Tensor:
         return logits.argmax(-1).cpu()
     found: torch.Tensor = _C.arg_max(logits.contiguous())
     return found
+
+
+def draw(
+    logits: torch.Tensor, drawings: Sequence[Drawing], points: Sequence[float]
+) -> list[int | None]:
+    """Returns a token for each row; what a row draws does not depend on the other rows.
+
+    Tokens are laid side by side in falling order, or by number where all may be drawn; each takes
+    as much room as its share, and the one at the point is drawn. No thread is started: torch's
+    would run on the cores of a kernel program's team.
+
+    Args:
+        logits: (rows, vocabulary) float32 on cpu, -inf for what may not be drawn. Not changed.
+        drawings: for each row.
+        points: for each row, 0 to 1, exclusive.
+
+    Returns:
+        For each row a token; None where a logit is NaN or +inf, or all are -inf.
+    """
+    found = _C.draw(
+        logits.contiguous(),
+        [one.temperature for one in drawings],
+        [one.top_k for one in drawings],
+        [one.top_p for one in drawings],
+        [one.min_p for one in drawings],
+        list(points),
+    )
+    return [None if token < 0 else token for token in found]

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import torch
 
-from npu_llm.serving.scheduling.drawing import draw
 from npu_llm.serving.scheduling.request import Constraint, Request, Token
-from npu_ops.kernel_programs.choosing import arg_max
+from npu_ops.kernel_programs.choosing import arg_max, draw
 
 __all__ = ["Chooser", "choose"]
 
@@ -76,11 +76,7 @@ class Chooser:
         self.sampling = request.sampling
         self._constraint: Constraint | None = request.constraint
         self._logprobs = request.logprobs
-        self._generator = torch.Generator()
-        if request.sampling.seed is None:
-            self._generator.seed()
-        else:
-            self._generator.manual_seed(request.sampling.seed)
+        self._generator = random.Random(request.sampling.seed)  # None: from the system
         self._answer: Counter[int] = Counter()
         self._seen: set[int] = set(request.prompt) if self._repeats else set()
 
@@ -113,7 +109,7 @@ class Chooser:
 
     def point(self) -> float:
         """Returns the next random number, 0 to 1, exclusive."""
-        return float(torch.rand((), generator=self._generator, dtype=torch.float64))
+        return self._generator.random()
 
     def settle(self, chosen: int | None, logits: torch.Tensor) -> Token:
         """Remembers a choice, and returns what is told of it.

@@ -1,10 +1,21 @@
+"""draw: what sorting the whole row in float64 draws."""
+
 import math
+from dataclasses import dataclass
 
 import pytest
 import torch
 
-from npu_llm.serving.scheduling.drawing import draw
-from npu_llm.serving.scheduling.request import Sampling
+from npu_ops.kernel_programs.choosing import draw
+
+
+@dataclass(frozen=True)
+class Sampling:
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+
 
 KINDS = (
     {"top_p": 0.9},
@@ -64,3 +75,22 @@ def test_scores_are_not_changed():
     before = scores.clone()
     draw(scores, [Sampling(temperature=0.3)], [0.2])
     assert torch.equal(scores, before)
+
+
+def test_a_temperature_near_zero_draws_the_likeliest():
+    scores = torch.tensor([[1.0, 1.001, -2.0]])
+    assert draw(scores, [Sampling(temperature=1e-45)], [0.999]) == [1]
+
+
+def test_frequencies_are_the_shares():
+    generator = torch.Generator().manual_seed(3)
+    scores = torch.randn(1, 700, generator=generator).repeat(4000, 1) * 2
+    points = torch.rand(4000, generator=generator, dtype=torch.float64).tolist()
+    found = torch.tensor(draw(scores, [Sampling()] * 4000, points))
+    counts = torch.bincount(found, minlength=700) / 4000
+    assert (counts - scores[0].softmax(-1)).abs().max() < 0.03
+
+
+def test_rows_and_draws_must_be_as_many():
+    with pytest.raises(ValueError, match="as many rows"):
+        draw(torch.zeros(2, 5), [Sampling()], [0.5])

@@ -1,0 +1,30 @@
+// Draws a token by a row of scores.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "kernel_programs/row_kernels.h"
+
+namespace npu::ops::kernel_programs {
+
+// How a token is drawn; see npu_ops.kernel_programs.choosing.Draw.
+struct Draw {
+  double temperature;
+  std::int64_t top_k;  // 0 for all
+  double top_p, min_p;
+  double point;  // from 0 to 1, exclusive
+};
+
+// Memory of a thread that draws, which only grows.
+struct DrawRoom {
+  std::vector<float> weights, most;
+  std::vector<double> sums;
+  std::vector<std::int64_t> tokens;
+};
+
+// Returns a token; -1 where a score is NaN or +infinity, or all are -infinity.
+std::int64_t draw(const RowKernels& kernels, const float* scores, std::int64_t width,
+                  const Draw& how, DrawRoom& room);
+
+}  // namespace npu::ops::kernel_programs

@@ -1,0 +1,75 @@
+// The choice of tokens for Python: what npu_ops.kernel_programs.choosing stands on.
+#include <pybind11/stl.h>
+#include <torch/extension.h>
+
+#include <string>
+#include <vector>
+
+#include "kernel_programs/drawing.h"
+#include "kernel_programs/row_kernels.h"
+#include "python/module.h"
+
+namespace npu::ops::python {
+namespace {
+
+using namespace kernel_programs;
+
+void check(const at::Tensor& logits) {
+  if (logits.dim() == 2 && logits.size(1) > 0 && logits.is_cpu() &&
+      logits.scalar_type() == at::kFloat && logits.is_contiguous()) {
+    return;
+  }
+  throw py::value_error("logits: must be contiguous (rows, at least 1) float32 on cpu");
+}
+
+// (rows,) int64.
+at::Tensor arg_max(const at::Tensor& logits) {
+  check(logits);
+  const RowKernels& kernels = *row_kernels(nullptr);
+  const std::int64_t rows = logits.size(0), width = logits.size(1);
+  const float* x = logits.const_data_ptr<float>();
+  const at::Tensor found = at::empty({rows}, at::kLong);
+  auto* to = found.mutable_data_ptr<std::int64_t>();
+  const py::gil_scoped_release unlocked;
+  for (std::int64_t row = 0; row < rows; ++row)
+    to[row] = kernels.arg_max(x + row * width, width);
+  return found;
+}
+
+// A token for each row, -1 for none.
+std::vector<std::int64_t> draw_rows(const at::Tensor& logits,
+                                    const std::vector<double>& temperatures,
+                                    const std::vector<std::int64_t>& top_k,
+                                    const std::vector<double>& top_p,
+                                    const std::vector<double>& min_p,
+                                    const std::vector<double>& points) {
+  check(logits);
+  const auto rows = static_cast<std::size_t>(logits.size(0));
+  if (temperatures.size() != rows || top_k.size() != rows || top_p.size() != rows ||
+      min_p.size() != rows || points.size() != rows) {
+    throw py::value_error("logits: must have as many rows as there are draws; got " +
+                          std::to_string(rows));
+  }
+  const RowKernels& kernels = *row_kernels(nullptr);
+  const std::int64_t width = logits.size(1);
+  const float* x = logits.const_data_ptr<float>();
+  std::vector<std::int64_t> found(rows);
+  const py::gil_scoped_release unlocked;
+  static thread_local DrawRoom room;
+  for (std::size_t row = 0; row < rows; ++row) {
+    found[row] =
+        draw(kernels, x + static_cast<std::int64_t>(row) * width, width,
+             {temperatures[row], top_k[row], top_p[row], min_p[row], points[row]}, room);
+  }
+  return found;
+}
+
+}  // namespace
+
+void bind_choosing(py::module_& m) {
+  m.def("arg_max", &arg_max, py::arg("logits"));
+  m.def("draw", &draw_rows, py::arg("logits"), py::arg("temperatures"), py::arg("top_k"),
+        py::arg("top_p"), py::arg("min_p"), py::arg("points"));
+}
+
+}  // namespace npu::ops::python
