@@ -1,4 +1,7 @@
 // The choice of tokens for Python: what npu_ops.kernel_programs.choosing stands on.
+//
+// Both keep Python's lock: a row takes microseconds, and another thread that took the lock meanwhile
+// would keep the next step waiting for longer.
 #include <pybind11/stl.h>
 #include <torch/extension.h>
 
@@ -30,7 +33,6 @@ at::Tensor arg_max(const at::Tensor& logits) {
   const float* x = logits.const_data_ptr<float>();
   const at::Tensor found = at::empty({rows}, at::kLong);
   auto* to = found.mutable_data_ptr<std::int64_t>();
-  const py::gil_scoped_release unlocked;
   for (std::int64_t row = 0; row < rows; ++row)
     to[row] = kernels.arg_max(x + row * width, width);
   return found;
@@ -54,7 +56,6 @@ std::vector<std::int64_t> draw_rows(const at::Tensor& logits,
   const std::int64_t width = logits.size(1);
   const float* x = logits.const_data_ptr<float>();
   std::vector<std::int64_t> found(rows);
-  const py::gil_scoped_release unlocked;
   static thread_local DrawRoom room;
   for (std::size_t row = 0; row < rows; ++row) {
     found[row] =

@@ -10,6 +10,8 @@ import torch
 
 __all__ = ["AnswerRecorder", "AnswerText"]
 
+_MOST_OPEN = 16  # tokens that are decoded again with each that comes
+_STILL_OPEN = 4  # of which so many stay open
 _INCOMPLETE = "�"  # what a decoder returns for bytes that are not yet a whole character
 
 
@@ -49,12 +51,16 @@ class AnswerRecorder:
             value: (tokens,) or (1, tokens) int64.
         """
         if self._saw_prompt:
-            self.last_s = time.perf_counter()
-            self.first_s = self.first_s or self.last_s
-            self.tokens += value.flatten().tolist()
+            self.take(value.flatten().tolist())
         self._saw_prompt = True
         if self._listener is not None:
             self._listener.put(value)
+
+    def take(self, tokens: list[int]) -> None:
+        """Takes tokens of the answer."""
+        self.last_s = time.perf_counter()
+        self.first_s = self.first_s or self.last_s
+        self.tokens += tokens
 
     def end(self) -> None:
         """Tells the listener that the answer has ended."""
@@ -77,31 +83,31 @@ class AnswerText(AnswerRecorder):
         self._settled = 0  # tokens whose text is in _settled_text
         self._settled_text = ""
 
-    def put(self, value: torch.Tensor) -> None:
-        """Takes what AnswerRecorder.put takes."""
-        had = len(self.tokens)
-        super().put(value)
-        if len(self.tokens) > had:
-            text = self._decoded()
-            if not text.endswith(_INCOMPLETE):
-                self._hand_on(text)
+    def take(self, tokens: list[int]) -> None:
+        """Takes tokens of the answer, and passes on the text that they complete."""
+        super().take(tokens)
+        text = self._decoded()
+        if not text.endswith(_INCOMPLETE):
+            self._hand_on(text)
 
     def end(self) -> None:
         """Passes on what was held back."""
         self._hand_on(self._decoded())
 
     def _decoded(self) -> str:
-        """Returns the text of all tokens; earlier lines are not decoded again.
+        """Returns the text of all tokens; all but the latest are not decoded again.
 
-        A token's text may depend on its neighbours, so decoding goes line by line: a line that has
-        ended no longer changes. The token that ended it is decoded again with what follows, since
-        some decoders drop a space at the start.
+        A token's text may depend on its neighbours: some decoders drop a space at the start, and
+        bytes of several tokens make one character. So tokens are settled only where the text of
+        the latest few alone is the end of the text of all.
         """
-        text = self._settled_text + self._decode(self.tokens[self._settled :])
-        if text.endswith("\n"):
-            last = self._decode(self.tokens[-1:])
-            if text.endswith(last):
-                self._settled, self._settled_text = len(self.tokens) - 1, text.removesuffix(last)
+        open_tokens = self.tokens[self._settled :]
+        text = self._settled_text + self._decode(open_tokens)
+        if len(open_tokens) >= _MOST_OPEN and not text.endswith(_INCOMPLETE):
+            last = self._decode(open_tokens[-_STILL_OPEN:])
+            if last and text.endswith(last):
+                self._settled = len(self.tokens) - _STILL_OPEN
+                self._settled_text = text.removesuffix(last)
         return text
 
     def _decode(self, tokens: list[int]) -> str:

@@ -9,8 +9,6 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from npu_llm.chat.answer_streamer import AnswerText
 from npu_llm.errors import ServerError
 from npu_llm.serving.answers.stop_strings import StopStrings
@@ -70,7 +68,6 @@ class Answer:
         self._stops = StopStrings(stops)
         self._fresh: list[str] = []
         self._decoder = AnswerText(tokenizer, self._fresh.append)
-        self._decoder.put(torch.empty(1, 0, dtype=torch.int64))  # stands for the prompt
         self._told: asyncio.Queue[Told] = asyncio.Queue()
         loop = asyncio.get_running_loop()
 
@@ -118,7 +115,7 @@ class Answer:
         self.last_s = time.perf_counter()
         self.first_s = self.first_s or self.last_s
         if token.id not in self._ends:
-            self._decoder.put(torch.tensor([token.id]))
+            self._decoder.take([token.id])
         text = self._passed()
         self.text += text
         if self._stops.has_stopped:

@@ -27,34 +27,20 @@ def choose(choosers: Sequence[Chooser], logits: torch.Tensor) -> list[Token | Ex
     Returns:
         For each answer its token, or what made its choice fail; the others have theirs.
     """
-    likeliest = arg_max(logits).tolist() if any(one.is_plain for one in choosers) else []
-    chosen: list[int | Exception | None] = []
-    drawn: dict[int, torch.Tensor] = {}  # the scores of answers whose token is drawn
-    for index, one in enumerate(choosers):
-        if one.is_plain:
-            chosen.append(likeliest[index])
-            continue
-        scores = _caught(one.scores, logits[index])
-        if isinstance(scores, Exception):
-            chosen.append(scores)
-        elif one.draws:
-            chosen.append(None)
-            drawn[index] = scores
-        else:
-            chosen.append(int(arg_max(scores[None])))
-    if drawn:
-        drawing = [choosers[index] for index in drawn]
-        found = draw(
-            torch.stack(list(drawn.values())),
-            [one.sampling for one in drawing],
-            [one.point() for one in drawing],
-        )
-        for index, token in zip(drawn, found, strict=True):
-            chosen[index] = token
-    return [
-        token if isinstance(token, Exception) else _caught(one.settle, token, row)
-        for one, token, row in zip(choosers, chosen, logits, strict=True)
-    ]
+    return [_caught(_next, one, row) for one, row in zip(choosers, logits.unbind(), strict=True)]
+
+
+def _next(chooser: Chooser, logits: torch.Tensor) -> Token:
+    """Chooses the next token of an answer; row by row, as rows are not moved for it.
+
+    torch would copy rows together with its own threads, on the cores of the next step.
+    """
+    scores = chooser.scores(logits)[None]
+    if chooser.draws:
+        (token,) = draw(scores, [chooser.sampling], [chooser.point()])
+    else:
+        token = int(arg_max(scores))
+    return chooser.settle(token, logits)
 
 
 def _caught(call: Callable[..., _Result], *arguments: Any) -> _Result | Exception:
@@ -84,18 +70,6 @@ class Chooser:
     def is_over(self) -> bool:
         """Whether the constraint allows nothing more."""
         return self._constraint is not None and self._constraint.is_over
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether the choice is the most likely token, and nothing else is asked for."""
-        sampling = self.sampling
-        return (
-            sampling.temperature == 0.0
-            and self._constraint is None
-            and self._logprobs is None
-            and not sampling.logit_bias
-            and not self._penalizes
-        )
 
     @property
     def draws(self) -> bool:

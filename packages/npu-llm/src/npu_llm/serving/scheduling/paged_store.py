@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Several
+from typing import Any
 
+import numpy as np
 import torch
 
 from npu_llm.errors import ContextError
@@ -75,15 +77,14 @@ class PagedStore:
         most = max(len(table.blocks) for table in tables)
         filled = [table.blocks + [0] * (most - len(table.blocks)) for table in tables]
         # No sequence has padding: its tokens' slots are their positions.
-        positions = torch.tensor(places)
         logits = self._pool.store.step(
             Rows(
-                tokens=torch.tensor(tokens),
-                positions=positions,
-                sequences=torch.tensor(owners, dtype=torch.int32),
-                slots=positions.to(torch.int32),
-                block_tables=torch.tensor(filled, dtype=torch.int32),
-                kept=torch.tensor(kept, dtype=torch.int64),
+                tokens=_tensor(tokens, np.int64),
+                positions=_tensor(places, np.int64),
+                sequences=_tensor(owners, np.int32),
+                slots=_tensor(places, np.int32),
+                block_tables=_tensor(filled, np.int32),
+                kept=_tensor(kept, np.int64),
             )
         )
         for piece, table in zip(pieces, tables, strict=True):
@@ -121,6 +122,11 @@ class PagedStore:
                     return False
             else:
                 return True
+
+
+def _tensor(values: list[Any], dtype: type[np.signedinteger[Any]]) -> torch.Tensor:
+    """Returns a tensor; torch.tensor would let other threads have Python's lock each time."""
+    return torch.from_numpy(np.array(values, dtype))
 
 
 def _blocks(tokens: int) -> int:
