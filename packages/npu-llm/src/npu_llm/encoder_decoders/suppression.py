@@ -18,7 +18,7 @@ from transformers.generation import (
 __all__ = ["by_index"]
 
 
-class _Suppressed(LogitsProcessor):
+class _Suppressed(LogitsProcessor):  # type: ignore[misc]
     """Gives tokens the score -inf, at all lengths or at one.
 
     Attributes:
@@ -38,7 +38,7 @@ class _Suppressed(LogitsProcessor):
         return scores.index_fill(-1, self.tokens[exist].to(scores.device), -torch.inf)
 
 
-class _Processors(LogitsProcessorList):
+class _Processors(LogitsProcessorList):  # type: ignore[misc]
     """A list that does not ask each processor for its signature at each token."""
 
     def __call__(self, input_ids: Any, scores: Any, **kwargs: Any) -> Any:
