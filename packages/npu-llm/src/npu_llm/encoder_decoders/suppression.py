@@ -29,13 +29,16 @@ class _Suppressed(LogitsProcessor):  # type: ignore[misc]
     def __init__(self, tokens: torch.Tensor, length: int | None) -> None:
         self.tokens = tokens.flatten().to(torch.int64)
         self.length = length
+        self._chosen = (0, self.tokens)  # those of a vocabulary of this size
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         """Returns the scores (batch, vocabulary) of the next tokens."""
         if self.length is not None and input_ids.shape[-1] != self.length:
             return scores
-        exist = (self.tokens >= 0) & (self.tokens < scores.shape[-1])
-        return scores.index_fill(-1, self.tokens[exist].to(scores.device), -torch.inf)
+        if self._chosen[0] != scores.shape[-1]:
+            exist = (self.tokens >= 0) & (self.tokens < scores.shape[-1])
+            self._chosen = (scores.shape[-1], self.tokens[exist].to(scores.device))
+        return scores.index_fill(-1, self._chosen[1], -torch.inf)
 
 
 class _Processors(LogitsProcessorList):  # type: ignore[misc]
