@@ -96,8 +96,9 @@ def _make_speech(sizes: dict[str, int], target: Path) -> None:
         task_to_id={name: number[f"<|{name}|>"] for name in ("transcribe", "translate")},
         no_timestamps_token_id=number["<|notimestamps|>"],
         max_length=448,
-        # Random weights may end at once: all engines write as many tokens as they are asked for.
-        suppress_tokens=[end],
+        # As many as published configs suppress. Random weights may end at once: all engines write
+        # as many tokens as they are asked for.
+        suppress_tokens=[*range(1, 89), end],
         begin_suppress_tokens=[end],
     )
     model.save_pretrained(target)

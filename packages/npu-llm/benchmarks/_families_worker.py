@@ -3,12 +3,13 @@
     python _families_worker.py JOB    (a Job as JSON; the last line of what it prints is the result)
 
 Run it with the interpreter that has the engine. An engine is a function that loads a model and
-returns `run(new_tokens)`, which returns the tokens; a kind is a function that makes its input.
+returns `run(new_tokens)`, which returns an Answer; a kind is a function that makes its input.
 """
 
 from __future__ import annotations
 
 import json
+import resource
 import sys
 import time
 from collections.abc import Callable
@@ -18,8 +19,6 @@ from typing import Any
 
 __all__ = ["ENGINES", "Job"]
 
-# Returns the tokens of an answer of this many; [] from an engine that does not tell them.
-Run = Callable[[int], list[int]]
 _SECONDS, _SOURCE = 30, 128
 _WARM_UP_TOKENS = 4
 
@@ -49,6 +48,32 @@ class Job:
     cache: str
 
 
+@dataclass(frozen=True)
+class Answer:
+    """What an engine gave.
+
+    Attributes:
+        count: how many tokens it generated.
+        text: what they say, or their numbers if the model writes no text.
+    """
+
+    count: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """An engine with its model.
+
+    Attributes:
+        run: answers with this many tokens.
+        is_compiled: whether this start compiled anything; None from an engine that does not tell.
+    """
+
+    run: Callable[[int], Answer]
+    is_compiled: bool | None = None
+
+
 def _sound() -> Any:
     """Tones and noise: (samples,) float32 at 16 kHz."""
     import numpy as np
@@ -59,37 +84,39 @@ def _sound() -> Any:
     return (0.3 * tones + 0.1 * noise).astype(np.float32)
 
 
-def _through_transformers(model: Any, job: Job) -> Run:
+def _through_transformers(model: Any, job: Job) -> Callable[[int], Answer]:
     """generate() of transformers, which ours and optimum-intel's models have too."""
     import torch
 
     asked: dict[str, Any] = {"do_sample": False, "num_beams": 1}
+    given: dict[str, Any] = {}
     if job.kind == "text":
         ids = torch.randint(2, 32000, (1, _SOURCE), generator=torch.Generator().manual_seed(0))
         given = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
         # As many tokens as asked for, whatever random weights make of them.
         asked |= {"suppress_tokens": [1]}
     else:
-        from transformers import WhisperFeatureExtractor
+        from transformers import WhisperFeatureExtractor, WhisperTokenizer
 
         extractor = WhisperFeatureExtractor.from_pretrained(job.place)
+        tokenizer = WhisperTokenizer.from_pretrained(job.place)
+        sound = _sound()
         asked |= {"language": "en", "task": "transcribe"}
 
-    def run(new_tokens: int) -> list[int]:
-        features = given if job.kind == "text" else dict(_features(extractor))
+    def run(new_tokens: int) -> Answer:
+        features = given
+        if job.kind == "speech":
+            features = dict(extractor(sound, sampling_rate=16000, return_tensors="pt"))
         with torch.no_grad():
             found = model.generate(**features, **asked, max_new_tokens=new_tokens)
-        tokens: list[int] = found[0].tolist()[-new_tokens:]
-        return tokens
+        tokens = found[0].tolist()[-new_tokens:]
+        text = str(tokens) if job.kind == "text" else tokenizer.decode(tokens)
+        return Answer(len(tokens), text)
 
     return run
 
 
-def _features(extractor: Any) -> Any:
-    return extractor(_sound(), sampling_rate=16000, return_tensors="pt")
-
-
-def load_npu_llm(job: Job, pipeline: str) -> Run:
+def load_npu_llm(job: Job, pipeline: str) -> Loaded:
     import torch
 
     import npu_llm
@@ -99,10 +126,10 @@ def load_npu_llm(job: Job, pipeline: str) -> Run:
     model = kinds[job.kind].from_pretrained(
         job.place, dtype="float32", pipeline=pipeline, cache_dir=Path(job.cache)
     )
-    return _through_transformers(model, job)
+    return Loaded(_through_transformers(model, job), not model.report.from_cache)
 
 
-def load_transformers(job: Job) -> Run:
+def load_transformers(job: Job) -> Loaded:
     import torch
     import transformers
 
@@ -112,10 +139,10 @@ def load_transformers(job: Job) -> Run:
         "text": transformers.AutoModelForSeq2SeqLM,
     }
     model = kinds[job.kind].from_pretrained(job.place, dtype=torch.float32).eval()
-    return _through_transformers(model, job)
+    return Loaded(_through_transformers(model, job))
 
 
-def load_optimum(job: Job) -> Run:
+def load_optimum(job: Job) -> Loaded:
     import optimum.intel
     import torch
 
@@ -123,29 +150,27 @@ def load_optimum(job: Job) -> Run:
     kinds = {"speech": "OVModelForSpeechSeq2Seq", "text": "OVModelForSeq2SeqLM"}
     properties = {**job.properties, "INFERENCE_NUM_THREADS": str(job.threads)}
     kind = getattr(optimum.intel, kinds[job.kind])
-    return _through_transformers(kind.from_pretrained(job.place, ov_config=properties), job)
+    model = kind.from_pretrained(job.place, ov_config=properties)
+    return Loaded(_through_transformers(model, job))
 
 
-def load_genai(job: Job) -> Run:
+def load_genai(job: Job) -> Loaded:
     import openvino_genai
 
     properties = {"INFERENCE_NUM_THREADS": job.threads, **job.properties}
     pipeline = openvino_genai.WhisperPipeline(job.place, "CPU", **properties)
     sound = _sound().tolist()
 
-    def run(new_tokens: int) -> list[int]:
+    def run(new_tokens: int) -> Answer:
         result = pipeline.generate(
             sound, max_new_tokens=new_tokens, language="<|en|>", task="transcribe"
         )
-        count = result.perf_metrics.get_num_generated_tokens()
-        if count < new_tokens:
-            raise SystemExit(f"openvino-genai gave {count} tokens, not {new_tokens}")
-        return []
+        return Answer(result.perf_metrics.get_num_generated_tokens(), result.texts[0])
 
-    return run
+    return Loaded(run)
 
 
-ENGINES: dict[str, Callable[[Job], Run]] = {
+ENGINES: dict[str, Callable[[Job], Loaded]] = {
     "npu-llm": lambda job: load_npu_llm(job, "dynamic"),
     "npu-llm static": lambda job: load_npu_llm(job, "static"),
     "openvino-genai": load_genai,
@@ -154,20 +179,27 @@ ENGINES: dict[str, Callable[[Job], Run]] = {
 }
 
 
+def _cpu_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
 def main(job: Job) -> None:
     started = time.perf_counter()
-    run = ENGINES[job.engine](job)
+    loaded = ENGINES[job.engine](job)
     load_s = time.perf_counter() - started
-    run(_WARM_UP_TOKENS)
-    times, tokens = [], []
+    loaded.run(_WARM_UP_TOKENS)
+    best: dict[str, float] = {}
     for _ in range(job.repeats):
-        started = time.perf_counter()
-        tokens = run(job.new_tokens)
-        times.append(time.perf_counter() - started)
-        if tokens and len(tokens) != job.new_tokens:
-            raise SystemExit(f"{job.engine} gave {len(tokens)} tokens, not {job.new_tokens}")
+        cpu_s, started = _cpu_s(), time.perf_counter()
+        answer = loaded.run(job.new_tokens)
+        taken = {"wall_s": time.perf_counter() - started, "cpu_s": _cpu_s() - cpu_s}
+        best = {name: min(value, best.get(name, value)) for name, value in taken.items()}
+        if answer.count != job.new_tokens:
+            raise SystemExit(f"{job.engine} gave {answer.count} tokens, not {job.new_tokens}")
     figure = _SECONDS if job.kind == "speech" else job.new_tokens
-    print(json.dumps({"load_s": load_s, "rate": figure / min(times), "tokens": tokens}))
+    told = {"load_s": load_s, "rate": figure / best["wall_s"], "cpu_s": best["cpu_s"]}
+    print(json.dumps(told | {"text": answer.text.strip(), "is_compiled": loaded.is_compiled}))
 
 
 if __name__ == "__main__":

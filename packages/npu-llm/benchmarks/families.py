@@ -8,10 +8,13 @@ interpreter that has the other engines; without it only transformers is measured
     pip install torch==2.13.* openvino-genai==2026.4.1.0 optimum-intel==2.2.0
 
 The models have published sizes and random weights. Each measurement runs in its own process, on as
-many processors as there are threads, in float32 everywhere; the rounds go through all engines in
-turn, and the best one counts. Speech: 30 s of sound and an answer of some tokens, as a multiple of
-real time. Text: tokens per second of an answer to 128 tokens, the encoder's time included.
-openvino-genai takes no T5. `--small` runs all of it with small models, to see that it does.
+many processors as there are threads, in float32 everywhere: OpenVINO's own default is bfloat16 on
+processors that have it, so INFERENCE_PRECISION_HINT is f32 for engines on it. The rounds go through
+all engines in turn, and the best one counts. Answers are compared with those of transformers, and
+npu-llm's starts after the first are told if they compile anything. Speech: 30 s of sound and an
+answer of some tokens, as a multiple of real time. Text: tokens per second of an answer to 128
+tokens, the encoder's time included. openvino-genai takes no T5. `--small` runs all of it with small
+models, to see that it does.
 """
 
 from __future__ import annotations
@@ -30,6 +33,7 @@ from _families_worker import ENGINES, Job
 from llm import listed, run_script, shared_properties
 
 OPENVINO = ("openvino-genai", "optimum-intel")
+_REFERENCE = "transformers"
 
 
 @dataclass(frozen=True)
@@ -87,13 +91,17 @@ def print_table(results: dict[Row, list[dict[str, Any]]]) -> None:
         print(f"\n{family}, float32, {FAMILIES[family].unit}")
         members = {row.engine: found for row, found in results.items() if row.family == family}
         best = {engine: max(one["rate"] for one in found) for engine, found in members.items()}
-        first = members.get("npu-llm", [{"tokens": []}])[0]["tokens"]
+        right = members.get(_REFERENCE, [{"text": None}])[0]["text"]
         for engine, rate in best.items():
-            tokens = members[engine][0]["tokens"]
-            same = "same tokens" if tokens == first else "other tokens"
-            same = same if tokens and first else ""
-            load = min(one["load_s"] for one in members[engine])
-            print(f"  {engine:16}{rate:10.2f}   load {load:5.1f} s   {same}")
+            rounds = members[engine]
+            load = min(one["load_s"] for one in rounds)
+            cpu = min(one["cpu_s"] for one in rounds)
+            same = "same" if all(one["text"] == right for one in rounds) else "OTHER"
+            told = "" if right is None else f"   {same} answer as {_REFERENCE}"
+            starts = [one["is_compiled"] for one in rounds[1:]]
+            if engine.startswith("npu-llm"):
+                told += f"   {sum(starts)} of {len(starts)} later starts compiled something"
+            print(f"  {engine:16}{rate:10.2f}   load {load:5.1f} s   {cpu:6.2f} CPU s{told}")
         others = [rate for engine, rate in best.items() if not engine.startswith("npu-llm")]
         if "npu-llm" in best and others:
             print(f"  npu-llm to the best of the others: {best['npu-llm'] / max(others):.2f}x")

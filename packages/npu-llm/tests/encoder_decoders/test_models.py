@@ -5,6 +5,7 @@ import pytest
 import torch
 import transformers
 from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers.generation import GenerationMixin
 
 import npu_llm
 from npu_llm import NPUModelForSeq2SeqLM, NPUModelForSpeechSeq2Seq
@@ -84,6 +85,27 @@ def test_t5_generates_the_tokens_of_transformers(t5, way):
     assert_same_tokens(model, ours, padded(model), **WAYS[way])
     assert isinstance(ours, NPUModelForSeq2SeqLM)
     assert ours.verification.status == "right"
+
+
+@pytest.mark.parametrize("way", ["greedy", "sampled"])
+def test_greedy_and_sampled_tokens_take_our_loop(t5, way, monkeypatch):
+    model, ours, _ = t5
+    calls = []
+    own = GenerationMixin._sample
+
+    def counted(self, *arguments, **options):
+        calls.append(type(self))
+        return own(self, *arguments, **options)
+
+    monkeypatch.setattr(GenerationMixin, "_sample", counted)
+    asked = WAYS[way] | {"suppress_tokens": [5, 9], "return_dict_in_generate": True}
+    found = []
+    for each in (model, ours):
+        torch.manual_seed(11)
+        found.append(each.generate(**padded(model), max_new_tokens=20, **asked))
+    assert calls == [type(model)]
+    assert found[0].sequences.tolist() == found[1].sequences.tolist()
+    assert type(found[1]).__name__ == "GenerateEncoderDecoderOutput"
 
 
 @pytest.mark.slow

@@ -31,6 +31,14 @@ def test_accuracy_counts_classes_of_samples_or_of_their_words():
     assert measure("accuracy", [[1, 2], [0]], [[1, 1], [0]], []) == pytest.approx(2 / 3)
 
 
+def test_answers_are_compared_as_for_squad():
+    found = ["The old Cat!", "in paris", "dog"]
+    right = ["old cat", ["Rome", "Paris, France"], "the"]
+    # Articles and points do not count; of `in paris` and `paris france` a half is common.
+    assert measure("exact match", found, right, []) == pytest.approx(1 / 3)
+    assert measure("F1", found, right, []) == pytest.approx((1 + 0.5 + 0) / 3)
+
+
 def test_cosines_are_the_mean_and_the_least():
     exact = [torch.tensor([1.0, 0.0]), torch.tensor([0.0, 2.0])]
     found = [torch.tensor([3.0, 0.0]), torch.tensor([1.0, 1.0])]

@@ -14,12 +14,13 @@ import transformers
 from npu_llm import (
     NPUModelForCTC,
     NPUModelForFeatureExtraction,
+    NPUModelForQuestionAnswering,
     NPUModelForSequenceClassification,
     NPUModelForSpeechSeq2Seq,
     NPUModelForTokenClassification,
 )
 from npu_llm.cli import main
-from npu_llm.errors import OptionError
+from npu_llm.errors import ContextError, OptionError
 from npu_llm.evaluation import evaluate_task
 
 TEXTS = ["the cat sat", "where is bob", "anna lives in paris", "a dog", "who was it"]
@@ -56,6 +57,43 @@ def test_accuracy_of_texts_is_the_share_that_transformers_has_right(checkpoint, 
     with pytest.raises(OptionError, match="at least one") as caught:
         evaluate_task(model, [], processors=folder)
     assert caught.value.code == "eval-data"
+
+
+def _answer(model, tokenizer, question, context):
+    """The likeliest span of a context that fits whole, looked for one by one."""
+    given = tokenizer(question, context, return_tensors="pt", return_offsets_mapping=True)
+    offsets, texts = given.pop("offset_mapping")[0], given.sequence_ids(0)
+    with torch.no_grad():
+        result = model(**given)
+    starts, ends = result.start_logits[0], result.end_logits[0]
+    places = [place for place, text in enumerate(texts) if text == 1]
+    spans = [(first, last) for first in places for last in places if first <= last]
+    first, last = max(spans, key=lambda span: float(starts[span[0]] + ends[span[1]]))
+    return context[offsets[first][0] : offsets[last][1]]
+
+
+def test_answers_are_the_likeliest_parts_of_their_contexts(checkpoint, cache):
+    auto = transformers.AutoModelForQuestionAnswering
+    folder = checkpoint("bert", auto)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    reference = auto.from_pretrained(folder).eval()
+    context = "Anna lives in Paris, a cat sat on the mat"
+    right = [_answer(reference, tokenizer, text, context) for text in TEXTS]
+    samples = [
+        {"question": text, "context": context, "answer": answer}
+        for text, answer in zip(TEXTS, right, strict=True)
+    ]
+    samples[0]["answer"] = ["bob", "nobody"]
+    model = NPUModelForQuestionAnswering.from_pretrained(folder, cache_dir=cache)
+    found = evaluate_task(model, samples, processors=folder)
+    assert found.predictions == tuple(right)
+    assert found.figures == {"F1": pytest.approx(0.8), "exact match": pytest.approx(0.8)}
+    # Windows of 40 tokens: the answer is looked for in all of them.
+    long = {"question": "who", "context": f"{'it was a dog ' * 20}{context}", "answer": "bob"}
+    assert evaluate_task(model, [long], processors=folder).predictions[0] in long["context"]
+    with pytest.raises(ContextError, match="a question of 42") as caught:
+        evaluate_task(model, [long | {"question": "a dog " * 20}], processors=folder)
+    assert caught.value.code == "context-overflow"
 
 
 @pytest.mark.slow

@@ -95,7 +95,8 @@ def test_results_of_every_family_equal_transformers(checkpoint, tmp_path, name, 
 
 
 @pytest.mark.slow
-def test_code_that_branches_on_a_size_is_refused(tmp_path):
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8", "int4"])
+def test_code_that_branches_on_a_size_is_refused(tmp_path, dtype):
     # SEW pads by a frame where their number is odd.
     torch.manual_seed(3)
     config = transformers.SEWConfig(
@@ -105,5 +106,7 @@ def test_code_that_branches_on_a_size_is_refused(tmp_path):
     )  # fmt: skip
     transformers.SEWForCTC(config).save_pretrained(tmp_path / "sew")
     with pytest.raises(CaptureError, match="takes another way") as caught:
-        npu_llm.NPUModelForCTC.from_pretrained(tmp_path / "sew", cache_dir=tmp_path / "cache")
+        npu_llm.NPUModelForCTC.from_pretrained(
+            tmp_path / "sew", dtype=dtype, cache_dir=tmp_path / "cache"
+        )
     assert caught.value.code == "fixed-size"

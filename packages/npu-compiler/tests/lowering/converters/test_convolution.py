@@ -78,3 +78,13 @@ def test_transposed_conv_equals_eager(lowers, arguments):
 )
 def test_interpolation_equals_eager(lowers, arguments):
     lowers(lambda x: F.interpolate(x, **arguments), torch.randn(2, 3, 5, 4))
+
+
+@pytest.mark.parametrize("mode", ["nearest", "bilinear"])
+def test_interpolation_to_the_size_of_another_tensor(lowers, mode):
+    # As DETR makes masks of images as small as what its backbone leaves of them.
+    lowers(
+        lambda x, like: F.interpolate(x, size=like.shape[-2:], mode=mode),
+        torch.randn(2, 3, 9, 14), torch.randn(2, 3, 4, 7),
+        dynamic=True, run_on=(torch.randn(1, 3, 11, 25), torch.randn(1, 3, 5, 8)),
+    )  # fmt: skip

@@ -17,6 +17,9 @@ ROWS = torch.tensor([0, 2, 1, 2])
         pytest.param(lambda x, i: x[:, i], id="x[:,i]"),
         pytest.param(lambda x, i: x[i, i], id="x[i,i]"),
         pytest.param(lambda x, i: x[i[:, None], i[None]], id="x[i[:,None],i[None]]"),
+        pytest.param(lambda x, i: x[i[:, None, None], -i[:2]], id="x[i[:,None,None],-i[:2]]"),
+        pytest.param(lambda x, i: x[:, i[:2, None, None], i], id="x[:,i[:2,None,None],i]"),
+        pytest.param(lambda x, i: x[i[:1], i[:, None]], id="x[i[:1],i[:,None]]"),
         pytest.param(lambda x, i: x[:, i, i], id="x[:,i,i]"),
         pytest.param(lambda x, i: x[i, :, i], id="x[i,:,i]"),
         pytest.param(lambda x, i: x[-i], id="x[-i]"),
@@ -52,6 +55,19 @@ ROWS = torch.tensor([0, 2, 1, 2])
 )
 def test_indexing_equals_eager(lowers, function, dtype):
     lowers(function, torch.arange(48).reshape(3, 4, 4)[:, :3].contiguous().to(dtype), ROWS)
+
+
+def test_rows_and_columns_of_a_mask_are_gathered_without_a_table(lowers):
+    def columns(mask, rows):
+        keys = torch.arange(mask.shape[1])
+        return mask[rows[:, None, None, None], keys[None, None, None]]
+
+    sizes = torch.ones(3, 5, dtype=torch.int64), torch.tensor([2, 0])
+    given = torch.randint(0, 2, (4, 7)), torch.tensor([3, 1])
+    lowered = lowers(columns, *sizes, dynamic=True, run_on=given)
+    kinds = {node.get_type_name() for node in lowered.lowered.model.get_ops()}
+    assert "Gather" in kinds
+    assert "GatherND" not in kinds
 
 
 def test_embedding_equals_eager(lowers):

@@ -70,6 +70,14 @@ def test_two_symbolic_sizes_merge(lowers):
     )
 
 
+def test_a_view_of_the_same_shape_costs_nothing(lowers):
+    def same(x):
+        return x.reshape(x.shape[0], -1, x.shape[2], 8) + 1
+
+    lowered = lowers(same, torch.randn(2, 4, 5, 8), dynamic=False)
+    assert "Reshape" not in {node.get_type_name() for node in lowered.lowered.model.get_ops()}
+
+
 def test_expand_to_a_symbolic_size(lowers):
     lowers(
         lambda x, y: x.expand(y.shape[0], -1) + y,

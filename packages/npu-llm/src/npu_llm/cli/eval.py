@@ -33,7 +33,8 @@ def main(arguments: Sequence[str]) -> int:
         prog="npu-llm eval",
         description="Measures perplexity on a text: how well the model predicts it; lower is "
         "better. With --data, measures a model of another task by samples: error rates of words, "
-        "chrF and BLEU, accuracy, or cosines of vectors. The table goes to standard output.",
+        "chrF and BLEU, accuracy, F1 of answers, or cosines of vectors. The table goes to standard "
+        "output.",
     )
     add_model(parser)
     parser.add_argument(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -12,10 +13,13 @@ from transformers.generation import GenerationMixin
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
 from npu_llm.cache_names import CACHE, rename_cache
+from npu_llm.decoding.host_threads import one_thread
+from npu_llm.decoding.loop import can_decode, decode
 from npu_llm.encoder_decoders.cross_cache import CrossCache
 from npu_llm.encoder_decoders.inputs import check_encoder_inputs, check_tokens
 from npu_llm.encoder_decoders.recipe import parts_of, recipe
 from npu_llm.encoder_decoders.running import Parts
+from npu_llm.encoder_decoders.suppression import by_index
 from npu_llm.errors import OptionError
 from npu_llm.part_programs.loading import Programs, Recipe
 from npu_llm.part_programs.parts_model import PartsModel, named_arguments
@@ -25,6 +29,9 @@ __all__ = ["EncoderDecoderModel", "NPUModelForSeq2SeqLM", "NPUModelForSpeechSeq2
 
 join_transformers()
 
+# What generate passes to a step that our own loop supports.
+_KNOWN = frozenset(("attention_mask", "cache_position", "encoder_outputs", CACHE, "use_cache"))
+_OF_SEARCH = ("synced_gpus", "streamer")
 _REFUSED = ("labels", "decoder_inputs_embeds", "inputs_embeds", "output_hidden_states")
 
 
@@ -115,16 +122,60 @@ class EncoderDecoderModel(PartsModel):
             model_kwargs[CACHE] = self.new_cache(attending=wants)
 
     @functools.wraps(GenerationMixin._sample)  # generate looks at the signature
-    def _sample(self, *args: Any, **kwargs: Any) -> Any:
-        return _computed(super()._sample(*args, **kwargs))  # type: ignore[misc]
+    def _sample(
+        self,
+        input_ids: torch.Tensor,
+        logits_processor: Any,
+        stopping_criteria: Any,
+        generation_config: Any,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        """Greedy search and sampling, by our own loop where it supports what is asked for."""
+        search = (by_index(logits_processor), stopping_criteria, generation_config)
+        given = {name: value for name, value in kwargs.items() if name not in _OF_SEARCH}
+        is_synced = kwargs.get("synced_gpus") or any(args)
+        if is_synced or not can_decode(input_ids, generation_config, given, known=_KNOWN):
+            with one_thread():
+                return _computed(super()._sample(input_ids, *search, *args, **kwargs))  # type: ignore[misc]
+        cache = given[CACHE]
+
+        def first(ids: torch.Tensor, **_: Any) -> torch.Tensor:
+            logits: torch.Tensor = self.run_forward(decoder_input_ids=ids, **given).logits
+            return logits
+
+        def then(_: Any, values: Mapping[str, torch.Tensor], **__: Any) -> torch.Tensor:
+            logits: torch.Tensor = cache.next(values["input_ids"]).logits
+            return logits
+
+        found = decode(
+            first,
+            input_ids,
+            cache=cache,
+            attention_mask=None,
+            position_ids=None,
+            logits_processor=search[0],
+            stopping_criteria=stopping_criteria,
+            config=generation_config,
+            streamer=kwargs.get("streamer"),
+            result="GenerateEncoderDecoderOutput",
+            then=then,
+        )
+        return _computed(found)
 
     @functools.wraps(GenerationMixin._beam_search)  # generate looks at the signature
-    def _beam_search(self, *args: Any, **kwargs: Any) -> Any:
-        return _computed(super()._beam_search(*args, **kwargs))  # type: ignore[misc]
+    def _beam_search(
+        self, input_ids: torch.Tensor, logits_processor: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        with one_thread():
+            return _computed(
+                super()._beam_search(input_ids, by_index(logits_processor), *args, **kwargs)  # type: ignore[misc]
+            )
 
     @functools.wraps(GenerationMixin._assisted_decoding)  # generate looks at the signature
     def _assisted_decoding(self, *args: Any, **kwargs: Any) -> Any:
-        return _computed(super()._assisted_decoding(*args, **kwargs))  # type: ignore[misc]
+        with one_thread():
+            return _computed(super()._assisted_decoding(*args, **kwargs))  # type: ignore[misc]
 
     # What this class needs
 

@@ -84,12 +84,13 @@ class SessionCrossCache(CrossCache):
         self.check_positions(past + tokens)
         rows = self.next_rows(batch)
         self._follow(rows)
+        if places is None:
+            places = torch.arange(past, past + tokens) if mask is None else _counted(mask)[:, past:]
         if mask is None:
             mask = torch.ones(batch, past + tokens, dtype=torch.int64)
-        if places is None:
-            places = (mask.cumsum(-1) - 1).clamp_min(0)[:, past:]
+        places = places.expand(batch, tokens)
         ids = torch.cat([self._ids, ids], 1) if past else ids
-        places = torch.cat([self._places, places.expand(batch, tokens)], 1) if past else places
+        places = torch.cat([self._places, places], 1) if past else places
         if self._held == 0:
             self._session.reset()
             rows = torch.arange(batch, dtype=torch.int32)
@@ -159,3 +160,7 @@ class SessionCrossCache(CrossCache):
                 "unknown; got another step. Start from a new cache, or reset() this one.",
                 code="cache-broken",
             )
+
+
+def _counted(mask: torch.Tensor) -> torch.Tensor:
+    return (mask.cumsum(-1) - 1).clamp_min(0)

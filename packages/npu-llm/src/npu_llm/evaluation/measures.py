@@ -1,8 +1,11 @@
-"""Measures of tasks: error rates of words, chrF and BLEU, accuracy, cosines of vectors."""
+"""Measures of tasks: error rates, chrF and BLEU, accuracy, F1 of answers, cosines of vectors."""
 
 from __future__ import annotations
 
 import importlib
+import re
+import string
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -36,10 +39,12 @@ _COSINE = Measure(True, 100.0, ".6f")
 MEASURES: dict[str, Measure] = {
     "BLEU": _SCORE,
     "CER": _ERRORS,
+    "F1": _SHARE,
     "WER": _ERRORS,
     "accuracy": _SHARE,
     "chrF": _SCORE,
     "cosine": _COSINE,
+    "exact match": _SHARE,
     "least cosine": _COSINE,
 }
 
@@ -62,6 +67,8 @@ def measure(name: str, found: Sequence[Any], answers: Sequence[Any], exact: Sequ
         return _score(name, found, answers)
     if name == "accuracy":
         return _accuracy(found, answers)
+    if name in ("F1", "exact match"):
+        return _of_answers(name, found, answers)
     cosines = torch.nn.functional.cosine_similarity(torch.stack([*found]), torch.stack([*exact]))
     return float(cosines.min() if name == "least cosine" else cosines.mean())
 
@@ -82,7 +89,7 @@ def _error_rate(name: str, found: Sequence[str], answers: Sequence[str]) -> floa
 def _score(name: str, found: Sequence[str], answers: Sequence[str | list[str]]) -> float:
     """ChrF or BLEU by sacrebleu, of 0 to 100; samples may have several right translations."""
     sacrebleu = _library("sacrebleu")
-    many = [[one] if isinstance(one, str) else one for one in answers]
+    many = [_listed(one) for one in answers]
     most = max(map(len, many))
     # Where a sample has fewer, its last one counts again, which changes no score.
     references = [[right[min(at, len(right) - 1)] for right in many] for at in range(most)]
@@ -99,6 +106,33 @@ def _accuracy(found: Sequence[Any], answers: Sequence[Any]) -> float:
         )
     ]
     return len([one for one, right in pairs if one == right]) / len(pairs)
+
+
+def _of_answers(name: str, found: Sequence[str], answers: Sequence[str | list[str]]) -> float:
+    """F1 or exact match as SQuAD defines them: by words, the nearest right answer counts."""
+    one_by_one = _f1 if name == "F1" else lambda one, right: float(one == right)
+    best = [
+        max(one_by_one(_words(one), _words(right)) for right in _listed(rights))
+        for one, rights in zip(found, answers, strict=True)
+    ]
+    return sum(best) / len(best)
+
+
+def _f1(found: list[str], right: list[str]) -> float:
+    if not found or not right:
+        return float(found == right)
+    common = (Counter(found) & Counter(right)).total()
+    return 2 * common / (len(found) + len(right))
+
+
+def _words(text: str) -> list[str]:
+    """Words in small letters, without punctuation and articles."""
+    plain = text.lower().translate(str.maketrans("", "", string.punctuation))
+    return re.sub(r"\b(a|an|the)\b", " ", plain).split()
+
+
+def _listed(one_or_more: str | list[str]) -> list[str]:
+    return [one_or_more] if isinstance(one_or_more, str) else one_or_more
 
 
 def _library(name: str) -> Any:

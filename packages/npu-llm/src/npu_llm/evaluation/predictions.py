@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 from transformers import (
     AutoFeatureExtractor,
     AutoImageProcessor,
@@ -15,9 +16,13 @@ from transformers import (
 )
 
 from npu_llm.checkpoint.processors import load_beside
-from npu_llm.errors import OptionError
+from npu_llm.errors import ContextError, OptionError
 
 __all__ = ["Asking", "predict"]
+
+# Of answers to questions, in tokens: the longest; what windows of a long context share; how much of
+# a context must fit beside the question.
+_LONGEST, _SHARED, _LEAST_CONTEXT = 30, 128, 8
 
 
 @dataclass(frozen=True)
@@ -47,11 +52,12 @@ def predict(model: Any, task: str, samples: Sequence[Mapping[str, Any]], how: As
         how: how to ask.
 
     Returns:
-        For each sample a text, the index of a class, the indices of its tokens' classes, or a
-        vector.
+        For each sample a text, which for a question is a part of the context; the index of a class,
+        the indices of its tokens' classes, or a vector.
 
     Raises:
         ModelError: [missing-processor] if the model came without what prepares its inputs.
+        ContextError: [context-overflow] for a question that leaves no room for its context.
     """
     return _ASKED[task](model, samples, how)
 
@@ -132,6 +138,50 @@ def _classes_of_words(model: Any, samples: Sequence[Mapping[str, Any]], how: Ask
     return answers
 
 
+def _spans(model: Any, samples: Sequence[Mapping[str, Any]], how: Asking) -> list[Any]:
+    """The words of each context from the likeliest begin to the likeliest end behind it."""
+    tokenizer, limit = model.tokenizer, model.context_length
+    answers = []
+    for sample in samples:
+        question = tokenizer(sample["question"])["input_ids"]
+        if limit is not None and len(question) + _LEAST_CONTEXT > limit:
+            raise ContextError(
+                f"{model.name}: it takes texts of {limit:,} tokens; got a question of "
+                f"{len(question):,}. Shorten it.",
+                code="context-overflow",
+            )
+        cut: dict[str, Any] = {} if limit is None else {
+            "truncation": "only_second", "max_length": limit, "return_overflowing_tokens": True,
+            "stride": min(_SHARED, (limit - len(question)) // 4),
+        }  # fmt: skip
+        given = tokenizer(
+            sample["question"], sample["context"], padding=True, return_offsets_mapping=True,
+            return_tensors="pt", **cut,
+        )  # fmt: skip
+        read = {name: given[name] for name in tokenizer.model_input_names if name in given}
+        result = model(**read)
+        windows = [
+            _best_span(result.start_logits[row], result.end_logits[row], given.sequence_ids(row))
+            for row in range(len(result.start_logits))
+        ]
+        row = max(range(len(windows)), key=lambda row: windows[row][0])
+        _, first, last = windows[row]
+        begin, end = int(given.offset_mapping[row][first][0]), given.offset_mapping[row][last][1]
+        answers.append(sample["context"][begin : int(end)].strip())
+    return answers
+
+
+def _best_span(
+    starts: torch.Tensor, ends: torch.Tensor, texts: Sequence[int | None]
+) -> tuple[float, int, int]:
+    """Returns the score of the best span within the context, and its first and last token."""
+    is_context = torch.tensor([text == 1 for text in texts])
+    allowed = (is_context[:, None] & is_context).triu().tril(_LONGEST - 1)
+    scores = (starts[:, None] + ends).masked_fill(~allowed, -torch.inf)
+    place = int(scores.argmax())
+    return float(scores.flatten()[place]), place // len(texts), place % len(texts)
+
+
 def _classes_of_images(model: Any, samples: Sequence[Mapping[str, Any]], how: Asking) -> list[Any]:
     processor = load_beside(AutoImageProcessor, how.path, "an image processor")
     answers: list[Any] = []
@@ -163,6 +213,7 @@ _ASKED: dict[str, Callable[[Any, Sequence[Mapping[str, Any]], Asking], list[Any]
     "AutoModelForAudioClassification": _classes_of_sounds,
     "AutoModelForCTC": _transcripts,
     "AutoModelForImageClassification": _classes_of_images,
+    "AutoModelForQuestionAnswering": _spans,
     "AutoModelForSeq2SeqLM": _translations,
     "AutoModelForSequenceClassification": _classes_of_texts,
     "AutoModelForSpeechSeq2Seq": _transcripts,

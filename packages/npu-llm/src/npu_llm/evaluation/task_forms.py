@@ -37,6 +37,9 @@ FORMS: dict[str, Form] = {
     "AutoModelForAudioClassification": Form({"audio": "audio", "label": "label"}, ("accuracy",)),
     "AutoModelForCTC": _SPEECH,
     "AutoModelForImageClassification": Form({"image": "image", "label": "label"}, ("accuracy",)),
+    "AutoModelForQuestionAnswering": Form(
+        {"question": "text", "context": "text", "answer": "texts"}, ("F1", "exact match")
+    ),
     "AutoModelForSeq2SeqLM": Form({"source": "text", "target": "texts"}, ("chrF", "BLEU")),
     "AutoModelForSequenceClassification": Form(
         {"text": "text", "label": "label", "pair": "text"}, ("accuracy",), ("pair",)

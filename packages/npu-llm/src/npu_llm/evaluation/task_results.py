@@ -24,8 +24,8 @@ class TaskResult:
         precision: name of the model's precision.
         task: name of transformers' class for the task.
         samples: how many were answered.
-        figures: each measure's; the first is the one that counts. Error rates and accuracy are
-            shares of 1, chrF and BLEU scores of 0 to 100.
+        figures: each measure's; the first is the one that counts. Error rates, accuracy
+            and F1 are shares of 1, chrF and BLEU scores of 0 to 100.
         predictions: the answers: texts, indices of classes, or vectors.
     """
 
@@ -121,4 +121,5 @@ def _answer(sample: Mapping[str, Any], labels: Mapping[str, int]) -> Any:
         return [label_index(one, labels) for one in sample["labels"]]
     if "label" in sample:
         return label_index(sample["label"], labels)
-    return sample.get("target", sample.get("text"))
+    written = (sample[name] for name in ("target", "answer", "text") if name in sample)
+    return next(written)

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from npu_llm.generation.decoding import Stops, tokens
+from npu_llm.decoding.loop import Stops, tokens
 from npu_llm.generation.step_model import StepModel
 
 __all__ = ["Sampling", "answer", "read_sampling"]

@@ -14,13 +14,13 @@ from transformers.generation import GenerationMixin
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from npu_llm.cache_names import CACHE, one_cache, rename_cache
+from npu_llm.decoding.loop import can_decode, decode
 from npu_llm.entries.build import LoadReport, Prepared
 from npu_llm.entries.entry import Entry
 from npu_llm.entries.load_options import LoadOptions
 from npu_llm.errors import OptionError, missing_tokenizer
 from npu_llm.generation.adapted_model import AdaptedModel
 from npu_llm.generation.adapters import Choice, parse_choice
-from npu_llm.generation.decoding import can_decode, decode
 from npu_llm.generation.loading import make_ready
 from npu_llm.generation.step_model import StepModel
 from npu_llm.older_transformers import allow_host_tokens

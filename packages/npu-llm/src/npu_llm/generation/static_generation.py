@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from npu_llm.cache_names import CACHE
+from npu_llm.decoding.loop import pad_of, stops_of, tokens
 from npu_llm.errors import ContextError, OptionError
-from npu_llm.generation.decoding import pad_of, stops_of, tokens
 from npu_llm.generation.model import NPUModelForCausalLM
 from npu_llm.steps.step_cache import StepCache
 from npu_llm.steps.step_inputs import check_prompt

@@ -136,7 +136,9 @@ def _interpolate(
     before = ctx.sizes(input_)[2:]
     sizes: Sequence[int | None] = ctx.sizes(ctx.node)[2:]
     if any(size is None for size in (*before, *sizes)):
-        ctx.refuse("interpolation to a symbolic size")
+        target = _named_size(ctx, given)
+    else:
+        target = ctx.integers([size for size in sizes if size is not None])
     if not align_corners and not _are_exact(_scales(given), before, sizes):
         ctx.refuse("a scale that is not the ratio of the sizes, by which torch finds the pixels")
     if mode == "nearest":
@@ -145,13 +147,20 @@ def _interpolate(
         corners = "align_corners" if align_corners else "half_pixel"
     return ops.interpolate(
         ctx.get(input_),
-        ctx.integers([size for size in sizes if size is not None]),
+        target,
         mode,
         "sizes",
         coordinate_transformation_mode=corners,
         nearest_mode="floor",
         axes=ctx.integers(list(range(2, 2 + spatial))),
     )
+
+
+def _named_size(ctx: Context, given: dict[str, Any]) -> ov.Output:
+    """The size that a call names, as a vector; other calls give scales, by which it varies."""
+    if given.get("output_size") is None or any(scale is not None for scale in _scales(given)):
+        ctx.refuse("interpolation by a scale to a symbolic size")
+    return ctx.vector(given["output_size"])
 
 
 def _scales(given: dict[str, Any]) -> list[float | None]:

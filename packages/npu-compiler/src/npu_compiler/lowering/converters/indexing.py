@@ -12,7 +12,7 @@ import openvino.opset15 as ops
 import torch
 from torch import fx
 
-from npu_compiler.lowering.context import Context, Operand
+from npu_compiler.lowering.context import Context, Operand, same_size
 from npu_compiler.lowering.registry import converter
 
 __all__: list[str] = []
@@ -69,7 +69,48 @@ def convert_index(ctx: Context, self: fx.Node, indices: Any) -> Any:
     if len(given) == 1:
         axis = ctx.number(given[0], torch.int64)
         return ops.gather(ctx.get(self), ctx.get(indices[given[0]]), axis)
+    starts = _outer_starts(ctx, indices, given)
+    if starts is not None:
+        return _index_outer(ctx, self, indices, given, starts)
     return _index_many(ctx, self, indices, given)
+
+
+def _outer_starts(ctx: Context, indices: Any, given: list[int]) -> list[int] | None:
+    """Where the dimensions of each index begin, if none shares one with another, in their order.
+
+    Such are the rows and columns of masks: (batch, 1, 1, 1) and (1, 1, 1, keys).
+    """
+    if given != list(range(given[0], given[0] + len(given))):
+        return None
+    width = max(ctx.rank(indices[axis]) for axis in given)
+    starts, end = [0], 0
+    for number, axis in enumerate(given):
+        shape = ctx.meta(indices[axis]).shape
+        real = [
+            width - len(shape) + dim for dim, size in enumerate(shape) if not same_size(size, 1)
+        ]
+        if number and (not real or real[0] < end):
+            return None
+        starts += real[:1] if number else []
+        end = real[-1] + 1 if real else end
+    return starts
+
+
+def _index_outer(
+    ctx: Context, self: fx.Node, indices: Any, given: list[int], starts: list[int]
+) -> ov.Output:
+    """Gathers along one axis after the other: no table of positions, and no pair of them."""
+    width = max(ctx.rank(indices[axis]) for axis in given)
+    value = ctx.get(self)
+    for axis, start, end in zip(given, starts, [*starts[1:], width], strict=True):
+        index, lead = ctx.get(indices[axis]), width - ctx.rank(indices[axis])
+        if outside := [dim - lead for dim in range(lead, width) if not start <= dim < end]:
+            index = ops.squeeze(index, ctx.integers(outside)).output(0)
+        if missing := list(range(min(lead, end) - start)):
+            index = ops.unsqueeze(index, ctx.integers(missing)).output(0)
+        where = ctx.number(given[0] + start, torch.int64)
+        value = ops.gather(value, index, where).output(0)
+    return value
 
 
 def _index_many(ctx: Context, self: fx.Node, indices: Any, given: list[int]) -> Any:

@@ -52,11 +52,12 @@ def convert_unflatten(ctx: Context, self: fx.Node, dim: int, sizes: Any) -> Any:
 
 def _reshaped(ctx: Context, self: fx.Node, sizes: Sequence[Any]) -> Any:
     """Reshapes with constants wherever they can say it: plugins fuse around constant shapes."""
+    before, after = ctx.meta(self).shape, ctx.meta(ctx.node).shape
+    if len(before) == len(after) and all(map(same_size, before, after)):
+        return ctx.get(self)
     known = ctx.sizes(ctx.node)
     if all(size is not None for size in known):
         return ctx.reshape(ctx.get(self), [size for size in known if size is not None])
-    before = ctx.meta(self).shape
-    after = ctx.meta(ctx.node).shape
     pattern: list[int] = []
     for index, size in enumerate(known):
         if size is not None:

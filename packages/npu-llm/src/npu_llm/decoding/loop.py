@@ -9,29 +9,28 @@ and stops by itself at a length and at end tokens. Everything else takes transfo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from npu_llm.cache_names import CACHE
+from npu_llm.decoding.host_threads import one_thread
 from npu_llm.steps.step_cache import StepCache, run_step
 from npu_ops.kernel_programs.choosing import arg_max
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig
-    from transformers.generation import GenerateDecoderOnlyOutput, StoppingCriteria
+    from transformers.generation import StoppingCriteria
 
 __all__ = ["Stops", "can_decode", "decode", "pad_of", "stops_of", "tokens"]
 
-_KNOWN = {
-    "attention_mask",
-    "cache_position",
-    "logits_to_keep",
-    CACHE,
-    "position_ids",
-    "use_cache",
-}
+_KNOWN = frozenset(
+    ("attention_mask", "cache_position", "logits_to_keep", CACHE, "position_ids", "use_cache")
+)
+# Ops on at most this many logits take less time on one thread than OpenMP's others cost a step.
+_MOST_ON_ONE_THREAD = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,11 @@ class Stops:
 
 
 def can_decode(
-    input_ids: torch.Tensor, config: GenerationConfig, arguments: Mapping[str, Any]
+    input_ids: torch.Tensor,
+    config: GenerationConfig,
+    arguments: Mapping[str, Any],
+    *,
+    known: frozenset[str] = _KNOWN,
 ) -> bool:
     """Whether `decode` supports everything that is asked for.
 
@@ -58,11 +61,12 @@ def can_decode(
         input_ids: (batch, tokens); only transformers' loop continues from the new tokens alone.
         config: the prepared generation config.
         arguments: what generate would pass to the model.
+        known: names of those that the model's first step takes.
     """
     asked = ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
     if any(getattr(config, name, None) for name in asked) or not config.use_cache:
         return False
-    unknown = {name for name, value in arguments.items() if value is not None} - _KNOWN
+    unknown = {name for name, value in arguments.items() if value is not None} - known
     cache = arguments.get(CACHE)
     if unknown or not isinstance(cache, StepCache):
         return False
@@ -77,8 +81,9 @@ def decode(
     config: GenerationConfig,
     stopping_criteria: Sequence[StoppingCriteria],
     streamer: Any | None = None,
+    result: str = "GenerateDecoderOnlyOutput",
     **search: Any,
-) -> GenerateDecoderOnlyOutput | torch.Tensor:
+) -> Any:
     """Generates until every row has ended.
 
     Args:
@@ -88,6 +93,7 @@ def decode(
         config: the prepared generation config.
         stopping_criteria: those of transformers.
         streamer: a streamer of transformers.
+        result: the name of its class of results.
         search: the other arguments of `tokens`.
 
     Returns:
@@ -109,12 +115,12 @@ def decode(
             streamer.put(chosen)
     if streamer is not None:
         streamer.end()
-    result = torch.cat(columns, 1)
+    sequences = torch.cat(columns, 1)
     if not config.return_dict_in_generate:
-        return result
-    from transformers.generation import GenerateDecoderOnlyOutput
+        return sequences
+    import transformers.generation
 
-    return GenerateDecoderOnlyOutput(sequences=result, **{CACHE: cache})
+    return getattr(transformers.generation, result)(sequences=sequences, **{CACHE: cache})
 
 
 def tokens(
@@ -128,6 +134,7 @@ def tokens(
     stops: Stops,
     do_sample: bool,
     pad: int,
+    then: Callable[..., torch.Tensor] = run_step,
 ) -> Iterator[torch.Tensor]:
     """Yields the next token of each row, until every row has ended.
 
@@ -143,6 +150,7 @@ def tokens(
         stops: when rows end.
         do_sample: whether to draw tokens instead of taking the most likely one.
         pad: what follows the end of a row.
+        then: runs each later step; takes and returns what npu_llm.steps.step_cache.run_step does.
 
     Yields:
         (batch,) int64 on cpu.
@@ -185,7 +193,7 @@ def tokens(
             "position_ids": position.clone(),
             "logits_to_keep": last,
         }
-        logits = run_step(cache, values, past=length - 1, device="cpu")
+        logits = then(cache, values, past=length - 1, device="cpu")
         position += 1
 
 
@@ -197,13 +205,16 @@ def _choose(
     device: torch.device,
 ) -> torch.Tensor:
     """The next token of each row: (batch,) int64 on cpu."""
-    scores = logits
-    if processors:
-        scores = processors(sequences.to(device), logits.to(device))
-    if not do_sample:
-        return arg_max(scores)
-    shares = torch.nn.functional.softmax(scores, dim=-1)
-    return torch.multinomial(shares, num_samples=1)[:, 0].cpu()
+    if not processors and not do_sample:
+        return arg_max(logits)
+    with one_thread() if logits.numel() <= _MOST_ON_ONE_THREAD else nullcontext():
+        scores = logits
+        if processors:
+            scores = processors(sequences.to(device), logits.to(device))
+        if not do_sample:
+            return arg_max(scores)
+        shares = torch.nn.functional.softmax(scores, dim=-1)
+        return torch.multinomial(shares, num_samples=1)[:, 0].cpu()
 
 
 def stops_of(criteria: Sequence[StoppingCriteria]) -> Stops:
