@@ -20,7 +20,7 @@ __all__ = ["ENGINES", "Job"]
 
 # Returns the tokens of an answer of this many; [] from an engine that does not tell them.
 Run = Callable[[int], list[int]]
-_SECONDS, _SOURCE = 30, 128
+_SECONDS, _SOURCE, _QUESTION = 30, 128, 32
 _WARM_UP_TOKENS = 4
 
 
@@ -30,7 +30,7 @@ class Job:
 
     Attributes:
         engine: a key of ENGINES.
-        kind: what the model does: "speech" or "text".
+        kind: what the model does: "speech", "text" or "picture".
         place: the engine's form of the weights.
         properties: OpenVINO's, for the peers that run on it.
         new_tokens: how many to generate.
@@ -69,6 +69,8 @@ def _through_transformers(model: Any, job: Job) -> Run:
         given = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
         # As many tokens as asked for, whatever random weights make of them.
         asked |= {"suppress_tokens": [1]}
+    elif job.kind == "picture":
+        given = _picture(model.config)
     else:
         from transformers import WhisperFeatureExtractor
 
@@ -76,13 +78,31 @@ def _through_transformers(model: Any, job: Job) -> Run:
         asked |= {"language": "en", "task": "transcribe"}
 
     def run(new_tokens: int) -> list[int]:
-        features = given if job.kind == "text" else dict(_features(extractor))
+        features = dict(_features(extractor)) if job.kind == "speech" else given
         with torch.no_grad():
             found = model.generate(**features, **asked, max_new_tokens=new_tokens)
         tokens: list[int] = found[0].tolist()[-new_tokens:]
         return tokens
 
     return run
+
+
+def _picture(config: Any) -> dict[str, Any]:
+    """An image that is not cut into tiles, and a question about it, as a processor leaves them."""
+    import torch
+
+    side, patch = config.vision_config.image_size, config.vision_config.patch_size
+    places = (side // patch // config.scale_factor) ** 2
+    generator = torch.Generator().manual_seed(0)
+    text = torch.randint(3, 49000, (_QUESTION,), generator=generator)
+    mark = torch.full((places,), config.image_token_id)
+    ids = torch.cat([text[:4], mark, text[4:]])[None]
+    return {
+        "input_ids": ids,
+        "attention_mask": torch.ones_like(ids),
+        "pixel_values": torch.randn(1, 1, 3, side, side, generator=generator),
+        "pixel_attention_mask": torch.ones(1, 1, side, side, dtype=torch.int64),
+    }
 
 
 def _features(extractor: Any) -> Any:
@@ -95,7 +115,11 @@ def load_npu_llm(job: Job, pipeline: str) -> Run:
     import npu_llm
 
     torch.set_num_threads(job.threads)
-    kinds = {"speech": npu_llm.NPUModelForSpeechSeq2Seq, "text": npu_llm.NPUModelForSeq2SeqLM}
+    kinds: dict[str, Any] = {
+        "speech": npu_llm.NPUModelForSpeechSeq2Seq,
+        "text": npu_llm.NPUModelForSeq2SeqLM,
+        "picture": npu_llm.NPUModelForImageTextToText,
+    }
     model = kinds[job.kind].from_pretrained(
         job.place, dtype="float32", pipeline=pipeline, cache_dir=Path(job.cache)
     )
@@ -110,6 +134,7 @@ def load_transformers(job: Job) -> Run:
     kinds = {
         "speech": transformers.AutoModelForSpeechSeq2Seq,
         "text": transformers.AutoModelForSeq2SeqLM,
+        "picture": transformers.AutoModelForImageTextToText,
     }
     model = kinds[job.kind].from_pretrained(job.place, dtype=torch.float32).eval()
     return _through_transformers(model, job)
@@ -160,13 +185,15 @@ def main(job: Job) -> None:
     load_s = time.perf_counter() - started
     run(_WARM_UP_TOKENS)
     times, tokens = [], []
+    # Of an answer about a picture, the time to its first token counts.
+    wanted = 1 if job.kind == "picture" else job.new_tokens
     for _ in range(job.repeats):
         started = time.perf_counter()
-        tokens = run(job.new_tokens)
+        tokens = run(wanted)
         times.append(time.perf_counter() - started)
-        if tokens and len(tokens) != job.new_tokens:
-            raise SystemExit(f"{job.engine} gave {len(tokens)} tokens, not {job.new_tokens}")
-    figure = _SECONDS if job.kind == "speech" else job.new_tokens
+        if tokens and len(tokens) != wanted:
+            raise SystemExit(f"{job.engine} gave {len(tokens)} tokens, not {wanted}")
+    figure = _SECONDS if job.kind == "speech" else wanted
     print(json.dumps({"load_s": load_s, "rate": figure / min(times), "tokens": tokens}))
 
 

@@ -253,7 +253,7 @@ def test_grids_of_images_and_a_video_have_their_own_positions(name, pipeline, pa
             "pixel_values": torch.zeros(16388, 96),
             "image_grid_thw": torch.tensor([[1, 2, 8194]]),
         }
-        with pytest.raises(ContextError, match="at most 16,384 patches.*got 16,388") as caught:
+        with pytest.raises(ContextError, match=r"at most 16,384 patches.*got 16,388") as caught:
             ours(**given | many)
         assert caught.value.code == "context-overflow"
 
