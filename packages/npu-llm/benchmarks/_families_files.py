@@ -25,13 +25,13 @@ class Family:
     """A model to measure.
 
     Attributes:
-        kind: what it does: "speech" or "text".
+        kind: what it does: "speech", "text" or "picture".
         sizes: arguments of its config.
         unit: what the figure of the table is.
     """
 
     kind: str
-    sizes: dict[str, int]
+    sizes: dict[str, Any]
     unit: str
 
 
@@ -42,6 +42,24 @@ def _whisper(width: int, layers: int, heads: int) -> dict[str, int]:
     return sizes | {"d_model": width}
 
 
+def _smolvlm(side: int, eyes: tuple[int, int, int], text: tuple[int, int, int]) -> dict[str, Any]:
+    """Sizes by the side of an image, and width, layers and width of the MLP of both halves."""
+    width, layers, inner = text
+    return {
+        "vision_config": {
+            "image_size": side, "patch_size": 16, "hidden_size": eyes[0], "num_attention_heads": 12,
+            "num_hidden_layers": eyes[1], "intermediate_size": eyes[2],
+        },
+        "text_config": {
+            "model_type": "llama", "vocab_size": 49280, "hidden_size": width,
+            "num_hidden_layers": layers, "intermediate_size": inner, "num_attention_heads": 9,
+            "num_key_value_heads": 3, "head_dim": width // 9, "max_position_embeddings": 8192,
+            "rms_norm_eps": 1e-5, "pad_token_id": 2, "bos_token_id": 1, "eos_token_id": 49279,
+        },
+        "scale_factor": 4, "image_token_id": 49190, "pad_token_id": 2,
+    }  # fmt: skip
+
+
 FAMILIES: dict[str, Family] = {
     "whisper-tiny": Family("speech", _whisper(384, 4, 6), "times real time"),
     "whisper-base": Family("speech", _whisper(512, 6, 8), "times real time"),
@@ -50,11 +68,15 @@ FAMILIES: dict[str, Family] = {
         {"d_model": 512, "d_kv": 64, "d_ff": 2048, "num_layers": 6, "num_heads": 8},
         "tokens/s",
     ),
+    "smolvlm-256m": Family(
+        "picture", _smolvlm(512, (768, 12, 3072), (576, 30, 1536)), "first tokens/s"
+    ),
 }
 # In place of a family's own sizes, to see whether everything runs.
 _SMALL = {
     "speech": _whisper(64, 1, 4),
     "text": {"d_model": 64, "d_kv": 16, "d_ff": 128, "num_layers": 1, "num_heads": 4},
+    "picture": _smolvlm(128, (96, 1, 96), (72, 2, 96)),
 }
 
 
@@ -63,7 +85,7 @@ def form_path(work: Path, family: str, form: str, *, small: bool) -> Path:
     return work / (f"{family}-small" if small else family) / form
 
 
-def _make_speech(sizes: dict[str, int], target: Path) -> None:
+def _make_speech(sizes: dict[str, Any], target: Path) -> None:
     """A multilingual Whisper, with the numbers of tokens that published ones have."""
     import transformers
     from transformers.convert_slow_tokenizer import bytes_to_unicode
@@ -104,7 +126,7 @@ def _make_speech(sizes: dict[str, int], target: Path) -> None:
     model.save_pretrained(target)
 
 
-def _make_text(sizes: dict[str, int], target: Path) -> None:
+def _make_text(sizes: dict[str, Any], target: Path) -> None:
     """A T5 with a tokenizer of letters."""
     import transformers
 
@@ -117,9 +139,18 @@ def _make_text(sizes: dict[str, int], target: Path) -> None:
     transformers.T5ForConditionalGeneration(config).save_pretrained(target)
 
 
-_MAKERS: dict[str, Callable[[dict[str, int], Path], None]] = {
+def _make_picture(sizes: dict[str, Any], target: Path) -> None:
+    """An Idefics3, as SmolVLM is, without a processor: its image is made as one leaves it."""
+    import transformers
+
+    config = transformers.Idefics3Config(**sizes)
+    transformers.Idefics3ForConditionalGeneration(config).save_pretrained(target)
+
+
+_MAKERS: dict[str, Callable[[dict[str, Any], Path], None]] = {
     "speech": _make_speech,
     "text": _make_text,
+    "picture": _make_picture,
 }
 
 

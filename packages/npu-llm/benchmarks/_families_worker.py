@@ -19,7 +19,7 @@ from typing import Any
 
 __all__ = ["ENGINES", "Job"]
 
-_SECONDS, _SOURCE = 30, 128
+_SECONDS, _SOURCE, _QUESTION = 30, 128, 32
 _WARM_UP_TOKENS = 4
 
 
@@ -29,7 +29,7 @@ class Job:
 
     Attributes:
         engine: a key of ENGINES.
-        kind: what the model does: "speech" or "text".
+        kind: what the model does: "speech", "text" or "picture".
         place: the engine's form of the weights.
         properties: OpenVINO's, for the peers that run on it.
         new_tokens: how many to generate.
@@ -95,6 +95,8 @@ def _through_transformers(model: Any, job: Job) -> Callable[[int], Answer]:
         given = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
         # As many tokens as asked for, whatever random weights make of them.
         asked |= {"suppress_tokens": [1]}
+    elif job.kind == "picture":
+        given = _picture(model.config)
     else:
         from transformers import WhisperFeatureExtractor, WhisperTokenizer
 
@@ -110,10 +112,28 @@ def _through_transformers(model: Any, job: Job) -> Callable[[int], Answer]:
         with torch.no_grad():
             found = model.generate(**features, **asked, max_new_tokens=new_tokens)
         tokens = found[0].tolist()[-new_tokens:]
-        text = str(tokens) if job.kind == "text" else tokenizer.decode(tokens)
+        text = tokenizer.decode(tokens) if job.kind == "speech" else str(tokens)
         return Answer(len(tokens), text)
 
     return run
+
+
+def _picture(config: Any) -> dict[str, Any]:
+    """An image that is not cut into tiles, and a question about it, as a processor leaves them."""
+    import torch
+
+    side, patch = config.vision_config.image_size, config.vision_config.patch_size
+    places = (side // patch // config.scale_factor) ** 2
+    generator = torch.Generator().manual_seed(0)
+    text = torch.randint(3, 49000, (_QUESTION,), generator=generator)
+    mark = torch.full((places,), config.image_token_id)
+    ids = torch.cat([text[:4], mark, text[4:]])[None]
+    return {
+        "input_ids": ids,
+        "attention_mask": torch.ones_like(ids),
+        "pixel_values": torch.randn(1, 1, 3, side, side, generator=generator),
+        "pixel_attention_mask": torch.ones(1, 1, side, side, dtype=torch.int64),
+    }
 
 
 def load_npu_llm(job: Job, pipeline: str) -> Loaded:
@@ -122,7 +142,11 @@ def load_npu_llm(job: Job, pipeline: str) -> Loaded:
     import npu_llm
 
     torch.set_num_threads(job.threads)
-    kinds = {"speech": npu_llm.NPUModelForSpeechSeq2Seq, "text": npu_llm.NPUModelForSeq2SeqLM}
+    kinds: dict[str, Any] = {
+        "speech": npu_llm.NPUModelForSpeechSeq2Seq,
+        "text": npu_llm.NPUModelForSeq2SeqLM,
+        "picture": npu_llm.NPUModelForImageTextToText,
+    }
     model = kinds[job.kind].from_pretrained(
         job.place, dtype="float32", pipeline=pipeline, cache_dir=Path(job.cache)
     )
@@ -137,6 +161,7 @@ def load_transformers(job: Job) -> Loaded:
     kinds = {
         "speech": transformers.AutoModelForSpeechSeq2Seq,
         "text": transformers.AutoModelForSeq2SeqLM,
+        "picture": transformers.AutoModelForImageTextToText,
     }
     model = kinds[job.kind].from_pretrained(job.place, dtype=torch.float32).eval()
     return Loaded(_through_transformers(model, job))
@@ -189,15 +214,17 @@ def main(job: Job) -> None:
     loaded = ENGINES[job.engine](job)
     load_s = time.perf_counter() - started
     loaded.run(_WARM_UP_TOKENS)
+    # Of an answer about a picture, the time to its first token counts.
+    wanted = 1 if job.kind == "picture" else job.new_tokens
     best: dict[str, float] = {}
     for _ in range(job.repeats):
         cpu_s, started = _cpu_s(), time.perf_counter()
-        answer = loaded.run(job.new_tokens)
+        answer = loaded.run(wanted)
         taken = {"wall_s": time.perf_counter() - started, "cpu_s": _cpu_s() - cpu_s}
         best = {name: min(value, best.get(name, value)) for name, value in taken.items()}
-        if answer.count != job.new_tokens:
-            raise SystemExit(f"{job.engine} gave {answer.count} tokens, not {job.new_tokens}")
-    figure = _SECONDS if job.kind == "speech" else job.new_tokens
+        if answer.count != wanted:
+            raise SystemExit(f"{job.engine} gave {answer.count} tokens, not {wanted}")
+    figure = _SECONDS if job.kind == "speech" else wanted
     told = {"load_s": load_s, "rate": figure / best["wall_s"], "cpu_s": best["cpu_s"]}
     print(json.dumps(told | {"text": answer.text.strip(), "is_compiled": loaded.is_compiled}))
 

@@ -1,4 +1,4 @@
-"""Speed of Whisper and T5 beside optimum-intel, openvino-genai and transformers, in one run.
+"""Speed of Whisper, T5 and SmolVLM beside optimum-intel, openvino-genai and transformers.
 
     python packages/npu-llm/benchmarks/families.py --work DIR --peers PYTHON
 
@@ -13,8 +13,10 @@ processors that have it, so INFERENCE_PRECISION_HINT is f32 for engines on it. T
 all engines in turn, and the best one counts. Answers are compared with those of transformers, and
 npu-llm's starts after the first are told if they compile anything. Speech: 30 s of sound and an
 answer of some tokens, as a multiple of real time. Text: tokens per second of an answer to 128
-tokens, the encoder's time included. openvino-genai takes no T5. `--small` runs all of it with small
-models, to see that it does.
+tokens, the encoder's time included. A picture: one image of 512 pixels, not cut into tiles, and a
+question; how often per second the first token of an answer comes. openvino-genai takes no T5, and
+for pictures only transformers is measured beside npu-llm: the other two were not tried. `--small`
+runs all of it with small models, to see that it does.
 """
 
 from __future__ import annotations
@@ -48,8 +50,9 @@ def all_rows(options: argparse.Namespace) -> Iterator[Row]:
     """The rows that were asked for and can be measured, engines innermost."""
     for family in options.families:
         for engine in options.engines:
-            takes_it = engine != "openvino-genai" or FAMILIES[family].kind != "text"
-            if takes_it and (engine not in OPENVINO or options.peers):
+            kind = FAMILIES[family].kind
+            is_taken = {"openvino-genai": kind == "speech", "optimum-intel": kind != "picture"}
+            if is_taken.get(engine, True) and (engine not in OPENVINO or options.peers):
                 yield Row(family, engine)
 
 

@@ -18,7 +18,6 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from npu_compiler.openvino_core import openvino_core
 from npu_llm import NPUModelForCausalLM
 from npu_llm.checkpoint.source import find_installed_weights
-from npu_llm.encoder_decoders.static_running import StaticParts
 from npu_llm.part_programs.loading import Ready
 from npu_llm.steps.static_programs import StaticPrograms
 
@@ -287,8 +286,9 @@ def on_npu_plugin():
 def parts_on_npu_plugin():
     """parts_on_npu_plugin(kind, model): another of that class, its programs by the NPU plugin."""
 
-    def make(kind: type, model: Any) -> Any:
-        parts = StaticParts(model._entry, lambda path, *_: NpuwProgram(path), when="off")
+    def make(kind: type, model: Any, **more: Any) -> Any:
+        made = type(model._parts)
+        parts = made(model._entry, lambda path, *_: NpuwProgram(path), when="off", **more)
         return kind._made_of(Ready(model._entry, parts, model.report))
 
     return make

@@ -38,6 +38,7 @@ def relocate(
     windowed: bool,
     weights: StreamedWeights | None = None,
     given: Mapping[str, torch.Tensor] | None = None,
+    embedding: torch.Tensor | None = None,
 ) -> tuple[CapturedStep, Relocation]:
     """Makes a step independent of where its past lies, if possible.
 
@@ -47,12 +48,13 @@ def relocate(
             hides, which no short test shows.
         weights: the values of the step's parameters, if these are not in memory.
         given: values for the inputs that steps of models without an encoder do not have.
+        embedding: (vocabulary, width) a vector for each token, for a step that reads vectors.
 
     Returns:
         The step, with key_positions (past + tokens,) int64 as its last input if it numbers its
         keys; and how its program learns which slots count.
     """
-    runner = _Runner(weights or StreamedWeights(), given or {})
+    runner = _Runner(weights or StreamedWeights(), given or {}, embedding)
     if not captured.layers:
         return captured, None
     numbered = _with_positions(captured)
@@ -65,10 +67,11 @@ def relocate(
 
 @dataclass(frozen=True)
 class _Runner:
-    """What running a step takes besides its tokens: values of parameters, and further inputs."""
+    """What running a step takes besides its tokens: see relocate."""
 
     weights: StreamedWeights
     given: Mapping[str, torch.Tensor]
+    embedding: torch.Tensor | None
 
 
 def _with_positions(captured: CapturedStep) -> CapturedStep | None:
@@ -203,9 +206,9 @@ def _run_step(
     positions = torch.arange(slots.length, slots.length + tokens)
     mask = torch.ones(1, slots.length + tokens, dtype=torch.int64)
     values = {
-        "input_ids": ids,
+        "input_ids": ids if runner.embedding is None else runner.embedding[ids],
         "attention_mask": slots.mask(mask, relocation),
-        "position_ids": positions[None],
+        "position_ids": positions.expand(*_kinds(captured), 1, tokens),
         "logits_to_keep": torch.arange(tokens),
         KEY_POSITIONS: slots.key_positions(tokens),
         TOKEN_MASK: torch.ones(1, tokens, dtype=torch.int64),
@@ -216,3 +219,12 @@ def _run_step(
         return runner.weights.run(
             captured.graph_module, *(values[name] for name in captured.inputs), *past
         )
+
+
+def _kinds(captured: CapturedStep) -> tuple[int, ...]:
+    """Returns what stands before batch and tokens in the shape of a step's positions."""
+    if "position_ids" not in captured.inputs:
+        return ()
+    placeholders = captured.graph_module.graph.find_nodes(op="placeholder")
+    positions = placeholders[captured.inputs.index("position_ids")]
+    return tuple(int(size) for size in positions.meta["val"].shape[:-2])

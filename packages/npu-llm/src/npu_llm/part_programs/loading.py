@@ -26,11 +26,10 @@ from npu_llm.entries.entry import (
 )
 from npu_llm.entries.export_folder import free_folder, read_task
 from npu_llm.entries.load_options import LoadOptions
-from npu_llm.errors import OptionError
 from npu_llm.precision import compile_options
 from npu_llm.progress import Progress
 from npu_llm.steps.fixed_path import fixed_path
-from npu_llm.steps.pipelines import PipelineName, parse_pipeline
+from npu_llm.steps.pipelines import PipelineName
 from npu_llm.verification.verifier import keep_verdict, read_kept, wrong_result
 from npu_runtime import Program, device_info, load_program
 
@@ -55,7 +54,7 @@ class Recipe:
         check: runs a checked program with the others on what torch was run on; returns what
             differs, in words, or None.
         start_static: starts programs of fixed sizes; returns what runs them, whether all came from
-            the cache, and the outcome of comparing them with torch. None if there are none.
+            the cache, and the outcome of comparing them with torch.
     """
 
     auto: Any
@@ -63,7 +62,7 @@ class Recipe:
     first: tuple[str, ...] | None
     checked: Mapping[str, tuple[str, ...] | None]
     check: Callable[[Programs, str], str | None]
-    start_static: Callable[[Entry, Verify], tuple[Any, bool, Verdict]] | None = None
+    start_static: Callable[[Entry, Verify], tuple[Any, bool, Verdict]]
 
 
 @dataclass(frozen=True)
@@ -98,7 +97,7 @@ def make_parts_ready(name_or_path: str | Path, options: LoadOptions, recipe: Rec
     path = Path(name_or_path).expanduser()
     started = time.perf_counter()
     found = True
-    pipeline = _pipeline(options, recipe)
+    pipeline = _pipeline(options)
     with progress.stage("check"):
         entry = read_task(path, recipe.auto) if (path / MANIFEST).is_file() else None
         if entry is not None:
@@ -157,7 +156,7 @@ def export_parts(
     source = find_source(name_or_path, gguf_file=options.gguf_file, hub=options.hub)
     with draft(target) as folder:
         progress = Progress(options.on_progress)
-        recipe.fill(folder, source, options, progress, _pipeline(options, recipe))
+        recipe.fill(folder, source, options, progress, _pipeline(options))
         _note_task(folder, recipe.auto)
     entry = read_entry(target)
     programs, *_ = _start(entry, options.verified, recipe)
@@ -167,23 +166,15 @@ def export_parts(
     return target
 
 
-def _pipeline(options: LoadOptions, recipe: Recipe) -> PipelineName:
-    """Returns the pipeline that was asked for, or that suits the device and the kind of model."""
+def _pipeline(options: LoadOptions) -> PipelineName:
+    """Returns the pipeline that was asked for, or that suits the device."""
     options.check_kernels("a model of several parts has several programs")
-    if recipe.start_static is not None:
-        return "static" if options.pipeline_here == "static" else "dynamic"
-    if parse_pipeline(options.pipeline) == "static":
-        raise OptionError(
-            'pipeline: must be omitted or "dynamic" for models of images and text, whose programs '
-            'take any size; got "static". Omit it.',
-            code="static-parts",
-        )
-    return "dynamic"
+    return "static" if options.pipeline_here == "static" else "dynamic"
 
 
 def _start(entry: Entry, verify: Verify, recipe: Recipe) -> tuple[Any, bool, Verdict]:
     """Loads an entry's first programs; returns all, whether they were compiled, and the verdict."""
-    if entry.pipeline == "static" and recipe.start_static is not None:
+    if entry.pipeline == "static":
         return recipe.start_static(entry, verify)
     programs = Programs(entry, verify, recipe)
     loaded = [programs.get(name) for name in recipe.first or programs.outputs]

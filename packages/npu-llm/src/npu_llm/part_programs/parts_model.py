@@ -79,8 +79,7 @@ class PartsModel:
                 `export` wrote, or a name on the hub.
             dtype: as in NPUModelForCausalLM.from_pretrained.
             pipeline: "dynamic" for programs that take any size, "static" for programs of fixed
-                sizes, as NPUs need them; by default what suits the device. Models of images and
-                text have the dynamic one.
+                sizes, as NPUs need them; by default what suits the device.
             verify: "first" to compare the programs with torch once; "always" to compare at each
                 start; "off" to skip the comparison.
             device: None or "npu".

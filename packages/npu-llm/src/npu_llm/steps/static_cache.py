@@ -17,7 +17,7 @@ from npu_llm.steps.static_layout import StaticLayout, StaticSizes, StepSizes
 from npu_llm.steps.step_cache import StepCache
 from npu_runtime import Program
 
-__all__ = ["StaticCache", "StepPrograms"]
+__all__ = ["StaticCache", "StepPrograms", "slot_mask", "slot_positions"]
 
 
 class StepPrograms(Protocol):
@@ -106,7 +106,7 @@ class StaticCache(StepCache):
             OptionError: [cache-rows] for a batch that does not match the cache's rows.
             ContextError: [context-overflow] if the tokens do not fit.
         """
-        batch, tokens = values["input_ids"].shape
+        batch, tokens = values["input_ids"].shape[:2]
         self._prepare(batch, self._length + tokens)
         on_host = {name: tensor.cpu() for name, tensor in values.items()}
         logits = [self._run(row, index, on_host) for index, row in enumerate(self._memory)]
@@ -216,32 +216,53 @@ class StaticCache(StepCache):
         values: Mapping[str, torch.Tensor],
     ) -> dict[str, torch.Tensor]:
         """Returns a chunk's inputs but the caches: `count` tokens from `at` on, then padding."""
-        past = self._length + at
-        free, padding = sizes.capacity - past, sizes.tokens - count
+        past, padding = self._length + at, sizes.tokens - count
         ids = values["input_ids"][index, at : at + count]
         positions = values["position_ids"][index, at : at + count]
         mask = values["attention_mask"][index, : past + count]
         if padding:
             ids = torch.nn.functional.pad(ids, (0, padding))
             positions = torch.cat([positions, positions[-1:].expand(padding)])
-        if self._relocation == "mask":
-            mask = torch.cat(
-                [mask[:past], mask.new_zeros(free), mask[past:], mask.new_zeros(padding)]
-            )
-        else:
-            mask = torch.nn.functional.pad(mask, (0, free + padding))
-        nowhere = sizes.capacity + sizes.tokens - 1  # where the mask is 0 and no query reaches
-        key_positions = torch.cat(
-            [
-                torch.arange(past),
-                torch.full((free,), nowhere),
-                torch.arange(past, past + sizes.tokens),
-            ]
-        )
         return {
             "input_ids": ids[None].contiguous(),
-            "attention_mask": mask[None].contiguous(),
+            "attention_mask": slot_mask(mask, past, sizes, self._relocation)[None].contiguous(),
             "position_ids": positions[None].contiguous(),
             "logits_to_keep": torch.nn.functional.pad(wanted, (0, sizes.kept - wanted.numel())),
-            KEY_POSITIONS: key_positions,
+            KEY_POSITIONS: slot_positions(past, sizes),
         }
+
+
+def slot_mask(
+    mask: torch.Tensor,
+    past: int,
+    sizes: StepSizes,
+    relocation: Relocation,
+    *,
+    hidden: float = 0,
+) -> torch.Tensor:
+    """Returns a chunk's mask for slots and padding, given that for its tokens.
+
+    Args:
+        mask: (..., past + tokens).
+        past: how many tokens there are before the chunk.
+        sizes: of the program that reads it.
+        relocation: how the program learns which slots count.
+        hidden: what stands in a mask for what does not count.
+
+    Returns:
+        (..., capacity + tokens of the program).
+    """
+    missing = sizes.capacity + sizes.tokens - mask.shape[-1]
+    if relocation != "mask":
+        return torch.nn.functional.pad(mask, (0, missing), value=hidden)
+    free = sizes.capacity - past
+    empty = mask.new_full((*mask.shape[:-1], missing), hidden)
+    parts = (mask[..., :past], empty[..., :free], mask[..., past:], empty[..., free:])
+    return torch.cat(parts, -1)
+
+
+def slot_positions(past: int, sizes: StepSizes) -> torch.Tensor:
+    """Returns the position of each slot, and of each token of a chunk: (capacity + tokens,)."""
+    nowhere = sizes.capacity + sizes.tokens - 1  # where the mask is 0 and no query reaches
+    empty = torch.full((sizes.capacity - past,), nowhere)
+    return torch.cat([torch.arange(past), empty, torch.arange(past, past + sizes.tokens)])

@@ -76,6 +76,8 @@ class StaticLayout:
         dtype: name of the caches' torch dtype.
         given: shapes of inputs that are neither tokens nor caches, such as what a decoder reads of
             its encoder.
+        forms: shapes of inputs of another form than a language model's of tokens. "tokens" stands
+            for the number of new ones, "whole" for that of slots and new ones.
 
     The program's outputs are the logits, then what the step adds to each group: (caches, heads,
     tokens, size) float32.
@@ -85,6 +87,7 @@ class StaticLayout:
     groups: tuple[CacheGroup, ...]
     dtype: str = "float32"
     given: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    forms: Mapping[str, Sequence[int | str]] = field(default_factory=dict)
 
     @property
     def torch_dtype(self) -> torch.dtype:
@@ -95,16 +98,20 @@ class StaticLayout:
 
     def port_shapes(self, sizes: StepSizes) -> dict[str, tuple[int, ...]]:
         """Returns the shape of each input for these sizes."""
-        whole = sizes.capacity + sizes.tokens
-        known: dict[str, tuple[int, ...]] = {
-            "input_ids": (1, sizes.tokens),
-            "attention_mask": (1, whole),
-            "position_ids": (1, sizes.tokens),
+        numbers = {"tokens": sizes.tokens, "whole": sizes.capacity + sizes.tokens}
+        known: dict[str, Sequence[int | str]] = {
+            "input_ids": (1, "tokens"),
+            "attention_mask": (1, "whole"),
+            "position_ids": (1, "tokens"),
             "logits_to_keep": (sizes.kept,),
-            "key_positions": (whole,),
+            "key_positions": ("whole",),
             **self.given,
+            **self.forms,
         }
-        shapes = {name: known[name] for name in self.inputs}
+        shapes = {
+            name: tuple(numbers[one] if isinstance(one, str) else one for one in known[name])
+            for name in self.inputs
+        }
         for group in self.groups:
             shapes |= dict.fromkeys(group.ports, (1, *group.shape(sizes.capacity)[1:]))
         return shapes
@@ -126,7 +133,9 @@ class StaticLayout:
             CacheGroup(tuple(group["ports"]), group["heads"], group["size"], group["is_transposed"])
             for group in known["groups"]
         )
-        return StaticLayout(tuple(known["inputs"]), tuple(groups), known["dtype"])
+        return StaticLayout(
+            tuple(known["inputs"]), tuple(groups), known["dtype"], forms=known.get("forms", {})
+        )
 
 
 class StaticSizes:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import transformers
 from safetensors.torch import save_file
 
 from npu_compiler.errors import LoweringError
+from npu_llm.capture.cache_facts import LayerCache
 from npu_llm.checkpoint.facts import context_length
 from npu_llm.checkpoint.loading import load_model
 from npu_llm.checkpoint.source import ModelSource
@@ -19,15 +22,19 @@ from npu_llm.entries.entry import REFERENCE
 from npu_llm.entries.load_options import LoadOptions
 from npu_llm.errors import CaptureError, ModelError
 from npu_llm.part_programs.saving import AnyOf, lower_part, save_beside, save_part
+from npu_llm.part_programs.tracing import TracedPart
 from npu_llm.precision import PRECISIONS, Precision, rounding_of
 from npu_llm.progress import Progress
+from npu_llm.steps.pipelines import PipelineName
+from npu_llm.steps.static_layout import LONGEST
 from npu_llm.verification.eager_weights import Integers, Rounding
 from npu_llm.vision_language.capturing import TracedModel, trace_model
 from npu_llm.vision_language.examples import example_images
 from npu_llm.vision_language.glue import GLUE
-from npu_llm.vision_language.observing import observe_parts
+from npu_llm.vision_language.observing import SeenPart, observe_parts
 from npu_llm.vision_language.places import EMBED, HEAD, LANGUAGE, glue_tensors
 from npu_llm.vision_language.reference import compute_reference
+from npu_llm.vision_language.static.lowering import describe_part, lower_language
 
 __all__ = ["fill_entry"]
 
@@ -35,7 +42,13 @@ _TEXT_PARTS = (EMBED, LANGUAGE, HEAD)
 
 
 def fill_entry(
-    folder: Path, source: ModelSource, options: LoadOptions, progress: Progress, *, auto: Any
+    folder: Path,
+    source: ModelSource,
+    options: LoadOptions,
+    progress: Progress,
+    *,
+    auto: Any,
+    pipeline: PipelineName,
 ) -> None:
     """Writes an entry without its compiled form, which the first load adds.
 
@@ -45,6 +58,7 @@ def fill_entry(
         options: how the model is to run.
         progress: where to report.
         auto: transformers' class for models of the task.
+        pipeline: "dynamic" or "static".
 
     Raises:
         ModelError, CaptureError: if the model cannot be read or captured.
@@ -59,24 +73,33 @@ def fill_entry(
     with progress.stage("capture"):
         seen = observe_parts(model)
         traced = trace_model(model, seen)
-    integers = _save_parts(traced, folder, model, options.precision, weights, progress)
+    saving = _Saving(folder, model, options.precision, weights, progress)
+    static = _describe(model, traced, seen) if pipeline == "static" else None
+    integers = saving.save(traced, static)
     glue = {name: weights.read(one).float().clone() for name, one in glue_tensors(model)}
     save_file(glue, folder / GLUE)
     with progress.stage("reference"):
         chosen = options.precision
-        compute_reference(
+        reference = compute_reference(
             model,
             weights,
             compressed=AnyOf(integers) if integers else None,
             rounding=Rounding(rounding_of(chosen), chosen.activation_group),
-        ).write(folder / REFERENCE)
+        )
+        reference.write(folder / REFERENCE)
+    context = context_length(model.config.get_text_config().to_dict())
+    if static is not None:
+        context = context or LONGEST
+        prompt = reference.inputs["input_ids"].shape[1]
+        static |= {"prompt": prompt, "checked": prompt + reference.ids.shape[1]}
     about = {
         "name": source.name,
         "source": str(source.path),
         "precision": options.precision.name,
         "architecture": type(model).__name__,
-        "pipeline": "dynamic",
-        "context_length": context_length(model.config.get_text_config().to_dict()),
+        "pipeline": pipeline,
+        "context_length": context,
+        "static_parts": static,
         "pixels": list(example_images(model, rows=1, fill=torch.empty)["pixel_values"].shape),
         "outputs": {part.name: list(part.outputs) for part in traced.parts},
         "parts": {name: part.as_dict() for name, part in seen.items()},
@@ -84,41 +107,89 @@ def fill_entry(
     (folder / "about.json").write_text(json.dumps(about))
 
 
-def _save_parts(
-    traced: TracedModel,
-    folder: Path,
-    model: Any,
-    precision: Precision,
-    weights: StreamedWeights,
-    progress: Progress,
-) -> tuple[Integers, ...]:
-    """Writes the parts; returns the integers that they hold."""
-    integers = []
-    for part in traced.parts:
-        compresses = part.name in _TEXT_PARTS or precision.weights not in ("int8", "int4")
-        try:
-            with progress.stage("lower"):
+@dataclass(frozen=True)
+class _Saving:
+    """Where and how a model's parts are written.
+
+    Attributes:
+        folder: the entry's.
+        model: of transformers.
+        precision: how to store its weights.
+        weights: the values of its parameters.
+        progress: where to report.
+    """
+
+    folder: Path
+    model: Any
+    precision: Precision
+    weights: StreamedWeights
+    progress: Progress
+
+    def save(self, traced: TracedModel, static: dict[str, Any] | None) -> tuple[Integers, ...]:
+        """Writes the parts; returns the integers that they hold.
+
+        Args:
+            traced: the parts.
+            static: for programs of fixed sizes, gets what is known about the language model; else
+                None.
+        """
+        integers = []
+        for part in traced.parts:
+            try:
+                made = self._save(part, traced, static)
+            except LoweringError as failure:
+                raise CaptureError(
+                    f"{type(self.model).__name__}: its {part.name} must be one program; got: "
+                    f"{str(failure).rstrip('.')}. Such models are not supported yet.",
+                    code="capture-failed",
+                ) from failure
+            if made is not None:
+                integers.append(made)
+        return tuple(integers)
+
+    def _save(
+        self, part: TracedPart, traced: TracedModel, static: dict[str, Any] | None
+    ) -> Integers | None:
+        compresses = part.name in _TEXT_PARTS or self.precision.weights not in ("int8", "int4")
+        is_language = part.name == LANGUAGE
+        with self.progress.stage("lower"):
+            if static is not None and is_language:
+                lowered, static[LANGUAGE] = lower_language(
+                    self.model,
+                    part,
+                    precision=self.precision,
+                    weights=self.weights,
+                    layers=_layers(traced),
+                )
+            else:
                 lowered = lower_part(part)
-            made = save_part(
-                part,
-                lowered,
-                folder / f"{part.name}.xml",
-                states=traced.cache_names if part.name == LANGUAGE else (),
-                model=model,
-                # Images need digits of their encoder more than it needs to be small.
-                precision=precision if compresses else PRECISIONS["bfloat16"],
-                weights=weights,
-                progress=progress,
-            )
-        except LoweringError as failure:
-            raise CaptureError(
-                f"{type(model).__name__}: its {part.name} must be one program; got: "
-                f"{str(failure).rstrip('.')}. Such models are not supported yet.",
-                code="capture-failed",
-            ) from failure
-        if made is not None:
-            integers.append(made)
-    return tuple(integers)
+        return save_part(
+            part,
+            lowered,
+            self.folder / f"{part.name}.xml",
+            states=traced.cache_names if is_language and static is None else (),
+            model=self.model,
+            # Images need digits of their encoder more than it needs to be small.
+            precision=self.precision if compresses else PRECISIONS["bfloat16"],
+            weights=self.weights,
+            progress=self.progress,
+        )
+
+
+def _describe(model: Any, traced: TracedModel, seen: Mapping[str, SeenPart]) -> dict[str, Any]:
+    """Returns what programs of fixed sizes need to know of the parts without a cache."""
+    described = {
+        part.name: describe_part(model, part, seen[part.name].examples)
+        for part in traced.parts
+        if part.name != LANGUAGE
+    }
+    return {"parts": described}
+
+
+def _layers(traced: TracedModel) -> tuple[LayerCache, ...]:
+    shapes = traced.cache_shapes
+    pairs = zip(shapes[::2], shapes[1::2], strict=True)
+    return tuple(LayerCache(*key, *value) for key, value in pairs)
 
 
 def _check_class(model: Any, source: ModelSource) -> None:

@@ -33,10 +33,12 @@ class TracedModel:
     Attributes:
         parts: the graphs; the language model's also has its cache as inputs and results.
         cache_names: a name for the key and the value of each layer of the language model.
+        cache_shapes: heads and size of each.
     """
 
     parts: tuple[TracedPart, ...]
     cache_names: tuple[str, ...]
+    cache_shapes: tuple[tuple[int, int], ...]
 
 
 def trace_model(model: Any, seen: Mapping[str, SeenPart]) -> TracedModel:
@@ -57,8 +59,9 @@ def trace_model(model: Any, seen: Mapping[str, SeenPart]) -> TracedModel:
         for name, part in seen.items()
         if name != LANGUAGE
     ]
-    language, names = _trace_language(modules[LANGUAGE], seen[LANGUAGE])
-    return TracedModel((*parts, language), names)
+    shapes = _cache_shapes(modules[LANGUAGE], seen[LANGUAGE])
+    language, names = _trace_language(modules[LANGUAGE], seen[LANGUAGE], shapes)
+    return TracedModel((*parts, language), names, shapes)
 
 
 def _trace_stateless(module: torch.nn.Module, name: str, seen: SeenPart) -> TracedPart:
@@ -82,9 +85,10 @@ def _leaves(tree: Any) -> Iterator[int]:
             yield from _leaves(one)
 
 
-def _trace_language(module: torch.nn.Module, seen: SeenPart) -> tuple[TracedPart, tuple[str, ...]]:
+def _trace_language(
+    module: torch.nn.Module, seen: SeenPart, shapes: Sequence[tuple[int, int]]
+) -> tuple[TracedPart, tuple[str, ...]]:
     examples = _language_examples(module, seen)
-    shapes = _cache_shapes(module, seen)
     names = tuple(f"past.{i // 2}.{('key', 'value')[i % 2]}" for i in range(len(shapes)))
     for name, (heads, size) in zip(names, shapes, strict=True):
         examples[name] = Example(torch.zeros(_BATCH, heads, _PAST, size), (0, 2))
@@ -103,7 +107,8 @@ def _trace_language(module: torch.nn.Module, seen: SeenPart) -> tuple[TracedPart
 
 def _language_examples(module: torch.nn.Module, seen: SeenPart) -> dict[str, Example]:
     """Returns examples with a past, of what the language model was seen to take."""
-    examples = {}
+    # First what others are counted by.
+    examples = {_EMBEDS: seen.examples[_EMBEDS]}
     for name, example in seen.examples.items():
         rank, kind = example.tensor.dim(), name.partition(".")[0]
         if name == _EMBEDS:
@@ -133,7 +138,7 @@ def _language_examples(module: torch.nn.Module, seen: SeenPart) -> dict[str, Exa
     return examples
 
 
-def _cache_shapes(module: torch.nn.Module, seen: SeenPart) -> list[tuple[int, int]]:
+def _cache_shapes(module: torch.nn.Module, seen: SeenPart) -> tuple[tuple[int, int], ...]:
     """Returns heads and size of each key and value that the language model keeps."""
     width = seen.examples[_EMBEDS].tensor.shape[2]
     fake = FakeTensorMode(allow_non_fake_inputs=True)
@@ -150,7 +155,7 @@ def _cache_shapes(module: torch.nn.Module, seen: SeenPart) -> list[tuple[int, in
             "supported yet.",
             code="unsupported-cache",
         )
-    return [(int(tensor.shape[1]), int(tensor.shape[3])) for tensor in kept]
+    return tuple((int(tensor.shape[1]), int(tensor.shape[3])) for tensor in kept)
 
 
 def _filled(tensors: Sequence[torch.Tensor]) -> Cache:

@@ -13,11 +13,10 @@ from transformers.modeling_outputs import BaseModelOutputWithPast
 
 from npu_llm.cache_names import CACHE, rename_cache
 from npu_llm.errors import OptionError
-from npu_llm.part_programs.loading import Programs
 from npu_llm.vision_language.calls import Outline, read_call
 from npu_llm.vision_language.grids import with_positions
 from npu_llm.vision_language.places import LANGUAGE, find_parts, glue_tensors
-from npu_runtime import observe
+from npu_llm.vision_language.running import Parts
 
 __all__ = ["GLUE", "put_programs"]
 
@@ -44,7 +43,7 @@ class _KnownPart:
         return cls(about["inputs"], about["choices"], Outline(**about["result"]))
 
 
-def put_programs(model: Any, programs: Programs) -> None:
+def put_programs(model: Any, programs: Parts) -> None:
     """Makes a model without weights run its parts as programs.
 
     Args:
@@ -63,7 +62,7 @@ def put_programs(model: Any, programs: Programs) -> None:
         object.__setattr__(part, "forward", functools.wraps(part.forward)(run))
 
 
-def _stateless(name: str, part: torch.nn.Module, programs: Programs) -> Callable[..., Any]:
+def _stateless(name: str, part: torch.nn.Module, programs: Parts) -> Callable[..., Any]:
     about: dict[str, Any] | None = programs.entry.about["parts"].get(name)
     known = None if about is None else _KnownPart.from_dict(about)
 
@@ -78,10 +77,7 @@ def _stateless(name: str, part: torch.nn.Module, programs: Programs) -> Callable
                 "options of images, or load a checkpoint that has them in its config.",
                 code="input-name",
             )
-        program = programs.get(name)
-        given = [_plain(tensors[port.name], port.dtype) for port in program.inputs]
-        with observe.span("prefill", name, batch=given[0].shape[0]):
-            return known.result.make(program.run(given, output_device="cpu"))
+        return known.result.make(programs.run(name, tensors))
 
     return run
 
@@ -103,11 +99,6 @@ def _replace(module: torch.nn.Module, name: str, tensor: torch.Tensor) -> None:
         owner._parameters[last] = torch.nn.Parameter(tensor, requires_grad=False)
     else:
         owner._buffers[last] = tensor
-
-
-def _plain(tensor: torch.Tensor, dtype: Any) -> torch.Tensor:
-    """Returns a tensor as a program reads it: on the host, contiguous."""
-    return tensor.detach().to("cpu", dtype).contiguous()
 
 
 def _listed(inputs: Sequence[str], choices: Mapping[str, Any]) -> str:

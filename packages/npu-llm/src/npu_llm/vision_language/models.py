@@ -17,8 +17,8 @@ from npu_llm.steps.step_cache import join_transformers
 from npu_llm.vision_language.glue import put_programs
 from npu_llm.vision_language.inputs import check_images
 from npu_llm.vision_language.language_cache import LanguageCache
-from npu_llm.vision_language.places import LANGUAGE
 from npu_llm.vision_language.recipe import recipe
+from npu_llm.vision_language.running import Parts, parts_of
 
 __all__ = ["NPUModelForImageTextToText"]
 
@@ -41,7 +41,7 @@ class NPUModelForImageTextToText(PartsModel):
     """
 
     _auto = AutoModelForImageTextToText
-    _programs: Programs
+    _parts: Parts
     _vocabulary: int
 
     @classmethod
@@ -49,26 +49,26 @@ class NPUModelForImageTextToText(PartsModel):
         return recipe(cls, cls._auto)
 
     @classmethod
-    def on_programs(cls, programs: Programs) -> Self:
+    def on_programs(cls, programs: Programs | Parts) -> Self:
         """Returns a model of these programs, whether they are right or not."""
         made: Self = make_skeleton(programs.entry, cls)
         made._complete(programs)
         return made
 
-    def _complete(self, programs: Programs) -> None:
-        self._programs = programs
+    def _complete(self, programs: Programs | Parts) -> None:
+        self._parts = parts_of(programs)
         self._vocabulary = _token_bound(self.config)
-        put_programs(self, programs)
+        put_programs(self, self._parts)
 
     @property
     def context_length(self) -> int | None:
         """How many tokens prompt and answer may have, images included; None for no limit."""
-        length = self._programs.entry.about["context_length"]
+        length = self._parts.entry.about["context_length"]
         return None if length is None else int(length)
 
     def new_cache(self) -> LanguageCache:
         """An empty cache, for `past_key_values` of forward and generate."""
-        return LanguageCache(self._programs.get(LANGUAGE), context=self.context_length)
+        return self._parts.new_cache()
 
     def run_forward(self, *args: Any, **kwargs: Any) -> Any:
         """Runs a step: the image encoder if there are images, and the language model.
@@ -96,7 +96,7 @@ class NPUModelForImageTextToText(PartsModel):
                     code="no-inner-states",
                 )
         named["input_ids"] = check_tokens("input_ids", named.get("input_ids"), self._vocabulary)
-        check_images(named, self._programs.entry.about["pixels"])
+        check_images(named, self._parts.entry.about["pixels"])
         cache = rename_cache(named)
         if cache is None:
             cache = named[CACHE] = self.new_cache()
@@ -132,7 +132,7 @@ class NPUModelForImageTextToText(PartsModel):
         length, most = kwargs["input_ids_length"], self.context_length
         if most is not None and length > most:
             raise ContextError(
-                f"{self._programs.entry.name}: its context holds {most:,} tokens, images included; "
+                f"{self._parts.entry.name}: its context holds {most:,} tokens, images included; "
                 f"got {length:,}. Shorten the prompt, or pass fewer images.",
                 code="context-overflow",
             )

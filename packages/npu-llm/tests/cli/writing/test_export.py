@@ -124,3 +124,15 @@ def test_group_size_that_no_kernel_has(run, checkpoint, tmp_path):
     assert code == 2
     assert "[group-size]" in err
     assert "48" in err
+
+
+@pytest.mark.slow
+def test_a_model_of_images_and_text_in_programs_of_fixed_sizes(run, llava, tmp_path):
+    how = ("--dtype", "float32", "--pipeline", "static")
+    code, _, err = run("export", llava, "-o", tmp_path / "out", *how)
+    assert code == 0, err
+    about = json.loads((tmp_path / "out" / MANIFEST).read_text())["about"]
+    assert (about["pipeline"], about["task"]) == ("static", "AutoModelForImageTextToText")
+    code, _, err = run("export", llava, "-o", tmp_path / "other", "--pipeline", "kernels")
+    assert code == 2
+    assert "kernels" in err

@@ -121,7 +121,7 @@ def _fitting(kind: Any, options: argparse.Namespace, how: dict[str, Any]) -> dic
     data = how.pop("data", None)
     usual = {"group_size": 64, "symmetric": False}
     changed = [name for name, value in how.items() if value != usual[name]]
-    refused = ["pipeline"] if options.pipeline is not None else []
+    refused = ["pipeline"] if is_one_step and options.pipeline is not None else []
     if not is_one_step:
         refused += [*changed, *(["data"] if data is not None else [])]
     if refused:
@@ -132,7 +132,7 @@ def _fitting(kind: Any, options: argparse.Namespace, how: dict[str, Any]) -> dic
             code="export-option",
         )
     if not is_one_step:
-        return {}
+        return {"pipeline": options.pipeline}
     if data is not None:
         from npu_llm.cli.tasks.example_file import read_calls
 
