@@ -28,7 +28,7 @@ def mark_kept_float32(graph: fx.Graph, patterns: Sequence[str]) -> frozenset[str
         patterns: as of CompilerConfig.keep_float32.
     """
     found = set()
-    for node in graph.nodes:
+    for node in graph.nodes if patterns else ():
         if node.op == "call_function" and node.target is not operator.getitem:
             name = keep_name(node)
             meant = [pattern for pattern in patterns if fnmatchcase(name, pattern)]
