@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from npu_compiler.exported.load import LoadedModel, load
     from npu_compiler.exported.write import export
     from npu_compiler.graph_builder import GraphBuilder, GraphTensor
+    from npu_compiler.half_precision import HalfPrecision, check_half
     from npu_compiler.lowering import custom_op, define_op, register_fx_node_converter
     from npu_compiler.nn.quantize_model import quantize_model
     from npu_compiler.options import CompilerConfig, SparseAttention
@@ -36,6 +37,7 @@ __all__ = [
     "GraphBuilder",
     "GraphError",
     "GraphTensor",
+    "HalfPrecision",
     "LoadedModel",
     "LoweringError",
     "OptionError",
@@ -44,6 +46,7 @@ __all__ = [
     "SparseAttention",
     "TuningReport",
     "check",
+    "check_half",
     "compile",
     "compile_statistics",
     "compress_to_i4",
@@ -60,7 +63,9 @@ __all__ = [
 
 _HOMES = {
     "Readiness": "readiness",
+    "HalfPrecision": "half_precision",
     "check": "readiness",
+    "check_half": "half_precision",
     "CompileStatistics": "compilation.records",
     "compile_statistics": "compilation.records",
     "CompilerConfig": "options",

@@ -37,6 +37,7 @@ _NOT_FOR_BACKENDS = {
 }
 _SWITCHES = ("strict", "freeze", "use_to", "check_indices")
 _THREE_WAY = ("training", "dynamic")
+_NAMES = {"fallback_ops": "aten.gelu.default", "keep_float32": "layers.0.norm"}
 _LISTED = {
     "group_size": GROUP_SIZES,
     "rounding": (*ROUNDINGS, None),
@@ -72,6 +73,9 @@ class CompilerConfig:
         precision: in which precision programs compute beside compressed weights.
         freeze: weights become constants of inference programs. Without it they stay inputs.
         fallback_ops: ops, as in "aten.gelu.default", that are to run eagerly.
+        keep_float32: modules, as in "layers.0.mlp.down" or "layers.*.norm", whose own calls run
+            eagerly between programs, in the dtype of the graph, whatever programs compute in;
+            npu_compiler.check_half finds them. A call outside of any module is named by its node.
         device_options: OpenVINO properties for the device's compiler, beside those that a precision
             asks for, as {"SNIPPETS_MODE": "DISABLE"}.
         enabled_passes: passes, as in "merge_linears", that run beside those which run by default.
@@ -116,6 +120,7 @@ class CompilerConfig:
     precision: str | torch.dtype | None = None
     freeze: bool = True
     fallback_ops: tuple[str, ...] = ()
+    keep_float32: tuple[str, ...] = ()
     device_options: Mapping[str, str] = field(default_factory=dict)
     enabled_passes: tuple[str, ...] = ()
     disabled_passes: tuple[str, ...] = ()
@@ -148,7 +153,8 @@ class CompilerConfig:
             if not isinstance(self.cache_dir, (str, os.PathLike)):
                 raise _bad_value("cache_dir", "a path", self.cache_dir)
             self._set("cache_dir", Path(self.cache_dir).expanduser())
-        self._set("fallback_ops", _op_names(self.fallback_ops))
+        for name, example in _NAMES.items():
+            self._set(name, _names(name, getattr(self, name), example))
         self._set("device_options", _properties(self.device_options))
         for name in ("enabled_passes", "disabled_passes"):
             self._set(name, _pass_names(name, getattr(self, name)))
@@ -319,10 +325,10 @@ def _float_precision(dtype: Any) -> str:
     return name
 
 
-def _op_names(value: Any) -> tuple[str, ...]:
+def _names(option: str, value: Any, example: str) -> tuple[str, ...]:
     is_list = isinstance(value, (list, tuple, set, frozenset))
     if not is_list or not all(isinstance(name, str) for name in value):
-        raise _bad_value("fallback_ops", 'a list of names such as "aten.gelu.default"', value)
+        raise _bad_value(option, f'a list of names such as "{example}"', value)
     return tuple(value)
 
 

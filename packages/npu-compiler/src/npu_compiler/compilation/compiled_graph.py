@@ -19,6 +19,7 @@ from npu_compiler.compilation.records import EagerNode, GraphRecord, next_graph_
 from npu_compiler.compilation.targets import CAPTURED
 from npu_compiler.errors import IndexRangeError, LoweringError, WrongResultError
 from npu_compiler.graph.calls import op_name, written_inputs
+from npu_compiler.graph.kept_float32 import mark_kept_float32
 from npu_compiler.graph.origins import source_line
 from npu_compiler.graph.source_names import kept_source_name
 from npu_compiler.lowering.capability import HOST_DUTIES, HOST_IS_BETTER, takes_from_host
@@ -163,6 +164,7 @@ class CompiledGraph:
             functional_forms=functional_forms() if takes_from_host(self._config) else {},
         )
         graph = self._module.graph
+        mark_kept_float32(graph, self._config.keep_float32)
         self._dump.write_stage("capture", graph)
         with observe.span("compile", "passes", graph=self._name):
             results = run_passes(

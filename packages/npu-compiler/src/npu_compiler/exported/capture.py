@@ -18,6 +18,7 @@ from torch.export import Dim, ExportedProgram, default_decompositions
 from torch.utils import _pytree as pytree
 
 from npu_compiler.errors import ExportError
+from npu_compiler.graph.kept_float32 import mark_kept_float32
 from npu_compiler.graph.whole_ops import decompositions
 from npu_compiler.lowering import find_converter
 from npu_compiler.lowering.registry import functional_forms
@@ -26,7 +27,7 @@ from npu_compiler.passes.base import Facts
 from npu_compiler.passes.pipeline import run_passes
 from npu_compiler.verification.graph_trial import keep_original
 
-__all__ = ["Captured", "capture_module"]
+__all__ = ["Captured", "capture_module", "capture_program", "without_composites"]
 
 # Passes that leave work to the host between programs; here there is one program and no host.
 _NOT_HERE = ("write_in_place", "separate_output_views")
@@ -102,21 +103,7 @@ def capture_module(
             needs as it is; [export-capture] for what cannot be captured; [export-writes] for a
             model that changes a buffer or an input.
     """
-    shapes = _dynamic_shapes(model, args, kwargs, dynamic)
-    flags = {module: module.training for module in model.modules()}
-    try:
-        model.eval()
-        with torch.no_grad(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            program = torch.export.export(
-                model, args, dict(kwargs), dynamic_shapes=shapes, strict=False
-            )
-            program = program.run_decompositions(_table())
-    except Exception as failure:  # torch.export has a dozen classes for what it cannot capture
-        raise _refusal(model, failure, bool(dynamic)) from failure
-    finally:
-        for module, training in flags.items():
-            module.training = training
+    program = capture_program(model, args, kwargs, _dynamic_shapes(model, args, kwargs, dynamic))
     signature = program.graph_signature
     written = [*signature.buffers_to_mutate.values(), *signature.user_inputs_to_mutate.values()]
     if written:
@@ -128,6 +115,7 @@ def capture_module(
     inputs = tuple(name for name in signature.user_inputs if isinstance(name, str))
     constants = _constants(program)
     _drop_shape_checks(program.graph_module.graph)
+    mark_kept_float32(program.graph_module.graph, config.keep_float32)
     original = keep_original(program.graph_module)
     facts = Facts(
         kind="inference",
@@ -144,6 +132,44 @@ def capture_module(
     called = inspect.signature(model.forward)
     order = (*called.bind_partial(*args).arguments, *kwargs)
     return Captured(program, constants, inputs, called, order, original)
+
+
+def capture_program(
+    model: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    shapes: dict[str, Any] | None = None,
+) -> ExportedProgram:
+    """Captures a module in torch's own form, before any pass.
+
+    Args:
+        model: any module; its training flags are as before afterwards.
+        args: example arguments.
+        kwargs: by name.
+        shapes: which sizes vary, in torch.export's form.
+
+    Raises:
+        ExportError: [export-capture], [export-dynamic] as capture_module.
+    """
+    flags = {module: module.training for module in model.modules()}
+    try:
+        model.eval()
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            program = torch.export.export(
+                model, args, dict(kwargs), dynamic_shapes=shapes, strict=False
+            )
+            return without_composites(program)
+    except Exception as failure:  # torch.export has a dozen classes for what it cannot capture
+        raise _refusal(model, failure, bool(shapes)) from failure
+    finally:
+        for module, training in flags.items():
+            module.training = training
+
+
+def without_composites(program: ExportedProgram) -> ExportedProgram:
+    """Returns a program in which torch has taken apart what has no converter."""
+    return program.run_decompositions(_table())  # type: ignore[no-any-return]
 
 
 def _drop_shape_checks(graph: fx.Graph) -> None:

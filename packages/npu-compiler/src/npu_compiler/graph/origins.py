@@ -16,7 +16,7 @@ from torch import fx
 
 from npu_runtime.public_calls import public_call
 
-__all__ = ["call_place", "node_origins", "python_line", "source_line"]
+__all__ = ["call_place", "module_path", "node_origins", "python_line", "source_line"]
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 _TORCH = str(Path(torch.__file__).parent) + "/"
@@ -41,7 +41,7 @@ def node_origins(graph: fx.Graph) -> dict[str, tuple[str, str]]:
     origins = {}
     for node in graph.nodes:
         if node.op == "call_function":
-            origin = (_module_path(node), python_line(node))
+            origin = (module_path(node), python_line(node))
             if any(origin):
                 origins[node.name] = origin
     return origins
@@ -62,7 +62,8 @@ def source_line(node: fx.Node) -> str | None:
     return place
 
 
-def _module_path(node: fx.Node) -> str:
+def module_path(node: fx.Node) -> str:
+    """Returns the path of the innermost module of a call; the class of the root, or "" for none."""
     stack = node.meta.get("nn_module_stack")
     if not stack:
         return ""

@@ -14,6 +14,7 @@ from torch import fx
 
 import npu_runtime
 from npu_compiler.graph.calls import is_effectful, is_mutation, op_name
+from npu_compiler.graph.kept_float32 import is_kept_float32
 from npu_compiler.lowering import find_converter, missing_converter
 from npu_compiler.lowering.arguments import bind_arguments
 from npu_compiler.lowering.dtypes import NARROW_DTYPES, is_float, refusal_for_dtype
@@ -50,6 +51,8 @@ def refusal(node: fx.Node, config: CompilerConfig, *, with_frontend: bool = Fals
     """
     if op_name(node.target) in config.fallback_ops:
         return "listed in fallback_ops"
+    if is_kept_float32(node):
+        return "named by keep_float32"
     if node.meta.get("npu_is_output_view"):
         return OUTPUT_VIEW
     if is_mutation(node):

@@ -184,7 +184,17 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("folder", type=Path, help="that npu_compiler.export made")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    parser.add_argument(
+        "--half", action="store_true",
+        help="compute it in half precision, call by call; takes a file of torch.export.save",
+    )  # fmt: skip
     given = parser.parse_args(arguments)
+    if given.half:
+        from npu_compiler.half_precision import check_half_file  # late: it imports dynamo
+
+        found = check_half_file(given.folder)
+        print(found.to_json() if given.json else found)
+        return 0 if found.is_harmless and not found.keep_float32 else 1
     readiness = check_folder(given.folder)
     print(readiness.to_json() if given.json else readiness)
     return 0 if readiness.is_ready else 1

@@ -1,0 +1,163 @@
+"""The checks of a module and of a saved program in half precision, and the search for a mend."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import warnings
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.export import ExportedProgram
+
+from npu_compiler.errors import ExportError, OptionError
+from npu_compiler.exported.capture import capture_program, without_composites
+from npu_compiler.graph.kept_float32 import keep_name
+from npu_compiler.half_precision.report import HalfPrecision
+from npu_compiler.half_precision.run import HalfRun, is_finding, is_lossy, run_both
+from npu_compiler.options import CompilerConfig
+from npu_runtime.public_calls import public_call
+
+__all__ = ["check_half", "check_half_file"]
+
+_TOLERANCE = 1e-2
+
+
+@public_call
+def check_half(
+    model: nn.Module,
+    example_inputs: tuple[Any, ...],
+    *,
+    kwargs: Mapping[str, Any] | None = None,
+    keep_float32: Sequence[str] = (),
+    mend: bool = False,
+    tolerance: float = _TOLERANCE,
+) -> HalfPrecision:
+    """Says what half precision, in which an NPU computes, does to a model; no NPU is needed.
+
+    Every call of the captured graph runs with float16 inputs and a float16 result, and sums in
+    float32. What is found holds for these inputs.
+
+    Args:
+        model: a torch module in float32.
+        example_inputs: positional arguments of a call, with values as the model will meet them.
+        kwargs: arguments by name.
+        keep_float32: modules to compute in float32; as of CompilerConfig.
+        mend: look for modules to compute in float32 until the outputs keep to the tolerance, and
+            leave out those without which they do so as well.
+        tolerance: largest error of an output by its largest value.
+
+    Returns:
+        Every call, and which of them do harm. With `mend`, what must be kept, and the calls and the
+        error of the run that keeps it; findings are always of the run before.
+
+    Raises:
+        ExportError: [export-capture] for a model that is no single graph; [half-dtype] for floats
+            that are not float32.
+        OptionError: [option-value] for a name in keep_float32 that no call has.
+    """
+    program = capture_program(model, example_inputs, kwargs or {})
+    values = _values(program, example_inputs, kwargs or {})
+    return _check(type(model).__name__, program, values, keep_float32, mend, tolerance)
+
+
+def check_half_file(path: str | os.PathLike[str]) -> HalfPrecision:
+    """Says the same of a program that torch.export.save wrote, with its own example inputs.
+
+    What must be kept in float32 is looked for.
+
+    Raises:
+        ExportError: [half-file] for another file; and as check_half.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch's, of its own reader
+            program = without_composites(torch.export.load(path))
+        args, kwargs = program.example_inputs
+        values = _values(program, args, kwargs)
+    except Exception as failure:  # torch has many classes for a file that is none of its own
+        reason = (str(failure).strip().splitlines() or [type(failure).__name__])[0]
+        raise ExportError(
+            f"{os.fspath(path)}: half precision is checked on a file of torch.export.save with "
+            f"example inputs; got one that cannot be read ({reason}). Save the exported program.",
+            code="half-file",
+        ) from failure
+    return _check(Path(path).name, program, values, (), True, _TOLERANCE)
+
+
+def _check(
+    name: str,
+    program: ExportedProgram,
+    values: Mapping[str, Any],
+    keep_float32: Sequence[str],
+    mend: bool,
+    tolerance: float,
+) -> HalfPrecision:
+    _check_dtypes(name, values)
+    kept = list(CompilerConfig(keep_float32=tuple(keep_float32)).keep_float32)
+    _check_names(kept, program.graph_module.graph)
+    run = first = _run(program, values, kept)
+    while mend and run.error > tolerance and (names := _next_to_keep(run, tolerance, kept)):
+        kept += names
+        run = _run(program, values, kept)
+    for added in reversed(kept[len(keep_float32) :]):  # what overflowed need not have done harm
+        others = [other for other in kept if other != added]
+        if (trial := _run(program, values, others)).error <= tolerance:
+            kept, run = others, trial
+    findings = tuple(filter(is_finding, first.calls))
+    return HalfPrecision(name, run.calls, findings, run.error, tolerance, tuple(kept))
+
+
+def _run(program: ExportedProgram, values: Mapping[str, Any], kept: Sequence[str]) -> HalfRun:
+    def is_kept(node: fx.Node) -> bool:
+        return any(fnmatchcase(keep_name(node), pattern) for pattern in kept)
+
+    return run_both(program.graph_module, values, is_kept)
+
+
+def _next_to_keep(run: HalfRun, tolerance: float, kept: Sequence[str]) -> list[str]:
+    """The modules whose calls do the harm that no other harm explains; none when all is well."""
+    harmful = [call for call in run.calls if call.overflowed or is_lossy(call)]
+    if not harmful:  # NaN of infinities goes away with what overflowed
+        harmful = [call for call in run.calls if is_finding(call)]
+    names = [call.module for call in harmful]
+    if not names and run.error > tolerance:
+        names = [call.module for call in run.calls if call.error > tolerance]
+        names = [name for name in names if name not in kept][:1]
+    return [name for name in dict.fromkeys(names) if name not in kept]
+
+
+def _values(
+    program: ExportedProgram, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The value of each input of the graph, weights and constants among them."""
+    nodes = [node for node in program.graph.nodes if node.op == "placeholder"]
+    given = program._graph_module_flat_inputs(args, dict(kwargs))
+    return {node.name: value for node, value in zip(nodes, given, strict=True)}
+
+
+def _check_dtypes(model: str, values: Mapping[str, Any]) -> None:
+    for name, value in values.items():
+        is_float = isinstance(value, torch.Tensor) and value.is_floating_point()
+        if is_float and value.dtype is not torch.float32:
+            raise ExportError(
+                f"{model}: half precision is compared with float32, so weights and inputs must be "
+                f"float32; got {value.dtype} for {name}. Use model.float() and float inputs.",
+                code="half-dtype",
+            )
+
+
+def _check_names(patterns: Sequence[str], graph: fx.Graph) -> None:
+    names = sorted({keep_name(node) for node in graph.nodes if node.op == "call_function"})
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in names):
+            close = difflib.get_close_matches(pattern, names, n=3) or names[:3]
+            raise OptionError(
+                f"keep_float32: each name is that of a module with calls of its own; got "
+                f"{pattern!r}. Names of this model are like {', '.join(close)}.",
+                code="option-value",
+            )
