@@ -51,6 +51,17 @@ _TAKEN = {
     "ConvertPad12ToPad1": [("Pad", "opset12")],
     "ConvertVariadicSplitToStridedSliceOp": [("VariadicSplit", "opset1")],
 }
+# The version that an operation becomes whose operands stay, so that the rules for these hold.
+_BECOME = {
+    "Gelu7Downgrade": "opset2",
+    "ConvertGather1ToGather7": "opset8",
+    "ConvertGather7ToGather8": "opset8",
+    "ConvertMaxPool14ToMaxPool8": "opset1",
+    "ConvertAvgPool14ToAvgPool1": "opset1",
+    "ConvertSoftMax1ToSoftMax8": "opset8",
+    "ConvertTopK11ToTopK3": "opset3",
+    "ConvertPad12ToPad1": "opset1",
+}
 # What the compiler calls the element types that OpenVINO names otherwise; I8 has no sign there,
 # and is what the importer makes of booleans.
 _INTEGERS = ("i64", "i32", "i16", "i8", "i4", "u64", "u32", "u16", "u8", "u4", "boolean")
@@ -199,7 +210,13 @@ def _arguments(text: str) -> list[str]:
 def _rewritten(text: str) -> Iterator[dict[str, Any]]:
     for found in re.finditer(r"(?:register_pass|add_matcher)<[\w:]*?(\w+)>\(", text):
         for name, opset in _TAKEN.get(found[1], ()):
-            yield {"type": name, "opset": opset, "pass": found[1], "line": _line(text, found)}
+            yield {
+                "type": name,
+                "opset": opset,
+                "pass": found[1],
+                "line": _line(text, found),
+                "into": _BECOME.get(found[1]),
+            }
 
 
 def _layers(text: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -228,7 +245,9 @@ def _constraint(text: str) -> dict[str, Any]:
     return {"types": types, "ranks": ranks, "is_variadic": "Variadic" in text}
 
 
-def _constants(source: Checkout, layers: dict[str, Any]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+def _constants(
+    source: Checkout, layers: dict[str, Any]
+) -> Iterator[tuple[str, list[dict[str, Any]]]]:
     """The operands that must be constants, by layer.
 
     Kept are those that end in an error or are followed without a question; in a rewrite that is

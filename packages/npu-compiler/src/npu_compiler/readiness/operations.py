@@ -75,9 +75,10 @@ def _node_findings(
             rules.place("skipped_tests", skipped["line"]),
             "unknown",
         )
-    if rules.rewriting(kind, opset) is not None:
+    rewriting = rules.rewriting(kind, opset)
+    if rewriting is not None and rewriting["into"] is None:
         return
-    taken = rules.operation(kind, opset)
+    taken = rules.operation(kind, rewriting["into"] if rewriting else opset)
     if taken is None:
         known = ", ".join(rules.opsets(kind))
         versions = f"it takes those of {known}" if known else "it takes none of that type"

@@ -1,7 +1,7 @@
 """The rules that a model is checked against, for a module and for an exported folder.
 
 What is read from the source of the NPU's compiler is in npu_compiler.readiness.operations. Whether
-a model fits the memory and how fast it is cannot be found out without an NPU, which the report says.
+a model fits the memory, and how fast it is, cannot be found out here, which the report says.
 """
 
 from __future__ import annotations
