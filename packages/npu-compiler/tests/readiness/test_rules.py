@@ -93,7 +93,8 @@ def test_refused_operation_leads_to_its_node_and_python_line(tmp_path, capsys):
     assert (first["operation"], first["node"]) == ("Select (opset1)", "where")
     file, _, line = first["line"].rpartition(":")
     source = inspect.getsourcelines(Choice.forward)[1] + 1
-    assert file.endswith("test_rules.py") and int(line) == source
+    assert file.endswith("test_rules.py")
+    assert int(line) == source
     assert "ops.td:" in first["source"]
     assert "Cast the operand" in first["detail"]
 
