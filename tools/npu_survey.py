@@ -1,7 +1,8 @@
 """Checks the programs of the model suite against the rules of the NPU's compiler; writes the page.
 
 `python tools/npu_survey.py [NAME ...]` compiles each small architecture as `nox -s models` does and
-compares every operation of every program with the rules of both generations. It takes some minutes.
+compares every operation of every program with the rules of both generations. All take some fifteen
+minutes; a run of named ones replaces their rows of the page.
 """
 
 from __future__ import annotations
@@ -100,12 +101,12 @@ def _verdict(records: Sequence[GraphRecord], refused: Sequence[Finding]) -> str:
     return "whole" if is_one else "partitioned"
 
 
-def page(rows: Sequence[Row]) -> str:
-    """The page as Markdown."""
+def page(rows: Sequence[str]) -> str:
+    """The page as Markdown, from the lines of its table."""
     content = source_rules().content
     totals = []
     for index, generation in enumerate(GENERATIONS):
-        counts = Counter(row.verdicts[index] for row in rows)
+        counts = Counter(row.split(" | ")[3 + index] for row in rows)
         parts = ", ".join(f"{counts[kind]} {kind}" for kind in ("whole", "partitioned", "refused"))
         totals.append(f"- NPU {generation}: {parts}")
     head = _HEAD.format(
@@ -119,21 +120,28 @@ def page(rows: Sequence[Row]) -> str:
 
 
 def main() -> None:
-    """Surveys the architectures that are named, or all; only a run of all writes the page."""
+    """Surveys the architectures that are named, or all, and writes the page."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("names", nargs="*", help="architectures; all when none is named")
     given = parser.parse_args()
-    rows = []
+    rows = _kept() if given.names else {}
     for architecture in select(given.names):
         try:
-            rows.append(survey(architecture))
+            row = survey(architecture)
         except SuiteError as failure:
             print(f"{architecture.name}: left out: {failure}")
             continue
-        print(rows[-1], flush=True)
-    if not given.names:
-        PAGE.write_text(page(rows))
-        print(f"wrote {PAGE}")
+        rows[architecture.name] = str(row)
+        print(row, flush=True)
+    PAGE.write_text(page(list(rows.values())))
+    print(f"wrote {PAGE}")
+
+
+def _kept() -> dict[str, str]:
+    """The rows of the page as it is, by architecture."""
+    lines = PAGE.read_text().splitlines() if PAGE.exists() else []
+    rows = [line for line in lines if line.startswith("| ") and not line.startswith("| Arch")]
+    return {row.split(" | ")[0].removeprefix("| "): row for row in rows}
 
 
 if __name__ == "__main__":

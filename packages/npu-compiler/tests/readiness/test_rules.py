@@ -99,6 +99,19 @@ def test_refused_operation_leads_to_its_node_and_python_line(tmp_path, capsys):
     assert "Cast the operand" in first["detail"]
 
 
+class Versions(torch.nn.Module):
+    def forward(self, x, part):
+        written = torch.slice_scatter(x, part, 1, 1, 5, 2)
+        written = torch.select_scatter(written, part[:, 0], 1, -1)
+        written = torch.index_put(written, (torch.tensor([0, 1]),), part[:2, :1])
+        return written, x.unsqueeze(1).max(1)[0], x.var(1)
+
+
+def test_calls_become_versions_of_operations_that_the_importer_takes():
+    found = npu_compiler.check(Versions(), (torch.randn(3, 6), torch.randn(3, 2)))
+    assert verdicts(found)["operation types"] == "accepted", str(found)
+
+
 def test_generation_without_rules_is_refused_before_anything_is_done():
     with pytest.raises(npu_compiler.OptionError, match=r"got '5010'.*\[option-value\]"):
         npu_compiler.check(Net(), (torch.randn(2, 8),), generation="5010")
