@@ -33,11 +33,11 @@ PAGE = ROOT / "docs/reference/npu-coverage.md"
 _HEAD = """# What an NPU's compiler takes
 
 The programs of small models of {count} architectures, operation by operation, against rules that
-were read from the source of the NPU's compiler: `{repository}` at commit `{commit}`
-({date}). No NPU was involved. *Whole*: one program, and no operation of it breaks a rule.
-*Partitioned*: no program breaks a rule, and there are several, or calls on the host. *Refused*: an
-operation breaks the rule that is named. A newer driver may take more. Memory and speed are not
-among the rules.
+were read from the source of the NPU's compiler: `{repository}` at commit
+`{commit}` ({date}). No NPU was involved. *Whole*: one program, and no operation of it
+breaks a rule. *Partitioned*: no program breaks a rule, and there are several, or calls on the host.
+*Refused*: an operation breaks the rule that is named. A newer driver may take more. Memory, speed
+and sizes that vary inside a program are not compared here; `check` refuses such sizes.
 
 `npu-compiler check` says the same of your model. `python tools/npu_survey.py` makes this page;
 `python tools/npu_rules.py CHECKOUT` reads the rules of a newer compiler.

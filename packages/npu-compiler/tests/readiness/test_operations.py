@@ -132,3 +132,8 @@ def test_model_that_is_checked_stays_as_it_is():
     before = [node.get_name() for node in model.get_ordered_ops()]
     check_operations(model, generation="4000")
     assert [node.get_name() for node in model.get_ordered_ops()] == before
+
+
+def test_operands_of_sizes_that_vary_are_left_to_the_rule_of_static_shapes():
+    node = ops.broadcast(given([1]), given([2], "i64"))
+    assert refused(node) == set()

@@ -16,6 +16,8 @@ from npu_compiler.readiness.source_rules import SourceRules, source_rules
 __all__ = ["check_operations"]
 
 _RULES = ("operation types", "operand types", "operand ranks", "constant inputs")
+# The importer has other layers for these where their results vary in size.
+_IMPORTED_BY_SIZES = ("Broadcast", "Reshape")
 _STEPS = {
     "operation types": "Write it with other operations, or run that part on the host.",
     "operand types": "Cast the operand to one of these.",
@@ -92,6 +94,9 @@ def _node_findings(
 def _operand_findings(
     node: Any, taken: Mapping[str, Any], rules: SourceRules
 ) -> Iterator[tuple[str, str, str]]:
+    ports = [*node.inputs(), *(node.outputs() if taken["type"] in _IMPORTED_BY_SIZES else ())]
+    if any(port.get_partial_shape().is_dynamic for port in ports):
+        return  # sizes that vary are a refusal of their own
     layer = rules.layer(taken["layer"])
     operands = layer["operands"]
     constants = {row["operand"]: row for row in layer["constants"]}
