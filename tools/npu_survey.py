@@ -39,6 +39,9 @@ breaks a rule. *Partitioned*: no program breaks a rule, and there are several, o
 *Refused*: an operation breaks the rule that is named. A newer driver may take more. Memory, speed
 and sizes that vary inside a program are not compared here; `check` refuses such sizes.
 
+The suite has {total} architectures; those that are not listed have not been compared. Mixtures of
+experts are not listed, since rows whose number depends on data vary in size inside their programs.
+
 `npu-compiler check` says the same of your model. `python tools/npu_survey.py` makes this page;
 `python tools/npu_rules.py CHECKOUT` reads the rules of a newer compiler.
 
@@ -111,6 +114,7 @@ def page(rows: Sequence[str]) -> str:
         totals.append(f"- NPU {generation}: {parts}")
     head = _HEAD.format(
         count=len(rows),
+        total=len(select()),
         repository=content["repository"],
         commit=content["commit"][:12],
         date=content["date"],
@@ -126,6 +130,8 @@ def main() -> None:
     given = parser.parse_args()
     rows = _kept() if given.names else {}
     for architecture in select(given.names):
+        if architecture.family == "mixture of experts":
+            continue
         try:
             row = survey(architecture)
         except SuiteError as failure:
