@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 
 import pytest
@@ -33,6 +34,10 @@ def test_static_model_is_accepted_and_what_needs_an_npu_is_named():
         "static shapes": "accepted",
         "element types": "accepted",
         "no state": "accepted",
+        "operation types": "accepted",
+        "operand types": "accepted",
+        "operand ranks": "accepted",
+        "constant inputs": "accepted",
         "the NPU plugin": "accepted",
         "equal results": "accepted",
         "the driver's compiler": "unknown",
@@ -71,6 +76,45 @@ def test_element_type_that_npus_lack_is_refused():
     else:
         assert verdicts(found)["element types"] == "refused"
     assert not found.is_ready
+
+
+class Choice(torch.nn.Module):
+    def forward(self, x):
+        return torch.where(x > 0, x > 1, x < -1)
+
+
+def test_refused_operation_leads_to_its_node_and_python_line(tmp_path, capsys):
+    npu_compiler.export(Choice(), (torch.randn(4),), tmp_path / "m")
+    assert main(["check", str(tmp_path / "m"), "--json", "--generation", "3720"]) == 1
+    content = json.loads(capsys.readouterr().out)
+    refused = [one for one in content["findings"] if one["verdict"] == "refused"]
+    assert {one["rule"] for one in refused} == {"operand types"}
+    first = refused[0]
+    assert (first["operation"], first["node"]) == ("Select (opset1)", "where")
+    file, _, line = first["line"].rpartition(":")
+    source = inspect.getsourcelines(Choice.forward)[1] + 1
+    assert file.endswith("test_rules.py")
+    assert int(line) == source
+    assert "ops.td:" in first["source"]
+    assert "Cast the operand" in first["detail"]
+
+
+class Versions(torch.nn.Module):
+    def forward(self, x, part):
+        written = torch.slice_scatter(x, part, 1, 1, 5, 2)
+        written = torch.select_scatter(written, part[:, 0], 1, -1)
+        written = torch.index_put(written, (torch.tensor([0, 1]),), part[:2, :1])
+        return written, x.unsqueeze(1).max(1)[0], x.var(1)
+
+
+def test_calls_become_versions_of_operations_that_the_importer_takes():
+    found = npu_compiler.check(Versions(), (torch.randn(3, 6), torch.randn(3, 2)))
+    assert verdicts(found)["operation types"] == "accepted", str(found)
+
+
+def test_generation_without_rules_is_refused_before_anything_is_done():
+    with pytest.raises(npu_compiler.OptionError, match=r"got '5010'.*\[option-value\]"):
+        npu_compiler.check(Net(), (torch.randn(2, 8),), generation="5010")
 
 
 def test_plugin_whose_process_dies_is_a_finding(monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import shutil
 import tempfile
@@ -24,7 +25,7 @@ from npu_compiler.exported.capture import Captured, capture_module
 from npu_compiler.exported.manifest import Manifest, PortSpec
 from npu_compiler.exported.trial import verified
 from npu_compiler.graph.calls import is_symbolic, op_name
-from npu_compiler.graph.origins import source_line
+from npu_compiler.graph.origins import PYTHON_LINES, node_origins, source_line
 from npu_compiler.known_defects.table import avoid_defects
 from npu_compiler.lowering import LoweredModel, lower
 from npu_compiler.lowering.capability import refusal
@@ -105,6 +106,9 @@ def export(
         nan=chosen.nan,
         check_indices=chosen.check_indices,
     )
+    origins = node_origins(module.graph)
+    python_lines = {name: line for name, (_, line) in origins.items() if line}
+    lowered.model.set_rt_info(json.dumps(python_lines), list(PYTHON_LINES))
     precision = chosen.computed_in or own_precision(module.graph)
     described = _describe(model, captured, lowered, precision, chosen.compression)
     program = compressed(

@@ -16,7 +16,17 @@ from torch import fx
 
 from npu_runtime.public_calls import public_call
 
-__all__ = ["call_place", "module_path", "node_origins", "python_line", "source_line"]
+__all__ = [
+    "PYTHON_LINES",
+    "call_place",
+    "module_path",
+    "node_origins",
+    "python_line",
+    "source_line",
+]
+
+# Where an exported model keeps the Python line of each FX node, in its runtime information.
+PYTHON_LINES = ("npu_compiler", "python_lines")
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 _TORCH = str(Path(torch.__file__).parent) + "/"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 import openvino as ov
 import openvino.opset15 as ops
+from openvino.opset1 import squeeze
 
 from npu_compiler.known_defects.entry import KnownDefect, Reproducer
 from npu_compiler.known_defects.rewriting import put_in_place
@@ -22,7 +23,7 @@ def _avoid(model: ov.Model) -> int:
     for node in found:
         first = ops.constant(np.array([0]))
         wide = ops.abs(ops.unsqueeze(node.input_value(0), first))
-        flat = ops.squeeze(wide, first)
+        flat = squeeze(wide, first)
         put_in_place(node, flat)
     return len(found)
 

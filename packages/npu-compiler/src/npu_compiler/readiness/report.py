@@ -19,11 +19,19 @@ class Finding:
         rule: what an NPU asks for.
         verdict: accepted, refused, or unknown where it cannot be found out here.
         detail: the figures, or what is in the way and what to do.
+        operation: type and version of the operation that breaks the rule; "" for a whole model.
+        node: the FX node that it comes from.
+        line: the Python line of that node, "file.py:123"; "" where it is not known.
+        source: file, line and commit of the compiler's source that the rule was read from.
     """
 
     rule: str
     verdict: str
     detail: str
+    operation: str = ""
+    node: str = ""
+    line: str = ""
+    source: str = ""
 
 
 @dataclass(frozen=True)
@@ -51,6 +59,7 @@ class Readiness:
         width = max(len(finding.rule) for finding in self.findings)
         lines = [
             f"{_MARKS[finding.verdict]}  {finding.rule:{width}}  {finding.detail}"
+            + (f" [{finding.source}]" if finding.source else "")
             for finding in self.findings
         ]
         verdict = "nothing stands against an NPU" if self.is_ready else "an NPU would refuse it"

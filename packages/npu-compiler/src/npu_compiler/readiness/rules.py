@@ -1,7 +1,7 @@
 """The rules that a model is checked against, for a module and for an exported folder.
 
-What the NPU's own compiler in the driver says cannot be found out without an NPU, which the report
-says.
+What is read from the source of the NPU's compiler is in npu_compiler.readiness.operations. Whether
+a model fits the memory, and how fast it is, cannot be found out here, which the report says.
 """
 
 from __future__ import annotations
@@ -20,9 +20,12 @@ from typing import Any
 import openvino as ov
 from torch import nn
 
+from npu_compiler.errors import OptionError
 from npu_compiler.exported.manifest import read_manifest
 from npu_compiler.openvino_core import openvino_core
+from npu_compiler.readiness.operations import check_operations
 from npu_compiler.readiness.report import Finding, Readiness
+from npu_compiler.readiness.source_rules import GENERATIONS
 from npu_runtime.public_calls import public_call
 
 __all__ = ["check", "check_folder", "main"]
@@ -39,7 +42,11 @@ _TIMEOUT_S = 600.0
 
 @public_call
 def check(
-    model: nn.Module, example_inputs: tuple[Any, ...], *, kwargs: Mapping[str, Any] | None = None
+    model: nn.Module,
+    example_inputs: tuple[Any, ...],
+    *,
+    kwargs: Mapping[str, Any] | None = None,
+    generation: str = "4000",
 ) -> Readiness:
     """Says whether a model is what an NPU accepts; no NPU is needed.
 
@@ -47,10 +54,16 @@ def check(
         model: a torch module.
         example_inputs: positional arguments of a call; their sizes are those that are checked.
         kwargs: arguments by name.
+        generation: "3720" (Meteor Lake) or "4000" (Lunar Lake).
 
     Returns:
-        One finding per rule. A model that cannot become one program is refused by the first.
+        One finding per rule, and one per operation that breaks one. A model that cannot become one
+        program is refused by the first.
+
+    Raises:
+        OptionError: [option-value] a generation whose rules are not known.
     """
+    _check_generation(generation)
     from npu_compiler.errors import ExportError, LoweringError
     from npu_compiler.exported.write import export
 
@@ -61,24 +74,28 @@ def check(
         except (ExportError, LoweringError) as failure:
             finding = Finding("one program", "refused", str(failure))
             return Readiness(type(model).__name__, (finding,))
-        return check_folder(folder)
+        return check_folder(folder, generation=generation)
 
 
-def check_folder(path: str | os.PathLike[str]) -> Readiness:
+def check_folder(path: str | os.PathLike[str], *, generation: str = "4000") -> Readiness:
     """Says whether an exported model is what an NPU accepts.
 
     Args:
         path: a folder that npu_compiler.export made.
+        generation: "3720" (Meteor Lake) or "4000" (Lunar Lake).
 
     Raises:
         ExportError: the folder is not one, or is damaged.
+        OptionError: [option-value] a generation whose rules are not known.
     """
+    _check_generation(generation)
     folder = Path(path)
     manifest = read_manifest(folder)
     xml = next(folder.glob("*.xml"))
     model = openvino_core().read_model(xml)
     findings = [Finding("one program", "accepted", f"{len(model.get_ops())} operations")]
     findings += _rules(model)
+    findings += check_operations(model, generation=generation)
     if findings[1].verdict == "accepted":
         findings += _run_plugin(xml)
     else:
@@ -88,10 +105,19 @@ def check_folder(path: str | os.PathLike[str]) -> Readiness:
     findings.append(
         Finding(
             "the driver's compiler", "unknown",
-            "needs an NPU: memory, speed and the operations of that generation",
+            "needs an NPU: memory, speed, and what a newer driver's compiler takes",
         )
     )  # fmt: skip
     return Readiness(manifest.name, tuple(findings))
+
+
+def _check_generation(generation: str) -> None:
+    if generation not in GENERATIONS:
+        raise OptionError(
+            f"npu_compiler.check: generation is one of {', '.join(GENERATIONS)}; got "
+            f"{generation!r}. Name one of these.",
+            code="option-value",
+        )
 
 
 def _rules(model: ov.Model) -> Iterator[Finding]:
@@ -183,6 +209,10 @@ def main(arguments: Sequence[str]) -> int:
         description="Say whether an exported model is what an NPU accepts; no NPU is needed.",
     )
     parser.add_argument("folder", type=Path, help="that npu_compiler.export made")
+    parser.add_argument(
+        "--generation", choices=GENERATIONS, default="4000",
+        help="3720: Meteor Lake; 4000: Lunar Lake (default)",
+    )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument(
         "--half", action="store_true",
@@ -195,6 +225,6 @@ def main(arguments: Sequence[str]) -> int:
         found = check_half_file(given.folder)
         print(found.to_json() if given.json else found)
         return 0 if found.is_harmless and not found.keep_float32 else 1
-    readiness = check_folder(given.folder)
+    readiness = check_folder(given.folder, generation=given.generation)
     print(readiness.to_json() if given.json else readiness)
     return 0 if readiness.is_ready else 1

@@ -11,6 +11,7 @@ from typing import Any
 import openvino as ov
 import openvino.opset15 as ops
 import torch
+from openvino.opset1 import squeeze
 from torch import fx
 
 from npu_compiler.graph import whole_ops as capture  # noqa: F401  (defines npu_compiler::attention)
@@ -153,7 +154,7 @@ def _log_sum_exp(
     peak = ops.reduce_max(scores, axis, True)
     powers = nan.exp(ctx, ops.subtract(scores, peak).output(0))
     total = ops.reduce_sum(powers, axis, True)
-    return ops.squeeze(ops.add(ops.log(total), peak), axis).output(0)
+    return squeeze(ops.add(ops.log(total), peak), axis).output(0)
 
 
 def _scores(

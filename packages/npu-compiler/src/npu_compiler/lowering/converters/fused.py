@@ -11,6 +11,7 @@ import numpy as np
 import openvino as ov
 import openvino.opset15 as ops
 import torch
+from openvino.opset1 import squeeze
 from torch import fx
 
 import npu_ops  # noqa: F401  (defines torch.ops.npu)
@@ -284,9 +285,10 @@ def convert_dynamic_quantize(ctx: Context, x: fx.Node, group_size: int | None) -
     largest = ops.reduce_max(ops.abs(groups), ctx.integers([rank]), True)
     zero, one = ctx.number(0.0, torch.float32), ctx.number(1.0, torch.float32)
     step = ops.divide(largest, ctx.number(127.0, torch.float32))
-    usable = ops.logical_and(ops.greater(step, zero), ops.is_finite(step))
+    most = ctx.number(torch.finfo(torch.float32).max, torch.float32)
+    usable = ops.logical_and(ops.greater(step, zero), ops.less_equal(step, most))
     ratio = ops.divide(groups, ops.select(usable, step, one))
     rounded = ops.clamp(ops.round(ratio, "half_to_even"), -127.0, 127.0)
     values = ops.convert(ops.select(usable, rounded, zero), ov.Type.i8)
     whole = ops.reshape(values, ctx.integers([*[0] * (rank - 1), width]), True)
-    return whole, ops.squeeze(step, ctx.integers([rank]))
+    return whole, squeeze(step, ctx.integers([rank]))

@@ -10,6 +10,7 @@ from typing import Any
 import openvino as ov
 import openvino.opset15 as ops
 import torch
+from openvino.opset4 import scatter_nd_update
 from torch import fx
 
 from npu_compiler.lowering.context import Context, Operand, same_size
@@ -213,7 +214,7 @@ def convert_index_put(
     pieces = [lead] + [ctx.size(self, len(given) + axis) for axis in range(rest)]
     target = pieces[0] if len(pieces) == 1 else ops.concat(pieces, 0).output(0)
     updates = ops.broadcast(ctx.get(values, ctx.out_dtype()), target)
-    return ops.scatter_nd_update(ctx.get(self), table, updates)
+    return scatter_nd_update(ctx.get(self), table, updates)
 
 
 @converter(aten.one_hot.default)

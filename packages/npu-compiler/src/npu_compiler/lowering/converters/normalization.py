@@ -10,6 +10,7 @@ from typing import Any
 import openvino as ov
 import openvino.opset15 as ops
 import torch
+from openvino.opset1 import squeeze
 from torch import fx
 
 from npu_compiler.lowering.context import Context
@@ -173,7 +174,7 @@ def _group_statistics(
     spread = ops.sqrt(ops.add(variance, ctx.number(eps, work)))
     reciprocal = ops.divide(ctx.number(1.0, work), spread)
     return (
-        ctx.convert(ops.squeeze(mean, axis).output(0), ctx.out_dtype(1)),
+        ctx.convert(squeeze(mean, axis).output(0), ctx.out_dtype(1)),
         ctx.convert(reciprocal.output(0), ctx.out_dtype(2)),
     )
 

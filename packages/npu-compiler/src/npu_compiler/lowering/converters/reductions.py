@@ -11,6 +11,7 @@ from typing import Any
 import openvino as ov
 import openvino.opset15 as ops
 import torch
+from openvino.opset1 import squeeze
 from torch import fx
 
 from npu_compiler.lowering import nan
@@ -32,7 +33,7 @@ def _reduce(
     if not keepdim and ctx.rank(self) - len(axes) == 2 and make in _SUMS:
         # The CPU plugin adds a vector that follows along the wrong axis, where it takes that axis
         # for the one of channels, if the sum itself drops dimensions (OpenVINO 2026.4.1).
-        return ops.squeeze(make(value, ctx.integers(axes), True), ctx.integers(axes))
+        return squeeze(make(value, ctx.integers(axes), True), ctx.integers(axes))
     return make(value, ctx.integers(axes), keepdim)
 
 
@@ -145,7 +146,7 @@ def _variance(
         total = ops.reduce_sum(squares, indices, keepdim)
         spread = ops.multiply(total, ctx.number(1 / divisor, dtype)).output(0)
     if not keepdim:
-        mean = ops.squeeze(mean, indices).output(0)
+        mean = squeeze(mean, indices).output(0)
     return spread, mean
 
 
@@ -195,7 +196,7 @@ def convert_logsumexp(ctx: Context, self: fx.Node, dim: Any, keepdim: bool) -> A
     powers = nan.exp(ctx, ops.subtract(value, peak).output(0))
     total = ops.reduce_sum(powers, axes, True)
     result = ops.add(ops.log(total), peak)
-    return result if keepdim else ops.squeeze(result, axes)
+    return result if keepdim else squeeze(result, axes)
 
 
 def _inf(ctx: Context, value: ov.Output) -> ov.Output:
@@ -244,7 +245,7 @@ def convert_extreme(ctx: Context, self: fx.Node, dim: int, keepdim: bool) -> Any
     if keepdim or ctx.rank(self) == 0:
         return values, indices
     axis = ctx.integers([ctx.axis(self, dim)])
-    return ops.squeeze(values, axis).output(0), ops.squeeze(indices, axis).output(0)
+    return squeeze(values, axis).output(0), squeeze(indices, axis).output(0)
 
 
 @converter(aten.argmax.default, aten.argmin.default)
@@ -260,7 +261,7 @@ def convert_arg_extreme(ctx: Context, self: fx.Node, dim: Any, keepdim: bool) ->
     _, indices = _extreme(ctx, self, dim, mode)
     if keepdim or ctx.rank(self) == 0:
         return indices
-    return ops.squeeze(indices, ctx.integers([ctx.axis(self, dim)]))
+    return squeeze(indices, ctx.integers([ctx.axis(self, dim)]))
 
 
 @converter(aten.topk.default)

@@ -11,6 +11,7 @@ from typing import Any
 
 import openvino.opset15 as ops
 import torch
+from openvino.opset1 import squeeze
 from torch import fx
 
 from npu_compiler.lowering.context import Context, Operand, same_size
@@ -141,7 +142,7 @@ def convert_squeeze(ctx: Context, self: fx.Node, dim: Any = None) -> Any:
     axes = [axis for axis in ctx.axes(self, dim) if sizes and sizes[axis] == 1]
     if not axes:
         return ctx.get(self)
-    return ops.squeeze(ctx.get(self), ctx.integers(axes))
+    return squeeze(ctx.get(self), ctx.integers(axes))
 
 
 @converter(aten.slice.Tensor, aten.slice_copy.Tensor, compute=False)
@@ -301,6 +302,12 @@ def convert_slice_scatter(
     ctx: Context, self: Any, src: Any, dim: int, start: Any, end: Any, step: Any
 ) -> Any:
     axis = ctx.axis(self, dim)
+    size, ends = ctx.sizes(self)[axis], (start, end, step)
+    if size is not None and all(value is None or type(value) is int for value in ends):
+        # An NPU's compiler takes no SliceScatter, and this one for places that are constants.
+        places = list(range(size))[slice(start, end, step)]
+        if places:
+            return _written(ctx, self, ctx.get(src), places, axis)
     return ops.slice_scatter(
         ctx.get(self),
         ctx.get(src),
@@ -318,14 +325,13 @@ def convert_select_scatter(ctx: Context, self: Any, src: Any, dim: int, index: A
     if not isinstance(index, int) or size is None:
         ctx.refuse("a symbolic position")
     first = index + size if index < 0 else index
-    return ops.slice_scatter(
-        ctx.get(self),
-        ctx.unsqueeze(ctx.get(src), [axis]),
-        ctx.integers([first]),
-        ctx.integers([first + 1]),
-        ctx.integers([1]),
-        ctx.integers([axis]),
-    )
+    return _written(ctx, self, ctx.unsqueeze(ctx.get(src), [axis]), [first], axis)
+
+
+def _written(ctx: Context, self: Any, values: Any, places: Sequence[int], axis: int) -> Any:
+    """A tensor with other values at these places of an axis."""
+    at = ctx.number(axis, torch.int64)
+    return ops.scatter_update(ctx.get(self), ctx.integers(places), values, at)
 
 
 @converter(aten.unfold.default, compute=False)

@@ -1,0 +1,132 @@
+"""Each operation of a model against the rules of the NPU compiler's source."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import openvino as ov
+from openvino._offline_transformations import apply_moc_transformations
+
+from npu_compiler.graph.origins import PYTHON_LINES
+from npu_compiler.readiness.report import Finding
+from npu_compiler.readiness.source_rules import SourceRules, source_rules
+
+__all__ = ["check_operations"]
+
+_RULES = ("operation types", "operand types", "operand ranks", "constant inputs")
+# The importer has other layers for these where their results vary in size.
+_IMPORTED_BY_SIZES = ("Broadcast", "Reshape")
+_STEPS = {
+    "operation types": "Write it with other operations, or run that part on the host.",
+    "operand types": "Cast the operand to one of these.",
+    "operand ranks": "Reshape the operand.",
+    "constant inputs": "Make it a number of the model, not a result of its inputs.",
+}
+
+
+def check_operations(model: ov.Model, *, generation: str) -> list[Finding]:
+    """Compares every operation with the rules; the model stays as it is.
+
+    The common passes, which the NPU's compiler runs first, run here too. What its other passes
+    replace is accepted by the name of the pass, since OpenVINO's wheel does not have them.
+
+    Args:
+        model: of any shapes; ranks are known.
+        generation: "3720" or "4000".
+
+    Returns:
+        A refusal for each broken rule and operation; one accepted finding for each rule that
+        nothing breaks; one unknown finding for each operation whose tests the authors skip.
+    """
+    lines = _python_lines(model)
+    prepared = model.clone()
+    apply_moc_transformations(prepared, cf=True)
+    rules = source_rules()
+    found: list[Finding] = []
+    nodes = prepared.get_ordered_ops()
+    for node in nodes:
+        found.extend(_node_findings(node, rules, lines, generation))
+    broken = {finding.rule for finding in found}
+    summary = f"{len(nodes)} operations, NPU {generation}, source of {rules.content['date']}"
+    accepted = [Finding(rule, "accepted", summary) for rule in _RULES if rule not in broken]
+    return [*accepted, *found]
+
+
+def _node_findings(
+    node: Any, rules: SourceRules, lines: Mapping[str, str], generation: str
+) -> Iterator[Finding]:
+    info = node.get_type_info()
+    kind, opset = str(info.name), str(info.version_id)
+
+    def finding(rule: str, detail: str, source: str, verdict: str = "refused") -> Finding:
+        name = node.get_friendly_name()
+        fx_node = name.partition("/")[0]
+        operation = f"{kind} ({opset})"
+        line = lines.get(fx_node, "")
+        where = f"{operation} of {name}" + (f", {line}" if line else "")
+        text = f"{where}: {detail}" + (f" {_STEPS[rule]}" if rule in _STEPS else "")
+        return Finding(rule, verdict, text, operation, fx_node, line, source)
+
+    skipped = rules.skipped_test(kind, generation)
+    if skipped is not None:
+        yield finding(
+            "skipped tests",
+            f"the compiler's authors skip its tests on NPU {generation} ({skipped['pattern']}).",
+            rules.place("skipped_tests", skipped["line"]),
+            "unknown",
+        )
+    rewriting = rules.rewriting(kind, opset)
+    if rewriting is not None and rewriting["into"] is None:
+        return
+    taken = rules.operation(kind, rewriting["into"] if rewriting else opset)
+    if taken is None:
+        known = ", ".join(rules.opsets(kind))
+        versions = f"it takes those of {known}" if known else "it takes none of that type"
+        source = f"{rules.content['files']['operations']} at {rules.content['commit'][:12]}"
+        yield finding("operation types", f"the importer does not take it; {versions}.", source)
+        return
+    for rule, detail, source in _operand_findings(node, taken, rules):
+        yield finding(rule, detail, source)
+
+
+def _operand_findings(
+    node: Any, taken: Mapping[str, Any], rules: SourceRules
+) -> Iterator[tuple[str, str, str]]:
+    ports = [*node.inputs(), *(node.outputs() if taken["type"] in _IMPORTED_BY_SIZES else ())]
+    if any(port.get_partial_shape().is_dynamic for port in ports):
+        return  # sizes that vary are a refusal of their own
+    layer = rules.layer(taken["layer"])
+    operands = layer["operands"]
+    constants = {row["operand"]: row for row in layer["constants"]}
+    for index, given in enumerate(node.inputs()):
+        position = taken["inputs"].get(str(index), None if taken["inputs"] else index)
+        if position is None or position >= len(operands):
+            continue
+        operand = operands[position]
+        if operand["is_variadic"]:
+            continue
+        name, port = operand["name"], given.get_source_output()
+        kind, types = port.get_element_type().get_type_name(), operand["types"]
+        place = rules.place("layers", layer["line"])
+        if types is not None and kind not in types:
+            yield "operand types", f"{name} is {', '.join(types)}; got {kind}.", place
+        rank, ranks = port.get_partial_shape().rank, operand["ranks"]
+        if ranks is not None and rank.is_static and rank.get_length() not in ranks:
+            allowed = " or ".join(str(length) for length in ranks)
+            detail = f"{name} has {allowed} dimensions; got {rank.get_length()}."
+            yield "operand ranks", detail, place
+        asked = constants.get(name)
+        if asked is not None and port.get_node().get_type_name() != "Constant":
+            source = rules.place("constants", asked["line"], asked["file"])
+            maker = port.get_node().get_friendly_name()
+            yield "constant inputs", f"{name} is a constant; got the result of {maker}.", source
+
+
+def _python_lines(model: ov.Model) -> Mapping[str, str]:
+    path = list(PYTHON_LINES)
+    if not model.has_rt_info(path):
+        return {}
+    lines: dict[str, str] = json.loads(str(model.get_rt_info(path).value))
+    return lines

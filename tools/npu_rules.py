@@ -1,0 +1,330 @@
+"""Reads the rules of the NPU's compiler out of a checkout of its source, and writes them as data.
+
+`python tools/npu_rules.py CHECKOUT [--output FILE]`, where CHECKOUT is a clone of
+github.com/openvinotoolkit/npu_compiler. Only facts are kept: names, element types, ranks, sizes,
+and the file and line that each was read from.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import subprocess
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+OUTPUT = ROOT / "packages/npu-compiler/src/npu_compiler/readiness/npu_rules.json"
+
+_IMPORTER = "src/vpux_compiler/src/frontend/IE.cpp"
+_LAYERS = "src/vpux_compiler/tblgen/vpux/compiler/dialect/IE/ops.td"
+_INFERENCE = "src/vpux_compiler/src/dialect/IE/IR/ops"
+_RESOURCES = "src/vpux_compiler/include/vpux/compiler/utils/platform_resources.hpp"
+_SKIPS = "tests/functional/shared_tests_instances/skip_tests_config.cpp"
+_KERNELS = "sw_runtime_kernels/kernels/prebuild/act_shave_bin"
+_GENERATIONS = {"3720": ("3720xx", "37XX"), "4000": ("4000xx", "40XX")}
+
+# What the passes that run before the import take in; a pass counts where the importer registers it.
+_TAKEN = {
+    "SliceToStridedSlice": [("Slice", "opset8")],
+    "ConvertNMS1ToNMS9": [("NonMaxSuppression", "opset1")],
+    "ConvertNMS3ToNMS9": [("NonMaxSuppression", "opset3")],
+    "ConvertNMS4ToNMS9": [("NonMaxSuppression", "opset4")],
+    "ConvertNMS5ToNMS9": [("NonMaxSuppression", "opset5")],
+    "Gelu7Downgrade": [("Gelu", "opset7")],
+    "ConvertBroadcastToTiles": [("Broadcast", "opset1")],
+    "EinsumDecomposition": [("Einsum", "opset7")],
+    "ScaledDotProductAttentionDecomposition": [("ScaledDotProductAttention", "opset13")],
+    "ConvertGather1ToGather7": [("Gather", "opset1")],
+    "ConvertGather7ToGather8": [("Gather", "opset7")],
+    "ConvertDeformableConv8To1": [("DeformableConvolution", "opset8")],
+    "ConvertMaxPool14ToMaxPool8": [("MaxPool", "opset14")],
+    "ConvertAvgPool14ToAvgPool1": [("AvgPool", "opset14")],
+    "ConvertSoftMax1ToSoftMax8": [("Softmax", "opset1")],
+    "ConvertDetectionOutput8ToDetectionOutput1": [("DetectionOutput", "opset8")],
+    "ConvertShapeOf3": [("ShapeOf", "opset3")],
+    "ConvertInterpolate1ToInterpolate4": [("Interpolate", "opset1")],
+    "ConvertInterpolate11ToInterpolate4": [("Interpolate", "opset11")],
+    "ConvertTopK11ToTopK3": [("TopK", "opset11")],
+    "ConvertPad12ToPad1": [("Pad", "opset12")],
+    "ConvertVariadicSplitToStridedSliceOp": [("VariadicSplit", "opset1")],
+}
+# The version that an operation becomes whose operands stay, so that the rules for these hold.
+_BECOME = {
+    "Gelu7Downgrade": "opset2",
+    "ConvertGather1ToGather7": "opset8",
+    "ConvertGather7ToGather8": "opset8",
+    "ConvertMaxPool14ToMaxPool8": "opset1",
+    "ConvertAvgPool14ToAvgPool1": "opset1",
+    "ConvertSoftMax1ToSoftMax8": "opset8",
+    "ConvertTopK11ToTopK3": "opset3",
+    "ConvertPad12ToPad1": "opset1",
+}
+# What the compiler calls the element types that OpenVINO names otherwise; I8 has no sign there,
+# and is what the importer makes of booleans.
+_INTEGERS = ("i64", "i32", "i16", "i8", "i4", "u64", "u32", "u16", "u8", "u4", "boolean")
+_TYPES = {
+    "AnyInteger": _INTEGERS,
+    "AnyFloat": ("f64", "f32", "f16", "bf16"),
+    "I8": ("boolean",),
+    "Bool8": ("boolean",),
+    "quant_QuantizedType": (),
+    **{f"F{width}": (f"f{width}",) for width in (16, 32, 64)},
+    **{f"SI{width}": (f"i{width}",) for width in (4, 8, 16, 32, 64)},
+    **{f"UI{width}": (f"u{width}",) for width in (4, 8, 16, 32, 64)},
+}
+
+# An operand is asked for its constant: with an error otherwise, or as if there were no other case.
+_ASKED = re.compile(
+    r"get(\w+)\(\)\s*\.getDefiningOp<Const::DeclareOp>\(\)"
+    r"(?:\.getContent\(\)|;.{0,160}?Only constant)"
+    r"|constInputToData\([^()]+(?:\(\))?, \w+\.get(\w+)\(\)\)\s*\.value\(\)",
+    re.DOTALL,
+)
+
+
+class Checkout:
+    """The files of one commit of the compiler."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.commit, self.date = self._git("log", "-1", "--format=%H %cs").split()
+        self.files = self._git("ls-tree", "-r", "--name-only", "HEAD").splitlines()
+
+    def text(self, path: str) -> str:
+        """Returns a file's text."""
+        return self._git("show", f"HEAD:{path}")
+
+    def _git(self, *arguments: str) -> str:
+        command = ["git", "-C", str(self._folder), *arguments]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def read_rules(source: Checkout) -> dict[str, Any]:
+    """Returns all rules of a checkout."""
+    importer = source.text(_IMPORTER)
+    layers = dict(_layers(source.text(_LAYERS)))
+    for name, constants in _constants(source, layers):
+        if name in layers:
+            layers[name]["constants"] = constants
+    operations = list(_operations(importer))
+    used = {operation["layer"] for operation in operations}
+    kernels = {
+        generation: sorted(
+            Path(path).name.split(".")[0]
+            for path in source.files
+            if path.startswith(_KERNELS) and path.endswith(f".{suffix}.elf")
+        )
+        for generation, (suffix, _) in _GENERATIONS.items()
+    }
+    only_one = set(kernels["3720"]) ^ set(kernels["4000"])
+    return {
+        "repository": "openvinotoolkit/npu_compiler",
+        "commit": source.commit,
+        "date": source.date,
+        "files": {
+            "operations": _IMPORTER,
+            "layers": _LAYERS,
+            "constants": _INFERENCE,
+            "scratchpad": _RESOURCES,
+            "kernels": _KERNELS,
+            "skipped_tests": _SKIPS,
+        },
+        "element_types": sorted(set(re.findall(r"case ov::element::Type_t::(\w+):", importer))),
+        "operations": operations,
+        "rewritten": list(_rewritten(importer)),
+        "layers": {name: layers[name] for name in sorted(used & set(layers))},
+        "kernels": kernels,
+        "kernels_of_one_generation": sorted(only_one),
+        "generations": _generations(source.text(_RESOURCES)),
+        "skipped_tests": list(
+            _skipped(source.text(_SKIPS), (operation["type"] for operation in operations))
+        ),
+    }
+
+
+def _operations(text: str) -> Iterator[dict[str, Any]]:
+    layers = _imported_as(text)
+    for found in re.finditer(r"MAP_ENTRY\(ov::(?:op::)?(\w+)::(\w+)\)", text):
+        space, name = found[1], found[2]
+        opset = "ie_internal_opset" if space == "internal" else space.replace("v", "opset")
+        layer, inputs = layers.get((space.replace("v", "opset"), name)) or layers.get(
+            ("", name), ("", {})
+        )
+        yield {
+            "type": name, "opset": opset, "line": _line(text, found), "layer": layer,
+            "inputs": inputs,
+        }  # fmt: skip
+    for name in ("Parameter", "Result"):
+        found_port = re.search(rf"ov::op::v0::{name}::get_type_info_static", text)
+        if found_port:
+            line = _line(text, found_port)
+            yield {"type": name, "opset": "opset1", "line": line, "layer": "", "inputs": {}}
+
+
+def _imported_as(text: str) -> dict[tuple[str, str], tuple[str, dict[str, int]]]:
+    """The layer that an operation becomes, and which operand of it each input is.
+
+    An operation is also found without its opset, since the importer names some by a later one.
+    """
+    heads = list(re.finditer(
+        r"void NGraphImporter::parseNode\(mlir::OpBuilder& builder,\s*"
+        r"const std::shared_ptr<ov::(?:op::)?(\w+)::(\w+)>& origNode\)", text))  # fmt: skip
+    found = {}
+    for head, following in zip(heads, [*heads[1:], None], strict=True):
+        body = text[head.end() : following.start() if following else len(text)]
+        calls = list(re.finditer(r"builder\.create<IE::(\w+?)(?:Op)?>\(", body))
+        if not calls:
+            continue
+        # Where there is one for static and one for varying sizes, the former has the plain name.
+        call = next((call for call in calls if call[1] == head[2]), calls[0])
+        inputs = {}
+        for position, argument in enumerate(_arguments(body[call.end() :]), start=-1):
+            index = re.match(r"inputs\[(\d+)\]$", argument)
+            if index:
+                inputs[index[1]] = position
+        found[head[1].replace("v", "opset"), head[2]] = (call[1], inputs)
+        found.setdefault(("", head[2]), (call[1], inputs))
+    return found
+
+
+def _arguments(text: str) -> list[str]:
+    """The arguments of a call whose parenthesis was just opened."""
+    text = re.sub(r"//[^\n]*", "", text)
+    depth, start, found = 0, 0, []
+    for position, letter in enumerate(text):
+        if letter in "([{":
+            depth += 1
+        elif letter in ")]}":
+            depth -= 1
+        if depth < 0 or (letter == "," and depth == 0):
+            found.append(text[start:position].strip())
+            start = position + 1
+        if depth < 0:
+            break
+    return found
+
+
+def _rewritten(text: str) -> Iterator[dict[str, Any]]:
+    for found in re.finditer(r"(?:register_pass|add_matcher)<[\w:]*?(\w+)>\(", text):
+        for name, opset in _TAKEN.get(found[1], ()):
+            yield {
+                "type": name,
+                "opset": opset,
+                "pass": found[1],
+                "line": _line(text, found),
+                "into": _BECOME.get(found[1]),
+            }
+
+
+def _layers(text: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    for found in re.finditer(r"^def IE_(\w+?)(?:Op)?\s*:(.*?)^}", text, re.DOTALL | re.MULTILINE):
+        block = re.search(r"let arguments = \(ins(.*?)\);", found[2], re.DOTALL)
+        operands = []
+        for line in (block[1] if block else "").splitlines():
+            operand = re.match(r"\s*(.+?):\$(\w+),?\s*$", line)
+            if operand and "Tensor" in operand[1]:
+                operands.append({"name": operand[2], **_constraint(operand[1])})
+        yield found[1], {"line": _line(text, found), "operands": operands, "constants": []}
+
+
+def _constraint(text: str) -> dict[str, Any]:
+    """The element types and ranks of an operand; None where every one is taken."""
+    if text.startswith("AnyTypeOf") or "AnyRankedTensor" in text or "AnyType" in text:
+        return {"types": None, "ranks": None, "is_variadic": "Variadic" in text}
+    lists = re.findall(r"\[([^\[\]]*)\]", text)
+    types = sorted({
+        kind for word in lists[0].split(",") for kind in _TYPES.get(word.strip(), ())
+    }) if lists else None  # fmt: skip
+    rank = re.search(r"(\d)DTensorOf", text)
+    ranks = [int(rank[1])] if rank else None
+    if "TensorRankOf" in text:
+        ranks = [int(word) for word in lists[1].split(",")]
+    return {"types": types, "ranks": ranks, "is_variadic": "Variadic" in text}
+
+
+def _constants(
+    source: Checkout, layers: dict[str, Any]
+) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """The operands that must be constants, by layer.
+
+    Kept are those that end in an error or are followed without a question; in a rewrite that is
+    tried on what happens to be constant, nothing is asked for.
+    """
+    operands = {
+        name: {operand["name"] for operand in layer["operands"]} for name, layer in layers.items()
+    }
+    found: dict[str, dict[str, dict[str, Any]]] = {}
+    for path in source.files:
+        if not (path.startswith(_INFERENCE) and path.endswith(".cpp")):
+            continue
+        text = source.text(path)
+        for place in _ASKED.finditer(text):
+            name = re.sub(r"(?<!^)(?=[A-Z])", "_", place[1] or place[2]).lower()
+            before = re.findall(r"IE::(\w+?)(?:Op)?(?:Adaptor)?\b", text[: place.start()])
+            layer = next((near for near in reversed(before) if name in operands.get(near, ())), "")
+            row = {"operand": name, "file": path, "line": _line(text, place)}
+            found.setdefault(layer, {}).setdefault(name, row)
+    for layer, rows in found.items():
+        yield layer, list(rows.values())
+
+
+def _generations(text: str) -> dict[str, dict[str, int]]:
+    def number(name: str) -> int:
+        found = re.search(rf"{name}\s*=\s*(?:Byte\()?(\d+)", text)
+        if found is None:
+            raise ValueError(f"{_RESOURCES} has no {name}")
+        return int(found[1])
+
+    return {
+        generation: {
+            "scratchpad_bytes": number(f"VPUX{prefix}_CMX_WORKSPACE_SIZE") * 1024,
+            "tiles": number(f"VPUX{prefix}_MAX_DPU_GROUPS"),
+            "dma_ports": number(f"VPUX{prefix}_MAX_DMA_PORTS"),
+        }
+        for generation, (_, prefix) in _GENERATIONS.items()
+    }
+
+
+def _skipped(text: str, kinds: Iterable[str]) -> Iterator[dict[str, Any]]:
+    """Patterns by which single-layer tests are skipped, each with the line that it is on.
+
+    A pattern that takes in all tests of an operation names it; others hold for some of its sizes.
+    """
+    by_name = {kind.lower(): kind for kind in kinds}
+    for number, line in enumerate(text.splitlines(), start=1):
+        found = re.search(r'R?"\(?(\.\*[^"]*LayerTest[^"]*?)\)?"', line)
+        if found is None or line.strip().startswith("//"):
+            continue
+        whole = re.fullmatch(r"\.\*(\w+?)\d*LayerTest\w*(?:\.(NPU\d+))?\.\*", found[1])
+        generation = re.search(r"NPU(3720|4000)", found[1])
+        yield {
+            "pattern": found[1],
+            "line": number,
+            "operation": by_name.get(whole[1].lower(), "") if whole else "",
+            "generations": [generation[1]] if generation else list(_GENERATIONS),
+        }
+
+
+def _line(text: str, found: re.Match[str]) -> int:
+    return text.count("\n", 0, found.start()) + 1
+
+
+def main() -> None:
+    """Reads the checkout that the command line names, and writes the data."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("checkout", type=Path, help="a clone of openvinotoolkit/npu_compiler")
+    parser.add_argument("--output", type=Path, default=OUTPUT)
+    given = parser.parse_args()
+    rules = read_rules(Checkout(given.checkout))
+    given.output.write_text(json.dumps(rules, indent=1) + "\n")
+    print(
+        f"{len(rules['operations'])} operations, {len(rules['rewritten'])} rewritten before, "
+        f"{len(rules['layers'])} layers, commit {rules['commit'][:12]}: {given.output}"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,154 @@
+"""Checks the programs of the model suite against the rules of the NPU's compiler; writes the page.
+
+`python tools/npu_survey.py [NAME ...]` compiles each small architecture as `nox -s models` does and
+compares every operation of every program with the rules of both generations. All take some fifteen
+minutes; a run of named ones replaces their rows of the page.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+import warnings
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from npu_compiler.compilation.records import GraphRecord, collecting
+from npu_compiler.errors import SuiteError
+from npu_compiler.openvino_core import openvino_core
+from npu_compiler.readiness.operations import check_operations
+from npu_compiler.readiness.report import Finding
+from npu_compiler.readiness.source_rules import GENERATIONS, source_rules
+from npu_compiler.suite.families.architecture import Architecture, make
+from npu_compiler.suite.table import select
+
+ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs/reference/npu-coverage.md"
+
+_HEAD = """# What an NPU's compiler takes
+
+The programs of small models of {count} architectures, operation by operation, against rules that
+were read from the source of the NPU's compiler: `{repository}` at commit
+`{commit}` ({date}). No NPU was involved. *Whole*: one program, and no operation of it
+breaks a rule. *Partitioned*: no program breaks a rule, and there are several, or calls on the host.
+*Refused*: an operation breaks the rule that is named. A newer driver may take more. Memory, speed
+and sizes that vary inside a program are not compared here; `check` refuses such sizes.
+
+The suite has {total} architectures; those that are not listed have not been compared. Mixtures of
+experts are not listed, since rows whose number depends on data vary in size inside their programs.
+
+`npu-compiler check` says the same of your model. `python tools/npu_survey.py` makes this page;
+`python tools/npu_rules.py CHECKOUT` reads the rules of a newer compiler.
+
+{totals}
+
+| Architecture | Family | Programs | 3720 | 4000 | What is in the way |
+|---|---|---|---|---|---|
+"""
+
+
+@dataclass(frozen=True)
+class Row:
+    """What became of one architecture: a verdict for each generation, and the reasons."""
+
+    architecture: Architecture
+    programs: int
+    verdicts: tuple[str, ...]
+    reasons: tuple[str, ...]
+
+    def __str__(self) -> str:
+        cells = [self.architecture.name, self.architecture.family, str(self.programs)]
+        return f"| {' | '.join([*cells, *self.verdicts, '; '.join(self.reasons)])} |"
+
+
+def survey(architecture: Architecture) -> Row:
+    """Compiles one architecture and checks its programs."""
+    torch._dynamo.reset()
+    with tempfile.TemporaryDirectory(prefix="npu-survey-") as place:
+        # A program that an earlier run kept would not be written here.
+        os.environ["NPU_COMPILE_CACHE_DIR"] = os.environ["NPU_COMPILE_DEBUG"] = place
+        with torch.no_grad(), warnings.catch_warnings(), collecting() as records:
+            warnings.simplefilter("ignore")
+            model, inputs = make(architecture, seed=0)
+            options = {"verify": "off", "target": "openvino"}
+            torch.compile(model, backend="npu", options=options)(**inputs)
+        files = sorted(Path(place).glob("*/program-*.xml"))
+        models = [openvino_core().read_model(file) for file in files]
+        found = {
+            generation: [
+                finding
+                for model in models
+                for finding in check_operations(model, generation=generation)
+                if finding.verdict == "refused"
+            ]
+            for generation in GENERATIONS
+        }
+    verdicts = tuple(_verdict(records, found[generation]) for generation in GENERATIONS)
+    refusals = Counter(
+        f"{finding.operation}, {finding.rule}" for row in found.values() for finding in row
+    )
+    eager = Counter(node.op for record in records for node in record.eager)
+    reasons = (*refusals, *(f"on the host: {name}" for name in eager))
+    return Row(architecture, len(models), verdicts, reasons)
+
+
+def _verdict(records: Sequence[GraphRecord], refused: Sequence[Finding]) -> str:
+    if refused:
+        return "refused"
+    is_one = len(records) == 1 and len(records[0].programs) == 1 and not records[0].eager
+    return "whole" if is_one else "partitioned"
+
+
+def page(rows: Sequence[str]) -> str:
+    """The page as Markdown, from the lines of its table."""
+    content = source_rules().content
+    totals = []
+    for index, generation in enumerate(GENERATIONS):
+        counts = Counter(row.split(" | ")[3 + index] for row in rows)
+        parts = ", ".join(f"{counts[kind]} {kind}" for kind in ("whole", "partitioned", "refused"))
+        totals.append(f"- NPU {generation}: {parts}")
+    head = _HEAD.format(
+        count=len(rows),
+        total=len(select()),
+        repository=content["repository"],
+        commit=content["commit"][:12],
+        date=content["date"],
+        totals="\n".join(totals),
+    )
+    return head + "".join(f"{row}\n" for row in rows)
+
+
+def main() -> None:
+    """Surveys the architectures that are named, or all, and writes the page."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("names", nargs="*", help="architectures; all when none is named")
+    given = parser.parse_args()
+    rows = _kept() if given.names else {}
+    for architecture in select(given.names):
+        if architecture.family == "mixture of experts":
+            continue
+        try:
+            row = survey(architecture)
+        except SuiteError as failure:
+            print(f"{architecture.name}: left out: {failure}")
+            continue
+        rows[architecture.name] = str(row)
+        print(row, flush=True)
+    PAGE.write_text(page(list(rows.values())))
+    print(f"wrote {PAGE}")
+
+
+def _kept() -> dict[str, str]:
+    """The rows of the page as it is, by architecture."""
+    lines = PAGE.read_text().splitlines() if PAGE.exists() else []
+    rows = [line for line in lines if line.startswith("| ") and not line.startswith("| Arch")]
+    return {row.split(" | ")[0].removeprefix("| "): row for row in rows}
+
+
+if __name__ == "__main__":
+    main()
