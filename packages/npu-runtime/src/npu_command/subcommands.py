@@ -21,6 +21,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
+from npu_command.bare_packages import bare_packages
 from npu_command.completion import COMPLETION_SUMMARY, print_completion
 from npu_command.endings import ENDINGS, EXIT_BROKEN_PIPE, EXIT_ERROR, EXIT_INTERRUPTED, end
 from npu_command.errors import NpuError
@@ -74,11 +75,13 @@ class Subcommand:
         module: name of a module with `main(arguments) -> exit code`.
         summary: what it does, for the list of subcommands.
         ending: who explains its errors.
+        help_imports: whether its help needs the packages around its module.
     """
 
     module: str
     summary: str
     ending: Ending = Ending.OURS
+    help_imports: bool = False
 
 
 @dataclass(frozen=True)
@@ -114,7 +117,10 @@ def read_command(package: str) -> Command:
     table = tomllib.loads(Path(spec.origin).with_name("commands.toml").read_text("utf-8"))
     subcommands = {
         name: Subcommand(
-            row["module"], row["summary"], Ending(row.get("ending", Ending.OURS.value))
+            row["module"],
+            row["summary"],
+            Ending(row.get("ending", Ending.OURS.value)),
+            help_imports=row.get("help_imports", False),
         )
         for name, row in table["subcommands"].items()
     }
@@ -165,9 +171,11 @@ def _run(command: Command, name: str, arguments: Sequence[str]) -> int:
         else:
             if command.hides_warnings and not sys.warnoptions:
                 warnings.simplefilter("ignore")
-            if not _is_help(arguments):
-                _refuse(command)
             subcommand = command.subcommands[name]
+            if _is_help(arguments):
+                with nullcontext() if subcommand.help_imports else bare_packages(subcommand.module):
+                    return int(importlib.import_module(subcommand.module).main(arguments))
+            _refuse(command)
             main = importlib.import_module(subcommand.module).main
             explained = _EXPLAINED[subcommand.ending]
             if subcommand.ending is Ending.PROGRAM:

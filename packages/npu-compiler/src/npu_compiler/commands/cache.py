@@ -6,9 +6,6 @@ import argparse
 import time
 from collections.abc import Sequence
 
-from npu_compiler.programs import ProgramCache
-from npu_compiler.torch_compile.recall import GraphStore
-
 __all__ = ["main"]
 
 
@@ -19,6 +16,9 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("--clear", action="store_true", help="remove all of them")
     given = parser.parse_args(arguments)
+    from npu_compiler.programs import ProgramCache  # torch: help needs none
+    from npu_compiler.torch_compile.recall import GraphStore
+
     cache = ProgramCache()
     entries = cache.entries()
     for entry in sorted(entries, key=lambda entry: -entry.used):

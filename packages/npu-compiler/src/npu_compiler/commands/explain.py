@@ -10,11 +10,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from torch._dynamo.utils import counters
-
-from npu_compiler.compilation.records import collecting
 from npu_compiler.errors import OptionError
-from npu_compiler.explanations.explain import Explanation, graph_breaks_since
 
 __all__ = ["main", "run_script"]
 
@@ -29,6 +25,11 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("script", type=Path)
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="of the script")
     given = parser.parse_args(arguments)
+    from torch._dynamo.utils import counters  # help needs none of these
+
+    from npu_compiler.compilation.records import collecting
+    from npu_compiler.explanations.explain import Explanation, graph_breaks_since
+
     before = dict(counters["graph_break"])
     started = time.perf_counter()
     with collecting() as records:

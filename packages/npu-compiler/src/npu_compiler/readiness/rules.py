@@ -6,7 +6,6 @@ says.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import signal
@@ -25,7 +24,7 @@ from npu_compiler.openvino_core import openvino_core
 from npu_compiler.readiness.report import Finding, Readiness
 from npu_runtime.public_calls import public_call
 
-__all__ = ["check", "check_folder", "main"]
+__all__ = ["check", "check_folder"]
 
 # Element types that OpenVINO's documentation of the NPU device lists for ports and constants.
 _TYPES = frozenset(
@@ -174,17 +173,3 @@ def _run_plugin(xml: Path) -> Iterator[Finding]:
         "equal results", verdict,
         f"largest difference from float32 {error:.1e} of the largest value, bound {_TOLERANCE:.0e}",
     )  # fmt: skip
-
-
-def main(arguments: Sequence[str]) -> int:
-    """`npu-compiler check FOLDER`: prints the findings; returns 1 when one is a refusal."""
-    parser = argparse.ArgumentParser(
-        prog="npu-compiler check",
-        description="Say whether an exported model is what an NPU accepts; no NPU is needed.",
-    )
-    parser.add_argument("folder", type=Path, help="that npu_compiler.export made")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    given = parser.parse_args(arguments)
-    readiness = check_folder(given.folder)
-    print(readiness.to_json() if given.json else readiness)
-    return 0 if readiness.is_ready else 1

@@ -4,8 +4,6 @@ import argparse
 import json
 from collections.abc import Sequence
 
-from npu_runtime import doctor
-
 __all__ = ["main"]
 
 
@@ -21,6 +19,8 @@ def main(arguments: Sequence[str]) -> int:
         help="end with exit code 1 on a machine without an NPU too, for scripts that need one",
     )
     options = parser.parse_args(arguments)
+    from npu_runtime import doctor  # torch: help needs none
+
     machine = doctor.read_machine()
     checks = doctor.run_checks(machine)
     if options.json:
