@@ -105,10 +105,37 @@ def test_cache_lists_and_clears(compiled, monkeypatch, tmp_path, capsys):
     with torch.no_grad():
         compiled(torch.sin)(torch.ones(3))
     assert main(["cache"]) == 0
-    assert "1 programs" in capsys.readouterr().out
+    assert "1 entry" in capsys.readouterr().out
     assert main(["cache", "--clear"]) == 0
     assert main(["cache"]) == 0
-    assert capsys.readouterr().out.splitlines()[-1].startswith("0 programs")
+    assert capsys.readouterr().out.splitlines()[-1].startswith("0 entries")
+
+
+def test_cache_names_models_and_graphs_and_removes_by_name(compiled, monkeypatch, tmp_path, capsys):
+    class Scorer(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh())
+
+        def forward(self, x):
+            return self.layers(x)
+
+    monkeypatch.setenv("NPU_COMPILE_CACHE_DIR", str(tmp_path))
+    with torch.no_grad():
+        compiled(Scorer().eval())(torch.ones(3, 4))
+        compiled(torch.sin)(torch.ones(3))
+    assert main(["cache", "--json"]) == 0
+    (scorer,) = [
+        one
+        for one in json.loads(capsys.readouterr().out)
+        if one["name"].startswith("Sequential at test_cli.py:")
+    ]
+    assert main(["cache", "rm", scorer["name"]]) == 0
+    assert f"removed {scorer['name']} {scorer['id']}" in capsys.readouterr().out
+    assert main(["cache"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("function")
+    assert "Sequential" not in said
 
 
 def test_unknown_command_lists_the_commands(capsys):
