@@ -76,7 +76,7 @@ def test_rm_takes_an_id_or_a_name_and_counts_an_entry_once(capsys, entries):
 def test_rm_of_an_unknown_name_removes_nothing(capsys, entries):
     with pytest.raises(InputError, match=r"got 'smal'\. Did you mean 'small'\?") as refused:
         said(capsys, entries, "rm", "cccccccc", "smal")
-    assert refused.value.code == "cache-entry"
+    assert refused.value.code == "kept-entry"
     assert len(left(entries)) == 3
 
 

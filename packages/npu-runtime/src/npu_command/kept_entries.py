@@ -78,7 +78,7 @@ def act(options: argparse.Namespace, entries: Sequence[KeptEntry], directory: Pa
         directory: where it keeps them.
 
     Raises:
-        InputError: [cache-entry] if no entry has the name given.
+        InputError: [kept-entry] if no entry has the name given.
     """
     if options.action == "dir":
         print(directory)
@@ -103,7 +103,7 @@ def _named(word: str, entries: Sequence[KeptEntry]) -> list[KeptEntry]:
     advice = f"Did you mean {near[0]!r}?" if near else "Without a word, the command lists them."
     raise InputError(
         f"cache: an id or a name must be that of an entry; got {word!r}. {advice}",
-        code="cache-entry",
+        code="kept-entry",
     )
 
 
