@@ -13,6 +13,7 @@ import functools
 import importlib
 import importlib.metadata
 import importlib.util
+import os
 import sys
 import tomllib
 import warnings
@@ -26,7 +27,7 @@ from npu_command.completion import COMPLETION_SUMMARY, print_completion
 from npu_command.endings import ENDINGS, EXIT_BROKEN_PIPE, EXIT_ERROR, EXIT_INTERRUPTED, end
 from npu_command.errors import NpuError
 from npu_command.interrupt import as_exception, end_at_once, give_back
-from npu_command.text_table import aligned
+from npu_command.text_table import aligned, terminal_width
 
 __all__ = [
     "EXIT_BROKEN_PIPE",
@@ -40,6 +41,7 @@ __all__ = [
 ]
 
 _COMPLETION = "completion"
+_NO_COLOR = "--no-color"
 
 
 class Ending(enum.Enum):
@@ -146,6 +148,9 @@ def run_command(command: Command, arguments: Sequence[str] | None = None) -> int
         reads standard output has gone.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
+    if given[:1] == [_NO_COLOR]:
+        os.environ["NO_COLOR"] = "1"  # rich heeds it, as other programs do; so do children
+        del given[0]
     if not given or given[0] in ("-h", "--help"):
         print(_help(command))
         return 0 if given else EXIT_ERROR
@@ -213,7 +218,8 @@ def _refuse(command: Command) -> None:
 
 
 def _unknown(command: Command, name: str) -> str:
-    near = difflib.get_close_matches(name, [*command.subcommands, _COMPLETION, "--version"], n=1)
+    known = [*command.subcommands, _COMPLETION, _NO_COLOR, "--version"]
+    near = difflib.get_close_matches(name, known, n=1)
     advice = f" Did you mean {near[0]!r}?" if near else ""
     return f"{command.name}: no command {name!r}.{advice}"
 
@@ -221,9 +227,8 @@ def _unknown(command: Command, name: str) -> str:
 def _help(command: Command) -> str:
     rows = {name: one.summary for name, one in command.subcommands.items()}
     rows[_COMPLETION] = COMPLETION_SUMMARY
-    listed = aligned(sorted(rows.items()), indent=2)
+    listed = aligned(sorted(rows.items()), indent=2, width=terminal_width())
     name = command.name
-    usage = f"usage: {name} COMMAND ..."
-    return "\n".join(
-        [usage, "", command.summary, "", *listed, "", f"{name} COMMAND --help", f"{name} --version"]
-    )
+    usage = f"usage: {name} [{_NO_COLOR}] COMMAND ..."
+    ends = [f"{name} COMMAND --help", f"{name} --version"]
+    return "\n".join([usage, "", command.summary, "", *listed, "", *ends])

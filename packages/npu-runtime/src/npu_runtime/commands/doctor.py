@@ -4,6 +4,8 @@ import argparse
 import json
 from collections.abc import Sequence
 
+from npu_command.text_table import terminal_width
+
 __all__ = ["main"]
 
 
@@ -26,5 +28,5 @@ def main(arguments: Sequence[str]) -> int:
     if options.json:
         print(json.dumps(doctor.as_json(machine, checks), indent=2))
     else:
-        print(doctor.as_table(machine, checks))
+        print(doctor.as_table(machine, checks, width=min(100, terminal_width() or 100)))
     return doctor.exit_code(machine, checks, require_npu=options.require_npu)

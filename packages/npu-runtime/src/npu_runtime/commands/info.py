@@ -6,7 +6,7 @@ import importlib.metadata
 import json
 from collections.abc import Sequence
 
-from npu_command.text_table import aligned
+from npu_command.text_table import aligned, terminal_width
 
 __all__ = ["main"]
 
@@ -63,4 +63,4 @@ def _table(report: dict[str, object]) -> str:
     free, total = memory["free_bytes"] / gib, memory["total_bytes"] / gib
     rows.append(("memory", f"{free:.1f} of {total:.1f} GiB free"))
     rows += [(name, str(report[name])) for name in ("npu-runtime", "torch", "openvino")]
-    return "\n".join(aligned(rows))
+    return "\n".join(aligned(rows, width=terminal_width()))

@@ -59,7 +59,13 @@ def _pipeline_text(device: dict[str, Any]) -> str:
 
 
 def _memory_table(memory: dict[str, Any]) -> Table:
-    table = Table(title="memory by precision and context, in GB", title_justify="left")
+    # Without lines between columns it fits 60 of them, and no word is cut.
+    table = Table(
+        title="memory by precision and context, in GB",
+        title_justify="left",
+        box=None,
+        pad_edge=False,
+    )
     table.add_column("precision")
     table.add_column("weights", justify="right")
     for context in memory["precisions"][0]["total_bytes"]:
