@@ -36,7 +36,9 @@ def said(package, *words):
 
 @pytest.mark.parametrize("package", COMMANDS)
 def test_help_and_a_wrong_word_import_no_torch(package):
-    assert f"usage: {package.replace('_', '-')} COMMAND" in said(package, "--help").stdout
+    assert (
+        f"usage: {package.replace('_', '-')} [--no-color] COMMAND" in said(package, "--help").stdout
+    )
     assert "no command 'exlpain'" in said(package, "exlpain").stderr
 
 

@@ -22,10 +22,10 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-from npu_command.bare_packages import bare_packages
-from npu_command.completion import COMPLETION_SUMMARY, print_completion
 from npu_command.endings import ENDINGS, EXIT_BROKEN_PIPE, EXIT_ERROR, EXIT_INTERRUPTED, end
 from npu_command.errors import NpuError
+from npu_command.help.bare_packages import bare_packages
+from npu_command.help.completion import COMPLETION_SUMMARY, print_completion
 from npu_command.interrupt import as_exception, end_at_once, give_back
 from npu_command.text_table import aligned, terminal_width
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from npu_command.kept_entries import KeptEntry, act, add_actions
+from npu_command.caches.kept_entries import KeptEntry, act, add_actions
 
 __all__ = ["main"]
 

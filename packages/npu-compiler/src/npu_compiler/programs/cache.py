@@ -424,10 +424,11 @@ class ProgramCache:
             try:
                 size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
                 manifest = path / "entry.json"
-                used = manifest.stat().st_mtime
-                name = str(json.loads(manifest.read_text()).get("name", "unnamed"))
+                used, text = manifest.stat().st_mtime, manifest.read_text()
             except OSError:
                 continue  # another process removes it, or writes it
+            try:
+                name = str(json.loads(text).get("name", "unnamed"))
             except (ValueError, AttributeError):
                 name = "damaged"
             found.append(CacheEntry(path.name, name, size, used))

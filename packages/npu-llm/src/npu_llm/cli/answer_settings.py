@@ -36,10 +36,9 @@ def read_setting(text: str) -> tuple[str, Value]:
     kind, rule, is_right = SETTINGS[name]
     try:
         number: Value = kind(value.strip())
-        is_good = math.isfinite(number) and is_right(number)
     except ValueError:
-        is_good = False
-    if not is_good:
+        number = math.nan
+    if not (math.isfinite(number) and is_right(number)):
         raise OptionError(
             f"/set {name}: must be {rule}; got {value.strip()!r}. Write a number.",
             code="chat-setting",

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from npu_command.kept_entries import KeptEntry, act, add_actions
+from npu_command.caches.kept_entries import KeptEntry, act, add_actions
 from npu_llm.config import read_settings
 
 __all__ = ["main"]

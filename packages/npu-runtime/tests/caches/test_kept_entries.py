@@ -5,8 +5,8 @@ import time
 
 import pytest
 
+from npu_command.caches.kept_entries import KeptEntry, act, add_actions
 from npu_command.errors import InputError
-from npu_command.kept_entries import KeptEntry, act, add_actions
 
 DAY_S = 86_400
 
