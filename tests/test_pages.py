@@ -58,11 +58,28 @@ def test_python_on_the_page_runs(run, root, tmp_path, page):
         assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
+def test_recipes_of_the_cookbook_run(run, root, tmp_path):
+    recipes = snippets((root / "docs/cookbook.md").read_text())
+    assert len(recipes) == 20
+    # One process for all, and names of its own for each: what most of the time goes into is torch.
+    script = tmp_path / "recipes.py"
+    lines = [
+        f"exec(compile({one!r}, 'recipe {n}', 'exec'), {{}})" for n, one in enumerate(recipes, 1)
+    ]
+    script.write_text("\n".join(lines))
+    done = run("python", str(script))
+    assert done.returncode == 0, done.stderr
+
+
 def test_commands_on_the_pages_are_commands_of_the_wheels(root):
     from importlib.metadata import entry_points
 
     ours = {point.name for point in entry_points(group="console_scripts")}
-    pages = [*PAGES, "docs/index.md", "docs/first-answer.md"]
+    pages = [
+        *PAGES,
+        *(f"docs/{one}.md" for one in ("index", "first-answer", "guides/npu-on-linux")),
+    ]
     text = "".join((root / page).read_text() for page in pages)
     lines = "\n".join(re.findall(r"^```bash\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL))
     named = set(re.findall(r"^(npu-[a-z]+)", lines, flags=re.MULTILINE))

@@ -10,11 +10,12 @@ import torch
 from npu_compiler.cli import main
 
 SCRIPT = """
-import sys, torch
+import subprocess, sys, torch
 model = torch.nn.Linear(4, 4).eval()
 with torch.no_grad():
     torch.compile(lambda x: model(x).sin().roll(1), backend="npu")(torch.ones(2, 4))
-print("argument", sys.argv[1])
+print("argument", sys.argv[1], flush=True)
+subprocess.run(["echo", "of a child"])
 sys.exit(3)
 """
 
@@ -29,13 +30,14 @@ def script(tmp_path):
 def test_explain_says_what_a_script_compiled(script, capsys):
     assert main(["explain", str(script), "here"]) == 3
     out = capsys.readouterr().out
-    assert "argument here" in out
     assert "1 graph, 1 program" in out
 
 
-def test_explain_prints_json(script, capsys):
-    main(["explain", "--json", str(script), "x"])
-    content = json.loads(capsys.readouterr().out.partition("\n")[2])
+def test_explain_keeps_apart_what_the_script_prints(script, capfd):
+    main(["explain", "--json", str(script), "here"])
+    out, err = capfd.readouterr()
+    assert "argument here\nof a child\n" in err
+    content = json.loads(out)
     assert content["program_count"] == 1
     assert {one["name"] for one in content["graphs"][0]["passes"]} >= {"fuse_linear"}
 
@@ -105,10 +107,37 @@ def test_cache_lists_and_clears(compiled, monkeypatch, tmp_path, capsys):
     with torch.no_grad():
         compiled(torch.sin)(torch.ones(3))
     assert main(["cache"]) == 0
-    assert "1 programs" in capsys.readouterr().out
+    assert "1 entry" in capsys.readouterr().out
     assert main(["cache", "--clear"]) == 0
     assert main(["cache"]) == 0
-    assert capsys.readouterr().out.splitlines()[-1].startswith("0 programs")
+    assert capsys.readouterr().out.splitlines()[-1].startswith("0 entries")
+
+
+def test_cache_names_models_and_graphs_and_removes_by_name(compiled, monkeypatch, tmp_path, capsys):
+    class Scorer(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh())
+
+        def forward(self, x):
+            return self.layers(x)
+
+    monkeypatch.setenv("NPU_COMPILE_CACHE_DIR", str(tmp_path))
+    with torch.no_grad():
+        compiled(Scorer().eval())(torch.ones(3, 4))
+        compiled(torch.sin)(torch.ones(3))
+    assert main(["cache", "--json"]) == 0
+    (scorer,) = [
+        one
+        for one in json.loads(capsys.readouterr().out)
+        if one["name"].startswith("Sequential at test_cli.py:")
+    ]
+    assert main(["cache", "rm", scorer["name"]]) == 0
+    assert f"removed {scorer['name']} {scorer['id']}" in capsys.readouterr().out
+    assert main(["cache"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("function")
+    assert "Sequential" not in said
 
 
 def test_unknown_command_lists_the_commands(capsys):

@@ -13,4 +13,4 @@ def test_an_unknown_command_lists_the_known_ones(capsys: pytest.CaptureFixture[s
 def test_without_a_command_the_help_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 2
     assert main(["--help"]) == 0
-    assert capsys.readouterr().out.count("usage: npu-ops COMMAND") == 2
+    assert capsys.readouterr().out.count("usage: npu-ops [--no-color] COMMAND") == 2

@@ -1,5 +1,6 @@
 """Commands with subcommands: what is called, and what each end is as an exit code."""
 
+import os
 import subprocess
 import sys
 from importlib.metadata import version
@@ -53,6 +54,15 @@ def part(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     yield tmp_path
     sys.modules.pop("the_part", None)
+
+
+def test_no_color_stands_before_the_subcommand(part, capsys, monkeypatch):
+    monkeypatch.setenv("NO_COLOR", "")
+    assert run_command(TOOL, ["--no-color", "part", "a"]) == 7
+    assert capsys.readouterr().out == "['a']\n"
+    assert os.environ["NO_COLOR"] == "1"
+    assert run_command(TOOL, ["--no-colour", "part"]) == 2
+    assert "Did you mean '--no-color'?" in capsys.readouterr().err
 
 
 def test_a_subcommand_gets_the_rest_and_gives_the_exit_code(part, capsys):

@@ -41,7 +41,7 @@ def cache(tmp_path) -> ProgramCache:
 
 
 def test_a_program_is_found_as_it_was(cache):
-    store_kernels(cache, "key", FORM, {"w": pack(WEIGHT, "float32")})
+    store_kernels(cache, "key", FORM, {"w": pack(WEIGHT, "float32")}, name="graph_0")
     form, weights = find_kernels(cache, "key")
     assert form == FORM
     x = torch.randn(2, 5)
@@ -55,7 +55,7 @@ def test_a_program_is_found_as_it_was(cache):
 @pytest.mark.parametrize("damage", ["cut", "flipped", "gone"])
 def test_a_damaged_one_is_not_found_and_is_made_again(cache, name, damage):
     weights = {"w": pack(WEIGHT, "float32")}
-    store_kernels(cache, "key", FORM, weights)
+    store_kernels(cache, "key", FORM, weights, name="graph_0")
     path = cache.directory / "key" / name
     content = bytearray(path.read_bytes())
     if damage == "gone":
@@ -66,12 +66,12 @@ def test_a_damaged_one_is_not_found_and_is_made_again(cache, name, damage):
         content[len(content) // 2] ^= 0x55
         path.write_bytes(content)
     assert find_kernels(cache, "key") is None or name == "entry.json"
-    store_kernels(cache, "key", FORM, weights)
+    store_kernels(cache, "key", FORM, weights, name="graph_0")
     assert find_kernels(cache, "key")[0] == FORM
 
 
 def test_one_of_another_form_is_not_found(cache):
-    store_kernels(cache, "key", FORM, {"w": pack(WEIGHT, "float32")})
+    store_kernels(cache, "key", FORM, {"w": pack(WEIGHT, "float32")}, name="graph_0")
     path = cache.directory / "key" / "entry.json"
     record = json.loads(path.read_text())
     record["facts"]["kernels"]["program"]["instructions"][0] = {"kind": "teleport"}

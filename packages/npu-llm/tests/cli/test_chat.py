@@ -155,6 +155,49 @@ def test_system_message_is_shown_and_changed(new_chat, capsys):
     assert chat.session.system == "the lazy dog"
 
 
+def test_set_changes_the_next_answers(new_chat, capsys):
+    chat = new_chat(greedy=False, temperature=5.0, max_new_tokens=12)
+    for line in ("/set", "/set temperature 0", "/set max_new_tokens=3", "the quick", "/retry"):
+        chat.take(line)
+    err = capsys.readouterr().err
+    assert "set: nothing" in err
+    assert "set: temperature 0, max_new_tokens 3" in err
+    assert err.count(" 3 out") == 2
+    first = contents(chat)[-1]
+    chat.take("/retry")
+    assert contents(chat)[-1] == first
+
+
+def test_stats_show_the_figures_of_the_last_answer(new_chat, capsys):
+    chat = new_chat()
+    chat.take("/stats")
+    assert "There is no answer yet." in capsys.readouterr().err
+    chat.take("the quick")
+    capsys.readouterr()
+    chat.take("/stats")
+    rows = capsys.readouterr().err
+    assert f"{chat.session.cached_tokens} of 256 tokens" in rows
+    assert "12 tokens" in rows
+
+
+def test_another_model_goes_on_with_the_conversation(
+    checkpoint, cache_dir, wide, capsys, monkeypatch
+):
+    words = ("/model", "the quick", "/model nowhere", f"/model {wide}", "brown fox", "/model")
+    monkeypatch.setattr(sys, "stdin", io.StringIO("\n".join(words)))
+    place = ["--model", str(checkpoint), "--cache-dir", str(cache_dir), "--dtype", "float32"]
+    assert main(["chat", *place, "--greedy", "--max-new-tokens", "4"]) == 0
+    err = capsys.readouterr().err
+    assert [line for line in err.splitlines() if line.startswith("model: ")] == [
+        f"model: {checkpoint.name}, float32",
+        f"model: {wide.name}, float32",
+    ]
+    assert "[hub-failed]" in err or "[model-not-found]" in err
+    last = err.rsplit("(read ", 1)[1]
+    read, of = last.split(" tokens")[0].split(" of ")
+    assert read == of, "the new model has read nothing yet"
+
+
 def test_save_and_load(new_chat, capsys, tmp_path):
     chat = new_chat()
     chat.take("the quick")
@@ -209,6 +252,10 @@ def test_interrupted_answer_stays_in_the_history(new_chat, monkeypatch, capsys):
 
 
 # In a terminal
+
+
+PROMPT = b"\x1b[?2004h> "  # an answer may hold the two letters alone
+TAKEN = b"\r\n\x1b[?2004l\r"  # a line has been read, and readline's mode of pasting ends
 
 
 class Terminal:
@@ -275,20 +322,46 @@ def test_what_was_typed_is_recalled_in_the_next_chat(checkpoint, cache_dir):
     assert b"system: the lazy dog" in second.seen
 
 
+def test_pasted_lines_are_one_message(checkpoint, cache_dir):
+    terminal = Terminal(checkpoint, cache_dir, "--greedy", "--max-new-tokens", "4")
+    terminal.wait_for(PROMPT)
+    terminal.type(b"\x1b[200~the quick\nbrown fox\x1b[201~\n")
+    terminal.wait_for(PROMPT)
+    terminal.type(b"\x04")
+    assert terminal.end() == 0
+    assert terminal.seen.count(b"(read ") == 1
+
+
+def test_what_is_typed_during_an_answer_stands_at_the_next_prompt(talkative, cache_dir):
+    terminal = Terminal(talkative, cache_dir, "--max-new-tokens", "300", "--greedy")
+    terminal.wait_for(PROMPT)
+    terminal.type(b"the quick\n")
+    terminal.wait_for(TAKEN)
+    terminal.read()  # the answer has begun
+    terminal.type(b"/set top_p 0.25\n")
+    terminal.wait_for(b"set: top_p 0.25")
+    terminal.wait_for(PROMPT)
+    terminal.type(b"\x04")
+    assert terminal.end() == 0
+    answer, after = terminal.seen.split(b"(read ")
+    assert b"/set" not in answer
+    assert b"/set top_p 0.25" in after
+
+
 def test_ctrl_c_stops_the_answer_and_keeps_what_was_read(talkative, cache_dir):
     arguments = ("--max-new-tokens", "20000", "--temperature", "9", "--seed", "3")
     terminal = Terminal(talkative, cache_dir, *arguments)
     terminal.wait_for(b"> ")
     terminal.type(b"the quick\n")
-    terminal.wait_for(b"quick\r\n")
+    terminal.wait_for(TAKEN)
     terminal.read()  # the answer has begun
     os.kill(terminal.process, signal.SIGINT)
-    terminal.wait_for(b"\r\n> ")  # an answer may hold the prompt's letters
+    terminal.wait_for(PROMPT)
     terminal.type(b"brown fox\n")
-    terminal.wait_for(b"fox\r\n")
+    terminal.wait_for(TAKEN)
     terminal.read()
     os.kill(terminal.process, signal.SIGINT)
-    terminal.wait_for(b"\r\n> ")  # an answer may hold the prompt's letters
+    terminal.wait_for(PROMPT)
     terminal.type(b"\x04")
     assert terminal.end() == 0
     text = terminal.seen.decode(errors="replace")

@@ -2,6 +2,7 @@ import pytest
 
 from npu_profiler.errors import TraceError
 from npu_profiler.reading import load_trace
+from npu_profiler.reports.tables.roofline import by_layer
 from npu_profiler.roofline.layers import collect_layers, find_roofs, sum_roofs
 from npu_profiler.roofline.peaks import Peaks
 from npu_profiler.trace_format.timeline import Slice, Track
@@ -120,3 +121,20 @@ def test_a_trace_without_layers_or_shapes_says_so(write_trace, slices, code):
     with pytest.raises(TraceError, match=r"needs layers|must say") as raised:
         roofs(write_trace(slices=slices))
     assert raised.value.code == code
+
+
+def test_a_layer_knows_the_module_that_it_comes_from(write_trace):
+    told = roofs(
+        write_trace(
+            slices=[
+                program(0, 90_000),
+                layer(0, 40, name="linear_1", module="layers.0.gate_proj", **PRODUCT),
+                layer(40_000, 20, name="linear_2", **PRODUCT),
+            ]
+        )
+    )
+    assert [found.layer.module for found in told] == ["layers.0.gate_proj", ""]
+    table = by_layer(told)
+    assert [column.key for column in table.columns][:2] == ["module", "layer"]
+    assert [row[:2] for row in table.rows] == [["layers.0.gate_proj", "linear_1"], ["", "linear_2"]]
+    assert by_layer(told[1:]).columns[0].key == "layer"

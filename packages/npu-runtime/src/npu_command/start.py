@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 
@@ -41,6 +42,10 @@ def _open_streams() -> str | None:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115, PTH123
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # Where the locale has no UTF-8: a sign that it lacks must not end the command.
+            stream.reconfigure(errors="replace" if stream.isatty() else "backslashreplace")
     if is_closed:
         return "standard output: must be open; got a closed one. Send it to a file. [output-closed]"
     return None

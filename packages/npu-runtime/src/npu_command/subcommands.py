@@ -13,6 +13,7 @@ import functools
 import importlib
 import importlib.metadata
 import importlib.util
+import os
 import sys
 import tomllib
 import warnings
@@ -21,11 +22,12 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-from npu_command.completion import COMPLETION_SUMMARY, print_completion
 from npu_command.endings import ENDINGS, EXIT_BROKEN_PIPE, EXIT_ERROR, EXIT_INTERRUPTED, end
 from npu_command.errors import NpuError
+from npu_command.help.bare_packages import bare_packages
+from npu_command.help.completion import COMPLETION_SUMMARY, print_completion
 from npu_command.interrupt import as_exception, end_at_once, give_back
-from npu_command.text_table import aligned
+from npu_command.text_table import aligned, terminal_width
 
 __all__ = [
     "EXIT_BROKEN_PIPE",
@@ -39,6 +41,7 @@ __all__ = [
 ]
 
 _COMPLETION = "completion"
+_NO_COLOR = "--no-color"
 
 
 class Ending(enum.Enum):
@@ -74,11 +77,13 @@ class Subcommand:
         module: name of a module with `main(arguments) -> exit code`.
         summary: what it does, for the list of subcommands.
         ending: who explains its errors.
+        help_imports: whether its help needs the packages around its module.
     """
 
     module: str
     summary: str
     ending: Ending = Ending.OURS
+    help_imports: bool = False
 
 
 @dataclass(frozen=True)
@@ -114,7 +119,10 @@ def read_command(package: str) -> Command:
     table = tomllib.loads(Path(spec.origin).with_name("commands.toml").read_text("utf-8"))
     subcommands = {
         name: Subcommand(
-            row["module"], row["summary"], Ending(row.get("ending", Ending.OURS.value))
+            row["module"],
+            row["summary"],
+            Ending(row.get("ending", Ending.OURS.value)),
+            help_imports=row.get("help_imports", False),
         )
         for name, row in table["subcommands"].items()
     }
@@ -140,6 +148,9 @@ def run_command(command: Command, arguments: Sequence[str] | None = None) -> int
         reads standard output has gone.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
+    if given[:1] == [_NO_COLOR]:
+        os.environ["NO_COLOR"] = "1"  # rich heeds it, as other programs do; so do children
+        del given[0]
     if not given or given[0] in ("-h", "--help"):
         print(_help(command))
         return 0 if given else EXIT_ERROR
@@ -165,9 +176,11 @@ def _run(command: Command, name: str, arguments: Sequence[str]) -> int:
         else:
             if command.hides_warnings and not sys.warnoptions:
                 warnings.simplefilter("ignore")
-            if not _is_help(arguments):
-                _refuse(command)
             subcommand = command.subcommands[name]
+            if _is_help(arguments):
+                with nullcontext() if subcommand.help_imports else bare_packages(subcommand.module):
+                    return int(importlib.import_module(subcommand.module).main(arguments))
+            _refuse(command)
             main = importlib.import_module(subcommand.module).main
             explained = _EXPLAINED[subcommand.ending]
             if subcommand.ending is Ending.PROGRAM:
@@ -205,7 +218,8 @@ def _refuse(command: Command) -> None:
 
 
 def _unknown(command: Command, name: str) -> str:
-    near = difflib.get_close_matches(name, [*command.subcommands, _COMPLETION, "--version"], n=1)
+    known = [*command.subcommands, _COMPLETION, _NO_COLOR, "--version"]
+    near = difflib.get_close_matches(name, known, n=1)
     advice = f" Did you mean {near[0]!r}?" if near else ""
     return f"{command.name}: no command {name!r}.{advice}"
 
@@ -213,9 +227,8 @@ def _unknown(command: Command, name: str) -> str:
 def _help(command: Command) -> str:
     rows = {name: one.summary for name, one in command.subcommands.items()}
     rows[_COMPLETION] = COMPLETION_SUMMARY
-    listed = aligned(sorted(rows.items()), indent=2)
+    listed = aligned(sorted(rows.items()), indent=2, width=terminal_width())
     name = command.name
-    usage = f"usage: {name} COMMAND ..."
-    return "\n".join(
-        [usage, "", command.summary, "", *listed, "", f"{name} COMMAND --help", f"{name} --version"]
-    )
+    usage = f"usage: {name} [{_NO_COLOR}] COMMAND ..."
+    ends = [f"{name} COMMAND --help", f"{name} --version"]
+    return "\n".join([usage, "", command.summary, "", *listed, "", *ends])

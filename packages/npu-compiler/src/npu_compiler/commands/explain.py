@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import runpy
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from torch._dynamo.utils import counters
-
-from npu_compiler.compilation.records import collecting
 from npu_compiler.errors import OptionError
-from npu_compiler.explanations.explain import Explanation, graph_breaks_since
 
 __all__ = ["main", "run_script"]
+
+_OUTPUT, _ERROR = 1, 2  # descriptors
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -29,6 +28,11 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("script", type=Path)
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="of the script")
     given = parser.parse_args(arguments)
+    from torch._dynamo.utils import counters  # help needs none of these
+
+    from npu_compiler.compilation.records import collecting
+    from npu_compiler.explanations.explain import Explanation, graph_breaks_since
+
     before = dict(counters["graph_break"])
     started = time.perf_counter()
     with collecting() as records:
@@ -43,6 +47,8 @@ def main(arguments: Sequence[str]) -> int:
 def run_script(script: Path, arguments: Sequence[str]) -> int:
     """Runs a script as `python script` does; returns what it exits with.
 
+    What it prints goes to standard error: standard output is for what the command has to say.
+
     Raises:
         OptionError: [script-absent] there is no such file.
     """
@@ -56,7 +62,8 @@ def run_script(script: Path, arguments: Sequence[str]) -> int:
     sys.argv = [str(script), *arguments]
     sys.path.insert(0, str(script.resolve().parent))
     try:
-        runpy.run_path(str(script), run_name="__main__")
+        with _output_as_error():
+            runpy.run_path(str(script), run_name="__main__")
     except SystemExit as leaving:
         if leaving.code is None or isinstance(leaving.code, int):
             return leaving.code or 0
@@ -65,3 +72,18 @@ def run_script(script: Path, arguments: Sequence[str]) -> int:
     finally:
         sys.argv, sys.path[:] = kept_arguments, kept_path
     return 0
+
+
+@contextlib.contextmanager
+def _output_as_error() -> Iterator[None]:
+    """Sends standard output to standard error, that of processes which the script starts too."""
+    sys.stdout.flush()
+    kept = os.dup(_OUTPUT)
+    os.dup2(_ERROR, _OUTPUT)
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(kept, _OUTPUT)
+        os.close(kept)

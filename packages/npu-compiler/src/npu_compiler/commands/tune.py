@@ -7,9 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from npu_compiler.commands.explain import run_script
-from npu_compiler.tuning.report import TuningReport
-from npu_compiler.tuning.state import open_session
-from npu_compiler.tuning.store import TuningStore
 
 __all__ = ["main"]
 
@@ -31,6 +28,10 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("script", type=Path, nargs="?", help="without one the records are listed")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="of the script")
     given = parser.parse_args(arguments)
+    from npu_compiler.tuning.report import TuningReport  # help needs none of these
+    from npu_compiler.tuning.state import open_session
+    from npu_compiler.tuning.store import TuningStore
+
     store = TuningStore()
     code = 0
     if given.import_ is not None:

@@ -20,7 +20,7 @@ from npu_compiler.config import read_settings
 from npu_compiler.errors import LoweringError
 from npu_compiler.graph.calls import is_symbolic, op_name
 from npu_compiler.graph.layout import axis_order, inverse_order, is_dense
-from npu_compiler.graph.origins import node_origins, python_line
+from npu_compiler.graph.origins import graph_title, node_origins, python_line
 from npu_compiler.lowering import LoweredModel, lower
 from npu_compiler.options import CompilerConfig
 from npu_compiler.programs import ProgramCache, compile_options, load_tolerant
@@ -189,6 +189,7 @@ class _Building:
         self._constants = constants
         self._config = config
         self._name = name
+        self._model = graph_title(piece.module.graph)
         self._lowered: LoweredModel | None = None  # holds what the model's constants read
         self.input_orders = _input_orders(piece, constants)
         self.output_orders = {
@@ -234,7 +235,7 @@ class _Building:
             if self._config.verify != "off":
                 self._read_verdict(cache, key)
             program, self.facts = cache.load_with_facts(
-                key, self._build, name=self._name, options=options
+                key, self._build, name=self._name, model=self._model, options=options
             )
         except npu_runtime.ProgramError as error:
             calls = [n for n in self._piece.module.graph.nodes if n.op == "call_function"]

@@ -15,6 +15,7 @@ from npu_compiler.compilation.records import ProgramRecord
 from npu_compiler.compilation.targets import TargetChoice
 from npu_compiler.errors import LoweringError
 from npu_compiler.graph.layout import axis_order
+from npu_compiler.graph.origins import graph_title
 from npu_compiler.kernel_programs.refusal import no_kernel
 from npu_compiler.kernel_programs.tensors.graphs import lower_tensors_to_kernels
 from npu_compiler.options import CompilerConfig
@@ -58,6 +59,7 @@ def build_kernel_program(
     started = time.perf_counter()
     content = program_content(piece.module, weights=constants, orders=[], config=config)
     kept = _Kept(content, constants, home, config)
+    model = graph_title(piece.module.graph)
     verdict = None if config.verify == "off" else kept.verdict()
     if verdict is not None and verdict.status == "wrong":
         raise no_kernel(next(iter(piece.module.graph.nodes)), str(verdict))
@@ -71,7 +73,7 @@ def build_kernel_program(
         home=home,
         is_alone=choice.is_alone,
     )
-    kept.store(form, lowered.weights)
+    kept.store(form, lowered.weights, name=f"{model}, {name}")
     names = [node.name for node in lowered.inputs]
     call = KernelCall(form, lowered.weights, input_names=names, name=name)
     is_judged = verdict is not None and config.verify == "first"
@@ -125,9 +127,15 @@ class _Kept:
         if self._key is not None:
             self._cache.record_verdict(self._key, verdict.as_json(), amendments={})
 
-    def store(self, form: KernelForm, weights: Mapping[str, PackedLinear | torch.Tensor]) -> None:
+    def store(
+        self,
+        form: KernelForm,
+        weights: Mapping[str, PackedLinear | torch.Tensor],
+        *,
+        name: str,
+    ) -> None:
         if self._key is not None:
-            store_kernels(self._cache, self._key, form, weights)
+            store_kernels(self._cache, self._key, form, weights, name=name)
 
 
 def _trial(

@@ -19,6 +19,7 @@ from npu_runtime.public_calls import public_call
 __all__ = [
     "PYTHON_LINES",
     "call_place",
+    "graph_title",
     "module_path",
     "node_origins",
     "python_line",
@@ -70,6 +71,18 @@ def source_line(node: fx.Node) -> str | None:
             file, _, rest = text[6:].partition('", line ')
             place = f"{file}:{rest.split(',')[0]}"
     return place
+
+
+def graph_title(graph: fx.Graph) -> str:
+    """Returns "Encoder at model.py:87": the outermost module of its calls, and its first line.
+
+    It is "function" where no call comes from a module.
+    """
+    stacks = (node.meta.get("nn_module_stack") for node in graph.nodes)
+    kinds = [next(iter(stack.values()))[1] for stack in stacks if stack]
+    kind = _class_name(kinds[0]) if kinds else "function"
+    line = next((text for node in graph.nodes if (text := python_line(node))), "")
+    return f"{kind} at {Path(line).name}" if line else kind
 
 
 def module_path(node: fx.Node) -> str:

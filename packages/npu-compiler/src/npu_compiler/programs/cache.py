@@ -60,9 +60,17 @@ class CacheStatistics:
 
 @dataclass(frozen=True)
 class CacheEntry:
-    """A program that is kept: its key, its size, and when it was last used (seconds since 1970)."""
+    """A program that is kept.
+
+    Attributes:
+        key: the name of its folder.
+        name: what it was called when it was made.
+        size_bytes: of its files.
+        used: when it was last used, in seconds since 1970.
+    """
 
     key: str
+    name: str
     size_bytes: int
     used: float
 
@@ -169,6 +177,7 @@ class ProgramCache:
         build: Callable[[], tuple[ov.Model, dict[str, Any]]],
         *,
         name: str,
+        model: str = "",
         options: Mapping[str, str],
         device_index: int | None = None,
         profiling: bool = False,
@@ -179,6 +188,7 @@ class ProgramCache:
             key: as for load.
             build: makes the model, and JSON-like facts that are kept beside it.
             name: as for load.
+            model: what a listing of the cache says before the name.
             options: as for load.
             device_index: as for load.
             profiling: as for load.
@@ -201,10 +211,12 @@ class ProgramCache:
             self._count(rebuilt=1)
         self._count(misses=1)
         with observe.span("compile", "build", program=name):
-            model, facts = _checked(build())
-        amendments = needed_options(model, device_index)
+            built, facts = _checked(build())
+        amendments = needed_options(built, device_index)
         try:
-            self._store(entry, functools.partial(_write_model, model), facts, amendments)
+            title = f"{model}, {name}" if model else name
+            write = functools.partial(_write_model, built)
+            self._store(entry, write, facts, amendments, title)
         except OSError as failure:
             _logger.warning(
                 "program cache: cannot store %s in %s (%s); running without it",
@@ -213,7 +225,7 @@ class ProgramCache:
                 failure,
             )
             program = load_tolerant(
-                model, name=name, options=options, device_index=device_index, profiling=profiling
+                built, name=name, options=options, device_index=device_index, profiling=profiling
             )
             return program, facts
         program = from_entry()
@@ -253,13 +265,14 @@ class ProgramCache:
 
     @public_call
     def store_files(
-        self, key: str, write: Callable[[Path], None], *, facts: dict[str, Any]
+        self, key: str, write: Callable[[Path], None], *, name: str, facts: dict[str, Any]
     ) -> None:
         """Keeps files under a key; a directory that cannot be written costs a log line.
 
         Args:
             key: as for load.
             write: writes them into a directory.
+            name: what a listing calls them.
             facts: JSON-like, kept beside them.
         """
         entry = self.directory / key
@@ -267,7 +280,7 @@ class ProgramCache:
             return
         shutil.rmtree(entry, ignore_errors=True)
         try:
-            self._store(entry, write, facts, {})
+            self._store(entry, write, facts, {}, name)
         except OSError as failure:
             _logger.warning(
                 "program cache: cannot store %s in %s (%s)", key, self.directory, failure
@@ -364,6 +377,7 @@ class ProgramCache:
         write: Callable[[Path], None],
         facts: dict[str, Any],
         amendments: dict[str, str],
+        name: str,
     ) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)
         self._sweep()
@@ -374,6 +388,7 @@ class ProgramCache:
                 files = {path.name: fingerprint(path) for path in sorted(place.iterdir())}
                 record = {
                     "format": _FORMAT,
+                    "name": name,
                     "created": time.time(),
                     "files": files,
                     "facts": facts,
@@ -408,10 +423,15 @@ class ProgramCache:
                 continue
             try:
                 size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
-                used = (path / "entry.json").stat().st_mtime
+                manifest = path / "entry.json"
+                used, text = manifest.stat().st_mtime, manifest.read_text()
             except OSError:
                 continue  # another process removes it, or writes it
-            found.append(CacheEntry(path.name, size, used))
+            try:
+                name = str(json.loads(text).get("name", "unnamed"))
+            except (ValueError, AttributeError):
+                name = "damaged"
+            found.append(CacheEntry(path.name, name, size, used))
         return tuple(found)
 
     def clear(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
@@ -36,6 +37,8 @@ def store_kernels(
     key: str,
     form: KernelForm,
     weights: Mapping[str, PackedLinear | torch.Tensor],
+    *,
+    name: str,
 ) -> None:
     """Keeps a program; a directory that cannot be written costs a log line.
 
@@ -44,12 +47,13 @@ def store_kernels(
         key: from content_key.
         form: the program.
         weights: its own.
+        name: what a listing calls it.
     """
 
     def write(place: Path) -> None:
         write_weights(place / _WEIGHTS, weights.items())
 
-    cache.store_files(key, write, facts={"kernels": form.as_json()})
+    cache.store_files(key, write, name=name, facts={"kernels": form.as_json()})
 
 
 def find_kernels(
@@ -64,4 +68,5 @@ def find_kernels(
         return KernelForm.from_json(facts["kernels"]), read_weights(place / _WEIGHTS)
     except (OSError, DamagedFileError, KeyError, TypeError, ValueError) as failure:
         _logger.warning("program cache: kernel program %s cannot be used (%s)", key, failure)
+        shutil.rmtree(place, ignore_errors=True)  # so that it is made again
         return None

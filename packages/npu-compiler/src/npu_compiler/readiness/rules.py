@@ -6,7 +6,6 @@ a model fits the memory, and how fast it is, cannot be found out here, which the
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import signal
@@ -28,7 +27,7 @@ from npu_compiler.readiness.report import Finding, Readiness
 from npu_compiler.readiness.source_rules import GENERATIONS
 from npu_runtime.public_calls import public_call
 
-__all__ = ["check", "check_folder", "main"]
+__all__ = ["check", "check_folder"]
 
 # Element types that OpenVINO's documentation of the NPU device lists for ports and constants.
 _TYPES = frozenset(
@@ -200,31 +199,3 @@ def _run_plugin(xml: Path) -> Iterator[Finding]:
         "equal results", verdict,
         f"largest difference from float32 {error:.1e} of the largest value, bound {_TOLERANCE:.0e}",
     )  # fmt: skip
-
-
-def main(arguments: Sequence[str]) -> int:
-    """`npu-compiler check FOLDER`: prints the findings; returns 1 when one is a refusal."""
-    parser = argparse.ArgumentParser(
-        prog="npu-compiler check",
-        description="Say whether an exported model is what an NPU accepts; no NPU is needed.",
-    )
-    parser.add_argument("folder", type=Path, help="that npu_compiler.export made")
-    parser.add_argument(
-        "--generation", choices=GENERATIONS, default="4000",
-        help="3720: Meteor Lake; 4000: Lunar Lake (default)",
-    )  # fmt: skip
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    parser.add_argument(
-        "--half", action="store_true",
-        help="compute it in half precision, call by call; takes a file of torch.export.save",
-    )  # fmt: skip
-    given = parser.parse_args(arguments)
-    if given.half:
-        from npu_compiler.half_precision import check_half_file  # late: it imports dynamo
-
-        found = check_half_file(given.folder)
-        print(found.to_json() if given.json else found)
-        return 0 if found.is_harmless and not found.keep_float32 else 1
-    readiness = check_folder(given.folder, generation=given.generation)
-    print(readiness.to_json() if given.json else readiness)
-    return 0 if readiness.is_ready else 1

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from npu_command.interrupt import as_exception
+from npu_llm.cli.answer_settings import as_generate
 from npu_llm.cli.arguments import add_generation, add_model, add_server
-from npu_llm.cli.lines import LineReader
+from npu_llm.cli.lines import LineReader, unechoed
 from npu_llm.cli.turns import Turns
 from npu_llm.errors import OptionError
 
@@ -72,7 +73,8 @@ def chat(options: argparse.Namespace) -> int:
         from npu_llm.cli.tasks.picture_chat import chat_about_pictures
 
         return chat_about_pictures(options, lines)
-    model = start(options, display)
+    with unechoed():
+        model = start(options, display)
     with as_exception():  # from here on Ctrl-C stops an answer
         talk = Chat(model, options, display, lines)
         display.line("/help lists the commands.", style="dim")
@@ -98,6 +100,7 @@ class Chat(Turns):
         from npu_llm.cli.session import generation_options
 
         self._model = model
+        self._started_with = options
         self._options = {**generation_options(options, model), "overflow": "drop_oldest"}
         super().__init__(self._session_class()(model, **self._options), display, lines)
         if options.session is not None and options.session.exists():
@@ -108,21 +111,52 @@ class Chat(Turns):
 
     def ask(self, text: str) -> None:
         """Answers one turn; Ctrl-C stops the answer, and what was generated stays."""
+        from npu_llm.cli.session import figures
         from npu_llm.cli.streamer import AnswerStreamer
 
         streamer = AnswerStreamer(self._model.tokenizer)
         try:
-            reply = self.session.ask(text, streamer=streamer)
+            reply = self.session.ask(text, streamer=streamer, **as_generate(self._chosen))
         except KeyboardInterrupt:
             self._display.line("\n(interrupted)", style="dim")
             last = self.session.last_reply
             assert last is not None, "an answer that was stopped is an answer"
             reply = last
         print(flush=True)
+        read = f"{self.session.cached_tokens:,}"
+        bound = self._model.context_length
+        self._last = {
+            "model": self._model.name,
+            "messages": f"{len(self.session.messages):,}",
+            "context": read if bound is None else f"{read} of {bound:,} tokens",
+            **figures(self._model, reply.prompt_tokens, streamer),
+        }
         if reply.dropped_messages:
             note = f"(context full: the {reply.dropped_messages} oldest messages were dropped)"
             self._display.line(note, style="dim")
         self._display.line(f"({figures_of(reply)})", style="dim")
+
+    def _model_named(self, name: str) -> None:
+        from npu_llm.cli.session import generation_options, start
+        from npu_llm.cli.tasks.pictures import looks_at_pictures
+
+        if not name:
+            self._display.line(f"model: {self._model.name}, {self._model.precision.name}")
+            return
+        if looks_at_pictures(name):
+            raise OptionError(
+                f"/model: must be a model of text here; got {name}, which looks at pictures. Start "
+                f"npu-llm chat --model {name}.",
+                code="chat-model",
+            )
+        options = argparse.Namespace(**{**vars(self._started_with), "model": name})
+        with unechoed():
+            model = start(options, self._display)
+        chosen = {**generation_options(options, model), "overflow": "drop_oldest"}
+        session = self._session_class()(model, **chosen)
+        for message in self.session.messages:
+            session.append(message)
+        self._model, self._options, self.session = model, chosen, session
 
     def _save(self, name: str) -> None:
         if not name:

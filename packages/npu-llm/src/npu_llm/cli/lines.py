@@ -4,15 +4,37 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import termios
+from collections.abc import Iterator
 from pathlib import Path
 
 from npu_llm.prompts.unicode_text import read_text
 
-__all__ = ["LineReader"]
+__all__ = ["LineReader", "unechoed"]
 
 _PROMPT, _MORE = "> ", "... "
 _BLOCK = '"""'
 _HISTORY_LINES = 1000
+
+
+@contextlib.contextmanager
+def unechoed() -> Iterator[None]:
+    """Keeps what is typed meanwhile off the screen; the next prompt takes it.
+
+    Ctrl-C works as before. Nothing changes where input is no terminal.
+    """
+    if not sys.stdin.isatty():
+        yield
+        return
+    descriptor = sys.stdin.fileno()
+    before = termios.tcgetattr(descriptor)
+    silent = [*before]
+    silent[3] &= ~termios.ECHO
+    termios.tcsetattr(descriptor, termios.TCSANOW, silent)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(descriptor, termios.TCSANOW, before)
 
 
 class LineReader:
@@ -78,6 +100,8 @@ class LineReader:
         if not self._has_history:
             self._has_history = True
             readline.set_history_length(_HISTORY_LINES)
+            # Pasted lines are one message; Python turns this off for its own prompt.
+            readline.parse_and_bind("set enable-bracketed-paste on")
             with contextlib.suppress(OSError):
                 readline.read_history_file(self._history)
         readline.set_startup_hook(lambda: readline.insert_text(draft))

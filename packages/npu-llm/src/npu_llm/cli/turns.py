@@ -6,9 +6,11 @@ from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any
 
+from npu_command.errors import NpuError
+from npu_llm.cli.answer_settings import read_setting
 from npu_llm.cli.display import Display
-from npu_llm.cli.lines import LineReader
-from npu_llm.errors import LlmError, OptionError
+from npu_llm.cli.lines import LineReader, unechoed
+from npu_llm.errors import OptionError
 
 __all__ = ["Turns"]
 
@@ -18,6 +20,9 @@ _HELP = """\
 /retry         answer the last question again
 /edit [TEXT]   ask TEXT in place of the last question; without TEXT, edit it
 /image PATH    show a picture with the next question
+/set [NAME VALUE] change temperature, top_p or max_new_tokens; without a name, show them
+/model [NAME]  go on with another model; without NAME, show which one answers
+/stats         show the figures of the last answer
 /reset         forget the conversation
 /system [TEXT] change the system message; without TEXT, show it
 /save FILE     save the conversation
@@ -39,11 +44,16 @@ class Turns:
         self.session = session
         self._display = display
         self._lines = lines
+        self._chosen: dict[str, int | float] = {}
+        self._last: dict[str, str] = {}
         self._commands: dict[str, Callable[[str], None]] = {
             "/edit": self._edit,
             "/help": lambda _: display.line(self._help()),
+            "/model": self._model_named,
             "/reset": self._reset,
             "/retry": self._retry,
+            "/set": self._set,
+            "/stats": self._stats,
             "/system": self._system,
             "/undo": self._undo,
         }
@@ -71,7 +81,7 @@ class Turns:
                 return
             try:
                 self.take(text.strip())
-            except LlmError as error:
+            except NpuError as error:
                 self._display.line(str(error))
             except KeyboardInterrupt:  # not during an answer, which handles it
                 self._display.line("\n(interrupted)", style="dim")
@@ -80,12 +90,13 @@ class Turns:
         """Answers a line, or runs the command in it.
 
         Raises:
-            LlmError: if the session refuses it.
+            NpuError: if the session refuses it.
         """
         name, _, rest = text.partition(" ")
         if not text.startswith("/"):
             if text:
-                self.ask(text)
+                with unechoed():
+                    self.ask(text)
         elif name in self._commands:
             self._commands[name](rest.strip())
         else:
@@ -95,6 +106,23 @@ class Turns:
     def ask(self, text: str) -> None:
         """Answers one turn; Ctrl-C stops the answer, and what was generated stays."""
 
+    @abstractmethod
+    def _model_named(self, name: str) -> None:
+        """Says which model answers, or goes on with another."""
+
+    def _set(self, text: str) -> None:
+        if text:
+            name, value = read_setting(text)
+            self._chosen[name] = value
+        said = ", ".join(f"{name} {value:g}" for name, value in self._chosen.items())
+        self._display.line(f"set: {said or 'nothing; as the chat was started'}", style="dim")
+
+    def _stats(self, _: str) -> None:
+        if self._last:
+            self._display.table(self._last)
+        else:
+            self._display.line("There is no answer yet.")
+
     def _edit(self, text: str) -> None:
         last = next((m["content"] for m in self.session.messages[::-1] if m["role"] == "user"), "")
         if not text and last and self._lines.can_edit:
@@ -103,14 +131,16 @@ class Turns:
             self._display.line("Say what to ask instead: /edit TEXT")
             return
         self.session.undo()
-        self.ask(text)
+        with unechoed():
+            self.ask(text)
 
     def _retry(self, _: str) -> None:
         text = self.session.undo()
         if text is None:
             self._display.line("There is no question yet.")
         else:
-            self.ask(text)
+            with unechoed():
+                self.ask(text)
 
     def _undo(self, _: str) -> None:
         text = self.session.undo()

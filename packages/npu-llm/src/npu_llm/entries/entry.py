@@ -259,13 +259,15 @@ class CompileCache:
         if not folder.is_dir():
             return None
         try:
-            return read_entry(folder)
+            entry = read_entry(folder)
         except ValueError as problem:
             _logger.warning(
                 "compile cache entry %s is damaged (%s): rebuilding it", folder, problem
             )
-        shutil.rmtree(folder, ignore_errors=True)
-        return None
+            shutil.rmtree(folder, ignore_errors=True)
+            return None
+        _touch(folder)
+        return entry
 
     def compiled_form(self, key: str) -> CompiledForm:
         """Returns the place for a compiled form whose program is kept elsewhere.
@@ -278,6 +280,7 @@ class CompileCache:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as failure:
             raise _unwritable(self._root, failure) from failure
+        _touch(folder)
         return CompiledForm(folder)
 
     @contextmanager
@@ -393,6 +396,12 @@ def make_key(name: str, parts: Mapping[str, Any]) -> str:
     digest = hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode())
     readable = "".join(letter if letter.isalnum() or letter in "-_" else "-" for letter in name)
     return f"{readable[:60]}-{digest.hexdigest()[:16]}"
+
+
+def _touch(folder: Path) -> None:
+    """Has the folder's time be that of its last use, which `npu-llm models` shows."""
+    with contextlib.suppress(OSError):  # another user's cache may be read
+        os.utime(folder)
 
 
 def _records(folder: Path) -> dict[str, dict[str, Any]]:

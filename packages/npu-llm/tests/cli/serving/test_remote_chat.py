@@ -40,6 +40,19 @@ def test_the_conversation_is_sent_each_time(talk, backwards):
     assert backwards.bodies[-1]["model"] == "other"
 
 
+def test_settings_and_models_of_a_server(talk, backwards):
+    lines = (
+        "/set temperature 0.5\n/set max_new_tokens 7\n/model nowhere\n/model echo\na b\n/stats\n"
+    )
+    code, _, err = talk(f"{lines}/stats\n")
+    assert code == 0
+    last = backwards.bodies[-1]
+    assert (last["temperature"], last["max_tokens"], last["model"]) == (0.5, 7, "echo")
+    assert "[chat-model]" in err
+    assert "model: echo" in err
+    assert "2 out" in err.split("[chat-model]")[1]
+
+
 def test_what_does_not_go_with_a_server_is_refused(talk):
     code, _, err = talk("", "--session", "file")
     assert code == 2

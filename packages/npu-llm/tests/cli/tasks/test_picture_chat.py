@@ -12,7 +12,16 @@ def picture(tmp_path_factory):
 @pytest.mark.slow
 def test_a_picture_is_shown_with_the_next_question(command, llava, picture):
     lines = ["/image", "/image absent.png", f"/image {picture}", "what is this ?", "/undo"]
-    lines += ["/retry", "and that ?", "/system be brief", "/reset", "this ?", "/help"]
+    lines += [
+        "/retry",
+        "/model",
+        "/set max_new_tokens 3",
+        "and that ?",
+        "/system be brief",
+        "/reset",
+        "this ?",
+        "/help",
+    ]
     options = ("--greedy", "--max-new-tokens", "5", "--dtype", "float32")
     done = command("chat", *options, model=llava, text="\n".join(lines))
     assert done.returncode == 0, done.stderr
@@ -22,6 +31,8 @@ def test_a_picture_is_shown_with_the_next_question(command, llava, picture):
     assert "is shown with the next question" in done.stderr
     assert "Forgotten: what is this ?" in done.stderr
     assert "There is no question yet." in done.stderr
+    assert f"model: {llava}" in done.stderr
+    assert "(3 out" in done.stderr
     assert "/image PATH" in done.stderr
     assert "/save" not in done.stderr
     assert "system: be brief" in done.stderr

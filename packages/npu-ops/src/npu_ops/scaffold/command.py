@@ -4,8 +4,6 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from npu_ops.scaffold.project import write_project
-
 __all__ = ["main"]
 
 _NEXT = """\
@@ -32,6 +30,8 @@ def main(arguments: Sequence[str]) -> int:
         "--directory", type=Path, help="to write into; must be new or empty (default: ./NAME)"
     )
     options = parser.parse_args(arguments)
+    from npu_ops.scaffold.project import write_project  # torch: help needs none
+
     place, files = write_project(options.name, options.directory)
     shown = place if place.is_absolute() else f"./{place}"  # pip takes a bare name for a package
     print(_NEXT.format(count=len(files), place=shown, name=options.name), end="")

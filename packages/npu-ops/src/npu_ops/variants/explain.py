@@ -1,23 +1,20 @@
-"""``npu-ops explain OP TENSOR ...``: which kernel serves a call on this machine, and why."""
+"""Which kernel serves a call on this machine, and why."""
 
 from __future__ import annotations
 
-import argparse
-import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 import npu_runtime
 from npu_ops import _C
-from npu_ops.variants.call import OpCall, TensorSpec, parse_call
+from npu_ops.variants.call import OpCall, TensorSpec
 from npu_ops.variants.choice import Chooser, build, chooser, device_key
 from npu_ops.variants.policy import Decision
 from npu_ops.variants.records import Measurement
 
-__all__ = ["Explanation", "explain", "main"]
+__all__ = ["Explanation", "describe", "explain"]
 
 
 @dataclass(frozen=True)
@@ -138,29 +135,3 @@ def _flops(call: OpCall, results: Any) -> int | None:
         ]
     )
     return int(count(*positional, **named, out_val=results))
-
-
-def read_call(description: str, prog: str, arguments: Sequence[str]) -> tuple[OpCall, Any]:
-    """Reads the command line that `explain` and `tune` share."""
-    parser = argparse.ArgumentParser(prog=prog, description=description)
-    parser.add_argument("op", help="for example aten.mm")
-    parser.add_argument(
-        "arguments",
-        nargs="*",
-        metavar="ARGUMENT",
-        help="tensors like 512x512xf32 (one stands for all), others like stride=[1,1]",
-    )
-    parser.add_argument("--device", type=int, default=0, metavar="N", help="index of the device")
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    options = parser.parse_args(arguments)
-    return parse_call(options.op, options.arguments), options
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command; returns its exit code."""
-    call, options = read_call(
-        "Which kernel serves a call on this machine, and why.", "npu-ops explain", arguments or []
-    )
-    result = explain(call, device_index=options.device)
-    print(json.dumps(asdict(result), indent=2) if options.json else result)
-    return 0

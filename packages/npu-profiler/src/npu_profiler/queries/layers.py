@@ -23,6 +23,7 @@ class LayerRow:
     Attributes:
         name: of the layer; empty for a kind.
         program: whose layer it is; empty for a kind.
+        module: path of the torch module that it comes from; empty where that is not known.
         kind: OpenVINO's type of it: "FullyConnected".
         implementation: which kernel of the device computes it.
         layers: how many different layers these are.
@@ -32,6 +33,7 @@ class LayerRow:
 
     name: str
     program: str
+    module: str
     kind: str
     precision: str
     implementation: str
@@ -84,6 +86,7 @@ def _grouped(
             LayerRow(
                 name="" if is_kind else group[-1].name,
                 program="" if is_kind or program is None else program.name,
+                module="" if is_kind else _text(args.get("module")),
                 kind=_text(args.get("type")),
                 precision=_text(args.get("precision")),
                 implementation=_text(args.get("implementation")),

@@ -25,6 +25,7 @@ class LayerRuns:
         program: whose layer it is.
         step: "prefill" or "decode" when it ran within one; otherwise empty.
         name: the layer's.
+        module: path of the torch module that it comes from; empty where that is not known.
         kind: its type: "FullyConnected".
         precision: what it computes in: "bf16"; empty when nothing tells.
         times_ns: of each run.
@@ -37,6 +38,7 @@ class LayerRuns:
     name: str
     kind: str
     precision: str
+    module: str = ""
     times_ns: list[int] = field(default_factory=list)
     flops: list[float | None] = field(default_factory=list)
     sizes_bytes: list[float | None] = field(default_factory=list)
@@ -140,7 +142,8 @@ def collect_layers(trace: Trace) -> list[LayerRuns]:
         layer = found.get((program, step, item.name, kind))
         if layer is None:
             precision = _precision(args, inputs)
-            layer = LayerRuns(program, step, item.name, kind, precision)
+            module = str(args.get("module") or "")
+            layer = LayerRuns(program, step, item.name, kind, precision, module)
             found[program, step, item.name, kind] = layer
         layer.times_ns.append(_time_ns(item, args))
         layer.flops.append(cost.flops)

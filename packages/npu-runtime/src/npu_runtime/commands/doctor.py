@@ -4,7 +4,7 @@ import argparse
 import json
 from collections.abc import Sequence
 
-from npu_runtime import doctor
+from npu_command.text_table import terminal_width
 
 __all__ = ["main"]
 
@@ -21,10 +21,12 @@ def main(arguments: Sequence[str]) -> int:
         help="end with exit code 1 on a machine without an NPU too, for scripts that need one",
     )
     options = parser.parse_args(arguments)
+    from npu_runtime import doctor  # torch: help needs none
+
     machine = doctor.read_machine()
     checks = doctor.run_checks(machine)
     if options.json:
         print(json.dumps(doctor.as_json(machine, checks), indent=2))
     else:
-        print(doctor.as_table(machine, checks))
+        print(doctor.as_table(machine, checks, width=min(100, terminal_width() or 100)))
     return doctor.exit_code(machine, checks, require_npu=options.require_npu)

@@ -6,11 +6,7 @@ import importlib.metadata
 import json
 from collections.abc import Sequence
 
-import torch
-
-from npu_command.text_table import aligned
-from npu_runtime import _C
-from npu_runtime.info import device_info
+from npu_command.text_table import aligned, terminal_width
 
 __all__ = ["main"]
 
@@ -33,6 +29,11 @@ def main(arguments: Sequence[str]) -> int:
 
 def _report() -> dict[str, object]:
     """Everything that there is to tell, as JSON-like values."""
+    import torch  # help needs none
+
+    from npu_runtime import _C
+    from npu_runtime.info import device_info
+
     device_info(0)  # raises, with the reason, where there is no device
     free_bytes, total_bytes = _C.memory_info(0)
     return {
@@ -62,4 +63,4 @@ def _table(report: dict[str, object]) -> str:
     free, total = memory["free_bytes"] / gib, memory["total_bytes"] / gib
     rows.append(("memory", f"{free:.1f} of {total:.1f} GiB free"))
     rows += [(name, str(report[name])) for name in ("npu-runtime", "torch", "openvino")]
-    return "\n".join(aligned(rows))
+    return "\n".join(aligned(rows, width=terminal_width()))

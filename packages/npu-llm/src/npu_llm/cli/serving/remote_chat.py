@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from typing import Any
 
 from npu_command.interrupt import as_exception
@@ -10,6 +11,7 @@ from npu_llm.cli.display import Display
 from npu_llm.cli.lines import LineReader
 from npu_llm.cli.turns import Turns
 from npu_llm.config import read_settings
+from npu_llm.errors import OptionError
 from npu_llm.serving.client.connection import Connection, RemoteAnswer
 
 __all__ = ["RemoteChat", "RemoteSession", "chat_with_server"]
@@ -46,7 +48,7 @@ class RemoteSession:
         self.system: str | None = options.system
         self._connection = connection
         self._turns: list[dict[str, str]] = []
-        self._fields: dict[str, Any] = {"model": model, "max_tokens": options.max_new_tokens}
+        self._fields: dict[str, Any] = {"max_tokens": options.max_new_tokens}
         if options.greedy:
             self._fields["temperature"] = 0
         elif options.temperature is not None:
@@ -60,14 +62,28 @@ class RemoteSession:
         first = [{"role": "system", "content": self.system}] if self.system else []
         return [*first, *self._turns]
 
-    def ask(self, text: str, on_text: Any) -> RemoteAnswer:
+    def model_names(self) -> list[str]:
+        """The models that the server has."""
+        return self._connection.models()
+
+    def ask(
+        self, text: str, on_text: Any, chosen: Mapping[str, int | float] | None = None
+    ) -> RemoteAnswer:
         """Asks the server; a question without any answer is forgotten.
+
+        Args:
+            text: the question.
+            on_text: takes the pieces of the answer.
+            chosen: what npu_llm.cli.answer_settings read.
 
         Raises:
             ServerError: as Connection.chat does.
         """
         question = {"role": "user", "content": text}
-        answer = self._connection.chat([*self.messages, question], on_text=on_text, **self._fields)
+        named = {"max_new_tokens": "max_tokens"}
+        fields = {**self._fields, "model": self.model}
+        fields |= {named.get(name, name): value for name, value in (chosen or {}).items()}
+        answer = self._connection.chat([*self.messages, question], on_text=on_text, **fields)
         if answer.text:
             self._turns += [question, {"role": "assistant", "content": answer.text}]
         return answer
@@ -93,11 +109,27 @@ class RemoteChat(Turns):
 
     def ask(self, text: str) -> None:
         """Answers one turn; Ctrl-C stops the answer, and what was generated stays."""
-        answer = self.session.ask(text, lambda piece: print(piece, end="", flush=True))
+        answer = self.session.ask(
+            text, lambda piece: print(piece, end="", flush=True), self._chosen
+        )
         print(flush=True)
         if answer.finish == "cancelled":
             self._display.line("\n(interrupted)", style="dim")
+        self._last = {"model": self.session.model, "answer": _figures_of(answer)}
         self._display.line(f"({_figures_of(answer)})", style="dim")
+
+    def _model_named(self, name: str) -> None:
+        names = self.session.model_names()
+        if name and name not in names:
+            raise OptionError(
+                f"/model: must be one that the server has; got {name!r}. It has "
+                f"{', '.join(names)}.",
+                code="chat-model",
+            )
+        self.session.model = name or self.session.model
+        others = ", ".join(one for one in names if one != self.session.model)
+        said = f"model: {self.session.model}"
+        self._display.line(f"{said}; others: {others}" if others else said)
 
 
 def _figures_of(answer: RemoteAnswer) -> str:

@@ -59,13 +59,19 @@ def _pipeline_text(device: dict[str, Any]) -> str:
 
 
 def _memory_table(memory: dict[str, Any]) -> Table:
-    table = Table(title="memory by precision and context, in GB", title_justify="left")
-    table.add_column("precision")
+    # Without lines between columns it fits 60 of them, and no word is cut.
+    table = Table(
+        title="memory by precision and context, in GB",
+        title_justify="left",
+        box=None,
+        pad_edge=False,
+    )
+    table.add_column("precision", no_wrap=True)
     table.add_column("weights", justify="right")
     for context in memory["precisions"][0]["total_bytes"]:
         table.add_column(f"{int(context):,} tokens", justify="right")
     table.add_column("first start", justify="right")
-    table.add_column("fits")
+    table.add_column("fits", no_wrap=True)
     for row in memory["precisions"]:
         totals = list(row["total_bytes"].values())
         table.add_row(

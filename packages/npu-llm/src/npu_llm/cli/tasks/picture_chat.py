@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from npu_command.interrupt import as_exception
+from npu_llm.cli.answer_settings import as_generate
 from npu_llm.cli.display import Display
 from npu_llm.cli.lines import LineReader
 from npu_llm.cli.streamer import AnswerStreamer
@@ -48,10 +50,12 @@ class PictureSession:
     """A conversation about pictures; each turn reads it from its beginning.
 
     Attributes:
+        model: the name of the one that answers.
         system: the system message; None for none.
     """
 
     def __init__(self, model: Any, processor: Any, options: argparse.Namespace) -> None:
+        self.model = str(options.model)
         self.system: str | None = options.system
         self._model = model
         self._processor = processor
@@ -72,8 +76,15 @@ class PictureSession:
         """Shows a PIL image with the next question."""
         self._pictures.append(picture)
 
-    def ask(self, text: str, streamer: AnswerStreamer) -> None:
+    def ask(
+        self, text: str, streamer: AnswerStreamer, chosen: Mapping[str, Any] | None = None
+    ) -> None:
         """Answers a question; one without any answer is forgotten, and its pictures wait.
+
+        Args:
+            text: the question.
+            streamer: takes the answer.
+            chosen: arguments of generate that take the place of the chat's own.
 
         Raises:
             LlmError: if the model cannot take the conversation.
@@ -82,7 +93,7 @@ class PictureSession:
         question = {"role": "user", "content": [*content, {"type": "text", "text": text}]}
         inputs = prompt_inputs(self._processor, [*self._whole(), question])
         try:
-            self._model.generate(**inputs, **self._asked, streamer=streamer)
+            self._model.generate(**inputs, **{**self._asked, **(chosen or {})}, streamer=streamer)
         finally:
             if streamer.tokens:
                 streamer.end()
@@ -128,7 +139,7 @@ class PictureChat(Turns):
         """Answers one turn; Ctrl-C stops the answer, and what was generated stays."""
         streamer = AnswerStreamer(self.session._processor.tokenizer)
         try:
-            self.session.ask(text, streamer)
+            self.session.ask(text, streamer, as_generate(self._chosen))
         except KeyboardInterrupt:
             self._display.line("\n(interrupted)", style="dim")
         print(flush=True)
@@ -137,7 +148,17 @@ class PictureChat(Turns):
             parts.append(f"first after {streamer.time_to_first_token_s:.2f} s")
         if streamer.tokens_per_s is not None:
             parts.append(f"{streamer.tokens_per_s:.1f} tokens/s")
+        self._last = {"model": self.session.model, "answer": ", ".join(parts)}
         self._display.line(f"({', '.join(parts)})", style="dim")
+
+    def _model_named(self, name: str) -> None:
+        if name:
+            raise OptionError(
+                f"/model: must be omitted in a chat about pictures; got {name}. Start npu-llm chat "
+                f"--model {name}.",
+                code="chat-model",
+            )
+        self._display.line(f"model: {self.session.model}")
 
     def _image(self, name: str) -> None:
         if not name:

@@ -11,7 +11,6 @@ from pathlib import Path
 
 from npu_command.charts import check_matplotlib
 from npu_ops.errors import OperatorInputError
-from npu_ops.tools.monitor import ProcessMonitor
 
 __all__ = ["main"]
 
@@ -33,6 +32,8 @@ def main(arguments: Sequence[str]) -> int:
     command = options.command[1:] if options.command[:1] == ["--"] else options.command
     if not command:
         parser.error("a command must follow --")
+    from npu_ops.tools.monitor import ProcessMonitor  # torch: help needs none
+
     if options.plot is not None:
         check_matplotlib("npu-ops", OperatorInputError)
     with tempfile.TemporaryDirectory(prefix="npu-monitor-") as accounts:

@@ -7,10 +7,6 @@ import importlib
 from collections.abc import Sequence
 from pathlib import Path
 
-import torch
-
-from npu_ops.tools.replay import replay_directory, replay_report
-
 __all__ = ["main"]
 
 
@@ -52,6 +48,10 @@ def main(arguments: Sequence[str]) -> int:
         "--rows", type=int, default=40, metavar="N", help="rows to print at most (default: 40)"
     )
     options = parser.parse_args(arguments)
+    import torch  # help needs none
+
+    from npu_ops.tools.replay import replay_directory, replay_report
+
     try:
         torch.empty(0, device=options.device)
         for module in options.imports:

@@ -13,18 +13,14 @@ import traceback
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-
-import torch
+from typing import TYPE_CHECKING
 
 from npu_ops.errors import OperatorInputError
-from npu_ops.tools.autocompare import OpAutoCompare
-from npu_ops.tools.capture import GIB, OpCapture
-from npu_ops.tools.dtype_cast import OpDtypeCast
-from npu_ops.tools.observe import OpObserve
-from npu_ops.tools.op_fallback import OpFallback
-from npu_ops.tools.overflow_check import OpOverflowCheck
-from npu_ops.tools.time_measure import OpTimeMeasure
-from npu_ops.tools.tool import OpTool
+
+if TYPE_CHECKING:
+    import torch
+
+    from npu_ops.tools.tool import OpTool
 
 __all__ = ["main"]
 
@@ -74,7 +70,7 @@ def _read(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--every", type=int, default=1, metavar="N", help="one call of N of an op")
     parser.add_argument("--per-signature", type=int, metavar="N", help="so many of one signature")
     parser.add_argument(
-        "--budget", type=int, default=GIB, metavar="BYTES", help="for captures (default: 1 GiB)"
+        "--budget", type=int, default=2**30, metavar="BYTES", help="for captures (default: 1 GiB)"
     )
     parser.add_argument("-o", "--output", type=Path, metavar="DIR", help="for reports and captures")
     parser.add_argument("--rows", type=int, default=20, metavar="N", help="rows to print (20)")
@@ -101,6 +97,14 @@ def _tools(options: argparse.Namespace) -> dict[str, OpTool]:
     The tool that is entered last sees a call first: what it compares or captures is what those
     before it make of the call.
     """
+    from npu_ops.tools.autocompare import OpAutoCompare  # torch: help needs none
+    from npu_ops.tools.capture import OpCapture
+    from npu_ops.tools.dtype_cast import OpDtypeCast
+    from npu_ops.tools.observe import OpObserve
+    from npu_ops.tools.op_fallback import OpFallback
+    from npu_ops.tools.overflow_check import OpOverflowCheck
+    from npu_ops.tools.time_measure import OpTimeMeasure
+
     output: Path | None = options.output
     names, excluded = (_list(text) for text in (options.ops, options.excluded))
     sampling = {"every": options.every, "per_signature": options.per_signature}
@@ -138,6 +142,8 @@ def _list(text: str | None) -> list[str] | None:
 
 
 def _dtype(name: str) -> torch.dtype:
+    import torch
+
     found = getattr(torch, name, None)
     if not isinstance(found, torch.dtype):
         raise OperatorInputError(

@@ -68,11 +68,13 @@ def by_layer(roofs: Sequence[Roof]) -> Table:
     """One row for each layer, the one that takes longest first."""
     whole_ns = sum(roof.time_ns for roof in roofs)
     has_steps = any(roof.layer.step for roof in roofs)
+    has_modules = any(roof.layer.module for roof in roofs)
     rows = []
     for roof in roofs:
         layer = roof.layer
         rows.append(
             [
+                *([layer.module] if has_modules else []),
                 layer.name,
                 *([layer.step] if has_steps else []),
                 layer.kind,
@@ -89,6 +91,7 @@ def by_layer(roofs: Sequence[Roof]) -> Table:
             ]
         )
     columns = [
+        *([Column("module", "module")] if has_modules else []),
         Column("layer", "layer"),
         *([Column("step", "step")] if has_steps else []),
         Column("type", "type"),

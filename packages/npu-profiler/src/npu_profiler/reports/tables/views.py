@@ -110,8 +110,11 @@ def _programs(trace: Trace, _: list[Launch]) -> Table:
 def _layers(trace: Trace, _: list[Launch]) -> Table:
     rows = layer_rows(trace)
     columns = [Column("layer", "layer"), Column("program", "program")]
-    title = "layers by time"
-    return _layer_table(trace, title, columns, rows, [(row.name, row.program) for row in rows])
+    cells: list[Sequence[str]] = [(row.name, row.program) for row in rows]
+    if any(row.module for row in rows):  # the model's words, before the compiler's
+        columns.insert(0, Column("module", "module"))
+        cells = [(row.module, *names) for row, names in zip(rows, cells, strict=True)]
+    return _layer_table(trace, "layers by time", columns, rows, cells)
 
 
 def _layer_kinds(trace: Trace, _: list[Launch]) -> Table:

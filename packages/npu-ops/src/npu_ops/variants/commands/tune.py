@@ -11,16 +11,14 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from npu_ops import _C
 from npu_ops.errors import OperatorInputError
 from npu_ops.names import dotted_name
-from npu_ops.variants.choice import chooser, device_key
-from npu_ops.variants.explain import describe, read_call
+from npu_ops.variants.commands.call_arguments import read_arguments
 
 __all__ = ["main"]
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Runs the command; returns its exit code. Without an op it lists what is recorded.
 
     Raises:
@@ -30,11 +28,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not arguments or list(arguments) == ["--list"]:
         _print_records()
         return 0
-    call, options = read_call(
+    options = read_arguments(
         "Measure a call's program and its host kernel on this machine, and record the result.",
         "npu-ops tune",
-        arguments or [],
+        arguments,
     )
+    from npu_ops import _C  # torch: help needs none
+    from npu_ops.variants.call import parse_call
+    from npu_ops.variants.choice import chooser, device_key
+    from npu_ops.variants.explain import describe
+
+    call = parse_call(options.op, options.arguments)
     if call.op not in _C.variant_ops():
         names = ", ".join(dotted_name(name) for name in _C.variant_ops())
         raise OperatorInputError(
@@ -55,6 +59,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _print_records() -> None:
+    from npu_ops.variants.choice import chooser, device_key
+    from npu_ops.variants.explain import describe
+
     key = device_key(0)
     records = chooser().records
     calls = records.calls(key)

@@ -34,6 +34,7 @@ def print_completion(command: str, modules: Mapping[str, str], arguments: Sequen
 
     whole = argparse.ArgumentParser(prog=command)
     whole.add_argument("--version", action="store_true", help="print the version")
+    whole.add_argument("--no-color", action="store_true", help="print text without colour")
     subparsers = whole.add_subparsers()
     for name, module in sorted(modules.items()):
         found = parser_of(module)

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from npu_command.directories import cache_directory
+from npu_command.caches.directories import cache_directory
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,56 @@
+"""What `/set` of a chat changes: how the next answers are drawn, and how long they may be."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from npu_llm.errors import OptionError
+
+__all__ = ["SETTINGS", "as_generate", "read_setting"]
+
+Value = int | float
+
+# Name -> how its text is read, the rule, and whether a value obeys it.
+SETTINGS: Mapping[str, tuple[type, str, Callable[[Any], bool]]] = {
+    "temperature": (float, "0 for the most likely token each time, or above", lambda t: t >= 0),
+    "top_p": (float, "above 0 and at most 1", lambda p: 0 < p <= 1),
+    "max_new_tokens": (int, "a whole number from 1 up", lambda n: n >= 1),
+}
+
+
+def read_setting(text: str) -> tuple[str, Value]:
+    """Reads "temperature 0.7", with "=" between the two as well.
+
+    Raises:
+        OptionError: [chat-setting] for an unknown name, or a value that breaks its rule.
+    """
+    name, _, value = text.replace("=", " ").partition(" ")
+    if name not in SETTINGS:
+        raise OptionError(
+            f"/set: a setting must be one of {', '.join(SETTINGS)}; got {name!r}. Write "
+            "/set temperature 0.7, say.",
+            code="chat-setting",
+        )
+    kind, rule, is_right = SETTINGS[name]
+    try:
+        number: Value = kind(value.strip())
+    except ValueError:
+        number = math.nan
+    if not (math.isfinite(number) and is_right(number)):
+        raise OptionError(
+            f"/set {name}: must be {rule}; got {value.strip()!r}. Write a number.",
+            code="chat-setting",
+        )
+    return name, number
+
+
+def as_generate(chosen: Mapping[str, Value]) -> dict[str, Any]:
+    """Returns the arguments of transformers' generate for what was set."""
+    arguments: dict[str, Any] = dict(chosen)
+    if arguments.get("temperature") == 0:
+        return arguments | {"do_sample": False, "temperature": None, "top_p": None, "top_k": None}
+    if {"temperature", "top_p"} & arguments.keys():
+        arguments["do_sample"] = True
+    return arguments

@@ -1,0 +1,65 @@
+"""`npu-llm models`: the models in the compile cache, and their removal."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from npu_command.caches.kept_entries import KeptEntry, act, add_actions
+from npu_llm.config import read_settings
+
+__all__ = ["main"]
+
+_MANIFEST = "entry.json"  # npu_llm.entries.entry writes it; importing that imports torch
+_COMPILED = "blob.json"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Parses the arguments, and lists or removes; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="npu-llm models",
+        description="List the models that are kept ready to start, by model, precision, size and "
+        "last use, or remove some. They are made again when they are needed.",
+    )
+    parser.add_argument(
+        "--cache-dir", metavar="DIR", type=Path, help="default: NPU_LLM_CACHE_DIR, or ~/.cache"
+    )
+    add_actions(parser)
+    options = parser.parse_args(arguments)
+    root = options.cache_dir or read_settings().cache_dir
+    return act(options, list(_entries(root)), root)
+
+
+def _entries(root: Path) -> Iterator[KeptEntry]:
+    folders = [path for path in root.iterdir() if path.is_dir()] if root.is_dir() else []
+    for folder in sorted(folders):
+        about = None if folder.name.startswith(".") else _about(folder)
+        if about is None:
+            continue
+        files = [path.stat() for path in folder.rglob("*") if path.is_file()]
+        yield KeptEntry(
+            folder,
+            name=about.get("name", folder.name.rsplit("-", 1)[0]),
+            details=(about.get("precision", "-"), about.get("pipeline", "-")),
+            size_bytes=sum(file.st_size for file in files),
+            used=folder.stat().st_mtime,
+        )
+
+
+def _about(folder: Path) -> dict[str, str] | None:
+    """What an entry says of itself; nothing for the compiled form of a model that lies elsewhere.
+
+    Returns:
+        None for a folder that is not the cache's.
+    """
+    try:
+        about = json.loads((folder / _MANIFEST).read_text())["about"]
+    except FileNotFoundError:
+        return {"precision": "compiled form"} if (folder / _COMPILED).is_file() else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return {"precision": "damaged"}
+    if not isinstance(about, dict):
+        return {"precision": "damaged"}
+    return {name: value for name, value in about.items() if isinstance(value, str)}

@@ -1,0 +1,25 @@
+"""``npu-ops explain OP TENSOR ...``: which kernel serves a call on this machine, and why."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from npu_ops.variants.commands.call_arguments import read_arguments
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs the command; returns its exit code."""
+    options = read_arguments(
+        "Which kernel serves a call on this machine, and why.", "npu-ops explain", arguments
+    )
+    from npu_ops.variants.call import parse_call  # torch: help needs none
+    from npu_ops.variants.explain import explain
+
+    call = parse_call(options.op, options.arguments)
+    result = explain(call, device_index=options.device)
+    print(json.dumps(asdict(result), indent=2) if options.json else result)
+    return 0

@@ -1,0 +1,1 @@
+"""The caches of the platform: where they are, and what they keep."""

@@ -1,0 +1,166 @@
+"""What a cache keeps: listed, removed by name or by age, for each command that has a cache."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import difflib
+import json
+import re
+import shutil
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from npu_command.errors import InputError
+from npu_command.text_table import aligned
+
+__all__ = ["KeptEntry", "act", "add_actions", "age_s"]
+
+_UNITS_S = {"h": 3600, "d": 86_400, "w": 7 * 86_400}
+_ID_LENGTH = 8
+
+
+@dataclass(frozen=True)
+class KeptEntry:
+    """One folder of a cache.
+
+    Attributes:
+        folder: where it is.
+        name: of the model or graph in it.
+        details: what tells it from others of that name, such as ("int8", "kernels").
+        size_bytes: of its files.
+        used: when it was last used, in seconds since 1970.
+    """
+
+    folder: Path
+    name: str
+    details: tuple[str, ...]
+    size_bytes: int
+    used: float
+
+    @property
+    def id(self) -> str:
+        """The beginning of the digest in the folder's name."""
+        return self.folder.name.rsplit("-", 1)[-1][:_ID_LENGTH]
+
+
+def add_actions(parser: argparse.ArgumentParser) -> None:
+    """Adds what may be done with a cache; without a word it is listed."""
+    parser.add_argument("--json", action="store_true", help="print the list as JSON")
+    actions = parser.add_subparsers(dest="action", metavar="ACTION")
+    remove = actions.add_parser("rm", help="remove entries")
+    remove.add_argument("words", nargs="+", metavar="ID|NAME", help="as the list shows them")
+    prune = actions.add_parser("prune", help="remove what has not been used for long")
+    prune.add_argument(
+        "--older-than", type=age_s, required=True, metavar="AGE", help="such as 12h, 30d or 8w"
+    )
+    actions.add_parser("dir", help="print the folder of the cache")
+
+
+def age_s(text: str) -> int:
+    """Returns the seconds in an age such as 12h, 30d or 8w."""
+    found = re.fullmatch(r"(\d{1,6})([hdw])", text)
+    if found is None:
+        raise argparse.ArgumentTypeError(
+            f"a number and h, d or w, such as 30d, is needed; got {text!r}"
+        )
+    return int(found[1]) * _UNITS_S[found[2]]
+
+
+def act(options: argparse.Namespace, entries: Sequence[KeptEntry], directory: Path) -> int:
+    """Does what the options of `add_actions` ask for; returns the exit code.
+
+    Args:
+        options: as parsed.
+        entries: all that the cache keeps.
+        directory: where it keeps them.
+
+    Raises:
+        InputError: [kept-entry] if no entry has the name given.
+    """
+    if options.action == "dir":
+        print(directory)
+    elif options.action == "rm":
+        _remove([entry for word in options.words for entry in _named(word, entries)])
+    elif options.action == "prune":
+        oldest = time.time() - options.older_than
+        _remove([entry for entry in entries if entry.used < oldest])
+    elif options.json:
+        print(json.dumps([_as_json(entry) for entry in _sorted(entries)], indent=2))
+    else:
+        _list(entries, directory)
+    return 0
+
+
+def _named(word: str, entries: Sequence[KeptEntry]) -> list[KeptEntry]:
+    found = [entry for entry in entries if word in (entry.id, entry.name, entry.folder.name)]
+    if found:
+        return found
+    known = sorted({text for entry in entries for text in (entry.id, entry.name)})
+    near = difflib.get_close_matches(word, known, n=1)
+    advice = f"Did you mean {near[0]!r}?" if near else "Without a word, the command lists them."
+    raise InputError(
+        f"cache: an id or a name must be that of an entry; got {word!r}. {advice}",
+        code="kept-entry",
+    )
+
+
+def _remove(entries: Iterable[KeptEntry]) -> None:
+    chosen = {entry.folder: entry for entry in entries}.values()
+    for entry in chosen:
+        shutil.rmtree(entry.folder)
+        print(f"removed {entry.name} {entry.id}")
+    freed = sum(entry.size_bytes for entry in chosen)
+    print(f"{_counted(len(chosen))} removed, {freed / 1e6:,.1f} MB freed")
+
+
+def _list(entries: Sequence[KeptEntry], directory: Path) -> None:
+    """Prints names on lines of their own, so that what follows them fits a narrow terminal."""
+    now = time.time()
+    ordered = _sorted(entries)
+    rows = [
+        (e.id, *e.details, f"{e.size_bytes / 1e6:,.1f} MB", f"used {_ago(now - e.used)}")
+        for e in ordered
+    ]
+    name = None
+    for entry, line in zip(ordered, aligned(rows, indent=2), strict=True):
+        if entry.name != name:
+            name = entry.name
+            print(name)
+        print(line)
+    total = sum(entry.size_bytes for entry in entries)
+    print(f"{_counted(len(entries))}, {total / 1e6:,.1f} MB in {directory}")
+
+
+def _sorted(entries: Sequence[KeptEntry]) -> list[KeptEntry]:
+    latest: dict[str, float] = {}
+    for entry in entries:
+        latest[entry.name] = max(entry.used, latest.get(entry.name, 0.0))
+    return sorted(entries, key=lambda one: (-latest[one.name], one.name, -one.used))
+
+
+def _as_json(entry: KeptEntry) -> dict[str, object]:
+    used = datetime.datetime.fromtimestamp(entry.used, datetime.UTC)
+    return {
+        "id": entry.id,
+        "name": entry.name,
+        "details": entry.details,
+        "size_bytes": entry.size_bytes,
+        "last_used": used.isoformat(timespec="seconds"),
+        "folder": str(entry.folder),
+    }
+
+
+def _counted(count: int) -> str:
+    return f"{count:,} entry" if count == 1 else f"{count:,} entries"
+
+
+def _ago(seconds: float) -> str:
+    if seconds < 120:
+        return "just now"
+    for unit, length in (("days", 86_400), ("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * length:
+            return f"{int(seconds // length):,} {unit} ago"
+    raise AssertionError(seconds)
