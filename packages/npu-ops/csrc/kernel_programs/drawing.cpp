@@ -97,8 +97,7 @@ std::int64_t draw(const RowKernels& kernels, const float* scores, std::int64_t w
   }
   std::int64_t kept = 0;
   double sum = 0;
-  while (kept < most &&
-         (kept == 0 || (sum < how.top_p * total && weight(kept) >= how.min_p))) {
+  while (kept < most && (kept == 0 || (sum < how.top_p * total && weight(kept) >= how.min_p))) {
     sum += weight(kept++);
   }
   return tokens[place_at(kept, how.point * sum, weight)];

@@ -181,8 +181,8 @@ std::int64_t arg_max(const float* x, std::int64_t width) {
   return found - x;
 }
 
-void weigh(const float* scores, std::int64_t width, float temperature, float* weights,
-           double* sums, float* most_of_parts) {
+void weigh(const float* scores, std::int64_t width, float temperature, float* weights, double* sums,
+           float* most_of_parts) {
   const auto largest_in = [](const float* x, std::int64_t count) {
     Floats most = all(-kInfinity);
     std::int64_t i = 0;
@@ -193,7 +193,8 @@ void weigh(const float* scores, std::int64_t width, float temperature, float* we
       top = std::max(top, x[i]);
     return top;
   };
-  const float top = largest_in(scores, width), factor = std::min(1.0F / temperature, std::numeric_limits<float>::max());
+  const float top = largest_in(scores, width),
+              factor = std::min(1.0F / temperature, std::numeric_limits<float>::max());
   for (std::int64_t start = 0; start < width; start += kWeighedPart) {
     const std::int64_t end = std::min(start + kWeighedPart, width);
     Floats sum_of_part = {};
@@ -211,7 +212,7 @@ void weigh(const float* scores, std::int64_t width, float temperature, float* we
 }  // namespace
 
 extern const RowKernels kRowKernels;
-const RowKernels kRowKernels = {NPU_SET_NAME, norm,  rotate, combine, append, note_bounds, bound,
-                                ready,        attend, merge, finish,  arg_max, weigh};
+const RowKernels kRowKernels = {NPU_SET_NAME, norm,   rotate, combine, append,  note_bounds, bound,
+                                ready,        attend, merge,  finish,  arg_max, weigh};
 
 }  // namespace npu::ops::kernel_programs::NPU_SET

@@ -1,7 +1,7 @@
 // The choice of tokens for Python: what npu_ops.kernel_programs.choosing stands on.
 //
-// Both keep Python's lock: a row takes microseconds, and another thread that took the lock meanwhile
-// would keep the next step waiting for longer.
+// Both keep Python's lock: a row takes microseconds, and another thread that took the lock
+// meanwhile would keep the next step waiting for longer.
 #include <pybind11/stl.h>
 #include <torch/extension.h>
 
@@ -58,9 +58,8 @@ std::vector<std::int64_t> draw_rows(const at::Tensor& logits,
   std::vector<std::int64_t> found(rows);
   static thread_local DrawRoom room;
   for (std::size_t row = 0; row < rows; ++row) {
-    found[row] =
-        draw(kernels, x + static_cast<std::int64_t>(row) * width, width,
-             {temperatures[row], top_k[row], top_p[row], min_p[row], points[row]}, room);
+    found[row] = draw(kernels, x + static_cast<std::int64_t>(row) * width, width,
+                      {temperatures[row], top_k[row], top_p[row], min_p[row], points[row]}, room);
   }
   return found;
 }
