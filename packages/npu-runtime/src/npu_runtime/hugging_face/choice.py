@@ -1,4 +1,4 @@
-"""Which device Hugging Face's libraries take where a program names none, and why."""
+"""Which device other libraries take where a program names none, and why."""
 
 import logging
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from npu_runtime.info import DeviceInfo, device_info
 __all__ = ["Choice", "decide", "picks_npu"]
 
 _logger = logging.getLogger(__name__)
-_said: set[bool] = set()
+_said: set[tuple[str, bool]] = set()
 
 
 @dataclass(frozen=True)
@@ -59,14 +59,19 @@ def decide(
     return Choice(True, device.reason)
 
 
-def picks_npu() -> bool:
-    """Whether npu is taken where a program names no device; a log line says so once, and why."""
+def picks_npu(subject: str = "Hugging Face's libraries run") -> bool:
+    """Whether npu is taken where a program names no device; a log line says so once, and why.
+
+    Args:
+        subject: who runs there, as the line begins.
+    """
     choice = decide(config, is_in_use=npu.is_initialized(), serving=_serving)
-    if choice.is_npu not in _said:
-        _said.add(choice.is_npu)
+    if (subject, choice.is_npu) not in _said:
+        _said.add((subject, choice.is_npu))
         other = "cuda" if torch.cuda.is_available() else "the CPU"
         _logger.warning(
-            "npu: Hugging Face's libraries run on %s where no device is named: %s",
+            "npu: %s on %s where no device is named: %s",
+            subject,
             "npu" if choice.is_npu else other,
             choice.reason,
         )
