@@ -61,6 +61,7 @@ def _register() -> None:
     register_dlpack_device()
     register_reducers()
     when_imported("torch._dynamo.device_interface", _register_with_dynamo)
+    when_imported("torch.distributed.device_mesh", distributed.share_devices)
     when_imported("torch.nn.attention.flex_attention", serve_flex_attention)
     if config.hugging_face:
         hugging_face.install()
