@@ -465,6 +465,23 @@ def test_reports_name_the_device(run, command):
     assert json.loads(product.stdout)["devices"][0]["full_name"] in done.stdout
 
 
+IMPORTED = """
+import json, sys, torch, transformers, accelerate
+from transformers import Trainer
+print(json.dumps(sorted(sys.modules)))
+"""
+
+
+def test_what_it_adds_to_imports_is_modules_of_ours_and_few(program):
+    without, _ = program(IMPORTED, TORCH_DEVICE_BACKEND_AUTOLOAD="0")
+    added = set(program(IMPORTED)[0]) - set(without)
+    ours = ("npu_command", "npu_ops", "npu_runtime", "npu_runtime_autoload", "torch.npu")
+    assert [name for name in added if not re.match(rf"({'|'.join(ours)})(\.|$)", name)] == []
+    told = [name for name in added if name.startswith(("npu_runtime.hug", "npu_runtime.light"))]
+    assert len(told) <= 12  # which these libraries' imports are the reason of
+    assert len(added) <= 110
+
+
 # Times of this thread's processor inside what was added: whole imports vary by far more than 5 ms.
 COST = """
 import compileall, json, sys, time

@@ -156,7 +156,9 @@ def test_devices_that_are_not_there_are_refused_in_one_sentence(run):
     code = "import lightning; lightning.Trainer(accelerator='npu', devices=[3])"
     done = run("python", "-c", code)
     assert done.returncode != 0
-    assert re.search(r"devices is a number of processes.*got \[3\].*\[lightning-devices\]", done.stderr)
+    assert re.search(
+        r"devices is a number of processes.*got \[3\].*\[lightning-devices\]", done.stderr
+    )
 
 
 def test_the_guide_runs(run, root, tmp_path):

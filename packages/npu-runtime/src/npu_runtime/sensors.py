@@ -4,7 +4,6 @@ The kernel's driver, intel_vpu, writes these as files; its source describes them
 (drivers/accel/ivpu/ivpu_sysfs.c). It has no file for power and none for temperature.
 """
 
-import os
 import time
 from pathlib import Path
 
@@ -79,8 +78,9 @@ def _chip(index: int, call: str, root: Path) -> Path:
     """The folder of a device's node in /sys."""
     device = device_info(index)
     folder = root / "sys/class/accel"
-    names = sorted(os.listdir(folder), key=lambda name: (len(name), name)) if folder.is_dir() else []
-    chips = [folder / name for name in names if _driver(folder / name) == _DRIVER]
+    nodes = folder.iterdir() if folder.is_dir() else ()
+    chips = [node for node in nodes if _driver(node) == _DRIVER]
+    chips.sort(key=lambda node: (len(node.name), node.name))
     if device.driver != "openvino" or not device.device.startswith("NPU"):
         raise DeviceError(
             f"torch.npu.{call}: only an Intel NPU has this reading; {device.name} is "
@@ -111,7 +111,7 @@ def _has_open(process: Path, node: str) -> bool:
 
 def _target(link: Path) -> str:
     try:
-        return os.readlink(link)
+        return str(link.readlink())
     except OSError:  # closed since
         return ""
 

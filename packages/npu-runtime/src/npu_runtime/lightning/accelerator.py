@@ -34,7 +34,8 @@ class NpuAccelerator:
                 be written as ``"0,0"``.
 
         Raises:
-            InputError: it is none of these, or a device does not exist (code ``lightning-devices``).
+            InputError: it is none of these, or a device does not exist (code
+                ``lightning-devices``).
         """
         count = npu.device_count()
         indices = _numbers(devices)

@@ -153,6 +153,7 @@ __all__ = [
     "caching_allocator_disabled",
     "caching_allocator_enable",
     "can_device_access_peer",
+    "clock_rate",
     "current_device",
     "current_stream",
     "default_generators",

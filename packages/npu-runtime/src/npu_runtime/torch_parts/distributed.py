@@ -61,8 +61,8 @@ def backends_by_device(backend: str, chosen: dict[str, str]) -> dict[str, str]:
 def share_devices() -> None:
     """Has meshes of devices give processes beyond the number of devices a device of others.
 
-    torch takes the process's number on its machine (LOCAL_RANK) for the number of its device, unless
-    the device is in use. Call this once torch.distributed.device_mesh is there.
+    torch takes the process's number on its machine (LOCAL_RANK) for its device's number, unless the
+    device is in use. Call this once torch.distributed.device_mesh is there.
     """
     mesh: Any = importlib.import_module("torch.distributed.device_mesh").DeviceMesh
     set_up = mesh._setup_world_group_and_device
