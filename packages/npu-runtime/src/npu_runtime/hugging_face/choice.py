@@ -7,13 +7,14 @@ from dataclasses import dataclass
 import torch
 
 from npu_runtime import npu
-from npu_runtime.config import RuntimeConfig, config
+from npu_runtime.config import RuntimeConfig, config, variables
 from npu_runtime.errors import NpuError
 from npu_runtime.info import DeviceInfo, device_info
 
 __all__ = ["Choice", "decide", "picks_npu"]
 
 _logger = logging.getLogger(__name__)
+_TESTED = "TRANSFORMERS_TEST_DEVICE"
 _said: set[tuple[str, bool]] = set()
 
 
@@ -31,7 +32,11 @@ class Choice:
 
 
 def decide(
-    settings: RuntimeConfig, *, is_in_use: bool, serving: Callable[[], DeviceInfo | None]
+    settings: RuntimeConfig,
+    *,
+    is_in_use: bool,
+    serving: Callable[[], DeviceInfo | None],
+    tested: str = "",
 ) -> Choice:
     """Decides which device is taken where a program names none.
 
@@ -40,11 +45,14 @@ def decide(
         is_in_use: whether this process has used npu: then the program has named it.
         serving: gives the device that serves, None without one. Called only where the rest does
             not decide, for it opens the driver.
+        tested: the device that transformers' own tests are told to use; empty for none.
     """
     if settings.auto:
         return Choice(True, "NPU_AUTO=1 asks for it")
     if is_in_use:
         return Choice(True, "this process uses it already")
+    if tested.partition(":")[0] == "npu":
+        return Choice(True, f"{_TESTED}={tested} names it")
     if settings.auto is False:
         return Choice(False, "NPU_AUTO=0 leaves npu out")
     # A device that was asked for and is absent is an error at its first use, not another device.
@@ -65,7 +73,8 @@ def picks_npu(subject: str = "Hugging Face's libraries run") -> bool:
     Args:
         subject: who runs there, as the line begins.
     """
-    choice = decide(config, is_in_use=npu.is_initialized(), serving=_serving)
+    tested = variables(_TESTED).get(_TESTED, "")
+    choice = decide(config, is_in_use=npu.is_initialized(), serving=_serving, tested=tested)
     if (subject, choice.is_npu) not in _said:
         _said.add((subject, choice.is_npu))
         other = "cuda" if torch.cuda.is_available() else "the CPU"

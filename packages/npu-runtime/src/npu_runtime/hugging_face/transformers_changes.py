@@ -35,6 +35,17 @@ def _flash_attention(module: ModuleType) -> None:
     replace(module, "is_npu_fa2_top_left_aligned_causal_mask", lambda: False)
 
 
+def _flex_attention(module: ModuleType) -> None:
+    def attend(
+        compiled: Any, query: Any, key: Any, value: Any, training: bool = False, **options: Any
+    ) -> Any:
+        if query.device.type == "npu":  # Inductor's kernel is for Triton's devices
+            return module.flex_attention(query, key, value, **options)
+        return compiled(query, key, value, training=training, **options)
+
+    wrap(module, "compile_friendly_flex_attention", attend)
+
+
 def _fused_optimizer(module: ModuleType) -> None:
     def torch_fused(made_from: Any, context: Any) -> tuple[Any, dict[str, Any]]:
         context.optimizer_kwargs.update(context.adam_kwargs)
@@ -111,6 +122,7 @@ CHANGES = {
     "transformers.cache_utils": _offloaded_cache,
     "transformers.integrations.npu_flash_attention": _flash_attention,
     "transformers.integrations.accelerate": _memory,
+    "transformers.integrations.flex_attention": _flex_attention,
     "transformers.trainer_optimizer": _fused_optimizer,
     "transformers.trainer": _trainer,
     "transformers.pipelines.base": _pipeline,

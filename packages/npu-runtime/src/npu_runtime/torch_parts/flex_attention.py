@@ -11,6 +11,8 @@ from torch._C import DispatchKey, DispatchKeySet
 
 __all__ = ["serve_flex_attention"]
 
+_keys: Any = DispatchKey  # torch's stubs know few of them
+
 
 def serve_flex_attention() -> None:
     """Lets npu tensors in. Call it once torch.nn.attention.flex_attention is there."""
@@ -23,12 +25,12 @@ def serve_flex_attention() -> None:
 
     module._validate_device = validate_device
     op = module.flex_attention_hop
-    op.py_impl(DispatchKey.AutocastPrivateUse1)(_autocast(op))
+    op.py_impl(_keys.AutocastPrivateUse1)(_autocast(op))
 
 
 def _autocast(op: Any) -> Any:
     """The op as it is under autocast: queries, keys and values in its dtype."""
-    key = DispatchKeySet(DispatchKey.AutocastPrivateUse1)
+    key = DispatchKeySet(_keys.AutocastPrivateUse1)
 
     def cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         is_cast = tensor.is_floating_point() and tensor.dtype != torch.float64
