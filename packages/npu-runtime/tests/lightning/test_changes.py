@@ -5,8 +5,8 @@ import types
 import pytest
 import torch
 
-from npu_runtime.lightning.accelerator import NpuAccelerator
 from npu_runtime.lightning.changes import changes
+from npu_runtime.lightning.npu_accelerator import NpuAccelerator
 
 
 class SingleDeviceStrategy:

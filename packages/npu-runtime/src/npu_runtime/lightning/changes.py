@@ -6,7 +6,7 @@ from typing import Any
 
 from npu_runtime.hugging_face.choice import picks_npu
 from npu_runtime.hugging_face.replacing import wrap
-from npu_runtime.lightning.accelerator import NpuAccelerator, make_accelerator
+from npu_runtime.lightning.npu_accelerator import NpuAccelerator, make_accelerator
 
 __all__ = ["changes"]
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from npu_runtime import InputError
-from npu_runtime.lightning.accelerator import NpuAccelerator, make_accelerator
+from npu_runtime.lightning.npu_accelerator import NpuAccelerator, make_accelerator
 
 
 @pytest.mark.parametrize(
