@@ -211,7 +211,7 @@ print(json.dumps(_C.is_open()))
 """
     is_open, log = program(code)
     assert is_open is False
-    assert log == ""
+    assert "npu: " not in log  # torchao, where it is installed, has its own to say
 
 
 @pytest.mark.parametrize("first", ["torch", "transformers"])
