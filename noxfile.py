@@ -330,11 +330,13 @@ def decoders(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def ecosystem(session: nox.Session) -> None:
-    """Test Hugging Face's other libraries on npu, at their newest releases, apart from the rest."""
+    """Test other libraries on npu, at their newest releases (`-- -k lightning`), and list them."""
     python = shared_environment(session, "ecosystem")
     install_platform(session, python, extra=[*group("test"), *group("ecosystem")])
-    run_in(session, python, "-m", "pip", "list")
-    run_in(session, python, "-m", "pytest", "tests/ecosystem", *session.posargs)
+    tests = ["tests/ecosystem", "tests/test_hugging_face.py"]
+    run_in(session, python, "-m", "pytest", "-m", "not long", *tests, *session.posargs)
+    if not session.posargs:  # then all of them have passed
+        run_in(session, python, "tools/ecosystem_table.py", "docs/reference/ecosystem.md")
 
 
 @nox.session(venv_backend="none")

@@ -1,6 +1,8 @@
 """torch.compile(backend="npu") as a user meets it: by name, after `import torch` alone."""
 
 import copy
+import importlib
+import warnings
 
 import pytest
 import torch
@@ -73,3 +75,30 @@ def test_explain_counts_programs_and_nodes(model):
     assert explanation.program_count == 1
     assert explanation.lowered_count == explanation.node_count
     assert "1 program" in str(explanation)
+
+
+@pytest.mark.slow
+def test_flex_attention_in_a_compiled_function_has_eagers_results_and_gradients():
+    flex = importlib.import_module("torch.nn.attention.flex_attention")
+    torch.manual_seed(0)
+    mask = flex.create_block_mask(
+        lambda b, h, q, k: q >= k, None, None, 32, 32, device="npu", BLOCK_SIZE=16
+    )
+
+    def attend(x, weight):
+        q, k, v = (x @ weight).unflatten(-1, (3, 2, 8)).permute(2, 0, 3, 1, 4)
+        return flex.flex_attention(
+            q, k, v, score_mod=lambda s, b, h, m, n: s - 0.1 * (m - n), block_mask=mask
+        )
+
+    results = []
+    for run in (attend, torch.compile(attend, backend="npu")):
+        torch.manual_seed(1)
+        x = torch.randn(2, 32, 12, device="npu")
+        weight = torch.randn(12, 48, device="npu", requires_grad=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # eagerly torch says how to be faster
+            out = run(x, weight)
+        out.square().sum().backward()
+        results.append([out.detach(), weight.grad])
+    torch.testing.assert_close(*results, rtol=1e-4, atol=1e-4)

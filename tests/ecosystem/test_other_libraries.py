@@ -1,4 +1,4 @@
-"""sentence-transformers, diffusers and trl on npu: the device they choose, and their results."""
+"""sentence-transformers, diffusers, trl and torchao on npu: device and results."""
 
 import json
 
@@ -72,6 +72,20 @@ found = [
 print(json.dumps(found))
 """
 
+QUANTIZED = """
+import copy, json, torch
+from torchao.quantization import Int8WeightOnlyConfig, quantize_
+
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.GELU(), torch.nn.Linear(64, 8)).eval()
+quantize_(model, Int8WeightOnlyConfig())
+x, on_npu = torch.randn(4, 64), copy.deepcopy(model).npu()
+with torch.no_grad():
+    expected = model(x)
+    found = on_npu(x.npu()), torch.compile(on_npu, backend="npu")(x.npu())
+print(json.dumps([(one.cpu() - expected).abs().max().item() for one in found]))
+"""
+
 
 @pytest.fixture
 def program(run):
@@ -102,3 +116,9 @@ def test_diffusers_layers_equal_the_cpus(program):
 def test_trls_offloaded_activations_give_the_same_gradients(program):
     differences, _ = program(OFFLOADED, NPU_AUTO="1")
     assert differences == [0, 0]
+
+
+def test_torchaos_weights_in_int8_give_the_cpus_results(program):
+    (eager, compiled), _ = program(QUANTIZED)
+    assert eager < 1e-5
+    assert compiled < 1e-5

@@ -56,6 +56,13 @@ def test_what_was_asked_for_decides_and_opens_no_driver(settings, is_in_use, is_
     assert (chosen.is_npu, chosen.reason) == (is_npu, reason)
 
 
+def test_the_device_that_transformers_tests_are_given_is_named():
+    auto_off = RuntimeConfig(auto=False)
+    chosen = decide(auto_off, is_in_use=False, serving=unopened, tested="npu:0")
+    assert (chosen.is_npu, chosen.reason) == (True, "TRANSFORMERS_TEST_DEVICE=npu:0 names it")
+    assert not decide(auto_off, is_in_use=False, serving=unopened, tested="cpu").is_npu
+
+
 def test_one_line_says_what_is_taken_and_why(monkeypatch, caplog):
     monkeypatch.setattr(choice, "_said", set())
     monkeypatch.setattr(choice, "config", RuntimeConfig(auto=True))

@@ -32,7 +32,14 @@ def _process_group(module: ModuleType) -> None:
             backend = asked if asked is not None and "gloo" in asked else BACKEND
         return backend, kind
 
+    def wait(waited: Any, state: Any) -> None:
+        if state.use_distributed and state.device.type == "npu":
+            torch.distributed.barrier()  # accelerate names a device by the process's number
+        else:
+            waited(state)
+
     wrap(module.PartialState, "_prepare_backend", prepare)
+    wrap(module.PartialState, "wait_for_everyone", wait)
 
 
 def _compiler(module: ModuleType) -> None:

@@ -1,4 +1,4 @@
-"""Which device Hugging Face's libraries take where a program names none, and why."""
+"""Which device other libraries take where a program names none, and why."""
 
 import logging
 from collections.abc import Callable
@@ -7,14 +7,15 @@ from dataclasses import dataclass
 import torch
 
 from npu_runtime import npu
-from npu_runtime.config import RuntimeConfig, config
+from npu_runtime.config import RuntimeConfig, config, variables
 from npu_runtime.errors import NpuError
 from npu_runtime.info import DeviceInfo, device_info
 
 __all__ = ["Choice", "decide", "picks_npu"]
 
 _logger = logging.getLogger(__name__)
-_said: set[bool] = set()
+_TESTED = "TRANSFORMERS_TEST_DEVICE"
+_said: set[tuple[str, bool]] = set()
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,11 @@ class Choice:
 
 
 def decide(
-    settings: RuntimeConfig, *, is_in_use: bool, serving: Callable[[], DeviceInfo | None]
+    settings: RuntimeConfig,
+    *,
+    is_in_use: bool,
+    serving: Callable[[], DeviceInfo | None],
+    tested: str = "",
 ) -> Choice:
     """Decides which device is taken where a program names none.
 
@@ -40,11 +45,14 @@ def decide(
         is_in_use: whether this process has used npu: then the program has named it.
         serving: gives the device that serves, None without one. Called only where the rest does
             not decide, for it opens the driver.
+        tested: the device that transformers' own tests are told to use; empty for none.
     """
     if settings.auto:
         return Choice(True, "NPU_AUTO=1 asks for it")
     if is_in_use:
         return Choice(True, "this process uses it already")
+    if tested.partition(":")[0] == "npu":
+        return Choice(True, f"{_TESTED}={tested} names it")
     if settings.auto is False:
         return Choice(False, "NPU_AUTO=0 leaves npu out")
     # A device that was asked for and is absent is an error at its first use, not another device.
@@ -59,14 +67,20 @@ def decide(
     return Choice(True, device.reason)
 
 
-def picks_npu() -> bool:
-    """Whether npu is taken where a program names no device; a log line says so once, and why."""
-    choice = decide(config, is_in_use=npu.is_initialized(), serving=_serving)
-    if choice.is_npu not in _said:
-        _said.add(choice.is_npu)
+def picks_npu(subject: str = "Hugging Face's libraries run") -> bool:
+    """Whether npu is taken where a program names no device; a log line says so once, and why.
+
+    Args:
+        subject: who runs there, as the line begins.
+    """
+    tested = variables(_TESTED).get(_TESTED, "")
+    choice = decide(config, is_in_use=npu.is_initialized(), serving=_serving, tested=tested)
+    if (subject, choice.is_npu) not in _said:
+        _said.add((subject, choice.is_npu))
         other = "cuda" if torch.cuda.is_available() else "the CPU"
         _logger.warning(
-            "npu: Hugging Face's libraries run on %s where no device is named: %s",
+            "npu: %s on %s where no device is named: %s",
+            subject,
             "npu" if choice.is_npu else other,
             choice.reason,
         )

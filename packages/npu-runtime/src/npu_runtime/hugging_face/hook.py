@@ -5,12 +5,11 @@ import importlib
 import importlib.util
 import logging
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
-from types import ModuleType
 
-from npu_command.late_import import when_imported, while_importing
-from npu_runtime.hugging_face.replacing import replace_copies
+from npu_command.late_import import while_importing
+from npu_runtime.hugging_face.replacing import change_when_imported
 
 __all__ = ["install"]
 
@@ -49,27 +48,4 @@ def _begin(library: str, changes: str) -> None:
         return
     table = importlib.import_module(f"npu_runtime.hugging_face.{changes}").CHANGES
     for name, change in table.items():
-        when_imported(name, partial(_change, name, change, was_there=name in sys.modules))
-
-
-def _change(name: str, change: Callable[[ModuleType], None], *, was_there: bool) -> None:
-    """Changes a module; where that fails, the library still imports, and the log says why.
-
-    Args:
-        name: of the module.
-        change: changes it.
-        was_there: whether its import began before torch's: others may have what is replaced.
-    """
-    module = sys.modules[name]
-    before = dict(vars(module))
-    try:
-        change(module)
-        if was_there:
-            replace_copies(module, before)
-    except Exception as error:  # noqa: BLE001  # a release that nobody has seen yet
-        _logger.warning(
-            "npu: %s is not told of npu, for this release is another than those known: %s: %s",
-            name,
-            type(error).__name__,
-            error,
-        )
+        change_when_imported(name, change)

@@ -7,9 +7,22 @@ from collections.abc import Callable, Iterator
 from types import CodeType, ModuleType
 from typing import Any
 
-__all__ = ["forget_answers", "replace", "replace_copies", "wrap"]
+from npu_command.late_import import when_imported
+
+__all__ = ["change_when_imported", "forget_answers", "replace", "replace_copies", "wrap"]
 
 _logger = logging.getLogger(__name__)
+
+
+def change_when_imported(name: str, change: Callable[[ModuleType], None]) -> None:
+    """Has a module changed once it is there.
+
+    Args:
+        name: of the module.
+        change: changes it. Where that fails, the library still imports, and the log says why.
+    """
+    # Where its import began before torch's, others may have what is replaced.
+    when_imported(name, functools.partial(_change, name, change, was_there=name in sys.modules))
 
 
 def replace(owner: Any, name: str, new: object) -> bool:
@@ -70,6 +83,22 @@ def replace_copies(module: ModuleType, before: dict[str, object]) -> None:
         for name, value in list(vars(other).items()):
             if id(value) in changed:
                 vars(other)[name] = changed[id(value)]
+
+
+def _change(name: str, change: Callable[[ModuleType], None], *, was_there: bool) -> None:
+    module = sys.modules[name]
+    before = dict(vars(module))
+    try:
+        change(module)
+        if was_there:
+            replace_copies(module, before)
+    except Exception as error:  # noqa: BLE001  # a release that nobody has seen yet
+        _logger.warning(
+            "npu: %s is not told of npu, for this release is another than those known: %s: %s",
+            name,
+            type(error).__name__,
+            error,
+        )
 
 
 def _innermost_code(function: Any) -> CodeType | None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from npu_runtime import npu
 from npu_runtime.hugging_face.attention import flash_attn_func, flash_attn_varlen_func
 from npu_runtime.hugging_face.memory_keys import with_indices
 from npu_runtime.hugging_face.moving import warn_if_moved
@@ -32,6 +33,17 @@ def _flash_attention(module: ModuleType) -> None:
     # Huawei's kernel aligns causal attention in two ways, ours as flash attention does. The
     # question is asked during an import, when no device should be opened.
     replace(module, "is_npu_fa2_top_left_aligned_causal_mask", lambda: False)
+
+
+def _flex_attention(module: ModuleType) -> None:
+    def attend(
+        compiled: Any, query: Any, key: Any, value: Any, training: bool = False, **options: Any
+    ) -> Any:
+        if query.device.type == "npu":  # Inductor's kernel is for Triton's devices
+            return module.flex_attention(query, key, value, **options)
+        return compiled(query, key, value, training=training, **options)
+
+    wrap(module, "compile_friendly_flex_attention", attend)
 
 
 def _fused_optimizer(module: ModuleType) -> None:
@@ -73,14 +85,44 @@ def _pipeline(module: ModuleType) -> None:
 
 
 def _distributed(module: ModuleType) -> None:
+    def bind(bound: Any, device_type: str, local_rank: int) -> Any:
+        # Processes of a machine share its NPU.
+        shared = local_rank % npu.device_count() if device_type == "npu" else local_rank
+        return bound(device_type, shared)
+
     module.DISTRIBUTED_BACKEND_MAP.setdefault("npu", BACKEND)
+    wrap(module, "_bind_local_device", bind)
+
+
+def _offloaded_cache(module: ModuleType) -> None:
+    def update(
+        updated: Any, cache: Any, keys: Any, values: Any, layer: int, *others: Any, **named: Any
+    ) -> Any:
+        if not cache.offloading or keys.device.type != "npu":
+            return updated(cache, keys, values, layer, *others, **named)
+        # transformers asks CUDA for the stream that this layer's fetching has to be in order with.
+        current = npu.current_stream(keys.device)
+        current.wait_stream(cache.prefetch_stream)
+        cache.offloading = False
+        try:
+            found = updated(cache, keys, values, layer, *others, **named)
+        finally:
+            cache.offloading = True
+        cache.prefetch_stream.wait_stream(current)
+        cache.prefetch(layer + 1, cache.only_non_sliding)
+        cache.offload(layer, cache.only_non_sliding)
+        return found
+
+    wrap(module.Cache, "update", update)
 
 
 CHANGES = {
     "transformers.utils.import_utils": _answer,
     "transformers.utils": _forget,
+    "transformers.cache_utils": _offloaded_cache,
     "transformers.integrations.npu_flash_attention": _flash_attention,
     "transformers.integrations.accelerate": _memory,
+    "transformers.integrations.flex_attention": _flex_attention,
     "transformers.trainer_optimizer": _fused_optimizer,
     "transformers.trainer": _trainer,
     "transformers.pipelines.base": _pipeline,

@@ -18,9 +18,11 @@ from npu_runtime.npu.amp import (
 from npu_runtime.npu.device import (
     DeviceProperties,
     can_device_access_peer,
+    clock_rate,
     current_device,
     device,
     device_count,
+    device_memory_used,
     device_of,
     get_device_capability,
     get_device_name,
@@ -31,6 +33,7 @@ from npu_runtime.npu.device import (
     is_initialized,
     set_device,
     synchronize,
+    utilization,
 )
 from npu_runtime.npu.device import (
     _is_in_bad_fork as _is_in_bad_fork,
@@ -61,6 +64,7 @@ from npu_runtime.npu.memory import (
     get_per_process_memory_fraction,
     host_memory_stats,
     host_memory_stats_as_nested_dict,
+    list_gpu_processes,
     max_memory_allocated,
     max_memory_cached,
     max_memory_reserved,
@@ -149,12 +153,14 @@ __all__ = [
     "caching_allocator_disabled",
     "caching_allocator_enable",
     "can_device_access_peer",
+    "clock_rate",
     "current_device",
     "current_stream",
     "default_generators",
     "default_stream",
     "device",
     "device_count",
+    "device_memory_used",
     "device_of",
     "empty_cache",
     "fallback_report",
@@ -184,6 +190,7 @@ __all__ = [
     "is_current_stream_capturing",
     "is_initialized",
     "is_tf32_supported",
+    "list_gpu_processes",
     "make_graphed_callables",
     "manual_seed",
     "manual_seed_all",
@@ -224,6 +231,7 @@ __all__ = [
     "streams",
     "synchronize",
     "use_mem_pool",
+    "utilization",
 ]
 
 has_half = True

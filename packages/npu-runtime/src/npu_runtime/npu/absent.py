@@ -11,8 +11,8 @@ _TYPED_STORAGE = (
     "knows npu"
 )
 _SENSORS = (
-    "OpenVINO reports no such reading. On Linux, an Intel NPU's counters are files in "
-    "/sys/class/accel/accel0/device"
+    "neither OpenVINO nor the kernel's driver for Intel's NPUs reports it. Linux counts the energy "
+    "of the whole processor, in /sys/class/powercap"
 )
 _BUILD = "it describes the kernels that a CUDA build of torch contains; npu compiles at run time"
 _MEMORY = "a driver brings its own memory functions (include/npu/driver.h). Write a driver"
@@ -38,27 +38,26 @@ ABSENT: dict[str, str] = {
     "GreenContext": "a part of a device cannot be set aside here. Use a stream with a priority",
     "green_contexts": "a part of a device cannot be set aside here. Use a stream with a priority",
     "check_error": f"{_NVIDIA_LIBRARY}. A failed call raises npu_runtime.NpuError by itself",
-    "clock_rate": _SENSORS,
     "cudaStatus": f"{_NVIDIA_LIBRARY}. Catch npu_runtime.NpuError",
     "cudart": f"{_NVIDIA_LIBRARY}. See torch.npu and npu_runtime.device_info",
     "current_blas_handle": _NVIDIA_LIBRARY,
     "current_solver_handle": _NVIDIA_LIBRARY,
-    "device_memory_used": (
-        "npu shares the machine's memory, so that no number belongs to the device alone. "
-        "Use torch.npu.mem_get_info or torch.npu.memory_reserved"
-    ),
     "gds": "reading files straight into a device's own memory needs a device with its own memory",
     "get_arch_list": f"{_BUILD}. See torch.npu.get_device_capability",
     "get_gencode_flags": f"{_BUILD}. See torch.npu.get_device_capability",
     "has_magma": _NVIDIA_LIBRARY,
     "jiterator": "kernels in CUDA C++ are for CUDA. Use torch.compile",
-    "list_gpu_processes": _SENSORS,
-    "memory_usage": _SENSORS,
+    "memory_usage": (
+        "nothing counts how long the NPU reads and writes memory. Use "
+        "torch.npu.device_memory_used for its size, and torch.npu.utilization"
+    ),
     "nccl": f"{_NVIDIA_LIBRARY}. Use torch.distributed",
     "power_draw": _SENSORS,
     "profiler": f"{_NVIDIA_LIBRARY}. Use torch.profiler or npu-profiler",
     "sparse": "the module holds legacy names alone. Use torch.sparse_coo_tensor and its relatives",
-    "temperature": _SENSORS,
+    "temperature": (
+        "neither OpenVINO nor the kernel's driver for Intel's NPUs reports it. Linux has the "
+        "processor's, in /sys/class/thermal"
+    ),
     "tunable": "kernels here are tuned by measurement, by npu-compiler",
-    "utilization": _SENSORS,
 }

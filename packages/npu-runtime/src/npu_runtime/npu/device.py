@@ -11,17 +11,19 @@ from typing import Any
 
 import torch
 
-from npu_runtime import _C
+from npu_runtime import _C, sensors
 from npu_runtime.errors import InputError
 
 __all__ = [
     "DeviceLike",
     "DeviceProperties",
     "can_device_access_peer",
+    "clock_rate",
     "current_device",
     "device",
     "device_count",
     "device_index",
+    "device_memory_used",
     "device_of",
     "get_device_capability",
     "get_device_name",
@@ -32,6 +34,7 @@ __all__ = [
     "is_initialized",
     "set_device",
     "synchronize",
+    "utilization",
 ]
 
 DeviceLike = torch.device | str | int | None
@@ -155,6 +158,26 @@ def get_device_name(device: DeviceLike = None) -> str:
 def get_device_capability(device: DeviceLike = None) -> tuple[str, ...]:
     """What the vendor says the device computes in, for example ``("FP32", "BF16", "INT8")``."""
     return get_device_properties(device).capabilities
+
+
+def utilization(device: DeviceLike = None) -> int:
+    """Share of time in which the NPU ran jobs of any process, in percent; waits 0.2 s.
+
+    Raises:
+        DeviceError: the kernel tells nothing of this device (code ``sensor-absent``), as in the
+            next two.
+    """
+    return sensors.busy_percent(device_index(device))
+
+
+def clock_rate(device: DeviceLike = None) -> int:
+    """The NPU's clock in MHz; 0 while it sleeps."""
+    return sensors.clock_rate_mhz(device_index(device))
+
+
+def device_memory_used(device: DeviceLike = None) -> int:
+    """Bytes of the machine's memory that the NPU's driver holds, for all processes."""
+    return sensors.memory_used_bytes(device_index(device))
 
 
 def device_index(device: DeviceLike, *, optional: bool = False) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 
 from typing_extensions import deprecated
 
-from npu_runtime import _C
+from npu_runtime import _C, sensors
 from npu_runtime.errors import InputError
 from npu_runtime.npu.device import DeviceLike, device_index
 from npu_runtime.npu.memory_history import (
@@ -47,6 +47,7 @@ __all__ = [
     "get_per_process_memory_fraction",
     "host_memory_stats",
     "host_memory_stats_as_nested_dict",
+    "list_gpu_processes",
     "max_memory_allocated",
     "max_memory_cached",
     "max_memory_reserved",
@@ -175,6 +176,14 @@ def empty_cache() -> None:
     Pinned memory is given back by ``torch.accelerator.empty_host_cache``.
     """
     _C.empty_cache()
+
+
+def list_gpu_processes(device: DeviceLike = None) -> str:
+    """The processes that have the NPU open, a line for each; those of other users for root."""
+    index = device_index(device)
+    found = sensors.processes(index)
+    lines = [f"process {number:>10d} ({name})" for number, name in found.items()]
+    return "\n".join([f"NPU:{index}", *(lines or ["no processes are running"])])
 
 
 def mem_get_info(device: DeviceLike = None) -> tuple[int, int]:

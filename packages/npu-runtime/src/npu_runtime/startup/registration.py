@@ -14,13 +14,15 @@ import torch.utils.backend_registration as backend_registration
 from npu_command.late_import import when_imported
 from npu_runtime import _C, npu
 from npu_runtime.config import config, problem
-from npu_runtime.hugging_face import hook
+from npu_runtime.hugging_face import hook as hugging_face
+from npu_runtime.lightning import hook as lightning
 from npu_runtime.other_wheels.drivers import find_vendor_drivers, openvino_library
 from npu_runtime.other_wheels.observers import install_observers
 from npu_runtime.refusal import refuse_device
 from npu_runtime.startup.memory_check import install_memory_check, install_oom_snapshot
 from npu_runtime.torch_parts import distributed
 from npu_runtime.torch_parts.dlpack import register_dlpack_device
+from npu_runtime.torch_parts.flex_attention import serve_flex_attention
 from npu_runtime.torch_parts.processes import register_reducers
 
 __all__: list[str] = []
@@ -59,8 +61,11 @@ def _register() -> None:
     register_dlpack_device()
     register_reducers()
     when_imported("torch._dynamo.device_interface", _register_with_dynamo)
+    when_imported("torch.distributed.device_mesh", distributed.share_devices)
+    when_imported("torch.nn.attention.flex_attention", serve_flex_attention)
     if config.hugging_face:
-        hook.install()
+        hugging_face.install()
+    lightning.install()
     atexit.register(_C.stop_autograd_threads)
     if config.memory_check:
         install_memory_check()

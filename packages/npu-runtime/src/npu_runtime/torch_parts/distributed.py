@@ -4,17 +4,19 @@ Carrying out the collectives is native (csrc/distributed): Gloo, on the bytes of
 """
 
 import functools
+import importlib
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 
+from npu_runtime.config import variables
 from npu_runtime.errors import InputError
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import _DistributedBackendOptions
 
-__all__ = ["BACKEND", "backends_by_device", "register"]
+__all__ = ["BACKEND", "backends_by_device", "register", "share_devices"]
 
 BACKEND = "npu_gloo"
 """The backend's name, as in ``init_process_group("cpu:gloo,npu:npu_gloo")``."""
@@ -54,6 +56,26 @@ def backends_by_device(backend: str, chosen: dict[str, str]) -> dict[str, str]:
     if ":" not in backend and not torch.cuda.is_available():
         devices.pop("cuda", None)
     return devices
+
+
+def share_devices() -> None:
+    """Has meshes of devices give processes beyond the number of devices a device of others.
+
+    torch takes the process's number on its machine (LOCAL_RANK) for its device's number, unless the
+    device is in use. Call this once torch.distributed.device_mesh is there.
+    """
+    mesh: Any = importlib.import_module("torch.distributed.device_mesh").DeviceMesh
+    set_up = mesh._setup_world_group_and_device
+
+    @functools.wraps(set_up)
+    def set_up_with_npu(self: Any, *arguments: Any) -> Any:
+        rank, npu = variables("LOCAL_RANK").get("LOCAL_RANK"), torch.get_device_module("npu")
+        if self._device_type == "npu" and rank and not npu.is_initialized() and npu.device_count():
+            npu.set_device(int(rank) % npu.device_count())
+            npu.init()
+        return set_up(self, *arguments)
+
+    mesh._setup_world_group_and_device = set_up_with_npu
 
 
 def _extend_backend_config(plugin: Any) -> None:

@@ -1,0 +1,123 @@
+"""What Linux tells of an Intel NPU: how busy it is, its clock, its memory, and who has it open.
+
+The kernel's driver, intel_vpu, writes these as files; its source describes them
+(drivers/accel/ivpu/ivpu_sysfs.c). It has no file for power and none for temperature.
+"""
+
+import time
+from pathlib import Path
+
+from npu_runtime.errors import DeviceError
+from npu_runtime.info import device_info
+
+__all__ = [
+    "busy_percent",
+    "clock_rate_mhz",
+    "memory_used_bytes",
+    "processes",
+]
+
+_DRIVER = "intel_vpu"
+_WINDOW_S = 0.2
+
+
+def busy_percent(index: int, *, root: Path = Path("/"), window_s: float = _WINDOW_S) -> int:
+    """Share of a moment in which the NPU ran jobs, of all processes, in percent.
+
+    Args:
+        index: of the npu device.
+        root: where the machine's file system is.
+        window_s: seconds that are watched, during which the call waits.
+
+    Raises:
+        DeviceError: the kernel tells nothing of this device (code ``sensor-absent``), as below.
+    """
+    start, busy = time.monotonic_ns(), _counter(index, "npu_busy_time_us", "utilization", root)
+    time.sleep(window_s)
+    more = _counter(index, "npu_busy_time_us", "utilization", root) - busy
+    passed_us = (time.monotonic_ns() - start) / 1000
+    return min(100, round(100 * more / passed_us))
+
+
+def clock_rate_mhz(index: int, *, root: Path = Path("/")) -> int:
+    """The NPU's clock in MHz; 0 while it sleeps."""
+    return _counter(index, "npu_current_frequency_mhz", "clock_rate", root)
+
+
+def memory_used_bytes(index: int, *, root: Path = Path("/")) -> int:
+    """Bytes of the machine's memory that the NPU's driver holds for it, for all processes."""
+    return _counter(index, "npu_memory_utilization", "device_memory_used", root)
+
+
+def processes(index: int, *, root: Path = Path("/")) -> dict[int, str]:
+    """The processes that have the NPU open, by number, with their names.
+
+    Those of other users are seen by root alone.
+    """
+    node = f"/dev/accel/{_chip(index, 'list_gpu_processes', root).name}"
+    found = {}
+    for process in (root / "proc").iterdir():
+        if process.name.isdigit() and _has_open(process, node):
+            found[int(process.name)] = _text(process / "comm") or "?"
+    return dict(sorted(found.items()))
+
+
+def _counter(index: int, name: str, call: str, root: Path) -> int:
+    chip = _chip(index, call, root)
+    text = _text(chip / "device" / name)
+    if text is None or not text.isdigit():
+        raise DeviceError(
+            f"torch.npu.{call}: this kernel's {_DRIVER} has no file {name} in "
+            f"/sys/class/accel/{chip.name}/device. A newer Linux kernel has it.",
+            code="sensor-absent",
+        )
+    return int(text)
+
+
+def _chip(index: int, call: str, root: Path) -> Path:
+    """The folder of a device's node in /sys."""
+    device = device_info(index)
+    folder = root / "sys/class/accel"
+    nodes = folder.iterdir() if folder.is_dir() else ()
+    chips = [node for node in nodes if _driver(node) == _DRIVER]
+    chips.sort(key=lambda node: (len(node.name), node.name))
+    if device.driver != "openvino" or not device.device.startswith("NPU"):
+        raise DeviceError(
+            f"torch.npu.{call}: only an Intel NPU has this reading; {device.name} is "
+            f"{device.device} of the driver {device.driver}. npu-runtime doctor says what keeps "
+            "an NPU from serving.",
+            code="sensor-absent",
+        )
+    if index >= len(chips):
+        raise DeviceError(
+            f"torch.npu.{call}: Linux's {_DRIVER} tells of {len(chips)} NPUs in "
+            f"/sys/class/accel, and this is number {index + 1}. Other systems have no such files.",
+            code="sensor-absent",
+        )
+    return chips[index]
+
+
+def _driver(node: Path) -> str:
+    return (node / "device" / "driver").resolve().name
+
+
+def _has_open(process: Path, node: str) -> bool:
+    try:
+        files = list((process / "fd").iterdir())
+    except OSError:  # another user's process, or one that has ended
+        return False
+    return any(_target(file) == node for file in files)
+
+
+def _target(link: Path) -> str:
+    try:
+        return str(link.readlink())
+    except OSError:  # closed since
+        return ""
+
+
+def _text(file: Path) -> str | None:
+    try:
+        return file.read_text().strip()
+    except OSError:
+        return None

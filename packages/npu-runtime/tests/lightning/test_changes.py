@@ -1,0 +1,118 @@
+"""What a connector of Lightning's makes of its arguments, on a stand-in for its modules."""
+
+import types
+
+import pytest
+import torch
+
+from npu_runtime.lightning.changes import changes
+from npu_runtime.lightning.npu_accelerator import NpuAccelerator
+
+
+class SingleDeviceStrategy:
+    def __init__(self, device):
+        self.device = device
+
+
+class ModelParallelStrategy:
+    pass
+
+
+class MixedPrecision:
+    def __init__(self, precision, device):
+        self.precision, self.device = precision, device
+
+
+@pytest.fixture
+def connector():
+    """A connector of Fabric's, which knows the CPU, and CUDA for what is mixed."""
+
+    class _Connector:
+        _parallel_devices = (torch.device("npu", 0),)
+        accelerator, strategy = NpuAccelerator(), None
+        _precision_input, _precision_instance = "32-true", None
+
+        @staticmethod
+        def _choose_auto_accelerator():
+            return "cpu"
+
+        def _choose_strategy(self):
+            return SingleDeviceStrategy("cpu")
+
+        def _check_and_init_precision(self):
+            return MixedPrecision(self._precision_input, "cuda")
+
+    module = types.ModuleType("connector")
+    vars(module).update(
+        _Connector=_Connector,
+        SingleDeviceStrategy=SingleDeviceStrategy,
+        ModelParallelStrategy=ModelParallelStrategy,
+        MixedPrecision=MixedPrecision,
+    )
+    changes("fabric", "pytorch")["fabric.connector"](module)
+    return _Connector()
+
+
+def test_one_device_is_npus_and_not_the_cpus(connector):
+    assert connector._choose_strategy().device == torch.device("npu", 0)
+
+
+@pytest.mark.parametrize("precision", ["16-mixed", "bf16-mixed"])
+def test_autocast_is_npus(connector, precision):
+    connector._precision_input = precision
+    made = connector._check_and_init_precision()
+    assert (made.precision, made.device) == (precision, "npu")
+
+
+@pytest.mark.parametrize(
+    "name, value",
+    [
+        ("accelerator", object()),
+        ("strategy", ModelParallelStrategy()),
+        ("_precision_instance", MixedPrecision("16-mixed", "cpu")),
+        ("_precision_input", "32-true"),
+    ],
+)
+def test_what_is_not_ours_stays_as_it_is(connector, name, value):
+    connector._precision_input = "16-mixed"
+    setattr(connector, name, value)
+    assert connector._check_and_init_precision().device == "cuda"
+
+
+def test_another_accelerator_keeps_its_strategy(connector):
+    connector.accelerator = object()
+    assert connector._choose_strategy().device == "cpu"
+
+
+def test_ddp_is_given_no_index_on_npu():
+    class DDPStrategy:
+        root_device = torch.device("npu", 0)
+
+        def _determine_ddp_device_ids(self):
+            return [self.root_device.index]
+
+    module = types.ModuleType("ddp")
+    module.DDPStrategy = DDPStrategy
+    changes("fabric", "pytorch")["fabric.strategies.ddp"](module)
+    strategy = DDPStrategy()
+    assert strategy._determine_ddp_device_ids() is None
+    strategy.root_device = torch.device("cuda", 1)
+    assert strategy._determine_ddp_device_ids() == [1]
+
+
+def test_a_registry_gets_npu_once_and_keeps_anothers():
+    class Registry(dict):
+        def register(self, name, accelerator, description):
+            self[name] = accelerator
+
+    class Accelerator:
+        pass
+
+    module = types.ModuleType("accelerators")
+    module.Accelerator, module.AcceleratorRegistry = Accelerator, Registry()
+    register = changes("fabric", "pytorch")["pytorch.accelerators"]
+    register(module)
+    assert issubclass(module.AcceleratorRegistry["npu"], Accelerator)
+    module.AcceleratorRegistry = Registry(npu="another package's")
+    register(module)
+    assert module.AcceleratorRegistry["npu"] == "another package's"
