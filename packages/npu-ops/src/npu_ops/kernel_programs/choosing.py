@@ -13,23 +13,23 @@ __all__ = ["Drawing", "arg_max", "draw"]
 
 
 class Drawing(Protocol):
-    """How a token is drawn.
-
-    Attributes:
-        temperature: what scores are divided by, above 0.
-        top_k: how many of the most likely tokens are drawn from; 0 for all.
-        top_p: the most likely tokens that have this share together are drawn from.
-        min_p: tokens below this share of the most likely one's are not drawn.
-    """
+    """How a token is drawn."""
 
     @property
-    def temperature(self) -> float: ...
+    def temperature(self) -> float:
+        """What scores are divided by, above 0."""
+
     @property
-    def top_k(self) -> int: ...
+    def top_k(self) -> int:
+        """How many of the most likely tokens are drawn from; 0 for all."""
+
     @property
-    def top_p(self) -> float: ...
+    def top_p(self) -> float:
+        """The most likely tokens that have this share together are drawn from."""
+
     @property
-    def min_p(self) -> float: ...
+    def min_p(self) -> float:
+        """Tokens below this share of the most likely one's are not drawn."""
 
 
 def arg_max(logits: torch.Tensor) -> torch.Tensor:
