@@ -179,6 +179,14 @@ def test_another_class_of_tensors_is_refused(wrong):
     assert repr(wrong) in str(error.value)
 
 
+def test_a_mask_beside_is_causal_is_refused():
+    graph = GraphBuilder()
+    x, mask = graph.parameter((1, 2, 4, 8)), graph.parameter((1, 1, 4, 4))
+    with pytest.raises(LoweringError, match="a mask beside is_causal") as error:
+        graph.compile(graph.scaled_dot_product_attention(x, x, x, mask, is_causal=True))
+    assert error.value.code == "cannot-lower"
+
+
 def test_an_output_may_be_an_input(close):
     graph = GraphBuilder()
     x = graph.parameter(X)
