@@ -10,7 +10,7 @@ from torch import nn
 
 import npu_compiler
 import npu_runtime
-from npu_compiler import GraphBuilder
+from npu_compiler import GraphBuilder, GraphTensor
 from npu_compiler.compilation.records import collecting
 from npu_compiler.errors import GraphError, LoweringError
 
@@ -32,10 +32,12 @@ UNARY = {
     "exp": torch.exp,
     "floor": torch.floor,
     "gelu": F.gelu,
+    "gelu_erf": F.gelu,
     "grn": lambda x: x / (x.pow(2).sum(1, keepdim=True) + 1e-6).sqrt(),
     "hsigmoid": F.hardsigmoid,
     "hswish": F.hardswish,
     "log": torch.log,
+    "log_softmax": lambda x: x.log_softmax(-1),
     "mish": F.mish,
     "negative": torch.neg,
     "relu": F.relu,
@@ -72,6 +74,10 @@ CALLS = {
     "eltwise_add": (lambda g, x: g.eltwise_add(x, x), lambda x: x + x),
     "eltwise_mul": (lambda g, x: g.eltwise_mul(x, x), lambda x: x * x),
     "eltwise_div": (lambda g, x: g.eltwise_div(x, 2.0), lambda x: x / 2),
+    "prelu": (
+        lambda g, x: g.prelu(x, torch.tensor([0.3])),
+        lambda x: torch.where(x > 0, x, 0.3 * x),
+    ),
     "power": (lambda g, x: g.power(x, 3), lambda x: x**3),
     "clamp": (lambda g, x: g.clamp(x, -0.5, 0.5), lambda x: x.clamp(-0.5, 0.5)),
     "to": (lambda g, x: g.to(x, np.int32), lambda x: x.int()),
@@ -122,6 +128,70 @@ def test_windows_slide_over_one_to_three_dimensions(rank, close):
         mean(x, 3, 2, 1, count_include_pad=False),
     )
     close(graph.run(x), expected)
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_windows_are_as_many_as_asked_for(rank, close):
+    x = torch.randn(1, 2, *[6] * rank)
+    largest = [F.adaptive_max_pool1d, F.adaptive_max_pool2d, F.adaptive_max_pool3d][rank - 1]
+    mean = [F.adaptive_avg_pool1d, F.adaptive_avg_pool2d, F.adaptive_avg_pool3d][rank - 1]
+    graph = GraphBuilder()
+    given = graph.parameter(x.shape)
+    graph.adaptive_max_pool(given, 4)
+    graph.adaptive_avg_pool(given, 2)
+    close(graph.run(x), (largest(x, 4), mean(x, 2)))
+
+
+class Halved(GraphTensor):
+    """A tensor whose quotient is a half of torch's, and that counts its elements."""
+
+    def __truediv__(self, other):
+        return torch.div(self, other) * 0.5
+
+    def __len__(self):
+        return self.numel()
+
+
+def test_tensors_are_of_the_class_that_was_chosen(close):
+    graph = GraphBuilder(tensor_class=Halved)
+    x = graph.parameter(X)
+    quotient = x / 4
+    made = (x, graph.constant(2.0), quotient, graph.relu(x), torch.cat([x, x]))
+    assert all(type(tensor) is Halved for tensor in made)
+    assert len(x) == 24
+    assert repr(x) == "Halved(shape=(2, 3, 4), dtype=float32)"
+    given = torch.randn(X)
+    close(graph.compile(quotient).run(given), given / 8)
+
+
+def test_graphs_of_two_classes_do_not_mix():
+    plain, halved = GraphBuilder(), GraphBuilder(tensor_class=Halved)
+    with pytest.raises(GraphError, match="got two") as error:
+        torch.add(plain.parameter(X), halved.parameter(X))
+    assert error.value.code == "graph-mixed"
+
+
+@pytest.mark.parametrize("wrong", [torch.Tensor, 3, None])
+def test_another_class_of_tensors_is_refused(wrong):
+    with pytest.raises(GraphError, match="must be a subclass of GraphTensor; got") as error:
+        GraphBuilder(tensor_class=wrong)
+    assert error.value.code == "graph-parameter"
+    assert repr(wrong) in str(error.value)
+
+
+def test_a_mask_beside_is_causal_is_refused():
+    graph = GraphBuilder()
+    x, mask = graph.parameter((1, 2, 4, 8)), graph.parameter((1, 1, 4, 4))
+    with pytest.raises(LoweringError, match="a mask beside is_causal") as error:
+        graph.compile(graph.scaled_dot_product_attention(x, x, x, mask, is_causal=True))
+    assert error.value.code == "cannot-lower"
+
+
+def test_an_output_may_be_an_input(close):
+    graph = GraphBuilder()
+    x = graph.parameter(X)
+    given = torch.randn(X)
+    close(graph.compile(x).run(given), given)
 
 
 def test_linear_takes_its_weights_when_it_runs(close):

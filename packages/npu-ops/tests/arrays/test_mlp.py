@@ -12,6 +12,7 @@ BATCH, HIDDEN, MIDDLE = 3, 16, 24
 SIGMOID = lambda x: 1 / (1 + np.exp(-x))  # noqa: E731
 SOFTPLUS = lambda x: np.log1p(np.exp(x))  # noqa: E731
 REFERENCES = {
+    "ceiling": (np.ceil, {}),
     "clamp": (lambda x: np.clip(x, -0.5, 0.25), {"min": -0.5, "max": 0.25}),
     "elu": (lambda x: np.where(x > 0, x, 0.5 * np.expm1(x)), {"alpha": 0.5}),
     "gelu": (lambda x: x * 0.5 * (1 + np.vectorize(math.erf)(x / math.sqrt(2))), {}),
@@ -22,6 +23,7 @@ REFERENCES = {
     "hsigmoid": (lambda x: np.clip(x + 3, 0, 6) / 6, {}),
     "hswish": (lambda x: x * np.clip(x + 3, 0, 6) / 6, {}),
     "mish": (lambda x: x * np.tanh(SOFTPLUS(x)), {}),
+    "negative": (np.negative, {}),
     "relu": (lambda x: np.maximum(x, 0), {}),
     "sigmoid": (SIGMOID, {}),
     "softplus": (SOFTPLUS, {}),
@@ -76,7 +78,7 @@ def test_what_cannot_be_is_an_exception():
     for arguments, said in (
         (((BATCH,), MIDDLE), "input_shape must be a shape of 2 sizes"),
         (((BATCH, HIDDEN), 0), "intermediate_size must be an integer"),
-        (((BATCH, HIDDEN), MIDDLE, "rlu"), "activation must be one of clamp, elu"),
+        (((BATCH, HIDDEN), MIDDLE, "rlu"), "activation must be one of ceiling, clamp, elu"),
         (((BATCH, HIDDEN), MIDDLE, "clamp"), "clamp takes min, max; got none"),
     ):
         with pytest.raises(OperatorInputError, match=said) as error:

@@ -443,6 +443,7 @@ _POOLS: dict[Any, int] = {
     aten.max_pool2d_with_indices.default: 2,
     aten.max_pool3d_with_indices.default: 3,
     aten.adaptive_max_pool2d.default: 2,
+    aten.adaptive_max_pool3d.default: 3,
 }
 
 

@@ -36,19 +36,33 @@ class GraphBuilder(NamedCalls):
     `x @ w + 1` and `torch.softmax(x, -1)` do as well. Shapes and dtypes are checked by each call.
     """
 
-    def __init__(self, config: CompilerConfig | None = None, **options: Any) -> None:
+    def __init__(
+        self,
+        config: CompilerConfig | None = None,
+        *,
+        tensor_class: type[GraphTensor] = GraphTensor,
+        **options: Any,
+    ) -> None:
         """Starts an empty graph.
 
         Args:
             config: dtype, precision, group_size, symmetric, verify, strict, nan, check_indices,
                 disabled_passes and device_options are what counts here.
+            tensor_class: a subclass of GraphTensor, of which every tensor of the graph is one.
             options: the options by name, instead of config.
 
         Raises:
             OptionError: as CompilerConfig.
+            GraphError: [graph-parameter] for another tensor_class.
         """
+        if not (isinstance(tensor_class, type) and issubclass(tensor_class, GraphTensor)):
+            raise GraphError(
+                f"GraphBuilder: tensor_class must be a subclass of GraphTensor; got "
+                f"{tensor_class!r}. Derive yours from npu_compiler.GraphTensor.",
+                code="graph-parameter",
+            )
         self._config = resolve_config("GraphBuilder", config, options)
-        self._recording = Recording()
+        self._recording = Recording(tensor_class)
         self._program: npu_runtime.Program | None = None
         self._trial: GraphTrial | None = None
         self._eager: Replay | None = None

@@ -300,6 +300,20 @@ class NamedCalls:
         function = {3: F.max_pool1d, 5: F.max_pool3d}.get(_rank(x), F.max_pool2d)
         return self._call(function, (x, kernel_size, strides, padding), {"ceil_mode": ceil_mode})
 
+    def adaptive_avg_pool(self, x: GraphTensor, output_size: int | Sequence[int]) -> GraphTensor:
+        """Averages windows of x (batch, channels, ...), of which there are output_size."""
+        function = {3: F.adaptive_avg_pool1d, 5: F.adaptive_avg_pool3d}.get(
+            _rank(x), F.adaptive_avg_pool2d
+        )
+        return self._call(function, (x, output_size))
+
+    def adaptive_max_pool(self, x: GraphTensor, output_size: int | Sequence[int]) -> GraphTensor:
+        """Takes the largest of windows of x (batch, channels, ...), output_size of them."""
+        function = {3: F.adaptive_max_pool1d, 5: F.adaptive_max_pool3d}.get(
+            _rank(x), F.adaptive_max_pool2d
+        )
+        return self._call(function, (x, output_size))
+
     def gather(self, x: GraphTensor, indices: Any, axis: int = 0) -> GraphTensor:
         """Takes the entries of an axis that indices name; the result has indices' shape there.
 
@@ -331,7 +345,11 @@ class NamedCalls:
     reshape = _named(torch.reshape, "Gives x another shape, in which one size may be -1.")
     squeeze = _named(torch.squeeze, "Removes axes of size 1, all or those that are named.")
     softmax = _named(lambda x, axis=-1: torch.softmax(x, axis), "Softmax over an axis, -1.")
+    log_softmax = _named(
+        lambda x, axis=-1: torch.log_softmax(x, axis), "Logarithm of softmax over an axis, -1."
+    )
     power = _named(torch.pow, "Raises x to a power, which is a tensor or a number.")
+    prelu = _named(F.prelu, "PReLU, whose slope is one number or one per channel.")
     clamp = _named(torch.clamp, "Limits x to a least and a greatest value.")
     elu = _named(F.elu, "ELU with alpha, by default 1.")
     grn = _named(_grn, "Divides by the root of the sum of squares over channels, plus bias.")
@@ -352,6 +370,7 @@ class NamedCalls:
     exp = _named(torch.exp, "Exponential.")
     floor = _named(torch.floor, "Greatest whole number that is not greater.")
     gelu = _named(F.gelu, "GELU, exact or approximate='tanh'.")
+    gelu_erf = _named(F.gelu, "GELU, exact.")
     hsigmoid = _named(F.hardsigmoid, "Hard sigmoid.")
     hswish = _named(F.hardswish, "Hard swish.")
     log = _named(torch.log, "Natural logarithm.")

@@ -59,11 +59,11 @@ class GraphTensor(torch.Tensor):
     _slot: int
     _fake: torch.Tensor
 
-    @staticmethod
-    def wrap(recording: Recording, slot: int, fake: torch.Tensor) -> GraphTensor:
+    @classmethod
+    def wrap(cls, recording: Recording, slot: int, fake: torch.Tensor) -> GraphTensor:
         """Makes the tensor of a slot."""
         made: GraphTensor = torch.Tensor._make_wrapper_subclass(
-            GraphTensor, fake.shape, strides=fake.stride(), dtype=fake.dtype, device=fake.device
+            cls, fake.shape, strides=fake.stride(), dtype=fake.dtype, device=fake.device
         )
         made._recording, made._slot, made._fake = recording, slot, fake
         return made
@@ -93,7 +93,7 @@ class GraphTensor(torch.Tensor):
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         shape, dtype = tuple(self._fake.shape), str(self._fake.dtype).removeprefix("torch.")
-        return f"GraphTensor(shape={shape}, dtype={dtype})"
+        return f"{type(self).__name__}(shape={shape}, dtype={dtype})"
 
 
 @dataclass(frozen=True)
@@ -126,8 +126,9 @@ class _Step:
 class Recording:
     """The calls of one graph."""
 
-    def __init__(self) -> None:
-        """Starts an empty graph."""
+    def __init__(self, tensor_class: type[GraphTensor] = GraphTensor) -> None:
+        """Starts an empty graph, whose tensors are of a class."""
+        self._tensor_class = tensor_class
         self._fake_mode = FakeTensorMode()
         self._steps: list[_Step] = []
         self._tensors: list[GraphTensor] = []
@@ -257,7 +258,7 @@ class Recording:
         return tensor
 
     def _add(self, fake: torch.Tensor) -> GraphTensor:
-        made = GraphTensor.wrap(self, len(self._tensors), fake)
+        made = self._tensor_class.wrap(self, len(self._tensors), fake)
         self._tensors.append(made)
         return made
 

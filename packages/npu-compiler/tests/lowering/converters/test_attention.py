@@ -116,3 +116,16 @@ def test_gradient_equals_eager(lowers, causal):
         lambda g, q, k, v, o, s: op(g, q, k, v, o, s, 0.0, causal),
         torch.randn_like(out), q, k, v, out, statistic,
     )  # fmt: skip
+
+
+def test_a_mask_beside_is_causal_counts_and_runs_eagerly():
+    query, mask = torch.randn(1, 2, 4, 8), torch.randn(1, 1, 4, 4)
+
+    def attention(query, mask):
+        return F.scaled_dot_product_attention(query, query, query, mask, is_causal=True)
+
+    with torch.no_grad():
+        found = torch.compile(attention, backend="npu")(query, mask)
+    hidden = torch.full((4, 4), -torch.inf).triu(1)
+    expected = F.scaled_dot_product_attention(query, query, query, mask + hidden)
+    torch.testing.assert_close(found, expected)

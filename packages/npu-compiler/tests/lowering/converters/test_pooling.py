@@ -43,6 +43,10 @@ import torch.nn.functional as F
         ),
         pytest.param(lambda x: F.adaptive_avg_pool2d(x, 1), id="adaptive_avg_pool2d(x,1)"),
         pytest.param(lambda x: F.adaptive_avg_pool2d(x, (3, 2)), id="adaptive_avg_pool2d(x,(3,2))"),
+        pytest.param(lambda x: F.adaptive_max_pool2d(x, (4, 3)), id="adaptive_max_pool2d(x,(4,3))"),
+        pytest.param(
+            lambda x: F.adaptive_max_pool2d(x, (9, 12)), id="adaptive_max_pool2d(x,(9,12))"
+        ),
     ],
 )
 def test_pooling_equals_eager(lowers, function, dtype):
@@ -52,6 +56,19 @@ def test_pooling_equals_eager(lowers, function, dtype):
 def test_pooling_in_three_dimensions_equals_eager(lowers):
     x = torch.randn(1, 2, 6, 7, 8)
     lowers(lambda x: (F.max_pool3d(x, 2), F.avg_pool3d(x, 3, stride=2, padding=1)), x)
+
+
+@pytest.mark.parametrize("sizes", [(3, 7, 2), (4, 3, 5), 1], ids=str)
+def test_adaptive_pooling_in_three_dimensions_equals_eager(lowers, sizes):
+    x = torch.randn(1, 2, 6, 7, 8)
+    lowers(lambda x: (F.adaptive_max_pool3d(x, sizes), F.adaptive_avg_pool3d(x, sizes)), x)
+
+
+@pytest.mark.parametrize("special", [float("nan"), float("-inf"), float("inf")])
+def test_uneven_adaptive_maxima_keep_nan_and_infinities(lowers, special):
+    x = torch.randn(2, 3, 9, 8)
+    x[0, 1, 4, 3] = x[1, 2, 8, 7] = special
+    lowers(lambda x: F.adaptive_max_pool2d(x, (4, 3)), x)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)

@@ -30,6 +30,7 @@ def _grn(x: Any, grn_bias: float) -> Any:
 
 
 _TABLE: dict[str, _Activation] = {
+    "ceiling": (ops.ceiling, {}),
     "clamp": (ops.clamp, {"min": None, "max": None}),
     "elu": (ops.elu, {"alpha": 1.0}),
     "gelu": (lambda x: ops.gelu(x, "erf"), {}),
@@ -37,6 +38,7 @@ _TABLE: dict[str, _Activation] = {
     "hsigmoid": (ops.hsigmoid, {}),
     "hswish": (ops.hswish, {}),
     "mish": (ops.mish, {}),
+    "negative": (ops.negative, {}),
     "relu": (ops.relu, {}),
     "sigmoid": (ops.sigmoid, {}),
     "softplus": (ops.softplus, {}),
@@ -65,8 +67,8 @@ class MLP(WeightedOperator):
         Args:
             input_shape: of X and of the result, (batch, hidden).
             intermediate_size: columns between the two products.
-            activation: clamp, elu, gelu, grn, hsigmoid, hswish, mish, relu, sigmoid, softplus,
-                swiglu, swish or tanh.
+            activation: ceiling, clamp, elu, gelu, grn, hsigmoid, hswish, mish, negative, relu,
+                sigmoid, softplus, swiglu, swish or tanh.
             bias: whether each product has one.
             profile: whether `layers` has times.
             device: "npu", "npu:0", or the vendor's name of the device that serves.

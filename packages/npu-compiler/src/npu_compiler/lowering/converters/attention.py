@@ -85,6 +85,9 @@ def _scale(ctx: Context, query: fx.Node, scale: Any, dtype: torch.dtype) -> ov.O
 def _whole(
     ctx: Context, query: fx.Node, key: fx.Node, value: fx.Node, mask: Any, causal: Any, scale: Any
 ) -> ov.Output:
+    if mask is not None and causal:
+        # OpenVINO does not read the mask then; torch's kernels apply both.
+        ctx.refuse("a mask beside is_causal")
     bias = None if mask is None else _additive(ctx, mask, ctx.dtype(query))
     output = attend(ctx, query, key, value, bias=bias, causal=bool(causal), scale=scale)
     return _zero_dead_rows(ctx, output, mask, ctx.out_dtype(0))

@@ -138,29 +138,48 @@ def convert_max_pool(
     return _maxima(ctx, self, kernel_size, stride, padding, dilation, ceil_mode)
 
 
-@converter(aten.adaptive_max_pool2d.default)
+@converter(aten.adaptive_max_pool2d.default, aten.adaptive_max_pool3d.default)
 def convert_adaptive_max_pool(ctx: Context, self: fx.Node, output_size: Any) -> Any:
-    """Windows of one size, where the results' sizes divide the input's."""
-    sizes = ctx.sizes(self)[-2:]
-    kernel = []
-    for size, count in zip(sizes, spread(output_size, 2), strict=True):
-        if size is None or size % count:
-            ctx.refuse("windows that differ in size")
-        kernel.append(size // count)
-    if ctx.rank(self) != 4:
+    """Windows of one size; shorter ones repeat their last entry, which changes no maximum."""
+    spatial = _spatial(ctx)
+    if ctx.rank(self) != spatial + 2:
         ctx.refuse("an input without a batch")
-    maxima = _maxima(ctx, self, kernel, kernel, [0, 0], [1, 1], False)
+    value, kernel, is_even = ctx.get(self), [], True
+    counts = spread(output_size, spatial)
+    for axis, (size, count) in enumerate(zip(ctx.sizes(self)[2:], counts, strict=True), start=2):
+        if size is None or not count:
+            ctx.refuse("windows whose sizes are not known, or none")
+        entries = _entries_of_windows(size, count)
+        kernel.append(entries.shape[1])
+        if entries.size != size:
+            is_even = False
+            places = ctx.integers(entries.flatten().tolist())
+            value = ops.gather(value, places, ctx.integers([axis])).output(0)
+    zeros, ones = [0] * spatial, [1] * spatial
+    maxima = _maxima(ctx, self, kernel, kernel, zeros, ones, False, value=value)
     if not ctx.is_read(1):
         return maxima, None
-    positions = _positions(ctx, self, maxima, kernel, kernel, [0, 0], [1, 1])
+    if not is_even or spatial != 2:
+        ctx.refuse("positions in windows that differ in size, or in three dimensions")
+    positions = _positions(ctx, self, maxima, kernel, kernel, zeros, ones)
     if positions is None:
         ctx.refuse("positions in windows of one element or more than 25")
     return maxima, positions
 
 
-def _maxima(ctx: Context, self: fx.Node, *windows: Any) -> ov.Output:
-    """The maxima of windows, NaN and infinities among them."""
-    value = ctx.get(self)
+def _entries_of_windows(size: int, count: int) -> Any:
+    """Entries of torch's adaptive windows, (count, longest); shorter ones repeat their last."""
+    order = np.arange(count)
+    first, last = order * size // count, -(-(order + 1) * size // count) - 1
+    longest = int((last - first).max()) + 1
+    return np.minimum(first[:, None] + np.arange(longest), last[:, None])
+
+
+def _maxima(
+    ctx: Context, self: fx.Node, *windows: Any, value: ov.Output | None = None
+) -> ov.Output:
+    """The maxima of windows of self, or of a value made of it; NaN and infinities among them."""
+    value = ctx.get(self) if value is None else value
     result = _max_pool(ctx, self, value, *windows).output(0)
     if not nan.is_real(value) or nan.is_bounded_below(ctx, self) or not nan.is_exact(ctx):
         return result
@@ -240,11 +259,12 @@ def convert_avg_pool(
 
 @converter(
     aten._adaptive_avg_pool2d.default,
+    aten._adaptive_avg_pool3d.default,
     aten.adaptive_avg_pool2d.default,
     aten.adaptive_avg_pool1d.default,
 )
 def convert_adaptive_avg_pool(ctx: Context, self: fx.Node, output_size: Any) -> Any:
-    spatial = 1 if "pool1d" in str(ctx.node.target) else 2
+    spatial = _spatial(ctx)
     sizes = spread(output_size, spatial)
     rank = ctx.rank(self)
     if all(size == 1 for size in sizes):
