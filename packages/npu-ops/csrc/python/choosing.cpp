@@ -15,9 +15,7 @@
 namespace npu::ops::python {
 namespace {
 
-using namespace kernel_programs;
-
-void check(const at::Tensor& logits) {
+void require_logits(const at::Tensor& logits) {
   if (logits.dim() == 2 && logits.size(1) > 0 && logits.is_cpu() &&
       logits.scalar_type() == at::kFloat && logits.is_contiguous()) {
     return;
@@ -27,8 +25,8 @@ void check(const at::Tensor& logits) {
 
 // (rows,) int64.
 at::Tensor arg_max(const at::Tensor& logits) {
-  check(logits);
-  const RowKernels& kernels = *row_kernels(nullptr);
+  require_logits(logits);
+  const kernel_programs::RowKernels& kernels = *kernel_programs::row_kernels(nullptr);
   const std::int64_t rows = logits.size(0), width = logits.size(1);
   const float* x = logits.const_data_ptr<float>();
   const at::Tensor found = at::empty({rows}, at::kLong);
@@ -45,21 +43,22 @@ std::vector<std::int64_t> draw_rows(const at::Tensor& logits,
                                     const std::vector<double>& top_p,
                                     const std::vector<double>& min_p,
                                     const std::vector<double>& points) {
-  check(logits);
+  require_logits(logits);
   const auto rows = static_cast<std::size_t>(logits.size(0));
   if (temperatures.size() != rows || top_k.size() != rows || top_p.size() != rows ||
       min_p.size() != rows || points.size() != rows) {
     throw py::value_error("logits: must have as many rows as there are draws; got " +
                           std::to_string(rows));
   }
-  const RowKernels& kernels = *row_kernels(nullptr);
+  const kernel_programs::RowKernels& kernels = *kernel_programs::row_kernels(nullptr);
   const std::int64_t width = logits.size(1);
   const float* x = logits.const_data_ptr<float>();
   std::vector<std::int64_t> found(rows);
-  static thread_local DrawRoom room;
+  static thread_local kernel_programs::DrawRoom room;
   for (std::size_t row = 0; row < rows; ++row) {
-    found[row] = draw(kernels, x + static_cast<std::int64_t>(row) * width, width,
-                      {temperatures[row], top_k[row], top_p[row], min_p[row], points[row]}, room);
+    found[row] = kernel_programs::draw(
+        kernels, x + static_cast<std::int64_t>(row) * width, width,
+        {temperatures[row], top_k[row], top_p[row], min_p[row], points[row]}, room);
   }
   return found;
 }

@@ -36,9 +36,20 @@ def is_mutation(node: fx.Node) -> bool:
 
 def is_effectful(node: fx.Node) -> bool:
     """Whether the order of a call among others of its kind matters (random numbers, asserts)."""
-    if isinstance(node.target, torch._ops.OpOverload):
-        return torch.Tag.nondeterministic_seeded in node.target.tags or node.is_impure()
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return node.is_impure()
+    if torch.Tag.nondeterministic_seeded in node.target.tags:
+        return not _has_no_dropout(node)
     return node.is_impure()
+
+
+def _has_no_dropout(node: fx.Node) -> bool:
+    """Whether a call, as of attention, draws numbers for dropout alone, and is asked for none."""
+    for index, argument in enumerate(cast(Any, node.target)._schema.arguments):
+        if argument.name == "dropout_p":
+            given = node.args[index] if index < len(node.args) else node.kwargs.get("dropout_p")
+            return given is None or given == 0.0
+    return False
 
 
 def is_view(node: fx.Node) -> bool:

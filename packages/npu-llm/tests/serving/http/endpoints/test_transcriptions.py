@@ -10,8 +10,8 @@ import openai
 import pytest
 from transformers import AutoFeatureExtractor, AutoTokenizer
 
-from npu_llm.encoder_decoders.session_cross_cache import SessionCrossCache
 from npu_llm.encoder_decoders.models import NPUModelForSpeechSeq2Seq
+from npu_llm.encoder_decoders.session_cross_cache import SessionCrossCache
 from npu_llm.serving.models.served_model import ServedModel
 from npu_llm.serving.models.served_speech import ServedSpeech
 from npu_llm.serving.scheduling.engine import EngineOptions
