@@ -1,4 +1,4 @@
-"""AnswerText: pieces together are the text of all tokens, whatever the decoder does with neighbours."""
+"""AnswerText: its pieces are together the text of all tokens, whatever decoders do."""
 
 import random
 

@@ -125,7 +125,7 @@ class Answer:
                 self._loop.call_soon_threadsafe(self._has_come.set)
 
     async def _next(self) -> list[Told]:
-        """Returns what was told: the first at once, what follows after an interval or at the end."""
+        """Returns what was told: first at once, then after an interval or at the end."""
         while not self._told or not (self._is_due or isinstance(self._told[-1], Ended)):
             self._has_come.clear()
             await self._has_come.wait()
