@@ -321,9 +321,17 @@ def models(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def decoders(session: nox.Session) -> None:
-    """Run every decoder of transformers, compare its tokens (`-- mamba --page FILE`); long."""
+    """Run every decoder of transformers (`-- mamba --page FILE`), or its releases; long.
+
+    `-- --releases` runs a few with each release of transformers that changes a class of caches.
+    """
     python = shared_environment(session, "platform")
     install_platform(session, python, extra=group("test"))
+    if session.posargs[:1] == ["--releases"]:
+        page = "docs/reference/transformers-releases.md"
+        place = ["--work", str(BUILD / "releases"), "--page", page]
+        run_in(session, python, "tools/release_survey.py", *place, *session.posargs[1:])
+        return
     arguments = session.posargs or ["--page", "docs/reference/decoders.md"]
     run_in(session, python, "tools/decoder_survey.py", *arguments)
 
