@@ -136,6 +136,7 @@ def _verdicts(version: str, work: Path) -> dict[str, str]:
 def _here(version: str) -> dict[str, str]:
     """Runs the decoders with the release that this process finds."""
     import transformers
+
     from decoder_survey import make
     from decoder_survey import survey as decoders
 

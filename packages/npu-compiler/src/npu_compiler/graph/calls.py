@@ -48,7 +48,7 @@ def _has_no_dropout(node: fx.Node) -> bool:
     for index, argument in enumerate(cast(Any, node.target)._schema.arguments):
         if argument.name == "dropout_p":
             given = node.args[index] if index < len(node.args) else node.kwargs.get("dropout_p")
-            return given is None or given == 0.0
+            return given is None or (isinstance(given, float) and given == 0.0)
     return False
 
 

@@ -25,6 +25,7 @@ from npu_ops.tools.judging.judge import Verdict, compare, is_partly_undefined, i
 from npu_ops.tools.judging.tolerance import Tolerances
 from npu_ops.tools.report import Report, Value
 from npu_ops.tools.time_measure import synchronize
+from npu_runtime.errors import KindError
 from npu_runtime.public_calls import public_call
 
 __all__ = ["Replay", "replay_call", "replay_directory", "replay_report"]
@@ -145,6 +146,13 @@ def replay_call(
 @public_call
 def replay_report(replays: Sequence[Replay], device: str) -> Report:
     """One row for each call, those that differ marked."""
+    replays = list(replays)  # an iterator's items are not looked at before
+    if not all(isinstance(one, Replay) for one in replays):
+        raise KindError(
+            "npu_ops.tools.replay_report: replays must be of replay_directory; got "
+            f"{ascii(replays)[:80]}. Pass those.",
+            code="argument-kind",
+        )
     rows: list[tuple[Value, ...]] = [
         (
             one.folder.name,
