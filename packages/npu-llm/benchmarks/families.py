@@ -15,7 +15,8 @@ npu-llm's starts after the first are told if they compile anything. Speech: 30 s
 answer of some tokens, as a multiple of real time. Text: tokens per second of an answer to 128
 tokens, the encoder's time included. A picture: one image of 512 pixels, not cut into tiles, and a
 question; how often per second the first token of an answer comes. openvino-genai takes no T5, and
-for pictures only transformers is measured beside npu-llm: the other two were not tried. `--small`
+the exporter of optimum-intel 2.2, which makes the form for openvino-genai too, no SmolVLM beside
+transformers 5: there only transformers is measured beside npu-llm. `--small`
 runs all of it with small models, to see that it does.
 """
 
