@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
 import openvino as ov
+import openvino.opset1 as opset1
 import openvino.opset15 as ops
 import torch
 from torch import fx
@@ -243,6 +244,10 @@ class Context:
     def unsqueeze(self, output: ov.Output, axes: Sequence[int]) -> ov.Output:
         """Adds axes of size 1."""
         return ops.unsqueeze(output, self.integers(axes)).output(0) if axes else output
+
+    def squeeze(self, output: ov.Output, axes: Sequence[int]) -> ov.Output:
+        """Removes axes of size 1, in the version that an NPU's compiler takes."""
+        return opset1.squeeze(output, self.integers(axes)).output(0) if axes else output
 
     def refuse(self, reason: str) -> NoReturn:
         """Says that the current node cannot be lowered.

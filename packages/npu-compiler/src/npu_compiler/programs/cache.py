@@ -16,7 +16,7 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -46,6 +46,7 @@ _FORMAT = 2
 _STALE_S = 3600.0
 _VERDICT = "verdict.json"
 _MODEL = "model.xml"
+_ENTRY = "entry.json"
 
 
 @dataclass(frozen=True)
@@ -395,7 +396,7 @@ class ProgramCache:
                 }
                 if amendments:
                     write_json(place / AMENDMENTS, amendments)
-                write_json(place / "entry.json", record)
+                write_json(place / _ENTRY, record)
                 try:
                     place.rename(entry)
                 except OSError:
@@ -417,36 +418,36 @@ class ProgramCache:
 
     def entries(self) -> tuple[CacheEntry, ...]:
         """Returns the programs that are kept."""
-        found = []
+        return tuple(
+            CacheEntry(path.name, _kept_name(path), size_bytes, used)
+            for path, size_bytes, used in self._kept()
+        )
+
+    def _kept(self) -> Iterator[tuple[Path, int, float]]:
+        """Yields the folder of each program, the size of its files, and when it was last used."""
         for path in self.directory.iterdir() if self.directory.is_dir() else ():
             if path.name.startswith(".") or not path.is_dir():
                 continue
             try:
                 size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
-                manifest = path / "entry.json"
-                used, text = manifest.stat().st_mtime, manifest.read_text()
+                used = (path / _ENTRY).stat().st_mtime
             except OSError:
                 continue  # another process removes it, or writes it
-            try:
-                name = str(json.loads(text).get("name", "unnamed"))
-            except (ValueError, AttributeError):
-                name = "damaged"
-            found.append(CacheEntry(path.name, name, size, used))
-        return tuple(found)
+            yield path, size, used
 
     def clear(self) -> None:
         """Removes all programs; those that run keep what they have mapped."""
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def _evict(self, *, keep: str) -> None:
-        entries = self.entries()
-        total = sum(entry.size_bytes for entry in entries)
-        for entry in sorted(entries, key=lambda entry: entry.used):
+        kept = list(self._kept())
+        total = sum(size_bytes for _, size_bytes, _ in kept)
+        for path, size_bytes, _ in sorted(kept, key=lambda one: one[2]):
             if total <= self.max_bytes:
                 return
-            if entry.key != keep:
-                shutil.rmtree(self.directory / entry.key, ignore_errors=True)
-                total -= entry.size_bytes
+            if path.name != keep:
+                shutil.rmtree(path, ignore_errors=True)
+                total -= size_bytes
                 self._count(evicted=1)
 
     def _count(self, **more: int) -> None:
@@ -454,6 +455,14 @@ class ProgramCache:
             now = self._statistics
             sums = {name: getattr(now, name) + count for name, count in more.items()}
             self._statistics = replace(now, **sums)
+
+
+def _kept_name(path: Path) -> str:
+    """What a program was called when it was made."""
+    try:
+        return str(json.loads((path / _ENTRY).read_text()).get("name", "unnamed"))
+    except (OSError, ValueError, AttributeError):
+        return "damaged"
 
 
 def _write_model(model: ov.Model, place: Path) -> None:
@@ -479,14 +488,14 @@ def _checked(built: Any) -> tuple[ov.Model, dict[str, Any]]:
 
 
 def _facts(entry: Path) -> dict[str, Any]:
-    facts = json.loads((entry / "entry.json").read_text())["facts"]
+    facts = json.loads((entry / _ENTRY).read_text())["facts"]
     return dict(facts)
 
 
 def _damage(entry: Path, *, needs: str | None = _MODEL) -> str | None:
     """Why an entry cannot be used; None when it can, and has the file that is needed."""
     try:
-        record = json.loads((entry / "entry.json").read_text())
+        record = json.loads((entry / _ENTRY).read_text())
         expected = record["files"]
         is_complete = isinstance(record.get("facts"), dict) and needs in (None, *expected)
         if record["format"] != _FORMAT or not is_complete:
@@ -503,6 +512,6 @@ def _damage(entry: Path, *, needs: str | None = _MODEL) -> str | None:
 
 def _touch(entry: Path) -> None:
     try:
-        os.utime(entry / "entry.json")
+        os.utime(entry / _ENTRY)
     except OSError as failure:
         _logger.debug("program cache: cannot touch %s (%s)", entry, failure)

@@ -74,7 +74,7 @@ def tuning_key(graph: fx.Graph, *, kind: str, config: CompilerConfig) -> str:
 
 _CONFIG = (
     "computed_in", "compression", "group_size", "symmetric", "strict", "freeze", "fallback_ops",
-    "keep_float32",    "enabled_passes", "disabled_passes", "device_options",
+    "keep_float32", "enabled_passes", "disabled_passes", "device_options",
 )  # fmt: skip
 
 

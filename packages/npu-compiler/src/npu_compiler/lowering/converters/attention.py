@@ -11,7 +11,6 @@ from typing import Any
 import openvino as ov
 import openvino.opset15 as ops
 import torch
-from openvino.opset1 import squeeze
 from torch import fx
 
 from npu_compiler.graph import whole_ops as capture  # noqa: F401  (defines npu_compiler::attention)
@@ -153,11 +152,12 @@ def _log_sum_exp(
     if not ctx.is_read(1):
         return None
     scores = _scores(ctx, query, key, mask, causal, scale)
-    axis = ctx.integers([ctx.rank(query) - 1])
+    axes = [ctx.rank(query) - 1]
+    axis = ctx.integers(axes)
     peak = ops.reduce_max(scores, axis, True)
     powers = nan.exp(ctx, ops.subtract(scores, peak).output(0))
     total = ops.reduce_sum(powers, axis, True)
-    return squeeze(ops.add(ops.log(total), peak), axis).output(0)
+    return ctx.squeeze(ops.add(ops.log(total), peak).output(0), axes)
 
 
 def _scores(

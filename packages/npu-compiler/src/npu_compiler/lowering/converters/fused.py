@@ -11,7 +11,6 @@ import numpy as np
 import openvino as ov
 import openvino.opset15 as ops
 import torch
-from openvino.opset1 import squeeze
 from torch import fx
 
 import npu_ops  # noqa: F401  (defines torch.ops.npu)
@@ -291,4 +290,4 @@ def convert_dynamic_quantize(ctx: Context, x: fx.Node, group_size: int | None) -
     rounded = ops.clamp(ops.round(ratio, "half_to_even"), -127.0, 127.0)
     values = ops.convert(ops.select(usable, rounded, zero), ov.Type.i8)
     whole = ops.reshape(values, ctx.integers([*[0] * (rank - 1), width]), True)
-    return whole, squeeze(step, ctx.integers([rank]))
+    return whole, ctx.squeeze(step.output(0), [rank])

@@ -105,10 +105,9 @@ def _index_outer(
     value = ctx.get(self)
     for axis, start, end in zip(given, starts, [*starts[1:], width], strict=True):
         index, lead = ctx.get(indices[axis]), width - ctx.rank(indices[axis])
-        if outside := [dim - lead for dim in range(lead, width) if not start <= dim < end]:
-            index = ops.squeeze(index, ctx.integers(outside)).output(0)
-        if missing := list(range(min(lead, end) - start)):
-            index = ops.unsqueeze(index, ctx.integers(missing)).output(0)
+        outside = [dim - lead for dim in range(lead, width) if not start <= dim < end]
+        index = ctx.squeeze(index, outside)
+        index = ctx.unsqueeze(index, list(range(min(lead, end) - start)))
         where = ctx.number(given[0] + start, torch.int64)
         value = ops.gather(value, index, where).output(0)
     return value

@@ -10,7 +10,6 @@ from typing import Any
 import openvino as ov
 import openvino.opset15 as ops
 import torch
-from openvino.opset1 import squeeze
 from torch import fx
 
 from npu_compiler.lowering.context import Context
@@ -168,13 +167,13 @@ def _group_statistics(
     work = torch.float32
     rows = ops.reshape(ctx.get(input_, work), ctx.integers([0, groups, -1]), True)
     axis = ctx.integers([2])
-    mean = ops.reduce_mean(rows, axis, True)
+    mean = ops.reduce_mean(rows, axis, True).output(0)
     centred = ops.subtract(rows, mean)
     variance = ops.reduce_mean(ops.multiply(centred, centred), axis, False)
     spread = ops.sqrt(ops.add(variance, ctx.number(eps, work)))
     reciprocal = ops.divide(ctx.number(1.0, work), spread)
     return (
-        ctx.convert(squeeze(mean, axis).output(0), ctx.out_dtype(1)),
+        ctx.convert(ctx.squeeze(mean, [2]), ctx.out_dtype(1)),
         ctx.convert(reciprocal.output(0), ctx.out_dtype(2)),
     )
 

@@ -11,7 +11,6 @@ from typing import Any
 import openvino as ov
 import openvino.opset15 as ops
 import torch
-from openvino.opset1 import squeeze
 from torch import fx
 
 from npu_compiler.lowering import nan
@@ -33,7 +32,7 @@ def _reduce(
     if not keepdim and ctx.rank(self) - len(axes) == 2 and make in _SUMS:
         # The CPU plugin adds a vector that follows along the wrong axis, where it takes that axis
         # for the one of channels, if the sum itself drops dimensions (OpenVINO 2026.4.1).
-        return squeeze(make(value, ctx.integers(axes), True), ctx.integers(axes))
+        return ctx.squeeze(make(value, ctx.integers(axes), True).output(0), axes)
     return make(value, ctx.integers(axes), keepdim)
 
 
@@ -146,7 +145,7 @@ def _variance(
         total = ops.reduce_sum(squares, indices, keepdim)
         spread = ops.multiply(total, ctx.number(1 / divisor, dtype)).output(0)
     if not keepdim:
-        mean = squeeze(mean, indices).output(0)
+        mean = ctx.squeeze(mean, axes)
     return spread, mean
 
 
@@ -187,16 +186,17 @@ def convert_vector_norm(
 
 @converter(aten.logsumexp.default)
 def convert_logsumexp(ctx: Context, self: fx.Node, dim: Any, keepdim: bool) -> Any:
-    axes = ctx.integers(ctx.axes(self, dim))
+    axes = ctx.axes(self, dim)
+    indices = ctx.integers(axes)
     value = ctx.get(self)
-    peak = ops.reduce_max(value, axes, True).output(0)
+    peak = ops.reduce_max(value, indices, True).output(0)
     # An infinity would leave NaN where it is taken from itself.
     is_endless = ops.equal(ops.abs(nan.wide(ctx, peak)), _inf(ctx, value))
     peak = ops.select(is_endless, ctx.number(0, ctx.out_dtype()), peak)
     powers = nan.exp(ctx, ops.subtract(value, peak).output(0))
-    total = ops.reduce_sum(powers, axes, True)
-    result = ops.add(ops.log(total), peak)
-    return result if keepdim else squeeze(result, axes)
+    total = ops.reduce_sum(powers, indices, True)
+    result = ops.add(ops.log(total), peak).output(0)
+    return result if keepdim else ctx.squeeze(result, axes)
 
 
 def _inf(ctx: Context, value: ov.Output) -> ov.Output:
@@ -244,8 +244,8 @@ def convert_extreme(ctx: Context, self: fx.Node, dim: int, keepdim: bool) -> Any
     values = ctx.convert(values, ctx.out_dtype())
     if keepdim or ctx.rank(self) == 0:
         return values, indices
-    axis = ctx.integers([ctx.axis(self, dim)])
-    return squeeze(values, axis).output(0), squeeze(indices, axis).output(0)
+    axes = [ctx.axis(self, dim)]
+    return ctx.squeeze(values, axes), ctx.squeeze(indices, axes)
 
 
 @converter(aten.argmax.default, aten.argmin.default)
@@ -261,7 +261,7 @@ def convert_arg_extreme(ctx: Context, self: fx.Node, dim: Any, keepdim: bool) ->
     _, indices = _extreme(ctx, self, dim, mode)
     if keepdim or ctx.rank(self) == 0:
         return indices
-    return squeeze(indices, ctx.integers([ctx.axis(self, dim)]))
+    return ctx.squeeze(indices, [ctx.axis(self, dim)])
 
 
 @converter(aten.topk.default)

@@ -11,7 +11,6 @@ from typing import Any
 
 import openvino.opset15 as ops
 import torch
-from openvino.opset1 import squeeze
 from torch import fx
 
 from npu_compiler.lowering.context import Context, Operand, same_size
@@ -142,7 +141,7 @@ def convert_squeeze(ctx: Context, self: fx.Node, dim: Any = None) -> Any:
     axes = [axis for axis in ctx.axes(self, dim) if sizes and sizes[axis] == 1]
     if not axes:
         return ctx.get(self)
-    return squeeze(ctx.get(self), ctx.integers(axes))
+    return ctx.squeeze(ctx.get(self), axes)
 
 
 @converter(aten.slice.Tensor, aten.slice_copy.Tensor, compute=False)
