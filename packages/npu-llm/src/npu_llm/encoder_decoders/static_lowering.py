@@ -8,18 +8,15 @@ from typing import Any
 
 import torch
 
-from npu_compiler.lowering import lower
 from npu_llm.capture.cache_facts import LayerCache
-from npu_llm.capture.relocation import relocate
-from npu_llm.capture.static_step import make_static
 from npu_llm.capture.step import CapturedStep
 from npu_llm.checkpoint.streamed import StreamedWeights
 from npu_llm.encoder_decoders.parts import Layout, example_inputs
 from npu_llm.encoder_decoders.static_cross_cache import SOURCE_MASK
-from npu_llm.entries.lower_step import is_windowed, share_masks
 from npu_llm.errors import CaptureError
+from npu_llm.part_programs.static_steps import lower_static_step, relocate_part
 from npu_llm.part_programs.tracing import TracedPart
-from npu_llm.precision import Precision, cache_dtype
+from npu_llm.precision import Precision
 
 __all__ = ["describe_static", "lower_static"]
 
@@ -121,21 +118,8 @@ def lower_static(
         for name, shape in layout.cross_shapes(length).items()
     }
     given[SOURCE_MASK] = torch.ones(1, length, dtype=torch.int64)
-    captured, relocation = relocate(
-        captured, windowed=is_windowed(model.config), weights=weights, given=given
+    captured, relocation = relocate_part(
+        captured, model, part="decoder", weights=weights, given=given
     )
-    if relocation is None:
-        raise CaptureError(
-            f"{type(model).__name__}: its decoder must count tokens in a way that is known, for "
-            "the static pipeline; got one that counts them otherwise. Run it in the dynamic "
-            "pipeline.",
-            code="static-positions",
-        )
-    share_masks(captured.graph_module)
-    static = make_static(captured, cache_dtype(precision))
-    lowered = lower(captured.graph_module, name=part.name).model
-    names = [*captured.inputs, *captured.cache_names]
-    for parameter, name in zip(lowered.get_parameters(), names, strict=True):
-        parameter.set_friendly_name(name)
-        parameter.get_output_tensor(0).set_names({name})
+    lowered, static = lower_static_step(captured, name=part.name, precision=precision)
     return lowered, {"layout": static.as_dict(), "relocation": relocation}

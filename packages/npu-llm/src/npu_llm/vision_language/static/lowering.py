@@ -7,16 +7,14 @@ from typing import Any
 
 import torch
 
-from npu_compiler.lowering import lower
 from npu_llm.capture.cache_facts import LayerCache
-from npu_llm.capture.relocation import relocate
-from npu_llm.capture.static_step import make_static
 from npu_llm.capture.step import CapturedStep
 from npu_llm.checkpoint.streamed import StreamedWeights
-from npu_llm.entries.lower_step import is_windowed, share_masks
 from npu_llm.errors import CaptureError
+from npu_llm.part_programs.static_steps import lower_static_step, relocate_part
 from npu_llm.part_programs.tracing import Example, TracedPart
-from npu_llm.precision import Precision, cache_dtype
+from npu_llm.precision import Precision
+from npu_llm.steps.slots import Relocation
 from npu_llm.vision_language.language_cache import EMBEDS, MASK, POSITIONS
 
 __all__ = ["describe_part", "lower_language"]
@@ -102,29 +100,17 @@ def lower_language(
     captured = CapturedStep(part.graph_module, inputs, layers, _VOCABULARY, ())
     # A mask that says of each token which others it sees needs no counting.
     sees = [name for name in inputs if name.partition(".")[0] == MASK and values[name].dim() == 4]
-    relocation: Any = "mask"
+    relocation: Relocation = "mask"
     if not sees:
         generator = torch.Generator().manual_seed(0)
-        captured, relocation = relocate(
+        captured, relocation = relocate_part(
             captured,
-            windowed=is_windowed(model.config),
+            model,
+            part="language model",
             weights=weights,
             embedding=torch.randn(_VOCABULARY, width, generator=generator),
         )
-    if relocation is None:
-        raise CaptureError(
-            f"{type(model).__name__}: its language model must count tokens in a way that is known, "
-            "for the static pipeline; got one that counts them otherwise. Run it in the dynamic "
-            "pipeline.",
-            code="static-positions",
-        )
-    share_masks(captured.graph_module)
-    static = make_static(captured, cache_dtype(precision))
-    lowered = lower(captured.graph_module, name=part.name).model
-    names = [*captured.inputs, *captured.cache_names]
-    for parameter, name in zip(lowered.get_parameters(), names, strict=True):
-        parameter.set_friendly_name(name)
-        parameter.get_output_tensor(0).set_names({name})
+    lowered, static = lower_static_step(captured, name=part.name, precision=precision)
     forms: dict[str, list[int | str]] = {"input_ids": [1, "tokens", width]}
     if POSITIONS in values:
         forms[POSITIONS] = [*map(int, values[POSITIONS].shape[:-2]), 1, "tokens"]
