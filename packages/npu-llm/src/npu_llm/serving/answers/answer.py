@@ -88,24 +88,11 @@ class Answer:
         """
         try:
             while self.finish is None:
-                text = ""
-                tokens: list[Token] = []
-                for told in await self._next():
-                    if isinstance(told, Ended):
-                        self.cached_tokens = told.cached_tokens
-                        if told.error is not None and tokens:
-                            yield Piece(text, tuple(tokens))
-                        _raise_failure(told)
-                        self._decoder.end()
-                        text += self._passed() + self._stops.rest()
-                        self.finish = "stop" if self._stops.has_stopped else told.finish
-                    else:
-                        tokens.append(told)
-                        text += self._taken(told)
-                    if self.finish is not None:
-                        break
-                self.text += text
-                yield Piece(text, tuple(tokens))
+                tokens, end = await self._next()
+                if tokens:
+                    yield self._taken(tokens)
+                if end is not None and self.finish is None:
+                    yield self._ended(end)
         finally:
             self.close()
 
@@ -124,30 +111,49 @@ class Answer:
             with contextlib.suppress(RuntimeError):  # the loop has ended, and nobody listens
                 self._loop.call_soon_threadsafe(self._has_come.set)
 
-    async def _next(self) -> list[Told]:
+    async def _next(self) -> tuple[list[Token], Ended | None]:
         """Returns what was told: first at once, then after an interval or at the end."""
         while not self._told or not (self._is_due or isinstance(self._told[-1], Ended)):
             self._has_come.clear()
             await self._has_come.wait()
         self._is_due = False
         self._loop.call_later(_INTERVAL_S, self._become_due)
-        return [self._told.popleft() for _ in range(len(self._told))]
+        told = [self._told.popleft() for _ in range(len(self._told))]
+        end = told[-1] if isinstance(told[-1], Ended) else None
+        return [one for one in told if not isinstance(one, Ended)], end
 
     def _become_due(self) -> None:
         self._is_due = True
         if self._told:
             self._has_come.set()
 
-    def _taken(self, token: Token) -> str:
+    def _taken(self, tokens: Sequence[Token]) -> Piece:
+        """Decodes tokens, up to one with which a string stops the answer."""
+        before, count = len(self.text), 0
+        while count < len(tokens) and self.finish is None:
+            self._take(tokens[count])
+            count += 1
+        return Piece(self.text[before:], tuple(tokens[:count]))
+
+    def _take(self, token: Token) -> None:
         self.tokens += 1
         self.last_s = time.perf_counter()
         self.first_s = self.first_s or self.last_s
         if token.id not in self._ends:
             self._decoder.take([token.id])
-        text = self._passed()
+        self.text += self._passed()
         if self._stops.has_stopped:
             self.finish = "stop"
-        return text
+
+    def _ended(self, told: Ended) -> Piece:
+        """Returns the rest of the text; raises what kept the answer from its end."""
+        self.cached_tokens = told.cached_tokens
+        _raise_failure(told)
+        self._decoder.end()
+        text = self._passed() + self._stops.rest()
+        self.text += text
+        self.finish = "stop" if self._stops.has_stopped else told.finish
+        return Piece(text, ())
 
     def _passed(self) -> str:
         text = "".join(self._fresh)
