@@ -311,11 +311,13 @@ def test_flash_attention_on_npu_is_attention(program):
     assert difference < 0.02 * largest
 
 
-RANKS = """
+def accelerated(arguments="", imported="Accelerator"):
+    """A program that trains by accelerate; the losses of its steps are in `losses`."""
+    return f"""
 import json, torch
-from accelerate import Accelerator
+from accelerate import {imported}
 from accelerate.utils import set_seed
-accelerator = Accelerator()
+accelerator = Accelerator({arguments})
 set_seed(0)
 model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.Linear(16, 2))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -329,6 +331,10 @@ for x, y in loader:
     optimizer.step()
     optimizer.zero_grad()
     losses.append(accelerator.reduce(loss.detach(), "mean").item())
+"""
+
+
+RANKS = f"""{accelerated()}
 if accelerator.is_main_process:
     print(json.dumps([str(accelerator.device), accelerator.state.backend, losses]))
 accelerator.end_training()
@@ -379,26 +385,10 @@ def test_trainer_in_two_processes_has_the_losses_of_the_cpu(program, two_ranks):
     assert two["losses"] == pytest.approx(one["losses"], abs=1e-5)
 
 
-SHARDED = """
-import json, torch
-from accelerate import Accelerator, FullyShardedDataParallelPlugin
-from accelerate.utils import set_seed
-accelerator = Accelerator(fsdp_plugin=FullyShardedDataParallelPlugin(
+SHARDING = """fsdp_plugin=FullyShardedDataParallelPlugin(
     fsdp_version=2, auto_wrap_policy="size_based_wrap", min_num_params=1,
-    state_dict_type="SHARDED_STATE_DICT"))
-set_seed(0)
-model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.Linear(16, 2))
-data = torch.utils.data.TensorDataset(torch.randn(32, 8), torch.randint(0, 2, (32,)))
-loader = torch.utils.data.DataLoader(data, batch_size=8 // accelerator.num_processes)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
-losses = []
-for x, y in loader:
-    loss = torch.nn.functional.cross_entropy(model(x), y)
-    accelerator.backward(loss)
-    optimizer.step()
-    optimizer.zero_grad()
-    losses.append(accelerator.reduce(loss.detach(), "mean").item())
+    state_dict_type="SHARDED_STATE_DICT")"""
+SHARDED = f"""{accelerated(SHARDING, "Accelerator, FullyShardedDataParallelPlugin")}
 kept = [parameter.full_tensor() for parameter in model.parameters()]
 accelerator.save_state("state")
 with torch.no_grad():

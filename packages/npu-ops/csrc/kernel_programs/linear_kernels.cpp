@@ -329,8 +329,9 @@ void amx_tile(const AmxProducts& amx, const PackedLinear& weight, const Activati
 
 constexpr int kRowsOfPass = 6 * kLanes;  // as many as stay in a near cache from block to block
 
-// Fetches the i-th of so many shares of [from, end) into the second cache.
-void fetch_share(const std::uint8_t* from, const std::uint8_t* end, int i, int shares) {
+// Fetches the i-th of so many shares of [from, end) into the second cache. Inlined as `fetch` is.
+[[gnu::always_inline]] inline void fetch_share(const std::uint8_t* from, const std::uint8_t* end,
+                                               int i, int shares) {
   const std::size_t lines = (end - from + 63) / 64;
   const std::uint8_t* last = from + 64 * (lines * (i + 1) / shares);
   for (from += 64 * (lines * i / shares); from < last; from += 64)

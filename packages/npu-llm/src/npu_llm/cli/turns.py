@@ -95,8 +95,7 @@ class Turns:
         name, _, rest = text.partition(" ")
         if not text.startswith("/"):
             if text:
-                with unechoed():
-                    self.ask(text)
+                self._answer(text)
         elif name in self._commands:
             self._commands[name](rest.strip())
         else:
@@ -105,6 +104,10 @@ class Turns:
     @abstractmethod
     def ask(self, text: str) -> None:
         """Answers one turn; Ctrl-C stops the answer, and what was generated stays."""
+
+    def _answer(self, text: str) -> None:
+        with unechoed():
+            self.ask(text)
 
     @abstractmethod
     def _model_named(self, name: str) -> None:
@@ -131,16 +134,14 @@ class Turns:
             self._display.line("Say what to ask instead: /edit TEXT")
             return
         self.session.undo()
-        with unechoed():
-            self.ask(text)
+        self._answer(text)
 
     def _retry(self, _: str) -> None:
         text = self.session.undo()
         if text is None:
             self._display.line("There is no question yet.")
         else:
-            with unechoed():
-                self.ask(text)
+            self._answer(text)
 
     def _undo(self, _: str) -> None:
         text = self.session.undo()
