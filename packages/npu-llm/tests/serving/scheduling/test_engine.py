@@ -198,12 +198,20 @@ def test_the_context_ends_an_answer(llama, engine_of):
         answers.ask([], 1)
 
 
-def test_a_full_queue_refuses(llama, engine_of):
+def test_a_full_queue_refuses(llama, engine_of, monkeypatch):
     answers = engine_of(llama.ours(), most_running=1, most_waiting=1)
-    answers.ask([5, 6], 100)
-    answers.ask([5, 7], 100)
+    run, may_run = answers.engine._store.run, threading.Event()
+
+    def when_told(pieces):
+        may_run.wait(60)
+        return run(pieces)
+
+    monkeypatch.setattr(answers.engine._store, "run", when_told)
+    answers.ask([5, 6], 4)
+    answers.ask([5, 7], 4)
     with pytest.raises(ServerError, match=r"takes 2 requests.*\[server-busy\]"):
         answers.ask([5, 8], 1)
+    may_run.set()
     answers.wait(0)
     answers.wait(1)
     answers.ask([5, 8], 1)
