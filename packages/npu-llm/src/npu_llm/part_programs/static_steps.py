@@ -1,4 +1,4 @@
-"""Steps of a model's parts for programs of fixed sizes: made independent of where their past lies."""
+"""Steps of parts for programs of fixed sizes: independent of where their past lies."""
 
 from __future__ import annotations
 
