@@ -5,29 +5,27 @@ Nothing may be left to Python here, so torch.export captures and says what it ca
 
 from __future__ import annotations
 
-import functools
 import inspect
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import fx, nn
-from torch.export import Dim, ExportedProgram, default_decompositions
+from torch.export import Dim, ExportedProgram
 from torch.utils import _pytree as pytree
 
 from npu_compiler.errors import ExportError
+from npu_compiler.exported.composites import without_composites
 from npu_compiler.graph.kept_float32 import mark_kept_float32
-from npu_compiler.graph.whole_ops import decompositions
-from npu_compiler.lowering import find_converter
 from npu_compiler.lowering.registry import functional_forms
 from npu_compiler.options import CompilerConfig
 from npu_compiler.passes.base import Facts
 from npu_compiler.passes.pipeline import run_passes
 from npu_compiler.verification.graph_trial import keep_original
 
-__all__ = ["Captured", "capture_module", "capture_program", "without_composites"]
+__all__ = ["Captured", "capture_module", "capture_program"]
 
 # Passes that leave work to the host between programs; here there is one program and no host.
 _NOT_HERE = ("write_in_place", "separate_output_views")
@@ -167,11 +165,6 @@ def capture_program(
             module.training = training
 
 
-def without_composites(program: ExportedProgram) -> ExportedProgram:
-    """Returns a program in which torch has taken apart what has no converter."""
-    return program.run_decompositions(_table())  # type: ignore[no-any-return]
-
-
 def _drop_shape_checks(graph: fx.Graph) -> None:
     """Removes what torch.export adds about shapes and dtypes: each call is checked against them."""
     aten = torch.ops.aten
@@ -185,13 +178,6 @@ def _drop_shape_checks(graph: fx.Graph) -> None:
         if node.target in checks and not node.users:
             graph.erase_node(node)
     graph.eliminate_dead_code()
-
-
-@functools.cache
-def _table() -> dict[Any, Callable[..., Any]]:
-    """What torch takes apart: all that has no converter."""
-    every = dict(default_decompositions().items())  # type: ignore[no-untyped-call]
-    return {op: made for op, made in every.items() if find_converter(op) is None} | decompositions()
 
 
 def _constants(program: ExportedProgram) -> dict[str, torch.Tensor]:

@@ -15,7 +15,8 @@ from torch import fx, nn
 from torch.export import ExportedProgram
 
 from npu_compiler.errors import ExportError, OptionError
-from npu_compiler.exported.capture import capture_program, without_composites
+from npu_compiler.exported.capture import capture_program
+from npu_compiler.exported.composites import without_composites
 from npu_compiler.graph.kept_float32 import keep_name
 from npu_compiler.half_precision.report import HalfPrecision
 from npu_compiler.half_precision.run import HalfRun, is_finding, is_lossy, run_both
