@@ -44,7 +44,7 @@ def without_composites(program: ExportedProgram) -> ExportedProgram:
 
 
 def _whole(program: ExportedProgram) -> Iterator[Any]:
-    """Yields the composite ops with a converter: torch's, which others may call, and the graph's."""
+    """Yields composite ops with a converter: torch's, which others may call, and the graph's."""
     called = {node.target for node in program.graph.nodes if node.op == "call_function"}
     for op in _composites() | {op for op in called if isinstance(op, torch._ops.OpOverload)}:
         if find_converter(op) is not None and _is_preservable_cia_op(op):
@@ -52,7 +52,7 @@ def _whole(program: ExportedProgram) -> Iterator[Any]:
 
 
 def _composites() -> set[Any]:
-    return _collect_all_valid_cia_ops_for_aten_namespace()  # type: ignore[no-any-return]
+    return _collect_all_valid_cia_ops_for_aten_namespace()
 
 
 @functools.cache

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -205,6 +205,7 @@ def _lowered(
 ) -> LoweredModel:
     """Lowers the whole graph, or says which of the user's lines stands against it."""
     nodes = {node.name: node for node in graph_module.graph.nodes}
+    config = replace(config, target="openvino")  # also of what the host's cores do better
     for node in nodes.values():
         if node.op == "call_function" and not is_symbolic(node):
             reason = refusal(node, config)

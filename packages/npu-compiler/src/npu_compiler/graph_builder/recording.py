@@ -29,7 +29,6 @@ _GIVES_VALUES = {
     "__array__",
     "__dlpack__",
     "data_ptr",
-    "item",
     "numpy",
     "storage",
     "tolist",
@@ -90,6 +89,10 @@ class GraphTensor(torch.Tensor):
     ) -> Any:
         """Nothing gets here but code that bypasses torch functions; there are no values."""
         raise _needs_values(getattr(func, "__name__", str(func)), find_place())
+
+    def item(self) -> GraphTensor:  # type: ignore[override]
+        """The only element, as a tensor of the graph without axes: it has no value yet."""
+        return self.reshape(())  # type: ignore[return-value]
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         shape, dtype = tuple(self._fake.shape), str(self._fake.dtype).removeprefix("torch.")

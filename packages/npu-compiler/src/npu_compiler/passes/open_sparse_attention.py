@@ -12,10 +12,9 @@ from typing import Any, cast
 import torch
 from torch import fx
 from torch._higher_order_ops.auto_functionalize import auto_functionalized_v2
-from torch.fx.experimental.proxy_tensor import make_fx
-from torch.utils import _pytree as pytree
 
 from npu_compiler.passes.base import Facts, GraphPass
+from npu_compiler.passes.inlining import inlined
 from npu_compiler.passes.write_in_place import written_arguments
 from npu_ops.sparse_attention import sparse_attention
 
@@ -77,19 +76,5 @@ def _inlined(
     def parts(*tensors: torch.Tensor) -> Any:
         return sparse_attention.functional(**dict(zip(names, tensors, strict=True)), **fixed)
 
-    fakes = [given[name].meta["val"] for name in names]
-    with torch.no_grad(), fakes[0].fake_mode:
-        traced = make_fx(parts)(*fakes)
-    traced.graph.eliminate_dead_code()
-    at = dict(
-        zip((one for one in traced.graph.nodes if one.op == "placeholder"),
-            (given[name] for name in names), strict=True)
-    )  # fmt: skip
-    with graph.inserting_before(node):
-        for one in traced.graph.nodes:
-            if one.op == "call_function":
-                at[one] = graph.node_copy(one, at.__getitem__)
-                at[one].meta = {**node.meta, "val": one.meta["val"]}
-    (results,) = (one.args[0] for one in traced.graph.nodes if one.op == "output")
-    y, *caches = (at[one] for one in pytree.tree_leaves(results))
+    y, *caches = inlined(graph, node, parts, [given[name] for name in names])
     return y, tuple(caches)

@@ -24,6 +24,7 @@ from npu_compiler.passes.fuse_rotary_embedding import FuseRotaryEmbedding
 from npu_compiler.passes.fuse_swiglu import FuseSwiglu
 from npu_compiler.passes.merge_common_subexpressions import MergeCommonSubexpressions
 from npu_compiler.passes.merge_linears import MergeLinears
+from npu_compiler.passes.open_complex_numbers import OpenComplexNumbers
 from npu_compiler.passes.open_sparse_attention import OpenSparseAttention
 from npu_compiler.passes.recognize_causal_mask import RecognizeCausalMask
 from npu_compiler.passes.remove_dead_code import RemoveDeadCode
@@ -31,6 +32,7 @@ from npu_compiler.passes.separate_convolution_gradients import SeparateConvoluti
 from npu_compiler.passes.separate_output_views import SeparateOutputViews
 from npu_compiler.passes.simplify_casts import SimplifyCasts
 from npu_compiler.passes.simplify_views import SimplifyViews
+from npu_compiler.passes.use_elements_as_tensors import UseElementsAsTensors
 from npu_compiler.passes.use_functional_forms import UseFunctionalForms
 from npu_compiler.passes.write_in_place import WriteInPlace
 
@@ -70,6 +72,8 @@ PASSES: tuple[GraphPass, ...] = (
     RemoveDeadCode(),
     DropEmptyParts(),
     OpenSparseAttention(),
+    OpenComplexNumbers(),
+    UseElementsAsTensors(),
     UseFunctionalForms(),
     WriteInPlace(),
     FoldConstants(),

@@ -30,3 +30,20 @@ def test_gradients_of_slices_equal_eager(lowers):
     grad = torch.randn(2, 2, 4)
     lowers(lambda g: aten.slice_backward(g, [2, 5, 4], 1, 1, 3, 1), grad)
     lowers(lambda g: aten.select_backward(g, [2, 3, 2, 4], 1, -1), grad)
+
+
+@pytest.mark.parametrize(
+    "size, kernel, how",
+    [
+        ((4, 5), (2, 2), {}),
+        ((8, 9), (3, 2), {"stride": (2, 3), "padding": (1, 2), "dilation": (2, 1)}),
+        ((6, 6), (2, 3), {"stride": (3, 4)}),
+        ((5, 5), (5, 5), {"padding": 2}),
+    ],
+)
+def test_folded_blocks_equal_eager(lowers, size, kernel, how):
+    torch.manual_seed(0)
+    image = torch.randn(2, 3, *size)
+    blocks = F.unfold(image, kernel, **how)
+    blocks[0, 1, 0] = float("nan")
+    lowers(lambda x: (F.fold(x, size, kernel, **how), F.fold(x[1], size, kernel, **how)), blocks)

@@ -10,6 +10,7 @@ from npu_compiler.lowering.converters import (  # noqa: F401
     convolution_gradients,
     creation,
     elementwise,
+    fourier,
     fused,
     grouped_matmul,
     indexing,
@@ -20,5 +21,6 @@ from npu_compiler.lowering.converters import (  # noqa: F401
     reductions,
     sparse_attention,
     symbolic,
+    triangular,
     views,
 )

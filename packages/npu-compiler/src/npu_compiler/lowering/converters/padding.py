@@ -1,4 +1,4 @@
-"""Padding with a value or by mirroring, and the gradients of slices, which pad with zeros.
+"""Padding with a value or by mirroring; gradients of slices and folded blocks, padded with zeros.
 
 Views, slices and concatenation are in views.py.
 """
@@ -34,6 +34,12 @@ def convert_pad(ctx: Context, self: fx.Node, pad: Any, **arguments: Any) -> Any:
         fill = ctx.get(0 if value is None else value, ctx.out_dtype())
         return ops.pad(ctx.get(self), begins, ends, mode, fill)
     return ops.pad(ctx.get(self), begins, ends, mode)
+
+
+def _rule_col2im(node: fx.Node, self: fx.Node, **_: Any) -> str | None:
+    if any(not isinstance(size, int) for size in self.meta["val"].shape):
+        return "blocks of varying sizes"
+    return None
 
 
 def _pads(ctx: Context, self: fx.Node, pad: Sequence[Any]) -> tuple[ov.Output, ov.Output]:
@@ -92,3 +98,56 @@ def convert_select_backward(
     zero = ctx.number(0, ctx.out_dtype())
     wide = ctx.unsqueeze(ctx.get(grad_output), [axis])
     return ops.pad(wide, ctx.integers(begins), ctx.integers(ends), "constant", zero)
+
+
+@converter(aten.col2im.default, rule=_rule_col2im, host_is_better=True)
+def convert_col2im(
+    ctx: Context,
+    self: fx.Node,
+    output_size: Sequence[int],
+    kernel_size: Sequence[int],
+    dilation: Sequence[int],
+    padding: Sequence[int],
+    stride: Sequence[int],
+) -> ov.Output:
+    """Each element of the blocks is a plane: spread by the stride, moved, and added."""
+    sizes = [int(size) for size in ctx.meta(self).shape]
+    lead, (rows, columns) = sizes[:-2], kernel_size
+    counts = [
+        (output_size[axis] + 2 * padding[axis] - dilation[axis] * (kernel_size[axis] - 1) - 1)
+        // stride[axis]
+        + 1
+        for axis in (0, 1)
+    ]
+    channels = sizes[-2] // (rows * columns)
+    blocks = ctx.reshape(ctx.get(self), [*lead, channels, rows * columns, *counts])
+    whole: ov.Output | None = None
+    for place in range(rows * columns):
+        index = (place // columns, place % columns)
+        plane = ops.gather(
+            blocks, ctx.number(place, torch.int64), ctx.number(-3, torch.int64)
+        ).output(0)
+        for axis in (0, 1):
+            begin = index[axis] * dilation[axis] - padding[axis]
+            plane = _spread(ctx, plane, axis - 2, stride[axis], begin, output_size[axis])
+        whole = plane if whole is None else ops.add(whole, plane).output(0)
+    assert whole is not None
+    return whole
+
+
+def _spread(
+    ctx: Context, plane: ov.Output, axis: int, stride: int, begin: int, size: int
+) -> ov.Output:
+    """Puts zeros between the elements along an axis, and the first at a place of `size` places."""
+    shape = [int(one) for one in plane.get_shape()]
+    rank, at = len(shape), len(shape) + axis
+    zero = ctx.number(0, ctx.out_dtype())
+    if stride > 1:
+        wide = ctx.unsqueeze(plane, [at + 1])
+        ends = [stride - 1 if one == at + 1 else 0 for one in range(rank + 1)]
+        wide = ops.pad(wide, ctx.integers([0] * (rank + 1)), ctx.integers(ends), "constant", zero)
+        shape[at] *= stride
+        plane = ctx.reshape(wide.output(0), shape)
+    begins = [begin if one == at else 0 for one in range(rank)]
+    ends = [size - begin - shape[at] if one == at else 0 for one in range(rank)]
+    return ops.pad(plane, ctx.integers(begins), ctx.integers(ends), "constant", zero).output(0)
