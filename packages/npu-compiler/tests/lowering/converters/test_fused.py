@@ -144,12 +144,17 @@ def test_weight_of_8_bits_may_be_an_input(lowers):
            rand(3, 32), w, torch.rand(6, 2), rand(6))  # fmt: skip
 
 
-def test_weight_of_4_bits_that_is_an_input_runs_eagerly(compiled, close):
-    fast = compiled(lambda x, w, s: npu.quantized_linear(x, w, s, bits=4) + x.sum())
-    given = rand(3, 32), pack_int4(torch.randint(0, 16, (6, 32))), torch.rand(6, 2)
-    close(fast(*given), npu.quantized_linear(*given, bits=4) + given[0].sum())
-    assert fast.eager_ops == ["npu.quantized_linear.default"]
-    assert "not constants" in fast.records[0].eager[0].reason
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_weight_of_4_bits_may_be_an_input(lowers, groups, dtype):
+    given = (
+        rand(3, 32, dtype=dtype),
+        pack_int4(torch.arange(6 * 32).reshape(6, 32) * 7 % 16),
+        torch.rand(6, groups),
+        torch.randint(0, 16, (6, groups), dtype=torch.uint8),
+    )
+    lowers(lambda x, w, s, z: npu.quantized_linear(x, w, s, z, bits=4), *given)
+    lowers(lambda x, w, s: npu.quantized_linear(x, w, s, bits=4), *given[:3])
 
 
 @pytest.mark.parametrize("group_size", [None, 16])

@@ -237,10 +237,12 @@ def _integers(
     """The stored weight and its zero points, None where these are 0."""
     if bits == 4:
         packed = _bytes_of(ctx, weight)
-        integers = _nibbles(packed, grouped)
+        integers = _halves(ctx, weight, grouped) if packed is None else _nibbles(packed, grouped)
         if zero_point is None:
             return integers, _nibbles(np.full(1, 8, np.uint8), [])
-        zeros = _bytes_of(ctx, zero_point).reshape(-1)
+        zeros = _bytes_of(ctx, zero_point)
+        if zeros is None:
+            return integers, ctx.reshape(ctx.get(zero_point), per_group)
         zeros = np.append(zeros, np.zeros(zeros.size % 2, np.uint8))
         return integers, _nibbles(zeros[0::2] | (zeros[1::2] << 4), per_group)
     integers = ctx.reshape(ctx.get(weight), grouped)
@@ -251,12 +253,22 @@ def _integers(
     return integers, None
 
 
-def _bytes_of(ctx: Context, operand: fx.Node) -> np.ndarray[Any, Any]:
+def _bytes_of(ctx: Context, operand: fx.Node) -> np.ndarray[Any, Any] | None:
+    """The bytes of a constant, in a row; None for what the program is given."""
     node = ctx.get(operand).get_node()
     if node.get_type_name() != "Constant":
-        ctx.refuse("4-bit weights that are not constants: a program takes them as bytes alone")
+        return None
     data: np.ndarray[Any, Any] = node.get_tensor_view().data
-    return data
+    return data.reshape(-1)
+
+
+def _halves(ctx: Context, packed: fx.Node, shape: list[int]) -> ov.Output:
+    """The low and the high half of each byte, as float32: arithmetic that every device has."""
+    both = ctx.unsqueeze(ctx.convert(ctx.get(packed), torch.float32), [2])
+    sixteen = ctx.number(16.0, torch.float32)
+    high = ops.floor(ops.divide(both, sixteen)).output(0)
+    low = ops.subtract(both, ops.multiply(high, sixteen)).output(0)
+    return ctx.reshape(ops.concat([low, high], 2).output(0), shape)
 
 
 def _nibbles(packed: np.ndarray[Any, Any], shape: list[int]) -> ov.Output:
