@@ -9,9 +9,10 @@ that:
 - PyTorch's own words for a call that does not fit an operator's schema are its TypeError, and its
   NotImplementedError where an operator has no kernel for a tensor's layout.
 - `torch.npu.Stream` and `Event` are torch's own classes: what torch says of a device's name, too.
+- PyTorch says itself that a number is too large for a tensor's dtype.
 - PyTorch's allocator says itself that the machine has no memory for a tensor on the CPU.
 - What a callable of the caller's raises is the caller's. So is what PyTorch says of a tensor that
-  does not fit a module of `npu_compiler.nn`, which is one of torch's modules.
+  does not fit the caller's model, or a module of `npu_compiler.nn`, which is one of torch's.
 
 All else is a finding: AttributeError, KeyError, IndexError, a vendor's RuntimeError, a signal, a
 call that does not end. A command exits with 0, 1 or 2, and never prints a traceback.
@@ -33,6 +34,9 @@ _SCHEMA = re.compile(
     r"expected at most \d+ argument|is missing value|Could not cast|Unable to cast|"
     r"Tried to cast|Overflow when unpacking|positional argument\(s\) but|int too big to convert"
 )
+_TOO_LARGE = re.compile(r"value cannot be converted to type \w+ without overflow")
+_OWN_MODEL = re.compile(r"npu_compiler\.(tune|compile|explain)$")
+_UNFIT = re.compile(r"mat1 and mat2 ")
 
 
 _NO_KERNEL = re.compile(
@@ -106,7 +110,9 @@ def finding_of_call(
         and _SCHEMA.search(outcome.text)
     ):
         return None
-    if _NO_MEMORY.search(outcome.text):
+    if _NO_MEMORY.search(outcome.text) or _TOO_LARGE.search(outcome.text):
+        return None
+    if _OWN_MODEL.match(subject) and _UNFIT.match(outcome.text):
         return None
     if "NotImplementedError" in outcome.error and _NO_KERNEL.match(outcome.text):
         return None

@@ -99,6 +99,15 @@ def test_arguments_of_another_kind(name, value):
     assert isinstance(caught.value, InputError)
 
 
+def test_a_tensor_is_no_sequence_of_other_things():
+    @public_call
+    def joined(texts: Sequence[str]) -> str:
+        return "".join(texts)
+
+    with pytest.raises(KindError, match=r"texts must be Sequence\[str\]; got a tensor of \(2,\)"):
+        joined(torch.ones(2))
+
+
 def test_a_text_for_a_tensor_is_quoted():
     with pytest.raises(KindError, match=r"tensor must be torch\.Tensor; got 'x'"):
         measured("x")

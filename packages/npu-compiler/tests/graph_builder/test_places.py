@@ -32,6 +32,13 @@ def test_call_inside_a_module_of_torch_is_named_by_the_line_that_calls_it():
     assert f"linear ({here(-1)})" in str(error.value)
 
 
+def test_product_of_a_named_call_is_named_by_its_line():
+    graph = GraphBuilder()
+    with pytest.raises(GraphError) as error:
+        graph.matmul(graph.parameter((2, 3)), graph.parameter((5, 4)))
+    assert f"matmul ({here(-1)})" in str(error.value)
+
+
 def test_axis_of_a_named_call_is_named_by_its_line():
     graph = GraphBuilder()
     with pytest.raises(GraphError) as error:

@@ -70,7 +70,7 @@ def parse_precision(dtype: str | torch.dtype | None) -> Precision:
     Raises:
         OptionError: [unknown-dtype] for anything else, listing the choices.
     """
-    if dtype is None or dtype == "auto":
+    if dtype is None or (isinstance(dtype, str) and dtype == "auto"):
         return PRECISIONS[DEFAULT_PRECISION]
     name = str(dtype).removeprefix("torch.") if isinstance(dtype, torch.dtype) else dtype
     if isinstance(name, str) and name in PRECISIONS:

@@ -31,6 +31,7 @@ Check = Callable[[Any], bool]
 
 # Of a long list the first elements speak for the others.
 _LOOKED_AT = 64
+_NUMBER = torch.zeros((), dtype=torch.int64)
 # A longer whole number fits no float, and Python refuses to write out one of thousands of digits.
 _MOST_BITS = 1024
 
@@ -212,9 +213,12 @@ def _is_sequence(value: Any, element: Check) -> bool:
         return False
     if getattr(value, "ndim", 1) == 0:
         return False
-    # An iterator is not for us to use up, and a tensor's elements are made before the first.
-    is_kept = isinstance(value, Collection) and not isinstance(value, torch.Tensor)
-    return not is_kept or all(map(element, itertools.islice(value, _LOOKED_AT)))
+    if isinstance(value, torch.Tensor):  # a number for all: it makes its elements before the first
+        return element(_NUMBER)
+    # An iterator is not for us to use up.
+    return not isinstance(value, Collection) or all(
+        map(element, itertools.islice(value, _LOOKED_AT))
+    )
 
 
 def _is_tuple(value: Any, places: list[Check]) -> bool:

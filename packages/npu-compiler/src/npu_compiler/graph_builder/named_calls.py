@@ -17,6 +17,7 @@ from npu_compiler.errors import GraphError
 from npu_compiler.graph_builder.places import find_place
 from npu_compiler.graph_builder.recording import GraphTensor, Recording
 from npu_compiler.lowering.dtypes import DEVICE_DTYPES, NARROW_DTYPES
+from npu_runtime.public_calls import public_call
 
 __all__ = ["NamedCalls", "torch_dtype_of"]
 
@@ -140,8 +141,9 @@ class NamedCalls:
         """Casts."""
         return self._call(torch.Tensor.to, (x, torch_dtype_of(dtype)))
 
+    @public_call
     def matmul(
-        self, x: GraphTensor, weights: GraphTensor, trA: bool = False, trB: bool = True
+        self, x: torch.Tensor, weights: torch.Tensor, trA: bool = False, trB: bool = True
     ) -> GraphTensor:
         """Multiplies; trB stands for weights of shape (outputs, inputs), as torch keeps them."""
         left = self._call(torch.Tensor.mT.__get__, (x,)) if trA else x  # type: ignore[attr-defined]

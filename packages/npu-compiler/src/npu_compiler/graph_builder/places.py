@@ -12,8 +12,9 @@ import torch.fx.traceback as fx_traceback
 
 __all__ = ["Place", "at_place", "find_place"]
 
-# Modules through which a call comes here from the user's line: modules of torch call functions.
-_BETWEEN = (__name__.rpartition(".")[0], "torch")
+# Modules through which a call comes here from the user's line: modules of torch call functions, and
+# what checks the kinds of arguments calls methods.
+_BETWEEN = (__name__.rpartition(".")[0], "torch", "npu_runtime.public_calls")
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import warnings
+import zipfile
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -75,6 +76,8 @@ def check_half_file(path: str | os.PathLike[str]) -> HalfPrecision:
         ExportError: [half-file] for another file; and as check_half.
     """
     try:
+        if not zipfile.is_zipfile(path):  # torch logs a traceback of its own for it
+            raise ValueError("no file of that kind")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch's, of its own reader
             program = without_composites(torch.export.load(path))

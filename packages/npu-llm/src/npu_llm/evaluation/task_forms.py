@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from npu_llm.errors import OptionError
+from npu_runtime.public_calls import public_call
 
 __all__ = ["FORMS", "Form", "Kind", "check_sample", "form_of", "label_index"]
 
@@ -49,6 +50,7 @@ FORMS: dict[str, Form] = {
 }
 
 
+@public_call
 def form_of(task: str) -> Form:
     """Returns the form of a task's samples.
 
@@ -69,6 +71,7 @@ def form_of(task: str) -> Form:
     return FORMS[task]
 
 
+@public_call
 def check_sample(
     sample: Any, form: Form, place: str, *, labels: Mapping[str, int] | None = None
 ) -> None:

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from npu_llm.errors import OptionError
 from npu_llm.evaluation.measures import MEASURES, measure
 from npu_llm.evaluation.predictions import Asking, predict
 from npu_llm.evaluation.task_forms import check_sample, form_of, label_index
 from npu_runtime.public_calls import public_call
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
 
 __all__ = ["TaskResult", "evaluate_task", "labels_of", "task_of"]
 
@@ -111,7 +114,8 @@ def task_of(model: Any) -> str:
     return str(auto.__name__)
 
 
-def labels_of(config: Any) -> dict[str, int]:
+@public_call
+def labels_of(config: PreTrainedConfig) -> dict[str, int]:
     """Returns a model's classes by name."""
     return {str(name): int(index) for index, name in (config.id2label or {}).items()}
 

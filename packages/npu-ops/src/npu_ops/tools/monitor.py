@@ -72,9 +72,10 @@ class ProcessMonitor:
             OperatorInputError: [tool-option] for an interval that is not above 0, or a process
                 that is not there.
         """
-        if not interval_s > 0:
+        if not 0 < interval_s <= threading.TIMEOUT_MAX:
             raise OperatorInputError(
-                f"interval_s: seconds above 0; got {interval_s}. Pass 0.1 or so.",
+                f"interval_s: seconds above 0, and no more than a thread can wait; got "
+                f"{interval_s}. Pass 0.1 or so.",
                 code="tool-option",
             )
         try:

@@ -81,11 +81,18 @@ class TraceOptions:
     program: str = ""
 
     def __post_init__(self) -> None:
-        """Refuses what is no count.
+        """Refuses what is no count, or neither yes nor no.
 
         Raises:
             TraceError: [trace-option].
         """
+        for name in ("stacks", "modules", "layers", "memory"):
+            value = getattr(self, name)
+            if not isinstance(value, bool | int):
+                raise TraceError(
+                    f"trace: {name} must be True or False; got a {type(value).__name__}. Pass one.",
+                    code="trace-option",
+                )
         for name in ("layers_first", "layers_every", "warmup", "steps"):
             value = getattr(self, name)
             if not isinstance(value, int) or value < 0:

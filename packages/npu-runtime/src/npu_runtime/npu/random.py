@@ -102,5 +102,11 @@ def get_rng_state_all() -> list[torch.Tensor]:
 @public_call
 def set_rng_state_all(new_states: Iterable[torch.Tensor]) -> None:
     """Sets the states of all devices' generators, by index."""
+    if isinstance(new_states, torch.Tensor):
+        raise KindError(
+            f"torch.npu.set_rng_state_all: new_states must be a list of tensors; got a tensor of "
+            f"{tuple(new_states.shape)}. Pass what get_rng_state_all gave.",
+            code="argument-kind",
+        )
     for index, state in enumerate(new_states):
         set_rng_state(state, index)

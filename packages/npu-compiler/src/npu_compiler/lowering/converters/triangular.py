@@ -18,7 +18,7 @@ __all__: list[str] = []
 _MOST_ROWS = 128
 
 
-def _rule(node: fx.Node, self: fx.Node, B: fx.Node, **_: Any) -> str | None:  # noqa: N803
+def _rule(node: fx.Node, self: fx.Node, B: fx.Node, **_: Any) -> str | None:
     rows = self.meta["val"].shape[-1]
     if not isinstance(rows, int) or rows > _MOST_ROWS:
         return f"a triangular system of more than {_MOST_ROWS} rows"
@@ -29,7 +29,7 @@ def _rule(node: fx.Node, self: fx.Node, B: fx.Node, **_: Any) -> str | None:  # 
 def convert_solve_triangular(
     ctx: Context,
     self: fx.Node,
-    B: fx.Node,  # noqa: N803
+    B: fx.Node,
     upper: bool,
     left: bool = True,
     unitriangular: bool = False,
