@@ -5,11 +5,11 @@ from collections.abc import Iterator
 from importlib.metadata import version
 
 import pytest
-from conftest import PACKAGES
 
 from npu_command.help.completion import parser_of
 from npu_command.subcommands import read_command
 
+PACKAGES = ("npu-runtime", "npu-ops", "npu-compiler", "npu-llm", "npu-profiler")
 SUBCOMMANDS = [
     (package, name, subcommand.module)
     for package in PACKAGES
