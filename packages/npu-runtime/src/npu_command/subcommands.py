@@ -177,7 +177,7 @@ def _run(command: Command, name: str, arguments: Sequence[str]) -> int:
             if command.hides_warnings and not sys.warnoptions:
                 warnings.simplefilter("ignore")
             subcommand = command.subcommands[name]
-            if _is_help(arguments):
+            if _is_about_itself(arguments):
                 with nullcontext() if subcommand.help_imports else bare_packages(subcommand.module):
                     return int(importlib.import_module(subcommand.module).main(arguments))
             _refuse(command)
@@ -204,8 +204,8 @@ def _run(command: Command, name: str, arguments: Sequence[str]) -> int:
         raise
 
 
-def _is_help(arguments: Sequence[str]) -> bool:
-    return list(arguments) in (["-h"], ["--help"])
+def _is_about_itself(arguments: Sequence[str]) -> bool:
+    return list(arguments) in (["-h"], ["--help"], ["--version"])
 
 
 def _refuse(command: Command) -> None:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 
 from npu_command.caches.kept_entries import KeptEntry, act, add_actions
+from npu_command.help.command_parser import CommandParser
 
 __all__ = ["main"]
 
 
 def main(arguments: Sequence[str]) -> int:
     """Lists the entries, or removes some; returns the exit code."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="npu-compiler cache",
         description="List the programs that are kept, by model and graph, size and last use, or "
         "remove some. They are made again when they are needed.",

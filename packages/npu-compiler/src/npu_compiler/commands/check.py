@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
+
+from npu_command.help.command_parser import CommandParser
 
 __all__ = ["main"]
 
 
 def main(arguments: Sequence[str]) -> int:
     """Prints the findings; returns 1 when one is a refusal."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="npu-compiler check",
         description="Say whether an exported model is what an NPU accepts; no NPU is needed.",
     )

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from npu_command.help.command_parser import CommandParser
 from npu_compiler.errors import OptionError
 
 __all__ = ["main", "run_script"]
@@ -20,7 +21,7 @@ _OUTPUT, _ERROR = 1, 2  # descriptors
 
 def main(arguments: Sequence[str]) -> int:
     """Runs the script; returns its exit code."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="npu-compiler explain",
         description="Run a script; say which graphs it compiled for npu, and what runs eagerly.",
     )

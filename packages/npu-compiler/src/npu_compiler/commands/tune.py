@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from npu_command.help.command_parser import CommandParser
 from npu_compiler.commands.explain import run_script
 
 __all__ = ["main"]
@@ -13,7 +14,7 @@ __all__ = ["main"]
 
 def main(arguments: Sequence[str]) -> int:
     """Tunes, exports, imports or lists; returns the exit code."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="npu-compiler tune",
         description="Run a script and measure how its graphs are compiled best on this device.",
     )

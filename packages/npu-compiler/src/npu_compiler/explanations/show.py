@@ -5,7 +5,6 @@ The page's layout stands in `show.html`.
 
 from __future__ import annotations
 
-import argparse
 import difflib
 import json
 import xml.etree.ElementTree as ElementTree
@@ -14,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from npu_command.help.command_parser import CommandParser
 from npu_command.pages import render_page
 from npu_compiler.errors import DumpError
 
@@ -25,7 +25,7 @@ _TEMPLATE = Path(__file__).with_name("show.html")
 
 def main(arguments: Sequence[str]) -> int:
     """Writes the page; returns the exit code."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="npu-compiler show", description="Render the dumps of NPU_COMPILE_DEBUG as HTML."
     )
     parser.add_argument("directory", type=Path, help="what NPU_COMPILE_DEBUG named")

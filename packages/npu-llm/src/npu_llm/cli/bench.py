@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from npu_command.charts import check_matplotlib
+from npu_command.help.command_parser import CommandParser
 from npu_llm.checkpoint.source import DEFAULT_WEIGHTS
 from npu_llm.cli.arguments import add_model, add_server, positive
 from npu_llm.errors import OptionError
@@ -20,7 +21,7 @@ __all__ = ["main"]
 
 def main(arguments: Sequence[str]) -> int:
     """Parses the arguments, measures, and prints a table; returns the exit code."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="npu-llm bench",
         description="Measures time to first token, speed, memory and, where it can be read, "
         "power. The table goes to standard output.",

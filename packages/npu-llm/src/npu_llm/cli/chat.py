@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from npu_command.help.command_parser import CommandParser
 from npu_command.interrupt import as_exception
 from npu_llm.cli.answer_settings import as_generate
 from npu_llm.cli.arguments import add_generation, add_model, add_server
@@ -25,7 +26,7 @@ __all__ = ["Chat", "chat", "main"]
 
 def main(arguments: Sequence[str]) -> int:
     """Parses the arguments and runs `chat`."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="npu-llm chat",
         description="A chat in the terminal: /help lists its commands, Ctrl-C stops an answer.",
     )

@@ -10,6 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from npu_command.help.command_parser import CommandParser
 from npu_llm.cli.arguments import add_model, positive
 from npu_llm.cli.bench import check_writable, write_output
 from npu_llm.cli.tasks.evaluating import (
@@ -29,7 +30,7 @@ def main(arguments: Sequence[str]) -> int:
     Returns:
         The exit code: 1 if --max-loss was given and the loss is above it, else 0.
     """
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="npu-llm eval",
         description="Measures perplexity on a text: how well the model predicts it; lower is "
         "better. With --data, measures a model of another task by samples: error rates of words, "

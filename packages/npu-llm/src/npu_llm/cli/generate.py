@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from npu_command.help.command_parser import CommandParser
 from npu_llm.cli.arguments import add_adapters, add_generation, add_model, given_text
 from npu_llm.errors import OptionError
 from npu_llm.prompts.unicode_text import check_text
@@ -22,7 +23,7 @@ __all__ = ["generate", "main"]
 
 def main(arguments: Sequence[str]) -> int:
     """Parses the arguments and runs `generate`."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="npu-llm generate",
         description="Answers one prompt. Only the answer goes to standard output.",
     )

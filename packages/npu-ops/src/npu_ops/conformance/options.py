@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from npu_command.help.command_parser import CommandParser
 from npu_ops.config import VARIANT_MODES
 from npu_ops.conformance.cases import CHECKS as CASE_CHECKS
 from npu_ops.conformance.cases import LAYOUTS
@@ -73,7 +74,7 @@ def _suites(arguments: argparse.Namespace) -> tuple[str, ...]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="npu-ops conformance",
         description="Holds a device against the CPU, or against another machine's results. Exit "
         "code 1 when something differs, 2 when the run could not be made.",

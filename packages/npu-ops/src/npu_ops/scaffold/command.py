@@ -1,8 +1,9 @@
 """``npu-ops new``: writes the project of a wheel with an op of its own."""
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
+
+from npu_command.help.command_parser import CommandParser
 
 __all__ = ["main"]
 
@@ -20,7 +21,7 @@ csrc/{name}.cpp; README.md lists what else follows them.
 
 def main(arguments: Sequence[str]) -> int:
     """Runs the subcommand; returns its exit code."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="npu-ops new",
         description="Write a wheel with an operator of your own: kernel, autograd, converter, "
         "tests and benchmark, ready to be built.",

@@ -7,6 +7,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from npu_command.help.command_parser import CommandParser
 from npu_profiler.attaching.attach import attach, detach
 from npu_profiler.commands.messages import say
 from npu_profiler.commands.recording_options import (
@@ -46,7 +47,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="npu-profiler attach",
         description="Records a job that was started with NPU_ATTACH=1, without stopping it.",
     )

@@ -7,6 +7,7 @@ import argparse
 import dataclasses
 from collections.abc import Sequence
 
+from npu_command.help.command_parser import CommandParser
 from npu_profiler.commands.reading_options import add_top, check_top
 from npu_profiler.comparison.differences import (
     Difference,
@@ -219,7 +220,7 @@ def _document(
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="npu-profiler compare",
         description="Shows what became slower or faster: whole traces, steps, programs, layers and "
         "ops, by the time of a call. A difference within the noise is said to be so. With several "

@@ -3,6 +3,7 @@
 import argparse
 from collections.abc import Sequence
 
+from npu_command.help.command_parser import CommandParser
 from npu_profiler.commands.messages import say
 from npu_profiler.commands.sweep import add_outputs
 from npu_profiler.errors import TraceError
@@ -52,7 +53,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="npu-profiler llm",
         description="Measures a language model with npu-llm bench, once for each dtype.",
     )

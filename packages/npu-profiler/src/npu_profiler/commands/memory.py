@@ -9,6 +9,7 @@ import dataclasses
 from collections import Counter as Tally
 from collections.abc import Sequence
 
+from npu_command.help.command_parser import CommandParser
 from npu_profiler.commands.reading_options import add_file, add_top, check_top
 from npu_profiler.errors import TraceError
 from npu_profiler.queries.memory import (
@@ -180,7 +181,7 @@ def _record(curve: _Curve) -> dict[str, object]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="npu-profiler memory",
         description="Shows the memory of devices over time, its peak, and which ops hold it; the "
         "process's own memory too, if it was recorded with --memory.",

@@ -8,6 +8,7 @@ import argparse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from npu_command.help.command_parser import CommandParser
 from npu_profiler.commands.messages import say
 from npu_profiler.commands.reading_options import add_file, add_top, check_top
 from npu_profiler.errors import TraceError
@@ -51,7 +52,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="npu-profiler roofline",
         description="Shows for each layer of a trace that was recorded with --layers how much of "
         "the device's arithmetic and memory it uses. The peaks of the device are measured the "

@@ -7,6 +7,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from npu_command.help.command_parser import CommandParser
 from npu_profiler.commands.reading_options import add_file
 from npu_profiler.queries.launches import launches
 from npu_profiler.reading import load_trace
@@ -41,7 +42,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="npu-profiler stats",
         description="Writes tables of a trace as CSV, for spreadsheets and pandas: "
         + ", ".join(f"{name}.csv ({records.meaning})" for name, records in RECORDS.items())

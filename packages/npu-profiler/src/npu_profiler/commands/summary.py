@@ -7,6 +7,7 @@ import argparse
 import dataclasses
 from collections.abc import Sequence
 
+from npu_command.help.command_parser import CommandParser
 from npu_profiler.commands.reading_options import add_file, add_top, check_top
 from npu_profiler.queries.launches import launches
 from npu_profiler.queries.overview import Overview, overview
@@ -70,7 +71,7 @@ def _document(
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="npu-profiler summary",
         description="Shows where the time of a trace went: wall time, how busy the device was and "
         "what the host did in its gaps, fallbacks and copies; below it a table.",

@@ -8,6 +8,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from npu_command.help.command_parser import CommandParser
 from npu_profiler.commands.messages import say
 from npu_profiler.errors import TraceError
 from npu_profiler.output_file import check_writable, write_bytes
@@ -104,9 +105,7 @@ def add_outputs(parser: argparse.ArgumentParser) -> None:
 
 
 def _parser(command: SweepCommand) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog=f"npu-profiler {command.name}", description=command.description
-    )
+    parser = CommandParser(prog=f"npu-profiler {command.name}", description=command.description)
     shape = "x".join(command.sizes)
     short = ", or one number for all of them" if command.is_square else ""
     parser.add_argument(

@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
+from npu_command.help.command_parser import CommandParser
 from npu_profiler.commands.messages import say
 from npu_profiler.commands.recording_options import (
     VIEWER,
@@ -85,7 +86,7 @@ def _finish(recording: Recording) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="npu-profiler trace",
         description="Runs a script or module as python would, and writes its timeline as a Chrome "
         "trace. The program keeps its arguments, its exit code and its errors.",

@@ -6,6 +6,7 @@ What the page shows is decided in `npu_profiler.reports.page`.
 import argparse
 from collections.abc import Sequence
 
+from npu_command.help.command_parser import CommandParser
 from npu_profiler.commands.messages import say
 from npu_profiler.commands.reading_options import add_file
 from npu_profiler.errors import TraceError
@@ -51,7 +52,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="npu-profiler view",
         description="Shows a trace as a page: a timeline, tables and curves of memory. The page "
         "needs no network and goes nowhere; it is offered to browsers of this machine alone.",

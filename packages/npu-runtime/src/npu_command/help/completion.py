@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 from unittest import mock
 
+from npu_command.help.command_parser import CommandParser
+
 __all__ = ["COMPLETION_SUMMARY", "SHELLS", "parser_of", "print_completion"]
 
 COMPLETION_SUMMARY = "print a script that lets your shell complete this command"
@@ -23,7 +25,7 @@ def print_completion(command: str, modules: Mapping[str, str], arguments: Sequen
         modules: subcommand -> name of the module with its `main`.
         arguments: those of the subcommand `completion`.
     """
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog=f"{command} completion",
         description="Print a script that lets your shell complete this command, its options and "
         f'the files they take. In bash: eval "$({command} completion bash)".',
@@ -32,10 +34,8 @@ def print_completion(command: str, modules: Mapping[str, str], arguments: Sequen
     shell = parser.parse_args(arguments).shell
     import shtab  # most commands print no script
 
-    whole = argparse.ArgumentParser(prog=command)
-    whole.add_argument("--version", action="store_true", help="print the version")
-    whole.add_argument("--no-color", action="store_true", help="print text without colour")
-    subparsers = whole.add_subparsers()
+    whole = CommandParser(prog=command)
+    subparsers = whole.add_subparsers(parser_class=argparse.ArgumentParser)
     for name, module in sorted(modules.items()):
         found = parser_of(module)
         # A file is what a shell offers for an argument of which it knows nothing.

@@ -1,9 +1,9 @@
 """`npu-runtime doctor`: what keeps the NPU from serving, and the fix."""
 
-import argparse
 import json
 from collections.abc import Sequence
 
+from npu_command.help.command_parser import CommandParser
 from npu_command.text_table import terminal_width
 
 __all__ = ["main"]
@@ -11,7 +11,7 @@ __all__ = ["main"]
 
 def main(arguments: Sequence[str]) -> int:
     """Examines the machine; returns 0 where nothing keeps an NPU from serving, else 1."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="npu-runtime doctor", description="Say what keeps the NPU from serving, and the fix."
     )
     parser.add_argument("--json", action="store_true", help="print JSON")

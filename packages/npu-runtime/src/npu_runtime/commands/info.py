@@ -1,11 +1,11 @@
 """`npu-runtime info`: which device serves as npu, and why, for people and for programs."""
 
-import argparse
 import dataclasses
 import importlib.metadata
 import json
 from collections.abc import Sequence
 
+from npu_command.help.command_parser import CommandParser
 from npu_command.text_table import aligned, terminal_width
 
 __all__ = ["main"]
@@ -17,7 +17,7 @@ def main(arguments: Sequence[str]) -> int:
     Raises:
         NpuError: no device can serve, and why.
     """
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="npu-runtime info", description="Say which device serves as npu, and why."
     )
     parser.add_argument("--json", action="store_true", help="print JSON")

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from npu_command.help.command_parser import CommandParser
 from npu_llm.cli.arguments import add_model, positive, scaled_path
 from npu_llm.cli.display import Display
 from npu_llm.errors import OptionError
@@ -27,7 +28,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def make_parser() -> argparse.ArgumentParser:
     """Returns the parser of the command's arguments."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="npu-llm serve",
         description="Answers over HTTP, as OpenAI's interface does: /v1/chat/completions, "
         "/v1/completions, /v1/embeddings, /v1/audio/transcriptions, /v1/models and more, and a "

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Sequence
 
+from npu_command.help.command_parser import CommandParser
 from npu_llm.checkpoint.source import DEFAULT_WEIGHTS
 
 __all__ = ["main"]
@@ -13,7 +13,7 @@ __all__ = ["main"]
 
 def main(arguments: Sequence[str]) -> int:
     """Parses the arguments and prints what is known about the model; returns the exit code."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="npu-llm info",
         description="Shows what a model is, how much memory it needs in each precision, and "
         "whether that is available. No weights are read, and nothing is traced.",

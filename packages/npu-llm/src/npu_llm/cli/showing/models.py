@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from npu_command.caches.kept_entries import KeptEntry, act, add_actions
+from npu_command.help.command_parser import CommandParser
 from npu_llm.config import read_settings
 
 __all__ = ["main"]
@@ -18,7 +18,7 @@ _COMPILED = "blob.json"
 
 def main(arguments: Sequence[str]) -> int:
     """Parses the arguments, and lists or removes; returns the exit code."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="npu-llm models",
         description="List the models that are kept ready to start, by model, precision, size and "
         "last use, or remove some. They are made again when they are needed.",

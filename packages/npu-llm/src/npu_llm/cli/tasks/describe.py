@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from npu_command.help.command_parser import CommandParser
 from npu_llm.cli.arguments import given_text, positive
 from npu_llm.cli.display import Display
 from npu_llm.cli.tasks.pictures import read_picture, start_looking
@@ -16,7 +17,7 @@ __all__ = ["describe", "main"]
 
 def main(arguments: Sequence[str]) -> int:
     """Parses the arguments and runs `describe`."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="npu-llm describe",
         description="Answers a question about pictures. Only that goes to standard output.",
     )

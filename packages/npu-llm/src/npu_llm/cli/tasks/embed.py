@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from npu_command.help.command_parser import CommandParser
 from npu_llm.choices import POOLINGS
 from npu_llm.cli.arguments import positive
 from npu_llm.cli.display import Display
@@ -19,7 +19,7 @@ __all__ = ["main"]
 
 def main(arguments: Sequence[str]) -> int:
     """Parses the arguments and writes the vectors."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="npu-llm embed",
         description="Writes the vector of each line of a text: numbers on a line, or JSON.",
     )

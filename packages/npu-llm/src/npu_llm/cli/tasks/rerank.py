@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from npu_command.help.command_parser import CommandParser
 from npu_llm.cli.arguments import positive
 from npu_llm.cli.display import Display
 from npu_llm.cli.tasks.starting import add_task_model, start_task
@@ -18,7 +18,7 @@ __all__ = ["main"]
 
 def main(arguments: Sequence[str]) -> int:
     """Parses the arguments and prints the documents, the best first."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="npu-llm rerank",
         description="Orders documents, one a line, by how well they answer a query.",
     )

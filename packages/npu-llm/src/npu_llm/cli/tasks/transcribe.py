@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from npu_command.help.command_parser import CommandParser
 from npu_llm.cli.arguments import positive
 from npu_llm.cli.display import Display
 from npu_llm.cli.tasks.starting import add_task_model, start_transcriber
@@ -20,7 +21,7 @@ _RATE = 16_000
 
 def main(arguments: Sequence[str]) -> int:
     """Parses the arguments and runs `transcribe`."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="npu-llm transcribe",
         description="Writes down what is said in a WAV file. Only that goes to standard output.",
     )

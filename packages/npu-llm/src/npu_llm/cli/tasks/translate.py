@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from npu_command.help.command_parser import CommandParser
 from npu_llm.checkpoint.processors import load_beside
 from npu_llm.cli.arguments import given_text, positive
 from npu_llm.cli.display import Display
@@ -18,7 +19,7 @@ __all__ = ["asked_languages", "main", "translate"]
 
 def main(arguments: Sequence[str]) -> int:
     """Parses the arguments and runs `translate`."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="npu-llm translate",
         description="Translates text, line by line. Only that goes to standard output.",
     )

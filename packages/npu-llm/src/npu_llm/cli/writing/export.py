@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from npu_command.help.command_parser import CommandParser
 from npu_llm.checkpoint.source import DEFAULT_WEIGHTS, find_installed_weights
 from npu_llm.choices import DEFAULT_PRECISION, PRECISION_NAMES
 from npu_llm.cli.arguments import add_verify
@@ -18,7 +19,7 @@ __all__ = ["add_export", "main", "write_folder"]
 
 def main(arguments: Sequence[str]) -> int:
     """Parses the arguments, writes the folder and prints its path."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="npu-llm export",
         description="Writes a model in a precision, compiled for this device, to a folder for "
         "--model: it starts without transformers' model code.",

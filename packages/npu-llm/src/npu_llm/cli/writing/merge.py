@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from npu_command.help.command_parser import CommandParser
 from npu_llm.checkpoint.source import DEFAULT_WEIGHTS, find_installed_weights
 from npu_llm.cli.arguments import add_adapters
 from npu_llm.cli.display import Display
@@ -15,7 +15,7 @@ __all__ = ["main"]
 
 def main(arguments: Sequence[str]) -> int:
     """Parses the arguments, writes the folder and prints its path."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="npu-llm merge",
         description="Writes a checkpoint with LoRA adapters merged into its weights, for --model: "
         "of any kind, DoRA and changed embeddings too.",

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from npu_command.help.command_parser import CommandParser
 from npu_llm.choices import GROUP_SIZES
 from npu_llm.cli.writing.export import add_export, write_folder
 
@@ -14,7 +14,7 @@ __all__ = ["main"]
 
 def main(arguments: Sequence[str]) -> int:
     """Parses the arguments, writes the folder and prints its path."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="npu-llm quantize",
         description="Writes a model with weights of 8 or 4 bits to a folder for --model.",
     )

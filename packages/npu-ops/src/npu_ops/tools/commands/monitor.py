@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from npu_command.charts import check_matplotlib
+from npu_command.help.command_parser import CommandParser
 from npu_ops.errors import OperatorInputError
 
 __all__ = ["main"]
@@ -17,7 +18,7 @@ __all__ = ["main"]
 
 def main(arguments: Sequence[str]) -> int:
     """Runs the subcommand; returns the command's exit code."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="npu-ops monitor",
         usage="npu-ops monitor -o FILE.csv [--plot FILE.svg] [--interval S] -- COMMAND ...",
         description="Run a command and watch it with all its children.",

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import argparse
 import importlib
 from collections.abc import Sequence
 from pathlib import Path
+
+from npu_command.help.command_parser import CommandParser
 
 __all__ = ["main"]
 
 
 def main(arguments: Sequence[str]) -> int:
     """Runs the subcommand; returns 1 when a call differs from its record or from the CPU."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="npu-ops replay",
         description="Make captured calls again: on any device, checked and timed.",
     )

@@ -15,6 +15,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from npu_command.help.command_parser import CommandParser
 from npu_ops.errors import OperatorInputError
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _read(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="npu-ops run",
         description=_DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
+from npu_command.help.command_parser import CommandParser
+
 __all__ = ["read_arguments"]
 
 
 def read_arguments(description: str, prog: str, arguments: Sequence[str]) -> argparse.Namespace:
     """Reads an op, its arguments, and how to answer."""
-    parser = argparse.ArgumentParser(prog=prog, description=description)
+    parser = CommandParser(prog=prog, description=description)
     parser.add_argument("op", help="for example aten.mm")
     parser.add_argument(
         "arguments",

@@ -1,0 +1,44 @@
+"""The parser of every subcommand, with the options that all of them take."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import os
+from collections.abc import Sequence
+from typing import Any
+
+__all__ = ["CommandParser"]
+
+
+class CommandParser(argparse.ArgumentParser):
+    """A parser with --no-color and --version, which mean the same in each subcommand.
+
+    Its `prog` begins with the name of the command, which is that of the distribution too.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.add_argument("--no-color", action=_NoColor, help="print text without colour")
+        self.add_argument("--version", action=_Version, help="print the version and exit")
+
+
+class _Flag(argparse.Action):
+    """An option without a value that leaves nothing in the options that were read."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, **options: Any) -> None:
+        super().__init__(
+            option_strings, argparse.SUPPRESS, nargs=0, default=argparse.SUPPRESS, **options
+        )
+
+
+class _NoColor(_Flag):
+    def __call__(self, *_: object) -> None:
+        os.environ["NO_COLOR"] = "1"  # rich heeds it, as other programs do; so do children
+
+
+class _Version(_Flag):
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        name = parser.prog.split()[0]
+        print(f"{name} {importlib.metadata.version(name)}")
+        parser.exit()
