@@ -517,7 +517,7 @@ COST = """
 import compileall, json, sys, time
 from pathlib import Path
 from npu_command import late_import
-ours = Path(late_import.__file__).parents[1] / "npu_runtime" / "hugging_face"
+ours = Path(late_import.__file__).parents[1] / "npu_runtime"
 compileall.compile_dir(ours, quiet=1)  # as pip does, where this tree is installed editable
 clock = time.thread_time
 spent, asked = [0.0], [0]
@@ -539,7 +539,7 @@ def counted(*arguments):
 late_import._Finder.find_spec = counted
 import torch
 hook = sys.modules["npu_runtime.hugging_face.hook"]
-replacing = sys.modules["npu_runtime.hugging_face.replacing"]
+replacing = sys.modules["npu_runtime.other_libraries.replacing"]
 hook._begin, replacing._change = timed(hook._begin), timed(replacing._change)
 sys.meta_path[:] = [one for one in sys.meta_path if not hasattr(one, "_around")]
 timed(hook.install)()
