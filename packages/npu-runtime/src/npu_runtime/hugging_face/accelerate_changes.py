@@ -76,6 +76,24 @@ def _accelerator(module: ModuleType) -> None:
     wrap(module.Accelerator, "prepare_model", prepare)
 
 
+def _operations(module: ModuleType) -> None:
+    def gather(known: Any, tensor: Any) -> Any:
+        state = module.PartialState()
+        if state.device.type != "npu":
+            return known(tensor)
+
+        def one(part: torch.Tensor) -> torch.Tensor:
+            # accelerate asks NCCL for a flat result; Gloo wants its shape to be the parts'.
+            part = torch.atleast_1d(part).contiguous()
+            whole = part.new_empty((state.num_processes * part.shape[0], *part.shape[1:]))
+            torch.distributed.all_gather_into_tensor(whole, part)
+            return whole
+
+        return module.recursively_apply(one, tensor, error_on_other_type=True)
+
+    wrap(module, "_gpu_gather", gather)
+
+
 class _Version:
     """torch.version as `accelerate env` reads it."""
 
@@ -103,6 +121,7 @@ CHANGES = {
     "accelerate.utils.imports": _answer,
     "accelerate.utils.dataclasses": _compiler,
     "accelerate.utils.modeling": _memory,
+    "accelerate.utils.operations": _operations,
     "accelerate.state": _process_group,
     "accelerate.accelerator": _accelerator,
     "accelerate.commands.config.config_utils": _compiler_choices,
