@@ -84,7 +84,7 @@ def _operations(module: ModuleType) -> None:
 
         def one(part: torch.Tensor) -> torch.Tensor:
             # accelerate asks NCCL for a flat result; Gloo wants its shape to be the parts'.
-            part = torch.atleast_1d(part).contiguous()
+            part = (part if part.ndim else part[None]).contiguous()
             whole = part.new_empty((state.num_processes * part.shape[0], *part.shape[1:]))
             torch.distributed.all_gather_into_tensor(whole, part)
             return whole
