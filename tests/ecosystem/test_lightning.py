@@ -82,6 +82,28 @@ if __name__ == "__main__":
         print(json.dumps(found))
 """
 
+# Processes that a strategy spawns, or among which one model's parameters are shared out.
+STRATEGY = f"""{START}
+from lightning.pytorch.strategies import ModelParallelStrategy
+from torch.distributed.fsdp import fully_shard
+
+class Told(Model):
+    def configure_model(self):
+        if isinstance(self.trainer.strategy, ModelParallelStrategy):
+            fully_shard(self.net, mesh=self.device_mesh["data_parallel"])
+
+    def on_fit_end(self):
+        if self.global_rank == 0:
+            device = self.trainer.strategy.root_device
+            print(json.dumps([str(device), self.losses]), flush=True)
+
+if __name__ == "__main__":
+    name = sys.argv[1]
+    if name == "model_parallel":
+        name = ModelParallelStrategy(data_parallel_size=2, tensor_parallel_size=1)
+    trainer("npu", devices=2, strategy=name).fit(Told())
+"""
+
 FABRIC = f"""{START}
 from lightning.fabric import Fabric
 
@@ -150,6 +172,13 @@ def test_two_processes_share_the_device_and_have_the_losses_of_one(program):
     for accelerator, device in (("cpu", "cpu"), ("npu", "npu:0")):
         two, _ = program(TWO, accelerator)
         assert two == [device, pytest.approx(one[1], abs=1e-5)]
+
+
+def test_spawned_processes_and_shared_out_parameters_have_the_losses_of_one(program):
+    one, _ = program(f"{START}\nprint(json.dumps(losses('cpu')))")
+    for strategy in ("ddp_spawn", "model_parallel"):
+        two, _ = program(STRATEGY, strategy)
+        assert two == ["npu:0", pytest.approx(one[1], abs=1e-5)], strategy
 
 
 def test_devices_that_are_not_there_are_refused_in_one_sentence(run):

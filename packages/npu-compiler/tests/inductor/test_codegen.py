@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch._inductor.utils import fresh_cache, run_and_get_code
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 from npu_compiler.errors import CompilerError
 
@@ -228,6 +229,33 @@ def test_cond_runs_its_branch(close):
     fast = torch.compile(function)
     for x in (torch.ones(4, 4), -torch.ones(4, 4)):
         close(fast(x.to("npu")), function(x))
+
+
+def test_flex_attention_and_its_gradients_equal_attention_written_out(close):
+    mask = create_block_mask(
+        lambda b, h, i, j: i >= j, None, None, 32, 32, device="npu", BLOCK_SIZE=16
+    )
+
+    def attend(q, k, v, bias):
+        return flex_attention(
+            q, k, v, score_mod=lambda s, b, h, i, j: s + bias[i, j], block_mask=mask
+        )
+
+    def written_out(q, k, v, bias):
+        causal = bias.masked_fill(torch.ones(32, 32).triu(1).bool(), -torch.inf)
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=causal)
+
+    torch.manual_seed(0)
+    drawn = [*(torch.randn(2, 2, 32, 8) for _ in range(3)), torch.randn(32, 32)]
+
+    def with_gradients(function, device):
+        leaves = [tensor.to(device).requires_grad_() for tensor in drawn]
+        out = function(*leaves)
+        out.square().sum().backward()
+        return [out.detach(), *(leaf.grad for leaf in leaves)]
+
+    found = with_gradients(torch.compile(attend, fullgraph=True), "npu")
+    close(found, with_gradients(written_out, "cpu"), 2e-5)
 
 
 def test_wrapper_in_cpp_is_refused_by_name():

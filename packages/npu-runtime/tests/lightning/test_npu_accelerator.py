@@ -1,6 +1,7 @@
 """The accelerator without Lightning: how many processes, on which devices."""
 
 import abc
+import pickle
 
 import pytest
 import torch
@@ -32,6 +33,16 @@ def test_what_is_neither_a_number_nor_indices_is_refused(devices):
         NpuAccelerator.parse_devices(devices)
     assert caught.value.code == "lightning-devices"
     assert repr(devices) in str(caught.value)
+
+
+class Base:
+    """Stands for a class of Lightning's that another process imports."""
+
+
+def test_it_is_sent_to_a_process_that_a_strategy_spawns():
+    sent = pickle.loads(pickle.dumps(make_accelerator(Base)()))
+    assert isinstance(sent, NpuAccelerator)
+    assert isinstance(sent, Base)
 
 
 def test_it_is_whole_with_a_base_class_of_lightnings_kind():

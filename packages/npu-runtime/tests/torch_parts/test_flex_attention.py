@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from torch._dynamo.backends.common import aot_autograd
 from torch.nn.attention.flex_attention import AuxRequest, create_block_mask, flex_attention
 
 LENGTH, CHANNELS = 64, 16
@@ -76,6 +77,24 @@ def test_a_bias_that_a_score_mod_reads_gets_its_gradient(way):
     scores = q @ k.transpose(-1, -2) / math.sqrt(CHANNELS) + expected
     (scores.softmax(-1) @ v).square().sum().backward()
     torch.testing.assert_close(bias.grad, expected.grad, atol=1e-5, rtol=1e-5)
+
+
+def test_a_graph_holds_what_the_attention_consists_of():
+    captured = []
+
+    def collect(graph, _inputs):
+        captured.append(graph)
+        return graph
+
+    attend = torch.compile(
+        flex_attention, backend=aot_autograd(fw_compiler=collect), fullgraph=True
+    )
+    with torch.no_grad():
+        attend(*(tensor.npu() for tensor in drawn(LENGTH, LENGTH, LENGTH)))
+    (graph,) = captured
+    called = {str(node.target) for node in graph.graph.nodes if node.op == "call_function"}
+    assert {target.partition(".")[0] for target in called} == {"aten"}
+    assert "aten.bmm.default" in called
 
 
 def test_autocast_gives_its_dtype_and_exponents_sums_come_along():

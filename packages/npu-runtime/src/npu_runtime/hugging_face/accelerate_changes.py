@@ -9,8 +9,8 @@ import torch
 from npu_runtime.hugging_face.memory_keys import with_indices
 from npu_runtime.hugging_face.moving import warn_if_moved
 from npu_runtime.hugging_face.questions import answer_in
-from npu_runtime.hugging_face.replacing import wrap
 from npu_runtime.info import device_info
+from npu_runtime.other_libraries.replacing import wrap
 from npu_runtime.torch_parts.distributed import BACKEND
 
 __all__ = ["CHANGES"]
@@ -76,6 +76,24 @@ def _accelerator(module: ModuleType) -> None:
     wrap(module.Accelerator, "prepare_model", prepare)
 
 
+def _operations(module: ModuleType) -> None:
+    def gather(known: Any, tensor: Any) -> Any:
+        state = module.PartialState()
+        if state.device.type != "npu":
+            return known(tensor)
+
+        def one(part: torch.Tensor) -> torch.Tensor:
+            # accelerate asks NCCL for a flat result; Gloo wants its shape to be the parts'.
+            part = (part if part.ndim else part[None]).contiguous()
+            whole = part.new_empty((state.num_processes * part.shape[0], *part.shape[1:]))
+            torch.distributed.all_gather_into_tensor(whole, part)
+            return whole
+
+        return module.recursively_apply(one, tensor, error_on_other_type=True)
+
+    wrap(module, "_gpu_gather", gather)
+
+
 class _Version:
     """torch.version as `accelerate env` reads it."""
 
@@ -103,6 +121,7 @@ CHANGES = {
     "accelerate.utils.imports": _answer,
     "accelerate.utils.dataclasses": _compiler,
     "accelerate.utils.modeling": _memory,
+    "accelerate.utils.operations": _operations,
     "accelerate.state": _process_group,
     "accelerate.accelerator": _accelerator,
     "accelerate.commands.config.config_utils": _compiler_choices,

@@ -25,6 +25,10 @@ class NpuAccelerator:
         """Statistics of the device's memory, for Lightning's DeviceStatsMonitor."""
         return npu.memory_stats(device)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Is sent to a process that a strategy spawns, where its class is made again."""
+        return _make, (type(self).__mro__[2],)
+
     @staticmethod
     def parse_devices(devices: int | str | list[int]) -> list[int]:
         """Indices of devices, one for each process: processes of a machine share its NPU.
@@ -76,6 +80,10 @@ def make_accelerator(base: type) -> type:
         base: the Accelerator that the one or the other knows.
     """
     return type(base)("NPUAccelerator", (NpuAccelerator, base), {"__module__": __name__})
+
+
+def _make(base: type) -> Any:
+    return make_accelerator(base)()
 
 
 def _numbers(devices: Any) -> list[int] | None:

@@ -73,7 +73,13 @@ def share_devices() -> None:
         if self._device_type == "npu" and rank and not npu.is_initialized() and npu.device_count():
             npu.set_device(int(rank) % npu.device_count())
             npu.init()
-        return set_up(self, *arguments)
+        made = set_up(self, *arguments)
+        group = dist.distributed_c10d._get_default_group() if dist.is_initialized() else None
+        bound = getattr(group, "bound_device_id", None)
+        if bound is not None and bound.type == "npu":
+            # torch would split the group's connections for each dimension, as NCCL can.
+            group.bound_device_id = None  # type: ignore[union-attr]
+        return made
 
     mesh._setup_world_group_and_device = set_up_with_npu
 

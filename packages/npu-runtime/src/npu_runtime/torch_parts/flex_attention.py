@@ -1,4 +1,4 @@
-"""``flex_attention`` on npu: past torch's list of devices, and under autocast.
+"""``flex_attention`` on npu: past torch's list of devices, under autocast, and compiled.
 
 Torch has no way to add a device to that list. What follows it is torch's own, for any device.
 """
@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch._C import DispatchKey, DispatchKeySet
+from torch._subclasses.functional_tensor import FunctionalTensorMode
 
 __all__ = ["serve_flex_attention"]
 
@@ -26,6 +27,25 @@ def serve_flex_attention() -> None:
     module._validate_device = validate_device
     op = module.flex_attention_hop
     op.py_impl(_keys.AutocastPrivateUse1)(_autocast(op))
+    for one in (op, importlib.import_module(type(op).__module__).flex_attention_backward):
+        _write_out(one)
+
+
+def _write_out(op: Any) -> None:
+    """Has a captured graph hold the ops that attention on npu consists of, in place of this one.
+
+    Inductor would write it in Triton, and other backends would run it as it is.
+    """
+    as_one_op = op.python_key_table[FunctionalTensorMode]  # what captures graphs, without writes
+    dense = op.py_kernels[_keys.CompositeExplicitAutograd]
+
+    def captured(mode: FunctionalTensorMode, query: torch.Tensor, *others: Any) -> Any:
+        if query.device.type != "npu":
+            return as_one_op(mode, query, *others)
+        with mode:
+            return dense(query, *others)
+
+    op.python_key_table[FunctionalTensorMode] = captured
 
 
 def _autocast(op: Any) -> Any:

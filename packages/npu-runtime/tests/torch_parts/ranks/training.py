@@ -266,6 +266,16 @@ def a_mesh_of_two_dimensions() -> None:
 
 
 @case
+def a_mesh_of_a_group_that_is_bound_to_its_device() -> None:
+    # As init_process_group(device_id=...) leaves it.
+    dist.distributed_c10d._get_default_group().bound_device_id = torch.device("npu", 0)
+    mesh = init_device_mesh("npu", (1, SIZE), mesh_dim_names=("data", "model"))
+    total = torch.ones(3, device="npu")
+    dist.all_reduce(total, group=mesh["model"].get_group())
+    assert total.tolist() == [SIZE] * 3
+
+
+@case
 def tensor_parallel() -> None:
     mesh = init_device_mesh("npu", (SIZE,))
     torch.manual_seed(1)

@@ -5,9 +5,9 @@ import logging
 import pytest
 
 from npu_runtime.config import RuntimeConfig
-from npu_runtime.hugging_face import choice
-from npu_runtime.hugging_face.choice import decide
 from npu_runtime.info import DeviceInfo
+from npu_runtime.other_libraries import choice
+from npu_runtime.other_libraries.choice import decide
 
 
 def device(driver, name):

@@ -1,0 +1,1 @@
+"""What the rooms for other libraries share: the device they take, functions replaced in them."""
