@@ -1,7 +1,7 @@
 """`npu-profiler trace`: runs a program unchanged and records it.
 
 What is recorded and how is in `npu_profiler.recording.recorder`; how a program is run unchanged is
-in `npu_profiler.program.running`.
+in `npu_command.running`.
 """
 
 import argparse
@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
+from npu_command.running import ModuleProgram, Program, ScriptProgram
 from npu_profiler.commands.messages import say
 from npu_profiler.commands.recording_options import (
     VIEWER,
@@ -17,7 +18,6 @@ from npu_profiler.commands.recording_options import (
     recording_options,
 )
 from npu_profiler.errors import TraceError
-from npu_profiler.program.running import ModuleProgram, Program, ScriptProgram
 from npu_profiler.program.termination import Termination
 from npu_profiler.recording.recorder import Recording, TraceOptions
 
@@ -31,7 +31,7 @@ def main(words: Sequence[str]) -> int:
         words: the arguments.
 
     Raises:
-        TraceError: the request cannot be met; nothing was run.
+        NpuError: the request cannot be met; nothing was run.
     """
     arguments = _parser().parse_args(words)
     program = _find_program(arguments)
