@@ -25,7 +25,7 @@ _OWN_DIRECTORY = str(Path(__file__).parent)
 
 @dataclass(frozen=True, slots=True)
 class ScriptProgram:
-    """`python script.py args...`; a directory or zip file with a `__main__.py` works as well."""
+    """`python script.py args...`; a folder or zip file with a module `__main__` works as well."""
 
     path: Path
     arguments: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""`python -m npu_llm.compat script.py`: runs a program written for another library."""
+"""`python -m npu_llm.compat`: runs a program that was written for another library."""
 
 from __future__ import annotations
 

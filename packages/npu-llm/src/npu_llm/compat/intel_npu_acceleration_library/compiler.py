@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch import fx
 
 from npu_compiler.nn.quantize_model import quantize_model
-from npu_compiler.torch_compile.backend import npu
+from npu_compiler.torch_compile import backend
 from npu_llm.compat.intel_npu_acceleration_library.conventions import warn_once
 from npu_llm.compat.intel_npu_acceleration_library.dtypes import int4
 from npu_llm.compat.intel_npu_acceleration_library.nn import Conv2d, Linear, QuantizedLinear
@@ -62,6 +64,42 @@ def compile(  # noqa: A001  # the name its users know
             model = convert_to_npu_module(model)
     is_training = config.training and dtype.is_floating_point
     return model if is_training else model.eval()
+
+
+def npu(
+    graph_module: fx.GraphModule, example_inputs: Sequence[Any], **options: Any
+) -> Callable[..., Any]:
+    """The backend "npu" of torch.compile, whose linear layers take inputs of any float dtype.
+
+    Args:
+        graph_module: as dynamo captured it; changed in place.
+        example_inputs: its inputs.
+        options: as for npu_compiler.torch_compile.backend.npu.
+    """
+    for node in graph_module.graph.find_nodes(
+        op="call_function", target=torch.nn.functional.linear
+    ):
+        given, weight = (_dtype_of(value) for value in node.args[:2])
+        if given != weight and given is not None and weight is not None:
+            _compute_in(node, weight)
+    graph_module.recompile()
+    return backend.npu(graph_module, example_inputs, **options)
+
+
+def _dtype_of(value: Any) -> torch.dtype | None:
+    example = value.meta.get("example_value") if isinstance(value, fx.Node) else None
+    return example.dtype if isinstance(example, torch.Tensor) else None
+
+
+def _compute_in(node: fx.Node, dtype: torch.dtype) -> None:
+    """Casts a layer's input, and its result to what dynamo took it for."""
+    graph, result = node.graph, _dtype_of(node)
+    with graph.inserting_before(node):
+        node.update_arg(0, graph.call_method("to", (node.args[0], dtype)))
+    if result not in (None, dtype):
+        with graph.inserting_after(node):
+            cast = graph.call_method("to", (node, result))
+        node.replace_all_uses_with(cast, lambda user: user is not cast)
 
 
 def lower_linear(model: torch.nn.Module, dtype: Any = torch.float16) -> torch.nn.Module:

@@ -13,7 +13,9 @@ from typing import Any
 
 import torch
 from torch._dynamo import trace_rules
+from torch._dynamo.backends import registry
 
+from npu_llm.compat.intel_npu_acceleration_library.compiler import npu
 from npu_llm.compat.intel_npu_acceleration_library.conventions import warn_once
 from npu_llm.compat.intel_npu_acceleration_library.nn.module import Module, convert_to_npu_module
 
@@ -26,10 +28,12 @@ _OURS = frozenset(
 
 @functools.cache
 def enable_npu_device() -> None:
-    """Gives `.to("npu")` that library's meaning in this process."""
+    """Gives `.to("npu")`, and torch.compile's backend "npu", that library's meaning here."""
     # Dynamo follows our functions into the real ones, which it lists once.
     trace_rules.get_torch_obj_rule_map()
     trace_rules.get_tensor_method()
+    if "npu" not in registry._COMPILER_FNS:  # a program that compiled before keeps what it used
+        registry.register_backend(compiler_fn=npu, name="npu")  # type: ignore[arg-type]
     torch.Tensor.to = _tensor_to(torch.Tensor.to)  # type: ignore[method-assign,assignment]
     torch.nn.Module.to = _module_to(torch.nn.Module.to)  # type: ignore[method-assign,assignment]
 
@@ -40,7 +44,8 @@ def _tensor_to(real: Any) -> Any:
         if not _name_npu(args, kwargs) or _is_ours(sys._getframe(1)):
             moved: torch.Tensor = real(self, *args, **kwargs)
             return moved
-        warn_once("tensor-to")
+        if any(isinstance(value, str) for value in (*args, kwargs.get("device"))):
+            warn_once("tensor-to")  # a device object is mostly a model's own
         args, kwargs = _without_npu(args, kwargs)
         kept: torch.Tensor = real(self, *args, **kwargs) if args or kwargs else self
         return kept

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -65,7 +66,9 @@ class NPUAutoModel:
     @staticmethod
     def from_pretrained(model_name_or_path: str, *args: Any, **options: Any) -> torch.nn.Module:
         """Loads a model; see NPUModel.from_pretrained."""
-        return NPUModel.from_pretrained(model_name_or_path, *args, transformers_class=AutoModel, **options)
+        return NPUModel.from_pretrained(
+            model_name_or_path, *args, transformers_class=AutoModel, **options
+        )
 
 
 class NPUModelForCausalLM(npu_llm.NPUModelForCausalLM):
@@ -88,8 +91,18 @@ class NPUModelForCausalLM(npu_llm.NPUModelForCausalLM):
         """
         return super().from_pretrained(model_name_or_path, **_arguments(cls, config, options))
 
+    def generate(self, inputs: Any = None, *args: Any, **options: Any) -> Any:
+        """Generates; inputs may be what newer tokenizers return for a chat: tokens with a mask."""
+        if isinstance(inputs, Mapping):
+            return super().generate(None, *args, **{**inputs, **options})
+        return super().generate(inputs, *args, **options)
+
     def eval(self) -> NPUModelForCausalLM:
         """Returns the model, which only generates."""
+        return self
+
+    def to(self, *_: Any, **__: Any) -> NPUModelForCausalLM:
+        """Returns the model, which is where it is."""
         return self
 
 

@@ -68,9 +68,7 @@ def horizontal_fusion_linear(model: nn.Module) -> fx.GraphModule:
         model: a module that torch.fx can trace.
     """
     traced = fx.symbolic_trace(model)
-    layers = {
-        name: module for name, module in traced.named_modules() if type(module) is nn.Linear
-    }
+    layers = {name: module for name, module in traced.named_modules() if type(module) is nn.Linear}
     calls = [node for node in traced.graph.nodes if node.op == "call_module"]
     counts = Counter(node.target for node in calls)
     readers: dict[fx.Node, list[fx.Node]] = defaultdict(list)

@@ -39,8 +39,8 @@ def checked_dtype(dtype: Any) -> torch.dtype | NPUDtype:
     ):
         return dtype
     raise OptionError(
-        f"intel_npu_acceleration_library: dtype must be a float dtype, int8 or int4; got {dtype!r}. "
-        "Pass one of these, such as torch.float16.",
+        "intel_npu_acceleration_library: dtype must be a float dtype, int8 or int4; got "
+        f"{dtype!r}. Pass one of these, such as torch.float16.",
         code="unknown-dtype",
     )
 

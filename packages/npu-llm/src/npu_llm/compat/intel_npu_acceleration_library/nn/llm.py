@@ -20,7 +20,7 @@ class PhiMLP(torch.nn.Module):
     """The two linear layers of a Phi block with GELU between them, as one program in float16."""
 
     def __init__(self, parameters: list[torch.Tensor]) -> None:
-        """Takes weight (intermediate, inputs) and bias, then weight (inputs, intermediate) and bias."""
+        """Takes weight (intermediate, inputs), bias, weight (inputs, intermediate), bias."""
         super().__init__()
         self.op_parameters = parameters
         self.op_id = str(uuid.uuid4())
