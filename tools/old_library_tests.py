@@ -1,6 +1,6 @@
 """Runs the tests and examples of intel-npu-acceleration-library through npu_llm.compat.
 
-    python tools/old_library_tests.py CHECKOUT --table docs/guides/...-library.md
+    python tools/old_library_tests.py CHECKOUT --examples
 
 CHECKOUT is a folder with that library's `test/python` and `examples`. They run unchanged but for
 the names of models on the hub, which become folders made here. Each file of tests is a process of
@@ -21,15 +21,21 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
 
-__all__ = ["EXCLUDED", "Outcome", "local_models", "run_example", "run_file", "table"]
+__all__ = [
+    "EXCLUDED",
+    "Outcome",
+    "local_models",
+    "run_example",
+    "run_file",
+    "table",
+    "with_local_models",
+]
 
 # What is left out or fails, by file and name of the test, and why.
 EXCLUDED = {
     "test_bindings.py::*": "ctypes bindings",
     "test_module.py::test_resnet": "downloads a model by torch.hub",
-    "test_device.py::test_device": (
-        "there torch.device('npu') is the CPU; here it is the device"
-    ),
+    "test_device.py::test_device": "torch.device('npu') is the CPU there, and the device here",
 }
 _LEFT_OUT = ("test_bindings.py",)  # cannot be imported
 # What a user types, for the examples that ask; the last ends a chat.
@@ -120,7 +126,7 @@ def run_file(file: Path, *, select: str | None = None, timeout_s: float = 3600) 
         return outcome
     report = file.with_suffix(".xml")
     chosen = [] if select is None else ["-k", select]
-    words = ["-q", "-x", "--maxfail=1000", "-p", "no:cacheprovider", f"--junitxml={report}"]
+    words = ["-q", "-p", "no:cacheprovider", f"--junitxml={report}"]
     try:
         done = subprocess.run(
             [sys.executable, "-m", "npu_llm.compat", "-m", "pytest", file.name, *words, *chosen],
@@ -149,7 +155,8 @@ def _count(outcome: Outcome, case: ElementTree.Element) -> None:
         outcome.reasons.add(reason)
         return
     outcome.counts["failed"] += 1
-    outcome.failures.append(f"{name}: {(failure.get('message') or '')[:300]}")
+    first = (failure.get("message") or "").partition("\n")[0]
+    outcome.failures.append(f"{name}: {first[:200]}".replace("|", "\\|"))
 
 
 def run_example(file: Path, timeout_s: float = 900) -> str:
@@ -179,9 +186,11 @@ def table(outcomes: list[Outcome]) -> str:
 
 def main() -> int:
     """Runs what the command line names; returns 1 if a test failed for no known reason."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("checkout", type=Path)
-    parser.add_argument("--files", nargs="*", help="of tests; all by default, none for examples only")
+    parser.add_argument("--files", nargs="*", help="of tests; all by default")
     parser.add_argument("--examples", action="store_true", help="the examples too")
     parser.add_argument("-k", dest="select", help="of the tests, as for pytest")
     options = parser.parse_args()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -11,6 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from npu_llm.compat.intel_npu_acceleration_library.backend import Convolution, run_factory
+from npu_llm.compat.intel_npu_acceleration_library.nn.kept_weights import KeptWeights
 
 __all__ = ["Conv2d"]
 
@@ -48,7 +48,12 @@ class Conv2d(torch.nn.Module):
             "dilation": dilation,
             "groups": groups,
         }
-        self.op_id = str(uuid.uuid4())
+        self._kept = KeptWeights()
+
+    @property
+    def op_id(self) -> str:
+        """What the backend keeps the weights under."""
+        return self._kept.name(self.weight)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Convolves x (batch, inputs, height, width)."""

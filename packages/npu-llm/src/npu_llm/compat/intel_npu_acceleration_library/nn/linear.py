@@ -7,7 +7,6 @@ transformer has hundreds of layers of few sizes.
 from __future__ import annotations
 
 import math
-import uuid
 from typing import Any
 
 import torch
@@ -16,6 +15,7 @@ import npu_compiler
 from npu_llm.compat.intel_npu_acceleration_library.backend import run_matmul
 from npu_llm.compat.intel_npu_acceleration_library.dtypes import NPUDtype, int4, int8
 from npu_llm.compat.intel_npu_acceleration_library.nn.autograd import AutogradMatMul
+from npu_llm.compat.intel_npu_acceleration_library.nn.kept_weights import KeptWeights
 from npu_llm.compat.intel_npu_acceleration_library.quantization import (
     compress_to_i4,
     quantize_tensor,
@@ -59,15 +59,12 @@ class Linear(torch.nn.Module):
         self.weight = torch.nn.Parameter(weight)
         self.bias = None if bias is None else torch.nn.Parameter(bias)
         self.outC, self.inC = weight.shape
-        self._op: tuple[Any, str] | None = None
+        self._kept = KeptWeights()
 
     @property
     def op_id(self) -> str:
-        """What the backend keeps the weights under; another one once they have changed."""
-        state = (self.weight.data_ptr(), self.weight._version)
-        if self._op is None or self._op[0] != state:
-            self._op = (state, str(uuid.uuid4()))
-        return self._op[1]
+        """What the backend keeps the weights under."""
+        return self._kept.name(self.weight)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Returns (..., outputs) for x (..., inputs)."""
@@ -139,7 +136,12 @@ class QuantizedLinear(torch.nn.Module):
         self.register_buffer("weight", weight)
         self.register_buffer("scale", scale * math.sqrt(self.inC))
         self.bias = None if bias is None else torch.nn.Parameter(bias.detach())
-        self.op_id = str(uuid.uuid4())
+        self._kept = KeptWeights()
+
+    @property
+    def op_id(self) -> str:
+        """What the backend keeps the weights under."""
+        return self._kept.name(self.weight, self.scale)
 
     @staticmethod
     def nearest(layer: torch.nn.Linear, dtype: NPUDtype | torch.dtype) -> QuantizedLinear:

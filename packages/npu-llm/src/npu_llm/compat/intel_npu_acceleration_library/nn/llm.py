@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 import npu_llm
+from npu_llm.cache_names import CACHE
 from npu_llm.compat.intel_npu_acceleration_library.backend import MLP, run_factory
 from npu_llm.errors import ContextError, OptionError
 
@@ -114,13 +115,13 @@ def _steps(
             input_ids=ids,
             attention_mask=mask,
             position_ids=places,
-            past_key_values=past,
             use_cache=use_past,
+            **{CACHE: past},
         )
         token = int(out.logits[0, -1].argmax())
         yield token
         if use_past:
-            past, ids = out.past_key_values, ids.new_tensor([[token]])
+            past, ids = out[CACHE], ids.new_tensor([[token]])
             mask = torch.nn.functional.pad(mask, (0, 1), value=1)
         else:
             ids, mask = lshift_insert(ids, token), lshift_insert(mask, 1)
