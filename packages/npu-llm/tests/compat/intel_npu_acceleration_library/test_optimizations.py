@@ -16,9 +16,7 @@ class Parallel(torch.nn.Module):
     def __init__(self):
         super().__init__()
         sizes = (4, 6, 2)
-        self.inner = torch.nn.ModuleList(
-            torch.nn.Linear(8, size, bias=size > 2) for size in sizes
-        )
+        self.inner = torch.nn.ModuleList(torch.nn.Linear(8, size, bias=size > 2) for size in sizes)
         self.twice = torch.nn.Linear(8, 8)
         self.last = torch.nn.Linear(12, 3)
 

@@ -33,9 +33,9 @@ def enable_npu_device() -> None:
     trace_rules.get_torch_obj_rule_map()
     trace_rules.get_tensor_method()
     if "npu" not in registry._COMPILER_FNS:  # a program that compiled before keeps what it used
-        registry.register_backend(compiler_fn=npu, name="npu")  # type: ignore[arg-type]
-    torch.Tensor.to = _tensor_to(torch.Tensor.to)  # type: ignore[method-assign,assignment]
-    torch.nn.Module.to = _module_to(torch.nn.Module.to)  # type: ignore[method-assign,assignment]
+        registry.register_backend(compiler_fn=npu, name="npu")
+    torch.Tensor.to = _tensor_to(torch.Tensor.to)  # type: ignore[method-assign]
+    torch.nn.Module.to = _module_to(torch.nn.Module.to)  # type: ignore[method-assign]
 
 
 def _tensor_to(real: Any) -> Any:

@@ -64,11 +64,11 @@ class NPUAutoModel:
     """transformers' AutoModel, compiled."""
 
     @staticmethod
-    def from_pretrained(model_name_or_path: str, *args: Any, **options: Any) -> torch.nn.Module:
+    def from_pretrained(
+        model_name_or_path: str, config: CompilerConfig | None = None, **options: Any
+    ) -> torch.nn.Module:
         """Loads a model; see NPUModel.from_pretrained."""
-        return NPUModel.from_pretrained(
-            model_name_or_path, *args, transformers_class=AutoModel, **options
-        )
+        return NPUModel.from_pretrained(model_name_or_path, config, AutoModel, **options)
 
 
 class NPUModelForCausalLM(npu_llm.NPUModelForCausalLM):

@@ -69,7 +69,7 @@ class Linear(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Returns (..., outputs) for x (..., inputs)."""
         if self.training:
-            product = AutogradMatMul.apply(x, self.weight, None)  # type: ignore[no-untyped-call]
+            product: torch.Tensor = AutogradMatMul.apply(x, self.weight, None)  # type: ignore[no-untyped-call]
             return product if self.bias is None else product + self.bias.to(product.dtype)
         return _with_bias(run_matmul(x, self.weight, None, self.op_id), self.bias)
 

@@ -9,7 +9,8 @@ from typing import Any, Self
 import torch
 
 import npu_compiler.nn
-from npu_llm.compat.intel_npu_acceleration_library.backend import NNFactory, Tensor
+from npu_llm.compat.intel_npu_acceleration_library.backend import NNFactory
+from npu_llm.compat.intel_npu_acceleration_library.backend import Tensor as FactoryTensor
 
 __all__ = ["Module", "NPUContextManager", "NPUModuleWrapper", "convert_to_npu_module"]
 
@@ -51,11 +52,11 @@ class NPUContextManager(NNFactory):
         """Returns the graph."""
         return self
 
-    def Tensor(self, shape: Sequence[int], dtype: Any = torch.float16) -> Tensor:
+    def Tensor(self, shape: Sequence[int], dtype: Any = torch.float16) -> FactoryTensor:
         """Adds an input."""
         return self.parameter(shape, dtype=dtype)
 
-    def Constant(self, tensor: torch.Tensor) -> Tensor:
+    def Constant(self, tensor: torch.Tensor) -> FactoryTensor:
         """Adds a constant."""
         return self.constant(tensor)
 
