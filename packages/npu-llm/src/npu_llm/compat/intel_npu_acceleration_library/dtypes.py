@@ -91,7 +91,7 @@ def _torch_dtype(dtype: Any) -> Any:
     if isinstance(dtype, torch.dtype):
         return dtype
     try:
-        return getattr(torch, np.dtype(dtype).name, None)
+        return None if dtype is None else getattr(torch, np.dtype(dtype).name, None)
     except TypeError:
         return None
 
