@@ -1,4 +1,4 @@
-"""Dtypes by that library's names, among them int4, each equal to torch's and numpy's of its kind."""
+"""Dtypes by that library's names, with int4; each equals torch's and numpy's of its kind."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """Graphs built by that library's calls."""
 
-import os
-
 import numpy as np
 import openvino as ov
 import pytest
@@ -157,8 +155,8 @@ def test_a_graph_is_saved_as_a_model_and_as_a_program(layer, tmp_path):
     model = openvino_core().read_model(path)
     assert [list(port.shape) for port in model.inputs] == [[3, 16], [4, 16]]
     layer.saveCompiledModel(str(tmp_path / "model.blob"))
-    assert os.path.getsize(tmp_path / "model.blob") > 0
-    compiled = openvino_core().compile_model(model, "CPU")
+    assert (tmp_path / "model.blob").stat().st_size > 0
+    compiled = openvino_core().compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
     (found,) = compiled([X, W.astype(np.float16)]).values()
     close(found, X @ W.T)
     assert isinstance(model, ov.Model)
@@ -181,4 +179,4 @@ def test_an_average_with_a_divisor_is_refused():
     graph = NNFactory()
     with pytest.raises(OptionError, match="divisor_override must be None") as error:
         graph.avg_pooling(graph.parameter((1, 1, 4, 4)), 2, divisor_override=3)
-    assert error.value.code == "compat-argument"
+    assert error.value.code == "graph-call"

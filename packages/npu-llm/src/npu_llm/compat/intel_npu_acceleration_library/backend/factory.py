@@ -199,7 +199,7 @@ class NNFactory(GraphBuilder):
             raise OptionError(
                 "NNFactory.avg_pooling: divisor_override must be None; got a number. Multiply "
                 "the result.",
-                code="compat-argument",
+                code="graph-call",
             )
         return super().avg_pooling(*args[:6], **named)
 
@@ -244,7 +244,7 @@ class NNFactory(GraphBuilder):
         """
         self._set[idx] = tensor
 
-    def run(self, X: Any, *weights: Any, **kwargs: Any) -> Any:
+    def run(self, X: Any, *weights: Any, **kwargs: Any) -> Any:  # type: ignore[override]
         """Runs the graph on arrays.
 
         Args:
