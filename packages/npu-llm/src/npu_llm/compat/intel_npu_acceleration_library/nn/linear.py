@@ -146,12 +146,11 @@ class QuantizedLinear(torch.nn.Module):
     @staticmethod
     def nearest(layer: torch.nn.Linear, dtype: NPUDtype | torch.dtype) -> QuantizedLinear:
         """Makes a layer of one of torch's, rounded to nearest, as that library's compile did."""
-        is_int4 = dtype == int4
-        values, scale = npu_compiler.quantize_tensor(
-            layer.weight.float(), (-8, 7) if is_int4 else (-128, 127)
-        )
-        stored = compress_to_i4(values) if is_int4 else values
-        return QuantizedLinear(stored, scale.to(torch.float16), layer.bias)
+        if dtype == int4:
+            values, scale = _nearest_int4(layer.weight.detach().float())
+            return QuantizedLinear(compress_to_i4(values), scale, layer.bias)
+        values, scale = npu_compiler.quantize_tensor(layer.weight.float())
+        return QuantizedLinear(values, scale.to(torch.float16), layer.bias)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Returns (..., outputs) for x (..., inputs).
@@ -170,3 +169,25 @@ class QuantizedLinear(torch.nn.Module):
 
 def _with_bias(out: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     return out if bias is None else out + bias.detach().to(out.dtype)
+
+
+def _nearest_int4(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Integers, and the scales of some that change each row least.
+
+    The sign of a scale makes the row's extreme -8, so that all 16 integers are in use.
+    """
+    extreme = weight.gather(-1, weight.abs().argmax(-1, keepdim=True))
+    extreme = torch.where(extreme == 0, torch.ones_like(extreme), extreme)
+    best = torch.zeros_like(extreme, dtype=torch.float16)
+    least = torch.full_like(extreme, math.inf)
+    for part in torch.linspace(0.8, 1.05, 26).tolist():
+        scale = (extreme * part / -8).to(torch.float16)
+        error = (_integers(weight, scale) * scale - weight).square().sum(-1, keepdim=True)
+        best, least = torch.where(error < least, scale, best), torch.minimum(error, least)
+    return _integers(weight, best).to(torch.int8), best
+
+
+def _integers(weight: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    # float16 has no scale for the very smallest rows, which become zeros.
+    divisor = torch.where(scale == 0, torch.ones_like(scale), scale)
+    return (weight / divisor).round().clamp(-8, 7)
