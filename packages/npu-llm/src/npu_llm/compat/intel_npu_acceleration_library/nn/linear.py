@@ -15,7 +15,6 @@ import npu_compiler
 from npu_llm.compat.intel_npu_acceleration_library.backend import run_matmul
 from npu_llm.compat.intel_npu_acceleration_library.dtypes import NPUDtype, int4, int8
 from npu_llm.compat.intel_npu_acceleration_library.nn.autograd import AutogradMatMul
-from npu_llm.compat.intel_npu_acceleration_library.nn.kept_weights import KeptWeights
 from npu_llm.compat.intel_npu_acceleration_library.quantization import (
     compress_to_i4,
     quantize_tensor,
@@ -59,19 +58,13 @@ class Linear(torch.nn.Module):
         self.weight = torch.nn.Parameter(weight)
         self.bias = None if bias is None else torch.nn.Parameter(bias)
         self.outC, self.inC = weight.shape
-        self._kept = KeptWeights()
-
-    @property
-    def op_id(self) -> str:
-        """What the backend keeps the weights under."""
-        return self._kept.name(self.weight)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Returns (..., outputs) for x (..., inputs)."""
         if self.training:
             product: torch.Tensor = AutogradMatMul.apply(x, self.weight, None)  # type: ignore[no-untyped-call]
             return product if self.bias is None else product + self.bias.to(product.dtype)
-        return _with_bias(run_matmul(x, self.weight, None, self.op_id), self.bias)
+        return _with_bias(run_matmul(x, self.weight), self.bias)
 
     @staticmethod
     def fromTorch(layer: torch.nn.Linear, dtype: Any = torch.float16) -> torch.nn.Module:
@@ -136,12 +129,6 @@ class QuantizedLinear(torch.nn.Module):
         self.register_buffer("weight", weight)
         self.register_buffer("scale", scale * math.sqrt(self.inC))
         self.bias = None if bias is None else torch.nn.Parameter(bias.detach())
-        self._kept = KeptWeights()
-
-    @property
-    def op_id(self) -> str:
-        """What the backend keeps the weights under."""
-        return self._kept.name(self.weight, self.scale)
 
     @staticmethod
     def nearest(layer: torch.nn.Linear, dtype: NPUDtype | torch.dtype) -> QuantizedLinear:
@@ -164,7 +151,7 @@ class QuantizedLinear(torch.nn.Module):
                 "training mode. Call .eval(), or compile with a float dtype.",
                 code="quantized-training",
             )
-        return _with_bias(run_matmul(x, self.weight, self.scale, self.op_id), self.bias)
+        return _with_bias(run_matmul(x, self.weight, self.scale), self.bias)
 
 
 def _with_bias(out: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
