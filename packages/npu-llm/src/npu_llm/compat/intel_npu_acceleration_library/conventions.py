@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import warnings
 
-__all__ = ["warn_once"]
+__all__ = ["ConventionWarning", "warn_once"]
 
 _TEXTS = {
-    "tensor-to": "tensors stay on the host under .to('npu'), as in that library; modules move",
+    "causal-mask": "attention's mask does not count under is_causal; omit the mask, or add the "
+    "causal one to it and pass is_causal=False",
     "float16": "linear layers compute in float16, whatever float dtype is asked for",
+    "index-keeps-axis": "tensor[0, :] of a graph keeps the axis, with one element; write "
+    "tensor[0:1, :] to say so, or reshape the result",
+    "scale-root": "products over integers divide by the square root of their inputs; pass scales "
+    "multiplied by it, or use npu_ops.QMatMul, which does not divide",
+    "tensor-to": "tensors stay on the host under .to('npu'); modules move",
 }
 _told: set[str] = set()
+
+
+class ConventionWarning(UserWarning):
+    """A convention of that library counts, which is not torch's."""
 
 
 def warn_once(convention: str) -> None:
@@ -23,5 +33,7 @@ def warn_once(convention: str) -> None:
         return
     _told.add(convention)
     warnings.warn(
-        f"intel_npu_acceleration_library: {_TEXTS[convention]}.", UserWarning, stacklevel=3
+        f"intel_npu_acceleration_library: as there, {_TEXTS[convention]}.",
+        ConventionWarning,
+        stacklevel=3,
     )
