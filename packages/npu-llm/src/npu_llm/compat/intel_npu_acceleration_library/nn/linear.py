@@ -90,7 +90,7 @@ class Linear(torch.nn.Module):
         kind = checked_dtype(dtype)
         weight = weight.detach()
         if kind.is_floating_point:
-            stored = getattr(kind, "torch_dtype", kind)
+            stored = kind.torch_dtype if isinstance(kind, NPUDtype) else kind
             return Linear(weight.to(stored), None if bias is None else bias.detach().to(stored))
         is_int4 = kind == int4
         values, scale = quantize_tensor(weight, (-8, 7) if is_int4 else (-128, 127))
