@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 
 __all__ = ["ConventionWarning", "warn_once"]
@@ -16,6 +17,8 @@ _TEXTS = {
     "multiplied by it, or use npu_ops.QMatMul, which does not divide",
     "tensor-to": "tensors stay on the host under .to('npu'); modules move",
 }
+# The warning names the line that called these.
+_OURS = ("npu_llm.compat.", "npu_compiler.", "torch.")
 _told: set[str] = set()
 
 
@@ -32,8 +35,11 @@ def warn_once(convention: str) -> None:
     if convention in _told:
         return
     _told.add(convention)
+    level, frame = 2, sys._getframe(1)
+    while frame.f_back and frame.f_globals.get("__name__", "").startswith(_OURS):
+        level, frame = level + 1, frame.f_back
     warnings.warn(
         f"intel_npu_acceleration_library: as there, {_TEXTS[convention]}.",
         ConventionWarning,
-        stacklevel=3,
+        stacklevel=level,
     )

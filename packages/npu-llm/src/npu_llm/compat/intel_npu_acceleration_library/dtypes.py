@@ -1,4 +1,4 @@
-"""Dtypes by that library's names, among them int4, each equal to torch's and numpy's of its kind."""
+"""Dtypes by that library's names, with int4; each equals torch's and numpy's of its kind."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def _torch_dtype(dtype: Any) -> Any:
     if isinstance(dtype, torch.dtype):
         return dtype
     try:
-        return getattr(torch, np.dtype(dtype).name, None)
+        return None if dtype is None else getattr(torch, np.dtype(dtype).name, None)
     except TypeError:
         return None
 

@@ -35,7 +35,7 @@ def quantize_tensor(
         int8 of the weight's shape, and float16 of shape (outputs, 1).
 
     Raises:
-        OptionError: [quantize-range] where float16 cannot hold a scale well enough.
+        OptionError: [quantize-scale] where float16 cannot hold a scale well enough.
     """
     largest = weight.abs().amax(-1, keepdim=True)
     if not bool(largest.all()):
@@ -48,7 +48,7 @@ def quantize_tensor(
             f"quantize_tensor: integers must be from {min(min_max_range)} to {max(min_max_range)}; "
             f"got {least} to {greatest}, since float16 cannot hold the scale. Use "
             "npu_compiler.quantize_tensor, whose scales are float32.",
-            code="quantize-range",
+            code="quantize-scale",
         )
     return integers.to(torch.int8), scale
 

@@ -7,6 +7,7 @@ there, a run returns fresh arrays, and reads the weights it is given also under 
 
 from __future__ import annotations
 
+import io
 import math
 import time
 from collections.abc import Sequence
@@ -143,7 +144,9 @@ class NNFactory(GraphBuilder):
         """
         if not dtype_of(wt_dtype).is_floating_point:
             warn_once("scale-root")
-        return self._linear(input_node, (output_channels, input_channels), bias, act_dtype, wt_dtype)
+        return self._linear(
+            input_node, (output_channels, input_channels), bias, act_dtype, wt_dtype
+        )
 
     def convolution(
         self,
@@ -178,9 +181,7 @@ class NNFactory(GraphBuilder):
         offset = self.constant(bias)
         if offset is not None:
             offset = self.reshape(offset, (-1,))
-        return super().convolution(
-            input_node, weights, offset, strides, padding, dilation, groups
-        )
+        return super().convolution(input_node, weights, offset, strides, padding, dilation, groups)
 
     def concat(self, *tensors: Any, axis: int | None = None) -> Any:
         """Joins tensors along an axis, which may also come last without its name."""
@@ -198,7 +199,7 @@ class NNFactory(GraphBuilder):
             raise OptionError(
                 "NNFactory.avg_pooling: divisor_override must be None; got a number. Multiply "
                 "the result.",
-                code="compat-argument",
+                code="graph-call",
             )
         return super().avg_pooling(*args[:6], **named)
 
@@ -243,7 +244,7 @@ class NNFactory(GraphBuilder):
         """
         self._set[idx] = tensor
 
-    def run(self, X: Any, *weights: Any, **kwargs: Any) -> Any:
+    def run(self, X: Any, *weights: Any, **kwargs: Any) -> Any:  # type: ignore[override]
         """Runs the graph on arrays.
 
         Args:
@@ -277,7 +278,9 @@ class NNFactory(GraphBuilder):
         model = self.to_openvino(*self._ends())
         device = npu_runtime.device_info(0).device
         compiled = openvino_core().compile_model(model, device, compile_options("float16"))
-        Path(path).write_bytes(compiled.export_model())
+        stream = io.BytesIO()
+        compiled.export_model(stream)
+        Path(path).write_bytes(stream.getvalue())
 
     def _input(self, given: GraphInput) -> GraphTensor:
         made = super().parameter(given.shape, given.dtype)

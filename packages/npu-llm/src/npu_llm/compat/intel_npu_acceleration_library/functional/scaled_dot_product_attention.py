@@ -44,8 +44,10 @@ def scaled_dot_product_attention(
             f"dropout_p={dropout_p}, scale={scale}. Call torch's on npu tensors.",
             code="compat-attention",
         )
-    given, kind = [query, key, value], SimpleSDPA
-    if attn_mask is not None:
-        given, kind = [*given, attn_mask], SDPA
-    result: torch.Tensor = run_factory(given, [], partial(kind, is_causal=is_causal))
+    if attn_mask is None:
+        made = partial(SimpleSDPA, is_causal=is_causal)
+        result: torch.Tensor = run_factory([query, key, value], [], made)
+        return result
+    masked = partial(SDPA, is_causal=is_causal)
+    result = run_factory([query, key, value, attn_mask], [], masked)
     return result
