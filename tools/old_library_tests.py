@@ -38,6 +38,12 @@ EXCLUDED = {
     "test_device.py::test_device": "torch.device('npu') is the CPU there, and the device here",
 }
 _LEFT_OUT = ("test_bindings.py",)  # cannot be imported
+# Of long lists of parameters a sample; of short ones the first.
+_SAMPLE = """
+
+def pytest_collection_modifyitems(items):
+    items[:] = items[::{every}]
+"""
 # What a user types, for the examples that ask; the last ends a chat.
 _TYPED = "Name three rivers.\nexit\n"
 _EXAMPLES = {
@@ -192,6 +198,7 @@ def main() -> int:
     parser.add_argument("checkout", type=Path)
     parser.add_argument("--files", nargs="*", help="of tests; all by default")
     parser.add_argument("--examples", action="store_true", help="the examples too")
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="one test of N")
     parser.add_argument("-k", dest="select", help="of the tests, as for pytest")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
@@ -207,6 +214,8 @@ def _run(options: argparse.Namespace, folder: Path) -> int:
     outcomes = []
     for file in [tests / "conftest.py", *(tests / n for n in options.files or names)]:
         with_local_models(file, folder / file.name, models | phi3)
+    with (folder / "conftest.py").open("a") as conftest:
+        conftest.write(_SAMPLE.format(every=options.every))
     for name in names if options.files is None else options.files:
         outcomes.append(run_file(folder / name, select=options.select))
         print(table(outcomes[-1:]).splitlines()[2], flush=True)

@@ -39,3 +39,17 @@ def test_integers_of_another_dtype_are_refused():
     with pytest.raises(OptionError) as caught:
         QuantizedLinear(torch.ones(2, 2), torch.ones(2, 1))
     assert caught.value.code == "quantize-weight"
+
+
+def test_four_bits_use_all_integers_where_they_change_a_row_least():
+    layer = torch.nn.Linear(32, 4, bias=False)
+    with torch.no_grad():
+        layer.weight[0] = 0
+    made = QuantizedLinear.nearest(layer, int4)
+    halves = torch.stack([made.weight & 15, made.weight >> 4], -1).flatten(1).to(torch.int8)
+    values = torch.where(halves > 7, halves - 16, halves)
+    stored = values * made.scale.float() / 32**0.5
+    error = (stored - layer.weight).square().sum() / layer.weight.square().sum()
+    assert error < 0.008
+    assert values[1:].amin() == -8
+    assert not stored[0].any()

@@ -24,7 +24,7 @@ class AutogradMatMul(torch.autograd.Function):
         return product
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         """Returns the gradients of x and w."""
         x, w = ctx.saved_tensors
         of_x = of_w = None

@@ -10,7 +10,6 @@ import torch
 import torch.nn.functional as F
 
 from npu_llm.compat.intel_npu_acceleration_library.backend import Convolution, run_factory
-from npu_llm.compat.intel_npu_acceleration_library.nn.kept_weights import KeptWeights
 
 __all__ = ["Conv2d"]
 
@@ -48,12 +47,6 @@ class Conv2d(torch.nn.Module):
             "dilation": dilation,
             "groups": groups,
         }
-        self._kept = KeptWeights()
-
-    @property
-    def op_id(self) -> str:
-        """What the backend keeps the weights under."""
-        return self._kept.name(self.weight)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Convolves x (batch, inputs, height, width)."""
@@ -64,7 +57,7 @@ class Conv2d(torch.nn.Module):
         if groups > 1:
             weight = weight.unflatten(0, (groups, -1))  # type: ignore[no-untyped-call]
         kind = partial(Convolution, weights_shape=weight.shape, bias=None, **self._sizes)
-        result: torch.Tensor = run_factory(x, [weight], kind, self.op_id)
+        result: torch.Tensor = run_factory(x, [weight], kind)
         if self.bias is None:
             return result
         return result + self.bias.detach().to(x.dtype).view(-1, 1, 1)

@@ -15,7 +15,6 @@ import npu_compiler
 from npu_llm.compat.intel_npu_acceleration_library.backend import run_matmul
 from npu_llm.compat.intel_npu_acceleration_library.dtypes import NPUDtype, int4, int8
 from npu_llm.compat.intel_npu_acceleration_library.nn.autograd import AutogradMatMul
-from npu_llm.compat.intel_npu_acceleration_library.nn.kept_weights import KeptWeights
 from npu_llm.compat.intel_npu_acceleration_library.quantization import (
     compress_to_i4,
     quantize_tensor,
@@ -59,19 +58,13 @@ class Linear(torch.nn.Module):
         self.weight = torch.nn.Parameter(weight)
         self.bias = None if bias is None else torch.nn.Parameter(bias)
         self.outC, self.inC = weight.shape
-        self._kept = KeptWeights()
-
-    @property
-    def op_id(self) -> str:
-        """What the backend keeps the weights under."""
-        return self._kept.name(self.weight)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Returns (..., outputs) for x (..., inputs)."""
         if self.training:
             product: torch.Tensor = AutogradMatMul.apply(x, self.weight, None)  # type: ignore[no-untyped-call]
             return product if self.bias is None else product + self.bias.to(product.dtype)
-        return _with_bias(run_matmul(x, self.weight, None, self.op_id), self.bias)
+        return _with_bias(run_matmul(x, self.weight), self.bias)
 
     @staticmethod
     def fromTorch(layer: torch.nn.Linear, dtype: Any = torch.float16) -> torch.nn.Module:
@@ -97,7 +90,7 @@ class Linear(torch.nn.Module):
         kind = checked_dtype(dtype)
         weight = weight.detach()
         if kind.is_floating_point:
-            stored = getattr(kind, "torch_dtype", kind)
+            stored = kind.torch_dtype if isinstance(kind, NPUDtype) else kind
             return Linear(weight.to(stored), None if bias is None else bias.detach().to(stored))
         is_int4 = kind == int4
         values, scale = quantize_tensor(weight, (-8, 7) if is_int4 else (-128, 127))
@@ -136,22 +129,15 @@ class QuantizedLinear(torch.nn.Module):
         self.register_buffer("weight", weight)
         self.register_buffer("scale", scale * math.sqrt(self.inC))
         self.bias = None if bias is None else torch.nn.Parameter(bias.detach())
-        self._kept = KeptWeights()
-
-    @property
-    def op_id(self) -> str:
-        """What the backend keeps the weights under."""
-        return self._kept.name(self.weight, self.scale)
 
     @staticmethod
     def nearest(layer: torch.nn.Linear, dtype: NPUDtype | torch.dtype) -> QuantizedLinear:
         """Makes a layer of one of torch's, rounded to nearest, as that library's compile did."""
-        is_int4 = dtype == int4
-        values, scale = npu_compiler.quantize_tensor(
-            layer.weight.float(), (-8, 7) if is_int4 else (-128, 127)
-        )
-        stored = compress_to_i4(values) if is_int4 else values
-        return QuantizedLinear(stored, scale.to(torch.float16), layer.bias)
+        if dtype == int4:
+            values, scale = _nearest_int4(layer.weight.detach().float())
+            return QuantizedLinear(compress_to_i4(values), scale, layer.bias)
+        values, scale = npu_compiler.quantize_tensor(layer.weight.float())
+        return QuantizedLinear(values, scale.to(torch.float16), layer.bias)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Returns (..., outputs) for x (..., inputs).
@@ -165,8 +151,30 @@ class QuantizedLinear(torch.nn.Module):
                 "training mode. Call .eval(), or compile with a float dtype.",
                 code="quantized-training",
             )
-        return _with_bias(run_matmul(x, self.weight, self.scale, self.op_id), self.bias)
+        return _with_bias(run_matmul(x, self.weight, self.scale), self.bias)
 
 
 def _with_bias(out: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     return out if bias is None else out + bias.detach().to(out.dtype)
+
+
+def _nearest_int4(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Integers, and the scales of some that change each row least.
+
+    The sign of a scale makes the row's extreme -8, so that all 16 integers are in use.
+    """
+    extreme = weight.gather(-1, weight.abs().argmax(-1, keepdim=True))
+    extreme = torch.where(extreme == 0, torch.ones_like(extreme), extreme)
+    best = torch.zeros_like(extreme, dtype=torch.float16)
+    least = torch.full_like(extreme, math.inf)
+    for part in torch.linspace(0.8, 1.05, 26).tolist():
+        scale = (extreme * part / -8).to(torch.float16)
+        error = (_integers(weight, scale) * scale - weight).square().sum(-1, keepdim=True)
+        best, least = torch.where(error < least, scale, best), torch.minimum(error, least)
+    return _integers(weight, best).to(torch.int8), best
+
+
+def _integers(weight: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    # float16 has no scale for the very smallest rows, which become zeros.
+    divisor = torch.where(scale == 0, torch.ones_like(scale), scale)
+    return (weight / divisor).round().clamp(-8, 7)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -24,7 +23,6 @@ class PhiMLP(torch.nn.Module):
         """Takes weight (intermediate, inputs), bias, weight (inputs, intermediate), bias."""
         super().__init__()
         self.op_parameters = parameters
-        self.op_id = str(uuid.uuid4())
         self._kind = partial(
             MLP, intermediate_size=parameters[0].shape[0], activation="gelu", bias=True
         )
@@ -32,7 +30,7 @@ class PhiMLP(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Returns the block's result for x (..., inputs), in its shape."""
         rows = x.reshape(-1, x.shape[-1])
-        result: torch.Tensor = run_factory(rows, self.op_parameters, self._kind, self.op_id)
+        result: torch.Tensor = run_factory(rows, self.op_parameters, self._kind)
         return result.reshape(x.shape)
 
     @staticmethod

@@ -58,7 +58,8 @@ class NPUContextManager(NNFactory):
 
     def Constant(self, tensor: torch.Tensor) -> FactoryTensor:
         """Adds a constant."""
-        return self.constant(tensor)
+        added: FactoryTensor = self.constant(tensor)
+        return added
 
     def __exit__(
         self,
