@@ -41,19 +41,19 @@ class Tensor(GraphTensor):
         return self
 
     @property
-    def shape(self) -> list[int]:
+    def shape(self) -> list[int]:  # type: ignore[override]
         """The sizes."""
         return list(self._fake.shape)
 
     @property
-    def dtype(self) -> Any:
+    def dtype(self) -> Any:  # type: ignore[override]
         """An NPUDtype; numpy's bool for what comparisons make."""
         if self._fake.dtype is torch.bool:
             return np.bool_
         return self.declared or dtype_of(self._fake.dtype)
 
     @property
-    def T(self) -> Tensor:
+    def T(self) -> Tensor:  # type: ignore[override]
         """The last two axes swapped."""
         return self._call(torch.transpose, -1, -2)
 
@@ -80,11 +80,11 @@ class Tensor(GraphTensor):
             warn_once("index-keeps-axis")
         return self._call(torch.Tensor.__getitem__, taken)
 
-    def to(self, dtype: Any) -> Tensor:
+    def to(self, dtype: Any) -> Tensor:  # type: ignore[override]
         """Casts to a dtype of torch, of numpy or of this library."""
         return self._call(torch.Tensor.to, dtype_of(dtype).torch_dtype)
 
-    def type(self, dtype: Any) -> Tensor:
+    def type(self, dtype: Any) -> Tensor:  # type: ignore[override]
         """Casts, as `to`."""
         return self.to(dtype)
 
@@ -96,11 +96,11 @@ class Tensor(GraphTensor):
         """Cuts an axis into a list of parts; one part is the tensor itself."""
         return self if chunks == 1 else list(self._call(torch.chunk, chunks, dim))
 
-    def max(self, dim: Axes = None, keep_dims: bool = False) -> Tensor:
+    def max(self, dim: Axes = None, keep_dims: bool = False) -> Tensor:  # type: ignore[override]
         """Takes the largest over axes, by default all."""
         return self._call(torch.amax, self._axes(dim), keep_dims)
 
-    def min(self, dim: Axes = None, keep_dims: bool = False) -> Tensor:
+    def min(self, dim: Axes = None, keep_dims: bool = False) -> Tensor:  # type: ignore[override]
         """Takes the smallest over axes, by default all."""
         return self._call(torch.amin, self._axes(dim), keep_dims)
 
