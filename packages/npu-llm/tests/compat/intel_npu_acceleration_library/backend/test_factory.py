@@ -85,6 +85,7 @@ def test_floats_are_cast_and_axes_of_one_element_do_not_matter(layer):
     [
         (np.ones((16, 3), np.float16), r"input 0 must be \(3, 16\), torch.float16; got \(16, 3\)"),
         (np.ones((3, 16), np.int32), r"got \(3, 16\), torch.int32"),
+        ("rows", "must be an array or a tensor; got 'rows'"),
     ],
 )
 def test_inputs_that_do_not_fit_are_refused(layer, x, said):

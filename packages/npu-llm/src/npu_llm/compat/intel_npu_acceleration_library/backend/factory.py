@@ -306,7 +306,7 @@ class NNFactory(GraphBuilder):
         if op_id is not None:
             if len(given) > 1:
                 self._named_weights[op_id] = given[1:]
-            given = (given[0], *self._named_weights.get(op_id, ()))
+            given = (*given[:1], *self._named_weights.get(op_id, ()))
         tensors: list[Any] = list(flattened(given, self._inputs))
         missing = range(len(tensors), len(self._inputs))
         tensors += flattened([self._set[at] for at in missing if at in self._set], ())

@@ -36,6 +36,9 @@ def flattened(given: Sequence[Any], inputs: Sequence[GraphInput]) -> list[torch.
 
     A pair of integers and scales stays two where the graph's next input takes integers, and is
     multiplied out for one that takes floats.
+
+    Raises:
+        OptionError: [graph-array] for what is no array.
     """
     found: list[torch.Tensor] = []
 
@@ -101,7 +104,14 @@ def _is_pair(value: Sequence[Any]) -> bool:
 def _tensor(value: Any) -> torch.Tensor:
     if isinstance(value, torch.Tensor):
         return value.detach().cpu()
-    return torch.from_numpy(np.require(value, requirements=["C", "W"]))
+    try:
+        return torch.from_numpy(np.require(value, requirements=["C", "W"]))
+    except (TypeError, ValueError) as failure:
+        raise OptionError(
+            f"NNFactory.run: an input must be an array or a tensor; got {value!r:.60}. Pass "
+            "numbers in an array.",
+            code="graph-array",
+        ) from failure
 
 
 def _plain(shape: Sequence[int]) -> list[int]:
