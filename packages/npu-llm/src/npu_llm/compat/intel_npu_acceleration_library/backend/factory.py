@@ -264,7 +264,7 @@ class NNFactory(GraphBuilder):
         self.out = [(r.float() if r.dtype is torch.bfloat16 else r).numpy() for r in results]
         return self.out[0] if len(self.out) == 1 else self.out
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the graph on tensors, and returns a tensor or a list of them."""
         results = self._run(args, kwargs.get("op_id"))
         return results[0] if len(results) == 1 else results

@@ -36,7 +36,7 @@ class MatMul(NNFactory):
 class Linear(MatMul):
     """MatMul whose weights are kept under a name."""
 
-    def run(self, X: Array, W: Array, op_id: str | None = None) -> Any:  # type: ignore[override]
+    def run(self, X: Array, W: Array, op_id: str | None = None) -> Any:
         """Multiplies.
 
         Args:

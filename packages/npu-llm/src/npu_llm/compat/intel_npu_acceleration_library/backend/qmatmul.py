@@ -40,7 +40,7 @@ class QMatMul(NNFactory):
         self.inC, self.outC, self.batch = inC, outC, batch
         self._linear(self.parameter((batch, inC)), (outC, inC), False, np.float16, dtype)
 
-    def run(self, X: Array, W: Array, scale: Array) -> Any:  # type: ignore[override]
+    def run(self, X: Array, W: Array, scale: Array) -> Any:
         """Multiplies.
 
         Args:
@@ -55,7 +55,7 @@ class QMatMul(NNFactory):
 class QLinear(QMatMul):
     """QMatMul whose weights are kept under a name."""
 
-    def run(self, X: Array, W: Array, scale: Array, op_id: str | None = None) -> Any:  # type: ignore[override]
+    def run(self, X: Array, W: Array, scale: Array, op_id: str | None = None) -> Any:
         """Multiplies, as QMatMul; op_id is a name for the weights."""
         warn_once("scale-root")
         return NNFactory.run(self, X, W, scale, op_id=op_id)

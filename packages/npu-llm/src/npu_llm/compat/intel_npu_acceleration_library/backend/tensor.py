@@ -65,7 +65,7 @@ class Tensor(GraphTensor):
         """How many elements there are."""
         return math.prod(self._fake.shape)
 
-    def __getitem__(self, key: Any) -> Tensor:  # type: ignore[override]
+    def __getitem__(self, key: Any) -> Tensor:
         """Takes slices of axes.
 
         Args:
@@ -88,11 +88,11 @@ class Tensor(GraphTensor):
         """Casts, as `to`."""
         return self.to(dtype)
 
-    def view(self, *shape: Any) -> Tensor:  # type: ignore[override]
+    def view(self, *shape: Any) -> Tensor:
         """Gives another shape, as `reshape`."""
         return self._call(torch.Tensor.reshape, *shape)
 
-    def chunk(self, chunks: int, dim: int = 0) -> Any:  # type: ignore[override]
+    def chunk(self, chunks: int, dim: int = 0) -> Any:
         """Cuts an axis into a list of parts; one part is the tensor itself."""
         return self if chunks == 1 else list(self._call(torch.chunk, chunks, dim))
 
@@ -104,15 +104,15 @@ class Tensor(GraphTensor):
         """Takes the smallest over axes, by default all."""
         return self._call(torch.amin, self._axes(dim), keep_dims)
 
-    def mean(self, dim: Axes = None, keep_dims: bool = False, dtype: Any = None) -> Tensor:  # type: ignore[override]
+    def mean(self, dim: Axes = None, keep_dims: bool = False, dtype: Any = None) -> Tensor:
         """Takes the mean over axes, by default all."""
         return self._cast(self._call(torch.mean, self._axes(dim), keep_dims), dtype)
 
-    def sum(self, dim: Axes = None, keep_dims: bool = False, dtype: Any = None) -> Tensor:  # type: ignore[override]
+    def sum(self, dim: Axes = None, keep_dims: bool = False, dtype: Any = None) -> Tensor:
         """Adds up over axes, by default all."""
         return self._cast(self._call(torch.sum, self._axes(dim), keep_dims), dtype)
 
-    def prod(self, dim: int | None = None, keep_dims: bool = False, dtype: Any = None) -> Tensor:  # type: ignore[override]
+    def prod(self, dim: int | None = None, keep_dims: bool = False, dtype: Any = None) -> Tensor:
         """Multiplies over an axis, or all elements."""
         over = () if dim is None else (dim, keep_dims)
         return self._cast(self._call(torch.prod, *over), dtype)
@@ -127,7 +127,7 @@ class Tensor(GraphTensor):
 
     def grn(self, bias: float = 1e-12) -> Tensor:
         """Divides by the root of the sum of squares over axis 1, plus bias under the root."""
-        root = ((self * self).sum(1, keep_dims=True) + bias).sqrt()
+        root = (self._call(torch.square).sum(1, keep_dims=True) + bias).sqrt()
         return self._call(torch.div, root)
 
     def hsigmoid(self) -> Tensor:
@@ -150,7 +150,7 @@ class Tensor(GraphTensor):
     def __torch_function__(
         cls,
         func: Callable[..., Any],
-        types: Sequence[type],
+        types: Sequence[Any],
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
@@ -164,8 +164,9 @@ class Tensor(GraphTensor):
             given, named = (), without_ignored_mask(given, named)
         return super().__torch_function__(func, types, given, named)
 
-    def _call(self, function: Callable[..., Any], *args: Any) -> Any:
-        return self._recording.call(function, (self, *args), {})
+    def _call(self, function: Callable[..., Any], *args: Any) -> Tensor:
+        made: Tensor = self._recording.call(function, (self, *args), {})
+        return made
 
     def _axes(self, dim: Axes) -> Any:
         return tuple(range(self._fake.dim())) if dim is None else dim

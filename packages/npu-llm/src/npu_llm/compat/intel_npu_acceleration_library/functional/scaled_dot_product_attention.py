@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -44,10 +45,9 @@ def scaled_dot_product_attention(
             f"dropout_p={dropout_p}, scale={scale}. Call torch's on npu tensors.",
             code="compat-attention",
         )
-    if attn_mask is None:
-        made = partial(SimpleSDPA, is_causal=is_causal)
-        result: torch.Tensor = run_factory([query, key, value], [], made)
-        return result
-    masked = partial(SDPA, is_causal=is_causal)
-    result = run_factory([query, key, value, attn_mask], [], masked)
+    given = [query, key, value]
+    kind: partial[Any] = partial(SimpleSDPA, is_causal=is_causal)
+    if attn_mask is not None:
+        given, kind = [*given, attn_mask], partial(SDPA, is_causal=is_causal)
+    result: torch.Tensor = run_factory(given, [], kind)
     return result
