@@ -103,19 +103,19 @@ class NNFactory(GraphBuilder):
         tensor.declared = wanted if wanted in (int4, float64) else None
         return tensor
 
-    def constant(self, data: Any) -> Any:
+    def constant(self, data: Any) -> Tensor:
         """Adds a constant: a tensor, an array, or numbers, of which one has shape (1,).
 
         Whole numbers are int64, others float32; None stays None.
         """
         if data is None or isinstance(data, GraphTensor):
-            return data
+            return cast("Tensor", data)
         if isinstance(data, int | float):
             data = [data]
         if isinstance(data, list | tuple):
             is_whole = all(isinstance(number, int) for number in data)
             data = np.array(data, np.int64 if is_whole else np.float32)
-        return super().constant(data)
+        return cast("Tensor", super().constant(data))
 
     def to(self, tensor: Any, dtype: Any) -> Tensor:
         """Casts to a dtype of torch, numpy or this library."""
@@ -173,14 +173,12 @@ class NNFactory(GraphBuilder):
             act_dtype: to which weights of integers are cast.
             n_spatial_dims: follows from the input; accepted.
         """
-        weights = self.constant(weights_node)
+        weights: Any = self.constant(weights_node)
         if not dtype_of(weights.dtype).is_floating_point:
             weights = self.to(weights, act_dtype)
         if weights.dim() == input_node.dim() + 1:
             weights = self.reshape(weights, (-1, *weights.shape[2:]))
-        offset = self.constant(bias)
-        if offset is not None:
-            offset = self.reshape(offset, (-1,))
+        offset = None if bias is None else self.reshape(self.constant(bias), (-1,))
         return super().convolution(input_node, weights, offset, strides, padding, dilation, groups)
 
     def concat(self, *tensors: Any, axis: int | None = None) -> Any:

@@ -127,8 +127,8 @@ class Tensor(GraphTensor):
 
     def grn(self, bias: float = 1e-12) -> Tensor:
         """Divides by the root of the sum of squares over axis 1, plus bias under the root."""
-        root = (self._call(torch.square).sum(1, keep_dims=True) + bias).sqrt()
-        return self._call(torch.div, root)
+        total = self._call(torch.square).sum(1, keep_dims=True)
+        return self._call(torch.div, (total + bias).sqrt())
 
     def hsigmoid(self) -> Tensor:
         """Hard sigmoid."""
