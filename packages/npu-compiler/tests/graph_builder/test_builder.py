@@ -13,6 +13,7 @@ import npu_runtime
 from npu_compiler import GraphBuilder, GraphTensor
 from npu_compiler.compilation.records import collecting
 from npu_compiler.errors import GraphError, LoweringError
+from npu_compiler.openvino_core import openvino_core
 
 X = (2, 3, 4)
 
@@ -294,6 +295,19 @@ def test_graph_is_a_module_for_the_other_doors(tmp_path, close):
     x = torch.randn(2, 3)
     path = npu_compiler.export(graph.to_module(), (x,), tmp_path / "graph")
     close(npu_compiler.load(path)(x), x.softmax(-1) + 1)
+
+
+def test_graph_is_a_model_of_openvino(close):
+    graph = GraphBuilder()
+    x = graph.parameter((2, 3))
+    halves = x / 2
+    x.exp()
+    model = graph.to_openvino(halves)
+    assert [list(port.shape) for port in (*model.inputs, *model.outputs)] == [[2, 3], [2, 3]]
+    given = torch.randn(2, 3)
+    options = {"INFERENCE_PRECISION_HINT": "f32"}
+    (found,) = openvino_core().compile_model(model, "CPU", options)([given.numpy()]).values()
+    close(torch.from_numpy(found), given / 2)
 
 
 def build(step):

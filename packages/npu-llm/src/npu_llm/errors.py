@@ -10,6 +10,7 @@ from npu_command.errors import NpuError
 __all__ = [
     "CacheError",
     "CaptureError",
+    "CompatError",
     "ContextError",
     "LlmError",
     "MemoryNeedError",
@@ -39,6 +40,10 @@ class ContextError(LlmError, ValueError):
 
 class CaptureError(LlmError):
     """A model's step cannot be captured as one graph with its cache as inputs."""
+
+
+class CompatError(LlmError, ImportError):
+    """A program needs a part of another library that is not served here."""
 
 
 class CacheError(LlmError):

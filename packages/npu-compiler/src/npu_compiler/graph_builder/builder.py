@@ -7,13 +7,14 @@ from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
+import openvino as ov
 import torch
 from torch import fx
 
 import npu_runtime
 from npu_compiler.compilation.building import own_precision
 from npu_compiler.errors import GraphError, LoweringError
-from npu_compiler.exported.capture import capture_module
+from npu_compiler.exported.capture import Captured, capture_module
 from npu_compiler.graph.calls import is_symbolic, op_name
 from npu_compiler.graph.origins import source_line
 from npu_compiler.graph_builder.named_calls import NamedCalls
@@ -24,7 +25,7 @@ from npu_compiler.lowering.capability import refusal
 from npu_compiler.options import CompilerConfig, resolve_config
 from npu_compiler.programs import compile_options, load_tolerant
 from npu_compiler.programs.index_checks import check_indices
-from npu_compiler.quantize import compress_weights
+from npu_compiler.quantize import CompressionReport, compress_weights
 
 __all__ = ["GraphBuilder"]
 
@@ -100,20 +101,8 @@ class GraphBuilder(NamedCalls):
             LoweringError: [no-converter] or [cannot-lower] for a call that no program takes.
         """
         module = self.to_module(*outputs)
-        inputs = self._recording.parameters
-        examples = tuple(torch.zeros(tuple(x._fake.shape), dtype=x._fake.dtype) for x in inputs)
-        captured = capture_module(module, examples, {}, {}, self._config)
-        graph_module = captured.program.graph_module
-        lowered = _lowered(graph_module, captured.constants, self._config)
-        report = None
-        if self._config.compression is not None:
-            report = compress_weights(
-                lowered.model,
-                mode=self._config.compression,
-                group_size=self._config.group_size,
-                symmetric=self._config.symmetric,
-            )
-        precision = self._config.computed_in or own_precision(graph_module.graph)
+        captured, lowered, report = self._lower(module)
+        precision = self._config.computed_in or own_precision(captured.program.graph_module.graph)
         options = {**compile_options(precision), **self._config.device_options}
         self._program = _loaded(lowered, options)
         self._input_places = tuple(captured.inputs.index(name) for name in lowered.input_names)
@@ -133,6 +122,18 @@ class GraphBuilder(NamedCalls):
                 load=lambda further: _loaded(lowered, {**options, **further}),
             )
         return self
+
+    def to_openvino(self, *outputs: GraphTensor) -> ov.Model:
+        """Returns the graph as a model of OpenVINO, to save it or to compile it for another device.
+
+        Args:
+            outputs: as for compile().
+
+        Raises:
+            GraphError: [graph-output].
+            LoweringError: as compile().
+        """
+        return self._lower(self.to_module(*outputs))[1].model
 
     def run(self, *inputs: Any) -> Any:
         """Runs the graph; compiles it first where that is not done, or it grew since.
@@ -172,6 +173,21 @@ class GraphBuilder(NamedCalls):
         return results[0] if len(results) == 1 else tuple(results)
 
     __call__ = run
+
+    def _lower(self, module: Replay) -> tuple[Captured, LoweredModel, CompressionReport | None]:
+        inputs = self._recording.parameters
+        examples = tuple(torch.zeros(tuple(x._fake.shape), dtype=x._fake.dtype) for x in inputs)
+        captured = capture_module(module, examples, {}, {}, self._config)
+        lowered = _lowered(captured.program.graph_module, captured.constants, self._config)
+        if self._config.compression is None:
+            return captured, lowered, None
+        report = compress_weights(
+            lowered.model,
+            mode=self._config.compression,
+            group_size=self._config.group_size,
+            symmetric=self._config.symmetric,
+        )
+        return captured, lowered, report
 
     def _results(self, tensors: list[torch.Tensor], device: str | None) -> list[torch.Tensor]:
         assert self._program is not None

@@ -1,7 +1,7 @@
 """`npu-profiler trace`: runs a program unchanged and records it.
 
 What is recorded and how is in `npu_profiler.recording.recorder`; how a program is run unchanged is
-in `npu_profiler.program.running`.
+in `npu_command.running`.
 """
 
 import argparse
@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from npu_command.help.command_parser import CommandParser
+from npu_command.running import ModuleProgram, Program, ScriptProgram
 from npu_profiler.commands.messages import say
 from npu_profiler.commands.recording_options import (
     VIEWER,
@@ -18,7 +19,6 @@ from npu_profiler.commands.recording_options import (
     recording_options,
 )
 from npu_profiler.errors import TraceError
-from npu_profiler.program.running import ModuleProgram, Program, ScriptProgram
 from npu_profiler.program.termination import Termination
 from npu_profiler.recording.recorder import Recording, TraceOptions
 
@@ -32,7 +32,7 @@ def main(words: Sequence[str]) -> int:
         words: the arguments.
 
     Raises:
-        TraceError: the request cannot be met; nothing was run.
+        NpuError: the request cannot be met; nothing was run.
     """
     arguments = _parser().parse_args(words)
     program = _find_program(arguments)

@@ -1,7 +1,11 @@
+import os
+import subprocess
+import sys
+
 import pytest
 
-from npu_profiler.errors import TraceError
-from npu_profiler.program.running import ModuleProgram, ScriptProgram
+from npu_command.errors import InputError
+from npu_command.running import ModuleProgram, ScriptProgram
 
 SHOW = """
 import sys, os
@@ -9,8 +13,26 @@ import __main__
 print(sys.argv, __name__, __file__, __spec__ is None, sys.path[0], __main__.__dict__ is globals())
 """
 
-RUN_SCRIPT = "from npu_profiler.program.running import ScriptProgram as P; P.find('%s', %r).run()"
-RUN_MODULE = "from npu_profiler.program.running import ModuleProgram as P; P.find('%s', %r).run()"
+RUN_SCRIPT = "from npu_command.running import ScriptProgram as P; P.find('%s', %r).run()"
+RUN_MODULE = "from npu_command.running import ModuleProgram as P; P.find('%s', %r).run()"
+
+
+@pytest.fixture
+def run_python(tmp_path):
+    """Runs `python` with arguments in a directory of its own."""
+
+    def run(*arguments):
+        return subprocess.run(
+            [sys.executable, *arguments],
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+            env={**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"},
+            timeout=300,
+            check=False,
+        )
+
+    return run
 
 
 def compare(run_python, ours, theirs):
@@ -78,7 +100,7 @@ def test_a_module_whose_name_is_no_identifier_is_found(monkeypatch, tmp_path):
 
 
 def test_missing_script_is_an_error_with_its_path(tmp_path):
-    with pytest.raises(TraceError, match=r"none\.py") as caught:
+    with pytest.raises(InputError, match=r"none\.py") as caught:
         ScriptProgram.find(str(tmp_path / "none.py"), [])
     assert caught.value.code == "script-missing"
 
@@ -89,7 +111,7 @@ MISSING = ["no_such_module", "json.none", "no_such.part", "not a name", "a..b", 
 @pytest.mark.parametrize("name", MISSING)
 def test_missing_module_is_an_error_with_its_name(monkeypatch, name):
     monkeypatch.setattr("sys.path", ["", *__import__("sys").path[1:]])
-    with pytest.raises(TraceError) as caught:
+    with pytest.raises(InputError) as caught:
         ModuleProgram.find(name, [])
     assert caught.value.code == "module-missing"
     assert name in str(caught.value)

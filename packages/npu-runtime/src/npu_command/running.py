@@ -1,6 +1,6 @@
 """Finds a script or module and runs it as `python` itself would, in the module `__main__`.
 
-Knows nothing of recording; the command that does both is in `commands/trace.py`.
+It knows nothing of what a command does beside, such as recording.
 """
 
 import importlib.util
@@ -16,7 +16,7 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import TracebackType
 
-from npu_profiler.errors import TraceError
+from npu_command.errors import InputError
 
 __all__ = ["ModuleProgram", "Program", "ScriptProgram"]
 
@@ -25,7 +25,7 @@ _OWN_DIRECTORY = str(Path(__file__).parent)
 
 @dataclass(frozen=True, slots=True)
 class ScriptProgram:
-    """`python script.py args...`; a directory or zip file with a `__main__.py` works as well."""
+    """`python script.py args...`; a folder or zip file with a module `__main__` works as well."""
 
     path: Path
     arguments: tuple[str, ...]
@@ -35,13 +35,13 @@ class ScriptProgram:
         """Makes sure that there is such a script.
 
         Raises:
-            TraceError: [script-missing].
+            InputError: [script-missing].
         """
         path = Path(name)
         # os.path takes any text, where Path raises for a name too long.
         runnable = path / "__main__.py" if os.path.isdir(path) else path  # noqa: PTH112
         if not os.path.isfile(runnable):  # noqa: PTH113
-            raise TraceError(
+            raise InputError(
                 f"script: must be a file; got {name}, which is not there. "
                 "Check the path, or use -m for a module.",
                 code="script-missing",
@@ -87,14 +87,14 @@ class ModuleProgram:
         """Finds the module; imports the packages above it, as `python -m` does.
 
         Raises:
-            TraceError: [module-missing].
+            InputError: [module-missing].
         """
         _set_first_path(str(Path.cwd()))
         spec = _find_spec(name)
         if spec is not None and spec.submodule_search_locations is not None:
             spec = _find_spec(f"{name}.__main__")
         if spec is None or spec.loader is None or not hasattr(spec.loader, "get_code"):
-            raise TraceError(
+            raise InputError(
                 f"-m: must be a module, or a package with a __main__; got {name}, and no such "
                 "module is found. Check the name and the environment.",
                 code="module-missing",

@@ -1,0 +1,106 @@
+"""The import name intel_npu_acceleration_library, which in this process stands for our package.
+
+Nothing is installed under that name: a finder answers for it, first of all finders, once a program
+has asked for it by `activate` or by `python -m npu_llm.compat`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+from npu_llm.errors import CompatError
+
+__all__ = ["NAME", "activate", "is_active"]
+
+NAME = "intel_npu_acceleration_library"
+_HOME = f"npu_llm.compat.{NAME}"
+# A copy of OpenVINO came with that library.
+_OPENVINO = f"{NAME}.external.openvino"
+# Modules that stay out, and what to use instead.
+_ABSENT = {
+    f"{NAME}.backend.bindings": "backend.NNFactory, whose methods build the same graphs",
+    f"{NAME}.bindings": "backend.NNFactory, whose methods build the same graphs",
+}
+
+
+def activate() -> None:
+    """Makes intel_npu_acceleration_library importable in this process; a second call does nothing.
+
+    The first import of it then makes `.to("npu")` of modules and tensors mean what it meant there;
+    see npu_llm.compat.intel_npu_acceleration_library.device.
+
+    Raises:
+        CompatError: [compat-imported] when the library itself is already imported.
+    """
+    if is_active():
+        return
+    found = sys.modules.get(NAME)
+    if found is not None:
+        raise CompatError(
+            f"npu_llm.compat: must be chosen before {NAME} is imported; got the library itself, "
+            f"from {getattr(found, '__file__', None)}. Activate it first, or run the program by "
+            "`python -m npu_llm.compat`.",
+            code="compat-imported",
+        )
+    sys.meta_path.insert(0, _Finder())
+
+
+def is_active() -> bool:
+    """Whether the name stands for our package now."""
+    return any(isinstance(finder, _Finder) for finder in sys.meta_path)
+
+
+class _Finder(MetaPathFinder):
+    """Finds our modules, and OpenVINO, under that library's names."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """The spec of a module that loads ours, or None for any other name."""
+        if fullname.partition(".")[0] != NAME:
+            return None
+        if fullname in _ABSENT:
+            raise CompatError(
+                f"{fullname}: must be a part that is served here; got the ctypes bindings, which "
+                f"are not. Use {_ABSENT[fullname]}.",
+                code="compat-absent",
+            )
+        home = _home_of(fullname)
+        if importlib.util.find_spec(home) is None:
+            return None
+        return importlib.util.spec_from_loader(fullname, _Loader(home))
+
+
+def _home_of(fullname: str) -> str:
+    for name, home in ((_OPENVINO, "openvino"), (NAME, _HOME)):
+        if fullname == name or fullname.startswith(f"{name}."):
+            return home + fullname.removeprefix(name)
+    raise AssertionError(fullname)
+
+
+class _Loader(Loader):
+    """Gives the module that exists under another name, as it is."""
+
+    def __init__(self, home: str) -> None:
+        self._home = home
+        self._spec: ModuleSpec | None = None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        """Imports the module under its own name."""
+        module = importlib.import_module(self._home)
+        self._spec = module.__spec__
+        if self._home == _HOME:
+            # Late: torch and dynamo, for the programs that import the library.
+            device = importlib.import_module(f"{_HOME}.device")
+            device.enable_npu_device()
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Gives the module its own spec back, which the import has replaced."""
+        module.__spec__ = self._spec

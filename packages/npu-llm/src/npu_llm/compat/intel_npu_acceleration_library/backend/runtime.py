@@ -1,0 +1,122 @@
+"""Products and operators on torch's tensors, in float16, each size a program that is kept.
+
+The programs used last are kept, up to 256. Products over integers divide by the square root of the
+inputs, so that `scale` is passed multiplied by it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from npu_llm.compat.intel_npu_acceleration_library.backend.factory import NNFactory
+from npu_llm.compat.intel_npu_acceleration_library.backend.matmul import MatMul
+from npu_llm.compat.intel_npu_acceleration_library.backend.qmatmul import QMatMul
+from npu_llm.compat.intel_npu_acceleration_library.conventions import warn_once
+from npu_llm.errors import OptionError
+
+__all__ = ["clear_cache", "run_factory", "run_matmul"]
+
+_MOST_PROGRAMS = 256
+_programs: OrderedDict[Hashable, NNFactory] = OrderedDict()
+
+
+def clear_cache() -> None:
+    """Forgets the programs."""
+    _programs.clear()
+
+
+def run_matmul(
+    x: torch.Tensor,
+    weights: torch.Tensor,
+    scale: torch.Tensor | None = None,
+    op_id: str | None = None,
+) -> torch.Tensor:
+    """Multiplies x by the transpose of weights, in float16.
+
+    Args:
+        x: (..., inputs) of a float dtype.
+        weights: (..., inputs) of a float dtype or int8; or (..., inputs / 2) uint8, for 4 bits.
+        scale: (outputs, 1) for integers, multiplied by the square root of the inputs.
+        op_id: a name of the weights, accepted: each call reads those that it is given.
+
+    Returns:
+        (..., outputs) of x's dtype.
+
+    Raises:
+        OptionError: [matmul-arguments] for other dtypes or shapes, or integers without a scale.
+    """
+    has_integers = weights.dtype in (torch.int8, torch.uint8)
+    rows = weights.reshape(-1, weights.shape[-1])
+    outputs, inputs = rows.shape[0], rows.shape[1] * (2 if weights.dtype is torch.uint8 else 1)
+    is_fitting = x.dim() >= 2 and x.shape[-1] == inputs and x.dtype.is_floating_point
+    is_known = weights.dtype.is_floating_point or (has_integers and scale is not None)
+    if not (is_fitting and is_known):
+        raise OptionError(
+            "run_matmul: must have x (..., inputs) of a float dtype, and weights (outputs, inputs) "
+            "of a float dtype, or of int8 or uint8 with a scale; got x "
+            f"{tuple(x.shape)} {x.dtype}, weights {tuple(weights.shape)} {weights.dtype}, scale "
+            f"{None if scale is None else tuple(scale.shape)}. Change these.",
+            code="matmul-arguments",
+        )
+    caller = sys._getframe(1).f_globals.get("__name__", "")
+    if has_integers and not caller.startswith("npu_llm.compat."):  # our layers know, users may not
+        warn_once("scale-root")
+    given = x.detach().reshape(-1, inputs)
+    sizes = (inputs, outputs, len(given))
+    if not has_integers:
+        program = _kept(("matmul", *sizes), lambda: MatMul(*sizes))
+        product = program(given, rows)
+    else:
+        kind = np.int8 if weights.dtype is torch.int8 else np.uint8
+        program = _kept((kind, *sizes), lambda: QMatMul(*sizes, dtype=kind))
+        product = program(given, rows, scale)
+    return _returned(product, x).reshape(*x.shape[:-1], outputs)
+
+
+def run_factory(
+    x: torch.Tensor | Sequence[torch.Tensor],
+    weights: Sequence[torch.Tensor],
+    backend_cls: Any,
+    op_id: str | None = None,
+) -> Any:
+    """Runs an operator of this package on tensors, in float16.
+
+    Args:
+        x: the inputs.
+        weights: the weights.
+        backend_cls: makes the operator of the inputs' shapes: a class, or a partial of one.
+        op_id: a name of the weights, accepted: each call reads those that it is given.
+
+    Returns:
+        The result, or a list of them, of the first input's dtype.
+    """
+    inputs = [x] if isinstance(x, torch.Tensor) else list(x)
+    given = [tensor.detach().to(torch.float16) for tensor in (*inputs, *weights)]
+    make = backend_cls if isinstance(backend_cls, partial) else partial(backend_cls)
+    shapes = tuple(tuple(tensor.shape) for tensor in given)
+    key = (make.func, repr(make.args), repr(sorted(make.keywords.items())), shapes)
+    program = _kept(key, lambda: make(*shapes[: len(inputs)]))
+    results = program(*given)
+    if isinstance(results, list):
+        return [_returned(result, inputs[0]) for result in results]
+    return _returned(results, inputs[0])
+
+
+def _kept(key: Hashable, make: Callable[[], NNFactory]) -> NNFactory:
+    if key not in _programs:
+        _programs[key] = make()
+        if len(_programs) > _MOST_PROGRAMS:
+            _programs.popitem(last=False)
+    _programs.move_to_end(key)
+    return _programs[key]
+
+
+def _returned(result: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    return result.to(device=like.device, dtype=like.dtype)

@@ -1,0 +1,209 @@
+"""The tensors of an NNFactory, with that library's conventions where they are not torch's.
+
+Kept: a shape is a list, a length counts all elements, an index keeps its axis, and None in an index
+takes the whole axis; `T` swaps the last two axes; `max` and `min` give no places. What was wrong
+there is torch's here: `flatten`, an open slice that ends at 0, and layer norms.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch.utils import _pytree as pytree
+
+from npu_compiler import GraphTensor
+from npu_llm.compat.intel_npu_acceleration_library.conventions import warn_once
+from npu_llm.compat.intel_npu_acceleration_library.dtypes import NPUDtype, dtype_of
+from npu_llm.errors import OptionError
+
+__all__ = ["Tensor", "without_ignored_mask"]
+
+Axes = int | Sequence[int] | None
+
+
+class Tensor(GraphTensor):
+    """A tensor of a graph; torch's operators, methods and functions work on it.
+
+    Attributes:
+        declared: the dtype that a parameter was made with, where the graph computes in another.
+    """
+
+    declared: NPUDtype | None = None
+
+    @property
+    def node(self) -> Tensor:
+        """The tensor itself, which stands for what that library's bindings took."""
+        return self
+
+    @property
+    def shape(self) -> list[int]:  # type: ignore[override]
+        """The sizes."""
+        return list(self._fake.shape)
+
+    @property
+    def dtype(self) -> Any:  # type: ignore[override]
+        """An NPUDtype; numpy's bool for what comparisons make."""
+        if self._fake.dtype is torch.bool:
+            return np.bool_
+        return self.declared or dtype_of(self._fake.dtype)
+
+    @property
+    def T(self) -> Tensor:  # type: ignore[override]
+        """The last two axes swapped."""
+        return self._call(torch.transpose, -1, -2)
+
+    def __bool__(self) -> bool:
+        """True, so that `assert tensor` holds; a comparison has no value before the graph runs."""
+        return super().__bool__() if self._fake.dtype is torch.bool else True
+
+    def __len__(self) -> int:
+        """How many elements there are."""
+        return math.prod(self._fake.shape)
+
+    def __getitem__(self, key: Any) -> Tensor:
+        """Takes slices of axes.
+
+        Args:
+            key: numbers, slices and an Ellipsis; a number takes one element and keeps its axis.
+
+        Raises:
+            OptionError: [tensor-index] for anything else.
+        """
+        parts = key if isinstance(key, tuple) else (key,)
+        taken = tuple(map(_as_slice, parts))
+        if any(isinstance(part, int) for part in parts):
+            warn_once("index-keeps-axis")
+        return self._call(torch.Tensor.__getitem__, taken)
+
+    def to(self, dtype: Any) -> Tensor:  # type: ignore[override]
+        """Casts to a dtype of torch, of numpy or of this library."""
+        return self._call(torch.Tensor.to, dtype_of(dtype).torch_dtype)
+
+    def type(self, dtype: Any) -> Tensor:  # type: ignore[override]
+        """Casts, as `to`."""
+        return self.to(dtype)
+
+    def view(self, *shape: Any) -> Tensor:
+        """Gives another shape, as `reshape`."""
+        return self._call(torch.Tensor.reshape, *shape)
+
+    def chunk(self, chunks: int, dim: int = 0) -> Any:
+        """Cuts an axis into a list of parts; one part is the tensor itself."""
+        return self if chunks == 1 else list(self._call(torch.chunk, chunks, dim))
+
+    def max(self, dim: Axes = None, keep_dims: bool = False) -> Tensor:  # type: ignore[override]
+        """Takes the largest over axes, by default all."""
+        return self._call(torch.amax, self._axes(dim), keep_dims)
+
+    def min(self, dim: Axes = None, keep_dims: bool = False) -> Tensor:  # type: ignore[override]
+        """Takes the smallest over axes, by default all."""
+        return self._call(torch.amin, self._axes(dim), keep_dims)
+
+    def mean(self, dim: Axes = None, keep_dims: bool = False, dtype: Any = None) -> Tensor:
+        """Takes the mean over axes, by default all."""
+        return self._cast(self._call(torch.mean, self._axes(dim), keep_dims), dtype)
+
+    def sum(self, dim: Axes = None, keep_dims: bool = False, dtype: Any = None) -> Tensor:
+        """Adds up over axes, by default all."""
+        return self._cast(self._call(torch.sum, self._axes(dim), keep_dims), dtype)
+
+    def prod(self, dim: int | None = None, keep_dims: bool = False, dtype: Any = None) -> Tensor:
+        """Multiplies over an axis, or all elements."""
+        over = () if dim is None else (dim, keep_dims)
+        return self._cast(self._call(torch.prod, *over), dtype)
+
+    def ceiling(self) -> Tensor:
+        """Least whole numbers that are not less."""
+        return self._call(torch.ceil)
+
+    def elu(self, alpha: float = 1.0) -> Tensor:
+        """ELU."""
+        return self._call(F.elu, alpha)
+
+    def grn(self, bias: float = 1e-12) -> Tensor:
+        """Divides by the root of the sum of squares over axis 1, plus bias under the root."""
+        total = self._call(torch.square).sum(1, keep_dims=True)
+        return self._call(torch.div, (total + bias).sqrt())
+
+    def hsigmoid(self) -> Tensor:
+        """Hard sigmoid."""
+        return self._call(F.hardsigmoid)
+
+    def hswish(self) -> Tensor:
+        """Hard swish."""
+        return self._call(F.hardswish)
+
+    def mish(self) -> Tensor:
+        """Mish."""
+        return self._call(F.mish)
+
+    def softplus(self) -> Tensor:
+        """Softplus."""
+        return self._call(F.softplus)
+
+    @classmethod
+    def __torch_function__(
+        cls,
+        func: Callable[..., Any],
+        types: Sequence[Any],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Records a call of torch, with the conventions that are not torch's."""
+        given, named = pytree.tree_map_only(
+            NPUDtype, lambda dtype: dtype.torch_dtype, (args, dict(kwargs or {}))
+        )
+        if func in (torch.max, torch.min) and _is_over_axes(given, named):
+            return getattr(given[0], func.__name__)(*given[1:], **named)
+        if func is F.scaled_dot_product_attention:
+            given, named = (), without_ignored_mask(given, named)
+        return super().__torch_function__(func, types, given, named)
+
+    def _call(self, function: Callable[..., Any], *args: Any) -> Tensor:
+        made: Tensor = self._recording.call(function, (self, *args), {})
+        return made
+
+    def _axes(self, dim: Axes) -> Any:
+        return tuple(range(self._fake.dim())) if dim is None else dim
+
+    def _cast(self, made: Tensor, dtype: Any) -> Tensor:
+        return made if dtype is None else made.to(dtype)
+
+
+def without_ignored_mask(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the arguments of torch's attention by name, without a mask that does not count.
+
+    That library reads no mask under is_causal.
+    """
+    names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
+    given = dict(zip(names, args, strict=False)) | dict(kwargs)
+    if given.get("is_causal") and given.get("attn_mask") is not None:
+        warn_once("causal-mask")
+        given["attn_mask"] = None
+    return given
+
+
+def _is_over_axes(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    """Whether torch.max or torch.min is over axes, and not of two tensors."""
+    return not any(isinstance(value, torch.Tensor) for value in (*args[1:], *kwargs.values()))
+
+
+def _as_slice(part: Any) -> Any:
+    if part is Ellipsis:
+        return part
+    if part is None:
+        return slice(None)
+    if isinstance(part, int) and not isinstance(part, bool):
+        return slice(part, part + 1 or None)
+    if isinstance(part, slice) and (part.step is None or part.step > 0):
+        return part
+    raise OptionError(
+        "Tensor: an index must be of numbers, slices with positive steps, and an Ellipsis; got "
+        f"{part!r}. Use NNFactory.gather for others.",
+        code="tensor-index",
+    )

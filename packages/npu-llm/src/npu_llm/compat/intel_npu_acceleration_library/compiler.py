@@ -1,0 +1,136 @@
+"""compile: a module's layers replaced by ones that run on the device, in float16 or as integers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import fx
+
+from npu_compiler.nn.quantize_model import quantize_model
+from npu_compiler.torch_compile import backend
+from npu_llm.compat.intel_npu_acceleration_library.conventions import warn_once
+from npu_llm.compat.intel_npu_acceleration_library.dtypes import int4
+from npu_llm.compat.intel_npu_acceleration_library.nn import Conv2d, Linear, QuantizedLinear
+from npu_llm.compat.intel_npu_acceleration_library.nn.linear import checked_dtype
+from npu_llm.compat.intel_npu_acceleration_library.nn.module import Module, convert_to_npu_module
+
+__all__ = ["CompilerConfig", "compile", "lower_linear", "npu"]
+
+
+@dataclass
+class CompilerConfig:
+    """How a model is compiled.
+
+    Attributes:
+        use_to: the whole model as programs, as `.to("npu")` does, instead of its layers alone.
+        dtype: a float dtype, which computes in float16 whatever it is, int8 or int4.
+        training: keep training mode, with gradients; integers do not train.
+    """
+
+    use_to: bool = False
+    dtype: Any = torch.float16
+    training: bool = False
+
+
+def compile(  # noqa: A001  # the name its users know
+    model: torch.nn.Module, config: CompilerConfig | None = None, **options: Any
+) -> torch.nn.Module:
+    """Compiles a model in place: its linear layers and convolutions run on the device.
+
+    Args:
+        model: any module.
+        config: the options; the defaults if omitted.
+        options: fields of CompilerConfig by name, as in that library's first releases.
+
+    Returns:
+        The model; with use_to a wrapper of it, and for a single layer the layer that replaces it.
+
+    Raises:
+        OptionError: [unknown-dtype] for a dtype that layers cannot have.
+    """
+    config = replace(config or CompilerConfig(), **options)
+    dtype = checked_dtype(config.dtype)
+    if dtype.is_floating_point and dtype != torch.float16:
+        warn_once("float16")
+    with torch.no_grad():
+        if not config.use_to:
+            model = lower_linear(model, dtype)
+        else:
+            if not dtype.is_floating_point:
+                model = quantize_model(model, "int4" if dtype == int4 else "int8")
+            model = convert_to_npu_module(model)
+    is_training = config.training and dtype.is_floating_point
+    return model if is_training else model.eval()
+
+
+def npu(
+    graph_module: fx.GraphModule, example_inputs: Sequence[Any], **options: Any
+) -> Callable[..., Any]:
+    """The backend "npu" of torch.compile, whose linear layers take inputs of any float dtype.
+
+    Args:
+        graph_module: as dynamo captured it; changed in place.
+        example_inputs: its inputs.
+        options: as for npu_compiler.torch_compile.backend.npu.
+    """
+    for node in graph_module.graph.find_nodes(
+        op="call_function", target=torch.nn.functional.linear
+    ):
+        given, weight = (_dtype_of(value) for value in node.args[:2])
+        if given != weight and given is not None and weight is not None:
+            _compute_in(node, weight)
+    graph_module.recompile()
+    return backend.npu(graph_module, example_inputs, **options)
+
+
+def _dtype_of(value: Any) -> torch.dtype | None:
+    example = value.meta.get("example_value") if isinstance(value, fx.Node) else None
+    return example.dtype if isinstance(example, torch.Tensor) else None
+
+
+def _compute_in(node: fx.Node, dtype: torch.dtype) -> None:
+    """Casts a layer's input, and its result to what dynamo took it for."""
+    graph, result = node.graph, _dtype_of(node)
+    with graph.inserting_before(node):
+        node.update_arg(0, graph.call_method("to", (node.args[0], dtype)))
+    if result not in (None, dtype):
+        with graph.inserting_after(node):
+            cast = graph.call_method("to", (node, result))
+        node.replace_all_uses_with(cast, lambda user: user is not cast)
+
+
+def lower_linear(model: torch.nn.Module, dtype: Any = torch.float16) -> torch.nn.Module:
+    """Replaces a model's linear layers and convolutions in place; those of subclasses stay.
+
+    Args:
+        model: any module but an NPUModule, which compiles itself.
+        dtype: a float dtype for float16 layers, or int8 or int4 for the linear ones.
+    """
+
+    def lowered(layer: torch.nn.Module) -> torch.nn.Module:
+        if type(layer) is torch.nn.Conv2d:
+            return Conv2d.fromTorch(layer)
+        if type(layer) is not torch.nn.Linear:
+            return layer
+        if dtype.is_floating_point:
+            return Linear.fromTorch(layer)
+        return QuantizedLinear.nearest(layer, dtype)
+
+    return _replaced(model, lowered)
+
+
+def _replaced(model: torch.nn.Module, make: Any) -> torch.nn.Module:
+    """Replaces modules by what a function makes of them, each once, however often it occurs."""
+    known: dict[torch.nn.Module, torch.nn.Module] = {}
+    for parent in list(model.modules()):
+        if isinstance(parent, Module):
+            continue
+        for name, child in list(parent._modules.items()):  # a shared child under each name
+            if child is not None:
+                known.setdefault(child, make(child))
+                parent._modules[name] = known[child].train(child.training)
+    made: torch.nn.Module = make(model)
+    return made

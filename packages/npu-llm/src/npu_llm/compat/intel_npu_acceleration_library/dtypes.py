@@ -1,0 +1,119 @@
+"""Dtypes by that library's names, with int4; each equals torch's and numpy's of its kind."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from npu_llm.errors import OptionError
+
+__all__ = [
+    "NPUDtype",
+    "bfloat16",
+    "dtype_of",
+    "float16",
+    "float32",
+    "float64",
+    "int4",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class NPUDtype:
+    """A dtype.
+
+    Attributes:
+        name: its short name, such as fp16.
+        bits: of one element.
+        min: the least number.
+        max: the greatest number.
+        torch_dtype: torch's dtype; int8 for int4.
+    """
+
+    name: str
+    bits: int
+    min: float
+    max: float
+    torch_dtype: torch.dtype
+
+    @property
+    def is_floating_point(self) -> bool:
+        """Whether its numbers have fractions."""
+        return self.torch_dtype.is_floating_point
+
+    def __eq__(self, value: object) -> bool:
+        """Whether another of these, of torch's or of numpy's dtypes is the same."""
+        if isinstance(value, NPUDtype):
+            return self.name == value.name
+        if self.bits == 4 or not isinstance(value, torch.dtype | np.dtype | type):
+            return False
+        return self.torch_dtype is _torch_dtype(value)
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+def dtype_of(dtype: Any) -> NPUDtype:
+    """Returns the dtype for one of torch, of numpy, or of these.
+
+    uint8 stands for int4: that library's arrays of bytes hold two numbers of 4 bits each.
+
+    Raises:
+        OptionError: [unknown-dtype] for another.
+    """
+    if isinstance(dtype, NPUDtype):
+        return dtype
+    kind = _torch_dtype(dtype)
+    if kind is torch.uint8:
+        return int4
+    for known in _BY_TORCH:
+        if known.torch_dtype is kind:
+            return known
+    raise OptionError(
+        f"intel_npu_acceleration_library: dtype must be one of {', '.join(map(repr, _BY_TORCH))} "
+        f"or int4; got {dtype!r}. Pass one of these, such as numpy.float16.",
+        code="unknown-dtype",
+    )
+
+
+def _torch_dtype(dtype: Any) -> Any:
+    """The dtype of torch, or None where torch has none of the kind."""
+    if isinstance(dtype, torch.dtype):
+        return dtype
+    try:
+        return None if dtype is None else getattr(torch, np.dtype(dtype).name, None)
+    except TypeError:
+        return None
+
+
+def _of_floats(name: str, dtype: torch.dtype) -> NPUDtype:
+    facts = torch.finfo(dtype)
+    return NPUDtype(name, facts.bits, facts.min, facts.max, dtype)
+
+
+def _of_integers(name: str, dtype: torch.dtype) -> NPUDtype:
+    facts = torch.iinfo(dtype)
+    return NPUDtype(name, facts.bits, facts.min, facts.max, dtype)
+
+
+float16 = _of_floats("fp16", torch.float16)
+bfloat16 = _of_floats("bf16", torch.bfloat16)
+float32 = _of_floats("fp32", torch.float32)
+float64 = _of_floats("fp64", torch.float64)
+int4 = NPUDtype("int4", 4, -8, 7, torch.int8)
+int8 = _of_integers("int8", torch.int8)
+int16 = _of_integers("int16", torch.int16)
+int32 = _of_integers("int32", torch.int32)
+int64 = _of_integers("int64", torch.int64)
+
+_BY_TORCH = (float16, bfloat16, float32, float64, int8, int16, int32, int64)

@@ -1,0 +1,149 @@
+"""Models by name: language models as programs of npu_llm, others with their layers replaced."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from transformers import AutoModel
+
+import npu_llm
+from npu_llm.compat.intel_npu_acceleration_library.compiler import CompilerConfig
+from npu_llm.compat.intel_npu_acceleration_library.compiler import compile as compile_model
+from npu_llm.compat.intel_npu_acceleration_library.dtypes import int4
+from npu_llm.compat.intel_npu_acceleration_library.nn.linear import checked_dtype
+from npu_llm.errors import OptionError
+
+__all__ = ["NPUAutoModel", "NPUModel", "NPUModelForCausalLM", "NPUModelForSeq2SeqLM"]
+
+# What programs had to say to transformers, and what npu_llm decides itself.
+_DECIDED = (
+    "attn_implementation", "dtype", "export", "low_cpu_mem_usage", "torch_dtype", "use_cache",
+)  # fmt: skip
+_PASSED = ("revision", "token", "trust_remote_code")
+
+
+class NPUModel:
+    """A model of any class of transformers, loaded and compiled."""
+
+    @staticmethod
+    def from_pretrained(
+        model_name_or_path: str,
+        config: CompilerConfig | None = None,
+        transformers_class: Any = None,
+        export: bool = True,
+        *args: Any,
+        **options: Any,
+    ) -> torch.nn.Module:
+        """Loads a model, and compiles it as `compile` does.
+
+        Args:
+            model_name_or_path: a folder, or a name on the hub.
+            config: how to compile.
+            transformers_class: what loads it.
+            export: accepted; compiled programs are kept, models are not.
+            args: further arguments of the class's from_pretrained.
+            options: likewise; `dtype` is that of a CompilerConfig.
+
+        Raises:
+            OptionError: [transformers-class] without a class.
+        """
+        if not hasattr(transformers_class, "from_pretrained"):
+            raise OptionError(
+                "NPUModel: transformers_class must be a class with from_pretrained; got "
+                f"{transformers_class!r}. Pass one such as transformers.AutoModel.",
+                code="transformers-class",
+            )
+        config = _config(config, options)
+        loaded = transformers_class.from_pretrained(model_name_or_path, *args, **options)
+        return compile_model(loaded, config)
+
+
+class NPUAutoModel:
+    """transformers' AutoModel, compiled."""
+
+    @staticmethod
+    def from_pretrained(
+        model_name_or_path: str, config: CompilerConfig | None = None, **options: Any
+    ) -> torch.nn.Module:
+        """Loads a model; see NPUModel.from_pretrained."""
+        return NPUModel.from_pretrained(model_name_or_path, config, AutoModel, **options)
+
+
+class NPUModelForCausalLM(npu_llm.NPUModelForCausalLM):
+    """A language model as one program."""
+
+    @classmethod
+    def from_pretrained(  # type: ignore[override]
+        cls, model_name_or_path: str, config: CompilerConfig | None = None, **options: Any
+    ) -> NPUModelForCausalLM:
+        """Loads a model as npu_llm.NPUModelForCausalLM does.
+
+        Args:
+            model_name_or_path: as there.
+            config: its dtype is the precision.
+            options: revision, token and trust_remote_code, as there; dtype as in config; what
+                npu_llm decides itself, such as use_cache and torch_dtype, is passed over.
+
+        Raises:
+            OptionError: [compat-argument] for another argument, or training.
+        """
+        return super().from_pretrained(model_name_or_path, **_arguments(cls, config, options))
+
+    def generate(self, inputs: Any = None, *args: Any, **options: Any) -> Any:
+        """Generates; inputs may be what newer tokenizers return for a chat: tokens with a mask."""
+        if isinstance(inputs, Mapping):
+            return super().generate(None, *args, **{**inputs, **options})
+        return super().generate(inputs, *args, **options)
+
+    def eval(self) -> NPUModelForCausalLM:
+        """Returns the model, which only generates."""
+        return self
+
+    def to(self, *_: Any, **__: Any) -> NPUModelForCausalLM:
+        """Returns the model, which is where it is."""
+        return self
+
+
+class NPUModelForSeq2SeqLM(npu_llm.NPUModelForSeq2SeqLM):
+    """A model with an encoder and a decoder, each a program."""
+
+    @classmethod
+    def from_pretrained(  # type: ignore[override]
+        cls, model_name_or_path: str, config: CompilerConfig | None = None, **options: Any
+    ) -> NPUModelForSeq2SeqLM:
+        """Loads a model as npu_llm.NPUModelForSeq2SeqLM does; see NPUModelForCausalLM."""
+        return super().from_pretrained(model_name_or_path, **_arguments(cls, config, options))
+
+
+def _arguments(
+    kind: type, config: CompilerConfig | None, options: dict[str, Any]
+) -> dict[str, Any]:
+    """The arguments for npu_llm's class."""
+    config = _config(config, options)
+    others = sorted(set(options) - set(_DECIDED) - set(_PASSED))
+    if others or config.training:
+        raise OptionError(
+            f"{kind.__name__}: takes {', '.join(_PASSED)} beside the config, and does not train; "
+            f"got {', '.join(others) or 'training=True'}. Load the model by transformers, and "
+            "compile it.",
+            code="compat-argument",
+        )
+    passed = {name: options[name] for name in _PASSED if name in options}
+    return passed | {"dtype": _precision(config.dtype)}
+
+
+def _config(config: CompilerConfig | None, options: dict[str, Any]) -> CompilerConfig:
+    """The configuration, or one of arguments by name, as that library's first releases had it."""
+    if config is not None:
+        return config
+    names = [name for name in ("dtype", "training", "use_to") if name in options]
+    return CompilerConfig(**{name: options.pop(name) for name in names})
+
+
+def _precision(dtype: Any) -> str:
+    kind = checked_dtype(dtype)
+    if kind == int4:
+        return "int4"
+    return str(getattr(kind, "torch_dtype", kind)).removeprefix("torch.")

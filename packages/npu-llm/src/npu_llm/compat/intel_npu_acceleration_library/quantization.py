@@ -1,0 +1,119 @@
+"""Weights as integers, rounded down, with scales of float16."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+import npu_compiler
+from npu_llm.compat.intel_npu_acceleration_library.dtypes import dtype_of, int4, int8
+from npu_llm.errors import OptionError
+
+__all__ = [
+    "compress_to_i4",
+    "quantize_fit",
+    "quantize_i4_model",
+    "quantize_i8_model",
+    "quantize_model",
+    "quantize_tensor",
+]
+
+
+def quantize_tensor(
+    weight: torch.Tensor, min_max_range: tuple[int, int] = (-128, 127)
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rounds a weight down to integers: weight = scale * integers, with a scale for each row.
+
+    As in that library, one row of zeros gives every row the scale of the whole weight.
+
+    Args:
+        weight: (outputs, inputs).
+        min_max_range: the least and the greatest integer.
+
+    Returns:
+        int8 of the weight's shape, and float16 of shape (outputs, 1).
+
+    Raises:
+        OptionError: [quantize-scale] where float16 cannot hold a scale well enough.
+    """
+    largest = weight.abs().amax(-1, keepdim=True)
+    if not bool(largest.all()):
+        largest = torch.full_like(largest, float(largest.max()))
+    scale = (largest / max(min_max_range)).to(torch.float16).reshape(-1, 1)
+    integers = torch.floor(weight / scale)
+    least, greatest = float(integers.min()), float(integers.max())
+    if not min(min_max_range) <= least <= greatest <= max(min_max_range):
+        raise OptionError(
+            f"quantize_tensor: integers must be from {min(min_max_range)} to {max(min_max_range)}; "
+            f"got {least} to {greatest}, since float16 cannot hold the scale. Use "
+            "npu_compiler.quantize_tensor, whose scales are float32.",
+            code="quantize-scale",
+        )
+    return integers.to(torch.int8), scale
+
+
+def compress_to_i4(weights: torch.Tensor) -> torch.Tensor:
+    """Packs integers from -8 to 7 in two's complement, two neighbours to a byte.
+
+    Args:
+        weights: (outputs, inputs), inputs even.
+
+    Returns:
+        uint8 (outputs, inputs / 2), the even neighbour in the low half.
+
+    Raises:
+        npu_compiler.errors.OptionError: [quantize-values] for others.
+    """
+    return npu_compiler.compress_to_i4(weights) ^ 0x88  # which adds 8 to both
+
+
+def quantize_model(model: torch.nn.Module, dtype: Any) -> torch.nn.Module:
+    """Replaces each linear layer by one over integers, rounded to nearest.
+
+    Args:
+        model: changed in place.
+        dtype: int8 or int4, of torch or of this library.
+
+    Raises:
+        OptionError: [unknown-dtype] for another.
+    """
+    kind = dtype_of(dtype)
+    if kind not in (int8, int4):
+        raise OptionError(
+            f"quantize_model: dtype must be int8 or int4; got {dtype!r}. Pass one of these.",
+            code="unknown-dtype",
+        )
+    return npu_compiler.quantize_model(model, kind.name)
+
+
+def quantize_i8_model(model: torch.nn.Module, algorithm: str = "RTN") -> torch.nn.Module:
+    """Replaces each linear layer by one over int8; see quantize_fit."""
+    return quantize_fit(model, "int8", algorithm)
+
+
+def quantize_i4_model(model: torch.nn.Module, algorithm: str = "RTN") -> torch.nn.Module:
+    """Replaces each linear layer by one over int4; see quantize_fit."""
+    return quantize_fit(model, "int4", algorithm)
+
+
+def quantize_fit(
+    model: torch.nn.Module, weights_dtype: str, algorithm: str = "RTN"
+) -> torch.nn.Module:
+    """Replaces each linear layer by one over integers.
+
+    Args:
+        model: changed in place.
+        weights_dtype: "int8" or "int4".
+        algorithm: "RTN", round to nearest.
+
+    Raises:
+        OptionError: [unknown-dtype] or [quantize-algorithm] for another.
+    """
+    if algorithm != "RTN":
+        raise OptionError(
+            f"quantize_fit: algorithm must be RTN; got {algorithm!r}. For others, quantize by "
+            "npu_compiler.quantize with calibration data.",
+            code="quantize-algorithm",
+        )
+    return quantize_model(model, {"int8": int8, "int4": int4}.get(weights_dtype, weights_dtype))

@@ -1,0 +1,13 @@
+"""Conventions are not told of, but by tests that ask."""
+
+import pytest
+
+from npu_llm.compat.intel_npu_acceleration_library import conventions
+
+
+@pytest.fixture(autouse=True)
+def told(monkeypatch):
+    """The conventions that were told of: all; a test clears it to hear of them."""
+    names = set(conventions._TEXTS)
+    monkeypatch.setattr(conventions, "_told", names)
+    return names

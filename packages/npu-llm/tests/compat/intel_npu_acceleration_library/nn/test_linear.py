@@ -1,0 +1,55 @@
+"""Layers made of tensors."""
+
+import pytest
+import torch
+
+from npu_llm.compat.intel_npu_acceleration_library.dtypes import int4
+from npu_llm.compat.intel_npu_acceleration_library.nn.linear import Linear, QuantizedLinear
+from npu_llm.errors import OptionError
+
+
+def test_scales_are_kept_times_the_root_of_the_inputs():
+    weight = torch.randn(4, 16)
+    layer = Linear.fromTensor(weight, None, torch.int8)
+    assert type(layer) is QuantizedLinear
+    stored = layer.weight * layer.scale.float() / 4
+    torch.testing.assert_close(stored, weight, atol=0.05, rtol=0)
+    packed = Linear.fromTensor(weight, None, int4)
+    assert (packed.weight.shape, packed.weight.dtype, packed.inC) == ((4, 8), torch.uint8, 16)
+
+
+def test_a_layer_of_very_many_rows_stays_torchs():
+    layer = torch.nn.Linear(1, 2**17 + 1)
+    assert Linear.fromTorch(layer) is layer
+
+
+def test_gradients_of_batches_are_torchs():
+    torch.manual_seed(0)
+    theirs = torch.nn.Linear(8, 4)
+    ours = Linear.fromTorch(theirs, torch.float32)
+    x = torch.randn(2, 3, 8, requires_grad=True)
+    y = x.detach().clone().requires_grad_()
+    ours(x).square().sum().backward()
+    theirs(y).square().sum().backward()
+    for found, expected in ((x, y), (ours.weight, theirs.weight), (ours.bias, theirs.bias)):
+        torch.testing.assert_close(found.grad, expected.grad, atol=0.02, rtol=0.01)
+
+
+def test_integers_of_another_dtype_are_refused():
+    with pytest.raises(OptionError) as caught:
+        QuantizedLinear(torch.ones(2, 2), torch.ones(2, 1))
+    assert caught.value.code == "quantize-weight"
+
+
+def test_four_bits_use_all_integers_where_they_change_a_row_least():
+    layer = torch.nn.Linear(32, 4, bias=False)
+    with torch.no_grad():
+        layer.weight[0] = 0
+    made = QuantizedLinear.nearest(layer, int4)
+    halves = torch.stack([made.weight & 15, made.weight >> 4], -1).flatten(1).to(torch.int8)
+    values = torch.where(halves > 7, halves - 16, halves)
+    stored = values * made.scale.float() / 32**0.5
+    error = (stored - layer.weight).square().sum() / layer.weight.square().sum()
+    assert error < 0.008
+    assert values[1:].amin() == -8
+    assert not stored[0].any()
