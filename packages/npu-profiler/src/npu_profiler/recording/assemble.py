@@ -193,12 +193,14 @@ class Assembler:
             return []
         kernel = str(span.args.get("implementation", ""))
         precision = _PRECISION.search(kernel)
+        # A kernel program's layers have times of their own; others only tell how long they took.
+        told_us = span.args.get("told_us")
+        times = {"duration_us": told_us, "start": "laid out by execution order"}
         args = {
             "type": span.args.get("type"),
             "precision": precision.group(1).lower() if precision else "",
             "implementation": kernel,
-            "duration_us": span.args.get("told_us"),
-            "start": "laid out by execution order",
+            **(times if told_us is not None else {}),
             **self._new_shapes(program.name, span),
             **self._origins.find(program.name, span.name),
         }

@@ -119,7 +119,8 @@ class Tally:
                 self._program_ns += item.duration_ns
                 self._latest[item.track] = item
             elif item.category == "layer":
-                self._layer_ns += int((item.args or {}).get("duration_us", 0)) * 1000
+                told_us = (item.args or {}).get("duration_us")
+                self._layer_ns += item.duration_ns if told_us is None else int(told_us) * 1000
                 program = self._latest[item.track]
                 if program is not counted:
                     counted = program
