@@ -3,7 +3,7 @@
 const HUES = [221, 12, 145, 38, 280, 190, 330, 95, 255, 60];
 const FONT = "11px system-ui, sans-serif", BOLD = "bold 12px system-ui, sans-serif";
 // Of slices narrower than this many pixels, one is drawn for all that begin within them.
-const DENSE = 2, MOST_ARROWS = 300;
+const DENSE = 2, MOST_ARROWS = 60;
 
 class Drawing {
   constructor(canvas, page) {
@@ -275,8 +275,12 @@ class Drawing {
     pen.globalAlpha = 1;
     pen.fillRect(left, 0, 1.5, this.height);
     pen.fillRect(right - 1.5, 0, 1.5, this.height);
+    const text = formatTime(page.range.to - page.range.from);
     pen.font = BOLD;
-    pen.fillText(formatTime(page.range.to - page.range.from), left + 5, RULER / 2);
+    pen.fillStyle = this.paper;
+    pen.fillRect(left + 2, 0, pen.measureText(text).width + 6, RULER - 1);
+    pen.fillStyle = this.mark;
+    pen.fillText(text, left + 5, RULER / 2);
   }
 
   // What is drawn at a place: a slice, a mark, a curve's value, a lane's label; null for nothing.

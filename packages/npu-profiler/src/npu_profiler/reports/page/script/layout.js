@@ -19,7 +19,8 @@ function makeLanes(trace) {
     }
   }
   // The memory stays in sight: under the timeline, until it is let go.
-  const memory = lanes.find((lane) => lane.kind === "curve" && /allocated_bytes/.test(lane.title));
+  const curves = lanes.filter((lane) => lane.kind === "curve"), named = (text) => curves.find(({ title }) => title.includes(text));
+  const memory = named("allocated_bytes") || named("resident_bytes");
   if (memory) memory.pin = "below";
   return lanes;
 }
