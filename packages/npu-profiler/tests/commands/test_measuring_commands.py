@@ -100,8 +100,3 @@ def test_view_writes_a_page_and_says_where(layered, tmp_path, capsys):
     assert cli.main(["view", layered, "-o", str(page)]) == 0
     assert f"wrote {page}" in capsys.readouterr().err
     assert "<canvas" in page.read_text()
-
-
-def test_view_refuses_a_limit_below_one(layered, capsys):
-    assert cli.main(["view", layered, "--limit", "0"]) == 2
-    assert "[view-limit]" in capsys.readouterr().err

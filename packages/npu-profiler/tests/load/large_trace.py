@@ -65,7 +65,9 @@ def step(now: int) -> tuple[Piece, int]:
         for _ in range(12):
             now, op = ops(slices, MAIN, now, 4)
             backward = op.start_ns + 40_000 * US
-            flows.append(Flow("fwdbwd", "forward to backward", end(op), FlowEnd(BACKWARD, backward)))
+            flows.append(
+                Flow("fwdbwd", "forward to backward", end(op), FlowEnd(BACKWARD, backward))
+            )
             slices.append(Slice(BACKWARD, "cpu_op", f"{op.name}Backward0", backward, 9 * US))
         path = f"model.layers.{block}"
         slices.append(
