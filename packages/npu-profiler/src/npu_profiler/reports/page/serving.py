@@ -36,10 +36,15 @@ def serve(path: Path, port: int, *, say: Callable[[str], None], is_opened: bool 
     with make_server(path, port) as server:
         address = f"http://{_HOST}:{server.server_address[1]}/"
         say(f"{address} shows it until Ctrl-C")
-        if is_opened and not webbrowser.open(address):
-            say("no browser was found: open that address in one of this machine")
+        if is_opened:  # some browsers return when they are closed
+            threading.Thread(target=_open, args=(address, say), daemon=True).start()
         with contextlib.suppress(KeyboardInterrupt):
             server.serve_forever(poll_interval=0.1)
+
+
+def _open(address: str, say: Callable[[str], None]) -> None:
+    if not webbrowser.open(address):
+        say("no browser was found: open that address in one of this machine")
 
 
 def make_server(path: Path, port: int) -> http.server.ThreadingHTTPServer:
