@@ -17,6 +17,8 @@ function sliceText(trace, { row, level, at }) {
 function showSlice(trace, picked, arrows, pick) {
   const { level, at } = picked, given = parseEvent(trace.bytes, level.places[at]).args || {};
   const lines = [`kind: ${kindOf(trace, level, at)}`];
+  const outside = outsideLayers(picked);
+  if (outside !== null && kindOf(trace, level, at) === "program") lines.push(`outside of its layers: ${formatTime(outside)}`);
   for (const [key, value] of Object.entries(given)) if (value !== "" && value !== null) lines.push(`${key}: ${typeof value === "object" ? JSON.stringify(value) : value}`);
   const way = element("ol", "", { className: "way" });
   const add = (title, slice) => {
@@ -35,6 +37,15 @@ function showSlice(trace, picked, arrows, pick) {
   for (const slice of effects.slice(0, 10)) add("→ ", slice);
   if (effects.length > 10) way.append(element("li", `and ${formatCount(effects.length - 10)} more programs`));
   byId("picked").replaceChildren(element("pre", `${sliceText(trace, picked)}\n${lines.join("\n")}`), element("h3", "from Python to the program"), way);
+}
+
+// The time of a slice that none within it takes; null where there are none.
+function outsideLayers({ row, level, depth, at }) {
+  const inner = row.levels[depth + 1], from = level.starts[at], to = level.ends[at];
+  if (!inner) return null;
+  let own = to - from, count = 0;
+  for (let i = firstAbove(inner.ends, from); i < inner.starts.length && inner.starts[i] < to; i++, count++) own -= inner.ends[i] - inner.starts[i];
+  return count ? own : null;
 }
 
 function showText(text) {
