@@ -146,7 +146,7 @@ def test_summary_as_json_has_the_same_figures(capsys, make_trace):
     _, out, _ = run(capsys, "summary", make_trace(), "--json", "--by", "layer")
     found = json.loads(out)
     (device,) = found["overview"]["devices"]
-    layer, outside = found["tables"]["layer"]
+    layer, _ = found["tables"]["layer"]
     assert (device["busy_ns"], layer["total_ns"], layer["layer"]) == (
         152 * MS,
         144 * MS,

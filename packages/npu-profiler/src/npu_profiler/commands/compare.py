@@ -145,10 +145,8 @@ def _folded(rows: Sequence[Difference], shown: Sequence[Difference]) -> list[str
         return []
     base_ns = sum(row.base_total_ns for row in hidden)
     change_ns = sum(row.total_ns for row in hidden)
-    change = f"{change_ns / 1e6:+,.3f} ms"
-    return [
-        f"  {len(hidden):,} unchanged, within noise: {format_ms(base_ns)}, {change} (--all shows them)"
-    ]
+    amounts = f"{format_ms(base_ns)}, {change_ns / 1e6:+,.3f} ms"
+    return [f"  {len(hidden):,} unchanged, within noise: {amounts} (--all shows them)"]
 
 
 def _has_other_calls(row: Difference) -> bool:

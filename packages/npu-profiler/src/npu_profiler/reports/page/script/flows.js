@@ -20,6 +20,17 @@ function innermost(row, time) {
   return found;
 }
 
+// What an arrow leaves: the slice of its thread, or where the thread tells none, the step of its process.
+function causeOf(trace, { row, time }) {
+  const own = innermost(row, time);
+  if (own) return own;
+  for (const other of trace.rows) {
+    const found = other.process === row.process && innermost(other, time);
+    if (found) return found;
+  }
+  return null;
+}
+
 const isSame = (one, other) => one && other && one.level === other.level && one.at === other.at;
 
 // Arrows that end in a slice or in one around it, and those that begin within it.
@@ -28,7 +39,9 @@ function arrowsOf(trace, picked) {
   const causes = [], effects = [];
   for (const flow of trace.flows) {
     const { source, target } = flow;
-    if (source.row === picked.row && source.time >= from && source.time <= to && flow.isLaunch) effects.push(flow);
+    if (flow.isLaunch && source.time >= from && source.time <= to && source.row.process === picked.row.process) {
+      if (source.row === picked.row || isSame(causeOf(trace, source), picked)) effects.push(flow);
+    }
     if (target.row !== picked.row || target.time > to) continue;
     if (chain.some(({ level, at }) => level.starts[at] <= target.time && target.time <= level.ends[at])) {
       const effect = targetOf(target);

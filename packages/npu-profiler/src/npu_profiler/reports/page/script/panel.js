@@ -29,7 +29,7 @@ function showSlice(trace, picked, arrows, pick) {
     way.append(item);
   };
   for (const { source } of arrows.causes.slice(0, 3)) {
-    const cause = innermost(source.row, source.time);
+    const cause = causeOf(trace, source);
     if (cause) for (const slice of chainOf(cause).slice(-4)) add("", slice);
   }
   for (const slice of chainOf(picked)) add("", slice);
