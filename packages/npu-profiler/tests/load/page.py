@@ -64,9 +64,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         flags = ["--no-sandbox"]  # in a container there is none to be had
         browser = playwright.chromium.launch(executable_path=chromium, args=flags)
         print(f"Chromium {browser.version}")
-        page_file = Path(folder) / "page.html"
-        command = [sys.executable, "-m", "npu_profiler", "view", RECORDED, "-o", page_file]
-        subprocess.run(command, check=True)
+        shutil.copy(RECORDED, Path(folder) / "answer.json.gz")
+        page_file = Path(folder) / "answer.html"
+        command = [sys.executable, "-m", "npu_profiler", "view", "answer.json.gz", "-o", page_file]
+        subprocess.run(command, cwd=folder, check=True)
         check_keys(browser, page_file)
         check_pointer(browser, page_file)
         check_access(browser, page_file)

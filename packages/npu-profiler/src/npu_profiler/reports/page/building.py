@@ -50,7 +50,7 @@ def build_report(trace: Trace) -> dict[str, Any]:
     launched = launches(trace)
     tables = {title: _table(VIEWS[name](trace, launched)) for name, title in _TABLES.items()}
     return {
-        "summary": [*heading_lines(trace), *overview_lines(overview(trace, launched))],
+        "summary": [*heading_lines(trace), *overview_lines(overview(trace))],
         "tables": {title: table for title, table in tables.items() if table["rows"]},
     }
 

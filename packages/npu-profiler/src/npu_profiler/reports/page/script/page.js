@@ -33,6 +33,8 @@ class Page {
   }
   setHeight() {
     byId("space").style.height = `${placeLanes(this.lanes, this.drawing.height, 0).needed}px`;
+    // As high as what there is to draw, within the bounds of the style.
+    byId("scroll").style.height = `${this.lanes.reduce((all, lane) => all + lane.height, RULER) + GAP}px`;
   }
   redraw() {
     if (this.isDue) return;
