@@ -37,6 +37,7 @@ class ImportCalls:
         self._calls: list[ImportCall] = []
         self._inside = threading.local()
         self._original: Callable[..., Any] | None = None
+        self._installed: Callable[..., Any] | None = None
         self._is_on = False
 
     def start(self) -> None:
@@ -60,9 +61,10 @@ class ImportCalls:
                 self._inside.package = outer
                 self._note(name, start_ns)
 
-        find_and_load.__code__ = find_and_load.__code__.replace(co_filename=_FILE)
-        setattr(bootstrap, _FUNCTION, find_and_load)
-        self._installed = find_and_load
+        installed: Any = find_and_load
+        installed.__code__ = installed.__code__.replace(co_filename=_FILE)
+        setattr(bootstrap, _FUNCTION, installed)
+        self._installed = installed
         self._is_on = True
 
     def stop(self) -> None:

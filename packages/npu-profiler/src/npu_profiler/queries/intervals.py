@@ -64,9 +64,7 @@ def busy_intervals(trace: Trace) -> dict[int, list[Interval]]:
     return {device: merge(programs[device]) for device in sorted(programs)}
 
 
-def device_gaps(
-    trace: Trace, busy: dict[int, list[Interval]], *, count: int
-) -> list[Gap]:
+def device_gaps(trace: Trace, busy: dict[int, list[Interval]], *, count: int) -> list[Gap]:
     """The longest gaps of all devices, and what the host did in them.
 
     Args:
