@@ -1,4 +1,5 @@
 import json
+import webbrowser
 
 import pytest
 
@@ -100,3 +101,11 @@ def test_view_writes_a_page_and_says_where(layered, tmp_path, capsys):
     assert cli.main(["view", layered, "-o", str(page)]) == 0
     assert f"wrote {page}" in capsys.readouterr().err
     assert "<canvas" in page.read_text()
+
+
+def test_view_opens_the_page_that_it_wrote(layered, tmp_path, capsys, monkeypatch):
+    page, asked = tmp_path / "page.html", []
+    monkeypatch.setattr(webbrowser, "open", asked.append)
+    assert cli.main(["view", layered, "-o", str(page), "--open"]) == 0
+    assert asked == [page.as_uri()]
+    assert "no browser was found" in capsys.readouterr().err

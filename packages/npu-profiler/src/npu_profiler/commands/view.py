@@ -12,7 +12,7 @@ from npu_profiler.commands.reading_options import add_file
 from npu_profiler.output_file import write_bytes
 from npu_profiler.reading import check_trace, load_trace
 from npu_profiler.reports.page.building import build_page
-from npu_profiler.reports.page.serving import serve
+from npu_profiler.reports.page.serving import open_browser, serve
 from npu_profiler.reports.pictures.picture_file import check_picture
 
 __all__ = ["main"]
@@ -39,6 +39,8 @@ def main(words: Sequence[str]) -> int:
     page = build_page(load_trace(arguments.file))
     write_bytes(target, page.encode(), "page")
     say(f"wrote {target} ({len(page) / 1e6:,.1f} MB): open it in a browser")
+    if arguments.open:
+        open_browser(target.absolute().as_uri(), say=say)
     return 0
 
 

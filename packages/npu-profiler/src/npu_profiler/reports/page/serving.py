@@ -14,7 +14,7 @@ from npu_profiler.reading import load_trace
 from npu_profiler.reading.chunks import TraceText
 from npu_profiler.reports.page.building import build_report, build_served_page
 
-__all__ = ["make_server", "serve"]
+__all__ = ["make_server", "open_browser", "serve"]
 
 _HOST = "127.0.0.1"
 
@@ -37,12 +37,14 @@ def serve(path: Path, port: int, *, say: Callable[[str], None], is_opened: bool 
         address = f"http://{_HOST}:{server.server_address[1]}/"
         say(f"{address} shows it until Ctrl-C")
         if is_opened:  # some browsers return when they are closed
-            threading.Thread(target=_open, args=(address, say), daemon=True).start()
+            opening = functools.partial(open_browser, address, say=say)
+            threading.Thread(target=opening, daemon=True).start()
         with contextlib.suppress(KeyboardInterrupt):
             server.serve_forever(poll_interval=0.1)
 
 
-def _open(address: str, say: Callable[[str], None]) -> None:
+def open_browser(address: str, *, say: Callable[[str], None]) -> None:
+    """Asks the browser to open an address; says so where there is none."""
     if not webbrowser.open(address):
         say("no browser was found: open that address in one of this machine")
 
