@@ -81,6 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         check_access(browser, page_file)
         if options.pictures:
             take_pictures(browser, page_file, options.pictures)
+        check_failure(browser, Path(folder))
         measure(browser, Path(folder), options.megabytes)
         browser.close()
     return 0
@@ -201,6 +202,18 @@ def check_access(browser: Browser, file: Path) -> None:
 def audit(page: Page) -> None:
     found = Axe().run(page, options={"runOnly": RULES})
     assert found.violations_count == 0, found.generate_report()
+
+
+def check_failure(browser: Browser, folder: Path) -> None:
+    """What of a damaged trace can be drawn is drawn, and what cannot be computed is told."""
+    trace = folder / "damaged.json"
+    event = '{"ph":"X","cat":"cpu_op","name":"aten::mm","pid":1,"tid":1,"ts":1,"dur":2}'
+    trace.write_text(f'{{"traceEvents":[{event}, 5]}}')
+    with served(trace) as address, opened(browser, address) as page:
+        page.wait_for_selector("html[data-ready=all]")
+        assert page.text_content("#state") == "1 events"
+        assert "[trace-invalid]" in page.text_content("#summary")
+    print("a damaged trace: drawn as far as it goes, and why there is no summary")
 
 
 def take_pictures(browser: Browser, file: Path, folder: Path) -> None:

@@ -43,6 +43,8 @@ class Drawing {
     pen.clearRect(0, 0, this.width, this.height);
     pen.textBaseline = "middle";
     this.placed = placeLanes(page.lanes, this.height, page.scrolled);
+    pen.fillStyle = this.line;
+    for (const time of this.ticks()) pen.fillRect(this.x(time), 0, 1, this.height);
     for (const place of this.placed.places) this.clipTo(this.left, place, () => this.drawLane(place));
     this.drawMarks();
     this.drawArrows();
@@ -247,17 +249,23 @@ class Drawing {
     return width <= room ? text : `${text.slice(0, Math.max(Math.floor(text.length * room / width) - 1, 1))}…`;
   }
 
-  drawRuler() {
-    const { pen } = this, { from, to } = this.page.view, rough = (to - from) / Math.max((this.width - this.left) / 110, 1);
+  // Round moments, a label's width apart or more.
+  ticks() {
+    const { from, to } = this.page.view, rough = (to - from) / Math.max((this.width - this.left) / 110, 1);
     const unit = 10 ** Math.floor(Math.log10(rough)), step = [1, 2, 5, 10].map((n) => n * unit).find((n) => n >= rough);
+    const found = [];
+    for (let time = Math.ceil(from / step) * step; time < to; time += step) found.push(time);
+    return found;
+  }
+  drawRuler() {
+    const { pen } = this;
     pen.fillStyle = this.paper;
     pen.fillRect(0, 0, this.width, RULER - 1);
     pen.font = FONT;
-    for (let time = Math.ceil(from / step) * step; time < to; time += step) {
+    for (const time of this.ticks()) {
       const x = this.x(time);
-      if (x < this.left) continue;
       pen.fillStyle = this.line;
-      pen.fillRect(x, 0, 1, this.height);
+      pen.fillRect(x, 0, 1, RULER);
       pen.fillStyle = this.soft;
       pen.fillText(formatTime(Math.round(time)), x + 4, RULER / 2);
     }

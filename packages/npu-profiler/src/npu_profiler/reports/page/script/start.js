@@ -43,7 +43,11 @@ async function start() {
   say(`${formatCount(trace.count)} events${cut}`);
   document.documentElement.dataset.ready = "timeline";
   const own = byId("report");
-  showReport(own ? JSON.parse(own.textContent) : await (await fetched("report")).json());
+  try {
+    showReport(own ? JSON.parse(own.textContent) : await (await fetched("report")).json());
+  } catch (failure) {
+    byId("summary").replaceChildren(element("dt", "no summary"), element("dd", failure.message));
+  }
   document.documentElement.dataset.ready = "all";
 }
 
