@@ -39,6 +39,18 @@ PLACE = """(() => {
 })()"""
 SIZE = "page.picked.level.ends[page.picked.at] - page.picked.level.starts[page.picked.at]"
 PINNED = "page.lanes.filter((lane) => lane.pin === 'above').map((lane) => lane.title)"
+# Two fingers, 200 pixels apart, then 400.
+PINCH = """() => {
+  const box = page.drawing.canvas.getBoundingClientRect();
+  page.drawing.canvas.setPointerCapture = () => {};
+  const touch = (kind, pointerId, x) => page.drawing.canvas.dispatchEvent(
+    new PointerEvent(kind, { pointerId, clientX: box.x + x, clientY: box.y + 60, bubbles: true }));
+  touch("pointerdown", 11, 400);
+  touch("pointerdown", 12, 600);
+  touch("pointermove", 12, 800);
+  touch("pointerup", 11, 400);
+  touch("pointerup", 12, 800);
+}"""
 # A change and the drawing after it, which is over when a pixel can be read; the longest of each.
 MEASURE = """() => {
   const longest = {};
@@ -140,10 +152,17 @@ def check_keys(browser: Browser, file: Path) -> None:
         sums = page.locator("#picked tbody tr").first.locator("td").all_text_contents()
         assert sums[:2] == ["SmolLM2-135M-Instruct.Q4_1", "1"], "m sums up what ran in it"
         assert abs(float(sums[2]) * 1e6 - size) < 1e5
+        page.keyboard.press("ArrowDown")
+        assert page.evaluate("page.picked.depth") == 1, "down leads to the first layer"
+        page.keyboard.press("ArrowUp")
+        assert page.evaluate(PICKED) == "SmolLM2-135M-Instruct.Q4_1"
         page.keyboard.press("0")
         page.keyboard.press(".")
         page.keyboard.press("p")
         assert page.evaluate(PINNED) == ["programs"]
+        page.keyboard.press("Escape")
+        page.keyboard.press(".")
+        assert page.evaluate(PICKED) == "prefill 36 tokens", "a key picks the first in sight"
         page.keyboard.press("?")
         assert page.locator("#help").is_visible()
         page.keyboard.press("Escape")
@@ -177,6 +196,10 @@ def check_pointer(browser: Browser, file: Path) -> None:
         label.click()
         assert page.evaluate(PINNED) == ["prefill and decode"], "a row is pinned"
         before = page.evaluate(VIEW)
+        page.evaluate(PINCH)
+        after = page.evaluate(VIEW)
+        assert abs((after[1] - after[0]) * 2 - (before[1] - before[0])) < 2, "two fingers zoom"
+        before = after
         page.mouse.move(600, 400)
         page.mouse.down()
         page.mouse.move(500, 400, steps=3)

@@ -2,16 +2,20 @@
 
 function listen(page, drawing) {
   const canvas = drawing.canvas, scroll = byId("scroll"), tip = byId("tip");
+  const fingers = new Map(); // where each pointer is that is down
   let drag = null, pointer = null;
   const middle = () => (pointer === null ? (page.view.from + page.view.to) / 2 : drawing.timeAt(pointer));
 
   canvas.addEventListener("pointerdown", (event) => {
     canvas.setPointerCapture(event.pointerId);
+    fingers.set(event.pointerId, event.offsetX);
+    if (fingers.size === 2) { drag = null; return; }
     drag = { x: event.offsetX, y: event.offsetY, top: scroll.scrollTop, ...page.view, isRange: event.shiftKey, moved: false };
     tip.hidden = true;
   });
   canvas.addEventListener("pointermove", (event) => {
     pointer = event.offsetX < drawing.left ? null : event.offsetX;
+    if (fingers.size === 2 && fingers.has(event.pointerId)) return pinch(event);
     if (!drag) return showTip(event);
     drag.moved = drag.moved || Math.abs(event.offsetX - drag.x) > 3 || Math.abs(event.offsetY - drag.y) > 3;
     if (drag.isRange) {
@@ -24,11 +28,12 @@ function listen(page, drawing) {
     }
   });
   canvas.addEventListener("pointerup", (event) => {
+    fingers.delete(event.pointerId);
     if (drag && !drag.moved) click(drawing.hit(event.offsetX, event.offsetY));
     else if (drag && drag.isRange) page.sumUp();
     drag = null;
   });
-  canvas.addEventListener("pointercancel", () => { drag = null; });
+  canvas.addEventListener("pointercancel", (event) => { fingers.delete(event.pointerId); drag = null; });
   canvas.addEventListener("pointerleave", () => { tip.hidden = true; pointer = null; });
   canvas.addEventListener("dblclick", (event) => {
     const found = drawing.hit(event.offsetX, event.offsetY);
@@ -40,6 +45,15 @@ function listen(page, drawing) {
   }, { passive: false });
   scroll.addEventListener("scroll", () => page.redraw());
 
+  // Two fingers: what is under each of them stays there.
+  function pinch(event) {
+    const before = [...fingers.values()], times = before.map((x) => drawing.timeAt(x));
+    fingers.set(event.pointerId, event.offsetX);
+    const after = [...fingers.values()], distance = after[1] - after[0];
+    if (Math.abs(distance) < 10 || Math.abs(before[1] - before[0]) < 10) return;
+    const perPixel = (times[1] - times[0]) / distance, from = times[0] - (after[0] - drawing.left) * perPixel;
+    if (perPixel > 0) page.show(from, from + perPixel * (drawing.width - drawing.left));
+  }
   function click(found) {
     if (found && found.isLabel) page.pin(found.lane);
     else if (found && found.slice) page.pick(found.slice);
@@ -63,7 +77,7 @@ function listen(page, drawing) {
     w: () => page.zoom(.7, middle()), s: () => page.zoom(1.4, middle()), a: () => page.pan(-.2), d: () => page.pan(.2),
     ArrowLeft: () => page.pan(-.2), ArrowRight: () => page.pan(.2), f: () => page.fit(), 0: () => page.showAll(),
     m: () => page.markPicked(), r: () => page.markView(), p: () => page.pinPicked(),
-    ",": () => page.step(-1), ".": () => page.step(1),
+    ArrowUp: () => page.climb(-1), ArrowDown: () => page.climb(1), ",": () => page.step(-1), ".": () => page.step(1),
     n: () => page.jump(1), N: () => page.jump(-1),
     "/": () => byId("search").focus(), "?": () => byId("help").showModal(),
     Escape: () => { page.pick(null); page.chooseRange(0, 0, []); showText(""); },
@@ -71,7 +85,7 @@ function listen(page, drawing) {
   addEventListener("keydown", (event) => {
     if (/^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName) || event.ctrlKey || event.metaKey || event.altKey || byId("help").open) return;
     const key = event.key in keys ? event.key : event.key.toLowerCase();
-    if (!(key in keys)) return;
+    if (!(key in keys) || (/^Arrow(Up|Down)$/.test(key) && !page.picked)) return;
     event.preventDefault();
     keys[key]();
   });

@@ -68,7 +68,7 @@ class Page {
     this.picked = slice;
     this.chain = slice ? chainOf(slice) : [];
     this.arrows = slice ? arrowsOf(this.trace, slice) : { causes: [], effects: [] };
-    if (slice) showSlice(this.trace, slice, this.arrows, (other) => { this.pick(other); this.bringIntoView(); });
+    if (slice) showSlice(this.trace, slice, this.arrows, (other) => this.goTo(other));
     this.redraw();
   }
   // Scrolls and pans to what is picked; zooms only where it would be a line or more than the screen.
@@ -80,12 +80,24 @@ class Page {
     else if (start < from || start + size > to) this.show(start - (to - from) / 3, start + (to - from) * 2 / 3);
     this.redraw();
   }
-  step(direction) {
-    if (!this.picked) return;
-    const { row, level, depth, at } = this.picked, next = at + direction;
-    if (next < 0 || next >= level.starts.length) return;
-    this.pick({ row, level, depth, at: next });
+  goTo(slice) {
+    if (!slice || slice.at < 0 || slice.at >= slice.level.starts.length) return;
+    this.pick(slice);
     this.bringIntoView();
+  }
+  // The slice before or after at the same depth; where nothing is picked, the first in sight.
+  step(direction) {
+    if (this.picked) return this.goTo({ ...this.picked, at: this.picked.at + direction });
+    const { row } = this.lanes.find((lane) => lane.row) || {}, level = row && row.levels[0];
+    if (level) this.goTo({ row, level, depth: 0, at: firstAbove(level.ends, this.view.from) });
+  }
+  // The slice around what is picked, or the first within it.
+  climb(direction) {
+    if (direction < 0) return this.goTo(this.chain[this.chain.length - 2]);
+    const { row, level, depth, at } = this.picked, inner = row.levels[depth + 1];
+    if (!inner) return;
+    const first = firstAbove(inner.ends, level.starts[at]);
+    if (inner.starts[first] < level.ends[at]) this.goTo({ row, level: inner, depth: depth + 1, at: first });
   }
 
   search(query) {
@@ -95,8 +107,7 @@ class Page {
   }
   jump(direction) {
     if (!this.matches || !this.matches.count) return;
-    this.pick(nextMatch(this.trace, this.matches, this.picked, direction));
-    this.bringIntoView();
+    this.goTo(nextMatch(this.trace, this.matches, this.picked, direction));
   }
 
   chooseRange(from, to, rows) {
