@@ -373,6 +373,23 @@ def docs(session: nox.Session) -> None:
 
 
 @nox.session
+def page(session: nox.Session) -> None:
+    """Drive npu-profiler's page in headless Chromium; writes the guide's screenshots.
+
+    Takes Debian's Chromium, or fetches one. Other flags (`-- --megabytes 20`) leave pictures out.
+    """
+    session.install(*group("page"))
+    if not (shutil.which("chromium") or shutil.which("google-chrome")):
+        session.log("page: no chromium on PATH (apt-get install chromium); playwright fetches one")
+        session.run("playwright", "install", "chromium")
+    packages = ("npu-profiler", "npu-runtime")  # reading a trace needs neither torch nor wheels
+    sources = os.pathsep.join(str(ROOT / "packages" / package / "src") for package in packages)
+    arguments = session.posargs or ["--pictures", "docs/assets"]
+    script = "packages/npu-profiler/tests/load/page.py"
+    session.run("python", script, *arguments, env={"PYTHONPATH": sources})
+
+
+@nox.session
 def dev(session: nox.Session) -> None:
     """Install all packages editable for work on them; run again to rebuild those named after --."""
     named, flags = named_packages(session.posargs, PACKAGES)

@@ -319,3 +319,32 @@ def test_trace_that_cannot_be_written_changes_no_exit_code(run_trace, tmp_path):
     assert traced.returncode == 4
     assert "was not written" in traced.stderr
     assert "Traceback" not in traced.stderr
+
+
+def test_open_shows_the_trace_in_the_browser_until_ctrl_c(tmp_path):
+    (tmp_path / "program.py").write_text("print('done')")
+    (tmp_path / "browser.py").write_text(
+        "import sys, urllib.request\n"
+        "page = urllib.request.urlopen(sys.argv[1], timeout=20).read().decode()\n"
+        "open('shown', 'w').write(page)\n"
+    )
+    command = [sys.executable, "-m", "npu_profiler", "trace", "--open", "program.py"]
+    browser = {"BROWSER": f"{sys.executable} browser.py %s"}
+    process = subprocess.Popen(
+        command,
+        cwd=tmp_path,
+        env={**os.environ, **browser},
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    shown = tmp_path / "shown"
+    until = time.monotonic() + 60
+    while not (shown.exists() and shown.read_text()) and time.monotonic() < until:
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert "<title>trace.json</title>" in shown.read_text()
+    assert process.returncode == 0, errors
+    assert "shows it until Ctrl-C" in errors
+    assert "Traceback" not in errors

@@ -1,4 +1,5 @@
 import json
+import webbrowser
 
 import pytest
 
@@ -102,6 +103,9 @@ def test_view_writes_a_page_and_says_where(layered, tmp_path, capsys):
     assert "<canvas" in page.read_text()
 
 
-def test_view_refuses_a_limit_below_one(layered, capsys):
-    assert cli.main(["view", layered, "--limit", "0"]) == 2
-    assert "[view-limit]" in capsys.readouterr().err
+def test_view_opens_the_page_that_it_wrote(layered, tmp_path, capsys, monkeypatch):
+    page, asked = tmp_path / "page.html", []
+    monkeypatch.setattr(webbrowser, "open", asked.append)
+    assert cli.main(["view", layered, "-o", str(page), "--open"]) == 0
+    assert asked == [page.as_uri()]
+    assert "no browser was found" in capsys.readouterr().err

@@ -123,7 +123,7 @@ def test_summary_by_one_view_shows_that_table_alone(capsys, make_trace, view):
     assert [title for title in titles if f"\n{title}" in out] == [
         titles[("op", "program", "type", "layer").index(view)]
     ]
-    assert ("and 1 more" in out) == (view == "op")
+    assert ("and 1 more" in out) == (view != "program")
 
 
 @pytest.mark.parametrize(
@@ -146,12 +146,21 @@ def test_summary_as_json_has_the_same_figures(capsys, make_trace):
     _, out, _ = run(capsys, "summary", make_trace(), "--json", "--by", "layer")
     found = json.loads(out)
     (device,) = found["overview"]["devices"]
-    (layer,) = found["tables"]["layer"]
+    layer, _ = found["tables"]["layer"]
     assert (device["busy_ns"], layer["total_ns"], layer["layer"]) == (
         152 * MS,
         144 * MS,
         "mm_1/aten.mm.default",
     )
+
+
+def test_summary_names_what_a_program_spends_outside_its_layers(capsys, make_trace):
+    _, out, _ = run(capsys, "summary", make_trace(), "--by", "type")
+    (line,) = [line.split() for line in out.splitlines() if "(outside of layers)" in line]
+    # Four runs of 38 ms, whose layer tells 36.
+    assert line == ["-", "(outside", "of", "layers)", "4", "8.000", "2.000", "5.3", "%"]
+    _, out, _ = run(capsys, "summary", make_trace(), "--by", "layer")
+    assert "(outside of layers)" in out
 
 
 def test_compare_of_a_trace_with_itself_finds_nothing(capsys, make_trace):
@@ -171,6 +180,18 @@ def test_compare_fails_above_what_is_allowed(capsys, make_trace):
     assert run(capsys, "compare", base, new, "--fail-above", "15")[0] == 0
     assert run(capsys, "compare", base, new)[0] == 0
     assert run(capsys, "compare", new, base, "--fail-above", "5")[0] == 0
+
+
+def test_compare_folds_what_did_not_change(capsys, make_trace):
+    base, new = make_trace("a.json", scale=1), make_trace("b.json", scale=1.1)
+    _, out, _ = run(capsys, "compare", base, new)
+    folded = out[out.index("ops by own host time") :]
+    assert "npu::program model" in folded
+    assert "aten::argmax" not in folded
+    assert "1 unchanged, within noise: 1.002 ms, +0.000 ms (--all shows them)" in folded
+    _, out, _ = run(capsys, "compare", base, new, "--all")
+    assert "aten::argmax" in out
+    assert "unchanged" not in out
 
 
 def test_compare_of_several_traces_uses_what_differs_between_them(capsys, make_trace):

@@ -1,5 +1,4 @@
 from npu_profiler.queries.intervals import busy_intervals, device_gaps, host_activity, merge
-from npu_profiler.queries.launches import launches
 from npu_profiler.queries.layers import layer_kinds, layer_rows, layered_program_ns
 from npu_profiler.queries.overview import overview
 from npu_profiler.queries.programs import program_rows
@@ -70,7 +69,7 @@ def test_busy_time_counts_overlapping_runs_once(write_trace):
         )
     )
     assert busy_intervals(trace) == {0: [(0, 150), (300, 400)]}
-    found = overview(trace, launches(trace))
+    found = overview(trace)
     (device,) = found.devices
     assert (device.busy_ns, device.program_ns, device.active_ns, device.gaps) == (250, 300, 400, 1)
     assert (found.wall_ns, found.copies[0].size_bytes, found.copies[0].count) == (550, 4096, 1)
@@ -90,11 +89,26 @@ def test_gap_says_what_the_thread_that_ended_it_did(write_trace):
             flows=[Flow("launch", "launch", FlowEnd(MAIN, 960), FlowEnd(PROGRAMS, 1_000))],
         )
     )
-    (gap,) = device_gaps(trace, launches(trace), busy_intervals(trace), count=1)
+    (gap,) = device_gaps(trace, busy_intervals(trace), count=1)
     assert (gap.start_ns, gap.duration_ns, gap.before) == (100, 900, "b")
     spent = dict(gap.host)
     assert (spent["aten::sort"], spent["aten::copy_"], spent["npu::program b"]) == (400, 100, 50)
     assert sum(spent.values()) == gap.duration_ns
+
+
+def test_gap_before_a_program_that_no_op_launched_is_that_of_its_thread(write_trace):
+    trace = load_trace(
+        write_trace(
+            slices=[
+                program("a", 0, 100),
+                program("b", 1_000, 1_100),
+                Slice(MAIN, "cpu_op", "aten::argmax", 200, 100),
+            ],
+            flows=[Flow("launch", "launch", FlowEnd(MAIN, 1_000), FlowEnd(PROGRAMS, 1_000))],
+        )
+    )
+    (gap,) = device_gaps(trace, busy_intervals(trace), count=1)
+    assert (gap.before, dict(gap.host)["aten::argmax"]) == ("b", 100)
 
 
 def test_activity_of_an_idle_thread_is_nothing_that_was_recorded(write_trace):

@@ -1,4 +1,6 @@
-from npu_profiler.recording.summary import OpTime, Tally, op_times
+import pytest
+
+from npu_profiler.recording.summary import OpTime, Tally, op_times, usual_lines
 from npu_profiler.trace_format.timeline import Instant, Piece, Slice, Track
 
 MAIN = Track(1, 1, "main thread", "python")
@@ -81,3 +83,21 @@ def test_lines_say_what_is_missing_and_the_clock_error():
     text = "\n".join(summarize(clock_error_ns=250, problems=["aten ops: no"]).lines())
     assert "within 0.25 us" in text
     assert "missing: aten ops: no" in text
+
+
+@pytest.mark.parametrize(
+    "programs, fallbacks, expected",
+    [(0, 146, "usual for eager code"), (3, 146, "npu-compiler explain"), (3, 0, ""), (0, 0, "")],
+)
+def test_fallbacks_are_called_usual_with_what_would_change_them(programs, fallbacks, expected):
+    text = " ".join(usual_lines(programs, fallbacks))
+    assert expected in text
+    assert bool(text) == bool(expected)
+
+
+def test_layers_that_tell_no_time_count_with_the_time_that_they_took():
+    found = summarize(
+        op("net", 0, 4_000_000, "program", DEVICE),
+        op("MatMul", 0, 3_000_000, "layer", DEVICE, type="MatMul"),
+    )
+    assert found.layer_ns == 3_000_000

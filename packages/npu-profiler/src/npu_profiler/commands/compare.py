@@ -21,6 +21,7 @@ from npu_profiler.errors import TraceError
 from npu_profiler.reading import load_trace
 from npu_profiler.reports.tables import Column, Table, format_table
 from npu_profiler.reports.tables.files import to_json
+from npu_profiler.reports.tables.text import format_ms
 
 __all__ = ["main"]
 
@@ -61,7 +62,8 @@ def main(words: Sequence[str]) -> int:
         print(to_json(_document(base_files, new_files, step, tables, worse)))
     else:
         cut_lines = [f"{file} has no end: its program was killed, or still runs" for file in cut]
-        lines = _lines(base_files, new_files, step, tables, arguments.top)
+        shown = {name: _changed(name, rows, arguments) for name, rows in tables.items()}
+        lines = _lines(base_files, new_files, step, tables, shown, arguments.top)
         print("\n".join([*cut_lines, *lines]))
         if arguments.fail_above is not None:
             print("\n" + "\n".join(_verdict_lines(worse, arguments.fail_above)))
@@ -100,6 +102,7 @@ def _lines(
     new_files: Sequence[str],
     step: str | None,
     tables: dict[str, list[Difference]],
+    shown: dict[str, list[Difference]],
     top: int,
 ) -> list[str]:
     lines = [f"base: {', '.join(base_files)}", f"new:  {', '.join(new_files)}"]
@@ -118,9 +121,37 @@ def _lines(
     for name, rows in tables.items():
         if rows:
             title = _TABLES.get(name, name)
-            lines += ["", *format_table(_table(title, name, rows), limit=top)]
+            lines += ["", *_table_lines(title, name, shown[name], top)]
+            lines += _folded(rows, shown[name])
             lines += _counts(rows)
     return lines
+
+
+def _changed(name: str, rows: list[Difference], arguments: argparse.Namespace) -> list[Difference]:
+    """The rows that are shown: of calls, those that changed, unless all are asked for."""
+    if arguments.all or name in ("whole trace", "step"):
+        return rows
+    return [row for row in rows if row.verdict != "within noise" or _has_other_calls(row)]
+
+
+def _table_lines(title: str, name: str, rows: list[Difference], top: int) -> list[str]:
+    return format_table(_table(title, name, rows), limit=top) if rows else [title]
+
+
+def _folded(rows: Sequence[Difference], shown: Sequence[Difference]) -> list[str]:
+    """A line for what is not shown: how much of the time that is, and how much it changed."""
+    kept = {row.name for row in shown}
+    hidden = [row for row in rows if row.name not in kept]
+    if not hidden:
+        return []
+    base_ns = sum(row.base_total_ns for row in hidden)
+    change_ns = sum(row.total_ns for row in hidden)
+    amounts = f"{format_ms(base_ns)}, {change_ns / 1e6:+,.3f} ms"
+    return [f"  {len(hidden):,} unchanged, within noise: {amounts} (--all shows them)"]
+
+
+def _has_other_calls(row: Difference) -> bool:
+    return abs(row.new_calls - row.base_calls) >= 0.005
 
 
 def _table(title: str, name: str, rows: Sequence[Difference]) -> Table:
@@ -156,7 +187,7 @@ def _table(title: str, name: str, rows: Sequence[Difference]) -> Table:
 
 
 def _verdict_text(row: Difference) -> str:
-    if row.verdict in ("new", "gone") or abs(row.new_calls - row.base_calls) < 0.005:
+    if row.verdict in ("new", "gone") or not _has_other_calls(row):
         return row.verdict
     more = "more" if row.new_calls > row.base_calls else "fewer"
     return f"{row.verdict}, {more} calls"
@@ -243,5 +274,8 @@ def _parser() -> argparse.ArgumentParser:
         "more than this, beyond the noise",
     )
     add_top(parser)
+    parser.add_argument(
+        "--all", action="store_true", help="show what did not change, too; else it is one line"
+    )
     parser.add_argument("--json", action="store_true", help="for programs; times in nanoseconds")
     return parser

@@ -41,7 +41,7 @@ def main(words: Sequence[str]) -> int:
     launched = launches(trace)
     chosen = [arguments.by] if arguments.by else _USUAL
     tables = {name: VIEWS[name](trace, launched) for name in chosen}
-    found = overview(trace, launched)
+    found = overview(trace)
     if arguments.json:
         print(to_json(_document(trace, found, tables, arguments.top)))
         return 0

@@ -6,7 +6,10 @@ in `npu_command.running`.
 
 import argparse
 import atexit
+import contextlib
 import dataclasses
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -38,6 +41,8 @@ def main(words: Sequence[str]) -> int:
     program = _find_program(arguments)
     recording = Recording(Path(arguments.output), _options(arguments, program.name))
     recording.start()
+    if arguments.open:  # what is registered earlier is called later: when the trace is written
+        atexit.register(_show, recording)
     # At exit, not at the script's end: threads that outlive the script and its own atexit
     # functions, registered later and so called earlier, belong to the program.
     termination = Termination(lambda: _finish(recording))
@@ -85,6 +90,15 @@ def _finish(recording: Recording) -> None:
         say(f"wrote {recording.path}", *recording.summary.lines(), f"open in Perfetto: {VIEWER}")
 
 
+def _show(recording: Recording) -> None:
+    """Serves the page in a process of its own: threads cannot be started at the end of this one."""
+    if recording.summary is None or not recording.is_ours:
+        return
+    command = [sys.executable, "-m", "npu_profiler", "view", "--open", str(recording.path)]
+    with contextlib.suppress(KeyboardInterrupt):
+        subprocess.run(command, check=False)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = CommandParser(
         prog="npu-profiler trace",
@@ -106,6 +120,9 @@ def _parser() -> argparse.ArgumentParser:
         type=int,
         metavar="N",
         help="leave the first N steps out (default: 1 with --steps, else 0)",
+    )
+    parser.add_argument(
+        "--open", action="store_true", help="show the trace in the browser then, until Ctrl-C"
     )
     parser.add_argument(
         "-m",

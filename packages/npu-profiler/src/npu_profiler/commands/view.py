@@ -5,16 +5,15 @@ What the page shows is decided in `npu_profiler.reports.page`.
 
 import argparse
 from collections.abc import Sequence
+from pathlib import Path
 
 from npu_command.help.command_parser import CommandParser
 from npu_profiler.commands.messages import say
 from npu_profiler.commands.reading_options import add_file
-from npu_profiler.errors import TraceError
 from npu_profiler.output_file import write_bytes
-from npu_profiler.reading import load_trace
-from npu_profiler.reports.page.building import build_page, notes
-from npu_profiler.reports.page.serving import serve
-from npu_profiler.reports.page.timeline_data import DEFAULT_LIMIT, choose
+from npu_profiler.reading import check_trace, load_trace
+from npu_profiler.reports.page.building import build_page
+from npu_profiler.reports.page.serving import open_browser, serve
 from npu_profiler.reports.pictures.picture_file import check_picture
 
 __all__ = ["main"]
@@ -33,21 +32,16 @@ def main(words: Sequence[str]) -> int:
         TraceError: the file cannot be read, the page not be written, or the port not be used.
     """
     arguments = _parser().parse_args(words)
-    if arguments.limit < 1:
-        raise TraceError(
-            f"--limit: must be 1 or more; got {arguments.limit}. Pass 200000, say.",
-            code="view-limit",
-        )
     target = check_picture(arguments.output, formats=(".html",)) if arguments.output else None
-    trace = load_trace(arguments.file)
-    timeline = choose(trace, limit=arguments.limit)
-    page = build_page(trace, timeline)
-    say(*notes(timeline))
     if target is None:
-        serve(page, arguments.port, say=say)
-    else:
-        write_bytes(target, page.encode(), "page")
-        say(f"wrote {target} ({len(page) / 1e6:,.1f} MB): open it in a browser")
+        check_trace(arguments.file)
+        serve(Path(arguments.file), arguments.port, say=say, is_opened=arguments.open)
+        return 0
+    page = build_page(load_trace(arguments.file))
+    write_bytes(target, page.encode(), "page")
+    say(f"wrote {target} ({len(page) / 1e6:,.1f} MB): open it in a browser")
+    if arguments.open:
+        open_browser(target.absolute().as_uri(), say=say)
     return 0
 
 
@@ -63,11 +57,5 @@ def _parser() -> argparse.ArgumentParser:
         "--port", type=int, default=0, metavar="N", help="of 127.0.0.1 (default: any that is free)"
     )
     where.add_argument("-o", "--output", metavar="PAGE.html", help="write the page instead")
-    parser.add_argument(
-        "--limit",
-        type=int,
-        default=DEFAULT_LIMIT,
-        metavar="N",
-        help="boxes at most; short slices side by side become one (default: %(default)s)",
-    )
+    parser.add_argument("--open", action="store_true", help="ask the browser to open the page")
     return parser

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 
-from npu_profiler.queries.launches import Launch
+from npu_profiler.queries.launches import launched_program
 from npu_profiler.reading import SliceRef, Trace, Track
 
 __all__ = ["Gap", "Interval", "busy_intervals", "device_gaps", "host_activity", "merge", "total_ns"]
@@ -64,14 +64,11 @@ def busy_intervals(trace: Trace) -> dict[int, list[Interval]]:
     return {device: merge(programs[device]) for device in sorted(programs)}
 
 
-def device_gaps(
-    trace: Trace, launched: Iterable[Launch], busy: dict[int, list[Interval]], *, count: int
-) -> list[Gap]:
+def device_gaps(trace: Trace, busy: dict[int, list[Interval]], *, count: int) -> list[Gap]:
     """The longest gaps of all devices, and what the host did in them.
 
     Args:
         trace: where they are.
-        launched: its launches.
         busy: when each device was busy.
         count: how many.
     """
@@ -81,14 +78,17 @@ def device_gaps(
         for (_, start), (end, _) in pairwise(intervals)
     ]
     longest = sorted(gaps, key=lambda gap: (-gap[0], gap[2]))[:count]
-    by_start: dict[tuple[int, int], Launch] = {}
-    for launch in launched:
-        by_start.setdefault((launch.program.track.device or 0, launch.program.start_ns), launch)
+    # Of a program that no op launched the thread is known all the same.
+    by_start: dict[tuple[int, int], tuple[Track, str]] = {}
+    for arrow in trace.flows.get("launch", ()):
+        program = launched_program(arrow)
+        if program is not None:
+            key = (program.track.device or 0, program.start_ns)
+            by_start.setdefault(key, (arrow.source, program.name))
     found = []
     for _, device, start, end in longest:
-        ended_by = by_start.get((device, end))
-        host = host_activity(ended_by.cause.track, start, end) if ended_by is not None else []
-        name = ended_by.program.name if ended_by is not None else ""
+        thread, name = by_start.get((device, end), (None, ""))
+        host = host_activity(thread, start, end) if thread is not None else []
         found.append(Gap(device, start, end, name, tuple(host)))
     return found
 

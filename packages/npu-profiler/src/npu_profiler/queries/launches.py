@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from npu_profiler.reading import SliceRef, Trace
+from npu_profiler.reading import Flow, SliceRef, Trace
 
-__all__ = ["Launch", "launches"]
+__all__ = ["Launch", "launched_program", "launches"]
 
 
 class Launch(NamedTuple):
@@ -24,11 +24,16 @@ def launches(trace: Trace) -> list[Launch]:
     """The launches of which both ends were recorded, in the order of the file."""
     found = []
     for arrow in trace.flows.get("launch", ()):
-        program = arrow.effect
-        # A layer may begin where its program does.
-        while program is not None and program.category == "layer":
-            program = program.parent
-        cause = arrow.cause
+        program, cause = launched_program(arrow), arrow.cause
         if cause is not None and program is not None:
             found.append(Launch(cause, program))
     return found
+
+
+def launched_program(arrow: Flow) -> SliceRef | None:
+    """The run of a program that a launch leads to."""
+    program = arrow.effect
+    # A layer may begin where its program does.
+    while program is not None and program.category == "layer":
+        program = program.parent
+    return program

@@ -11,7 +11,6 @@ from npu_profiler.queries.intervals import (
     merge,
     total_ns,
 )
-from npu_profiler.queries.launches import Launch
 from npu_profiler.queries.layers import sum_known
 from npu_profiler.queries.ops import fallback_totals, is_op_number
 from npu_profiler.queries.steps import Step, find_steps
@@ -87,12 +86,11 @@ class Overview:
     moved_bytes: float | None
 
 
-def overview(trace: Trace, launched: list[Launch], *, gap_count: int = 3) -> Overview:
+def overview(trace: Trace, *, gap_count: int = 3) -> Overview:
     """Computes the figures.
 
     Args:
         trace: of what.
-        launched: its launches.
         gap_count: how many of the device's gaps to look into.
     """
     busy = busy_intervals(trace)
@@ -104,7 +102,7 @@ def overview(trace: Trace, launched: list[Launch], *, gap_count: int = 3) -> Ove
     return Overview(
         wall_ns=max(trace.end_ns - trace.start_ns, 0),
         devices=tuple(_device_time(trace, device, busy[device]) for device in busy),
-        gaps=tuple(device_gaps(trace, launched, busy, count=gap_count)),
+        gaps=tuple(device_gaps(trace, busy, count=gap_count)),
         threads=tuple(
             sorted((one for one in threads if one.op_ns), key=lambda one: (-one.op_ns, one.name))
         ),

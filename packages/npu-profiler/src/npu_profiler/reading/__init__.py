@@ -23,7 +23,7 @@ than over SliceRef.
 Questions about it are in `npu_profiler.queries`.
 """
 
-from npu_profiler.reading.loading import load_trace
+from npu_profiler.reading.loading import check_trace, load_trace
 from npu_profiler.reading.model import Counter, Flow, Flows, Instant, SliceRef, Trace, Track
 
 __all__ = [
@@ -34,5 +34,6 @@ __all__ = [
     "SliceRef",
     "Trace",
     "Track",
+    "check_trace",
     "load_trace",
 ]

@@ -11,7 +11,7 @@ from npu_profiler.reading.events import Event, PlainSlice, TraceEvents
 from npu_profiler.reading.model import Counter, Flows, Instant, Names, Trace, Track
 from npu_profiler.reading.torch_rows import adopt_torch_rows
 
-__all__ = ["load_trace"]
+__all__ = ["check_trace", "load_trace"]
 
 # Longer texts are rarely the same twice.
 _MAX_SHARED_CHARS = 200
@@ -35,6 +35,18 @@ def load_trace(path: str | os.PathLike[str]) -> Trace:
         else:
             loader.add(event)
     return loader.finish(events)
+
+
+def check_trace(path: str | os.PathLike[str]) -> None:
+    """Refuses a file that is not a trace, by its head and its first event.
+
+    Args:
+        path: a file, as for `load_trace`.
+
+    Raises:
+        TraceError: [trace-unreadable] it cannot be opened, [trace-invalid] it is not a trace.
+    """
+    next(iter(TraceEvents(Path(path))), None)
 
 
 class _Loader:

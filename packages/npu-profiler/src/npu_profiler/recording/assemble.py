@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from npu_profiler.listeners.import_calls import ImportCall
 from npu_profiler.listeners.layer_origins import LayerOrigins, is_told_of_layers
 from npu_profiler.listeners.module_calls import ModuleCall
 from npu_profiler.torch_side.clock import ClockAlignment
@@ -92,6 +93,21 @@ class Assembler:
         # A parent before its children, also where both begin at the same nanosecond.
         slices.sort(key=lambda item: (item.start_ns, -item.duration_ns))
         return Piece(slices, instants, samples, flows)
+
+    def place_imports(self, calls: Iterable[ImportCall]) -> list[Slice]:
+        """Places imports on the rows of their threads, a parent before its children."""
+        slices = [
+            Slice(
+                self._tracks.thread(call.thread_id),
+                "import",
+                f"import {call.name}",
+                call.start_ns,
+                call.end_ns - call.start_ns,
+            )
+            for call in calls
+        ]
+        slices.sort(key=lambda item: (item.start_ns, -item.duration_ns))
+        return slices
 
     def place_modules(self, calls: Iterable[ModuleCall]) -> list[Slice]:
         """Places calls of modules on the rows of their threads, a parent before its children."""
@@ -193,12 +209,14 @@ class Assembler:
             return []
         kernel = str(span.args.get("implementation", ""))
         precision = _PRECISION.search(kernel)
+        # A kernel program's layers have times of their own; others only tell how long they took.
+        told_us = span.args.get("told_us")
+        times = {"duration_us": told_us, "start": "laid out by execution order"}
         args = {
             "type": span.args.get("type"),
             "precision": precision.group(1).lower() if precision else "",
             "implementation": kernel,
-            "duration_us": span.args.get("told_us"),
-            "start": "laid out by execution order",
+            **(times if told_us is not None else {}),
             **self._new_shapes(program.name, span),
             **self._origins.find(program.name, span.name),
         }

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from npu_command.late_import import when_imported
 from npu_profiler.errors import TraceError
 from npu_profiler.listeners.device_events import DeviceEvents
+from npu_profiler.listeners.import_calls import ImportCalls
 from npu_profiler.listeners.layer_origins import is_told_of_layers
 from npu_profiler.listeners.module_calls import ModuleCalls
 from npu_profiler.listeners.process_memory import resident_bytes
@@ -46,7 +47,7 @@ __all__ = ["Recording", "TraceOptions", "mark_step", "trace"]
 _PIECE_S = 0.5
 _MEMORY_S = 0.05
 # What stands on rows of threads, between Python calls.
-_ON_THREADS = ("launch", "sync", "module")
+_ON_THREADS = ("launch", "sync", "module", "import")
 
 _current: "Recording | None" = None
 _current_lock = threading.Lock()
@@ -192,6 +193,7 @@ class Recording:
         self._device = DeviceEvents(watch=self._watch)
         self._held: list[Piece] = []  # with stacks: rows of threads, until their ops are there
         self._thread_names = ThreadNames()
+        self._imports = ImportCalls()
         self._tally = Tally()
         self._tracks = Tracks(
             pid=self._pid,
@@ -237,6 +239,7 @@ class Recording:
             raise
         with signals_blocked():
             self._upkeep.start()
+        self._imports.start()
         for name, start in (("npu_runtime", self._start_runtime), ("torch", self._start_torch)):
             self._stop_waiting.append(when_imported(name, start))
 
@@ -268,6 +271,7 @@ class Recording:
 
             layer_recording.stop()
         self._device.stop()
+        self._imports.stop()
         self._thread_names.stop()
         with self._writing:
             facts = self._finish_windows()
@@ -338,6 +342,10 @@ class Recording:
     def _write_piece(self) -> None:
         """Writes what was heard since the last piece. To be called with the lock."""
         piece = self._assembler.place(self._device.take())
+        imports = [call for call in self._imports.take() if self._is_recorded(call.start_ns)]
+        if imports:
+            slices = [*piece.slices, *self._assembler.place_imports(imports)]
+            piece = dataclasses.replace(piece, slices=slices)
         if self._modules is not None:
             modules = self._assembler.place_modules(self._modules.take())
             piece = dataclasses.replace(piece, slices=[*piece.slices, *modules])

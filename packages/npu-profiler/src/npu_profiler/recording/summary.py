@@ -14,7 +14,7 @@ from npu_profiler.trace_format.timeline import Piece, Slice, Track
 if TYPE_CHECKING:
     from npu_runtime.op_recording import OpTotal
 
-__all__ = ["OpTime", "Summary", "Tally", "is_op", "op_times"]
+__all__ = ["OpTime", "Summary", "Tally", "is_op", "op_times", "usual_lines"]
 
 TOP_OPS = 5
 
@@ -86,6 +86,7 @@ class Summary:
             ]
         count = sum(number for _, number in self.fallbacks)
         text.append(f"fallbacks: {count:,}" + _named(self.fallbacks))
+        text += usual_lines(self.programs, count)
         error_ns = self.facts.get("clock_error_ns")
         if error_ns is not None:
             text.append(f"clocks of ops and device agree within {error_ns / 1000:.2f} us")
@@ -119,7 +120,8 @@ class Tally:
                 self._program_ns += item.duration_ns
                 self._latest[item.track] = item
             elif item.category == "layer":
-                self._layer_ns += int((item.args or {}).get("duration_us", 0)) * 1000
+                told_us = (item.args or {}).get("duration_us")
+                self._layer_ns += item.duration_ns if told_us is None else int(told_us) * 1000
                 program = self._latest[item.track]
                 if program is not counted:
                     counted = program
@@ -161,6 +163,21 @@ class Tally:
             fallbacks=tuple(self._fallbacks.most_common()),
             facts=facts,
         )
+
+
+def usual_lines(programs: int, fallbacks: int) -> list[str]:
+    """Whether so many programs and fallbacks are usual, and what would change them."""
+    if not fallbacks:
+        return []
+    if not programs:
+        return [
+            "  usual for eager code: each op ran on its own, by a CPU kernel on the device's",
+            '  memory, without a copy; torch.compile(model, backend="npu") makes programs',
+        ]
+    return [
+        "  usual for ops between programs: they ran on the device's memory, without a copy;",
+        "  `npu-compiler explain` says why one is in no program",
+    ]
 
 
 def is_op(name: str) -> bool:

@@ -22,7 +22,8 @@ __all__ = ["ABOVE_PEAK", "PRECISIONS", "Peaks", "find_peaks"]
 
 PRECISIONS = ("f32", "bf16", "f16")
 ABOVE_PEAK = (
-    "above 100 %: the data came from a cache, or the device was busy while its peaks were measured"
+    "* above 100 %: the data came from a cache, which is faster than the memory, or the device was "
+    "busy while its peaks were measured"
 )
 
 _FILE = "peaks.json"

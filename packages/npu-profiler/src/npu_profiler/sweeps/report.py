@@ -39,7 +39,7 @@ def to_table(measured: Sequence[Measurement], peaks: Peaks | None, *, title: str
         for one in measured
     ]
     if peaks is not None:
-        columns[-1:-1] = [Column("peak_share", "of peak", "share"), Column("bound", "bound by")]
+        columns[-1:-1] = [Column("peak_share", "of peak", "roof"), Column("bound", "bound by")]
         for row, one in zip(rows, measured, strict=True):
             row[-1:-1] = list(_roof(one, peaks))
     return Table(title, columns, rows)

@@ -77,3 +77,8 @@ def test_curve_keeps_its_value_until_the_next_sample():
 
 def test_flat_curve_of_zeros_is_a_line_at_the_bottom():
     assert sparkline([0.0, 0.0]) == "▁▁"
+
+
+def test_more_than_the_roof_is_marked():
+    table = Table("layers", [Column("roof_share", "of roof", "roof")], [(0.612,), (1.63,)])
+    assert format_table(table)[2:] == ["     61.2 %", "  * 163.0 %"]

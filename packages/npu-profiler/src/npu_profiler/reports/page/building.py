@@ -1,54 +1,70 @@
-"""Makes the page of a trace: one file with its data, style and script in it.
+"""Makes the page of a trace, which reads the trace itself: from its own file, or from the server.
 
-The template is `view.html` and the script `view.js`, beside this file. That one draws the timeline
-by hand: rows of 100,000 slices that are panned and zoomed at once need a canvas, and the page has
-to be one file that needs no network.
+The template is `view.html`. Its scripts, in the folder `script`, draw the timeline by hand: a
+million slices that are panned and zoomed at once need a canvas, and the page has to be one file
+that needs no network.
 """
 
+import base64
 import json
+import zlib
 from pathlib import Path
 from typing import Any
 
 from npu_command.pages import render_page
 from npu_profiler.queries.launches import launches
+from npu_profiler.queries.overview import overview
 from npu_profiler.reading import Trace
-from npu_profiler.reports.page.timeline_data import Timeline
+from npu_profiler.reading.chunks import TraceText
 from npu_profiler.reports.tables import Table
-from npu_profiler.reports.tables.overview_text import heading_lines
+from npu_profiler.reports.tables.overview_text import heading_lines, overview_lines
 from npu_profiler.reports.tables.views import VIEWS
 
-__all__ = ["build_page", "notes"]
+__all__ = ["build_page", "build_report", "build_served_page"]
 
-_TABLES = ("op", "program", "type", "layer")
+_TABLES = {"op": "ops", "program": "programs", "type": "types of layers", "layer": "layers"}
 _MOST_ROWS = 500
 _TEMPLATE = Path(__file__).with_name("view.html")
+# In the order in which they use each other.
+_SCRIPTS = (
+    *("words", "columns", "reading", "flows", "sums", "search"),
+    *("layout", "drawing", "panel", "page", "input", "start"),
+)
+_GZIP = 16 + zlib.MAX_WBITS
 
 
-def build_page(trace: Trace, timeline: Timeline) -> str:
-    """The page, which a browser opens from a file."""
-    launched = launches(trace)
-    tables = {name: _table(VIEWS[name](trace, launched)) for name in _TABLES}
-    document = {
-        **timeline.document,
-        "title": trace.path.name,
-        "notes": [*heading_lines(trace), *notes(timeline)],
-        "tables": {name: table for name, table in tables.items() if table["rows"]},
-    }
+def build_page(trace: Trace) -> str:
+    """The page with the trace in it, which a browser opens from a file."""
     # "</" would end the script; JSON allows the escaped slash.
-    data = json.dumps(document, separators=(",", ":"), default=str).replace("</", "<\\/")
-    return render_page(_TEMPLATE, title=trace.path.name, data=data)
+    report = json.dumps(build_report(trace), default=str).replace("</", "<\\/")
+    return _render(trace.path, _pack(trace.path), report)
 
 
-def notes(timeline: Timeline) -> list[str]:
-    """What is not drawn as it is, a line each."""
-    lines = []
-    if timeline.cell_ns:
-        lines.append(
-            f"{timeline.slices:,} slices are drawn as {timeline.drawn:,} boxes: neighbours below "
-            f"{timeline.cell_ns / 1000:,.1f} us are one grey box. --limit draws more"
-        )
-    lines += [f"not drawn: {what}" for what in timeline.left_out]
-    return lines
+def build_served_page(path: Path) -> str:
+    """The page that asks its server for `trace` and `report`."""
+    return _render(path, "", "")
+
+
+def build_report(trace: Trace) -> dict[str, Any]:
+    """What stands beside and below the timeline: the summary, and tables by their titles."""
+    launched = launches(trace)
+    tables = {title: _table(VIEWS[name](trace, launched)) for name, title in _TABLES.items()}
+    return {
+        "summary": [*heading_lines(trace), *overview_lines(overview(trace))],
+        "tables": {title: table for title, table in tables.items() if table["rows"]},
+    }
+
+
+def _render(path: Path, trace: str, report: str) -> str:
+    values = {"title": path.name, "trace": trace, "report": report, "scripts": _SCRIPTS}
+    return render_page(_TEMPLATE, **values)
+
+
+def _pack(path: Path) -> str:
+    # One stream: browsers refuse the second member of a file that was packed piece by piece.
+    packer = zlib.compressobj(6, zlib.DEFLATED, _GZIP)
+    packed = [packer.compress(text.encode()) for text in TraceText(path)]
+    return base64.b64encode(b"".join([*packed, packer.flush()])).decode()
 
 
 def _table(table: Table) -> dict[str, Any]:

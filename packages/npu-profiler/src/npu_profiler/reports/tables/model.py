@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 __all__ = ["Column", "Table", "Unit"]
 
-Unit = Literal["text", "count", "ns", "share", "change", "bytes", "number"]
+Unit = Literal["text", "count", "ns", "share", "change", "bytes", "number", "roof"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +16,8 @@ class Column:
     Attributes:
         key: for programs, with the unit in it: "self_ns".
         title: for people: "self ms".
-        unit: of its values: times are nanoseconds, shares and changes parts of one.
+        unit: of its values: times are nanoseconds, shares, changes and parts of a
+            roof are parts of one.
     """
 
     key: str

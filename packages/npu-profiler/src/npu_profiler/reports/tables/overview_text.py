@@ -8,6 +8,7 @@ from npu_profiler.queries.intervals import Gap
 from npu_profiler.queries.overview import Overview
 from npu_profiler.queries.steps import Step
 from npu_profiler.reading import Trace
+from npu_profiler.recording.summary import usual_lines
 from npu_profiler.reports.tables.text import format_bytes, format_ms, format_share
 
 __all__ = ["heading_lines", "overview_lines"]
@@ -43,6 +44,8 @@ def overview_lines(found: Overview) -> list[str]:
         lines.append(_line("compiling", format_ms(found.compile_ns)))
     lines += _step_lines(found.steps)
     lines.append(_line("fallbacks", _fallback_text(found)))
+    fallbacks = sum(number for number, _ in found.fallbacks.values())
+    lines += usual_lines(sum(one.runs for one in found.devices), fallbacks)
     for copy in found.copies:
         speed = f", {copy.size_bytes / copy.total_ns:.2f} GB/s" if copy.total_ns else ""
         lines.append(

@@ -15,7 +15,7 @@ _AMOUNTS = (
     Column("intensity", "FLOP/B", "number"),
     Column("gflops_per_s", "GFLOP/s", "number"),
     Column("gbytes_per_s", "GB/s", "number"),
-    Column("roof_share", "of roof", "share"),
+    Column("roof_share", "of roof", "roof"),
 )
 
 

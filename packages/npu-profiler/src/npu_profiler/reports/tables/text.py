@@ -72,6 +72,8 @@ def _cell(value: Any, unit: Unit) -> str:
         return format_bytes(value)
     if unit == "share":
         return format_share(value)
+    if unit == "roof":  # the mark that a note below the table explains
+        return f"* {format_share(value)}" if value > 1 else format_share(value)
     if unit == "change":
         return format_change(value)
     if unit == "number":

@@ -17,6 +17,9 @@ __all__ = ["VIEWS", "View", "missing_note"]
 
 View = Callable[[Trace, list[Launch]], Table]
 
+# What a program does that none of its layers tells: its start, what binds its inputs, work of its
+# first run, layers below a microsecond.
+_OUTSIDE = "(outside of layers)"
 _NOTES = {
     "op": "no ops in this trace: the program ran none while it was recorded",
     "program": "no device programs in this trace: nothing that was compiled for a device ran",
@@ -114,15 +117,15 @@ def _layers(trace: Trace, _: list[Launch]) -> Table:
     if any(row.module for row in rows):  # the model's words, before the compiler's
         columns.insert(0, Column("module", "module"))
         cells = [(row.module, *names) for row, names in zip(rows, cells, strict=True)]
-    return _layer_table(trace, "layers by time", columns, rows, cells)
+    outside = [_OUTSIDE if column.key == "layer" else "" for column in columns]
+    return _layer_table(trace, "layers by time", columns, rows, cells, outside)
 
 
 def _layer_kinds(trace: Trace, _: list[Launch]) -> Table:
     columns = [Column("layers", "layers", "count")]
     rows = layer_kinds(trace)
-    return _layer_table(
-        trace, "kinds of layers by time", columns, rows, [(row.layers,) for row in rows]
-    )
+    cells = [(row.layers,) for row in rows]
+    return _layer_table(trace, "kinds of layers by time", columns, rows, cells, [None, _OUTSIDE])
 
 
 def _layer_table(
@@ -131,7 +134,9 @@ def _layer_table(
     first: Sequence[Column],
     rows: Sequence[LayerRow],
     first_cells: Sequence[Sequence[object]],
+    outside: Sequence[object],
 ) -> Table:
+    """The table; `outside` begins the row of the time that belongs to no layer."""
     whole = layered_program_ns(trace)
     runs = len({layer.parent for layer in trace.slices("layer")} - {None})
     columns = [
@@ -165,6 +170,13 @@ def _layer_table(
         columns.append(Column("bytes", "bytes", "bytes"))
         for row, line in zip(rows, cells, strict=True):
             line.append(row.moved_bytes)
+    rest_ns = whole - sum(row.total_ns for row in rows)
+    if rest_ns > 0:
+        line = [*outside, *[""] * (len(first) + 3 - len(outside))]
+        line += [runs, rest_ns, rest_ns / runs, _part(rest_ns, whole)]
+        line += [None] * (len(columns) - len(line))
+        at = sum(row.total_ns >= rest_ns for row in rows)
+        cells.insert(at, line)
     return Table(f"{title}, in the {runs:,} runs of programs that tell them", columns, cells)
 
 
