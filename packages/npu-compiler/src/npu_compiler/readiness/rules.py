@@ -1,6 +1,6 @@
 """The rules that a model is checked against, for a module and for an exported folder.
 
-What is read from the source of the NPU's compiler is in npu_compiler.readiness.operations. Whether
+What is read from the source of the NPU's compiler is in npu_compiler.npu_rules.operations. Whether
 a model fits the memory, and how fast it is, cannot be found out here, which the report says.
 """
 
@@ -22,9 +22,10 @@ from torch import nn
 from npu_compiler.errors import OptionError
 from npu_compiler.exported.manifest import read_manifest
 from npu_compiler.openvino_core import openvino_core
-from npu_compiler.readiness.operations import check_operations
-from npu_compiler.readiness.report import Finding, Readiness
-from npu_compiler.readiness.source_rules import GENERATIONS
+from npu_compiler.npu_rules.operations import check_operations
+from npu_compiler.npu_rules.finding import Finding
+from npu_compiler.readiness.report import Readiness
+from npu_compiler.npu_rules.source_rules import GENERATIONS
 from npu_runtime.public_calls import public_call
 
 __all__ = ["check", "check_folder"]
