@@ -2,6 +2,6 @@
 
 from npu_compiler.npu_rules.finding import Finding
 from npu_compiler.readiness.report import Readiness
-from npu_compiler.readiness.rules import check, check_folder
+from npu_compiler.readiness.rules import check, check_folder, check_model
 
-__all__ = ["Finding", "Readiness", "check", "check_folder"]
+__all__ = ["Finding", "Readiness", "check", "check_folder", "check_model"]
