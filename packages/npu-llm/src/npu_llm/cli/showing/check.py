@@ -36,7 +36,7 @@ def main(arguments: Sequence[str]) -> int:
     from npu_llm.entries.readiness import check_static_programs
 
     found = check_static_programs(
-        given.model or find_installed_weights(), LoadOptions(dtype=given.dtype), generation=given.generation
+        given.model or find_installed_weights().path, LoadOptions(dtype=given.dtype), generation=given.generation
     )
     if given.json:
         print("[" + ",\n".join(one.to_json() for one in found) + "]")
