@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
-OUTPUT = ROOT / "packages/npu-compiler/src/npu_compiler/readiness/npu_rules.json"
+OUTPUT = ROOT / "packages/npu-compiler/src/npu_compiler/npu_rules/npu_rules.json"
 
 _IMPORTER = "src/vpux_compiler/src/frontend/IE.cpp"
 _LAYERS = "src/vpux_compiler/tblgen/vpux/compiler/dialect/IE/ops.td"

@@ -1,8 +1,9 @@
 """Checks the programs of the model suite against the rules of the NPU's compiler; writes the page.
 
 `python tools/npu_survey.py [NAME ...]` compiles each small architecture as `nox -s models` does and
-compares every operation of every program with the rules of both generations. All take some fifteen
-minutes; a run of named ones replaces their rows of the page.
+compares every operation of every program with the rules of both generations. Where one is refused,
+it compiles again with `target="NPU"`. The page is written after each architecture; rows of those
+that are not run stay. `--missing` runs those that the page lacks.
 """
 
 from __future__ import annotations
@@ -16,14 +17,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import openvino as ov
 import torch
 
 from npu_compiler.compilation.records import GraphRecord, collecting
 from npu_compiler.errors import SuiteError
 from npu_compiler.openvino_core import openvino_core
-from npu_compiler.readiness.operations import check_operations
-from npu_compiler.readiness.report import Finding
-from npu_compiler.readiness.source_rules import GENERATIONS, source_rules
+from npu_compiler.npu_rules.operations import check_operations
+from npu_compiler.npu_rules.finding import Finding
+from npu_compiler.npu_rules.source_rules import GENERATIONS, source_rules
 from npu_compiler.suite.families.architecture import Architecture, make
 from npu_compiler.suite.table import select
 
@@ -36,7 +38,9 @@ The programs of small models of {count} architectures, operation by operation, a
 were read from the source of the NPU's compiler: `{repository}` at commit
 `{commit}` ({date}). No NPU was involved. *Whole*: one program, and no operation of it
 breaks a rule. *Partitioned*: no program breaks a rule, and there are several, or calls on the host.
-*Refused*: an operation breaks the rule that is named. A newer driver may take more. Memory, speed
+*Refused*: an operation breaks the rule that is named. Where one is refused, the last verdict is on
+what `CompilerConfig(target="NPU")` makes of it, for NPU 4000: equal forms of what is refused
+(*rewritten*), and calls on the host for the rest. A newer driver may take more. Memory, speed
 and sizes that vary inside a program are not compared here; `check` refuses such sizes.
 
 The suite has {total} architectures; those that are not listed have not been compared. Mixtures of
@@ -47,27 +51,56 @@ experts are not listed, since rows whose number depends on data vary in size ins
 
 {totals}
 
-| Architecture | Family | Programs | 3720 | 4000 | What is in the way |
-|---|---|---|---|---|---|
+| Architecture | Family | Programs | 3720 | 4000 | `target="NPU"` | What is in the way |
+|---|---|---|---|---|---|---|
 """
 
 
 @dataclass(frozen=True)
 class Row:
-    """What became of one architecture: a verdict for each generation, and the reasons."""
+    """What became of one architecture.
+
+    Attributes:
+        architecture: of the suite.
+        programs: how many it has.
+        verdicts: one for each generation.
+        after: the verdict with target="NPU"; "" where nothing was refused without it.
+        reasons: rules that were broken, and calls on the host.
+    """
 
     architecture: Architecture
     programs: int
     verdicts: tuple[str, ...]
+    after: str
     reasons: tuple[str, ...]
 
     def __str__(self) -> str:
         cells = [self.architecture.name, self.architecture.family, str(self.programs)]
-        return f"| {' | '.join([*cells, *self.verdicts, '; '.join(self.reasons)])} |"
+        return f"| {' | '.join([*cells, *self.verdicts, self.after, '; '.join(self.reasons)])} |"
 
 
 def survey(architecture: Architecture) -> Row:
     """Compiles one architecture and checks its programs."""
+    records, models = _compiled(architecture, target="openvino")
+    found = {generation: _refusals(models, generation) for generation in GENERATIONS}
+    after = ""
+    if any(found.values()):
+        records_after, models_after = _compiled(architecture, target="NPU")
+        after = _verdict(records_after, _refusals(models_after, GENERATIONS[-1]))
+        if any(program.rewritten for record in records_after for program in record.programs):
+            after += ", rewritten"
+    reasons = Counter(
+        f"{finding.operation}, {finding.rule}" for row in found.values() for finding in row
+    )
+    reasons.update(f"on the host: {node.op}" for record in records for node in record.eager)
+    verdicts = tuple(_verdict(records, found[generation]) for generation in GENERATIONS)
+    return Row(architecture, len(models), verdicts, after, tuple(reasons))
+
+
+def _compiled(
+    architecture: Architecture, *, target: str
+) -> tuple[Sequence[GraphRecord], Sequence[ov.Model]]:
+    """What was compiled, and the programs."""
     torch._dynamo.reset()
     with tempfile.TemporaryDirectory(prefix="npu-survey-") as place:
         # A program that an earlier run kept would not be written here.
@@ -75,26 +108,20 @@ def survey(architecture: Architecture) -> Row:
         with torch.no_grad(), warnings.catch_warnings(), collecting() as records:
             warnings.simplefilter("ignore")
             model, inputs = make(architecture, seed=0)
-            options = {"verify": "off", "target": "openvino"}
+            options = {"verify": "off", "target": target}
             torch.compile(model, backend="npu", options=options)(**inputs)
         files = sorted(Path(place).glob("*/program-*.xml"))
         models = [openvino_core().read_model(file) for file in files]
-        found = {
-            generation: [
-                finding
-                for model in models
-                for finding in check_operations(model, generation=generation)
-                if finding.verdict == "refused"
-            ]
-            for generation in GENERATIONS
-        }
-    verdicts = tuple(_verdict(records, found[generation]) for generation in GENERATIONS)
-    refusals = Counter(
-        f"{finding.operation}, {finding.rule}" for row in found.values() for finding in row
-    )
-    eager = Counter(node.op for record in records for node in record.eager)
-    reasons = (*refusals, *(f"on the host: {name}" for name in eager))
-    return Row(architecture, len(models), verdicts, reasons)
+    return records, models
+
+
+def _refusals(models: Sequence[ov.Model], generation: str) -> list[Finding]:
+    return [
+        finding
+        for model in models
+        for finding in check_operations(model, generation=generation)
+        if finding.verdict == "refused"
+    ]
 
 
 def _verdict(records: Sequence[GraphRecord], refused: Sequence[Finding]) -> str:
@@ -112,6 +139,9 @@ def page(rows: Sequence[str]) -> str:
         counts = Counter(row.split(" | ")[3 + index] for row in rows)
         parts = ", ".join(f"{counts[kind]} {kind}" for kind in ("whole", "partitioned", "refused"))
         totals.append(f"- NPU {generation}: {parts}")
+    verdicts = Counter((cells := row.split(" | "))[5] or cells[4] for row in rows)
+    parts = ", ".join(f"{count} {kind}" for kind, count in verdicts.most_common())
+    totals.append(f'- NPU 4000 with `target="NPU"`: {parts}')
     head = _HEAD.format(
         count=len(rows),
         total=len(select()),
@@ -127,10 +157,13 @@ def main() -> None:
     """Surveys the architectures that are named, or all, and writes the page."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("names", nargs="*", help="architectures; all when none is named")
+    parser.add_argument("--missing", action="store_true", help="those that the page lacks")
     given = parser.parse_args()
-    rows = _kept() if given.names else {}
+    rows = _kept()
     for architecture in select(given.names):
         if architecture.family == "mixture of experts":
+            continue
+        if given.missing and architecture.name in rows:
             continue
         try:
             row = survey(architecture)
@@ -139,8 +172,7 @@ def main() -> None:
             continue
         rows[architecture.name] = str(row)
         print(row, flush=True)
-    PAGE.write_text(page(list(rows.values())))
-    print(f"wrote {PAGE}")
+        PAGE.write_text(page(list(rows.values())))
 
 
 def _kept() -> dict[str, str]:

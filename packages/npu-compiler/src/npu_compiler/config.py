@@ -27,7 +27,7 @@ class Settings:
         temporary_dir: where a model lies while the device reads it (NPU_COMPILE_TMPDIR; by default
             the system's).
         target: what programs are made for where CompilerConfig(target=...) does not say
-            (NPU_COMPILE_TARGET: "openvino" or "kernels"); None to choose.
+            (NPU_COMPILE_TARGET: "openvino", "kernels" or "NPU"); None to choose.
         device: which of OpenVINO's devices runs exported models in a process without torch
             (NPU_DEVICE, as npu-runtime reads it; by default the NPU where there is one).
     """
@@ -64,9 +64,9 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
 
 def _read_target(values: Mapping[str, str]) -> str | None:
     target = values.get("NPU_COMPILE_TARGET") or None
-    if target not in (None, "openvino", "kernels"):
+    if target not in (None, "openvino", "kernels", "NPU"):
         raise OptionError(
-            f'NPU_COMPILE_TARGET: must be "openvino" or "kernels"; got {target!r}. Unset the '
+            f'NPU_COMPILE_TARGET: must be "openvino", "kernels" or "NPU"; got {target!r}. Unset the '
             "variable to have it chosen.",
             code="bad-setting",
         )

@@ -44,7 +44,7 @@ _LISTED = {
     "activations": ("int8", None),
     "verify": ("first", "always", "off"),
     "nan": ("propagate", "fast", None),
-    "target": ("openvino", "kernels", None),
+    "target": ("openvino", "kernels", "NPU", None),
 }
 
 
@@ -97,8 +97,10 @@ class CompilerConfig:
             device makes of it.
         target: what inference programs are made for: "openvino", the device's compiler; "kernels",
             our own kernels on the host's cores, wherever they compute all of a program, see
-            npu_compiler.compilation.targets. None: kernels for few rows and small weights, where a
-            call costs more than its arithmetic, if the device is OpenVINO's CPU plugin.
+            npu_compiler.compilation.targets; "NPU", what the NPU's compiler takes, on any device:
+            refused operations are rewritten where an equal form exists, and run eagerly elsewhere.
+            None: "NPU" on that device; kernels for few rows and small weights, where a call costs
+            more than its arithmetic, if the device is OpenVINO's CPU plugin.
         sparse_attention: which keys a token of a long sequence attends to, an approximation for
             models that hold their keys and values in a kernel program, which npu_llm.load makes and
             this is for. What npu_compiler.compile and torch.compile make holds none, and they

@@ -16,6 +16,7 @@ import npu_runtime
 from npu_compiler.compilation.content import ProgramContent, program_content
 from npu_compiler.compilation.debug import dump_program
 from npu_compiler.compilation.records import ProgramRecord, compression_report
+from npu_compiler.compilation.targets import is_for_npu
 from npu_compiler.config import read_settings
 from npu_compiler.errors import LoweringError
 from npu_compiler.graph.calls import is_symbolic, op_name
@@ -57,6 +58,10 @@ _HEAVY = {
     torch.ops.npu.conv_bn_relu.default,
     torch.ops.npu.quantized_linear.default,
 }
+
+
+# The rules of both generations refuse the same; they differ in what is unknown.
+_GENERATION = "4000"
 
 
 class RefusedNode(Exception):
@@ -160,6 +165,7 @@ def build_program(
         compile_time_s=program.compile_time_s,
         from_cache=is_cached and program.loaded_from_cache,
         drops_nan=tuple(building.facts.get("drops_nan", ())),
+        rewritten=tuple(building.facts.get("rewritten", ())),
         verdict=building.verdict,
     )
     return BuiltProgram(
@@ -334,15 +340,39 @@ class _Building:
         for node in self._piece.outputs:
             if lowered.values[node.name].get_node().get_type_name() == "Parameter":
                 raise RefusedNode([node], "its result is an input as it is")
+        rewritten = self._fit_npu(lowered.model)
         self.compression = _compress(lowered.model, self._config)
         dump_program(self._name, lowered.model)
         facts = {
             "inputs": list(lowered.input_names),
             "compression": None if self.compression is None else asdict(self.compression),
             "drops_nan": list(lowered.drops_nan),
+            "rewritten": rewritten,
             "index_checks": [asdict(check) for check in lowered.index_checks],
         }
         return lowered.model, facts
+
+    def _fit_npu(self, model: ov.Model) -> list[str]:
+        """Rewrites what an NPU would refuse; returns what was rewritten.
+
+        Raises:
+            RefusedNode: for the calls that have no equal form.
+        """
+        if not is_for_npu(self._config, npu_runtime.device_info().device):
+            return []
+        from npu_compiler.npu_rules.operations import check_operations  # late: for an NPU alone
+        from npu_compiler.npu_rules.rewriting import rewrite_for_npu
+
+        rewritten = [str(one) for one in rewrite_for_npu(model, generation=_GENERATION)]
+        findings = check_operations(model, generation=_GENERATION)
+        refused = [finding for finding in findings if finding.verdict == "refused"]
+        if refused:
+            calls = [n for n in self._piece.module.graph.nodes if n.op == "call_function"]
+            first = refused[0]
+            named = [node for node in calls if node.name == first.node] or calls
+            reason = f"an NPU refuses {first.detail} [{first.source}]"
+            raise RefusedNode(named, reason)
+        return rewritten
 
     def _lower(self) -> LoweredModel:
         module = self._piece.module

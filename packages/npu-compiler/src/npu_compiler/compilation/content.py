@@ -14,8 +14,10 @@ from typing import Any
 import torch
 from torch import fx
 
+from npu_compiler.compilation.targets import is_for_npu
 from npu_compiler.options import CompilerConfig
 from npu_compiler.programs import content_key
+from npu_runtime import device_info
 from npu_runtime.npu import as_cpu
 
 __all__ = ["ProgramContent", "program_content"]
@@ -47,6 +49,7 @@ class ProgramContent:
     ops: tuple[str, ...]
     nan: str | None = None
     check_indices: bool = True
+    is_for_npu: bool = False
 
     def key(self, weights: Mapping[str, torch.Tensor], *, options: Mapping[str, str]) -> str:
         """Returns the key of the program with these weights, which are told apart by their bytes.
@@ -65,6 +68,7 @@ class ProgramContent:
                 "compression": self.compression,
                 "nan": self.nan,
                 "check_indices": self.check_indices,
+                "is_for_npu": self.is_for_npu,
             }
         )
 
@@ -105,6 +109,7 @@ def program_content(
         ops=tuple(sorted(op_name(target) for target in targets)),
         nan=config.nan,
         check_indices=config.check_indices,
+        is_for_npu=is_for_npu(config, device_info().device),
     )
 
 

@@ -63,6 +63,8 @@ class ProgramRecord:
         verdict: what came of comparing its first results with torch's; None if not asked for.
         target: what it is made for: "openvino", the device's compiler, or "kernels", our own.
         target_reason: why this target.
+        rewritten: for target "NPU", each operation that was replaced by an equal form, with the
+            rule that refuses it.
     """
 
     name: str
@@ -79,6 +81,7 @@ class ProgramRecord:
     verdict: Verdict | None = None
     target: str = "openvino"
     target_reason: str = ""
+    rewritten: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -193,6 +196,7 @@ def recalled_record(content: Mapping[str, Any], *, name: str) -> GraphRecord:
             **written,
             "compression": compression_report(written["compression"]),
             "drops_nan": tuple(written.get("drops_nan", ())),
+            "rewritten": tuple(written.get("rewritten", ())),
             "verdict": Verdict.from_json(written["verdict"]),
         }
     )

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from npu_compiler.options import CompilerConfig
 
-__all__ = ["CAPTURED", "ProgramFacts", "TargetChoice", "choose_target"]
+__all__ = ["CAPTURED", "ProgramFacts", "TargetChoice", "choose_target", "is_for_npu"]
 
 CAPTURED = "a captured graph holds programs of the device, not host code"
 
@@ -75,11 +75,23 @@ def choose_target(facts: ProgramFacts, config: CompilerConfig) -> TargetChoice:
     return TargetChoice("kernels", f"little work: {work}", is_alone)
 
 
+def is_for_npu(config: CompilerConfig, device: str) -> bool:
+    """Whether programs are to hold only what the NPU's compiler takes.
+
+    Args:
+        config: see CompilerConfig.
+        device: OpenVINO's name of it.
+    """
+    return config.target == "NPU" or (config.target is None and device.startswith("NPU"))
+
+
 def _obstacle(facts: ProgramFacts, config: CompilerConfig) -> str | None:
     if facts.refusal is not None:
         return facts.refusal
     if config.target == "openvino":
         return "as asked for"
+    if config.target == "NPU":
+        return "what an NPU takes, as asked for"
     if not facts.device.startswith("CPU"):
         return f"the device is {facts.device}, not the host's cores"
     if facts.kind != "inference":

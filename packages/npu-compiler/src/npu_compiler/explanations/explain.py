@@ -200,10 +200,23 @@ def _lines(explanation: Explanation) -> Iterator[str]:
         yield ""
         eager_rows = [(op, str(n), reason, line) for (op, reason, line), n in grouped.items()]
         yield from _table(("runs eagerly", "times", "because", "source"), eager_rows)
+    yield from _rewritten_lines(explanation)
     yield from _nan_lines(explanation)
     for reason, count in explanation.graph_breaks.items():
         yield ""
         yield f"graph break ({count}x): {reason}"
+
+
+def _rewritten_lines(explanation: Explanation) -> Iterator[str]:
+    rows = [
+        (program.name, text)
+        for graph in explanation.graphs
+        for program in graph.programs
+        for text in program.rewritten
+    ]
+    if rows:
+        yield ""
+        yield from _table(("program", "rewritten, since an NPU would refuse it"), rows)
 
 
 def _nan_lines(explanation: Explanation) -> Iterator[str]:

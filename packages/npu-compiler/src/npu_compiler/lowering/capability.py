@@ -78,7 +78,7 @@ def takes_from_host(config: CompilerConfig) -> bool:
 
     So it is where the device's arithmetic is not that of the host's cores, or as asked for.
     """
-    return config.target == "openvino" or not npu_runtime.device_info().device.startswith("CPU")
+    return config.target in ("openvino", "NPU") or not npu_runtime.device_info().device.startswith("CPU")
 
 
 def _missing(node: fx.Node, *, with_frontend: bool, nan: str | None) -> str | None:

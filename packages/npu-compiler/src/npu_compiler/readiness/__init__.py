@@ -1,6 +1,7 @@
 """npu_compiler.check: whether a model is what an NPU accepts, found out without an NPU."""
 
-from npu_compiler.readiness.report import Finding, Readiness
-from npu_compiler.readiness.rules import check, check_folder
+from npu_compiler.npu_rules.finding import Finding
+from npu_compiler.readiness.report import Readiness
+from npu_compiler.readiness.rules import check, check_folder, check_model
 
-__all__ = ["Finding", "Readiness", "check", "check_folder"]
+__all__ = ["Finding", "Readiness", "check", "check_folder", "check_model"]

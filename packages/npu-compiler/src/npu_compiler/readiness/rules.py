@@ -1,6 +1,6 @@
 """The rules that a model is checked against, for a module and for an exported folder.
 
-What is read from the source of the NPU's compiler is in npu_compiler.readiness.operations. Whether
+What is read from the source of the NPU's compiler is in npu_compiler.npu_rules.operations. Whether
 a model fits the memory, and how fast it is, cannot be found out here, which the report says.
 """
 
@@ -22,12 +22,13 @@ from torch import nn
 from npu_compiler.errors import OptionError
 from npu_compiler.exported.manifest import read_manifest
 from npu_compiler.openvino_core import openvino_core
-from npu_compiler.readiness.operations import check_operations
-from npu_compiler.readiness.report import Finding, Readiness
-from npu_compiler.readiness.source_rules import GENERATIONS
+from npu_compiler.npu_rules.operations import check_operations
+from npu_compiler.npu_rules.finding import Finding
+from npu_compiler.readiness.report import Readiness
+from npu_compiler.npu_rules.source_rules import GENERATIONS
 from npu_runtime.public_calls import public_call
 
-__all__ = ["check", "check_folder"]
+__all__ = ["check", "check_folder", "check_model"]
 
 # Element types that OpenVINO's documentation of the NPU device lists for ports and constants.
 _TYPES = frozenset(
@@ -92,9 +93,7 @@ def check_folder(path: str | os.PathLike[str], *, generation: str = "4000") -> R
     manifest = read_manifest(folder)
     xml = next(folder.glob("*.xml"))
     model = openvino_core().read_model(xml)
-    findings = [Finding("one program", "accepted", f"{len(model.get_ops())} operations")]
-    findings += _rules(model)
-    findings += check_operations(model, generation=generation)
+    findings = list(check_model(model, name=manifest.name, generation=generation).findings)
     if findings[1].verdict == "accepted":
         findings += _run_plugin(xml)
     else:
@@ -108,6 +107,24 @@ def check_folder(path: str | os.PathLike[str], *, generation: str = "4000") -> R
         )
     )  # fmt: skip
     return Readiness(manifest.name, tuple(findings))
+
+
+def check_model(model: ov.Model, *, name: str, generation: str = "4000") -> Readiness:
+    """Compares a program with the rules alone; no plugin is asked.
+
+    Args:
+        model: of OpenVINO.
+        name: of it, in the report.
+        generation: "3720" (Meteor Lake) or "4000" (Lunar Lake).
+
+    Raises:
+        OptionError: [option-value] a generation whose rules are not known.
+    """
+    _check_generation(generation)
+    findings = [Finding("one program", "accepted", f"{len(model.get_ops())} operations")]
+    findings += _rules(model)
+    findings += check_operations(model, generation=generation)
+    return Readiness(name, tuple(findings))
 
 
 def _check_generation(generation: str) -> None:

@@ -38,6 +38,11 @@ def _parser() -> argparse.ArgumentParser:
         help='as in CompilerConfig; by default "first" for one graph of twelve, "off" for others',
     )  # fmt: skip
     parser.add_argument(
+        "--target", choices=("openvino", "kernels", "NPU"), default="",
+        help='as in CompilerConfig; by default "kernels" for one graph of four, "openvino" for '
+        "others",
+    )  # fmt: skip
+    parser.add_argument(
         "--out", type=Path, metavar="DIR",
         help="keeps counts and findings here, and goes on from those that are there",
     )  # fmt: skip
@@ -76,11 +81,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     if arguments.replay is not None:
         return _replay(arguments.replay, arguments.timeout)
-    ledger = Ledger(arguments.seed, arguments.verify)
+    ledger = Ledger(arguments.seed, arguments.verify, arguments.target)
     if arguments.out is not None:
         arguments.out.mkdir(parents=True, exist_ok=True)
         try:
-            ledger = Ledger.read(arguments.out, seed=arguments.seed, verify=arguments.verify)
+            ledger = Ledger.read(
+                arguments.out,
+                seed=arguments.seed,
+                verify=arguments.verify,
+                target=arguments.target,
+            )
         except ValueError as error:
             parser.error(str(error))
 

@@ -77,6 +77,7 @@ class Ledger:
     Attributes:
         seed: of the run.
         verify: as asked for all graphs; empty for a mixture.
+        target: likewise.
         graphs: compared.
         counts: of all that is counted, by its label.
         defects: findings by what they have in common.
@@ -87,6 +88,7 @@ class Ledger:
 
     seed: int
     verify: str = ""
+    target: str = ""
     graphs: int = 0
     counts: Counter[str] = field(default_factory=Counter)
     defects: Counter[str] = field(default_factory=Counter)
@@ -95,7 +97,7 @@ class Ledger:
     seconds: float = 0.0
 
     @classmethod
-    def read(cls, directory: Path, *, seed: int, verify: str) -> Ledger:
+    def read(cls, directory: Path, *, seed: int, verify: str, target: str = "") -> Ledger:
         """The ledger of a directory, or a new one.
 
         Raises:
@@ -103,13 +105,15 @@ class Ledger:
         """
         file = directory / "ledger.json"
         if not file.is_file():
-            return cls(seed, verify)
+            return cls(seed, verify, target)
         content = json.loads(file.read_text(encoding="utf-8"))
-        if (content["seed"], content["verify"]) != (seed, verify):
+        content.setdefault("target", "")
+        asked, kept = (seed, verify, target), (content["seed"], content["verify"], content["target"])
+        if asked != kept:
+            got, has = (", ".join(str(each) or "a mixture" for each in one) for one in (asked, kept))
             raise ValueError(
-                f"{directory}: a run is resumed with its own seed and verify; got {seed} and "
-                f"{verify or 'a mixture'}, it has {content['seed']} and "
-                f"{content['verify'] or 'a mixture'}. Name another directory."
+                f"{directory}: a run is resumed with its own seed, verify and target; got {got}, "
+                f"it has {has}. Name another directory."
             )
         content["counts"] = Counter(content["counts"])
         content["defects"] = Counter(content["defects"])

@@ -103,7 +103,9 @@ class Mode:
 PLAIN = Mode()
 
 
-def draw_mode(seed: int, number: int, kind: str, graph: RandomGraph, *, verify: str = "") -> Mode:
+def draw_mode(
+    seed: int, number: int, kind: str, graph: RandomGraph, *, verify: str = "", target: str = ""
+) -> Mode:
     """Draws how to compile the graph of a seed and number.
 
     Args:
@@ -112,6 +114,8 @@ def draw_mode(seed: int, number: int, kind: str, graph: RandomGraph, *, verify: 
         kind: of the graph, as draw_graph says.
         graph: what is to be compiled.
         verify: for all graphs of a run; by default "first" for one of twelve, "off" for the others.
+        target: for all graphs of a run; by default "kernels" for one of four, "openvino" for the
+            others.
     """
     chance = random.Random(f"mode {seed} {number}")
 
@@ -136,5 +140,5 @@ def draw_mode(seed: int, number: int, kind: str, graph: RandomGraph, *, verify: 
         verify=verify or ("first" if one_in(12) else "off"),
         nan="propagate" if kind == "edges" else None,
         device=chance.choice(("cpu", "cpu", "cpu", "npu")),
-        target="kernels" if one_in(4) else "openvino",
+        target=target or ("kernels" if one_in(4) else "openvino"),
     )

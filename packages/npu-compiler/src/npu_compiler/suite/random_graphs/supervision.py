@@ -161,6 +161,7 @@ class _State:
                 "first": first,
                 "end": end,
                 "verify": self._ledger.verify,
+                "target": self._ledger.target,
                 "shrink_s": shrink_s,
             }
         )

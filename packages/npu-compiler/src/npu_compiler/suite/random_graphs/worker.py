@@ -43,10 +43,12 @@ def _reply(task: dict[str, Any], write: Say) -> None:
         graph, mode = task["replay"]
         _compare(RandomGraph.from_json(graph), Mode.from_json(mode), 0.0, say)
     else:
-        seed, verify = task["seed"], task["verify"]
+        seed = task["seed"]
         for number in range(task["first"], task["end"]):
             kind, graph = draw_graph(seed, number)
-            mode = draw_mode(seed, number, kind, graph, verify=verify)
+            mode = draw_mode(
+                seed, number, kind, graph, verify=task["verify"], target=task["target"]
+            )
             say(number=number, kind=kind, graph=graph.to_json(), mode=mode.to_json())
             _compare(graph, mode, task["shrink_s"], say)
     say(done=True)

@@ -10,10 +10,10 @@ import openvino as ov
 from openvino._offline_transformations import apply_moc_transformations
 
 from npu_compiler.graph.origins import PYTHON_LINES
-from npu_compiler.readiness.report import Finding
-from npu_compiler.readiness.source_rules import SourceRules, source_rules
+from npu_compiler.npu_rules.finding import Finding
+from npu_compiler.npu_rules.source_rules import SourceRules, source_rules
 
-__all__ = ["check_operations"]
+__all__ = ["check_operations", "node_refusals"]
 
 _RULES = ("operation types", "operand types", "operand ranks", "constant inputs")
 # The importer has other layers for these where their results vary in size.
@@ -52,6 +52,17 @@ def check_operations(model: ov.Model, *, generation: str) -> list[Finding]:
     summary = f"{len(nodes)} operations, NPU {generation}, source of {rules.content['date']}"
     accepted = [Finding(rule, "accepted", summary) for rule in _RULES if rule not in broken]
     return [*accepted, *found]
+
+
+def node_refusals(node: Any, *, generation: str) -> list[Finding]:
+    """Returns the rules that one operation breaks as it stands, before any pass.
+
+    Args:
+        node: an OpenVINO operation.
+        generation: "3720" or "4000".
+    """
+    found = _node_findings(node, source_rules(), {}, generation)
+    return [finding for finding in found if finding.verdict == "refused"]
 
 
 def _node_findings(

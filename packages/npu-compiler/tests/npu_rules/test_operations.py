@@ -7,8 +7,8 @@ import openvino as ov
 import openvino.opset14 as ops
 import pytest
 
-from npu_compiler.readiness.operations import check_operations
-from npu_compiler.readiness.source_rules import GENERATIONS, source_rules
+from npu_compiler.npu_rules.operations import check_operations
+from npu_compiler.npu_rules.source_rules import GENERATIONS, source_rules
 
 
 def given(shape, dtype="f16"):

@@ -1,0 +1,49 @@
+"""Programs for an NPU, built where there is none: rewritten, or cut at what is refused."""
+
+from __future__ import annotations
+
+import torch
+from torch.nn import functional
+
+import npu_compiler
+
+
+class Folded(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(16, 16)
+
+    def forward(self, x):
+        y = self.linear(x)
+        mask = torch.where(y > 0, x > 0, x < 1)
+        columns = (torch.where(y.isfinite(), y, 0.0) * mask).reshape(1, 16, 16)
+        return functional.fold(columns, (8, 8), 2, stride=2), functional.fold(columns, (7, 7), 4)
+
+
+def explained(target, folder):
+    torch.manual_seed(0)
+    model, x = Folded().eval(), torch.randn(16, 16)
+    x[0, 0], x[1, 1], x[2] = float("nan"), float("inf"), float("-inf")
+    options = {"target": target, "cache_dir": folder}
+    with torch.no_grad():
+        said = npu_compiler.explain(model, x, options=options)
+        torch._dynamo.reset()
+        found = torch.compile(model, backend="npu", options=options)(x)
+        for one, other in zip(found, model(x), strict=True):
+            torch.testing.assert_close(one, other)
+    return said
+
+
+def test_target_npu_rewrites_what_has_an_equal_form_and_cuts_at_the_rest(tmp_path):
+    assert explained("openvino", tmp_path).graphs[0].programs[0].rewritten == ()
+    for is_kept in (False, True):
+        said = explained("NPU", tmp_path)
+        (eager,) = said.eager
+        assert eager.op == "aten.col2im.default"
+        assert "an NPU refuses Col2Im (opset15)" in eager.reason
+        assert "src/vpux_compiler/src/frontend/IE.cpp" in eager.reason
+        programs = [one for graph in said.graphs for one in graph.programs]
+        rewritten = [text.partition(" ")[0] for one in programs for text in one.rewritten]
+        assert sorted(rewritten) == ["Col2Im", "Select"]
+        assert all(one.from_cache == is_kept for one in programs)
+        assert "rewritten, since an NPU would refuse it" in str(said)

@@ -1,0 +1,92 @@
+"""Equal forms of what the NPU's compiler refuses: same bits as before, and accepted after."""
+
+from __future__ import annotations
+
+import numpy as np
+import openvino as ov
+import openvino.opset15 as ops
+import pytest
+
+from npu_compiler.npu_rules.operations import check_operations
+from npu_compiler.npu_rules.rewriting import rewrite_for_npu
+from npu_compiler.openvino_core import openvino_core
+
+EDGES = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 3e38, -1e-40, 1.5], np.float32)
+
+
+def floats(*shape):
+    values = np.random.default_rng(3).standard_normal(shape).astype(np.float32)
+    values.reshape(-1)[: min(values.size, EDGES.size)] = EDGES[: values.size]
+    return values
+
+
+def booleans(*shape):
+    return np.random.default_rng(4).integers(0, 2, shape).astype(bool)
+
+
+def blocks(value, *, size=(6, 4), kernel=(3, 2), strides=(3, 2), **pads):
+    sizes = [np.array(each, np.int64) for each in (size, kernel)]
+    return ops.col2im(value, *sizes, list(strides), [1, 1], **pads)
+
+
+CASES = {
+    "is nan": (ops.is_nan, [floats(3, 4)]),
+    "is finite": (ops.is_finite, [floats(3, 4)]),
+    "is inf": (ops.is_inf, [floats(3, 4)]),
+    "is positive inf": (lambda x: ops.is_inf(x, {"detect_negative": False}), [floats(3, 4)]),
+    "is negative inf": (lambda x: ops.is_inf(x, {"detect_positive": False}), [floats(3, 4)]),
+    "choice between booleans": (ops.select, [booleans(4, 1), booleans(4, 5), booleans(5)]),
+    "blocks side by side": (blocks, [floats(2, 18, 4)]),
+    "blocks of one image": (blocks, [floats(18, 4)]),
+}  # fmt: skip
+
+# The CPU plugin's own IsFinite (OpenVINO 2026.4.1) is false for denormal numbers.
+EXACT = {"is finite": np.isfinite}
+
+
+def model_of(make, values):
+    parameters = [ops.parameter(value.shape, value.dtype.type) for value in values]
+    return ov.Model([make(*parameters).output(0)], parameters, "planted")
+
+
+def results(model, values):
+    options = {"INFERENCE_PRECISION_HINT": "f32"}
+    return openvino_core().compile_model(model, "CPU", options)(values)[0]
+
+
+def refused(model):
+    found = check_operations(model, generation="4000")
+    return [finding.operation for finding in found if finding.verdict == "refused"]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_equal_form_gives_the_same_bits_and_is_accepted(name):
+    make, values = CASES[name]
+    model = model_of(make, values)
+    assert refused(model)
+    expected = EXACT[name](*values) if name in EXACT else results(model, values)
+    (done,) = rewrite_for_npu(model, generation="4000")
+    assert done.operation.partition(" ")[0] not in {
+        node.get_type_name() for node in model.get_ops()
+    }
+    assert "150e2025aaba" in str(done)
+    assert refused(model) == []
+    found = results(model, values)
+    assert found.dtype == expected.dtype
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_blocks_that_overlap_have_no_equal_form():
+    model = model_of(lambda x: blocks(x, size=(5, 4), strides=(2, 2)), [floats(2, 6 * 1, 4)])
+    assert rewrite_for_npu(model, generation="4000") == ()
+    assert refused(model) == ["Col2Im (opset15)"]
+
+
+def test_what_is_taken_stays():
+    def choice(value):
+        return ops.select(ops.greater(value, np.float32(0)), value, np.float32(1))
+
+    model = model_of(choice, [floats(3, 4)])
+    before = [node.get_name() for node in model.get_ordered_ops()]
+    assert rewrite_for_npu(model, generation="4000") == ()
+    assert [node.get_name() for node in model.get_ordered_ops()] == before

@@ -1,0 +1,45 @@
+"""`npu-llm check`: whether an NPU would take a model's static programs."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from npu_llm.checkpoint.source import DEFAULT_WEIGHTS, find_installed_weights
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Prints what was found of each program; returns 1 when a rule refuses one."""
+    parser = argparse.ArgumentParser(
+        prog="npu-llm check",
+        description="Compares the programs for one token and for a prompt, as the static pipeline "
+        "builds them, with rules that were read from the source of the NPU's compiler. No NPU is "
+        "needed.",
+    )
+    parser.add_argument(
+        "model",
+        metavar="MODEL",
+        nargs="?",
+        help="GGUF file, checkpoint folder, or name on the hub; by default the weights of the "
+        f"installed {DEFAULT_WEIGHTS}",
+    )
+    parser.add_argument("--dtype", help="precision of weights and arithmetic")
+    parser.add_argument(
+        "--generation", default="4000", help="3720: Meteor Lake; 4000: Lunar Lake (default)"
+    )
+    parser.add_argument("--json", action="store_true", help="print a JSON array")
+    given = parser.parse_args(arguments)
+    # Late: these import torch and OpenVINO, which help and wrong options do not need.
+    from npu_llm.entries.load_options import LoadOptions
+    from npu_llm.entries.readiness import check_static_programs
+
+    found = check_static_programs(
+        given.model or find_installed_weights().path, LoadOptions(dtype=given.dtype), generation=given.generation
+    )
+    if given.json:
+        print("[" + ",\n".join(one.to_json() for one in found) + "]")
+    else:
+        print("\n\n".join(map(str, found)))
+    return 0 if all(one.is_ready for one in found) else 1
