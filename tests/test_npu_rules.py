@@ -13,7 +13,7 @@ const x = {
 };
 void NGraphImporter::parseNode(mlir::OpBuilder& builder,
                                const std::shared_ptr<ov::op::v1::Transpose>& origNode) {
-    auto op = builder.create<IE::TransposeOp>(createLocation(origNode), inputs[0], inputs[1], nullptr);
+    auto op = builder.create<IE::TransposeOp>(location, inputs[0], inputs[1], nullptr);
 }
 case ov::element::Type_t::f16:
 manager.register_pass<ov::pass::ConvertGather1ToGather7>();

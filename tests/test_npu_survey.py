@@ -22,7 +22,9 @@ def test_a_run_replaces_its_own_rows_and_keeps_the_others(tmp_path, monkeypatch)
     (found,) = select(["mobilevitv2"])
     page = tmp_path / "page.md"
     page.write_text(npu_survey.page([WHOLE, FOLDED.replace("whole, rewritten", "refused")]))
-    row = npu_survey.Row(found, 1, ("refused", "refused"), "whole, rewritten", ("Col2Im (opset15)",))
+    row = npu_survey.Row(
+        found, 1, ("refused", "refused"), "whole, rewritten", ("Col2Im (opset15)",)
+    )
     monkeypatch.setattr(npu_survey, "PAGE", page)
     monkeypatch.setattr(npu_survey, "survey", lambda architecture: row)
     monkeypatch.setattr(sys, "argv", ["npu_survey.py", "mobilevitv2"])

@@ -62,6 +62,8 @@ _BECOME = {
     "ConvertTopK11ToTopK3": "opset3",
     "ConvertPad12ToPad1": "opset1",
 }
+# What OpenVINO itself calls the version of a class that lies in another namespace.
+_VERSIONS = {"LogicalXor": "opset2"}
 # What the compiler calls the element types that OpenVINO names otherwise; I8 has no sign there,
 # and is what the importer makes of booleans.
 _INTEGERS = ("i64", "i32", "i16", "i8", "i4", "u64", "u32", "u16", "u8", "u4", "boolean")
@@ -149,10 +151,9 @@ def _operations(text: str) -> Iterator[dict[str, Any]]:
     layers = _imported_as(text)
     for found in re.finditer(r"MAP_ENTRY\(ov::(?:op::)?(\w+)::(\w+)\)", text):
         space, name = found[1], found[2]
-        opset = "ie_internal_opset" if space == "internal" else space.replace("v", "opset")
-        layer, inputs = layers.get((space.replace("v", "opset"), name)) or layers.get(
-            ("", name), ("", {})
-        )
+        spoken = space.replace("v", "opset")
+        opset = "ie_internal_opset" if space == "internal" else _VERSIONS.get(name, spoken)
+        layer, inputs = layers.get((spoken, name)) or layers.get(("", name), ("", {}))
         yield {
             "type": name, "opset": opset, "line": _line(text, found), "layer": layer,
             "inputs": inputs,

@@ -22,10 +22,10 @@ import torch
 
 from npu_compiler.compilation.records import GraphRecord, collecting
 from npu_compiler.errors import SuiteError
-from npu_compiler.openvino_core import openvino_core
-from npu_compiler.npu_rules.operations import check_operations
 from npu_compiler.npu_rules.finding import Finding
+from npu_compiler.npu_rules.operations import check_operations
 from npu_compiler.npu_rules.source_rules import GENERATIONS, source_rules
+from npu_compiler.openvino_core import openvino_core
 from npu_compiler.suite.families.architecture import Architecture, make
 from npu_compiler.suite.table import select
 

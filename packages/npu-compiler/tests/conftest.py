@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -14,7 +15,14 @@ from torch.utils import _pytree as pytree
 
 from npu_compiler.compilation.records import GraphRecord, collecting
 from npu_compiler.lowering import LoweredModel, lower
+from npu_compiler.npu_rules.operations import check_operations
+from npu_compiler.npu_rules.rewriting import rewrite_for_npu
 from npu_compiler.programs import compile_options, load_tolerant
+
+# NPU_COMPILE_TARGET=NPU holds all that is lowered to the rules of the NPU's compiler.
+IS_FOR_NPU = os.environ.get("NPU_COMPILE_TARGET") == "NPU"
+# What the rules refuse without sizes that vary, which the device NPU never sees.
+NO_EQUAL_FORM = frozenset({"Range (opset4)"})
 
 # Largest relative error of a single op against eager, by the precision that is computed in.
 TOLERANCE = {
@@ -36,7 +44,7 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def _for_the_device() -> Iterator[None]:
     """Small graphs are compiled by the device's compiler too; tests of kernels ask for these."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("NPU_COMPILE_TARGET", "openvino")
+        patch.setenv("NPU_COMPILE_TARGET", "NPU" if IS_FOR_NPU else "openvino")
         yield
 
 
@@ -75,6 +83,11 @@ def lowers() -> Callable[..., Lowered]:
             )(*inputs)
         traced.graph.eliminate_dead_code()
         lowered = lower(traced)
+        if IS_FOR_NPU:
+            rewrite_for_npu(lowered.model, generation="4000")
+            found = check_operations(lowered.model, generation="4000")
+            refused = {one.operation for one in found if one.verdict == "refused"}
+            assert refused <= NO_EQUAL_FORM
         calls = [n for n in traced.graph.nodes if n.op == "call_function"]
         assert lowered.node_count == len(calls)
         names = [n.name for n in traced.graph.nodes if n.op == "placeholder"]

@@ -66,8 +66,8 @@ def _read_target(values: Mapping[str, str]) -> str | None:
     target = values.get("NPU_COMPILE_TARGET") or None
     if target not in (None, "openvino", "kernels", "NPU"):
         raise OptionError(
-            f'NPU_COMPILE_TARGET: must be "openvino", "kernels" or "NPU"; got {target!r}. Unset the '
-            "variable to have it chosen.",
+            f'NPU_COMPILE_TARGET: must be "openvino", "kernels" or "NPU"; got {target!r}. Unset '
+            "the variable to have it chosen.",
             code="bad-setting",
         )
     return target

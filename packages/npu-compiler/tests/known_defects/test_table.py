@@ -18,8 +18,13 @@ from npu_compiler.known_defects.table import KNOWN_DEFECTS, avoid_defects
 # Far above rounding, far below what each of them is off by.
 WRONG = 1e-2
 
-# The processors that have a defect, where not all do.
-_ON_AVX512 = {"attention-of-varying-sizes": False, "comparison-with-nan": True}
+# Whether this processor has a defect, where not all do.
+_IS_HERE = {
+    "attention-of-varying-sizes": not torch.cpu._is_avx512_supported(),
+    "comparison-with-nan": torch.cpu._is_avx512_supported(),
+    # Half precision is that of the instructions; no processor without them was asked.
+    "attention-of-one-query": torch.cpu._is_avx512_bf16_supported(),
+}
 
 every = pytest.mark.parametrize("defect", KNOWN_DEFECTS, ids=lambda defect: defect.name)
 
@@ -29,8 +34,7 @@ def test_the_installed_openvino_still_has_the_defect(defect: KnownDefect) -> Non
     release = version_number(ov.__version__)
     assert release >= defect.first
     error = measure(defect) if not defect.ends_process else _error_in_another_process(defect)
-    has_avx512 = torch.cpu._is_avx512_supported()
-    if _ON_AVX512.get(defect.name, has_avx512) is not has_avx512:
+    if not _IS_HERE.get(defect.name, True):
         return  # what is taken instead is right on every processor
     assert error > WRONG, (
         f"OpenVINO {ov.__version__} computes {defect.name} right (error {error}): "
@@ -178,6 +182,41 @@ def test_a_matrix_and_its_transpose_are_packed_apart(form: str, tmp_path: Path) 
     results = ov.compile_model(tmp_path / "model.xml", "CPU", options)(inputs)
     np.testing.assert_allclose(results[0], inputs[0] @ matrices[0], atol=1e-3)
     np.testing.assert_allclose(results[1], inputs[1] @ matrices[1].T, atol=1e-3)
+
+
+@pytest.mark.parametrize("form", ["one operation", "its parts"])
+@pytest.mark.parametrize(
+    "query, mask, is_rewritten",
+    [
+        ([2, 4, 1, 16], [1, 9], 1),
+        ([2, 4, 1, 16], [1, 1, 9], 1),
+        ([2, 1, 1, 16], [1, 1, 1, 9], 1),
+        ([1, 1, 1, 16], [1, 1, 1, 9], 0),
+        ([2, 4, 1, 16], [2, 1, 1, 9], 0),
+        ([2, 4, 1, 16], [4, 1, 9], 0),
+        ([2, 4, 3, 16], [1, 1, 3, 9], 0),
+    ],
+)
+def test_a_mask_that_heads_share_is_tiled_for_one_query(
+    form: str, query: list[int], mask: list[int], is_rewritten: int
+) -> None:
+    shapes = [query, [*query[:2], 9, 16], [*query[:2], 9, 16], mask]
+    parts = [ops.parameter(shape, np.float32) for shape in shapes]
+    if form == "one operation":
+        mixed = ops.scaled_dot_product_attention(*parts, causal=False)
+    else:
+        scores = ops.add(ops.matmul(parts[0], parts[1], False, True), parts[3])
+        mixed = ops.matmul(ops.softmax(scores, -1), parts[2], False, False)
+    model = ov.Model([mixed.output(0)], parts)
+    generator = np.random.default_rng(0)
+    given = [generator.standard_normal(shape).astype(np.float32) for shape in shapes]
+    plain = {"INFERENCE_PRECISION_HINT": "f32", "SNIPPETS_MODE": "DISABLE"}
+    expected = ov.compile_model(model, "CPU", plain)(given)[0]
+    avoid_defects(model, device="CPU")
+    avoid_defects(model, device="CPU")
+    assert _count(model, "Tile") == is_rewritten
+    result = ov.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "bf16"})(given)[0]
+    np.testing.assert_allclose(result, expected, atol=0.1)
 
 
 @pytest.mark.parametrize("shape", [[-1, 3], [4, 3]])

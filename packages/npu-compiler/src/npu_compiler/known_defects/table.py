@@ -10,6 +10,7 @@ import openvino
 from npu_compiler.known_defects import (
     absolute_of_computed_constant,
     attention_in_place,
+    attention_of_one_query,
     attention_of_two_uses,
     attention_of_varying_sizes,
     comparison_with_nan,
@@ -29,6 +30,7 @@ KNOWN_DEFECTS: tuple[KnownDefect, ...] = (
     attention_in_place.DEFECT,
     attention_of_varying_sizes.DEFECT,
     attention_of_two_uses.DEFECT,
+    attention_of_one_query.DEFECT,
     comparison_with_nan.DEFECT,
     absolute_of_computed_constant.DEFECT,
     reduction_of_unsqueezed.DEFECT,

@@ -78,7 +78,8 @@ def takes_from_host(config: CompilerConfig) -> bool:
 
     So it is where the device's arithmetic is not that of the host's cores, or as asked for.
     """
-    return config.target in ("openvino", "NPU") or not npu_runtime.device_info().device.startswith("CPU")
+    is_asked_for = config.target in ("openvino", "NPU")
+    return is_asked_for or not npu_runtime.device_info().device.startswith("CPU")
 
 
 def _missing(node: fx.Node, *, with_frontend: bool, nan: str | None) -> str | None:

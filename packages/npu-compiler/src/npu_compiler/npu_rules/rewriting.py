@@ -1,15 +1,20 @@
-"""Operations that the NPU's compiler does not take, replaced by equal ones that it does take."""
+"""Operations that the NPU's compiler does not take, replaced by equal ones that it does take.
+
+Programs of bfloat16 are in npu_compiler.npu_rules.bfloat16.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import openvino as ov
+import openvino.opset3 as opset3
 import openvino.opset15 as ops
 
 from npu_compiler.known_defects.rewriting import put_in_place
+from npu_compiler.npu_rules.bfloat16 import computes_in_bfloat16, widen_bfloat16
 from npu_compiler.npu_rules.operations import node_refusals
 
 __all__ = ["Rewriting", "rewrite_for_npu"]
@@ -43,9 +48,10 @@ def rewrite_for_npu(model: ov.Model, *, generation: str) -> tuple[Rewriting, ...
         generation: "3720" or "4000".
 
     Returns:
-        What was replaced, in the model's order. What has no equal form stays.
+        What was replaced, in the model's order. What has no equal form stays. bfloat16 is not a
+        matter of one operation, and rounds less often afterwards.
     """
-    done = []
+    done = [_widened(model, generation)] if computes_in_bfloat16(model) else []
     for node in model.get_ordered_ops():
         rewriter = _REWRITERS.get(node.get_type_name())
         if rewriter is None:
@@ -56,11 +62,23 @@ def rewrite_for_npu(model: ov.Model, *, generation: str) -> tuple[Rewriting, ...
             continue
         into = " and ".join(dict.fromkeys(_new_types(other, set(map(_identity, _sources(node))))))
         refusal = refusals[0]
-        done.append(
-            Rewriting(refusal.operation, node.get_friendly_name(), into, refusal.source)
-        )
+        done.append(Rewriting(refusal.operation, node.get_friendly_name(), into, refusal.source))
         put_in_place(node, other)
     return tuple(done)
+
+
+def _widened(model: ov.Model, generation: str) -> Rewriting:
+    refusals = (
+        refusal
+        for node in model.get_ordered_ops()
+        for refusal in node_refusals(node, generation=generation)
+        if refusal.rule == "operand types"
+    )
+    source = next((refusal.source for refusal in refusals), "")
+    count = widen_bfloat16(model)
+    return Rewriting(
+        f"bfloat16 in {count} operations", model.get_friendly_name(), "float32", source
+    )
 
 
 def _is_nan(node: ov.Node) -> ov.Node | None:
@@ -83,10 +101,23 @@ def _is_inf(node: ov.Node) -> ov.Node | None:
     return ops.equal(ops.negative(value), _infinity(value)) if asked["detect_negative"] else None
 
 
+def _compared(node: ov.Node) -> ov.Node | None:
+    """Narrow integers are compared as the int32 that they fit."""
+    left, right = _sources(node)
+    if left.get_element_type().get_type_name() not in _NARROW:
+        return None
+    make = _COMPARISONS[str(node.get_type_name())]
+    return make(*(ops.convert(side, ov.Type.i32).output(0) for side in (left, right)))
+
+
 def _select(node: ov.Node) -> ov.Node | None:
-    """A choice between booleans is (c and a) or (not c and b)."""
+    """A choice between booleans is (c and a) or (not c and b); one of narrow integers, of int32."""
     condition, left, right = _sources(node)
-    if not all(source.get_element_type() == ov.Type.boolean for source in (left, right)):
+    kind = left.get_element_type()
+    if kind.get_type_name() in _NARROW - {"boolean"}:
+        wide = (ops.convert(side, ov.Type.i32).output(0) for side in (left, right))
+        return ops.convert(ops.select(condition, *wide), kind)
+    if kind != ov.Type.boolean:
         return None
     if str(node.get_attributes()["auto_broadcast"]).lower() != "numpy":
         return None
@@ -101,34 +132,54 @@ def _reshaped(node: ov.Node) -> ov.Node | None:
     return _to_shape(_sources(node)[0], [int(size) for size in shape.to_shape()])
 
 
-def _col2im(node: ov.Node) -> ov.Node | None:
-    """Blocks that do not overlap are put next to each other, which no arithmetic is needed for."""
-    data, size, kernel = _sources(node)
-    shape, asked = data.get_partial_shape(), node.get_attributes()
-    constants = [source.get_node() for source in (size, kernel)]
+def _slice_scatter(node: ov.Node) -> ov.Node | None:
+    """Written along one axis after the other, the inner ones into what the outer ones pick."""
+    data, updates, *rest = _sources(node)
+    constants = [source.get_node() for source in rest]
+    shape = data.get_partial_shape()
     if shape.is_dynamic or any(one.get_type_name() != "Constant" for one in constants):
         return None
-    (height, width), (down, across) = (tuple(map(int, one.get_data())) for one in constants)
-    is_dense = list(asked["strides"]) == [down, across] and list(asked["dilations"]) == [1, 1]
-    is_dense = is_dense and not any([*asked["pads_begin"], *asked["pads_end"]])
-    if not is_dense or height % down or width % across:
-        return None
-    lead, channels = [int(each) for each in shape.to_shape()[:-2]], int(shape.to_shape()[-2])
-    planes = int(np.prod(lead)) * channels // (down * across)
-    blocks = _to_shape(data, [planes, down, across, height // down, width // across])
-    order = ops.constant(np.array([0, 3, 1, 4, 2], np.int64))
-    placed = ops.transpose(blocks, order)
-    return _to_shape(placed.output(0), [*lead, channels // (down * across), height, width])
+    starts, stops, steps, *axes = ([int(value) for value in one.get_data()] for one in constants)
+    sizes = [int(size) for size in shape.to_shape()]
+    along = axes[0] if axes else list(range(len(starts)))
+    places = [
+        (axis % len(sizes), list(range(*slice(*part).indices(sizes[axis]))))
+        for axis, *part in zip(along, starts, stops, steps, strict=True)
+    ]
+    return _written(data, updates, places)
 
 
+def _written(
+    data: ov.Output, updates: ov.Output, places: Sequence[tuple[int, list[int]]]
+) -> ov.Node:
+    (axis, indices), *rest = places
+    at, along = ops.constant(np.array(indices, np.int64)), ops.constant(np.int64(axis))
+    if rest:
+        picked = ops.gather(data, at, along).output(0)
+        updates = _written(picked, updates, rest).output(0)
+    return opset3.scatter_update(data, at, updates, along)
+
+
+# Integers that all fit int32, which the importer compares and chooses between where it does not
+# these.
+_NARROW = frozenset({"boolean", "i8", "i16", "u8", "u16"})
+_COMPARISONS: Mapping[str, Callable[..., ov.Node]] = {
+    "Equal": ops.equal,
+    "Greater": ops.greater,
+    "GreaterEqual": ops.greater_equal,
+    "Less": ops.less,
+    "LessEqual": ops.less_equal,
+    "NotEqual": ops.not_equal,
+}
 _REWRITERS: Mapping[str, Callable[[ov.Node], ov.Node | None]] = {
-    "Col2Im": _col2im,
     "IsFinite": _is_finite,
     "IsInf": _is_inf,
     "IsNaN": _is_nan,
     "Select": _select,
+    "SliceScatter": _slice_scatter,
     "Squeeze": _reshaped,
     "Unsqueeze": _reshaped,
+    **dict.fromkeys(_COMPARISONS, _compared),
 }
 
 

@@ -21,11 +21,11 @@ from torch import nn
 
 from npu_compiler.errors import OptionError
 from npu_compiler.exported.manifest import read_manifest
-from npu_compiler.openvino_core import openvino_core
-from npu_compiler.npu_rules.operations import check_operations
 from npu_compiler.npu_rules.finding import Finding
-from npu_compiler.readiness.report import Readiness
+from npu_compiler.npu_rules.operations import check_operations
 from npu_compiler.npu_rules.source_rules import GENERATIONS
+from npu_compiler.openvino_core import openvino_core
+from npu_compiler.readiness.report import Readiness
 from npu_runtime.public_calls import public_call
 
 __all__ = ["check", "check_folder", "check_model"]

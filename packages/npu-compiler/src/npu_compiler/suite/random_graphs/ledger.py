@@ -108,9 +108,14 @@ class Ledger:
             return cls(seed, verify, target)
         content = json.loads(file.read_text(encoding="utf-8"))
         content.setdefault("target", "")
-        asked, kept = (seed, verify, target), (content["seed"], content["verify"], content["target"])
+        asked, kept = (
+            (seed, verify, target),
+            (content["seed"], content["verify"], content["target"]),
+        )
         if asked != kept:
-            got, has = (", ".join(str(each) or "a mixture" for each in one) for one in (asked, kept))
+            got, has = (
+                ", ".join(str(each) or "a mixture" for each in one) for one in (asked, kept)
+            )
             raise ValueError(
                 f"{directory}: a run is resumed with its own seed, verify and target; got {got}, "
                 f"it has {has}. Name another directory."

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 
+from npu_command.help.command_parser import CommandParser
 from npu_llm.checkpoint.source import DEFAULT_WEIGHTS, find_installed_weights
 
 __all__ = ["main"]
@@ -12,7 +12,7 @@ __all__ = ["main"]
 
 def main(arguments: Sequence[str]) -> int:
     """Prints what was found of each program; returns 1 when a rule refuses one."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="npu-llm check",
         description="Compares the programs for one token and for a prompt, as the static pipeline "
         "builds them, with rules that were read from the source of the NPU's compiler. No NPU is "
@@ -36,7 +36,9 @@ def main(arguments: Sequence[str]) -> int:
     from npu_llm.entries.readiness import check_static_programs
 
     found = check_static_programs(
-        given.model or find_installed_weights().path, LoadOptions(dtype=given.dtype), generation=given.generation
+        given.model or find_installed_weights().path,
+        LoadOptions(dtype=given.dtype),
+        generation=given.generation,
     )
     if given.json:
         print("[" + ",\n".join(one.to_json() for one in found) + "]")
