@@ -6,13 +6,16 @@ import abc
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import fx
+from torch._higher_order_ops.auto_functionalize import auto_functionalized_v2
 from torch.utils import _pytree as pytree
 
 from npu_compiler.errors import PassError
+from npu_compiler.graph.calls import op_name
+from npu_compiler.graph.kept_float32 import is_kept_float32
 
 __all__ = ["ALL_KINDS", "Facts", "GraphPass", "PassResult"]
 
@@ -37,6 +40,13 @@ class Facts:
     kept_ops: frozenset[str] = frozenset()
     for_device: bool = False
     functional_forms: Mapping[Any, torch._ops.OpOverload] = field(default_factory=dict)
+
+    def is_kept(self, node: fx.Node) -> bool:
+        """Whether a call is to stay as it is: by its op, or by its module's name."""
+        target = node.target
+        if target is auto_functionalized_v2:  # stands for the op that it names
+            target = cast(Any, node.args[0])
+        return op_name(target) in self.kept_ops or is_kept_float32(node)
 
 
 @dataclass(frozen=True)

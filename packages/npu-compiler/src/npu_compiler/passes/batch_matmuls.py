@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import fx
 
-from npu_compiler.graph.calls import op_name
 from npu_compiler.graph.nodes import add_call, is_call, is_static, sizes_of, value_of
 from npu_compiler.passes.base import Facts, GraphPass
 
@@ -38,8 +37,6 @@ class BatchMatmuls(GraphPass):
     kinds = frozenset({"inference"})
 
     def _rewrite(self, graph: fx.Graph, facts: Facts) -> int:
-        if op_name(aten.mm.default) in facts.kept_ops:
-            return 0
         groups: dict[Any, list[fx.Node]] = defaultdict(list)
         for node in graph.nodes:
             if self._fits(node, facts):
@@ -54,7 +51,7 @@ class BatchMatmuls(GraphPass):
         return count
 
     def _fits(self, node: fx.Node, facts: Facts) -> bool:
-        if not is_call(node, aten.mm.default):
+        if not is_call(node, aten.mm.default) or facts.is_kept(node):
             return False
         left, right = node.args
         if not isinstance(left, fx.Node) or not isinstance(right, fx.Node):

@@ -58,7 +58,7 @@ class FoldConstants(GraphPass):
 
     def _can_fold(self, node: fx.Node, values: dict[fx.Node, torch.Tensor], facts: Facts) -> bool:
         target = node.target
-        if not isinstance(target, torch._ops.OpOverload) or str(target) in facts.kept_ops:
+        if not isinstance(target, torch._ops.OpOverload) or facts.is_kept(node):
             return False
         if target.namespace != "aten" or target._schema.is_mutable or node.is_impure():
             return False

@@ -65,7 +65,7 @@ class FusePattern(GraphPass):
 
     def _fuse(self, graph: fx.Graph, node: fx.Node, facts: Facts, returned: set[fx.Node]) -> bool:
         for pattern in self.patterns:
-            match = find(pattern, node, kept_ops=facts.kept_ops)
+            match = find(pattern, node, is_kept=facts.is_kept)
             if match is None:
                 continue
             chosen = self._replacement(match, facts)

@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import fx
 
-from npu_compiler.graph.calls import op_name
 from npu_compiler.graph.nodes import add_call, is_call, is_static, sizes_of, value_of
 from npu_compiler.passes.base import Facts, GraphPass
 
@@ -33,11 +32,11 @@ class MergeLinears(GraphPass):
     by_default = False
 
     def _rewrite(self, graph: fx.Graph, facts: Facts) -> int:
-        if op_name(aten.linear.default) in facts.kept_ops:
-            return 0
         groups: dict[Any, list[fx.Node]] = defaultdict(list)
         for node in graph.nodes:
-            if is_call(node, aten.linear.default) and _has_constant_weights(node, facts):
+            if facts.is_kept(node) or not is_call(node, aten.linear.default):
+                continue
+            if _has_constant_weights(node, facts):
                 weight = value_of(node.args[1])
                 has_bias = len(node.args) > 2 and node.args[2] is not None
                 groups[node.args[0], weight.dtype, has_bias].append(node)

@@ -28,7 +28,8 @@ class OpenComplexNumbers(GraphPass):
 
     def _rewrite(self, graph: fx.Graph, facts: Facts) -> int:
         pairs: dict[fx.Node, fx.Node] = {}
-        count = sum(_open(graph, node, pairs) for node in list(graph.nodes) if _has_rule(node))
+        found = [node for node in graph.nodes if _has_rule(node) and not facts.is_kept(node)]
+        count = sum(_open(graph, node, pairs) for node in found)
         if count:
             graph.eliminate_dead_code()
         return count

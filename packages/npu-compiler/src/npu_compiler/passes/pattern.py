@@ -12,8 +12,6 @@ from typing import Any
 
 from torch import fx
 
-from npu_compiler.graph.calls import op_name
-from npu_compiler.graph.kept_float32 import is_kept_float32
 from npu_compiler.graph.nodes import shares_memory
 
 __all__ = ["Match", "Pattern", "anything", "call", "either", "find", "number", "optional"]
@@ -176,18 +174,18 @@ def optional(target: Any, inner: Pattern) -> Pattern:
 
 
 def find(
-    pattern: Pattern, node: fx.Node, *, kept_ops: frozenset[str] = frozenset()
+    pattern: Pattern, node: fx.Node, *, is_kept: Callable[[fx.Node], bool] = lambda _: False
 ) -> Match | None:
     """Returns the match of a pattern at a node, or None.
 
     A match is void when a call inside it, other than the root, is used outside of it, or when one
-    of its calls, or the op of one, must be kept. Views cost nothing, so they may be used outside.
+    of its calls is kept. Views cost nothing, so they may be used outside.
     """
     for named, nodes in pattern.matches(node, {}):
         inside = set(nodes)
         if any(not _stays_inside(part, inside) for part in inside - {node}):
             continue
-        if any(op_name(part.target) in kept_ops or is_kept_float32(part) for part in inside):
+        if any(map(is_kept, inside)):
             continue
         return Match(node, named, tuple(dict.fromkeys(nodes)))
     return None

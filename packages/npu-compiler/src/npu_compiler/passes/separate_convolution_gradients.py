@@ -14,7 +14,6 @@ from typing import cast
 import torch
 from torch import fx
 
-from npu_compiler.graph.calls import op_name
 from npu_compiler.graph.nodes import add_call, is_call
 from npu_compiler.passes.base import Facts, GraphPass
 
@@ -32,9 +31,9 @@ class SeparateConvolutionGradients(GraphPass):
     kinds = frozenset({"backward"})
 
     def _rewrite(self, graph: fx.Graph, facts: Facts) -> int:
-        if op_name(_GRADIENTS) in facts.kept_ops:
-            return 0
-        found = [node for node in graph.nodes if is_call(node, _GRADIENTS)]
+        found = [
+            node for node in graph.nodes if is_call(node, _GRADIENTS) and not facts.is_kept(node)
+        ]
         count = 0
         for node in found:
             is_of_input, *others = cast("Sequence[bool]", node.args[-1])

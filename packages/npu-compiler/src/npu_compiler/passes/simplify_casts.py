@@ -10,7 +10,6 @@ from dataclasses import dataclass
 import torch
 from torch import fx
 
-from npu_compiler.graph.calls import op_name
 from npu_compiler.graph.nodes import (
     add_call,
     is_call,
@@ -46,12 +45,12 @@ class SimplifyCasts(GraphPass):
     stage = "normalize"
 
     def _rewrite(self, graph: fx.Graph, facts: Facts) -> int:
-        if op_name(_CAST) in facts.kept_ops:
-            return 0
         returned, written = returned_memory(graph), written_memory(graph)
         count = 0
         for node in list(graph.nodes):
             if not _is_plain_cast(node) or node in returned or node.args[0] in written:
+                continue
+            if any(map(facts.is_kept, (node, *node.all_input_nodes))):
                 continue
             fresh = _simplified(graph, node)
             if fresh is not None:

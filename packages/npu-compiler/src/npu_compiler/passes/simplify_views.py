@@ -12,7 +12,6 @@ from typing import Any, cast
 import torch
 from torch import fx
 
-from npu_compiler.graph.calls import op_name
 from npu_compiler.graph.nodes import (
     add_call,
     is_call,
@@ -59,7 +58,7 @@ class SimplifyViews(GraphPass):
             if node in pinned or node.op != "call_function" or not node.args:
                 continue
             source = node.args[0]
-            if op_name(node.target) in facts.kept_ops or not isinstance(source, fx.Node):
+            if facts.is_kept(node) or not isinstance(source, fx.Node):
                 continue
             if source in written:
                 continue

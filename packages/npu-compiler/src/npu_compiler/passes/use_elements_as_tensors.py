@@ -32,7 +32,7 @@ class UseElementsAsTensors(GraphPass):
     def _rewrite(self, graph: fx.Graph, facts: Facts) -> int:
         count = 0
         for node in list(graph.nodes):
-            if not is_call(node, aten._local_scalar_dense.default):
+            if not is_call(node, aten._local_scalar_dense.default) or facts.is_kept(node):
                 continue
             if node.users and all(_takes_tensor(user, node) for user in node.users):
                 element = add_call(graph, node, aten.view.default, (node.args[0], []), origin=node)

@@ -37,7 +37,7 @@ class UseFunctionalForms(GraphPass):
             if node.op == "call_function"
             and node.target is auto_functionalized_v2
             and node.args[0] in facts.functional_forms
-            and str(node.args[0]) not in facts.kept_ops
+            and not facts.is_kept(node)
         )
 
 
