@@ -372,6 +372,17 @@ def docs(session: nox.Session) -> None:
     session.run("mkdocs", *arguments, env={"NO_MKDOCS_2_WARNING": "1"})
 
 
+@nox.session(venv_backend="none")
+def hardware(session: nox.Session) -> None:
+    """Run what only an NPU can show; hardware.xml has the figures. docs/first-hour.md says more."""
+    python = shared_environment(session, "platform")
+    install_platform(session, python, extra=group("test"))
+    device = os.environ.get("NPU_DEVICE", "NPU")  # named, so that no other device serves instead
+    report = ("-o", "junit_family=xunit1", "--junitxml=hardware.xml")
+    flags = ("-m", "hardware", *report, *session.posargs)
+    run_in(session, python, "-m", "pytest", "tests/hardware", *flags, env={"NPU_DEVICE": device})
+
+
 @nox.session
 def page(session: nox.Session) -> None:
     """Drive npu-profiler's page in headless Chromium; writes the guide's screenshots.

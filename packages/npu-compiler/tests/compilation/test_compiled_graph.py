@@ -253,7 +253,7 @@ def test_graph_without_work_for_a_program_runs_eagerly(compiled):
     assert len(fast.eager_ops) > 0
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.complex64], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128], ids=str)
 def test_dtypes_a_program_would_change_run_eagerly(compiled, close, dtype):
     fast = compiled(lambda x: x * 2 + x)
     x = torch.randn(4, 4).to(dtype)

@@ -1,14 +1,16 @@
-"""``python -m npu_runtime.collect_env``: what a report about a problem should hold.
+"""What a report about a problem should hold, as ``npu-runtime collect-env`` prints it.
 
 torch's own collection, then what is particular to npu. What is wrong with the machine, and how to
 put it right, is told by ``npu-runtime doctor``.
 """
 
 import dataclasses
+import getpass
 import importlib.metadata
 import json
-import sys
-from collections.abc import Sequence
+import re
+import socket
+from pathlib import Path
 
 from torch.utils import collect_env as torchs_own
 
@@ -17,7 +19,7 @@ from npu_runtime.config import variables
 from npu_runtime.errors import NpuError
 from npu_runtime.info import device_info
 
-__all__ = ["collect", "main"]
+__all__ = ["as_text", "collect", "shareable"]
 
 _PACKAGES = (
     "npu-runtime",
@@ -68,17 +70,33 @@ def collect() -> dict[str, object]:
     }
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Prints it all, as text or, with ``--json``, ours alone as JSON. Returns 0."""
-    arguments = sys.argv[1:] if arguments is None else arguments
-    collected = collect()
-    if "--json" in arguments:
-        print(json.dumps(collected, indent=2))
-    else:
-        print(torchs_own.get_pretty_env_info().strip())  # type: ignore[no-untyped-call]
-        print()
-        print(_text(collected))
-    return 0
+def shareable(collected: dict[str, object]) -> dict[str, object]:
+    """What anybody may read: no search paths of the system, no names of the user and the machine.
+
+    Args:
+        collected: as :func:`collect` gives it.
+    """
+    environment = collected["environment"]
+    assert isinstance(environment, dict)
+    kept = {name: value for name, value in environment.items() if not name.startswith("LD_")}
+    names = {
+        str(Path.home()): "~",
+        socket.gethostname(): "<machine>",
+        getpass.getuser(): "<user>",
+    }
+    text = json.dumps({**collected, "environment": kept})
+    for name, other in names.items():
+        if len(name) > 1:
+            whole = rf"(?<![\w-]){re.escape(json.dumps(name)[1:-1])}(?![\w-])"
+            text = re.sub(whole, other, text)
+    found: dict[str, object] = json.loads(text)
+    return found
+
+
+def as_text(collected: dict[str, object]) -> str:
+    """Torch's own collection, and then ours."""
+    own = torchs_own.get_pretty_env_info()  # type: ignore[no-untyped-call]
+    return f"{own.strip()}\n\n{_text(collected)}"
 
 
 def _version(package: str) -> str:
@@ -110,7 +128,3 @@ def _text(collected: dict[str, object]) -> str:
         f"  {check['name']}: {check['status']}: {check['found']}" for check in examined["checks"]
     ]
     return "\n".join(lines)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
