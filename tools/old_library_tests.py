@@ -142,7 +142,9 @@ def run_file(file: Path, *, select: str | None = None, timeout_s: float = 3600) 
         outcome.failures.append(f"{file.name}: not done after {timeout_s:.0f} s")
         return outcome
     if not report.is_file():
-        outcome.failures.append(f"{file.name}: {done.stdout[-500:]}{done.stderr[-500:]}")
+        outcome.failures.append(
+            f"{file.name}: ended with {done.returncode}: {done.stdout[-500:]}{done.stderr[-500:]}"
+        )
         return outcome
     for case in ElementTree.parse(report).iter("testcase"):
         _count(outcome, case)

@@ -1,0 +1,30 @@
+"""What torch's kernels of the host compute of a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import fx
+
+from npu_compiler.verification.reference import Reference
+
+CALLS: list[tuple[Callable[..., torch.Tensor], list[tuple[int, ...]]]] = [
+    (torch.ops.aten.conv2d.default, [(1, 8, 6, 6), (4, 8, 3, 3), (4,)]),
+    (torch.ops.aten.addmm.default, [(5,), (3, 64), (64, 5)]),
+    (torch.ops.aten.mm.default, [(3, 64), (64, 5)]),
+]
+
+
+@pytest.mark.parametrize(("call", "shapes"), CALLS)
+def test_sums_of_float16_products_are_rounded_once(
+    call: Callable[..., torch.Tensor], shapes: list[tuple[int, ...]]
+) -> None:
+    graph, inputs = fx.Graph(), [torch.randn(shape).half() for shape in shapes]
+    read = tuple(graph.placeholder(f"x{place}") for place in range(len(shapes)))
+    graph.output(graph.call_function(call, read))
+    module = fx.GraphModule(torch.nn.Module(), graph)
+    (result,) = Reference(module, inputs, precision="float16").results()
+    assert result.dtype is torch.float16
+    assert torch.equal(result, call(*(value.float() for value in inputs)).half())
