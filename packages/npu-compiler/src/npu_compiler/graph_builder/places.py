@@ -10,11 +10,11 @@ from dataclasses import dataclass
 import torch
 import torch.fx.traceback as fx_traceback
 
-__all__ = ["Place", "at_place", "find_place"]
+__all__ = ["Place", "at_place", "find_place", "pass_over"]
 
 # Modules through which a call comes here from the user's line: modules of torch call functions, and
 # what checks the kinds of arguments calls methods.
-_BETWEEN = (__name__.rpartition(".")[0], "torch", "npu_runtime.public_calls")
+_between = {__name__.rpartition(".")[0], "torch", "npu_runtime.public_calls"}
 
 
 @dataclass(frozen=True)
@@ -35,12 +35,21 @@ class Place:
         return f"{self.file}:{self.line}"
 
 
+def pass_over(package: str) -> None:
+    """Makes find_place look for the caller of a package whose code builds graphs for a user.
+
+    Args:
+        package: its dotted name.
+    """
+    _between.add(package)
+
+
 def find_place() -> Place | None:
-    """Returns the innermost line outside of torch and of the graph builder; None without one."""
+    """Returns the innermost line outside of torch and of what builds graphs; None without one."""
     frame = sys._getframe(1)
     while frame is not None:
         module = frame.f_globals.get("__name__", "")
-        if not any(module == name or module.startswith(f"{name}.") for name in _BETWEEN):
+        if not any(module == name or module.startswith(f"{name}.") for name in _between):
             return Place(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
         frame = frame.f_back  # type: ignore[assignment]
     return None

@@ -14,16 +14,21 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
+from npu_llm.compat.absent import NAME, absent_module
 from npu_llm.errors import CompatError
 
-__all__ = ["NAME", "activate", "is_active", "without_bindings"]
+__all__ = ["NAME", "activate", "is_active"]
 
-NAME = "intel_npu_acceleration_library"
 _HOME = f"npu_llm.compat.{NAME}"
 # A copy of OpenVINO came with that library.
 _OPENVINO = f"{NAME}.external.openvino"
-# Modules that stay out.
-_ABSENT = (f"{NAME}.backend.bindings", f"{NAME}.bindings")
+# Modules that have other names here.
+_MOVED = {
+    f"{NAME}.backend.compression": f"{_HOME}.quantization",
+    f"{NAME}.backend.linear": f"{_HOME}.backend.matmul",
+    f"{NAME}.backend.qlinear": f"{_HOME}.backend.qmatmul",
+    f"{NAME}.backend.utils": f"{_HOME}.backend.driver",
+}
 
 
 def activate() -> None:
@@ -53,15 +58,6 @@ def is_active() -> bool:
     return any(isinstance(finder, _Finder) for finder in sys.meta_path)
 
 
-def without_bindings(name: str) -> CompatError:
-    """The error for a name by which that library had its ctypes bindings."""
-    return CompatError(
-        f"{name}: must be a part that is served here; got the ctypes bindings, which are not. Use "
-        "backend.NNFactory, whose methods build the same graphs.",
-        code="compat-absent",
-    )
-
-
 class _Finder(MetaPathFinder):
     """Finds our modules, and OpenVINO, under that library's names."""
 
@@ -71,8 +67,8 @@ class _Finder(MetaPathFinder):
         """The spec of a module that loads ours, or None for any other name."""
         if fullname.partition(".")[0] != NAME:
             return None
-        if fullname in _ABSENT:
-            raise without_bindings(fullname)
+        if (error := absent_module(fullname)) is not None:
+            raise error
         home = _home_of(fullname)
         if importlib.util.find_spec(home) is None:
             return None
@@ -80,6 +76,8 @@ class _Finder(MetaPathFinder):
 
 
 def _home_of(fullname: str) -> str:
+    if fullname in _MOVED:
+        return _MOVED[fullname]
     for name, home in ((_OPENVINO, "openvino"), (NAME, _HOME)):
         if fullname == name or fullname.startswith(f"{name}."):
             return home + fullname.removeprefix(name)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
@@ -11,13 +11,15 @@ from torch import fx
 
 from npu_compiler.nn.quantize_model import quantize_model
 from npu_compiler.torch_compile import backend
+from npu_llm.compat.absent import absent_name
 from npu_llm.compat.intel_npu_acceleration_library.conventions import warn_once
-from npu_llm.compat.intel_npu_acceleration_library.dtypes import int4
+from npu_llm.compat.intel_npu_acceleration_library.dtypes import NPUDtype, int4, int8
 from npu_llm.compat.intel_npu_acceleration_library.nn import Conv2d, Linear, QuantizedLinear
 from npu_llm.compat.intel_npu_acceleration_library.nn.linear import checked_dtype
 from npu_llm.compat.intel_npu_acceleration_library.nn.module import Module, convert_to_npu_module
+from npu_llm.errors import OptionError
 
-__all__ = ["CompilerConfig", "compile", "lower_linear", "npu"]
+__all__ = ["CompilerConfig", "checked_config", "compile", "lower_linear", "npu"]
 
 
 @dataclass
@@ -49,9 +51,16 @@ def compile(  # noqa: A001  # the name its users know
         The model; with use_to a wrapper of it, and for a single layer the layer that replaces it.
 
     Raises:
-        OptionError: [unknown-dtype] for a dtype that layers cannot have.
+        OptionError: [unknown-dtype] for a dtype that layers cannot have; [compat-argument] for
+            what is no module, no CompilerConfig, or no field of one.
     """
-    config = replace(config or CompilerConfig(), **options)
+    if not isinstance(model, torch.nn.Module):
+        raise OptionError(
+            f"compile: model must be a torch.nn.Module; got {type(model).__name__}. Call "
+            "torch.compile for a function.",
+            code="compat-argument",
+        )
+    config = checked_config(config, options)
     dtype = checked_dtype(config.dtype)
     if dtype.is_floating_point and dtype != torch.float16:
         warn_once("float16")
@@ -64,6 +73,29 @@ def compile(  # noqa: A001  # the name its users know
             model = convert_to_npu_module(model)
     is_training = config.training and dtype.is_floating_point
     return model if is_training else model.eval()
+
+
+def checked_config(config: Any, options: Mapping[str, Any]) -> CompilerConfig:
+    """Returns a configuration with options of its fields.
+
+    Args:
+        config: one, or None; or a dtype, as in that library's first releases.
+        options: fields by name.
+
+    Raises:
+        OptionError: [compat-argument] for another config, or other names.
+    """
+    if isinstance(config, torch.dtype | NPUDtype):
+        config = CompilerConfig(dtype=config)
+    names = [field.name for field in fields(CompilerConfig)]
+    others = sorted(set(options) - set(names))
+    if others or not isinstance(config, CompilerConfig | None):
+        raise OptionError(
+            f"compile: takes a CompilerConfig, or its fields {', '.join(names)} by name; got "
+            f"{', '.join(others) or type(config).__name__}. Pass those.",
+            code="compat-argument",
+        )
+    return replace(config or CompilerConfig(), **options)
 
 
 def npu(
@@ -107,7 +139,8 @@ def lower_linear(model: torch.nn.Module, dtype: Any = torch.float16) -> torch.nn
 
     Args:
         model: any module but an NPUModule, which compiles itself.
-        dtype: a float dtype for float16 layers, or int8 or int4 for the linear ones.
+        dtype: a float dtype for float16 layers, or int8 or int4 for the linear ones. Under int4 a
+            layer with an odd number of inputs is int8, since bytes hold two numbers.
     """
 
     def lowered(layer: torch.nn.Module) -> torch.nn.Module:
@@ -117,7 +150,7 @@ def lower_linear(model: torch.nn.Module, dtype: Any = torch.float16) -> torch.nn
             return layer
         if dtype.is_floating_point:
             return Linear.fromTorch(layer)
-        return QuantizedLinear.nearest(layer, dtype)
+        return QuantizedLinear.nearest(layer, int8 if layer.in_features % 2 else dtype)
 
     return _replaced(model, lowered)
 
@@ -134,3 +167,7 @@ def _replaced(model: torch.nn.Module, make: Any) -> torch.nn.Module:
                 parent._modules[name] = known[child].train(child.training)
     made: torch.nn.Module = make(model)
     return made
+
+
+def __getattr__(name: str) -> Any:
+    raise absent_name(__name__, name)

@@ -9,7 +9,8 @@ import torch
 from transformers import AutoModel
 
 import npu_llm
-from npu_llm.compat.intel_npu_acceleration_library.compiler import CompilerConfig
+from npu_llm.compat.absent import absent_name
+from npu_llm.compat.intel_npu_acceleration_library.compiler import CompilerConfig, checked_config
 from npu_llm.compat.intel_npu_acceleration_library.compiler import compile as compile_model
 from npu_llm.compat.intel_npu_acceleration_library.dtypes import int4
 from npu_llm.compat.intel_npu_acceleration_library.nn.linear import checked_dtype
@@ -137,9 +138,9 @@ def _arguments(
 def _config(config: CompilerConfig | None, options: dict[str, Any]) -> CompilerConfig:
     """The configuration, or one of arguments by name, as that library's first releases had it."""
     if config is not None:
-        return config
+        return checked_config(config, {})
     names = [name for name in ("dtype", "training", "use_to") if name in options]
-    return CompilerConfig(**{name: options.pop(name) for name in names})
+    return checked_config(None, {name: options.pop(name) for name in names})
 
 
 def _precision(dtype: Any) -> str:
@@ -147,3 +148,7 @@ def _precision(dtype: Any) -> str:
     if kind == int4:
         return "int4"
     return str(getattr(kind, "torch_dtype", kind)).removeprefix("torch.")
+
+
+def __getattr__(name: str) -> Any:
+    raise absent_name(__name__, name)

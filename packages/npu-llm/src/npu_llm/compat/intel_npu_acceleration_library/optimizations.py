@@ -66,8 +66,19 @@ def horizontal_fusion_linear(model: nn.Module) -> fx.GraphModule:
 
     Args:
         model: a module that torch.fx can trace.
+
+    Raises:
+        OptionError: [fused-layers] for another.
     """
-    traced = fx.symbolic_trace(model)
+    try:
+        traced = fx.symbolic_trace(model)
+    except Exception as failure:  # the model's own code meets proxies
+        raise OptionError(
+            "horizontal_fusion_linear: must be given a module that torch.fx can trace; got "
+            f"{type(model).__name__}: {failure}. Omit it: compile fuses any model's layers with "
+            "use_to=True.",
+            code="fused-layers",
+        ) from failure
     layers = {name: module for name, module in traced.named_modules() if type(module) is nn.Linear}
     calls = [node for node in traced.graph.nodes if node.op == "call_module"]
     counts = Counter(node.target for node in calls)

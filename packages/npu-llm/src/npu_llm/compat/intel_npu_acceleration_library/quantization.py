@@ -35,8 +35,22 @@ def quantize_tensor(
         int8 of the weight's shape, and float16 of shape (outputs, 1).
 
     Raises:
-        OptionError: [quantize-scale] where float16 cannot hold a scale well enough.
+        OptionError: [quantize-scale] where float16 cannot hold a scale well enough;
+            [quantize-weight] for what is no tensor of finite numbers, or a range without any.
     """
+    if not isinstance(weight, torch.Tensor) or not bool(weight.isfinite().all()):
+        kind = "NaN or infinity" if isinstance(weight, torch.Tensor) else type(weight).__name__
+        raise OptionError(
+            f"quantize_tensor: weight must be a tensor of finite numbers; got {kind}. Pass "
+            "torch.from_numpy of an array, and mend the weights.",
+            code="quantize-weight",
+        )
+    if max(min_max_range) <= 0:
+        raise OptionError(
+            "quantize_tensor: min_max_range must reach above 0; got "
+            f"{min_max_range}. Pass (-128, 127), or (-8, 7).",
+            code="quantize-weight",
+        )
     largest = weight.abs().amax(-1, keepdim=True)
     if not bool(largest.all()):
         largest = torch.full_like(largest, float(largest.max()))

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from npu_llm.compat.alias import without_bindings
+from npu_llm.compat.absent import absent_name
 from npu_llm.compat.intel_npu_acceleration_library.backend.convolution import Convolution
 from npu_llm.compat.intel_npu_acceleration_library.backend.driver import (
     get_driver_version,
@@ -40,6 +40,4 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name == "lib":
-        raise without_bindings("backend.lib")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    raise absent_name(__name__, name)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import npu_runtime
+from npu_llm.compat.absent import absent_name
 from npu_runtime.errors import DeviceError
 
 __all__ = ["get_driver_version", "npu_available"]
@@ -32,3 +34,7 @@ def get_driver_version() -> int:
         )
     numbers = re.findall(r"\d+", npu_runtime.device_info(0).driver_version)
     return int(numbers[-1]) if numbers else 0
+
+
+def __getattr__(name: str) -> Any:
+    raise absent_name(__name__, name)

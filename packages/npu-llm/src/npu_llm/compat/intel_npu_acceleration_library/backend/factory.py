@@ -7,9 +7,11 @@ there, a run returns fresh arrays, and reads the weights it is given also under 
 
 from __future__ import annotations
 
+import contextlib
 import io
 import math
 import time
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -20,6 +22,7 @@ import torch
 
 import npu_runtime
 from npu_compiler import GraphBuilder, GraphTensor
+from npu_compiler.graph_builder.places import pass_over
 from npu_compiler.openvino_core import openvino_core
 from npu_compiler.programs import compile_options
 from npu_llm.compat.intel_npu_acceleration_library.backend.inputs import (
@@ -29,6 +32,7 @@ from npu_llm.compat.intel_npu_acceleration_library.backend.inputs import (
     unpacked,
 )
 from npu_llm.compat.intel_npu_acceleration_library.backend.tensor import (
+    FACTORIES,
     Tensor,
     without_ignored_mask,
 )
@@ -37,6 +41,8 @@ from npu_llm.compat.intel_npu_acceleration_library.dtypes import dtype_of, float
 from npu_llm.errors import OptionError
 
 __all__ = ["NNFactory"]
+
+pass_over(__name__.partition(".backend.")[0])
 
 
 class NNFactory(GraphBuilder):
@@ -58,6 +64,7 @@ class NNFactory(GraphBuilder):
             OptionError: [compat-profile], or [compat-device] for a device that does not serve.
         """
         super().__init__(tensor_class=Tensor)
+        FACTORIES[self._recording] = weakref.ref(self)
         if profile:
             raise OptionError(
                 f"{type(self).__name__}: profile must be False; got True, and no profiling.json is "
@@ -87,11 +94,11 @@ class NNFactory(GraphBuilder):
                 numbers each; float64 is computed in float32.
 
         Raises:
-            OptionError: [unknown-dtype].
-            npu_compiler.errors.GraphError: [graph-parameter] for another size.
+            OptionError: [unknown-dtype], or [graph-array] for what are no sizes.
+            npu_compiler.errors.GraphError: [graph-parameter] for sizes that are not positive.
         """
         wanted = dtype_of(dtype)
-        sizes = tuple(int(size) for size in shape)
+        sizes = _sizes(shape)
         if wanted == int4:
             count = math.prod(sizes)
             made = self._input(GraphInput(((count + 1) // 2,), torch.uint8, is_packed=True))
@@ -114,7 +121,8 @@ class NNFactory(GraphBuilder):
             data = [data]
         if isinstance(data, list | tuple):
             is_whole = all(isinstance(number, int) for number in data)
-            data = np.array(data, np.int64 if is_whole else np.float32)
+            with contextlib.suppress(TypeError, ValueError):  # GraphBuilder refuses what is no number
+                data = np.array(data, np.int64 if is_whole else np.float32)
         return cast("Tensor", super().constant(data))
 
     def to(self, tensor: Any, dtype: Any) -> Tensor:
@@ -239,7 +247,16 @@ class NNFactory(GraphBuilder):
         Args:
             tensor: of the input's shape and dtype.
             idx: which input, counted from 0.
+
+        Raises:
+            OptionError: [graph-array] for an input that is not there.
         """
+        if not 0 <= idx < len(self._inputs):
+            raise OptionError(
+                f"NNFactory.set_input_tensor: idx must be from 0 to {len(self._inputs) - 1}; got "
+                f"{idx}. Count the parameters in the order in which they were made.",
+                code="graph-array",
+            )
         self._set[idx] = tensor
 
     def run(self, X: Any, *weights: Any, **kwargs: Any) -> Any:  # type: ignore[override]
@@ -268,17 +285,43 @@ class NNFactory(GraphBuilder):
         return results[0] if len(results) == 1 else results
 
     def save(self, path: str) -> None:
-        """Writes the graph in OpenVINO's format: path, and its constants beside it as .bin."""
-        ov.serialize(self.to_openvino(*self._ends()), path, str(Path(path).with_suffix(".bin")))
+        """Writes the graph in OpenVINO's format.
+
+        Args:
+            path: an .xml file; the constants are beside it as .bin.
+
+        Raises:
+            OptionError: [output-file] for another name, or where it cannot be written.
+        """
+        if Path(path).suffix != ".xml":
+            raise _not_writable("save", path, "a name that ends with .xml")
+        model = self.to_openvino(*self._ends())
+        try:
+            ov.serialize(model, str(path), str(Path(path).with_suffix(".bin")))
+        except RuntimeError as failure:
+            raise _not_writable("save", path, "a file in a folder that can be written") from failure
 
     def saveCompiledModel(self, path: str) -> None:
-        """Writes the program as the device that serves has it."""
+        """Writes the program as the device that serves has it.
+
+        Args:
+            path: any file; its folder is made.
+
+        Raises:
+            OptionError: [output-file] where it cannot be written.
+        """
         model = self.to_openvino(*self._ends())
         device = npu_runtime.device_info(0).device
         compiled = openvino_core().compile_model(model, device, compile_options("float16"))
         stream = io.BytesIO()
         compiled.export_model(stream)
-        Path(path).write_bytes(stream.getvalue())
+        try:
+            Path(path).parent.mkdir(parents=True, exist_ok=True)  # as `save` does
+            Path(path).write_bytes(stream.getvalue())
+        except OSError as failure:
+            raise _not_writable(
+                "saveCompiledModel", path, "a file in a folder that can be written"
+            ) from failure
 
     def _input(self, given: GraphInput) -> GraphTensor:
         made = super().parameter(given.shape, given.dtype)
@@ -316,3 +359,22 @@ class NNFactory(GraphBuilder):
         results = GraphBuilder.run(self, *ready, *tensors[len(ready) :])
         self.elapsed = (time.perf_counter() - start) * 1e3
         return list(results) if isinstance(results, tuple) else [results]
+
+
+def _sizes(shape: Any) -> tuple[int, ...]:
+    """Sizes as plain numbers: programs pass numpy's, and floats that are whole."""
+    try:
+        return tuple(int(size) for size in shape)
+    except (TypeError, ValueError) as failure:
+        raise OptionError(
+            f"NNFactory.parameter: shape must be a list of positive whole numbers; got {shape!r}. "
+            "Pass one size for each axis.",
+            code="graph-array",
+        ) from failure
+
+
+def _not_writable(method: str, path: Any, wanted: str) -> OptionError:
+    return OptionError(
+        f"NNFactory.{method}: path must be {wanted}; got {str(path)!r}. Pass another.",
+        code="output-file",
+    )

@@ -51,7 +51,8 @@ class MLP(NNFactory):
             additional_args: min and max for clamp, alpha for elu, grn_bias for grn.
 
         Raises:
-            OptionError: [compat-activation] for another activation.
+            OptionError: [compat-activation] for another activation, or clamp without
+                numbers; [graph-array] for another shape.
         """
         super().__init__(profile, device)
         if activation not in _ACTIVATIONS:
@@ -60,15 +61,25 @@ class MLP(NNFactory):
                 f"{activation!r}. Build others with NNFactory.",
                 code="compat-activation",
             )
-        self.batch, self.hidden_size = input_shape
+        numbers = [additional_args.get(name) for name in _ACTIVATIONS[activation]]
+        if activation == "clamp" and numbers == [None, None]:
+            raise OptionError(
+                "MLP: clamp must have min or max; got neither. Pass one.", code="compat-activation"
+            )
+        rows = self.parameter(input_shape)
+        if rows.dim() != 2:
+            raise OptionError(
+                f"MLP: input_shape must be (batch, channels); got {tuple(input_shape)}. Reshape "
+                "the input to rows.",
+                code="graph-array",
+            )
+        self.batch, self.hidden_size = rows.shape
         self.intermediate_size = intermediate_size
-        rows = self.parameter((self.batch, self.hidden_size))
         wide = self.linear(rows, intermediate_size, self.hidden_size, bias)
         if activation == "swiglu":
             second = self.linear(rows, intermediate_size, self.hidden_size, bias)
             wide = self.eltwise_mul(self.swish(wide), second)
         else:
-            names = _ACTIVATIONS[activation]
-            numbers = [additional_args[name] for name in names if name in additional_args]
-            wide = getattr(self, activation)(wide, *numbers)
+            given = numbers if activation == "clamp" else [x for x in numbers if x is not None]
+            wide = getattr(self, activation)(wide, *given)
         self.linear(wide, self.hidden_size, intermediate_size, bias)

@@ -52,10 +52,11 @@ def run_matmul(
     Raises:
         OptionError: [matmul-arguments] for other dtypes or shapes, or integers without a scale.
     """
+    _check_tensors("run_matmul", x, weights, *(() if scale is None else (scale,)))
     has_integers = weights.dtype in (torch.int8, torch.uint8)
     rows = weights.reshape(-1, weights.shape[-1])
     outputs, inputs = rows.shape[0], rows.shape[1] * (2 if weights.dtype is torch.uint8 else 1)
-    is_fitting = x.dim() >= 2 and x.shape[-1] == inputs and x.dtype.is_floating_point
+    is_fitting = x.dim() > 0 and x.shape[-1] == inputs and x.dtype.is_floating_point
     is_known = weights.dtype.is_floating_point or (has_integers and scale is not None)
     if not (is_fitting and is_known):
         raise OptionError(
@@ -69,6 +70,8 @@ def run_matmul(
     if has_integers and not caller.startswith("npu_llm.compat."):  # our layers know, users may not
         warn_once("scale-root")
     given = x.detach().reshape(-1, inputs)
+    if not len(given):
+        return x.new_zeros(*x.shape[:-1], outputs)
     sizes = (inputs, outputs, len(given))
     if not has_integers:
         program = _kept(("matmul", *sizes), lambda: MatMul(*sizes))
@@ -96,8 +99,17 @@ def run_factory(
 
     Returns:
         The result, or a list of them, of the first input's dtype.
+
+    Raises:
+        OptionError: [graph-array] for what is no tensor, or no input.
     """
-    inputs = [x] if isinstance(x, torch.Tensor) else list(x)
+    inputs = list(x) if isinstance(x, list | tuple) else [x]
+    _check_tensors("run_factory", *inputs, *weights)
+    if not inputs:
+        raise OptionError(
+            "run_factory: x must be a tensor or more; got none. Pass the operator's inputs.",
+            code="graph-array",
+        )
     given = [tensor.detach().to(torch.float16) for tensor in (*inputs, *weights)]
     make = backend_cls if isinstance(backend_cls, partial) else partial(backend_cls)
     shapes = tuple(tuple(tensor.shape) for tensor in given)
@@ -107,6 +119,16 @@ def run_factory(
     if isinstance(results, list):
         return [_returned(result, inputs[0]) for result in results]
     return _returned(results, inputs[0])
+
+
+def _check_tensors(name: str, *values: Any) -> None:
+    wrong = [type(value).__name__ for value in values if not isinstance(value, torch.Tensor)]
+    if wrong:
+        raise OptionError(
+            f"{name}: must be given tensors of torch; got {', '.join(wrong)}. Pass "
+            "torch.from_numpy of an array.",
+            code="graph-array",
+        )
 
 
 def _kept(key: Hashable, make: Callable[[], NNFactory]) -> NNFactory:

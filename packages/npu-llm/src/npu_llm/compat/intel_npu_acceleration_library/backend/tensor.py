@@ -8,6 +8,7 @@ there is torch's here: `flatten`, an open slice that ends at 0, and layer norms.
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -21,7 +22,10 @@ from npu_llm.compat.intel_npu_acceleration_library.conventions import warn_once
 from npu_llm.compat.intel_npu_acceleration_library.dtypes import NPUDtype, dtype_of
 from npu_llm.errors import OptionError
 
-__all__ = ["Tensor", "without_ignored_mask"]
+__all__ = ["FACTORIES", "Tensor", "without_ignored_mask"]
+
+# Of each graph's calls the factory, held weakly: tensors alone keep no program.
+FACTORIES: weakref.WeakKeyDictionary[Any, weakref.ref[Any]] = weakref.WeakKeyDictionary()
 
 Axes = int | Sequence[int] | None
 
@@ -39,6 +43,11 @@ class Tensor(GraphTensor):
     def node(self) -> Tensor:
         """The tensor itself, which stands for what that library's bindings took."""
         return self
+
+    @property
+    def factory(self) -> Any:
+        """The NNFactory that the tensor belongs to; None once that is gone."""
+        return FACTORIES[self._recording]()
 
     @property
     def shape(self) -> list[int]:  # type: ignore[override]
@@ -72,9 +81,10 @@ class Tensor(GraphTensor):
             key: numbers, slices and an Ellipsis; a number takes one element and keeps its axis.
 
         Raises:
-            OptionError: [tensor-index] for anything else.
+            OptionError: [tensor-index] for anything else, and numbers that are outside.
         """
         parts = key if isinstance(key, tuple) else (key,)
+        self._check_numbers(parts)
         taken = tuple(map(_as_slice, parts))
         if any(isinstance(part, int) for part in parts):
             warn_once("index-keeps-axis")
@@ -167,6 +177,21 @@ class Tensor(GraphTensor):
     def _call(self, function: Callable[..., Any], *args: Any) -> Tensor:
         made: Tensor = self._recording.call(function, (self, *args), {})
         return made
+
+    def _check_numbers(self, parts: tuple[Any, ...]) -> None:
+        """Refuses what a slice of one element would make an empty tensor of."""
+        sizes = tuple(self._fake.shape)
+        at = next((place for place, part in enumerate(parts) if part is Ellipsis), len(parts))
+        after = parts[at + 1 :]
+        pairs = [*zip(parts[:at], sizes, strict=False)]
+        pairs += zip(reversed(after), reversed(sizes), strict=False)
+        for part, size in pairs:
+            if isinstance(part, int) and not -size <= part < size:
+                raise OptionError(
+                    f"Tensor: an index must be inside its axis, of {size} here; got {part} for "
+                    f"{list(sizes)}. Pass one from {-size} to {size - 1}.",
+                    code="tensor-index",
+                )
 
     def _axes(self, dim: Axes) -> Any:
         return tuple(range(self._fake.dim())) if dim is None else dim

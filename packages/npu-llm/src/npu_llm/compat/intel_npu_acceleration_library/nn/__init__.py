@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from npu_llm.compat.absent import absent_name
 from npu_llm.compat.intel_npu_acceleration_library.nn import functional
 from npu_llm.compat.intel_npu_acceleration_library.nn.conv import Conv2d
 from npu_llm.compat.intel_npu_acceleration_library.nn.functional import *  # noqa: F403
@@ -12,7 +13,6 @@ from npu_llm.compat.intel_npu_acceleration_library.nn.module import (
     NPUModuleWrapper,
     convert_to_npu_module,
 )
-from npu_llm.errors import CompatError
 
 __all__ = [  # noqa: PLE0604  # all are texts
     "Conv2d",
@@ -27,10 +27,4 @@ __all__ = [  # noqa: PLE0604  # all are texts
 
 
 def __getattr__(name: str) -> Any:
-    if name == "LlamaAttention":
-        raise CompatError(
-            "nn.LlamaAttention: must be a layer that is served here; got one that replaced a class "
-            "of older transformers. Omit it: compile serves transformers' own attention.",
-            code="compat-absent",
-        )
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    raise absent_name(__name__, name)

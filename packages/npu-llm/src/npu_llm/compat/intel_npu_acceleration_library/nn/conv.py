@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from npu_llm.compat.absent import absent_name
 from npu_llm.compat.intel_npu_acceleration_library.backend import Convolution, run_factory
 
 __all__ = ["Conv2d"]
@@ -49,7 +50,10 @@ class Conv2d(torch.nn.Module):
         }
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Convolves x (batch, inputs, height, width)."""
+        """Convolves x (batch, inputs, height, width), or one without the batch, as torch's."""
+        if x.dim() == 3:
+            result: torch.Tensor = self(x[None])
+            return result[0]
         if self.training:
             sizes: Any = tuple(self._sizes.values())
             return F.conv2d(x.to(self.weight.dtype), self.weight, self.bias, *sizes).to(x.dtype)
@@ -57,7 +61,7 @@ class Conv2d(torch.nn.Module):
         if groups > 1:
             weight = weight.unflatten(0, (groups, -1))  # type: ignore[no-untyped-call]
         kind = partial(Convolution, weights_shape=weight.shape, bias=None, **self._sizes)
-        result: torch.Tensor = run_factory(x, [weight], kind)
+        result = run_factory(x, [weight], kind)
         if self.bias is None:
             return result
         return result + self.bias.detach().to(x.dtype).view(-1, 1, 1)
@@ -73,3 +77,7 @@ class Conv2d(torch.nn.Module):
         bias = None if layer.bias is None else layer.bias.to(dtype)
         sizes = (layer.stride, layer.padding, layer.dilation, layer.groups)
         return Conv2d(layer.weight.to(dtype), bias, *sizes)
+
+
+def __getattr__(name: str) -> Any:
+    raise absent_name(__name__, name)

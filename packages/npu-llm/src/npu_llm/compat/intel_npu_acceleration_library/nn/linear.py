@@ -53,8 +53,17 @@ class Linear(torch.nn.Module):
         Args:
             weight: (outputs, inputs).
             bias: (outputs,), or None.
+
+        Raises:
+            OptionError: [matmul-arguments] for a weight of another shape.
         """
         super().__init__()
+        if weight.dim() != 2:
+            raise OptionError(
+                f"Linear: weight must be (outputs, inputs); got {tuple(weight.shape)}. Reshape it; "
+                "a convolution belongs in nn.Conv2d.",
+                code="matmul-arguments",
+            )
         self.weight = torch.nn.Parameter(weight)
         self.bias = None if bias is None else torch.nn.Parameter(bias)
         self.outC, self.inC = weight.shape

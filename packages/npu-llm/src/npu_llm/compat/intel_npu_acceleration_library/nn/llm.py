@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 import npu_llm
+from npu_llm.compat.absent import absent_name
 from npu_llm.cache_names import CACHE
 from npu_llm.compat.intel_npu_acceleration_library.backend import MLP, run_factory
 from npu_llm.errors import ContextError, OptionError
@@ -146,3 +147,7 @@ def warm_up_decoder_model(
     )
     for _ in zip(range(2), tokens, strict=False):  # the prompt, and one token after it
         pass
+
+
+def __getattr__(name: str) -> Any:
+    raise absent_name(__name__, name)
