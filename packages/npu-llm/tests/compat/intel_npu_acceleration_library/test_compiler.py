@@ -125,3 +125,37 @@ def test_a_dtype_that_layers_cannot_have_is_refused(dtype):
     with pytest.raises(OptionError) as caught:
         compile(small(), CompilerConfig(dtype=dtype))
     assert caught.value.code == "unknown-dtype"
+
+
+@pytest.mark.parametrize(
+    "model, config, options",
+    [
+        ("model", None, {}),
+        (torch.relu, None, {}),
+        (torch.nn.Linear(2, 2), {"dtype": int8}, {}),
+        (torch.nn.Linear(2, 2), None, {"quantize": True}),
+    ],
+)
+def test_other_arguments_are_refused(model, config, options):
+    with pytest.raises(OptionError, match=r"^compile: ") as error:
+        compile(model, config, **options)
+    assert error.value.code == "compat-argument"
+
+
+def test_a_dtype_may_stand_for_a_configuration():
+    assert type(compile(torch.nn.Linear(4, 2), torch.int8)) is QuantizedLinear
+
+
+def test_under_int4_a_layer_with_an_odd_number_of_inputs_is_int8():
+    layer = torch.nn.Linear(5, 3)
+    x = torch.randn(2, 5)
+    expected = layer(x).detach()
+    compiled = compile(layer, CompilerConfig(dtype=int4))
+    assert compiled.weight.dtype == torch.int8
+    torch.testing.assert_close(compiled(x), expected, atol=0.05, rtol=0.02)
+
+
+def test_a_convolution_takes_one_image_without_the_batch():
+    layer, x = torch.nn.Conv2d(3, 4, 3), torch.randn(3, 8, 8)
+    expected = layer(x).detach()
+    torch.testing.assert_close(compile(layer)(x), expected, atol=0.01, rtol=0.01)

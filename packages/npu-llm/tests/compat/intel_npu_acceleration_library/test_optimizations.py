@@ -47,3 +47,14 @@ def test_other_layers_are_refused():
         with pytest.raises(OptionError) as caught:
             fuse_linear_layers(torch.nn.ModuleDict(layers), layers, list(names), "both")
         assert caught.value.code == "fused-layers"
+
+
+def test_a_model_that_cannot_be_traced_is_refused():
+    class Branch(torch.nn.Module):
+        def forward(self, x):
+            return x if x.sum() > 0 else -x
+
+    for model in (Branch(), 3):
+        with pytest.raises(OptionError, match="torch.fx can trace") as caught:
+            horizontal_fusion_linear(model)
+        assert caught.value.code == "fused-layers"

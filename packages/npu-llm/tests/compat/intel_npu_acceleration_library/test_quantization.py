@@ -61,3 +61,17 @@ def test_other_dtypes_and_algorithms_are_refused():
         quantize_fit(model, "int8", "GPTQ")
     assert error.value.code == "quantize-algorithm"
     assert type(quantize_i8_model(model)) is not torch.nn.Linear
+
+
+@pytest.mark.parametrize(
+    "weight, bounds",
+    [
+        ([[1.0]], (-8, 7)),
+        (torch.tensor([[float("nan"), 1.0]]), (-8, 7)),
+        (torch.ones(2, 2), (0, 0)),
+    ],
+)
+def test_other_weights_and_ranges_are_refused(weight, bounds):
+    with pytest.raises(OptionError, match="quantize_tensor: ") as error:
+        quantize_tensor(weight, bounds)
+    assert error.value.code == "quantize-weight"

@@ -181,3 +181,36 @@ def test_an_average_with_a_divisor_is_refused():
     with pytest.raises(OptionError, match="divisor_override must be None") as error:
         graph.avg_pooling(graph.parameter((1, 1, 4, 4)), 2, divisor_override=3)
     assert error.value.code == "graph-call"
+
+
+@pytest.mark.parametrize("shape", ["ab", 3, (2, "x"), None])
+def test_what_are_no_sizes_is_refused(shape):
+    with pytest.raises(OptionError, match="list of positive whole numbers") as error:
+        NNFactory().parameter(shape)
+    assert error.value.code == "graph-array"
+
+
+def test_constants_are_numbers():
+    with pytest.raises(GraphError) as error:
+        NNFactory().constant([object()])
+    assert error.value.code == "graph-parameter"
+
+
+def test_an_input_is_set_only_where_one_is(layer):
+    for place in (-1, 2):
+        with pytest.raises(OptionError, match="idx must be from 0 to 1"):
+            layer.set_input_tensor(W, place)
+
+
+def test_graphs_are_saved_where_files_can_be(layer, tmp_path):
+    (tmp_path / "file").touch()
+    for save, name in (
+        (layer.save, "model"),
+        (layer.save, "file/model.xml"),
+        (layer.saveCompiledModel, "file/model.blob"),
+    ):
+        with pytest.raises(OptionError, match="path must be") as error:
+            save(str(tmp_path / name))
+        assert error.value.code == "output-file"
+    layer.saveCompiledModel(str(tmp_path / "new" / "model.blob"))
+    assert (tmp_path / "new" / "model.blob").is_file()

@@ -3,11 +3,12 @@
 import warnings
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 
-from npu_llm.compat.intel_npu_acceleration_library import backend, conventions
+from npu_llm.compat.intel_npu_acceleration_library import conventions
 from npu_llm.compat.intel_npu_acceleration_library.backend import (
     MLP,
     Convolution,
@@ -22,7 +23,7 @@ from npu_llm.compat.intel_npu_acceleration_library.quantization import (
     compress_to_i4,
     quantize_tensor,
 )
-from npu_llm.errors import CompatError, OptionError
+from npu_llm.errors import OptionError
 
 
 def close(found, expected):
@@ -73,7 +74,7 @@ def test_integers_divide_by_the_root_which_users_are_told_and_layers_know(told, 
 @pytest.mark.parametrize(
     "x, weight, scale",
     [
-        (torch.ones(8), torch.ones(4, 8), None),
+        (torch.ones(()), torch.ones(4, 8), None),
         (torch.ones(2, 7), torch.ones(4, 8), None),
         (torch.ones(2, 8, dtype=torch.int32), torch.ones(4, 8), None),
         (torch.ones(2, 8), torch.ones(4, 8, dtype=torch.int32), torch.ones(4, 1)),
@@ -84,6 +85,24 @@ def test_products_of_other_arguments_are_refused(x, weight, scale):
     with pytest.raises(OptionError, match="run_matmul: must have x") as error:
         run_matmul(x, weight, scale)
     assert error.value.code == "matmul-arguments"
+
+
+@pytest.mark.parametrize("shape", [(8,), (0, 8), (2, 0, 8)])
+def test_products_take_one_row_without_an_axis_and_no_rows(shape):
+    x, weight = torch.ones(shape), torch.ones(4, 8)
+    assert torch.equal(run_matmul(x, weight), F.linear(x, weight))
+
+
+def test_what_is_no_tensor_is_refused():
+    array = np.ones((2, 4), np.float16)
+    for call in (
+        lambda: run_matmul(array, torch.ones(2, 4)),
+        lambda: run_factory(array, [], SimpleSDPA),
+        lambda: run_factory([], [], SimpleSDPA),
+    ):
+        with pytest.raises(OptionError, match="tensor") as error:
+            call()
+        assert error.value.code == "graph-array"
 
 
 def test_an_operator_is_made_for_its_arguments_not_only_its_class():
@@ -123,6 +142,20 @@ def test_another_activation_is_refused():
     assert error.value.code == "compat-activation"
 
 
+def test_one_bound_of_clamp_is_that_bound():
+    x, up, down = (torch.randn(s).half() / 4 for s in ((3, 8), (16, 8), (8, 16)))
+    make = partial(MLP, intermediate_size=16, activation="clamp", max=0.1)
+    wide = (x.float() @ up.float().T).clamp(max=0.1)
+    close(run_factory(x, [up, down], make), wide @ down.float().T)
+    with pytest.raises(OptionError, match="must have min or max"):
+        MLP((2, 4), 8, "clamp")
+
+
+def test_a_perceptron_takes_rows():
+    with pytest.raises(OptionError, match=r"\(batch, channels\); got \(2, 3, 4\)"):
+        MLP((2, 3, 4), 8)
+
+
 @pytest.mark.parametrize("bias", [False, True])
 def test_a_convolution_takes_groups_as_a_first_axis(bias):
     x, weight = torch.randn(1, 4, 6, 6), torch.randn(2, 3, 2, 3, 3)
@@ -131,11 +164,3 @@ def test_a_convolution_takes_groups_as_a_first_axis(bias):
     found = run_factory(x, [weight, *([offset] if bias else [])], make)
     expected = F.conv2d(x, weight.flatten(0, 1), offset, padding=1, groups=2)
     torch.testing.assert_close(found, expected, atol=0.1, rtol=0.02)
-
-
-def test_the_bindings_are_refused_by_name():
-    with pytest.raises(CompatError, match=r"backend.lib: .* Use backend.NNFactory") as error:
-        _ = backend.lib
-    assert error.value.code == "compat-absent"
-    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
-        _ = backend.nothing

@@ -94,6 +94,30 @@ def test_methods_and_dtypes_of_that_library_are_served():
         torch.testing.assert_close(found, function(given), atol=2e-3, rtol=2e-3)
 
 
+@pytest.mark.parametrize("key", [4, -5, (0, 2), (..., 2), (..., -5, 0)])
+def test_a_number_outside_its_axis_is_refused(key):
+    x = NNFactory().parameter((4, 2))
+    with pytest.raises(OptionError, match="must be inside its axis") as error:
+        _ = x[key]
+    assert error.value.code == "tensor-index"
+
+
+def test_a_refused_call_names_the_line_of_the_program():
+    graph = NNFactory()
+    x = graph.parameter((4, 2))
+    for call in (lambda: x.view(3, 3), lambda: x @ x, lambda: graph.concat(x, x, axis=5)):
+        with pytest.raises(GraphError, match=r"test_tensor\.py"):
+            call()
+
+
+def test_a_tensor_knows_its_graph_as_long_as_that_is():
+    graph = NNFactory()
+    x = graph.parameter((4, 2))
+    assert x.relu().factory is graph
+    del graph
+    assert x.factory is None
+
+
 def test_one_chunk_is_the_tensor_itself_and_more_are_a_list():
     graph = NNFactory()
     x = graph.parameter((5, 2))

@@ -53,3 +53,9 @@ def test_four_bits_use_all_integers_where_they_change_a_row_least():
     assert error < 0.008
     assert values[1:].amin() == -8
     assert not stored[0].any()
+
+
+def test_a_weight_of_another_shape_is_refused():
+    for weight in (torch.ones(4), torch.ones(1, 1, 1, 1)):
+        with pytest.raises(OptionError, match=r"weight must be \(outputs, inputs\)"):
+            Linear(weight)

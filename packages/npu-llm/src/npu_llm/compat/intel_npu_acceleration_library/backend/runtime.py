@@ -103,7 +103,7 @@ def run_factory(
     Raises:
         OptionError: [graph-array] for what is no tensor, or no input.
     """
-    inputs = list(x) if isinstance(x, list | tuple) else [x]
+    inputs: list[Any] = list(x) if isinstance(x, list | tuple) else [x]
     _check_tensors("run_factory", *inputs, *weights)
     if not inputs:
         raise OptionError(
