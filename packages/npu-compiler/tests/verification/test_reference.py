@@ -17,7 +17,7 @@ CALLS: list[tuple[Callable[..., torch.Tensor], list[tuple[int, ...]]]] = [
 ]
 
 
-@pytest.mark.parametrize(("call", "shapes"), CALLS)
+@pytest.mark.parametrize("call, shapes", CALLS)
 def test_sums_of_float16_products_are_rounded_once(
     call: Callable[..., torch.Tensor], shapes: list[tuple[int, ...]]
 ) -> None:

@@ -18,7 +18,7 @@ _CACHE = "Omit it: compiled programs are kept, models are not."
 _MODULES = {
     "backend.base": "Derive from backend.NNFactory, and override its run.",
     "backend.bindings": _BINDINGS,
-    "backend.ops": "Use torch's functions on a graph's tensors; all that have a converter are there.",
+    "backend.ops": "Use torch's functions on a graph's tensors.",
     "bindings": _BINDINGS,
 }
 # What modules that are served leave out.

@@ -55,6 +55,6 @@ def test_a_model_that_cannot_be_traced_is_refused():
             return x if x.sum() > 0 else -x
 
     for model in (Branch(), 3):
-        with pytest.raises(OptionError, match="torch.fx can trace") as caught:
+        with pytest.raises(OptionError, match=r"torch\.fx can trace") as caught:
             horizontal_fusion_linear(model)
         assert caught.value.code == "fused-layers"
