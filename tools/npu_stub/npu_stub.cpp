@@ -482,12 +482,18 @@ ov_status_e ov_core_compile_model_from_file_props(const ov_core_t* core, const c
 ov_status_e ov_compiled_model_get_property(const ov_compiled_model_t* compiled, const char* key,
                                            char** value) {
   last_error.clear();
-  if (std::string_view(key) == "INFERENCE_PRECISION_HINT") {
+  bool is_npus = false;
+  {
+    const std::lock_guard lock(mutex);
+    is_npus = models.contains(compiled);
+  }
+  const std::string_view name = key;
+  if (is_npus && name == "INFERENCE_PRECISION_HINT") {
     *value = new_text("f16");
     return OK;
   }
-  if (std::string_view(key) != "LOADED_FROM_CACHE" && !is_property(key))
-    return refuse(NOT_FOUND, not_found(key));
+  const bool is_fact = name == "LOADED_FROM_CACHE" || name == "NETWORK_NAME";
+  if (is_npus && !is_fact && !is_property(name)) return refuse(NOT_FOUND, not_found(name));
   return REAL(ov_compiled_model_get_property)(compiled, key, value);
 }
 
