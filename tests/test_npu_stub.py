@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 import openvino as ov
 import pytest
+from openvino import opset13 as ops
+
 from npu_stub import expected_failures
 from npu_stub.build import build_stub
-from openvino import opset13 as ops
 
 # One process: tensors of sizes and offsets that are no whole pages, large ones, pinned memory.
 MEMORY = """
@@ -49,8 +50,9 @@ print(told("copies"))
 
 REFUSED = """
 import sys, torch, npu_runtime
+free, state, fixed = sys.argv[1:]
 for path, options in (
-    (sys.argv[1], {}), (sys.argv[2], {}), (sys.argv[3], {}), (sys.argv[3], {"SNIPPETS_MODE": "DISABLE"})
+    (free, {}), (state, {}), (fixed, {}), (fixed, {"SNIPPETS_MODE": "DISABLE"})
 ):
     try:
         program = npu_runtime.load_program(

@@ -22,6 +22,4 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def patterns() -> dict[str, str]:
     """The reason of each listed pattern of test ids, in which [ is no wildcard."""
     reasons = tomllib.loads(EXPECTED.read_text())["reason"]
-    return {
-        test.replace("[", "[[]"): entry["why"] for entry in reasons for test in entry["tests"]
-    }
+    return {test.replace("[", "[[]"): entry["why"] for entry in reasons for test in entry["tests"]}

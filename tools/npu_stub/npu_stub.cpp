@@ -1,8 +1,8 @@
 // A recording stub of OpenVINO's C interface: device "NPU", computed by the CPU plugin in float32,
-// under the rules of the NPU plugin and of its driver that docs/reference/npu-driver-rules.md lists,
-// refused in the plugin's words. It replaces libopenvino_c.so for npu-runtime's driver alone, which
-// loads it where NPU_OPENVINO_LIBRARY names it; tools/npu_stub/run.py builds it. What it does not
-// override is passed on by the loader: it is linked against the real library.
+// under the rules of the NPU plugin and of its driver that docs/reference/npu-driver-rules.md
+// lists, refused in the plugin's words. It replaces libopenvino_c.so for npu-runtime's driver
+// alone, which loads it where NPU_OPENVINO_LIBRARY names it; tools/npu_stub/run.py builds it. What
+// it does not override is passed on by the loader: it is linked against the real library.
 #include <dlfcn.h>
 
 #include <array>
@@ -59,7 +59,8 @@ ov_status_e refuse(ov_status_e status, std::string text) {
   return status;
 }
 
-// --------------------------------------------------------- memory of the driver's context (userptr)
+// --------------------------------------------------------- memory of the driver's context
+// (userptr)
 
 struct Import {
   std::uintptr_t begin;
@@ -153,15 +154,21 @@ char* new_text(std::string_view text) {
 }
 
 // Without those of NPUW, which have no effect on programs that the compiler gets whole.
-constexpr std::string_view kProperties[] = {
-    "CACHE_DIR",           "CACHE_MODE",
-    "COMPILATION_NUM_THREADS", "DEVICE_ID",
-    "ENABLE_CPU_PINNING",  "EXECUTION_MODE_HINT",
-    "INFERENCE_PRECISION_HINT", "LOG_LEVEL",
-    "MODEL_PRIORITY",      "NUM_STREAMS",
-    "PERFORMANCE_HINT",    "PERFORMANCE_HINT_NUM_REQUESTS",
-    "PERF_COUNT",          "WEIGHTS_PATH",
-    "WORKLOAD_TYPE"};
+constexpr std::string_view kProperties[] = {"CACHE_DIR",
+                                            "CACHE_MODE",
+                                            "COMPILATION_NUM_THREADS",
+                                            "DEVICE_ID",
+                                            "ENABLE_CPU_PINNING",
+                                            "EXECUTION_MODE_HINT",
+                                            "INFERENCE_PRECISION_HINT",
+                                            "LOG_LEVEL",
+                                            "MODEL_PRIORITY",
+                                            "NUM_STREAMS",
+                                            "PERFORMANCE_HINT",
+                                            "PERFORMANCE_HINT_NUM_REQUESTS",
+                                            "PERF_COUNT",
+                                            "WEIGHTS_PATH",
+                                            "WORKLOAD_TYPE"};
 
 bool is_property(std::string_view key) {
   if (key.starts_with("NPU_") || key.starts_with("NPUW_")) return true;
@@ -188,15 +195,17 @@ ov_status_e translate(std::size_t size, const ov_property_t* given,
     if (key == "CACHE_DIR" || key == "CACHE_MODE" || key == "PERF_COUNT")
       passed.push_back(given[i]);
   }
-  for (const auto& [key, value] :
-       {std::pair{"INFERENCE_PRECISION_HINT", "f32"}, {"PERFORMANCE_HINT", "LATENCY"},
-        {"NUM_STREAMS", "1"}, {"DYNAMIC_QUANTIZATION_GROUP_SIZE", "0"},
-        {"KV_CACHE_PRECISION", "f32"}})
+  for (const auto& [key, value] : {std::pair{"INFERENCE_PRECISION_HINT", "f32"},
+                                   {"PERFORMANCE_HINT", "LATENCY"},
+                                   {"NUM_STREAMS", "1"},
+                                   {"DYNAMIC_QUANTIZATION_GROUP_SIZE", "0"},
+                                   {"KV_CACHE_PRECISION", "f32"}})
     passed.push_back({key, value});
   return OK;
 }
 
-// One compiled model has one shape. The words are the compiler's, which asks for a bound of each size.
+// One compiled model has one shape. The words are the compiler's, which asks for a bound of each
+// size.
 ov_status_e check_static(const ov_model_t* model) {
   if (!REAL(ov_model_is_dynamic)(model)) return OK;
   return refuse(GENERAL_ERROR,
@@ -254,7 +263,8 @@ ov_status_e check_tensor(const Port& port, int side, const ov_tensor_t* tensor, 
   if (type != port.type && !(is_byte(type) && is_byte(port.type))) {
     return refuse(GENERAL_ERROR,
                   "Failed to set tensor. The tensor element type is not corresponding with output "
-                  "element type (" + std::to_string(type) + " != " + std::to_string(port.type));
+                  "element type (" +
+                      std::to_string(type) + " != " + std::to_string(port.type));
   }
   if (dims != port.dims) {
     const std::string kind = side == 0 ? "input" : "output";
@@ -273,7 +283,8 @@ ov_status_e set_tensor(ov_infer_request_t* handle, int side, std::size_t index,
   const auto found = requests.find(handle);
   if (found == requests.end()) return OK;  // a request of another device
   Request& request = found->second;
-  if (index >= request.model->ports[side].size()) return refuse(OUT_OF_BOUNDS, "Port is out of bounds");
+  if (index >= request.model->ports[side].size())
+    return refuse(OUT_OF_BOUNDS, "Port is out of bounds");
   Use use;
   if (const auto status = check_tensor(request.model->ports[side][index], side, tensor, use);
       status != OK)
@@ -395,9 +406,10 @@ ov_status_e ov_core_get_default_context(const ov_core_t* core, const char* devic
   return OK;
 }
 
-ov_status_e ov_remote_context_create_tensor(const ov_remote_context_t*, const ov_element_type_e type,
-                                            const ov_shape_t shape, const std::size_t argument_count,
-                                            ov_tensor_t** tensor, ...) {
+ov_status_e ov_remote_context_create_tensor(const ov_remote_context_t*,
+                                            const ov_element_type_e type, const ov_shape_t shape,
+                                            const std::size_t argument_count, ov_tensor_t** tensor,
+                                            ...) {
   last_error.clear();
   std::string kind;
   void* address = nullptr;
@@ -449,11 +461,12 @@ ov_status_e ov_core_compile_model_props(const ov_core_t* core, const ov_model_t*
                                              compiled);
   }
   std::vector<ov_property_t> passed;
-  if (const auto status = translate(property_count, properties, passed); status != OK) return status;
+  if (const auto status = translate(property_count, properties, passed); status != OK)
+    return status;
   if (const auto status = check_static(model); status != OK) return status;
-  return note_compiled(REAL(ov_core_compile_model_props)(core, model, "CPU", passed.size(),
-                                                         passed.data(), compiled),
-                       compiled);
+  return note_compiled(
+      REAL(ov_core_compile_model_props)(core, model, "CPU", passed.size(), passed.data(), compiled),
+      compiled);
 }
 
 ov_status_e ov_core_compile_model_from_file_props(const ov_core_t* core, const char* path,
@@ -467,7 +480,8 @@ ov_status_e ov_core_compile_model_from_file_props(const ov_core_t* core, const c
                                                        properties, compiled);
   }
   std::vector<ov_property_t> passed;
-  if (const auto status = translate(property_count, properties, passed); status != OK) return status;
+  if (const auto status = translate(property_count, properties, passed); status != OK)
+    return status;
   ov_model_t* model = nullptr;
   if (const auto status = REAL(ov_core_read_model)(core, path, "", &model); status != OK)
     return status;

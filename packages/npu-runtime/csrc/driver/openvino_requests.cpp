@@ -69,10 +69,10 @@ npu_status check_binding(const npu_port& port, npu_dtype dtype, std::int32_t ran
 
 ov_status_e set_tensor(npu_request* request, npu_direction direction, std::size_t index,
                        const ov_tensor_t* tensor) {
-  return direction == NPU_INPUT ? device.api.ov_infer_request_set_input_tensor_by_index(
-                                      request->infer, index, tensor)
-                                : device.api.ov_infer_request_set_output_tensor_by_index(
-                                      request->infer, index, tensor);
+  return direction == NPU_INPUT
+             ? device.api.ov_infer_request_set_input_tensor_by_index(request->infer, index, tensor)
+             : device.api.ov_infer_request_set_output_tensor_by_index(request->infer, index,
+                                                                      tensor);
 }
 
 npu_status tell(npu_request* request, npu_direction direction, std::size_t index) {
