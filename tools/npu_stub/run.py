@@ -1,7 +1,8 @@
 """Runs packages' tests as device NPU on the stub.
 
-`python tools/npu_stub/run.py [SUITE ...] [FLAGS]`: a suite is a key of SUITES; flags, and paths of tests, go to pytest. Tests that cannot pass there
-are in expected.toml, each with its reason; one of them that passes fails the run.
+`python tools/npu_stub/run.py [SUITE ...] [FLAGS]`: a suite is a key of SUITES; flags, and paths of
+tests, go to pytest. Tests that cannot pass there are in expected.toml, each with its reason; one of
+them that passes fails the run.
 """
 
 from __future__ import annotations
