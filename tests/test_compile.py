@@ -101,4 +101,6 @@ def test_flex_attention_in_a_compiled_function_has_eagers_results_and_gradients(
             out = run(x, weight)
         out.square().sum().backward()
         results.append([out.detach(), weight.grad])
-    torch.testing.assert_close(*results, rtol=1e-4, atol=1e-4)
+    for eager, compiled in zip(*results, strict=True):  # sums of many products, near 0 in places
+        largest = float(eager.abs().max())
+        torch.testing.assert_close(compiled, eager, rtol=1e-4, atol=5e-6 * largest)

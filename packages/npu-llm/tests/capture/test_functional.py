@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from npu_llm.capture.functional import make_functional
+from npu_llm.capture.functional import drop_grad_modes, make_functional
 from npu_llm.errors import CaptureError
 
 
@@ -188,3 +188,19 @@ def test_write_that_has_no_other_form_is_refused_with_its_line(step):
     with pytest.raises(CaptureError, match=r"test_functional\.py:\d+") as caught:
         make_functional(traced(step))
     assert caught.value.code == "writes-view"
+
+
+def without_gradients(x):
+    with torch.no_grad():
+        y = x * 2
+    return y + 1
+
+
+def test_who_runs_a_traced_graph_keeps_gradients():
+    x = torch.ones(2)
+    with torch.no_grad():
+        traced = make_fx(without_gradients, tracing_mode="fake", pre_dispatch=True)(x)
+    assert "_set_grad_enabled" in traced.code
+    drop_grad_modes(traced)
+    assert torch.equal(traced(x), without_gradients(x))
+    assert torch.is_grad_enabled()

@@ -11,9 +11,7 @@ import difflib
 import enum
 import functools
 import importlib
-import importlib.metadata
 import importlib.util
-import os
 import sys
 import tomllib
 import warnings
@@ -25,6 +23,7 @@ from pathlib import Path
 from npu_command.endings import ENDINGS, EXIT_BROKEN_PIPE, EXIT_ERROR, EXIT_INTERRUPTED, end
 from npu_command.errors import NpuError
 from npu_command.help.bare_packages import bare_packages
+from npu_command.help.command_parser import print_version, without_colour
 from npu_command.help.completion import COMPLETION_SUMMARY, print_completion
 from npu_command.interrupt import as_exception, end_at_once, give_back
 from npu_command.text_table import aligned, terminal_width
@@ -149,13 +148,13 @@ def run_command(command: Command, arguments: Sequence[str] | None = None) -> int
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given[:1] == [_NO_COLOR]:
-        os.environ["NO_COLOR"] = "1"  # rich heeds it, as other programs do; so do children
+        without_colour()
         del given[0]
     if not given or given[0] in ("-h", "--help"):
         print(_help(command))
         return 0 if given else EXIT_ERROR
     if given[0] == "--version":
-        print(f"{command.name} {importlib.metadata.version(command.name)}")
+        print_version(command.name)
         return 0
     name, *rest = given
     if name not in (*command.subcommands, _COMPLETION):

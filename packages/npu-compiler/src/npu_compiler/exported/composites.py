@@ -31,7 +31,7 @@ _Decomposition = Callable[..., Any]
 def without_composites(program: ExportedProgram) -> ExportedProgram:
     """Returns a program in which torch has taken apart what has no converter."""
     own = decompositions()
-    kept = {op: own.get(op, _special_op_to_preserve_cia) for op in _whole(program)}
+    kept = dict.fromkeys(_whole(program), _special_op_to_preserve_cia)
     kept |= {op: made for op, made in own.items() if op in _composites()}
     table = {op: made for op, made in _by_torch().items() if find_converter(op) is None} | own
     return _decompose_exported_program(  # type: ignore[no-any-return]

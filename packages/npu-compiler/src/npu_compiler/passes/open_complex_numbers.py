@@ -10,7 +10,7 @@ from torch import fx
 from torch.utils import _pytree as pytree
 
 from npu_compiler.graph.complex_pairs import RULES, Pairs, StaysComplex
-from npu_compiler.graph.nodes import is_static
+from npu_compiler.graph.nodes import add_call, is_static
 from npu_compiler.passes.base import Facts, GraphPass
 from npu_compiler.passes.inlining import inlined
 
@@ -57,8 +57,7 @@ def _open(graph: fx.Graph, node: fx.Node, pairs: dict[fx.Node, fx.Node]) -> bool
     sources = list(node.all_input_nodes)
     for source in sources:
         if _is_complex(source) and source not in pairs:
-            with graph.inserting_before(node):
-                pairs[source] = _as_pairs(graph, source)
+            pairs[source] = _as_pairs(graph, node, source)
     place_of = {source: place for place, source in enumerate(sources)}
 
     def on_pairs(*tensors: torch.Tensor) -> Any:
@@ -78,8 +77,7 @@ def _open(graph: fx.Graph, node: fx.Node, pairs: dict[fx.Node, fx.Node]) -> bool
     except StaysComplex:
         return False
     if _is_complex(node):
-        with graph.inserting_before(node):
-            fresh = _call(graph, aten.view_as_complex.default, made, node)
+        fresh = add_call(graph, node, aten.view_as_complex.default, (made,), origin=node)
         pairs[fresh] = made
         made = fresh
     node.replace_all_uses_with(made)
@@ -91,15 +89,7 @@ def _is_complex(node: fx.Node) -> bool:
     return bool(node.meta["val"].dtype.is_complex)
 
 
-def _as_pairs(graph: fx.Graph, source: fx.Node) -> fx.Node:
+def _as_pairs(graph: fx.Graph, before: fx.Node, source: fx.Node) -> fx.Node:
     """A view of complex numbers that come from elsewhere, perhaps as conjugates."""
-    plain = _call(graph, aten.resolve_conj.default, source, source)
-    return _call(graph, aten.view_as_real.default, plain, source)
-
-
-def _call(graph: fx.Graph, target: Any, source: fx.Node, origin: fx.Node) -> fx.Node:
-    fresh = graph.call_function(target, (source,))
-    value = source.meta["val"]
-    with torch.no_grad(), value.fake_mode:
-        fresh.meta = {**origin.meta, "val": target(value)}
-    return fresh
+    plain = add_call(graph, before, aten.resolve_conj.default, (source,), origin=source)
+    return add_call(graph, before, aten.view_as_real.default, (plain,), origin=source)

@@ -1,4 +1,6 @@
-"""Replaces calls that write into a tensor by calls that return a new one, in a traced graph.
+"""Leaves a traced graph without effects: calls that write, and switches of gradients.
+
+Calls that write into a tensor become calls that return a new one.
 
 make_fx already lets every later use of a written tensor read the writing call's result. Other
 tensors that show the written memory are written once more from the new value, if they are read
@@ -23,9 +25,21 @@ from npu_llm.capture.shared_memory import (
 )
 from npu_llm.errors import CaptureError
 
-__all__ = ["make_functional"]
+__all__ = ["drop_grad_modes", "make_functional"]
 
 _aten = torch.ops.aten
+
+
+def drop_grad_modes(graph_module: fx.GraphModule) -> None:
+    """Removes what `torch.no_grad` in a model's code leaves in a graph.
+
+    A step is traced without gradients, so that the end of such a block would switch them off for
+    whoever runs the graph.
+    """
+    for node in list(graph_module.graph.nodes):
+        if node.target is torch._C._set_grad_enabled:
+            graph_module.graph.erase_node(node)
+    graph_module.recompile()
 
 
 def make_functional(graph_module: fx.GraphModule) -> None:

@@ -35,6 +35,7 @@ from npu_llm.adapters.adapter_ports import SCALES, adapted, port_names, port_siz
 from npu_llm.cache_names import CACHE
 from npu_llm.capture.cache_facts import REFUSALS, LayerCache, cache_layers
 from npu_llm.capture.complex_numbers import make_real
+from npu_llm.capture.functional import drop_grad_modes
 from npu_llm.capture.indexed_cache import IndexedLayer
 from npu_llm.capture.known_numbers import compute_known_numbers
 from npu_llm.capture.model_states import Placement, StatesDifferError, StateShape, find_states
@@ -191,6 +192,7 @@ def capture_step(
             ) from failure
     takes_rows = placement is None or placement.takes_rows
     _check_sizes(model, inputs, layers, examples, takes_rows=takes_rows)
+    drop_grad_modes(graph_module)
     join_weights(graph_module)
     compute_known_numbers(graph_module)
     make_real(graph_module)

@@ -6,12 +6,14 @@ import argparse
 import sys
 from pathlib import Path
 
+from npu_llm.checkpoint.source import DEFAULT_WEIGHTS
 from npu_llm.choices import DEFAULT_PRECISION, KV_CACHES, PRECISION_NAMES, VERIFY
 from npu_llm.errors import OptionError
 from npu_llm.prompts.unicode_text import check_text, read_text
 
 __all__ = [
     "add_adapters",
+    "add_checkpoint",
     "add_generation",
     "add_model",
     "add_server",
@@ -74,6 +76,17 @@ def add_model(parser: argparse.ArgumentParser, *, is_repeatable: bool = False) -
     add_verify(parser)
     parser.add_argument(
         "--cache-dir", metavar="DIR", type=Path, help="where compiled models are kept"
+    )
+
+
+def add_checkpoint(parser: argparse.ArgumentParser) -> None:
+    """Adds the model by its place, for what reads weights and takes no exported folder."""
+    parser.add_argument(
+        "model",
+        metavar="MODEL",
+        nargs="?",
+        help="GGUF file, checkpoint folder, or name on the hub; by default the weights of the "
+        f"installed {DEFAULT_WEIGHTS}",
     )
 
 

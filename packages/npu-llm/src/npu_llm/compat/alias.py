@@ -16,17 +16,14 @@ from types import ModuleType
 
 from npu_llm.errors import CompatError
 
-__all__ = ["NAME", "activate", "is_active"]
+__all__ = ["NAME", "activate", "is_active", "without_bindings"]
 
 NAME = "intel_npu_acceleration_library"
 _HOME = f"npu_llm.compat.{NAME}"
 # A copy of OpenVINO came with that library.
 _OPENVINO = f"{NAME}.external.openvino"
-# Modules that stay out, and what to use instead.
-_ABSENT = {
-    f"{NAME}.backend.bindings": "backend.NNFactory, whose methods build the same graphs",
-    f"{NAME}.bindings": "backend.NNFactory, whose methods build the same graphs",
-}
+# Modules that stay out.
+_ABSENT = (f"{NAME}.backend.bindings", f"{NAME}.bindings")
 
 
 def activate() -> None:
@@ -56,6 +53,15 @@ def is_active() -> bool:
     return any(isinstance(finder, _Finder) for finder in sys.meta_path)
 
 
+def without_bindings(name: str) -> CompatError:
+    """The error for a name by which that library had its ctypes bindings."""
+    return CompatError(
+        f"{name}: must be a part that is served here; got the ctypes bindings, which are not. Use "
+        "backend.NNFactory, whose methods build the same graphs.",
+        code="compat-absent",
+    )
+
+
 class _Finder(MetaPathFinder):
     """Finds our modules, and OpenVINO, under that library's names."""
 
@@ -66,11 +72,7 @@ class _Finder(MetaPathFinder):
         if fullname.partition(".")[0] != NAME:
             return None
         if fullname in _ABSENT:
-            raise CompatError(
-                f"{fullname}: must be a part that is served here; got the ctypes bindings, which "
-                f"are not. Use {_ABSENT[fullname]}.",
-                code="compat-absent",
-            )
+            raise without_bindings(fullname)
         home = _home_of(fullname)
         if importlib.util.find_spec(home) is None:
             return None

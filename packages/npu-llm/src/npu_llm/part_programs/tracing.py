@@ -17,7 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
-from npu_llm.capture.functional import make_functional
+from npu_llm.capture.functional import drop_grad_modes, make_functional
 from npu_llm.capture.origins import noted_modules
 from npu_llm.capture.step import join_weights
 from npu_llm.errors import CaptureError
@@ -137,6 +137,7 @@ def trace_part(
                 code="capture-failed",
             ) from failure
     _check_sizes(model, name, examples, tensors)
+    drop_grad_modes(graph_module)
     join_weights(graph_module)
     has_fractions = _compute_ranges(graph_module)
     make_functional(graph_module)

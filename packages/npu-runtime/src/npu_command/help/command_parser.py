@@ -8,7 +8,17 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-__all__ = ["CommandParser"]
+__all__ = ["CommandParser", "print_version", "without_colour"]
+
+
+def without_colour() -> None:
+    """Has this process, and those that it starts, print text without colour."""
+    os.environ["NO_COLOR"] = "1"  # rich heeds it, as other programs do
+
+
+def print_version(command: str) -> None:
+    """Prints a command and its version, which is that of its distribution."""
+    print(f"{command} {importlib.metadata.version(command)}")
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -34,11 +44,10 @@ class _Flag(argparse.Action):
 
 class _NoColor(_Flag):
     def __call__(self, *_: object) -> None:
-        os.environ["NO_COLOR"] = "1"  # rich heeds it, as other programs do; so do children
+        without_colour()
 
 
 class _Version(_Flag):
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        name = parser.prog.split()[0]
-        print(f"{name} {importlib.metadata.version(name)}")
+        print_version(parser.prog.split()[0])
         parser.exit()

@@ -13,6 +13,7 @@ import openvino.opset15 as ops
 import torch
 from torch import fx
 
+from npu_compiler.graph.nodes import is_static
 from npu_compiler.lowering.context import Context
 from npu_compiler.lowering.registry import converter
 
@@ -37,9 +38,7 @@ def convert_pad(ctx: Context, self: fx.Node, pad: Any, **arguments: Any) -> Any:
 
 
 def _rule_col2im(node: fx.Node, self: fx.Node, **_: Any) -> str | None:
-    if any(not isinstance(size, int) for size in self.meta["val"].shape):
-        return "blocks of varying sizes"
-    return None
+    return None if is_static(self) else "blocks of varying sizes"
 
 
 def _pads(ctx: Context, self: fx.Node, pad: Sequence[Any]) -> tuple[ov.Output, ov.Output]:

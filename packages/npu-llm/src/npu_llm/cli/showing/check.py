@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from npu_command.help.command_parser import CommandParser
-from npu_llm.checkpoint.source import DEFAULT_WEIGHTS, find_installed_weights
+from npu_llm.checkpoint.source import find_installed_weights
+from npu_llm.cli.arguments import add_checkpoint
 
 __all__ = ["main"]
 
@@ -18,13 +19,7 @@ def main(arguments: Sequence[str]) -> int:
         "builds them, with rules that were read from the source of the NPU's compiler. No NPU is "
         "needed.",
     )
-    parser.add_argument(
-        "model",
-        metavar="MODEL",
-        nargs="?",
-        help="GGUF file, checkpoint folder, or name on the hub; by default the weights of the "
-        f"installed {DEFAULT_WEIGHTS}",
-    )
+    add_checkpoint(parser)
     parser.add_argument("--dtype", help="precision of weights and arithmetic")
     parser.add_argument(
         "--generation", default="4000", help="3720: Meteor Lake; 4000: Lunar Lake (default)"

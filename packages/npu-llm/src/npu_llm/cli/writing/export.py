@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from npu_command.help.command_parser import CommandParser
-from npu_llm.checkpoint.source import DEFAULT_WEIGHTS, find_installed_weights
+from npu_llm.checkpoint.source import find_installed_weights
 from npu_llm.choices import DEFAULT_PRECISION, PRECISION_NAMES
-from npu_llm.cli.arguments import add_verify
+from npu_llm.cli.arguments import add_checkpoint, add_verify
 from npu_llm.errors import ModelError, OptionError
 
 __all__ = ["add_export", "main", "write_folder"]
@@ -38,13 +38,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def add_export(parser: argparse.ArgumentParser) -> None:
     """Adds MODEL, -o, --pipeline and --verify: what is written, and where."""
-    parser.add_argument(
-        "model",
-        metavar="MODEL",
-        nargs="?",
-        help="GGUF file, checkpoint folder, or name on the hub; by default the weights of the "
-        f"installed {DEFAULT_WEIGHTS}",
-    )
+    add_checkpoint(parser)
     parser.add_argument(
         "-o", "--output", metavar="DIR", type=Path, required=True, help="the folder to write"
     )

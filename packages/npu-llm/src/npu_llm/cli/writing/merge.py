@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from npu_command.help.command_parser import CommandParser
-from npu_llm.checkpoint.source import DEFAULT_WEIGHTS, find_installed_weights
-from npu_llm.cli.arguments import add_adapters
+from npu_llm.checkpoint.source import find_installed_weights
+from npu_llm.cli.arguments import add_adapters, add_checkpoint
 from npu_llm.cli.display import Display
 
 __all__ = ["main"]
@@ -20,13 +20,7 @@ def main(arguments: Sequence[str]) -> int:
         description="Writes a checkpoint with LoRA adapters merged into its weights, for --model: "
         "of any kind, DoRA and changed embeddings too.",
     )
-    parser.add_argument(
-        "model",
-        metavar="MODEL",
-        nargs="?",
-        help="GGUF file, checkpoint folder, or name on the hub; by default the weights of the "
-        f"installed {DEFAULT_WEIGHTS}",
-    )
+    add_checkpoint(parser)
     add_adapters(parser, is_needed=True)
     parser.add_argument(
         "-o", "--output", metavar="DIR", type=Path, required=True, help="the folder to write"

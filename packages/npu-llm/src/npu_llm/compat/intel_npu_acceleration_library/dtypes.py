@@ -96,24 +96,19 @@ def _torch_dtype(dtype: Any) -> Any:
         return None
 
 
-def _of_floats(name: str, dtype: torch.dtype) -> NPUDtype:
-    facts = torch.finfo(dtype)
+def _of(name: str, dtype: torch.dtype) -> NPUDtype:
+    facts = torch.finfo(dtype) if dtype.is_floating_point else torch.iinfo(dtype)
     return NPUDtype(name, facts.bits, facts.min, facts.max, dtype)
 
 
-def _of_integers(name: str, dtype: torch.dtype) -> NPUDtype:
-    facts = torch.iinfo(dtype)
-    return NPUDtype(name, facts.bits, facts.min, facts.max, dtype)
-
-
-float16 = _of_floats("fp16", torch.float16)
-bfloat16 = _of_floats("bf16", torch.bfloat16)
-float32 = _of_floats("fp32", torch.float32)
-float64 = _of_floats("fp64", torch.float64)
+float16 = _of("fp16", torch.float16)
+bfloat16 = _of("bf16", torch.bfloat16)
+float32 = _of("fp32", torch.float32)
+float64 = _of("fp64", torch.float64)
 int4 = NPUDtype("int4", 4, -8, 7, torch.int8)
-int8 = _of_integers("int8", torch.int8)
-int16 = _of_integers("int16", torch.int16)
-int32 = _of_integers("int32", torch.int32)
-int64 = _of_integers("int64", torch.int64)
+int8 = _of("int8", torch.int8)
+int16 = _of("int16", torch.int16)
+int32 = _of("int32", torch.int32)
+int64 = _of("int64", torch.int64)
 
 _BY_TORCH = (float16, bfloat16, float32, float64, int8, int16, int32, int64)

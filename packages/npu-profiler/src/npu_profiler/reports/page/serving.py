@@ -4,9 +4,10 @@ import contextlib
 import functools
 import http.server
 import json
+import signal
 import threading
 import webbrowser
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from npu_profiler.errors import TraceError
@@ -39,8 +40,21 @@ def serve(path: Path, port: int, *, say: Callable[[str], None], is_opened: bool 
         if is_opened:  # some browsers return when they are closed
             opening = functools.partial(open_browser, address, say=say)
             threading.Thread(target=opening, daemon=True).start()
-        with contextlib.suppress(KeyboardInterrupt):
-            server.serve_forever(poll_interval=0.1)
+        with _interrupted() as stop:
+            threading.Thread(target=server.serve_forever, args=(0.1,), daemon=True).start()
+            stop.wait()
+            server.shutdown()
+
+
+@contextlib.contextmanager
+def _interrupted() -> Iterator[threading.Event]:
+    """An event that Ctrl-C sets; as an exception it would be lost in callbacks of Python's own."""
+    stop = threading.Event()
+    before = signal.signal(signal.SIGINT, lambda *_: stop.set())
+    try:
+        yield stop
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def open_browser(address: str, *, say: Callable[[str], None]) -> None:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from npu_llm.compat.alias import without_bindings
 from npu_llm.compat.intel_npu_acceleration_library.backend.convolution import Convolution
 from npu_llm.compat.intel_npu_acceleration_library.backend.driver import (
     get_driver_version,
@@ -18,7 +19,6 @@ from npu_llm.compat.intel_npu_acceleration_library.backend.runtime import (
 )
 from npu_llm.compat.intel_npu_acceleration_library.backend.sdpa import SDPA, SimpleSDPA
 from npu_llm.compat.intel_npu_acceleration_library.backend.tensor import Tensor
-from npu_llm.errors import CompatError
 
 __all__ = [
     "MLP",
@@ -41,9 +41,5 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name == "lib":
-        raise CompatError(
-            "backend.lib: must be a part that is served here; got the ctypes bindings, which are "
-            "not. Use backend.NNFactory, whose methods build the same graphs.",
-            code="compat-absent",
-        )
+        raise without_bindings("backend.lib")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

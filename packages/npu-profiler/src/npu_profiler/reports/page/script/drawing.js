@@ -131,10 +131,8 @@ class Drawing {
   drawText(name, x, y, room) {
     const text = this.page.trace.words[name];
     if (!this.widths.has(name)) this.widths.set(name, this.pen.measureText(text).width);
-    const width = this.widths.get(name);
-    const shown = width <= room ? text : `${text.slice(0, Math.max(Math.floor(text.length * room / width) - 1, 1))}…`;
     this.pen.fillStyle = "#111";
-    this.pen.fillText(shown, x, y);
+    this.pen.fillText(this.cut(text, room, this.widths.get(name)), x, y);
   }
 
   colour(name) {
@@ -244,8 +242,7 @@ class Drawing {
     pen.fillStyle = this.soft;
     pen.fillText(this.cut(`peak ${curveText(lane.curve, lane.curve.top)}`, room), 14, y + SLICE * 1.5);
   }
-  cut(text, room) {
-    const width = this.pen.measureText(text).width;
+  cut(text, room, width = this.pen.measureText(text).width) {
     return width <= room ? text : `${text.slice(0, Math.max(Math.floor(text.length * room / width) - 1, 1))}…`;
   }
 
