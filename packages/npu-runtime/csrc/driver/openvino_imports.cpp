@@ -1,7 +1,7 @@
-// Memory that the NPU is told of: ranges of the pool, imported at their first use by a program.
+// Memory that the NPU is told of: ranges of the pool, imported when a program first uses them.
 #include <unistd.h>
 
-#include <algorithm>
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <utility>
@@ -12,18 +12,18 @@
 namespace npu::openvino {
 namespace {
 
-using Tensor = std::unique_ptr<ov_tensor_t, void (*)(ov_tensor_t*)>;
-
-// Memory that was committed. The tensor keeps it imported; null before that, or where it failed.
+// Memory that was committed, and how much of it is imported, from its beginning on.
 struct Range {
   std::size_t size_bytes = 0;
-  Tensor imported{nullptr, nullptr};
-  bool is_tried = false;
+  std::size_t imported_bytes = 0;
+  Owned<ov_tensor_t> import{nullptr, nullptr};  // keeps the memory imported
+  std::uint64_t number = 0;                     // of the import; 0 before it was tried
 };
 
 struct Ranges {
   std::mutex mutex;
   std::map<std::uintptr_t, Range> by_address;
+  std::uint64_t imports = 0;  // tried so far
 };
 
 Ranges& ranges() {
@@ -31,33 +31,38 @@ Ranges& ranges() {
   return *instance;
 }
 
-Tensor import(std::uintptr_t address, std::size_t size_bytes) {
+bool import(std::uintptr_t begin, std::size_t size_bytes, Range& range) {
   std::int64_t size = static_cast<std::int64_t>(size_bytes);
   ov_tensor_t* tensor = nullptr;
   // The plugin's kind of memory for addresses of the process (MemType::CPU_VA).
   const auto status = device.api.ov_remote_context_create_tensor(
       device.context, U8, ov_shape_t{1, &size}, 4, &tensor, "MEM_TYPE", "CPU_VA", "MEM_HANDLE",
-      reinterpret_cast<void*>(address));
-  return {status == OK ? tensor : nullptr, device.api.ov_tensor_free};
+      reinterpret_cast<void*>(begin));
+  if (status != OK) return false;
+  range.import = {tensor, device.api.ov_tensor_free};
+  range.imported_bytes = size_bytes;
+  return true;
 }
 
 }  // namespace
 
-void import_around(const void* data) {
-  if (device.context == nullptr) return;
+std::uint64_t import_around(const void* data) {
   const auto address = reinterpret_cast<std::uintptr_t>(data);
   Ranges& all = ranges();
   const std::lock_guard lock(all.mutex);
   auto found = all.by_address.upper_bound(address);
-  if (found == all.by_address.begin()) return;
+  if (found == all.by_address.begin()) return 0;
   auto& [begin, range] = *--found;
-  if (address - begin >= range.size_bytes || std::exchange(range.is_tried, true)) return;
-  range.imported = import(begin, range.size_bytes);
-  // The plugin refuses a range when what begins at its end is imported already. Without its last
-  // page it ends where nothing is.
-  const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
-  if (range.imported == nullptr && range.size_bytes > page)
-    range.imported = import(begin, range.size_bytes - page);
+  if (address - begin >= range.size_bytes) return 0;
+  if (range.number == 0) {
+    range.number = ++all.imports;
+    // The plugin refuses a range when what begins at its end is imported already. Without its last
+    // page it ends where nothing is.
+    const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+    if (!import(begin, range.size_bytes, range) && range.size_bytes > page)
+      import(begin, range.size_bytes - page, range);
+  }
+  return address - begin < range.imported_bytes ? range.number : 0;
 }
 
 npu_status memory_commit(std::int32_t index, void* address, std::size_t size_bytes) {
@@ -65,7 +70,8 @@ npu_status memory_commit(std::int32_t index, void* address, std::size_t size_byt
   if (device.context == nullptr) return NPU_OK;
   Ranges& all = ranges();
   const std::lock_guard lock(all.mutex);
-  all.by_address.insert_or_assign(reinterpret_cast<std::uintptr_t>(address), Range{size_bytes});
+  all.by_address.insert_or_assign(reinterpret_cast<std::uintptr_t>(address),
+                                  Range{.size_bytes = size_bytes});
   return NPU_OK;
 }
 
@@ -75,8 +81,8 @@ npu_status memory_decommit(std::int32_t index, void* address, std::size_t size_b
     const auto end = begin + size_bytes;
     Ranges& all = ranges();
     const std::lock_guard lock(all.mutex);
-    // The import holds the pages, and would outlive the mapping. What stays of a range that is
-    // given back in parts is imported again at its next use.
+    // An import holds the pages, and would outlive the mapping. What stays of a range that is given
+    // back in parts is imported again at its next use.
     auto range = all.by_address.lower_bound(begin);
     if (range != all.by_address.begin()) {
       const auto before = std::prev(range);
@@ -86,8 +92,8 @@ npu_status memory_decommit(std::int32_t index, void* address, std::size_t size_b
       const auto first = range->first;
       const auto last = first + range->second.size_bytes;
       range = all.by_address.erase(range);
-      if (first < begin) all.by_address.emplace(first, Range{begin - first});
-      if (last > end) all.by_address.emplace(end, Range{last - end});
+      if (first < begin) all.by_address.emplace(first, Range{.size_bytes = begin - first});
+      if (last > end) all.by_address.emplace(end, Range{.size_bytes = last - end});
     }
   }
   return driver::host_memory_decommit(index, address, size_bytes);

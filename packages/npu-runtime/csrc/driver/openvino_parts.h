@@ -99,8 +99,9 @@ npu_status device_properties(std::int32_t index, npu_device_properties* properti
 // openvino_imports.cpp: ranges of the pool's memory, each imported into the NPU at its first use.
 // OpenVINO's plugin uses a tensor where it lies when it is inside imported memory, and otherwise
 // imports it by itself for each run, but only whole pages; it copies the rest. What cannot be
-// imported is copied by the plugin, too.
-void import_around(const void* data);
+// imported is copied by the plugin, too. import_around returns the import that `data` lies in, by a
+// number that no other import has, or 0 where it lies in none. Only for a device with a context.
+std::uint64_t import_around(const void* data);
 npu_status memory_commit(std::int32_t index, void* address, std::size_t size_bytes);
 npu_status memory_decommit(std::int32_t index, void* address, std::size_t size_bytes);
 

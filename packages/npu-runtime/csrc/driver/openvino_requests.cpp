@@ -1,5 +1,6 @@
 // Requests of the OpenVINO driver: binding memory, running, outputs and layer times.
 #include <algorithm>
+#include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,6 +18,7 @@ struct Binding {
   std::vector<std::int64_t> dims;
   bool is_bound = false;
   bool is_told = false;
+  std::uint64_t import = 0;  // that the memory lay in when OpenVINO was told
 };
 
 }  // namespace npu::openvino
@@ -75,14 +77,24 @@ ov_status_e set_tensor(npu_request* request, npu_direction direction, std::size_
                                                                       tensor);
 }
 
+// Whether OpenVINO need not be told of the memory, which lies in `import` now. An NPU's plugin lets
+// memory go at the end of a run and looks for it again at the next, which fails where it is no longer
+// in an import.
+bool is_known(const Binding& bound, std::uint64_t import) {
+  return bound.is_told &&
+         (device.context == nullptr || (import != 0 && import == bound.import));
+}
+
 npu_status tell(npu_request* request, npu_direction direction, std::size_t index) {
   Binding& bound = request->bindings[direction][index];
-  if (!bound.is_bound || bound.is_told) return NPU_OK;
+  if (!bound.is_bound) return NPU_OK;
+  const std::uint64_t import = device.context == nullptr ? 0 : import_around(bound.data);
+  if (is_known(bound, import)) return NPU_OK;
+  bound.is_told = false;
   // Never empty: the port's own dtype came from OpenVINO.
   const auto type = to_openvino(request->program->ports[direction][index].dtype);
   // An empty tensor may have no address, and OpenVINO refuses a null one.
   static std::int64_t nothing[2] = {0, 0};
-  if (bound.data != nullptr) import_around(bound.data);
   ov_tensor_t* tensor = nullptr;
   NPU_OV(ov_tensor_create_from_host_ptr, *type,
          ov_shape_t{static_cast<std::int64_t>(bound.dims.size()), bound.dims.data()},
@@ -94,6 +106,7 @@ npu_status tell(npu_request* request, npu_direction direction, std::size_t index
                      status);
   }
   bound.is_told = true;
+  bound.import = import;
   return NPU_OK;
 }
 
@@ -195,7 +208,7 @@ npu_status request_bind(npu_request* request, npu_direction direction, std::size
       std::equal(dims, dims + rank, bound.dims.begin())) {
     return NPU_OK;
   }
-  bound = {data, std::vector<std::int64_t>(dims, dims + rank), true, false};
+  bound = {.data = data, .dims = {dims, dims + rank}, .is_bound = true};
   return NPU_OK;
 }
 
