@@ -100,6 +100,29 @@ told = json.loads(record())
 print(told.get("compiled", 0), told.get("refused", 0))
 """
 
+# A language model, as npu-llm runs it on an NPU, or with the cache as the program's state.
+STATE = """
+import sys, torch
+from transformers import LlamaConfig, LlamaForCausalLM
+from npu_llm import NPUModelForCausalLM
+from npu_llm.entries import load_options
+from npu_runtime import ProgramError
+if sys.argv[1] == "broken":
+    load_options.choose_pipeline = lambda name, device: "dynamic"
+sizes = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2,
+         "num_attention_heads": 2, "max_position_embeddings": 64}
+model = LlamaForCausalLM(LlamaConfig(**sizes)).eval()
+model.save_pretrained("model")
+greedy = {"max_new_tokens": 3, "do_sample": False}
+tokens = torch.tensor([[1, 2, 3]])
+try:
+    ours = NPUModelForCausalLM.from_pretrained("model", dtype="float32")
+    print(ours.generate(tokens, **greedy).tolist() == model.generate(tokens, **greedy).tolist())
+except ProgramError as error:
+    print("Upper bounds were not specified" in str(error))
+    sys.exit("refused")
+"""
+
 # What a build of the driver does with memory, through its table.
 DRIVER = """
 import ctypes, json, sys
@@ -205,6 +228,16 @@ def test_a_compiler_that_forgets_static_shapes_is_noticed(on_stub, compiler, tol
     assert on_stub(VARYING, compiler) == [told]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("compiler, ended", [("right", ""), ("broken", "refused")])
+def test_a_language_model_with_its_cache_as_state_is_noticed(run, stub, compiler, ended):
+    chosen = {"NPU_DEVICE": "NPU", "NPU_OPENVINO_LIBRARY": str(stub)}
+    done = run("python", "-c", STATE, compiler, **chosen)
+    assert done.stdout == "True\n", done.stderr
+    assert (done.stderr.splitlines() or [""])[-1].endswith(ended)
+    assert (done.returncode == 0) == (compiler == "right")
+
+
 def test_each_expected_failure_names_a_test_that_is_there(root):
     for pattern in expected_failures.patterns():
         path, _, rest = pattern.replace("[[]", "[").partition("::")
@@ -240,7 +273,7 @@ class Driver:
         changed = self.folder / f"changed_{part}.cpp"
         changed.write_text(text.replace(before, after))
         objects = self.objects | {part: self.compile(changed)} if before else self.objects
-        library = self.folder / f"lib{abs(hash(after))}.so"
+        library = self.folder / "libdriver.so"
         subprocess.run([*self.command, *objects.values(), "-o", library], check=True)
         return library
 

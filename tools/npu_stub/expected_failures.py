@@ -1,4 +1,4 @@
-"""A plugin of pytest: tests that expected.toml lists must fail, and each entry must match one."""
+"""A plugin of pytest: tests that expected.toml lists must fail; one that passes is a failure."""
 
 from __future__ import annotations
 

@@ -59,8 +59,7 @@ ov_status_e refuse(ov_status_e status, std::string text) {
   return status;
 }
 
-// --------------------------------------------------------- memory of the driver's context
-// (userptr)
+// ------------------------------------------------- memory of the driver's context (userptr)
 
 struct Import {
   std::uintptr_t begin;
@@ -128,11 +127,11 @@ struct Use {
 };
 
 struct Request {
-  const Model* model = nullptr;
+  std::shared_ptr<const Model> model;
   std::array<std::map<std::size_t, Use>, 2> uses;
 };
 
-std::map<const ov_compiled_model_t*, Model> models;
+std::map<const ov_compiled_model_t*, std::shared_ptr<const Model>> models;
 std::map<const ov_infer_request_t*, Request> requests;
 
 std::string text_of(const std::vector<std::int64_t>& dims) {
@@ -244,7 +243,7 @@ ov_status_e note_compiled(ov_status_e status, ov_compiled_model_t** compiled) {
   if (const auto read = read_ports(*compiled, model); read != OK) return read;
   count("compiled");
   const std::lock_guard lock(mutex);
-  models[*compiled] = std::move(model);
+  models[*compiled] = std::make_shared<const Model>(std::move(model));
   return OK;
 }
 
@@ -289,12 +288,11 @@ ov_status_e set_tensor(ov_infer_request_t* handle, int side, std::size_t index,
   if (const auto status = check_tensor(request.model->ports[side][index], side, tensor, use);
       status != OK)
     return status;
-  request.uses[side].erase(index);  // the former tensor's import goes first
   std::string reason;
   use.import = use.size == 0 ? nullptr : import_memory(use.address, use.size, reason);
   use.is_set = true;
   use.is_copied = use.import == nullptr;
-  request.uses[side][index] = std::move(use);
+  request.uses[side][index] = std::move(use);  // only now the former tensor's import goes
   return OK;
 }
 
@@ -525,7 +523,7 @@ ov_status_e ov_compiled_model_create_infer_request(const ov_compiled_model_t* co
   const auto status = REAL(ov_compiled_model_create_infer_request)(compiled, request);
   const std::lock_guard lock(mutex);
   if (const auto found = models.find(compiled); status == OK && found != models.end())
-    requests[*request].model = &found->second;
+    requests[*request].model = found->second;
   return status;
 }
 

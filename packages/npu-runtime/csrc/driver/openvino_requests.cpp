@@ -10,9 +10,9 @@
 
 namespace npu::openvino {
 
-// What a port of a request is bound to. OpenVINO is told when the request runs: an NPU's plugin
-// keeps memory from being told of it until the end of a run, and would keep that of a request which
-// never runs after the memory was given back. Binding the same memory again costs nothing.
+// What a port of a request is bound to, so that binding the same memory again costs nothing. An NPU's
+// plugin keeps memory from being told of it until the end of a run, and would keep that of a request
+// which never runs after the memory was given back: it is told when the request runs.
 struct Binding {
   void* data = nullptr;
   std::vector<std::int64_t> dims;
@@ -209,7 +209,7 @@ npu_status request_bind(npu_request* request, npu_direction direction, std::size
     return NPU_OK;
   }
   bound = {.data = data, .dims = {dims, dims + rank}, .is_bound = true};
-  return NPU_OK;
+  return device.context == nullptr ? tell(request, direction, index) : NPU_OK;
 }
 
 npu_status request_run(npu_request* request, npu_stream* stream, npu_done done, void* context) {
