@@ -119,8 +119,7 @@ try:
     ours = NPUModelForCausalLM.from_pretrained("model", dtype="float32")
     print(ours.generate(tokens, **greedy).tolist() == model.generate(tokens, **greedy).tolist())
 except ProgramError as error:
-    print("Upper bounds were not specified" in str(error))
-    sys.exit("refused")
+    print("refused" if "Upper bounds were not specified" in str(error) else error)
 """
 
 # What a build of the driver does with memory, through its table.
@@ -229,13 +228,9 @@ def test_a_compiler_that_forgets_static_shapes_is_noticed(on_stub, compiler, tol
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("compiler, ended", [("right", ""), ("broken", "refused")])
-def test_a_language_model_with_its_cache_as_state_is_noticed(run, stub, compiler, ended):
-    chosen = {"NPU_DEVICE": "NPU", "NPU_OPENVINO_LIBRARY": str(stub)}
-    done = run("python", "-c", STATE, compiler, **chosen)
-    assert done.stdout == "True\n", done.stderr
-    assert (done.stderr.splitlines() or [""])[-1].endswith(ended)
-    assert (done.returncode == 0) == (compiler == "right")
+@pytest.mark.parametrize("compiler, told", [("right", "True"), ("broken", "refused")])
+def test_a_language_model_with_its_cache_as_state_is_noticed(on_stub, compiler, told):
+    assert on_stub(STATE, compiler) == [told]
 
 
 def test_each_expected_failure_names_a_test_that_is_there(root):
