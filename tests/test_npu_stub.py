@@ -64,6 +64,21 @@ for _ in range(2):
 print(places[0] == places[1])
 """
 
+# Two large blocks, the lower of which is used when the one that begins at its end is imported.
+NEIGHBOURS = """
+import ctypes, json, os
+import npu_compiler, torch
+graph = npu_compiler.GraphBuilder(verify="off")
+graph.compile(graph.parameter((1, 1 << 20)) + 1)
+low, high = (torch.rand(1, 1 << 20, device="npu") for _ in range(2))
+print(high.data_ptr() - low.data_ptr() - 4 * low.numel())
+for x in (high, low):
+    assert torch.equal(graph.run(x).cpu(), x.cpu() + 1)
+record = ctypes.CDLL(os.environ["NPU_OPENVINO_LIBRARY"]).npu_stub_record
+record.restype = ctypes.c_char_p
+print(json.loads(record()).get("copies", 0))
+"""
+
 REFUSED = """
 import sys, torch, npu_runtime
 free, state, fixed = sys.argv[1:]
@@ -199,6 +214,10 @@ def test_memory_that_was_given_back_and_taken_again_serves_the_same_request(on_s
     assert on_stub(AGAIN) == ["True"]
 
 
+def test_large_memory_below_an_import_is_not_copied(on_stub):
+    assert on_stub(NEIGHBOURS) == ["4096", "0"]
+
+
 def test_programs_are_refused_in_the_plugins_words(on_stub, tmp_path):
     def save(name: str, model: ov.Model) -> str:
         ov.save_model(model, tmp_path / f"{name}.xml")
@@ -283,7 +302,7 @@ def driver(root, tmp_path_factory) -> Driver:
     "part, before, after, told",
     [
         ("imports", "", "", ["0 0", "again"]),
-        ("imports", "import(begin, range", "import(begin + 64, range", ["4 0", "again"]),
+        ("imports", "import(range, begin,", "import(range, begin + 64,", ["4 0", "again"]),
         ("imports", "range = all.by_address.erase(range);", "++range;", ["0 2", "again"]),
         ("requests", "if (!bound.is_bound)", "if (!bound.is_bound || bound.is_told)", ["0 0"]),
     ],

@@ -12,9 +12,10 @@
 namespace npu::openvino {
 namespace {
 
-// Memory that was committed, and how much of it is imported, from its beginning on.
+// Memory that was committed, and what of it is imported.
 struct Range {
   std::size_t size_bytes = 0;
+  std::uintptr_t imported_begin = 0;
   std::size_t imported_bytes = 0;
   Owned<ov_tensor_t> import{nullptr, nullptr};  // keeps the memory imported
   std::uint64_t number = 0;                     // of the import; 0 before it was tried
@@ -31,8 +32,8 @@ Ranges& ranges() {
   return *instance;
 }
 
-bool import(std::uintptr_t begin, std::size_t size_bytes, Range& range) {
-  std::int64_t size = static_cast<std::int64_t>(size_bytes);
+bool import(Range& range, std::uintptr_t begin, std::uintptr_t end) {
+  std::int64_t size = static_cast<std::int64_t>(end - begin);
   ov_tensor_t* tensor = nullptr;
   // The plugin's kind of memory for addresses of the process (MemType::CPU_VA).
   const auto status = device.api.ov_remote_context_create_tensor(
@@ -40,7 +41,8 @@ bool import(std::uintptr_t begin, std::size_t size_bytes, Range& range) {
       reinterpret_cast<void*>(begin));
   if (status != OK) return false;
   range.import = {tensor, device.api.ov_tensor_free};
-  range.imported_bytes = size_bytes;
+  range.imported_begin = begin;
+  range.imported_bytes = end - begin;
   return true;
 }
 
@@ -52,17 +54,19 @@ std::uint64_t import_around(const void* data) {
   const std::lock_guard lock(all.mutex);
   auto found = all.by_address.upper_bound(address);
   if (found == all.by_address.begin()) return 0;
-  auto& [begin, range] = *--found;
-  if (address - begin >= range.size_bytes) return 0;
+  auto& [start, range] = *--found;
+  if (address - start >= range.size_bytes) return 0;
   if (range.number == 0) {
     range.number = ++all.imports;
-    // The plugin refuses a range when what begins at its end is imported already. Without its last
-    // page it ends where nothing is.
+    // The plugin refuses a range when what begins at its end is imported already. So the first page
+    // of a large block, the pool's own, is left out: the range below may then be imported whole.
+    // Without its last page, a range ends where nothing is.
     const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
-    if (!import(begin, range.size_bytes, range) && range.size_bytes > page)
-      import(begin, range.size_bytes - page, range);
+    const auto begin = address == start + page ? address : start;
+    const auto end = start + range.size_bytes;
+    if (!import(range, begin, end) && end - begin > page) import(range, begin, end - page);
   }
-  return address - begin < range.imported_bytes ? range.number : 0;
+  return address - range.imported_begin < range.imported_bytes ? range.number : 0;
 }
 
 npu_status memory_commit(std::int32_t index, void* address, std::size_t size_bytes) {
