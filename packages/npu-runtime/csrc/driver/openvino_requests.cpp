@@ -10,9 +10,9 @@
 
 namespace npu::openvino {
 
-// What a port of a request is bound to, so that binding the same memory again costs nothing. An NPU's
-// plugin keeps memory from being told of it until the end of a run, and would keep that of a request
-// which never runs after the memory was given back: it is told when the request runs.
+// What a port of a request is bound to, so that binding the same memory again costs nothing. An
+// NPU's plugin keeps memory from being told of it until the end of a run, and would keep that of a
+// request which never runs after the memory was given back: it is told when the request runs.
 struct Binding {
   void* data = nullptr;
   std::vector<std::int64_t> dims;
@@ -78,11 +78,10 @@ ov_status_e set_tensor(npu_request* request, npu_direction direction, std::size_
 }
 
 // Whether OpenVINO need not be told of the memory, which lies in `import` now. An NPU's plugin lets
-// memory go at the end of a run and looks for it again at the next, which fails where it is no longer
-// in an import.
+// memory go at the end of a run and looks for it again at the next, which fails where it is no
+// longer in an import.
 bool is_known(const Binding& bound, std::uint64_t import) {
-  return bound.is_told &&
-         (device.context == nullptr || (import != 0 && import == bound.import));
+  return bound.is_told && (device.context == nullptr || (import != 0 && import == bound.import));
 }
 
 npu_status tell(npu_request* request, npu_direction direction, std::size_t index) {
