@@ -182,7 +182,8 @@ std::string not_found(std::string_view key) {
          "' is not supported for current configuration";
 }
 
-// What the CPU plugin gets in place of the NPU's properties: float32, one stream.
+// What the CPU plugin gets in place of the NPU's properties: float32, one stream, and nothing of the
+// generator of kernels that fails on some graphs, which an NPU knows nothing of.
 ov_status_e translate(std::size_t size, const ov_property_t* given,
                       std::vector<ov_property_t>& passed) {
   for (std::size_t i = 0; i < size; ++i) {
@@ -197,6 +198,7 @@ ov_status_e translate(std::size_t size, const ov_property_t* given,
   for (const auto& [key, value] : {std::pair{"INFERENCE_PRECISION_HINT", "f32"},
                                    {"PERFORMANCE_HINT", "LATENCY"},
                                    {"NUM_STREAMS", "1"},
+                                   {"SNIPPETS_MODE", "DISABLE"},
                                    {"DYNAMIC_QUANTIZATION_GROUP_SIZE", "0"},
                                    {"KV_CACHE_PRECISION", "f32"}})
     passed.push_back({key, value});
