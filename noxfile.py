@@ -383,6 +383,14 @@ def hardware(session: nox.Session) -> None:
     run_in(session, python, "-m", "pytest", "tests/hardware", *flags, env={"NPU_DEVICE": device})
 
 
+@nox.session(venv_backend="none")
+def stub(session: nox.Session) -> None:
+    """Run the suites on a stub that holds them to the NPU plugin's rules (`-- runtime`); long."""
+    python = shared_environment(session, "platform")
+    install_platform(session, python, extra=group("test"))
+    run_in(session, python, "tools/npu_stub/run.py", *session.posargs)
+
+
 @nox.session
 def page(session: nox.Session) -> None:
     """Drive npu-profiler's page in headless Chromium; writes the guide's screenshots.

@@ -23,6 +23,7 @@ WRONG = {
     "NPU_LLM_CACHE_DIR": ("{file}", "bad-setting"),
     "NPU_MEMORY_CHECK": ("2", "bad-setting"),
     "NPU_OOM_SNAPSHOT": ("{folder}", "bad-setting"),
+    "NPU_OPENVINO_LIBRARY": ("{folder}", "bad-setting"),
     "NPU_OPS_MEMORY_DIR": ("{file}", "bad-setting"),
     "NPU_OPS_PROGRAMS": ("0", "bad-setting"),
     "NPU_OPS_RECORDS": ("{folder}", "bad-setting"),

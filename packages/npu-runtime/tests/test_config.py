@@ -47,6 +47,14 @@ def test_a_snapshot_cannot_be_a_folder(tmp_path):
     assert caught.value.code == "bad-setting"
 
 
+def test_a_library_is_a_file(tmp_path):
+    read = RuntimeConfig.from_environment({"NPU_OPENVINO_LIBRARY": str(tmp_path / "lib.so")})
+    assert read.openvino_library == str(tmp_path / "lib.so")
+    with pytest.raises(InputError, match="NPU_OPENVINO_LIBRARY: a file") as caught:
+        RuntimeConfig.from_environment({"NPU_OPENVINO_LIBRARY": str(tmp_path)})
+    assert caught.value.code == "bad-setting"
+
+
 def test_names_are_read_without_blanks():
     read = RuntimeConfig.from_environment({"NPU_DEVICE": " CPU ", "NPU_DRIVER": "sim"})
     assert (read.device, read.driver) == ("CPU", "sim")

@@ -66,6 +66,25 @@ def test_a_signature_is_asked_about_once(
     assert asked == [KEY, "aten.mm 2x3xf32 3x4xf32@1.0"]
 
 
+def test_nothing_is_measured_while_waits_are_reported(
+    chooser: choice.Chooser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def builder(call: OpCall, *, device_index: int) -> OpProgram:
+        asked.append(str(call))
+        return refuse(call, device_index=device_index)
+
+    monkeypatch.setattr(choice, "_builder", lambda: builder)
+    npu_ops.variants.set_variant_policy(tune=True)
+    torch.npu.set_sync_debug_mode("error")
+    try:
+        product()
+    finally:
+        torch.npu.set_sync_debug_mode("default")
+    assert asked == []
+
+
 def test_without_a_builder_the_reason_says_what_to_install(
     chooser: choice.Chooser, monkeypatch: pytest.MonkeyPatch
 ) -> None:

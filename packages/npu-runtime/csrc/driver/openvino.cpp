@@ -1,6 +1,7 @@
 // The OpenVINO driver's table. What its parts share is in openvino_parts.cpp.
-// Devices are in openvino_devices.cpp, compiled models in openvino_programs.cpp, their runs in
-// openvino_requests.cpp; loading the library and checking it is in openvino_api.cpp.
+// Devices are in openvino_devices.cpp, memory in openvino_imports.cpp, compiled models in
+// openvino_programs.cpp, their runs in openvino_requests.cpp; loading the library and checking it
+// is in openvino_api.cpp.
 #include "driver/openvino.h"
 
 #include "driver/host_memory.h"
@@ -22,8 +23,8 @@ npu_driver make_table() {
   table.device_count = driver::host_device_count;
   table.device_properties = device_properties;
   table.memory_attach = driver::host_memory_attach;
-  table.memory_commit = driver::host_memory_commit;
-  table.memory_decommit = driver::host_memory_decommit;
+  table.memory_commit = memory_commit;
+  table.memory_decommit = memory_decommit;
   table.memory_copy = driver::host_memory_copy;
   table.program_load = program_load;
   table.program_unload = program_unload;

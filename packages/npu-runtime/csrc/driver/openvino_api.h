@@ -23,6 +23,7 @@ namespace npu::openvino {
   X(ov_core_compile_model_props)                 \
   X(ov_core_create)                              \
   X(ov_core_get_available_devices)               \
+  X(ov_core_get_default_context)                 \
   X(ov_core_get_property)                        \
   X(ov_core_read_model_from_memory_buffer)       \
   X(ov_free)                                     \
@@ -42,6 +43,7 @@ namespace npu::openvino {
   X(ov_port_get_any_name)                        \
   X(ov_port_get_element_type)                    \
   X(ov_port_get_partial_shape)                   \
+  X(ov_remote_context_create_tensor)             \
   X(ov_shape_free)                               \
   X(ov_tensor_create)                            \
   X(ov_tensor_create_from_host_ptr)              \

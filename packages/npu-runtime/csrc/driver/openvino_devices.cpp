@@ -62,6 +62,14 @@ npu_status choose_device(const char* requested) {
               "OpenVINO finds neither an NPU nor its CPU plugin; it finds: " + join(names));
 }
 
+// An NPU without a context, of an older driver, copies what it is given.
+void open_context() {
+  if (!device.name.starts_with("NPU")) return;
+  if (device.api.ov_core_get_default_context(device.core, device.name.c_str(), &device.context) !=
+      OK)
+    device.context = nullptr;
+}
+
 npu_status core_property(const char* key, char* value, std::size_t bytes) {
   char* text = nullptr;
   NPU_OV(ov_core_get_property, device.core, device.name.c_str(), key, &text);
@@ -81,6 +89,7 @@ npu_status open_driver(const char* vendor_library, const char* requested_device)
   }
   NPU_OV(ov_core_create, &device.core);
   NPU_TRY(choose_device(requested_device));
+  open_context();
   driver::set_host_device_count(1);
   return NPU_OK;
 }
@@ -102,8 +111,14 @@ npu_status device_properties(std::int32_t index, npu_device_properties* properti
                 sizeof(properties->capabilities));
   ov_version_t version{};
   if (device.api.ov_get_openvino_version(&version) == OK) {
-    copy_text(properties->driver_version, sizeof(properties->driver_version), version.buildNumber);
+    std::string served_by = version.buildNumber;
     device.api.ov_version_free(&version);
+    char driver[24] = {};
+    // An NPU's compiler is a part of its driver: with another one, programs are others.
+    if (device.name.starts_with("NPU") &&
+        core_property("NPU_DRIVER_VERSION", driver, sizeof(driver)) == NPU_OK)
+      served_by += std::string("; driver ") + driver;
+    copy_text(properties->driver_version, sizeof(properties->driver_version), served_by);
   }
   // The CPU plugin computes on the host's own cores: while a program runs, the host has nothing to
   // compute on, so a run in line loses nothing and saves the hand-over. Other devices work beside

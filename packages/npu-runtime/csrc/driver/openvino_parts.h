@@ -58,8 +58,9 @@ using driver::fail;
 struct OpenDevice {
   Api api;
   ov_core_t* core = nullptr;
-  std::string name;    // OpenVINO's, for example "CPU" or "NPU"
-  std::string reason;  // why it serves
+  ov_remote_context_t* context = nullptr;  // where memory is imported; null where none is
+  std::string name;                        // OpenVINO's, for example "CPU" or "NPU"
+  std::string reason;                      // why it serves
 };
 
 // The one device of this process; filled by open_driver.
@@ -94,6 +95,15 @@ npu_status check_port(const char* call, const npu_program* program, npu_directio
 npu_status open_driver(const char* vendor_library, const char* requested_device);
 const char* choice_reason();
 npu_status device_properties(std::int32_t index, npu_device_properties* properties);
+
+// openvino_imports.cpp: ranges of the pool's memory, each imported into the NPU at its first use.
+// OpenVINO's plugin uses a tensor where it lies when it is inside imported memory, and otherwise
+// imports it by itself for each run, but only whole pages; it copies the rest. What cannot be
+// imported is copied by the plugin, too. import_around returns the import that `data` lies in, by a
+// number that no other import has, or 0 where it lies in none. Only for a device with a context.
+std::uint64_t import_around(const void* data);
+npu_status memory_commit(std::int32_t index, void* address, std::size_t size_bytes);
+npu_status memory_decommit(std::int32_t index, void* address, std::size_t size_bytes);
 
 // openvino_layer_shapes.cpp: the inputs and outputs of each layer, one layer in a line, with the
 // sizes that they had in the latest run whose layers were reported. NPU_ERROR_UNSUPPORTED where

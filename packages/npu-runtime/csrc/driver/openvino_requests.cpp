@@ -1,5 +1,6 @@
 // Requests of the OpenVINO driver: binding memory, running, outputs and layer times.
 #include <algorithm>
+#include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
@@ -9,10 +10,15 @@
 
 namespace npu::openvino {
 
-// What a port of a request is bound to, so that binding the same memory again costs nothing.
+// What a port of a request is bound to, so that binding the same memory again costs nothing. An
+// NPU's plugin keeps memory from being told of it until the end of a run, and would keep that of a
+// request which never runs after the memory was given back: it is told when the request runs.
 struct Binding {
   void* data = nullptr;
   std::vector<std::int64_t> dims;
+  bool is_bound = false;
+  bool is_told = false;
+  std::uint64_t import = 0;  // that the memory lay in when OpenVINO was told
 };
 
 }  // namespace npu::openvino
@@ -63,8 +69,82 @@ npu_status check_binding(const npu_port& port, npu_dtype dtype, std::int32_t ran
                                       std::to_string(dtype) + " " + shape_text(rank, dims));
 }
 
-npu_status infer(npu_request* request) {
+ov_status_e set_tensor(npu_request* request, npu_direction direction, std::size_t index,
+                       const ov_tensor_t* tensor) {
+  return direction == NPU_INPUT
+             ? device.api.ov_infer_request_set_input_tensor_by_index(request->infer, index, tensor)
+             : device.api.ov_infer_request_set_output_tensor_by_index(request->infer, index,
+                                                                      tensor);
+}
+
+// Whether OpenVINO need not be told of the memory, which lies in `import` now. An NPU's plugin lets
+// memory go at the end of a run and looks for it again at the next, which fails where it is no
+// longer in an import.
+bool is_known(const Binding& bound, std::uint64_t import) {
+  return bound.is_told && (device.context == nullptr || (import != 0 && import == bound.import));
+}
+
+npu_status tell(npu_request* request, npu_direction direction, std::size_t index) {
+  Binding& bound = request->bindings[direction][index];
+  if (!bound.is_bound) return NPU_OK;
+  const std::uint64_t import = device.context == nullptr ? 0 : import_around(bound.data);
+  if (is_known(bound, import)) return NPU_OK;
+  bound.is_told = false;
+  // Never empty: the port's own dtype came from OpenVINO.
+  const auto type = to_openvino(request->program->ports[direction][index].dtype);
+  // An empty tensor may have no address, and OpenVINO refuses a null one.
+  static std::int64_t nothing[2] = {0, 0};
+  ov_tensor_t* tensor = nullptr;
+  NPU_OV(ov_tensor_create_from_host_ptr, *type,
+         ov_shape_t{static_cast<std::int64_t>(bound.dims.size()), bound.dims.data()},
+         bound.data != nullptr ? bound.data : nothing, &tensor);
+  const Owned<ov_tensor_t> owned{tensor, device.api.ov_tensor_free};
+  if (const ov_status_e status = set_tensor(request, direction, index, tensor); status != OK) {
+    return fail_call(direction == NPU_INPUT ? "ov_infer_request_set_input_tensor_by_index"
+                                            : "ov_infer_request_set_output_tensor_by_index",
+                     status);
+  }
+  bound.is_told = true;
+  bound.import = import;
+  return NPU_OK;
+}
+
+npu_status tell_all(npu_request* request) {
+  for (const npu_direction direction : {NPU_INPUT, NPU_OUTPUT}) {
+    for (std::size_t i = 0; i < request->bindings[direction].size(); ++i)
+      NPU_TRY(tell(request, direction, i));
+  }
+  return NPU_OK;
+}
+
+// Takes back what OpenVINO was told, after a run that failed: its tensors are memory of its own
+// until the next run.
+void untell_all(npu_request* request) {
+  for (const npu_direction direction : {NPU_INPUT, NPU_OUTPUT}) {
+    for (std::size_t i = 0; i < request->bindings[direction].size(); ++i) {
+      Binding& bound = request->bindings[direction][i];
+      if (!std::exchange(bound.is_told, false)) continue;
+      const auto type = to_openvino(request->program->ports[direction][i].dtype);
+      ov_tensor_t* tensor = nullptr;
+      const ov_shape_t shape{static_cast<std::int64_t>(bound.dims.size()), bound.dims.data()};
+      if (device.api.ov_tensor_create(*type, shape, &tensor) != OK) continue;
+      const Owned<ov_tensor_t> owned{tensor, device.api.ov_tensor_free};
+      set_tensor(request, direction, i, tensor);
+    }
+  }
+}
+
+npu_status run_told(npu_request* request) {
+  NPU_TRY(tell_all(request));
   NPU_OV(ov_infer_request_infer, request->infer);
+  return NPU_OK;
+}
+
+npu_status infer(npu_request* request) {
+  if (const npu_status status = run_told(request); status != NPU_OK) {
+    if (device.context != nullptr) untell_all(request);
+    return status;
+  }
   request->program->means.runs.fetch_add(1, std::memory_order_relaxed);
   return NPU_OK;
 }
@@ -123,27 +203,12 @@ npu_status request_bind(npu_request* request, npu_direction direction, std::size
   NPU_TRY(check_binding(request->program->ports[direction][index], dtype, rank, dims, data));
   Binding& bound = request->bindings[direction][index];
   const std::size_t dim_count = static_cast<std::size_t>(rank);
-  if (bound.data == data && data != nullptr && bound.dims.size() == dim_count &&
+  if (bound.is_bound && bound.data == data && bound.dims.size() == dim_count &&
       std::equal(dims, dims + rank, bound.dims.begin())) {
     return NPU_OK;
   }
-  // Never empty: the port's own dtype came from OpenVINO.
-  const auto type = to_openvino(dtype);
-  std::vector<std::int64_t> shape(dims, dims + rank);
-  // An empty tensor may have no address, and OpenVINO refuses a null one.
-  static std::int64_t nothing[2] = {0, 0};
-  ov_tensor_t* tensor = nullptr;
-  NPU_OV(ov_tensor_create_from_host_ptr, *type, ov_shape_t{rank, shape.data()},
-         data != nullptr ? data : nothing, &tensor);
-  const Owned<ov_tensor_t> owned{tensor, device.api.ov_tensor_free};
-  bound = {};  // a refused bind leaves OpenVINO's side unknown
-  if (direction == NPU_INPUT) {
-    NPU_OV(ov_infer_request_set_input_tensor_by_index, request->infer, index, tensor);
-  } else {
-    NPU_OV(ov_infer_request_set_output_tensor_by_index, request->infer, index, tensor);
-  }
-  bound = {data, std::move(shape)};
-  return NPU_OK;
+  bound = {.data = data, .dims = {dims, dims + rank}, .is_bound = true};
+  return device.context == nullptr ? tell(request, direction, index) : NPU_OK;
 }
 
 npu_status request_run(npu_request* request, npu_stream* stream, npu_done done, void* context) {

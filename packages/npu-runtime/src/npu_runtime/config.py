@@ -23,6 +23,8 @@ class RuntimeConfig:
             ``GPU``, ``CPU`` of OpenVINO); empty for the driver's choice.
         driver: name of the driver (``NPU_DRIVER``: ``openvino``, ``sim`` or a vendor's); empty for
             vendors' drivers in turn, then openvino.
+        openvino_library: OpenVINO's C library for the driver openvino (``NPU_OPENVINO_LIBRARY``);
+            empty for that of the installed ``openvino``.
         launch_blocking: whether each run waits for its end (``NPU_LAUNCH_BLOCKING=1``).
         sanitizer: whether cross-stream races are looked for (``NPU_SANITIZER=1``).
         memory_check: whether device memory still held at exit is reported, with the Python stacks
@@ -40,6 +42,7 @@ class RuntimeConfig:
 
     device: str = ""
     driver: str = ""
+    openvino_library: str = ""
     launch_blocking: bool = False
     sanitizer: bool = False
     memory_check: bool = False
@@ -60,9 +63,11 @@ class RuntimeConfig:
         values = os.environ if environment is None else environment
         told = read_flag(values, "NPU_HUGGINGFACE", error=InputError)
         snapshot = read_file(values, "NPU_OOM_SNAPSHOT", error=InputError)
+        library = read_file(values, "NPU_OPENVINO_LIBRARY", error=InputError)
         return cls(
             device=values.get("NPU_DEVICE", "").strip(),
             driver=values.get("NPU_DRIVER", "").strip(),
+            openvino_library="" if library is None else str(library),
             launch_blocking=bool(read_flag(values, "NPU_LAUNCH_BLOCKING", error=InputError)),
             sanitizer=bool(read_flag(values, "NPU_SANITIZER", error=InputError)),
             memory_check=bool(read_flag(values, "NPU_MEMORY_CHECK", error=InputError)),

@@ -51,6 +51,16 @@ def test_a_wheel_that_fails_is_warned_of_and_another_driver_serves(run_python, v
     assert "lost: OSError: no chip here; the driver openvino serves instead" in done.stderr
 
 
+def test_a_library_that_is_not_there_is_named(run_python, tmp_path):
+    done = run_python(
+        "import torch; torch.ones(1, device='npu')",
+        NPU_DRIVER="openvino",
+        NPU_OPENVINO_LIBRARY=str(tmp_path / "libnone.so"),
+    )
+    assert "no device can serve" in done.stderr
+    assert "libnone.so" in done.stderr
+
+
 def test_a_driver_that_no_wheel_has_is_an_error():
     with pytest.raises(InputError, match=r"'nobody'.*openvino") as caught:
         find_driver("nobody")

@@ -9,6 +9,8 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from npu_runtime.config import config
+
 __all__ = [
     "BUILT_IN",
     "ENTRY_POINT_GROUP",
@@ -53,7 +55,12 @@ def find_vendor_drivers() -> list[tuple[str, str, str]]:
 
 
 def openvino_library() -> str:
-    """Path of OpenVINO's C library, or an empty string; found without importing openvino."""
+    """Path of OpenVINO's C library, or an empty string; found without importing openvino.
+
+    It is the one of the setting ``NPU_OPENVINO_LIBRARY`` where that names one.
+    """
+    if config.openvino_library:
+        return config.openvino_library
     spec = importlib.util.find_spec("openvino")
     if spec is None or not spec.submodule_search_locations:
         return ""

@@ -1,0 +1,316 @@
+"""The stub of the NPU's plugin: what its rules let pass, and breaches of them that it notices."""
+
+import fnmatch
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import openvino as ov
+import pytest
+from openvino import opset13 as ops
+
+from npu_stub import expected_failures
+from npu_stub.build import build_stub
+
+# One process: tensors of sizes and offsets that are no whole pages, large ones, pinned memory.
+MEMORY = """
+import ctypes, json, os, sys, threading
+import npu_compiler, torch
+record = ctypes.CDLL(os.environ["NPU_OPENVINO_LIBRARY"]).npu_stub_record
+record.restype = ctypes.c_char_p
+def told(what):
+    return json.loads(record()).get(what, 0)
+
+graph = npu_compiler.GraphBuilder(verify="off")
+graph.compile(graph.parameter((37, 11)) + 1)
+large = npu_compiler.GraphBuilder(verify="off")
+large.compile(large.parameter((1, 1 << 20)) + 1)
+rows = torch.rand(50, 37, 11, device="npu")
+wrong = []
+def work(index):
+    for row in rows[index::4]:
+        if not torch.equal(graph.run(row).cpu(), row.cpu() + 1):
+            wrong.append(index)
+threads = [threading.Thread(target=work, args=(index,)) for index in range(4)]
+[thread.start() for thread in threads], [thread.join() for thread in threads]
+big = torch.rand(1, 1 << 20, device="npu")
+assert torch.equal(large.run(big).cpu(), big.cpu() + 1)
+assert torch.equal(graph.run(torch.npu.as_npu(rows[0].cpu().pin_memory())).cpu(), rows[0].cpu() + 1)
+print(wrong, told("runs"), told("copies"))
+del rows, big
+torch.npu.empty_cache()
+alive = told("imports_alive")
+again = torch.rand(1, 1 << 20, device="npu")
+assert torch.equal(large.run(again).cpu(), again.cpu() + 1)
+print(alive < told("imports"), told("copies"))
+graph.run(torch.rand(37, 11))
+print(told("copies"))
+"""
+
+# Memory that is given back, and taken again at the same addresses, between two runs of a request.
+AGAIN = """
+import npu_compiler, torch
+graph = npu_compiler.GraphBuilder(verify="off")
+graph.compile(graph.parameter((37, 11)) + 1)
+places = []
+for _ in range(2):
+    x = torch.rand(37, 11, device="npu")
+    y = graph.run(x)
+    assert torch.equal(y.cpu(), x.cpu() + 1)
+    places.append((x.data_ptr(), y.data_ptr()))
+    del x, y
+    torch.npu.empty_cache()
+print(places[0] == places[1])
+"""
+
+# Two large blocks, the lower of which is used when the one that begins at its end is imported.
+NEIGHBOURS = """
+import ctypes, json, os
+import npu_compiler, torch
+graph = npu_compiler.GraphBuilder(verify="off")
+graph.compile(graph.parameter((1, 1 << 20)) + 1)
+low, high = (torch.rand(1, 1 << 20, device="npu") for _ in range(2))
+print(high.data_ptr() - low.data_ptr() - 4 * low.numel())
+for x in (high, low):
+    assert torch.equal(graph.run(x).cpu(), x.cpu() + 1)
+record = ctypes.CDLL(os.environ["NPU_OPENVINO_LIBRARY"]).npu_stub_record
+record.restype = ctypes.c_char_p
+print(json.loads(record()).get("copies", 0))
+"""
+
+REFUSED = """
+import sys, torch, npu_runtime
+free, state, fixed = sys.argv[1:]
+for path, options in (
+    (free, {}), (state, {}), (fixed, {}), (fixed, {"SNIPPETS_MODE": "DISABLE"})
+):
+    try:
+        program = npu_runtime.load_program(
+            path, name="m", options={"INFERENCE_PRECISION_HINT": "f16", **options}
+        )
+        session = program.session()
+        runs = [session.run([torch.ones(1, 2, device="npu")])[0].sum().item() for _ in range(3)]
+        print(runs)
+    except npu_runtime.ProgramError as error:
+        print(error)
+"""
+
+# A graph whose sizes vary, with the compiler as it is, or with one that forgets what an NPU needs.
+VARYING = """
+import ctypes, json, os, sys
+import torch
+from npu_compiler.torch_compile import tracing
+if sys.argv[1] == "broken":
+    tracing.wants_static_programs = lambda config: False
+model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU()).eval()
+compiled = torch.compile(model, backend="npu", dynamic=True)
+with torch.no_grad():
+    for rows in (3, 5):
+        x = torch.randn(rows, 8)
+        torch.testing.assert_close(compiled(x), model(x))
+record = ctypes.CDLL(os.environ["NPU_OPENVINO_LIBRARY"]).npu_stub_record
+record.restype = ctypes.c_char_p
+told = json.loads(record())
+print(told.get("compiled", 0), told.get("refused", 0))
+"""
+
+# A language model, as npu-llm runs it on an NPU, or with the cache as the program's state.
+STATE = """
+import sys, torch
+from transformers import LlamaConfig, LlamaForCausalLM
+from npu_llm import NPUModelForCausalLM
+from npu_llm.entries import load_options
+from npu_runtime import ProgramError
+if sys.argv[1] == "broken":
+    load_options.choose_pipeline = lambda name, device: "dynamic"
+sizes = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2,
+         "num_attention_heads": 2, "max_position_embeddings": 64}
+model = LlamaForCausalLM(LlamaConfig(**sizes)).eval()
+model.save_pretrained("model")
+greedy = {"max_new_tokens": 3, "do_sample": False}
+tokens = torch.tensor([[1, 2, 3]])
+try:
+    ours = NPUModelForCausalLM.from_pretrained("model", dtype="float32")
+    print(ours.generate(tokens, **greedy).tolist() == model.generate(tokens, **greedy).tolist())
+except ProgramError as error:
+    print("refused" if "Upper bounds were not specified" in str(error) else error)
+"""
+
+# What a build of the driver does with memory, through its table.
+DRIVER = """
+import ctypes, json, sys
+from npu_runtime.conformance.bench import Bench
+from npu_runtime.conformance.driver_table import Direction
+from npu_runtime.conformance.isolation import LastCall
+from npu_runtime.conformance.locate import DriverUnderTest, table_of_library
+from npu_runtime.conformance.openvino_programs import openvino_programs
+built, stub = sys.argv[1:]
+bench = Bench(
+    DriverUnderTest("openvino", lambda: table_of_library(built), vendor_library=stub, device="NPU",
+                    programs=openvino_programs()),
+    LastCall(),
+)
+bench.open()
+record = ctypes.CDLL(stub).npu_stub_record
+record.restype = ctypes.c_char_p
+program, stream = bench.load(bench.programs().add_one), bench.stream()
+request, x, y = bench.request(program), bench.floats(range(64)), bench.floats([0] * 64)
+bench.bind(request, Direction.INPUT, 0, x, [64])
+bench.bind(request, Direction.OUTPUT, 0, y, [64])
+for _ in range(2):
+    bench.run(request, stream)
+assert bench.read_floats(y, 64).tolist() == list(range(1, 65))
+for block in (x, y):
+    bench.must("memory_decommit", 0, block.address, block.size_bytes)
+told = json.loads(record())
+print(told.get("copies", 0), told["imports_alive"])
+for block in (x, y):
+    bench.must("memory_commit", 0, block.address, block.size_bytes)
+bench.write(x, bytes(256))
+bench.run(request, stream)
+assert bench.read_floats(y, 64).tolist() == [1] * 64
+print("again")
+"""
+PARTS = (
+    *("openvino", "openvino_api", "openvino_devices", "openvino_imports", "openvino_layer_shapes"),
+    *("openvino_parts", "openvino_programs", "openvino_requests"),
+    *("host_device", "host_memory", "host_streams", "work_queue"),
+)
+ENTRY = """
+#include "driver/openvino.h"
+extern "C" __attribute__((visibility("default"))) const npu_driver* npu_driver_table() {
+  return npu::openvino::driver_table();
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def stub(tmp_path_factory) -> Path:
+    return build_stub(tmp_path_factory.mktemp("stub"))
+
+
+@pytest.fixture
+def on_stub(run, stub):
+    """Runs code in a process whose device is the stub's NPU; gives the lines that it printed."""
+
+    def run_code(code: str, *arguments: str) -> list[str]:
+        chosen = {"NPU_DEVICE": "NPU", "NPU_OPENVINO_LIBRARY": str(stub)}
+        done = run("python", "-c", code, *arguments, **chosen)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout.splitlines()
+
+    return run_code
+
+
+def test_memory_of_the_pool_is_never_copied_and_other_memory_is(on_stub):
+    first, second, third = on_stub(MEMORY)
+    assert first == "[] 52 0"
+    assert second == "True 0"
+    assert int(third) > 0
+
+
+def test_memory_that_was_given_back_and_taken_again_serves_the_same_request(on_stub):
+    assert on_stub(AGAIN) == ["True"]
+
+
+def test_large_memory_below_an_import_is_not_copied(on_stub):
+    assert on_stub(NEIGHBOURS) == ["4096", "0"]
+
+
+def test_programs_are_refused_in_the_plugins_words(on_stub, tmp_path):
+    def save(name: str, model: ov.Model) -> str:
+        ov.save_model(model, tmp_path / f"{name}.xml")
+        return str(tmp_path / f"{name}.xml")
+
+    def counter(batch: int) -> ov.Model:
+        x = ops.parameter([batch, 2], np.float32, name="x")
+        start = ops.broadcast(np.float32(0), ops.shape_of(x))
+        state = ops.read_value(start, "sum", ov.Type.f32, ov.PartialShape([batch, 2]))
+        total = ops.add(state, x)
+        return ov.Model([ops.result(total)], [ops.assign(total, "sum")], [x], "counter")
+
+    free = ops.parameter([-1, 2], np.float32, name="x")
+    paths = [save("free", ov.Model([ops.relu(free)], [free], "free")), save("state", counter(-1))]
+    paths.append(save("fixed", counter(1)))
+    varying, state, fixed, unknown = on_stub(REFUSED, *paths)
+    assert "Upper bounds were not specified" in varying
+    assert "Upper bounds were not specified" in state
+    assert fixed == "[2.0, 4.0, 6.0]"
+    assert "Option 'SNIPPETS_MODE' is not supported for current configuration" in unknown
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("compiler, told", [("right", "2 0"), ("broken", "0 1")])
+def test_a_compiler_that_forgets_static_shapes_is_noticed(on_stub, compiler, told):
+    assert on_stub(VARYING, compiler) == [told]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("compiler, told", [("right", "True"), ("broken", "refused")])
+def test_a_language_model_with_its_cache_as_state_is_noticed(on_stub, compiler, told):
+    assert on_stub(STATE, compiler) == [told]
+
+
+def test_each_expected_failure_names_a_test_that_is_there(root):
+    for pattern in expected_failures.patterns():
+        path, _, rest = pattern.replace("[[]", "[").partition("::")
+        files = [file for file in root.glob(path) if file.is_file()]
+        assert files, pattern
+        name = rest.partition("[")[0].rpartition("::")[2]
+        found = [line for file in files for line in file.read_text().splitlines()]
+        assert any(fnmatch.fnmatchcase(line.strip(), f"*def {name}(*") for line in found), pattern
+
+
+class Driver:
+    """npu-runtime's driver as a library of its own; what is compiled once serves each change."""
+
+    def __init__(self, root: Path, folder: Path) -> None:
+        self.sources, self.folder = root / "packages/npu-runtime/csrc/driver", folder
+        searched = [self.sources.parents[1] / "include", self.sources.parent]
+        searched.append(Path(ov.__file__).parent / "include")
+        flags = ["-shared", "-fPIC", "-std=c++20", "-O0", "-fvisibility=hidden"]
+        self.command = ["g++", *flags, *(f"-I{place}" for place in searched)]
+        (folder / "entry.cpp").write_text(ENTRY)
+        self.objects = {part: self.compile(self.sources / f"{part}.cpp") for part in PARTS}
+        self.objects["entry"] = self.compile(folder / "entry.cpp")
+
+    def compile(self, source: Path) -> Path:
+        made = self.folder / f"{source.stem}.o"
+        subprocess.run([*self.command, "-c", source, "-o", made], check=True)
+        return made
+
+    def build(self, part: str, before: str, after: str) -> Path:
+        """Builds it with a change of one part; returns the library."""
+        text = (self.sources / f"{part}.cpp").read_text()
+        assert before in text
+        changed = self.folder / f"changed_{part}.cpp"
+        changed.write_text(text.replace(before, after))
+        objects = self.objects | {part: self.compile(changed)} if before else self.objects
+        library = self.folder / "libdriver.so"
+        subprocess.run([*self.command, *objects.values(), "-o", library], check=True)
+        return library
+
+
+@pytest.fixture(scope="module")
+def driver(root, tmp_path_factory) -> Driver:
+    return Driver(root, tmp_path_factory.mktemp("driver"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "part, before, after, told",
+    [
+        ("imports", "", "", ["0 0", "again"]),
+        ("imports", "import(range, begin,", "import(range, begin + 64,", ["4 0", "again"]),
+        ("imports", "range = all.by_address.erase(range);", "++range;", ["0 2", "again"]),
+        ("requests", "if (!bound.is_bound)", "if (!bound.is_bound || bound.is_told)", ["0 0"]),
+    ],
+    ids=["right", "unaligned", "kept imported", "told once"],
+)
+def test_a_driver_that_breaks_a_rule_is_noticed(driver, stub, part, before, after, told):
+    library = driver.build(f"openvino_{part}", before, after)
+    done = subprocess.run(
+        [sys.executable, "-c", DRIVER, library, stub], capture_output=True, text=True, check=False
+    )
+    assert done.stdout.splitlines() == told, done.stderr

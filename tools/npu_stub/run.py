@@ -1,0 +1,59 @@
+"""Runs packages' tests as device NPU on the stub.
+
+`python tools/npu_stub/run.py [SUITE ...] [FLAGS]`: a suite is a key of SUITES; flags, and paths of
+tests, go to pytest. Tests that cannot pass there are in expected.toml, each with its reason; one of
+them that passes fails the run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+from build import build_stub
+
+ROOT = Path(__file__).parents[2]
+HERE = Path(__file__).parent
+SUITES = {
+    "runtime": ["packages/npu-runtime/tests"],
+    "compiler": ["packages/npu-compiler/tests"],
+    "llm": ["packages/npu-llm/tests"],
+}
+
+
+def main(arguments: list[str]) -> int:
+    """Builds the stub, runs the suites, prints what was recorded; returns the exit code."""
+    chosen = [name for name in arguments if name in SUITES]
+    flags = [argument for argument in arguments if argument not in SUITES]
+    named = [flag for flag in flags if not flag.startswith("-") and "tests" in flag]
+    paths = [path for name in chosen or ([] if named else SUITES) for path in SUITES[name]]
+    with tempfile.TemporaryDirectory(prefix="npu-stub-") as place:
+        record = Path(place, "record.jsonl")
+        search = [str(HERE), os.environ.get("PYTHONPATH", "")]
+        environment = os.environ | {
+            "NPU_DEVICE": "NPU",
+            "NPU_OPENVINO_LIBRARY": str(build_stub(Path(place))),
+            "NPU_STUB_RECORD": str(record),
+            "PYTHONPATH": os.pathsep.join(filter(None, search)),
+        }
+        command = [sys.executable, "-m", "pytest", "-p", "expected_failures", *paths, *flags]
+        code = subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
+        print(f"recorded: {_sum(record)}")
+    return code
+
+
+def _sum(record: Path) -> str:
+    """The counts of all processes."""
+    counts: Counter[str] = Counter()
+    for line in record.read_text().splitlines() if record.exists() else ():
+        counts.update(json.loads(line))
+    return ", ".join(f"{name} {number}" for name, number in sorted(counts.items())) or "nothing"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
