@@ -128,3 +128,24 @@ def test_an_export_is_one_program_and_refuses_it(tmp_path):
 def test_another_word_is_no_list_of_names():
     with pytest.raises(npu_compiler.OptionError, match=r"keep_float32.*'automatic'"):
         npu_compiler.CompilerConfig(keep_float32="automatic")
+
+
+@pytest.mark.slow
+def test_gemma_compiles_by_itself_with_its_embedding_in_float32():
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    config = transformers.GemmaConfig(
+        vocab_size=50, hidden_size=64, intermediate_size=64, num_hidden_layers=1,
+        num_attention_heads=2, num_key_value_heads=1, head_dim=16,
+    )  # fmt: skip
+    model = transformers.GemmaModel(config).eval()
+    with torch.no_grad():
+        model.embed_tokens.weight.mul_(3e5)
+    tokens = torch.randint(1, 50, (1, 6))
+    call = {"use_cache": False, "return_dict": False}
+    with torch.no_grad(), collecting() as records:
+        compiled = torch.compile(model, backend="npu", options=AUTO)
+        torch.testing.assert_close(
+            compiled(tokens, **call)[0], model(tokens, **call)[0], rtol=1e-4, atol=1e-4
+        )
+    assert any("embed_tokens" in record.auto_kept for record in records)

@@ -16,14 +16,17 @@ def main(arguments: Sequence[str]) -> int:
         prog="npu-compiler check",
         description="Say whether an exported model is what an NPU accepts; no NPU is needed.",
     )
-    parser.add_argument("folder", type=Path, help="that npu_compiler.export made")
+    parser.add_argument(
+        "folder", type=Path,
+        help="that npu_compiler.export made; with --half a file that torch.export.save wrote",
+    )  # fmt: skip
     parser.add_argument(
         "--generation", default="4000", help="3720: Meteor Lake; 4000: Lunar Lake (default)"
     )
     kinds = parser.add_mutually_exclusive_group()
     kinds.add_argument(
         "--half", action="store_true",
-        help="compute it in half precision, call by call; takes a file of torch.export.save",
+        help="say what float16 does to each call, and what must stay in float32",
     )  # fmt: skip
     kinds.add_argument(
         "--estimate", action="store_true",

@@ -75,7 +75,7 @@ def check_half_file(path: str | os.PathLike[str]) -> HalfPrecision:
     """
     try:
         if not zipfile.is_zipfile(path):  # torch logs a traceback of its own for it
-            raise ValueError("no file of that kind")
+            raise ValueError(_kind(Path(path)))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch's, of its own reader
             program = without_composites(torch.export.load(path))
@@ -91,6 +91,13 @@ def check_half_file(path: str | os.PathLike[str]) -> HalfPrecision:
     return _check(Path(path).name, program, values, (), True, TOLERANCE)
 
 
+def _kind(path: Path) -> str:
+    """What is at a path that holds no saved program."""
+    if path.is_dir():
+        return "a folder, as npu_compiler.export makes it, holds none"
+    return "another kind of file" if path.exists() else "there is no such file"
+
+
 def _check(
     name: str,
     program: ExportedProgram,
@@ -104,8 +111,15 @@ def _check(
     _check_names(kept, program.graph_module.graph)
     found = search_kept(program.graph_module, values, kept=kept, tolerance=tolerance, mend=mend)
     findings = tuple(filter(is_finding, found.first.calls))
-    run = found.last
-    return HalfPrecision(name, run.calls, findings, run.error, tolerance, found.kept)
+    return HalfPrecision(
+        model=name,
+        calls=found.last.calls,
+        findings=findings,
+        error=found.last.error,
+        error_before=found.first.error,
+        tolerance=tolerance,
+        keep_float32=found.kept,
+    )
 
 
 def _values(
