@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from npu_compiler.options import CompilerConfig, SparseAttention
     from npu_compiler.quantize import compress_to_i4, quantize_tensor
     from npu_compiler.readiness import Readiness, check
+    from npu_compiler.time_bound import TimeBound, estimate
     from npu_compiler.torch_compile.in_place import compile  # noqa: A004  # the name its users know
     from npu_compiler.torch_compile.tune import tune
     from npu_compiler.tuning import TuningReport
@@ -44,6 +45,7 @@ __all__ = [
     "Readiness",
     "RegistryError",
     "SparseAttention",
+    "TimeBound",
     "TuningReport",
     "check",
     "check_half",
@@ -52,6 +54,7 @@ __all__ = [
     "compress_to_i4",
     "custom_op",
     "define_op",
+    "estimate",
     "explain",
     "export",
     "load",
@@ -84,6 +87,8 @@ _HOMES = {
     "compress_to_i4": "quantize",
     "custom_op": "lowering",
     "define_op": "lowering",
+    "TimeBound": "time_bound",
+    "estimate": "time_bound",
     "explain": "explanations.explain",
     "export": "exported.write",
     "load": "exported.load",

@@ -48,6 +48,8 @@ _LISTED = {
 }
 
 
+# keep_float32 by the half-precision simulation of the first call.
+AUTO = "auto"
 # The option's name for buckets without a list.
 POWERS_OF_TWO = "powers of two"
 
@@ -76,6 +78,8 @@ class CompilerConfig:
         keep_float32: modules, as in "layers.0.mlp.down" or "layers.*.norm", whose own calls run
             eagerly between programs, in the dtype of the graph, whatever programs compute in;
             npu_compiler.check_half finds them. A call outside of any module is named by its node.
+            "auto": inference graphs are computed in half precision at their first call, with its
+            values, and what that asks for is kept; see npu_compiler.torch_compile.auto_kept.
         device_options: OpenVINO properties for the device's compiler, beside those that a precision
             asks for, as {"SNIPPETS_MODE": "DISABLE"}.
         enabled_passes: passes, as in "merge_linears", that run beside those which run by default.
@@ -122,7 +126,7 @@ class CompilerConfig:
     precision: str | torch.dtype | None = None
     freeze: bool = True
     fallback_ops: tuple[str, ...] = ()
-    keep_float32: tuple[str, ...] = ()
+    keep_float32: tuple[str, ...] | str = ()
     device_options: Mapping[str, str] = field(default_factory=dict)
     enabled_passes: tuple[str, ...] = ()
     disabled_passes: tuple[str, ...] = ()
@@ -327,7 +331,9 @@ def _float_precision(dtype: Any) -> str:
     return name
 
 
-def _names(option: str, value: Any, example: str) -> tuple[str, ...]:
+def _names(option: str, value: Any, example: str) -> tuple[str, ...] | str:
+    if option == "keep_float32" and value == AUTO:
+        return AUTO
     is_list = isinstance(value, (list, tuple, set, frozenset))
     if not is_list or not all(isinstance(name, str) for name in value):
         raise _bad_value(option, f'a list of names such as "{example}"', value)

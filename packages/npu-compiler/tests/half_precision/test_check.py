@@ -161,9 +161,13 @@ def test_gemmas_scaled_embedding_overflows_and_is_mended():
     )  # fmt: skip
     model = transformers.GemmaModel(config).eval()
     with torch.no_grad():
-        model.embed_tokens.weight.mul_(1e6)  # times 8, the root of the width
+        model.embed_tokens.weight.mul_(3e5)  # fits; times 8, the root of the width, does not
     plain, found = mended(model, torch.randint(1, 50, (1, 6)), use_cache=False, return_dict=False)
-    assert plain.findings[0].overflowed > 0
+    first = plain.findings[0]
+    assert (first.op, first.module) == ("aten.mul.Tensor", "embed_tokens")
+    assert "modeling_gemma.py:" in first.line
+    assert first.overflowed > 0
+    assert "embed_tokens" in found.keep_float32
     assert any("layernorm" in name for name in found.keep_float32)
 
 
@@ -210,11 +214,33 @@ def test_command_reads_a_saved_program(tmp_path, capsys):
     assert content["is_harmless"]
     line = line_of(RmsNorm.forward, "x.pow(2)")
     assert content["findings"][0]["line"].endswith(f"test_check.py:{line}")
+    assert content["error_before"] > _TOLERANCE >= content["error"]
+
+
+def test_command_says_what_is_wrong_where_and_what_mends_it(tmp_path, capsys):
+    torch.manual_seed(0)
+    model = Planted().eval()
+    with torch.no_grad():
+        model.first.weight.mul_(1000)
+    path = tmp_path / "model.pt2"
+    torch.export.save(torch.export.export(model, (torch.randn(3, 8),)), path)
     assert main(["check", str(path), "--half"]) == 1
-    assert "overflow" in capsys.readouterr().out
+    first, call, mended_line, option = capsys.readouterr().out.splitlines()
+    assert first == "model.pt2: in half precision, outputs are off by 1.0e+00, more than 1e-02"
+    assert "aten.pow.Tensor_Scalar" in call
+    assert call.endswith("overflow")
+    assert mended_line.startswith("with norm in float32, outputs are off by")
+    assert mended_line.endswith("within 1e-02")
+    assert option == 'as an option: {"keep_float32": ["norm"]}'
 
 
-def test_command_refuses_another_file(tmp_path, capsys):
+@pytest.mark.parametrize(
+    "name, said",
+    [("x.pt2", "another kind of file"), ("none.pt2", "no such file"), (".", "a folder, as")],
+)
+def test_command_refuses_what_is_no_saved_program(tmp_path, capsys, name, said):
     (tmp_path / "x.pt2").write_text("no program")
-    assert main(["check", str(tmp_path / "x.pt2"), "--half"]) == 2
-    assert "half-file" in capsys.readouterr().err
+    assert main(["check", str(tmp_path / name), "--half"]) == 2
+    error = capsys.readouterr().err
+    assert "half-file" in error
+    assert said in error

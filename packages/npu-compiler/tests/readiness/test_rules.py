@@ -141,8 +141,12 @@ def test_results_that_differ_are_refused(monkeypatch):
 
 
 def test_folder_that_is_none_is_an_error(tmp_path, capsys):
-    assert main(["check", str(tmp_path)]) == 2
-    assert str(tmp_path) in capsys.readouterr().err
+    (tmp_path / "x.pt2").write_text("")
+    for path in (tmp_path, tmp_path / "x.pt2"):
+        assert main(["check", str(path)]) == 2
+        error = capsys.readouterr().err
+        assert str(path) in error
+        assert "[export-absent]" in error
 
 
 @pytest.mark.parametrize("names, text", [(["a"], "a"), (list("abcde"), "a, b, c and 2 more")])

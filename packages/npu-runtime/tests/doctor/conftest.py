@@ -6,6 +6,16 @@ import pytest
 
 from npu_runtime.doctor.machine import AccelNode, Chip, Library, Machine, Serving, User
 
+# As https://github.com/intel/linux-npu-driver/issues/93 has them; the first is of no account, since
+# the kernel asks for other names first.
+STARTED = tuple(
+    """\
+[    4.445538] intel_vpu 0000:00:0b.0: firmware: failed to load vpu_37xx.bin (-2)
+[    4.45] intel_vpu 0000:00:0b.0: [drm] Firmware: intel/vpu/vpu_37xx_v0.0.bin, version: 20250306*M
+[    4.535283] [drm] Initialized intel_vpu 1.0.0 for 0000:00:0b.0 on minor 0
+""".splitlines()
+)
+
 
 @pytest.fixture
 def healthy() -> Machine:
@@ -14,7 +24,7 @@ def healthy() -> Machine:
         kernel="6.8.0-45-generic",
         is_wsl=False,
         container="",
-        chips=(Chip("0000:00:0b.0", "Meteor Lake", "37xx", "intel_vpu"),),
+        chips=(Chip("0000:00:0b.0", "Meteor Lake", "37xx", "intel_vpu", "0x7d1d"),),
         has_module=True,
         has_module_file=True,
         kernel_devices=("accel0",),
@@ -32,6 +42,9 @@ def healthy() -> Machine:
         openvino_libraries=("libopenvino_intel_npu_plugin.so",),
         requested_device="",
         serving=Serving("NPU", "Intel(R) AI Boost", "it is the machine's NPU"),
+        module_ids=frozenset({"0x7d1d", "0x643e"}),
+        parameters={"test_mode": "0", "firmware": "(null)", "pll_max_ratio": "255"},
+        log=STARTED,
     )
 
 
@@ -50,5 +63,8 @@ def without_npu(healthy: Machine) -> Machine:
         libraries={},
         driver_compilers=(),
         packages={},
+        module_ids=frozenset(),
+        parameters={},
+        log=(),
         serving=Serving("CPU", "AMD EPYC", "OpenVINO finds no NPU on this machine"),
     )

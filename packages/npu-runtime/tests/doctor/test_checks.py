@@ -4,8 +4,9 @@ from dataclasses import replace
 import pytest
 
 from npu_runtime.doctor import checks
-from npu_runtime.doctor.checks import CHECKS, Status, run_checks
-from npu_runtime.doctor.machine import AccelNode, Library, Serving, User
+from npu_runtime.doctor.check import Status
+from npu_runtime.doctor.checks import CHECKS, run_checks
+from npu_runtime.doctor.machine import AccelNode, Chip, Library, Serving, User
 
 LOADER, DRIVER, OLD = "libze_loader.so", "libze_intel_npu.so", "libze_intel_vpu.so"
 COMPILER, NEW_COMPILER = "libnpu_driver_compiler.so", "libopenvino_intel_npu_compiler_loader.so"
@@ -62,33 +63,6 @@ def test_kernels_from_6_6_on_have_the_driver(healthy, kernel, status):
     result = checks.check_system(replace(healthy, kernel=kernel))
     assert result.status is status
     assert kernel in result.found
-
-
-def test_a_module_that_is_not_loaded_is_loaded(healthy):
-    result = checks.check_module(replace(healthy, has_module=False))
-    assert result.status is Status.PROBLEM
-    assert "sudo modprobe intel_vpu" in result.fix
-
-
-def test_a_kernel_without_the_module_needs_its_other_modules(healthy):
-    result = checks.check_module(replace(healthy, has_module=False, has_module_file=False))
-    assert result.status is Status.PROBLEM
-    assert "linux-modules-extra" in result.fix
-
-
-def test_missing_firmware_is_named_by_generation(healthy):
-    result = checks.check_firmware(
-        replace(healthy, kernel_devices=(), firmware=("vpu_40xx_v1.bin",))
-    )
-    assert result.status is Status.PROBLEM
-    assert "vpu_37xx*.bin" in result.found
-    assert "intel-fw-npu" in result.fix
-
-
-def test_firmware_that_did_not_start_is_a_note(healthy):
-    result = checks.check_firmware(replace(healthy, kernel_devices=()))
-    assert result.status is Status.NOTE
-    assert "dmesg" in result.fix
 
 
 def test_a_container_without_the_device_is_started_with_it(healthy):
@@ -299,3 +273,41 @@ def test_a_wrong_setting_is_to_be_corrected_first(healthy):
     assert result.status is Status.PROBLEM
     assert result.found.startswith("NPU_STRICT")
     assert result.fix == "Correct this variable first."
+
+
+def test_an_unknown_accelerator_is_told_by_its_id(without_npu):
+    machine = replace(without_npu, unknown_accelerators=("8086:beef at 0000:00:0b.0",))
+    result = checks.check_chip(machine)
+    assert result.status is Status.PROBLEM
+    assert "8086:beef at 0000:00:0b.0" in result.found
+    assert "npu-runtime collect-env --share" in result.fix
+
+
+def released(machine, version):
+    return replace(machine, packages={"intel-level-zero-npu": version})
+
+
+@pytest.mark.parametrize(
+    "version, status, said",
+    [("1.0.0", Status.PROBLEM, "asks for 1.1.0 or later"),
+     ("1.24.0.20251003", Status.NOTE, "made with OpenVINO 2025.3; 2026.4.1 is installed"),
+     ("1.32.0", Status.OK, "1.32.0"), ("1.99.0", Status.OK, "1.99.0")],
+)  # fmt: skip
+def test_an_old_driver_for_a_new_openvino_is_replaced(healthy, version, status, said):
+    result = checks.check_release(released(healthy, version))
+    assert result.status is status
+    assert said in result.found
+    assert ("Install release 1.32.1" in result.fix) == (status is not Status.OK)
+
+
+def test_a_chip_that_is_newer_than_the_driver_needs_a_newer_one(healthy):
+    chip = Chip("0000:00:0b.0", "Panther Lake", "50xx", "intel_vpu", "0xb03e", "1.28.0")
+    result = checks.check_release(released(replace(healthy, chips=(chip,)), "1.26.0"))
+    assert result.status is Status.PROBLEM
+    assert "Panther Lake is supported from 1.28.0 on" in result.found
+
+
+def test_a_driver_without_a_package_has_the_version_of_its_file(healthy):
+    assert checks.check_release(replace(healthy, packages={})).found == "1.32.0"
+    nameless = without(replace(healthy, packages={}), DRIVER)
+    assert checks.check_release(nameless).status is Status.SKIPPED

@@ -30,13 +30,14 @@ def link_driver(root: Path, device: str, driver: str) -> None:
     (root / device / "driver").symlink_to(target)
 
 
-def read(root: Path, *, may_use: bool = True, library_path: str = ""):
+def read(root: Path, *, may_use: bool = True, library_path: str = "", log: str = ""):
     return read_machine(
         root,
         user=USER,
         may_use=lambda path: may_use,
         library_path=library_path,
         serving=Serving("CPU", "x", "y"),
+        read_log=lambda: log,
     )
 
 
@@ -61,6 +62,39 @@ def test_chips_are_known_by_their_pci_id(tmp_path):
     (chip,) = read(tmp_path).chips
     assert (chip.slot, chip.product, chip.generation) == ("0000:00:0b.0", "Lunar Lake", "40xx")
     assert chip.driver == "intel_vpu"
+
+
+def test_an_accelerator_of_intel_that_is_not_known_is_told(tmp_path):
+    bus = "sys/bus/pci/devices"
+    for slot, number, kind in (
+        ("0000:00:0b.0", "0xbeef", "0x120000"),
+        ("0000:00:0c.0", "0x7d1d", "0x120000"),
+        ("0000:00:02.0", "0x7d55", "0x030000"),
+    ):
+        write_at(tmp_path, f"{bus}/{slot}/vendor", "0x8086\n")
+        write_at(tmp_path, f"{bus}/{slot}/device", f"{number}\n")
+        write_at(tmp_path, f"{bus}/{slot}/class", f"{kind}\n")
+    assert read(tmp_path).unknown_accelerators == ("8086:beef at 0000:00:0b.0",)
+
+
+def test_the_kernel_lists_the_chips_that_its_module_takes(tmp_path):
+    write(tmp_path, proc__sys__kernel__osrelease="6.8.0\n")
+    write_at(
+        tmp_path,
+        "lib/modules/6.8.0/modules.alias",
+        "alias pci:v00008086d00007D1Dsv*sd*bc*sc*i* intel_vpu\n"
+        "alias pci:v00008086d0000643Esv*sd*bc*sc*i* intel_vpu\n"
+        "alias pci:v00008086d00007D55sv*sd*bc03sc*i* i915\n",
+    )
+    assert read(tmp_path).module_ids == {"0x7d1d", "0x643e"}
+
+
+def test_parameters_and_messages_of_the_module_are_read(tmp_path):
+    write_at(tmp_path, "sys/module/intel_vpu/parameters/test_mode", "0\n")
+    log = "[1.0] intel_vpu 0000:00:0b.0: enabling device\n[1.1] usb 1-1: new device\n"
+    machine = read(tmp_path, log=log)
+    assert machine.parameters == {"test_mode": "0"}
+    assert machine.log == ("[1.0] intel_vpu 0000:00:0b.0: enabling device",)
 
 
 def test_the_module_is_seen_in_the_kernel_and_on_disk(tmp_path):

@@ -16,24 +16,62 @@ def main(arguments: Sequence[str]) -> int:
         prog="npu-compiler check",
         description="Say whether an exported model is what an NPU accepts; no NPU is needed.",
     )
-    parser.add_argument("folder", type=Path, help="that npu_compiler.export made")
+    parser.add_argument(
+        "folder", type=Path,
+        help="that npu_compiler.export made; with --half a file that torch.export.save wrote",
+    )  # fmt: skip
     parser.add_argument(
         "--generation", default="4000", help="3720: Meteor Lake; 4000: Lunar Lake (default)"
     )
-    parser.add_argument(
+    kinds = parser.add_mutually_exclusive_group()
+    kinds.add_argument(
         "--half", action="store_true",
-        help="compute it in half precision, call by call; takes a file of torch.export.save",
+        help="say what float16 does to each call, and what must stay in float32",
+    )  # fmt: skip
+    kinds.add_argument(
+        "--estimate", action="store_true",
+        help="give a lower bound of a run's time from published figures, not a measurement",
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    parser.add_argument(
+        "-o", "--output", type=Path, help="with --estimate: write it as an HTML page, too"
+    )
     given = parser.parse_args(arguments)
+    if given.output is not None and not given.estimate:
+        parser.error("--output is of --estimate: add it.")
     if given.half:
-        from npu_compiler.half_precision import check_half_file  # dynamo: help needs none
-
-        found = check_half_file(given.folder)
-        print(found.to_json() if given.json else found)
-        return 0 if found.is_harmless and not found.keep_float32 else 1
+        return _half(given.folder, as_json=given.json)
+    if given.estimate:
+        return _estimate(given.folder, given.generation, given.output, as_json=given.json)
     from npu_compiler.readiness import check_folder  # OpenVINO: help needs none
 
     readiness = check_folder(given.folder, generation=given.generation)
     print(readiness.to_json() if given.json else readiness)
     return 0 if readiness.is_ready else 1
+
+
+def _half(path: Path, *, as_json: bool) -> int:
+    from npu_compiler.half_precision import check_half_file  # dynamo: help needs none
+
+    found = check_half_file(path)
+    print(found.to_json() if as_json else found)
+    return 0 if found.is_harmless and not found.keep_float32 else 1
+
+
+def _estimate(folder: Path, generation: str, output: Path | None, *, as_json: bool) -> int:
+    from npu_compiler.time_bound import bound_folder  # OpenVINO: help needs none
+
+    bound = bound_folder(folder, generation=generation)
+    if output is not None:
+        try:
+            output.write_text(bound.to_html(), encoding="utf-8")
+        except OSError as failure:
+            from npu_compiler.errors import DumpError
+
+            raise DumpError(
+                f"{output}: the page must be writable; got {failure.strerror}. Name another file "
+                "with --output.",
+                code="dump-output",
+            ) from failure
+    print(bound.to_json() if as_json else bound)
+    return 0

@@ -59,6 +59,7 @@ class CompiledGraph:
         tuned: str | None = None,
         on_ready: Callable[[GraphRecord, Assembled], None] | None = None,
         rebuilds: int = 0,
+        auto_kept: str = "",
     ) -> None:
         """Takes a graph; nothing is compiled before the first call.
 
@@ -71,6 +72,7 @@ class CompiledGraph:
             tuned: name of the candidate that was measured as the fastest.
             on_ready: told what came of it, when it is compiled for the first time.
             rebuilds: how often the graph was made ready before, with other weights.
+            auto_kept: see GraphRecord.
         """
         # AOTAutograd's sign for the calling convention with one list. It stands on the object:
         # the wrapper around backward graphs copies that and not the class.
@@ -83,6 +85,7 @@ class CompiledGraph:
         self._config = config
         self._name = next_graph_name()
         self._tuned = tuned
+        self._auto_kept = auto_kept
         self._on_ready = on_ready
         self._dump = GraphDump(self._name)
         self._lock = threading.Lock()
@@ -164,7 +167,7 @@ class CompiledGraph:
             functional_forms=functional_forms() if takes_from_host(self._config) else {},
         )
         graph = self._module.graph
-        mark_kept_float32(graph, self._config.keep_float32)
+        mark_kept_float32(graph, tuple(self._config.keep_float32))
         self._dump.write_stage("capture", graph)
         with observe.span("compile", "passes", graph=self._name):
             results = run_passes(
@@ -430,6 +433,7 @@ class CompiledGraph:
             rebuilds=self._rebuilds,
             passes=tuple(result for result in self._passes if result.count),
             tuned=self._tuned,
+            auto_kept=self._auto_kept,
         )
 
 

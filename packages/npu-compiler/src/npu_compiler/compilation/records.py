@@ -99,6 +99,7 @@ class GraphRecord:
         rebuilds: how often it was compiled again because a frozen weight changed.
         passes: those that rewrote something, in the order they ran.
         tuned: the way of compiling that was measured as the fastest, None without a measurement.
+        auto_kept: what keep_float32="auto" chose, and by which errors; "" when it was not asked.
     """
 
     name: str
@@ -110,6 +111,7 @@ class GraphRecord:
     rebuilds: int
     passes: tuple[PassResult, ...] = ()
     tuned: str | None = None
+    auto_kept: str = ""
 
     @property
     def lowered_count(self) -> int:

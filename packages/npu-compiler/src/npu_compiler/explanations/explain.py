@@ -200,6 +200,10 @@ def _lines(explanation: Explanation) -> Iterator[str]:
         yield ""
         eager_rows = [(op, str(n), reason, line) for (op, reason, line), n in grouped.items()]
         yield from _table(("runs eagerly", "times", "because", "source"), eager_rows)
+    for graph in explanation.graphs:
+        if graph.auto_kept:
+            yield ""
+            yield f"{graph.name}: {graph.auto_kept}"
     yield from _rewritten_lines(explanation)
     yield from _nan_lines(explanation)
     for reason, count in explanation.graph_breaks.items():

@@ -16,11 +16,11 @@ from torch import fx, nn
 from torch.export import Dim, ExportedProgram
 from torch.utils import _pytree as pytree
 
-from npu_compiler.errors import ExportError
+from npu_compiler.errors import ExportError, OptionError
 from npu_compiler.exported.composites import without_composites
 from npu_compiler.graph.kept_float32 import mark_kept_float32
 from npu_compiler.lowering.registry import functional_forms
-from npu_compiler.options import CompilerConfig
+from npu_compiler.options import AUTO, CompilerConfig
 from npu_compiler.passes.base import Facts
 from npu_compiler.passes.pipeline import run_passes
 from npu_compiler.verification.graph_trial import keep_original
@@ -100,7 +100,15 @@ def capture_module(
         ExportError: [export-dynamic] for a name or dim that is not there, or a size that the model
             needs as it is; [export-capture] for what cannot be captured; [export-writes] for a
             model that changes a buffer or an input.
+        OptionError: [option-place] for keep_float32="auto".
     """
+    if config.keep_float32 == AUTO:
+        raise OptionError(
+            f"{type(model).__name__}: what is made into one program keeps nothing outside; got "
+            "keep_float32 'auto'. See what npu_compiler.check_half(..., mend=True) finds, or use "
+            "torch.compile.",
+            code="option-place",
+        )
     program = capture_program(model, args, kwargs, _dynamic_shapes(model, args, kwargs, dynamic))
     signature = program.graph_signature
     written = [*signature.buffers_to_mutate.values(), *signature.user_inputs_to_mutate.values()]
@@ -113,7 +121,7 @@ def capture_module(
     inputs = tuple(name for name in signature.user_inputs if isinstance(name, str))
     constants = _constants(program)
     _drop_shape_checks(program.graph_module.graph)
-    mark_kept_float32(program.graph_module.graph, config.keep_float32)
+    mark_kept_float32(program.graph_module.graph, tuple(config.keep_float32))
     original = keep_original(program.graph_module)
     facts = Facts(
         kind="inference",

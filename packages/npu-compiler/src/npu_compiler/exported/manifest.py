@@ -139,7 +139,7 @@ def read_manifest(folder: Path) -> Manifest:
     """
     try:
         raw = json.loads((folder / FILE_NAME).read_text())
-    except FileNotFoundError as missing:
+    except (FileNotFoundError, NotADirectoryError) as missing:
         raise ExportError(
             f"npu_compiler.load: the path must be a folder that npu_compiler.export wrote; got "
             f"{str(folder)!r} without {FILE_NAME}. Export the model again.",

@@ -20,13 +20,11 @@ from npu_compiler.exported.capture import capture_program
 from npu_compiler.exported.composites import without_composites
 from npu_compiler.graph.kept_float32 import keep_name
 from npu_compiler.half_precision.report import HalfPrecision
-from npu_compiler.half_precision.run import HalfRun, is_finding, is_lossy, run_both
-from npu_compiler.options import CompilerConfig
+from npu_compiler.half_precision.run import is_finding
+from npu_compiler.half_precision.search import TOLERANCE, search_kept
 from npu_runtime.public_calls import public_call
 
 __all__ = ["check_half", "check_half_file"]
-
-_TOLERANCE = 1e-2
 
 
 @public_call
@@ -37,7 +35,7 @@ def check_half(
     kwargs: Mapping[str, Any] | None = None,
     keep_float32: Sequence[str] = (),
     mend: bool = False,
-    tolerance: float = _TOLERANCE,
+    tolerance: float = TOLERANCE,
 ) -> HalfPrecision:
     """Says what half precision, in which an NPU computes, does to a model; no NPU is needed.
 
@@ -77,7 +75,7 @@ def check_half_file(path: str | os.PathLike[str]) -> HalfPrecision:
     """
     try:
         if not zipfile.is_zipfile(path):  # torch logs a traceback of its own for it
-            raise ValueError("no file of that kind")
+            raise ValueError(_kind(Path(path)))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch's, of its own reader
             program = without_composites(torch.export.load(path))
@@ -90,7 +88,14 @@ def check_half_file(path: str | os.PathLike[str]) -> HalfPrecision:
             f"example inputs; got one that cannot be read ({reason}). Save the exported program.",
             code="half-file",
         ) from failure
-    return _check(Path(path).name, program, values, (), True, _TOLERANCE)
+    return _check(Path(path).name, program, values, (), True, TOLERANCE)
+
+
+def _kind(path: Path) -> str:
+    """What is at a path that holds no saved program."""
+    if path.is_dir():
+        return "a folder, as npu_compiler.export makes it, holds none"
+    return "another kind of file" if path.exists() else "there is no such file"
 
 
 def _check(
@@ -102,37 +107,19 @@ def _check(
     tolerance: float,
 ) -> HalfPrecision:
     _check_dtypes(name, values)
-    kept = list(CompilerConfig(keep_float32=tuple(keep_float32)).keep_float32)
+    kept = tuple(keep_float32)
     _check_names(kept, program.graph_module.graph)
-    run = first = _run(program, values, kept)
-    while mend and run.error > tolerance and (names := _next_to_keep(run, tolerance, kept)):
-        kept += names
-        run = _run(program, values, kept)
-    for added in reversed(kept[len(keep_float32) :]):  # what overflowed need not have done harm
-        others = [other for other in kept if other != added]
-        if (trial := _run(program, values, others)).error <= tolerance:
-            kept, run = others, trial
-    findings = tuple(filter(is_finding, first.calls))
-    return HalfPrecision(name, run.calls, findings, run.error, tolerance, tuple(kept))
-
-
-def _run(program: ExportedProgram, values: Mapping[str, Any], kept: Sequence[str]) -> HalfRun:
-    def is_kept(node: fx.Node) -> bool:
-        return any(fnmatchcase(keep_name(node), pattern) for pattern in kept)
-
-    return run_both(program.graph_module, values, is_kept)
-
-
-def _next_to_keep(run: HalfRun, tolerance: float, kept: Sequence[str]) -> list[str]:
-    """The modules whose calls do the harm that no other harm explains; none when all is well."""
-    harmful = [call for call in run.calls if call.overflowed or is_lossy(call)]
-    if not harmful:  # NaN of infinities goes away with what overflowed
-        harmful = [call for call in run.calls if is_finding(call)]
-    names = [call.module for call in harmful]
-    if not names and run.error > tolerance:
-        names = [call.module for call in run.calls if call.error > tolerance]
-        names = [name for name in names if name not in kept][:1]
-    return [name for name in dict.fromkeys(names) if name not in kept]
+    found = search_kept(program.graph_module, values, kept=kept, tolerance=tolerance, mend=mend)
+    findings = tuple(filter(is_finding, found.first.calls))
+    return HalfPrecision(
+        model=name,
+        calls=found.last.calls,
+        findings=findings,
+        error=found.last.error,
+        error_before=found.first.error,
+        tolerance=tolerance,
+        keep_float32=found.kept,
+    )
 
 
 def _values(

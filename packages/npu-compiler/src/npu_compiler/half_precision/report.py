@@ -60,6 +60,7 @@ class HalfPrecision:
         findings: the calls that overflow, become NaN or lose more than rounding does; before
             anything was mended.
         error: of the worst output; see HalfCall.
+        error_before: the same before anything was mended.
         tolerance: what was asked for.
         keep_float32: modules that were computed in float32; pass them to CompilerConfig.
     """
@@ -68,6 +69,7 @@ class HalfPrecision:
     calls: tuple[HalfCall, ...]
     findings: tuple[HalfCall, ...]
     error: float
+    error_before: float
     tolerance: float
     keep_float32: tuple[str, ...]
 
@@ -82,20 +84,25 @@ class HalfPrecision:
         return json.dumps(_finite(fields), indent=2, allow_nan=False)
 
     def __str__(self) -> str:
-        verdict = "keeps to" if self.is_harmless else "exceeds"
-        figures = f"error {self.error:.1e} {verdict} {self.tolerance:.0e}"
-        lines = [f"{self.model}: in half precision, {figures}"]
-        lines += map(str, self.findings[:_SHOWN])
+        lines = [f"{self.model}: in half precision, {self._off(self.error_before)}"]
+        lines += [f"  {finding}" for finding in self.findings[:_SHOWN]]
         if len(self.findings) > _SHOWN:
-            lines.append(f"and {len(self.findings) - _SHOWN} more calls")
+            lines.append(f"  and {len(self.findings) - _SHOWN} more calls")
         if self.keep_float32:
-            lines.append(f"computed in float32: {', '.join(self.keep_float32)}")
+            lines.append(f"with {', '.join(self.keep_float32)} in float32, {self._off(self.error)}")
+            lines.append(f'as an option: {{"keep_float32": {json.dumps(self.keep_float32)}}}')
         elif not self.is_harmless:
             worst = max(self.calls, key=lambda call: call.error, default=None)
             if worst is not None and not self.findings:
                 lines.append(f"the largest error is at {worst}")
             lines.append("npu_compiler.check_half(..., mend=True) looks for what to keep")
+        elif self.findings:
+            lines.append("these calls reach no output that matters: nothing need be kept")
         return "\n".join(lines)
+
+    def _off(self, error: float) -> str:
+        verdict = "within" if error <= self.tolerance else "more than"
+        return f"outputs are off by {error:.1e}, {verdict} {self.tolerance:.0e}"
 
 
 def _finite(value: object) -> object:

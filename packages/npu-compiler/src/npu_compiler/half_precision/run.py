@@ -15,7 +15,7 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
-from npu_compiler.graph.calls import op_name
+from npu_compiler.graph.calls import op_name, written_inputs
 from npu_compiler.graph.kept_float32 import keep_name
 from npu_compiler.graph.origins import python_line
 from npu_compiler.half_precision.report import HalfCall
@@ -63,18 +63,25 @@ def run_both(
     half: dict[fx.Node, Any] = {}
     calls: list[HalfCall] = []
     last_use = _last_uses(module.graph)
+    written = {found for node in module.graph.nodes for found in written_inputs(node)}
+    written_error = 0.0
     with torch.no_grad():
         for node in module.graph.nodes:
             if node.op == "output":
-                return HalfRun(tuple(calls), _outputs_error(node, wide, half))
+                error = max(written_error, _outputs_error(node, wide, half))
+                return HalfRun(tuple(calls), error)
             if node.op in ("placeholder", "get_attr"):
                 value = inputs[node.name] if node.op == "placeholder" else _held(module, node)
                 wide[node] = half[node] = value
+                if node in written:  # the caller's stays as it is
+                    wide[node], half[node] = value.clone(), value.clone()
                 continue
             wide[node] = _call(node, *_arguments(node, wide))
             half[node], call = _half_call(node, half, wide[node], is_kept=is_kept(node))
             if call is not None:
                 calls.append(call)
+                if any(True for _ in written_inputs(node)):
+                    written_error = max(written_error, call.error)
             for dead in last_use.get(node, ()):
                 del wide[dead], half[dead]
     raise AssertionError("a graph ends with its output")
@@ -133,7 +140,7 @@ def _held(module: fx.GraphModule, node: fx.Node) -> Any:
     value: Any = module
     for part in str(node.target).split("."):
         value = getattr(value, part)
-    return value
+    return value.cpu() if isinstance(value, torch.Tensor) else value
 
 
 def _plain_name(node: fx.Node) -> str:

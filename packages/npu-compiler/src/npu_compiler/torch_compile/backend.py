@@ -14,7 +14,7 @@ import torch
 from torch import fx
 
 from npu_compiler.config import read_settings
-from npu_compiler.options import CompilerConfig, backend_options
+from npu_compiler.options import AUTO, CompilerConfig, backend_options
 from npu_compiler.torch_compile.recall import GraphMemory
 from npu_runtime.refusal import check_environment
 
@@ -53,6 +53,8 @@ def npu(
 def _capture(
     graph_module: fx.GraphModule, example_inputs: Sequence[Any], config: CompilerConfig
 ) -> Callable[..., Any]:
+    if config.keep_float32 == AUTO:  # it is chosen by values, which no memory knows
+        return _trace(graph_module, example_inputs, config)
     memory = GraphMemory(graph_module, example_inputs, config)
 
     def full_way(inputs: Sequence[Any]) -> Callable[..., Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from npu_compiler.buckets.sizes import Sizes
 from npu_compiler.compilation.compiled_graph import CompiledGraph
 from npu_compiler.graph.source_names import keep_source_names, source_names
 from npu_compiler.graph.whole_ops import decompositions, keep_attention_whole
-from npu_compiler.options import CompilerConfig
+from npu_compiler.options import AUTO, CompilerConfig
 from npu_compiler.torch_compile.plain_graph import PlainGraph
 from npu_compiler.torch_compile.recall import GraphMemory
 from npu_compiler.tuning.choice import configured
@@ -121,6 +122,21 @@ def _make_graph(
         memory: where what comes of the graph is kept for other processes.
         rebuilds: as CompiledGraph takes them.
     """
+    if config.keep_float32 == AUTO:
+        # Late: with the way of exports it takes time that no other graph needs.
+        from npu_compiler.torch_compile.auto_kept import AutoKeptGraph
+
+        def build(module: fx.GraphModule, kept: tuple[str, ...], auto_kept: str) -> CompiledGraph:
+            return CompiledGraph(
+                module,
+                kind=kind,
+                static_positions=static_positions,
+                config=replace(config, keep_float32=kept),
+                rebuilds=rebuilds,
+                auto_kept=auto_kept,
+            )
+
+        return AutoKeptGraph(graph_module, kind, static_positions, build)
     if kind == "inference" and current_session() is not None:
         return MeasuredGraph(graph_module, static_positions, config)
     asked, (config, name) = config, configured(graph_module.graph, kind=kind, config=config)

@@ -23,6 +23,22 @@ def test_both_static_programs_of_a_model_are_compared_with_the_rules(checkpoint,
         assert program["is_ready"]
 
 
+def test_estimate_bounds_decoding_and_the_first_token(checkpoint, capsys):
+    code, out, _ = check(capsys, checkpoint, "--estimate", "--json")
+    assert code == 0
+    found = json.loads(out)
+    decode, prefill = found["decode"], found["prefill"]
+    assert found["most_tokens_per_s"] == pytest.approx(1 / decode["least_seconds"])
+    assert found["least_ttft_s"] == prefill["least_seconds"]
+    assert found["prompt_tokens"] == 128
+    # Both read every weight once, but for rows of the embedding.
+    assert 0 < decode["traffic"]["weight_bytes"] < prefill["traffic"]["weight_bytes"]
+    assert prefill["array_seconds"] > 10 * decode["array_seconds"]
+    _, text, _ = check(capsys, checkpoint, "--estimate")
+    assert "tokens/s" in text
+    assert "bounds, not measurements" in text
+
+
 @pytest.mark.parametrize("generation", ["4711"])
 def test_unknown_generation_is_named(checkpoint, capsys, generation):
     code, out, err = check(capsys, checkpoint, "--generation", generation)

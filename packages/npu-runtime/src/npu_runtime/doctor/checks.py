@@ -1,48 +1,26 @@
 """The doctor's checks: each takes the facts about a machine and gives one result with its fix.
 
-No check reads anything.
+No check reads anything. What the kernel has to do with it is in npu_runtime.doctor.kernel_checks.
 """
 
-import enum
-import re
 from collections.abc import Callable
-from dataclasses import dataclass
 
+from npu_runtime.doctor.check import RELEASES, Check, Status, needless, version_numbers
+from npu_runtime.doctor.driver_facts import release_of, releases
+from npu_runtime.doctor.kernel_checks import (
+    check_firmware,
+    check_kernel_log,
+    check_module,
+    check_parameters,
+)
 from npu_runtime.doctor.machine import COMPILERS, DRIVER, LOADER, OLD_DRIVER, Machine
 
-__all__ = ["CHECKS", "Check", "Status", "run_checks"]
+__all__ = ["CHECKS", "run_checks"]
 
-_RELEASES = "https://github.com/intel/linux-npu-driver/releases"
 _OLDEST_KERNEL = (6, 6)
 _OLDEST_LOADER_FOR_NEW_NAME = (1, 17, 17)
 _OPENVINO_FROM, _OPENVINO_BELOW = (2026, 4), (2026, 5)
 _PLUGIN = "libopenvino_intel_npu_plugin.so"
-
-
-class Status(enum.StrEnum):
-    """What a check found: in order, worth knowing, in the NPU's way, or not looked at."""
-
-    OK = "ok"
-    NOTE = "note"
-    PROBLEM = "problem"
-    SKIPPED = "skipped"
-
-
-@dataclass(frozen=True)
-class Check:
-    """The result of one check.
-
-    Attributes:
-        name: what was looked at.
-        status: how it is.
-        found: what was found, as a clause.
-        fix: what to do, as a sentence; empty where nothing is to be done.
-    """
-
-    name: str
-    status: Status
-    found: str
-    fix: str = ""
 
 
 def check_system(machine: Machine) -> Check:
@@ -54,7 +32,7 @@ def check_system(machine: Machine) -> Check:
             "Windows Subsystem for Linux, which does not pass the NPU through",
             "Run on Linux itself. Under WSL only the CPU can serve.",
         )
-    if _numbers(machine.kernel) < _OLDEST_KERNEL:
+    if version_numbers(machine.kernel) < _OLDEST_KERNEL:
         return Check(
             "system",
             Status.PROBLEM,
@@ -71,60 +49,20 @@ def check_chip(machine: Machine) -> Check:
         return Check("chip", Status.OK, found)
     if machine.is_wsl:
         return Check("chip", Status.SKIPPED, "not visible under WSL")
+    if machine.unknown_accelerators:
+        return Check(
+            "chip",
+            Status.PROBLEM,
+            f"Intel accelerators that are not known here: {_listed(machine.unknown_accelerators)}",
+            "Install a newer kernel and a newer npu-runtime. If it is an NPU and they do not know "
+            "it either, send what npu-runtime collect-env --share prints.",
+        )
     return Check(
         "chip",
         Status.PROBLEM,
         "no NPU on the PCI bus that the driver intel_vpu knows",
         "On a processor with an NPU (Intel Core Ultra), enable it in the firmware setup; in a "
         "virtual machine, pass it through. Without an NPU there is nothing to repair.",
-    )
-
-
-def check_module(machine: Machine) -> Check:
-    """The kernel's driver."""
-    if machine.has_module:
-        return Check("kernel module", Status.OK, "intel_vpu is loaded")
-    if not machine.chips:
-        return _needless("kernel module", "intel_vpu is not loaded")
-    if machine.has_module_file:
-        return Check(
-            "kernel module",
-            Status.PROBLEM,
-            "intel_vpu is installed, but not loaded",
-            "Run: sudo modprobe intel_vpu. If it is gone after a restart, look for a blacklist "
-            "in /etc/modprobe.d.",
-        )
-    return Check(
-        "kernel module",
-        Status.PROBLEM,
-        f"Linux {machine.kernel} comes without intel_vpu",
-        "Install the rest of the kernel's modules (on Ubuntu linux-modules-extra), or a kernel "
-        "built with CONFIG_DRM_ACCEL_IVPU.",
-    )
-
-
-def check_firmware(machine: Machine) -> Check:
-    """What the kernel loads into the chip. A device that the kernel made has started with it."""
-    if machine.kernel_devices:
-        return Check("firmware", Status.OK, "the kernel started the NPU with it")
-    if not machine.chips:
-        return _needless("firmware", "not looked for")
-    generation = machine.chips[0].generation
-    files = [name for name in machine.firmware if name.startswith(f"vpu_{generation}")]
-    if files:
-        return Check(
-            "firmware",
-            Status.NOTE,
-            f"{files[0]} is there, and the NPU has not started",
-            "Read why in: sudo dmesg | grep -i -e vpu -e npu. A driver that was just installed "
-            "needs: sudo rmmod intel_vpu && sudo modprobe intel_vpu.",
-        )
-    return Check(
-        "firmware",
-        Status.PROBLEM,
-        f"no vpu_{generation}*.bin in /lib/firmware/intel/vpu",
-        f"Install intel-fw-npu from {_RELEASES}, or a newer linux-firmware; then "
-        "sudo rmmod intel_vpu && sudo modprobe intel_vpu.",
     )
 
 
@@ -135,7 +73,7 @@ def check_container(machine: Machine) -> Check:
     if machine.npu_nodes:
         return Check("container", Status.OK, f"{machine.container}, with the device passed in")
     if not machine.chips:
-        return _needless("container", f"{machine.container}, without /dev/accel")
+        return needless("container", f"{machine.container}, without /dev/accel")
     return Check(
         "container",
         Status.PROBLEM,
@@ -152,7 +90,7 @@ def check_device_node(machine: Machine) -> Check:
     others = [f"{node.path} ({node.driver})" for node in machine.nodes]
     found = f"only {_listed(others)}" if others else "no /dev/accel/accel*"
     if not machine.chips:
-        return _needless("device node", found)
+        return needless("device node", found)
     if machine.container:
         fix = "Pass the device into the container, as above."
     elif machine.kernel_devices:
@@ -206,7 +144,7 @@ def check_group(machine: Machine) -> Check:
             "Log out and in again.",
         )
     if not machine.chips:
-        return _needless("group", f"{user.name} is not in {group}")
+        return needless("group", f"{user.name} is not in {group}")
     return Check(
         "group",
         Status.PROBLEM,
@@ -220,14 +158,14 @@ def check_level_zero(machine: Machine) -> Check:
     loader = machine.libraries.get(LOADER)
     if loader is None:
         if not machine.chips:
-            return _needless("Level Zero", f"no {LOADER}")
+            return needless("Level Zero", f"no {LOADER}")
         return Check(
             "Level Zero",
             Status.PROBLEM,
             f"no {LOADER} on the loader's path",
             "Install it: on Debian and Ubuntu libze1, on Fedora oneapi-level-zero.",
         )
-    version = _numbers(loader.version)
+    version = version_numbers(loader.version)
     knows_new_name = len(version) < 3 or version >= _OLDEST_LOADER_FOR_NEW_NAME
     if not knows_new_name and DRIVER in machine.libraries and OLD_DRIVER not in machine.libraries:
         return Check(
@@ -255,12 +193,12 @@ def check_driver(machine: Machine) -> Check:
         assert used is not None
         return Check("NPU driver", Status.OK, _with_version(used.path, used.version))
     if not machine.chips:
-        return _needless("NPU driver", f"no {DRIVER}")
+        return needless("NPU driver", f"no {DRIVER}")
     return Check(
         "NPU driver",
         Status.PROBLEM,
         f"no {DRIVER} on the loader's path",
-        f"Install intel-level-zero-npu from {_RELEASES}.",
+        f"Install intel-level-zero-npu from {RELEASES}.",
     )
 
 
@@ -276,8 +214,32 @@ def check_packages(machine: Machine) -> Check:
         "driver release",
         Status.NOTE,
         f"parts of several releases: {listed}",
-        f"Install all of them from one release: {_RELEASES}.",
+        f"Install all of them from one release: {RELEASES}.",
     )
+
+
+def check_release(machine: Machine) -> Check:
+    """Whether the driver is new enough for the chip and for OpenVINO."""
+    name = "driver age"
+    version = _driver_version(machine)
+    if not version:
+        return Check(name, Status.SKIPPED, "the driver's version is not known")
+    newest = releases()[-1]
+    fix = f"Install release {newest.version} or a newer one, all packages of it: {RELEASES}."
+    for chip in machine.chips:
+        if chip.oldest_driver and version_numbers(version) < version_numbers(chip.oldest_driver):
+            found = f"{version}; {chip.product} is supported from {chip.oldest_driver} on"
+            return Check(name, Status.PROBLEM, found, fix)
+    release = release_of(version)
+    if release is None:
+        oldest = releases()[0].version
+        found = f"{version}; OpenVINO's plugin asks for {oldest} or later"
+        return Check(name, Status.PROBLEM, found, fix)
+    built, installed = version_numbers(release.openvino), version_numbers(machine.openvino)
+    if built and installed and built[0] < installed[0]:
+        found = f"{version}, made with OpenVINO {release.openvino}; {machine.openvino} is installed"
+        return Check(name, Status.NOTE, found, fix)
+    return Check(name, Status.OK, version)
 
 
 def check_openvino(machine: Machine) -> Check:
@@ -289,7 +251,7 @@ def check_openvino(machine: Machine) -> Check:
             "the openvino wheel is not installed",
             'Run: python -m pip install "openvino>=2026.4,<2026.5". Without it nothing can serve.',
         )
-    if not _OPENVINO_FROM <= _numbers(machine.openvino) < _OPENVINO_BELOW:
+    if not _OPENVINO_FROM <= version_numbers(machine.openvino) < _OPENVINO_BELOW:
         return Check(
             "OpenVINO",
             Status.PROBLEM,
@@ -324,19 +286,19 @@ def check_compiler(machine: Machine) -> Check:
     if matching:
         return Check("compiler", Status.OK, f"the driver's, {machine.libraries[matching[0]].path}")
     if not machine.chips:
-        return _needless("compiler", "not looked for")
+        return needless("compiler", "not looked for")
     if installed:
         return Check(
             "compiler",
             Status.PROBLEM,
             f"the driver asks for {_listed(wanted, 'or')}; installed is {_listed(installed)}",
-            "Install intel-driver-compiler-npu of the driver's own release: " + _RELEASES + ".",
+            "Install intel-driver-compiler-npu of the driver's own release: " + RELEASES + ".",
         )
     return Check(
         "compiler",
         Status.PROBLEM,
         f"none of {_listed(COMPILERS[:2])}; without one the NPU runs compiled programs only",
-        f"Install intel-driver-compiler-npu from {_RELEASES}, of the driver's release.",
+        f"Install intel-driver-compiler-npu from {RELEASES}, of the driver's release.",
     )
 
 
@@ -371,6 +333,8 @@ CHECKS: tuple[Callable[[Machine], Check], ...] = (
     check_chip,
     check_module,
     check_firmware,
+    check_kernel_log,
+    check_parameters,
     check_container,
     check_device_node,
     check_permission,
@@ -378,6 +342,7 @@ CHECKS: tuple[Callable[[Machine], Check], ...] = (
     check_level_zero,
     check_driver,
     check_packages,
+    check_release,
     check_openvino,
     check_plugin,
     check_compiler,
@@ -390,15 +355,12 @@ def run_checks(machine: Machine) -> tuple[Check, ...]:
     return tuple(check(machine) for check in CHECKS)
 
 
-def _needless(name: str, found: str) -> Check:
-    """What is missing where there is no NPU is nothing to repair."""
-    return Check(name, Status.SKIPPED, f"{found}; there is no NPU to need it")
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    """The leading numbers of a version, ``(6, 8, 0)`` of ``6.8.0-45-generic``."""
-    leading = re.match(r"\d+(\.\d+)*", version)
-    return tuple(int(part) for part in leading[0].split(".")) if leading else ()
+def _driver_version(machine: Machine) -> str:
+    """Of the package, else of the library's file, such as ``1.32.0``; empty where neither tells."""
+    driver = machine.libraries.get(DRIVER) or machine.libraries.get(OLD_DRIVER)
+    told = machine.packages.get("intel-level-zero-npu") or (driver.version if driver else "")
+    numbers = version_numbers(told)[:3]
+    return ".".join(map(str, numbers)) if len(numbers) == 3 else ""
 
 
 def _with_version(path: str, version: str) -> str:

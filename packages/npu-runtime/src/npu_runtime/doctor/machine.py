@@ -38,12 +38,16 @@ class Chip:
         product: the processors that have it, for example ``Meteor Lake``.
         generation: which firmware it takes, for example ``37xx``.
         driver: the kernel driver that has it; empty when none has.
+        pci_id: of the device, for example ``0x7d1d``.
+        oldest_driver: release of Intel's driver that first supports it; empty for any.
     """
 
     slot: str
     product: str
     generation: str
     driver: str
+    pci_id: str = ""
+    oldest_driver: str = ""
 
 
 @dataclass(frozen=True)
@@ -135,6 +139,10 @@ class Machine:
         openvino_libraries: names of the libraries in that wheel.
         requested_device: what ``NPU_DEVICE`` asks for; empty when it is not set.
         serving: what serves now.
+        unknown_accelerators: Intel's accelerators on the PCI bus that are no known NPU.
+        module_ids: PCI ids that the kernel's intel_vpu takes; empty where the kernel does not tell.
+        parameters: of the loaded intel_vpu.
+        log: the kernel's messages of intel_vpu, as far as this user may read them.
     """
 
     kernel: str
@@ -154,6 +162,10 @@ class Machine:
     openvino_libraries: tuple[str, ...] = ()
     requested_device: str = ""
     serving: Serving = Serving("", "", "")
+    unknown_accelerators: tuple[str, ...] = ()
+    module_ids: frozenset[str] = frozenset()
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    log: tuple[str, ...] = ()
 
     @property
     def npu_nodes(self) -> tuple[AccelNode, ...]:

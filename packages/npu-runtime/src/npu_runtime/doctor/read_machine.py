@@ -9,10 +9,12 @@ import importlib.util
 import os
 import pwd
 import re
+import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from npu_runtime.config import config, variables
+from npu_runtime.doctor.driver_facts import known_chips
 from npu_runtime.doctor.machine import (
     COMPILERS,
     DRIVER,
@@ -31,16 +33,10 @@ from npu_runtime.info import device_info
 
 __all__ = ["read_machine"]
 
-# Intel's PCI ids that the kernel's driver intel_vpu takes (drivers/accel/ivpu/ivpu_drv.h).
 _INTEL = "0x8086"
-_CHIPS = {
-    "0x7d1d": ("Meteor Lake", "37xx"),
-    "0xad1d": ("Arrow Lake", "37xx"),
-    "0x643e": ("Lunar Lake", "40xx"),
-    "0xb03e": ("Panther Lake", "50xx"),
-    "0xfd3e": ("Wildcat Lake", "50xx"),
-    "0xd71d": ("Nova Lake", "60xx"),
-}
+# The class of processing accelerators (PCI Code and ID Assignment Specification 1.11, class 12h).
+_ACCELERATOR = "0x1200"
+_ALIAS = re.compile(r"^alias pci:v00008086d0000([0-9A-F]{4})\S* intel_vpu$", re.MULTILINE)
 
 _LIBRARY_DIRECTORIES = (
     "lib",
@@ -62,6 +58,7 @@ def read_machine(
     may_use: Callable[[Path], bool] = lambda path: os.access(path, os.R_OK | os.W_OK),
     library_path: str | None = None,
     serving: Serving | None = None,
+    read_log: Callable[[], str] | None = None,
 ) -> Machine:
     """Reads everything.
 
@@ -71,6 +68,7 @@ def read_machine(
         may_use: whether the process may read and write a device node.
         library_path: the loader's own variable; by default what the environment has.
         serving: what serves as npu; by default the device is asked, which opens its driver.
+        read_log: returns the kernel's messages; by default ``dmesg`` is asked.
     """
     if library_path is None:
         library_path = variables("LD_LIBRARY_PATH").get("LD_LIBRARY_PATH", "")
@@ -99,6 +97,13 @@ def read_machine(
         openvino_libraries=openvino_libraries,
         requested_device=config.device,
         serving=serving or _serving(),
+        unknown_accelerators=tuple(_unknown_accelerators(root)),
+        module_ids=_module_ids(root / "lib/modules" / kernel),
+        parameters={
+            file.name: _text(file).strip()
+            for file in _list(root / "sys/module/intel_vpu/parameters")
+        },
+        log=tuple(line for line in (read_log or _dmesg)().splitlines() if "intel_vpu" in line),
     )
 
 
@@ -136,11 +141,43 @@ def _driver_of(device: Path) -> str:
     return link.readlink().name if link.is_symlink() else ""
 
 
-def _chips(root: Path) -> Iterator[Chip]:
+def _intel_devices(root: Path) -> Iterator[tuple[Path, str]]:
     for device in _list(root / "sys/bus/pci/devices"):
-        known = _CHIPS.get(_text(device / "device").strip())
-        if known is not None and _text(device / "vendor").strip() == _INTEL:
-            yield Chip(device.name, *known, _driver_of(device))
+        if _text(device / "vendor").strip() == _INTEL:
+            yield device, _text(device / "device").strip()
+
+
+def _chips(root: Path) -> Iterator[Chip]:
+    for device, number in _intel_devices(root):
+        known = known_chips().get(number)
+        if known is not None:
+            driver = _driver_of(device)
+            yield Chip(
+                device.name, known.product, known.generation, driver, number, known.oldest_driver
+            )
+
+
+def _unknown_accelerators(root: Path) -> Iterator[str]:
+    for device, number in _intel_devices(root):
+        is_accelerator = _text(device / "class").strip().startswith(_ACCELERATOR)
+        if is_accelerator and number not in known_chips():
+            yield f"8086:{number.removeprefix('0x')} at {device.name}"
+
+
+def _module_ids(directory: Path) -> frozenset[str]:
+    found = _ALIAS.findall(_text(directory / "modules.alias"))
+    return frozenset(f"0x{number.lower()}" for number in found)
+
+
+def _dmesg() -> str:
+    """The kernel's messages; empty where this user may not read them."""
+    try:
+        done = subprocess.run(
+            ["dmesg"], capture_output=True, text=True, errors="replace", timeout=10, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout if done.returncode == 0 else ""
 
 
 def _has_module_file(directory: Path) -> bool:

@@ -4,7 +4,7 @@ import dataclasses
 import textwrap
 from collections.abc import Sequence
 
-from npu_runtime.doctor.checks import Check, Status
+from npu_runtime.doctor.check import Check, Status
 from npu_runtime.doctor.machine import Machine
 
 __all__ = ["as_json", "as_table", "exit_code", "verdict"]

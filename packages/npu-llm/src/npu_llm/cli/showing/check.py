@@ -24,17 +24,23 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--generation", default="4000", help="3720: Meteor Lake; 4000: Lunar Lake (default)"
     )
-    parser.add_argument("--json", action="store_true", help="print a JSON array")
+    parser.add_argument(
+        "--estimate", action="store_true",
+        help="give bounds of tokens per second and of the time to the first token instead, from "
+        "published figures; not a measurement",
+    )  # fmt: skip
+    parser.add_argument("--json", action="store_true", help="print JSON")
     given = parser.parse_args(arguments)
     # Late: these import torch and OpenVINO, which help and wrong options do not need.
     from npu_llm.entries.load_options import LoadOptions
-    from npu_llm.entries.readiness import check_static_programs
+    from npu_llm.entries.readiness import bound_static_programs, check_static_programs
 
-    found = check_static_programs(
-        given.model or find_installed_weights().path,
-        LoadOptions(dtype=given.dtype),
-        generation=given.generation,
-    )
+    model, options = given.model or find_installed_weights().path, LoadOptions(dtype=given.dtype)
+    if given.estimate:
+        bound = bound_static_programs(model, options, generation=given.generation)
+        print(bound.to_json() if given.json else bound)
+        return 0
+    found = check_static_programs(model, options, generation=given.generation)
     if given.json:
         print("[" + ",\n".join(one.to_json() for one in found) + "]")
     else:

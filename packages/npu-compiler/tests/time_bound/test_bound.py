@@ -1,0 +1,101 @@
+"""The bound of a whole program, in its three forms."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import openvino as ov
+import openvino.opset15 as ops
+import pytest
+import torch
+
+import npu_compiler
+from npu_compiler.cli import main
+from npu_compiler.time_bound.bound import bound_model
+
+
+def linear(rows: int, dtype=np.float32) -> ov.Model:
+    x = ops.parameter([rows, 10], ov.Type.f16)
+    weights = ops.convert(ops.constant(np.ones((10, 20), dtype)), ov.Type.f16)
+    y = ops.softmax(ops.matmul(x, weights, False, False), 1)
+    return ov.Model([y], [x], "m")
+
+
+def test_one_row_waits_for_memory(round_figures):
+    found = bound_model(linear(1), name="m", generation=round_figures)
+    # 20 + 400 + 40 bytes at 100 in a microsecond; 200 products at 500
+    assert found.memory_s == pytest.approx(4.6e-6)
+    assert found.array_s == pytest.approx(0.4e-6)
+    assert (found.seconds, found.limit) == (found.memory_s, "memory")
+
+
+def test_memory_and_array_work_at_once(round_figures):
+    found = bound_model(linear(100), name="m", generation=round_figures)
+    # 2000 + 400 + 4000 bytes; 20,000 products: both overlap, so the larger one counts
+    assert found.memory_s == pytest.approx(64e-6)
+    assert found.array_s == pytest.approx(40e-6)
+    assert found.seconds == pytest.approx(64e-6)
+
+
+def test_products_of_8_bits_take_half_the_time(round_figures):
+    found = bound_model(linear(100, np.int8), name="m", generation=round_figures)
+    assert found.array_s == pytest.approx(20e-6)
+    assert found.traffic.weight_bytes == 200
+
+
+def test_an_array_that_is_slow_sets_the_bound(round_figures):
+    x = ops.parameter([1, 1, 40, 8], ov.Type.f16)
+    model = ov.Model([ops.scaled_dot_product_attention(x, x, x)], [x], "m")
+    found = bound_model(model, name="m", generation=round_figures)
+    # 40 x 40 pairs, 8 + 8 products each; 640 bytes in and out
+    assert found.array_s == pytest.approx(25_600 / 500e6)
+    assert found.memory_s == pytest.approx(12.8e-6)
+    assert (found.seconds, found.limit) == (found.array_s, "array")
+
+
+def test_what_is_left_out_is_told_and_nothing_is_called_a_measurement(round_figures):
+    found = bound_model(linear(1), name="m", generation=round_figures)
+    assert found.left_out == {"Softmax": 1}
+    for text in (str(found), found.to_json(), found.to_html()):
+        assert "Softmax" in text
+        assert "not a measurement" in text
+        assert "bound" in text
+    assert "made up" in found.to_html()
+    assert json.loads(found.to_json())["least_seconds"] == found.seconds
+
+
+def test_sizes_that_vary_have_no_estimate(tmp_path, capsys):
+    module = torch.nn.Linear(8, 4)
+    npu_compiler.export(module, (torch.randn(2, 8),), tmp_path / "m", dynamic={"input": (0,)})
+    assert main(["check", str(tmp_path / "m"), "--estimate"]) == 2
+    assert "[estimate-sizes]" in capsys.readouterr().err
+
+
+def test_a_module_and_its_folder_have_one_bound(tmp_path, capsys):
+    module, x = torch.nn.Linear(8, 4).eval(), torch.randn(2, 8)
+    found = npu_compiler.estimate(module, (x,), generation="3720")
+    assert found.traffic.total_bytes == (8 * 4 + 4) * 2 + 2 * 8 * 4 + 2 * 4 * 4
+    assert [one.count for one in found.products] == [2 * 8 * 4]
+    npu_compiler.export(module, (x,), tmp_path / "m")
+    page = tmp_path / "page.html"
+    command = ["check", str(tmp_path / "m"), "--estimate", "--generation", "3720"]
+    assert main([*command, "--json", "-o", str(page)]) == 0
+    content = json.loads(capsys.readouterr().out)
+    assert content["least_seconds"] == found.seconds
+    assert content["generation"]["chip"] == "Meteor Lake"
+    assert "Meteor Lake" in page.read_text()
+
+
+def test_a_page_that_cannot_be_written_is_an_error(tmp_path, capsys):
+    npu_compiler.export(torch.nn.Linear(8, 4).eval(), (torch.randn(2, 8),), tmp_path / "m")
+    assert main(["check", str(tmp_path / "m"), "--estimate", "-o", str(tmp_path)]) == 2
+    assert "[dump-output]" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("options", [["-o", "x.html"], ["--estimate", "--half"]])
+def test_options_that_do_not_go_together_are_refused(options, tmp_path, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["check", str(tmp_path), *options])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err
