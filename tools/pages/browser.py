@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from axe_playwright_python.sync_playwright import Axe
+from links import base_path
 from playwright.sync_api import Browser, Page, sync_playwright
 
 __all__ = ["KINDS", "main"]
@@ -116,8 +117,8 @@ def _faults_of(page: Page, width: int) -> list[str]:
         found.append(f"{taken} pixels wide on a screen of {width}")
     audited: dict[str, Any] = Axe().run(page, options={"runOnly": _RULES}).response
     for rule in audited["violations"]:
-        for node in rule["nodes"]:
-            found.append(f"axe {rule['id']}: {' '.join(map(str, node['target']))}: {rule['help']}")
+        places = [" ".join(map(str, node["target"])) for node in rule["nodes"]]
+        found += [f"axe {rule['id']}: {place}: {rule['help']}" for place in places]
     return found
 
 
@@ -162,18 +163,26 @@ def _search_from_disk(browser: Browser, site: Path, pictures: Path | None) -> li
 @contextmanager
 def _served(site: Path) -> Iterator[str]:
     """The site on a port of this machine, with its own page for what is not there."""
-    handler = partial(_Pages, directory=str(site))
+    base = base_path(site)
+    handler = partial(_Pages, directory=str(site), base=base)
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:
-            yield f"http://127.0.0.1:{server.server_port}"
+            yield f"http://127.0.0.1:{server.server_port}{base.rstrip('/')}"
         finally:
             server.shutdown()
             thread.join()
 
 
 class _Pages(SimpleHTTPRequestHandler):
+    def __init__(self, *arguments: Any, base: str, **options: Any) -> None:
+        self.base = base
+        super().__init__(*arguments, **options)
+
+    def translate_path(self, path: str) -> str:
+        return super().translate_path("/" + path.removeprefix(self.base))
+
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         missing = Path(self.directory) / "404.html"
         if code != 404 or not missing.is_file():
@@ -184,7 +193,7 @@ class _Pages(SimpleHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(missing.read_bytes())
 
-    def log_message(self, format: str, *arguments: Any) -> None:
+    def log_request(self, *_: object) -> None:
         """Say nothing: what is served is told by what is checked."""
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -18,8 +19,10 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-__all__ = ["Faults", "check_site", "main"]
+__all__ = ["Faults", "base_path", "check_site", "main"]
 
+# The page for what is not there is shown at any address, so its own are whole: below the site's.
+_CANONICAL = re.compile(r'<link rel="canonical" href="https?://[^/]+(/.*?)index\.html">')
 _ADDRESSES = {"a": "href", "link": "href", "img": "src", "script": "src", "iframe": "src"}
 
 
@@ -66,6 +69,7 @@ class _Page(HTMLParser):
 
 def check_site(site: Path) -> Faults:
     """Read every page below a folder, and follow what they name within it."""
+    base = base_path(site)
     pages = {file: _read(file) for file in sorted(site.rglob("*.html"))}
     external: set[str] = set()
     broken: list[str] = []
@@ -79,13 +83,21 @@ def check_site(site: Path) -> Faults:
                 external.add(address)
                 continue
             followed += 1
-            target = _target(site, file, unquote(parts.path))
+            target = _target(site, base, file, unquote(parts.path))
             if not target.is_file():
                 broken.append(f"{where}: {address!r} leads to no file")
-            elif parts.fragment and target in pages:
-                if unquote(parts.fragment) not in pages[target].anchors:
-                    broken.append(f"{where}: {address!r} leads to no place on that page")
+                continue
+            anchor = unquote(parts.fragment)
+            if anchor and target in pages and anchor not in pages[target].anchors:
+                broken.append(f"{where}: {address!r} leads to no place on that page")
     return Faults(pages=len(pages), links=followed, external=sorted(external), broken=broken)
+
+
+def base_path(site: Path) -> str:
+    """The path of the site's first page on its host, `/docs/` for one; `/` where none is known."""
+    home = site / "index.html"
+    found = _CANONICAL.search(home.read_text(encoding="utf-8")) if home.is_file() else None
+    return found[1] if found else "/"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -114,11 +126,11 @@ def _read(file: Path) -> _Page:
     return page
 
 
-def _target(site: Path, page: Path, path: str) -> Path:
-    """The file that an address on a page names; `/` is the folder of the site."""
+def _target(site: Path, base: str, page: Path, path: str) -> Path:
+    """The file that an address on a page names; what begins with `base` is in the site."""
     if not path:
         return page
-    target = site / path.lstrip("/") if path.startswith("/") else page.parent / path
+    target = site / path[len(base) :] if path.startswith(base) else page.parent / path
     target = Path(os.path.normpath(target))
     return target / "index.html" if target.is_dir() else target
 

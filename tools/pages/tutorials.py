@@ -74,9 +74,8 @@ class Reader:
         return self
 
     def __exit__(self, *_: object) -> None:
-        assert self._shell.stdin is not None
-        self._shell.stdin.close()
-        self._shell.wait()
+        with self._shell:  # closes its input, which ends it, and waits
+            pass
 
     def type(self, command: str) -> str:
         """Type one block; what it printed. The shell keeps its variables for the next block."""
