@@ -46,6 +46,7 @@ KINDS = {
 _SIZES = {"desktop": (1440, 900), "phone": (390, 844)}
 _SCHEMES = ("light", "dark")
 _RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]
+_PLAYED_MS = 9_000  # what a recording of a terminal takes to its last screen
 _UNLOADED = "[...document.images].filter((i) => !(i.complete && i.naturalWidth)).map((i) => i.src)"
 _WIDTH = "document.documentElement.scrollWidth"
 _PLANTED = """() => {
@@ -87,7 +88,7 @@ def _opened(
     context = browser.new_context(
         viewport={"width": size[0], "height": size[1]},
         color_scheme="dark" if scheme == "dark" else "light",
-        reduced_motion="reduce",  # a recording of a terminal then shows its last screen
+        reduced_motion="reduce",
         offline=where.startswith("file:"),
     )
     page = context.new_page()
@@ -104,6 +105,8 @@ def _check_kind(browser: Browser, address: str, kind: str, pictures: Path | None
         with _opened(browser, f"{address}/{KINDS[kind]}", size, scheme, faults) as page:
             faults += [f"{name}: {one}" for one in _faults_of(page, size[0])]
             if pictures:
+                if page.locator("img.terminal").count():
+                    page.wait_for_timeout(_PLAYED_MS)
                 page.screenshot(path=pictures / f"{name}.png")
     print(f"{kind}: {KINDS[kind]}, {len(faults)} faults")
     return faults
