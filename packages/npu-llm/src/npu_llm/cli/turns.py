@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from npu_command.errors import NpuError
-from npu_llm.cli.answer_settings import read_setting
+from npu_llm.cli.answer_settings import read_markdown, read_setting
 from npu_llm.cli.display import Display
 from npu_llm.cli.lines import LineReader, unechoed
+from npu_llm.cli.streamer import can_render, text_writer
 from npu_llm.errors import OptionError
 
 __all__ = ["Turns"]
@@ -20,7 +22,8 @@ _HELP = """\
 /retry         answer the last question again
 /edit [TEXT]   ask TEXT in place of the last question; without TEXT, edit it
 /image PATH    show a picture with the next question
-/set [NAME VALUE] change temperature, top_p or max_new_tokens; without a name, show them
+/set [NAME VALUE] change temperature, top_p, max_new_tokens or markdown (on, off);
+               without a name, show them
 /model [NAME]  go on with another model; without NAME, show which one answers
 /stats         show the figures of the last answer
 /reset         forget the conversation
@@ -39,12 +42,22 @@ class Turns:
         session: the conversation: messages, system, undo() and reset().
     """
 
-    def __init__(self, session: Any, display: Display, lines: LineReader) -> None:
-        """Begins with a session, and the commands that need nothing else."""
+    def __init__(
+        self, session: Any, display: Display, lines: LineReader, *, is_plain: bool
+    ) -> None:
+        """Begins with a session, and the commands that need nothing else.
+
+        Args:
+            session: as above.
+            display: for what is no answer.
+            lines: for what is typed.
+            is_plain: whether Markdown is shown as it was written.
+        """
         self.session = session
         self._display = display
         self._lines = lines
         self._chosen: dict[str, int | float] = {}
+        self._renders_markdown = not is_plain
         self._last: dict[str, str] = {}
         self._commands: dict[str, Callable[[str], None]] = {
             "/edit": self._edit,
@@ -109,11 +122,31 @@ class Turns:
         with unechoed():
             self.ask(text)
 
+    @contextmanager
+    def _answering(self) -> Iterator[Callable[[str], object]]:
+        """Yields what writes pieces of an answer, and ends the answer's last line."""
+        if not (self._renders_markdown and can_render()):
+            yield text_writer()
+            print(flush=True)
+            return
+        from npu_llm.cli.markdown_writer import MarkdownWriter  # rich's Markdown takes 0.1 s
+
+        writer = MarkdownWriter()
+        try:
+            yield writer.write
+        finally:  # an error stands on a line of its own
+            writer.end()
+
     @abstractmethod
     def _model_named(self, name: str) -> None:
         """Says which model answers, or goes on with another."""
 
     def _set(self, text: str) -> None:
+        renders = read_markdown(text)
+        if renders is not None:
+            self._renders_markdown = renders
+            self._display.line(f"set: {text.replace('=', ' ')}", style="dim")
+            return
         if text:
             name, value = read_setting(text)
             self._chosen[name] = value
