@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from npu_command.answers import add_json, give_answer
 from npu_command.help.command_parser import CommandParser
 
 __all__ = ["main"]
@@ -24,16 +26,16 @@ def main(arguments: Sequence[str]) -> int:
         "--half", action="store_true",
         help="compute it in half precision, call by call; takes a file of torch.export.save",
     )  # fmt: skip
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    add_json(parser)
     given = parser.parse_args(arguments)
     if given.half:
         from npu_compiler.half_precision import check_half_file  # dynamo: help needs none
 
         found = check_half_file(given.folder)
-        print(found.to_json() if given.json else found)
+        give_answer(given.json, json.loads(found.to_json()), lambda: print(found))
         return 0 if found.is_harmless and not found.keep_float32 else 1
     from npu_compiler.readiness import check_folder  # OpenVINO: help needs none
 
     readiness = check_folder(given.folder, generation=given.generation)
-    print(readiness.to_json() if given.json else readiness)
+    give_answer(given.json, json.loads(readiness.to_json()), lambda: print(readiness))
     return 0 if readiness.is_ready else 1

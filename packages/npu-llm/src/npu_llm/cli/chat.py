@@ -149,7 +149,7 @@ class Chat(Turns):
         from npu_llm.cli.tasks.pictures import looks_at_pictures
 
         if not name:
-            self._display.line(f"model: {self._model.name}, {self._model.precision.name}")
+            self._display.reply(f"model: {self._model.name}, {self._model.precision.name}")
             return
         if looks_at_pictures(name):
             raise OptionError(
@@ -168,14 +168,14 @@ class Chat(Turns):
 
     def _save(self, name: str) -> None:
         if not name:
-            self._display.line("Say where to: /save FILE")
+            self._display.reply("Say where to: /save FILE")
             return
         self.session.save(Path(name).expanduser())
         self._display.line(f"saved in {name}", style="dim")
 
     def _load(self, name: str) -> None:
         if not name:
-            self._display.line("Say where from: /load FILE")
+            self._display.reply("Say where from: /load FILE")
             return
         self.session = self._restored(Path(name).expanduser())
 

@@ -61,7 +61,7 @@ class Turns:
         self._last: dict[str, str] = {}
         self._commands: dict[str, Callable[[str], None]] = {
             "/edit": self._edit,
-            "/help": lambda _: display.line(self._help()),
+            "/help": lambda _: display.reply(self._help()),
             "/model": self._model_named,
             "/reset": self._reset,
             "/retry": self._retry,
@@ -88,14 +88,14 @@ class Turns:
             except OptionError as error:
                 if not self._lines.can_edit:
                     raise  # in a pipe, the lines that follow would lose their context
-                self._display.line(str(error))
+                self._display.reply(str(error))
                 continue
             if text is None or text.strip() in ("/exit", "/quit"):
                 return
             try:
                 self.take(text.strip())
             except NpuError as error:
-                self._display.line(str(error))
+                self._display.reply(str(error))
             except KeyboardInterrupt:  # not during an answer, which handles it
                 self._display.line("\n(interrupted)", style="dim")
 
@@ -112,7 +112,7 @@ class Turns:
         elif name in self._commands:
             self._commands[name](rest.strip())
         else:
-            self._display.line(f"There is no command {name}; /help lists them.")
+            self._display.reply(f"There is no command {name}; /help lists them.")
 
     @abstractmethod
     def ask(self, text: str) -> None:
@@ -157,14 +157,14 @@ class Turns:
         if self._last:
             self._display.table(self._last)
         else:
-            self._display.line("There is no answer yet.")
+            self._display.reply("There is no answer yet.")
 
     def _edit(self, text: str) -> None:
         last = next((m["content"] for m in self.session.messages[::-1] if m["role"] == "user"), "")
         if not text and last and self._lines.can_edit:
             text = (self._lines.read(last) or "").strip()
         if not text:
-            self._display.line("Say what to ask instead: /edit TEXT")
+            self._display.reply("Say what to ask instead: /edit TEXT")
             return
         self.session.undo()
         self._answer(text)
@@ -172,7 +172,7 @@ class Turns:
     def _retry(self, _: str) -> None:
         text = self.session.undo()
         if text is None:
-            self._display.line("There is no question yet.")
+            self._display.reply("There is no question yet.")
         else:
             self._answer(text)
 

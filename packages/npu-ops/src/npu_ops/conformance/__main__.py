@@ -17,6 +17,7 @@ import torch
 
 from npu_command.start import run as run_as_command
 from npu_ops.conformance.baseline import Baseline, BaselineWriter, load_baseline
+from npu_command.answers import is_quiet
 from npu_ops.conformance.cases import interface_cases
 from npu_ops.conformance.cell import Cell, Outcome
 from npu_ops.conformance.models import model_cases
@@ -204,7 +205,7 @@ class _Counter:
     def __init__(self, total: int) -> None:
         self._total = total
         self._done = 0
-        self._is_shown = sys.stderr.isatty()
+        self._is_shown = sys.stderr.isatty() and not is_quiet()
 
     def step(self) -> None:
         self._done += 1

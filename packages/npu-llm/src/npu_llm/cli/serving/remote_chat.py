@@ -124,7 +124,7 @@ class RemoteChat(Turns):
         self.session.model = name or self.session.model
         others = ", ".join(one for one in names if one != self.session.model)
         said = f"model: {self.session.model}"
-        self._display.line(f"{said}; others: {others}" if others else said)
+        self._display.reply(f"{said}; others: {others}" if others else said)
 
 
 def _figures_of(answer: RemoteAnswer) -> str:

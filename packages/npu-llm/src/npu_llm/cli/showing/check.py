@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
+from npu_command.answers import add_json, give_answer
 from npu_command.help.command_parser import CommandParser
 from npu_llm.checkpoint.source import find_installed_weights
 from npu_llm.cli.arguments import add_checkpoint
@@ -24,7 +26,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--generation", default="4000", help="3720: Meteor Lake; 4000: Lunar Lake (default)"
     )
-    parser.add_argument("--json", action="store_true", help="print a JSON array")
+    add_json(parser)
     given = parser.parse_args(arguments)
     # Late: these import torch and OpenVINO, which help and wrong options do not need.
     from npu_llm.entries.load_options import LoadOptions
@@ -35,8 +37,9 @@ def main(arguments: Sequence[str]) -> int:
         LoadOptions(dtype=given.dtype),
         generation=given.generation,
     )
-    if given.json:
-        print("[" + ",\n".join(one.to_json() for one in found) + "]")
-    else:
-        print("\n\n".join(map(str, found)))
+    give_answer(
+        given.json,
+        [json.loads(one.to_json()) for one in found],
+        lambda: print("\n\n".join(map(str, found))),
+    )
     return 0 if all(one.is_ready for one in found) else 1

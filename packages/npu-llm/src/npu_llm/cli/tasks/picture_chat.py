@@ -163,11 +163,11 @@ class PictureChat(Turns):
                 f"--model {name}.",
                 code="chat-model",
             )
-        self._display.line(f"model: {self.session.model}")
+        self._display.reply(f"model: {self.session.model}")
 
     def _image(self, name: str) -> None:
         if not name:
-            self._display.line("Say which picture: /image PATH")
+            self._display.reply("Say which picture: /image PATH")
             return
         self.session.show(read_picture(Path(name)))
         self._display.line(f"{name} is shown with the next question.", style="dim")
