@@ -1,3 +1,5 @@
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -48,17 +50,17 @@ def test_an_answer_is_cut_where_its_blocks_end():
 @given(st.lists(st.integers(0, len(ANSWER))))
 def test_pieces_may_end_anywhere(places):
     edges = [0, *sorted(places), len(ANSWER)]
-    assert shown(*(ANSWER[a:b] for a, b in zip(edges, edges[1:], strict=False))) == BLOCKS
+    assert shown(*(ANSWER[a:b] for a, b in itertools.pairwise(edges))) == BLOCKS
 
 
 @given(st.lists(st.sampled_from([*"ab# -`~*|>1.\n\t", "```", "\n\n", "- ", "  "])))
 def test_no_word_is_lost(pieces):
-    text = "".join(block.text for block in blocks_of(*pieces))
+    whole, text = "".join(pieces), "".join(block.text for block in blocks_of(*pieces))
+    # What stands behind a fence is the name of a language.
+    fences = [line for line in whole.split("\n") if line.lstrip()[:3] in ("```", "~~~")]
     for sign in "ab":
-        # What stands behind a fence is the name of a language.
-        fences = [line for line in "".join(pieces).split("\n") if line.lstrip()[:3] in ("```", "~~~")]
         named = sum(line.count(sign) for line in fences)
-        assert "".join(pieces).count(sign) - named <= text.count(sign)
+        assert whole.count(sign) - named <= text.count(sign)
 
 
 @pytest.mark.parametrize("fence", ["```", "~~~~"])

@@ -27,7 +27,7 @@ _quiet = False
 
 def be_quiet() -> None:
     """Has this process say nothing on standard error but errors."""
-    global _quiet  # noqa: PLW0603  # one per process, as standard error is
+    global _quiet  # one per process, as standard error is
     _quiet = True
 
 
@@ -109,9 +109,7 @@ def with_json_file(parser: argparse.ArgumentParser, words: Sequence[str]) -> lis
     return [*own, *rest]
 
 
-def _arguments(
-    parser: argparse.ArgumentParser, words: Sequence[str]
-) -> list[tuple[int, bool]]:
+def _arguments(parser: argparse.ArgumentParser, words: Sequence[str]) -> list[tuple[int, bool]]:
     """Returns the places of words, and whether each belongs to an option."""
     found: list[tuple[int, bool]] = []
     is_value = False

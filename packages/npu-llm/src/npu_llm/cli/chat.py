@@ -106,8 +106,9 @@ class Chat(Turns):
         self._model = model
         self._started_with = options
         self._options = {**generation_options(options, model), "overflow": "drop_oldest"}
-        super().__init__(self._session_class()(model, **self._options), display, lines,
-            is_plain=options.plain)
+        super().__init__(
+            self._session_class()(model, **self._options), display, lines, is_plain=options.plain
+        )
         if options.session is not None and options.session.exists():
             self.session = self._restored(options.session)
         if options.system:

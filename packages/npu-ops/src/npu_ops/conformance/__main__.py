@@ -15,9 +15,9 @@ from typing import Any
 
 import torch
 
+from npu_command.answers import is_quiet
 from npu_command.start import run as run_as_command
 from npu_ops.conformance.baseline import Baseline, BaselineWriter, load_baseline
-from npu_command.answers import is_quiet
 from npu_ops.conformance.cases import interface_cases
 from npu_ops.conformance.cell import Cell, Outcome
 from npu_ops.conformance.models import model_cases

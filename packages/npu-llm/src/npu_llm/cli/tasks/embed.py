@@ -59,8 +59,6 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     rows = [[round(number, 7) for number in row] for row in vectors.tolist()]
     lines = [" ".join(map(str, row)) for row in rows]
-    records = [
-        {"text": text, "embedding": row} for text, row in zip(texts, rows, strict=True)
-    ]
+    records = [{"text": text, "embedding": row} for text, row in zip(texts, rows, strict=True)]
     give_lines(options, lines, records)
     return 0
