@@ -49,8 +49,8 @@ def read_setting(text: str) -> tuple[str, Value]:
     name, _, value = text.replace("=", " ").partition(" ")
     if name not in SETTINGS:
         raise OptionError(
-            f"/set: a setting must be one of {', '.join((*SETTINGS, MARKDOWN))}; got {name!r}. Write "
-            "/set temperature 0.7, say.",
+            f"/set: a setting must be one of {', '.join((*SETTINGS, MARKDOWN))}; got {name!r}. "
+            "Write /set temperature 0.7, say.",
             code="chat-setting",
         )
     kind, rule, is_right = SETTINGS[name]
