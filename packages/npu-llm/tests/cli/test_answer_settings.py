@@ -1,6 +1,6 @@
 import pytest
 
-from npu_llm.cli.answer_settings import as_generate, read_setting
+from npu_llm.cli.answer_settings import as_generate, read_markdown, read_setting
 from npu_llm.errors import OptionError
 
 
@@ -44,3 +44,12 @@ def test_temperature_0_draws_nothing_and_others_draw():
     }  # fmt: skip
     assert as_generate({"top_p": 0.5}) == {"top_p": 0.5, "do_sample": True}
     assert as_generate({"max_new_tokens": 3}) == {"max_new_tokens": 3}
+
+
+def test_markdown_is_on_or_off():
+    assert [read_markdown(text) for text in ("markdown on", "markdown=off", "top_p 1")] == [
+        True, False, None
+    ]  # fmt: skip
+    with pytest.raises(OptionError, match="got 'maybe'") as refused:
+        read_markdown("markdown maybe")
+    assert refused.value.code == "chat-setting"

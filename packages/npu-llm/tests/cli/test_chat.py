@@ -31,7 +31,7 @@ def new_chat(model, tmp_path):
     def make(**changes):
         plain = {
             "system": None, "max_new_tokens": 12, "greedy": True, "temperature": None,
-            "session": None,
+            "session": None, "plain": False,
         }  # fmt: skip
         options = argparse.Namespace(**{**plain, **changes})
         return Chat(model, options, Display(), LineReader(tmp_path / "history"))

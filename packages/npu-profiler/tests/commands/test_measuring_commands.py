@@ -85,7 +85,7 @@ def test_mlp_runs(capsys):
         (["--device", "npu:99"], "sweep-option"),
         (["--device", "tpu"], "sweep-option"),
         (["--seconds", "0"], "sweep-option"),
-        (["--json", "/no/such/folder/x.json"], "output-unwritable"),
+        (["--json", "/no/such/folder/x.json"], "output-file"),
         (["--plot", "x.bmp"], "picture-format"),
     ],
 )

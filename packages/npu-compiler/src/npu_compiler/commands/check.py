@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from npu_command.answers import add_json, give_answer
 from npu_command.help.command_parser import CommandParser
 
 __all__ = ["main"]
@@ -32,7 +34,7 @@ def main(arguments: Sequence[str]) -> int:
         "--estimate", action="store_true",
         help="give a lower bound of a run's time from published figures, not a measurement",
     )  # fmt: skip
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    add_json(parser)
     parser.add_argument(
         "-o", "--output", type=Path, help="with --estimate: write it as an HTML page, too"
     )
@@ -40,25 +42,25 @@ def main(arguments: Sequence[str]) -> int:
     if given.output is not None and not given.estimate:
         parser.error("--output is of --estimate: add it.")
     if given.half:
-        return _half(given.folder, as_json=given.json)
+        return _half(given.folder, given.json)
     if given.estimate:
-        return _estimate(given.folder, given.generation, given.output, as_json=given.json)
+        return _estimate(given.folder, given.generation, given.output, given.json)
     from npu_compiler.readiness import check_folder  # OpenVINO: help needs none
 
     readiness = check_folder(given.folder, generation=given.generation)
-    print(readiness.to_json() if given.json else readiness)
+    give_answer(given.json, json.loads(readiness.to_json()), lambda: print(readiness))
     return 0 if readiness.is_ready else 1
 
 
-def _half(path: Path, *, as_json: bool) -> int:
+def _half(path: Path, answer: Path | None) -> int:
     from npu_compiler.half_precision import check_half_file  # dynamo: help needs none
 
     found = check_half_file(path)
-    print(found.to_json() if as_json else found)
+    give_answer(answer, json.loads(found.to_json()), lambda: print(found))
     return 0 if found.is_harmless and not found.keep_float32 else 1
 
 
-def _estimate(folder: Path, generation: str, output: Path | None, *, as_json: bool) -> int:
+def _estimate(folder: Path, generation: str, output: Path | None, answer: Path | None) -> int:
     from npu_compiler.time_bound import bound_folder  # OpenVINO: help needs none
 
     bound = bound_folder(folder, generation=generation)
@@ -73,5 +75,5 @@ def _estimate(folder: Path, generation: str, output: Path | None, *, as_json: bo
                 "with --output.",
                 code="dump-output",
             ) from failure
-    print(bound.to_json() if as_json else bound)
+    give_answer(answer, json.loads(bound.to_json()), lambda: print(bound))
     return 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
 import runpy
 import sys
@@ -11,6 +12,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from npu_command.answers import add_json, give_answer
 from npu_command.help.command_parser import CommandParser
 from npu_compiler.errors import OptionError
 
@@ -25,7 +27,7 @@ def main(arguments: Sequence[str]) -> int:
         prog="npu-compiler explain",
         description="Run a script; say which graphs it compiled for npu, and what runs eagerly.",
     )
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    add_json(parser)
     parser.add_argument("script", type=Path)
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="of the script")
     given = parser.parse_args(arguments)
@@ -41,7 +43,7 @@ def main(arguments: Sequence[str]) -> int:
     explanation = Explanation(
         tuple(records), graph_breaks_since(before), time.perf_counter() - started
     )
-    print(explanation.to_json() if given.json else explanation)
+    give_answer(given.json, json.loads(explanation.to_json()), lambda: print(explanation))
     return code
 
 

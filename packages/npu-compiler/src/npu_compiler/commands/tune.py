@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
+from npu_command.answers import add_json, give_answer
 from npu_command.help.command_parser import CommandParser
 from npu_compiler.commands.explain import run_script
 
@@ -26,6 +28,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--import", type=Path, metavar="FILE", dest="import_", help="take a file's records over"
     )
+    add_json(parser)
     parser.add_argument("script", type=Path, nargs="?", help="without one the records are listed")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="of the script")
     given = parser.parse_args(arguments)
@@ -35,14 +38,20 @@ def main(arguments: Sequence[str]) -> int:
 
     store = TuningStore()
     code = 0
+    lines = []
+    report = None
     if given.import_ is not None:
-        print(f"{store.import_(given.import_)} records taken over into {store.directory}")
+        lines.append(f"{store.import_(given.import_)} records taken over into {store.directory}")
     if given.script is not None:
         with open_session(budget_s=given.budget, max_error=given.max_error) as session:
             code = run_script(given.script, given.arguments)
-        print(TuningReport(tuple(session.records), session.skipped))
+        report = TuningReport(tuple(session.records), session.skipped)
     if given.export is not None:
-        print(f"{store.export(given.export)} records written to {given.export}")
+        lines.append(f"{store.export(given.export)} records written to {given.export}")
     if given.import_ is None and given.script is None and given.export is None:
-        print(TuningReport(store.records(), {}))
+        report = TuningReport(store.records(), {})
+    if report is not None:
+        lines.append(str(report))
+    document = {} if report is None else dataclasses.asdict(report)
+    give_answer(given.json, document, lambda: print("\n".join(lines)))
     return code

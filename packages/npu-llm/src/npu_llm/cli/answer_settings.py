@@ -8,7 +8,7 @@ from typing import Any
 
 from npu_llm.errors import OptionError
 
-__all__ = ["SETTINGS", "as_generate", "read_setting"]
+__all__ = ["MARKDOWN", "SETTINGS", "as_generate", "read_markdown", "read_setting"]
 
 Value = int | float
 
@@ -18,6 +18,26 @@ SETTINGS: Mapping[str, tuple[type, str, Callable[[Any], bool]]] = {
     "top_p": (float, "above 0 and at most 1", lambda p: 0 < p <= 1),
     "max_new_tokens": (int, "a whole number from 1 up", lambda n: n >= 1),
 }
+
+MARKDOWN = "markdown"  # the one that is no number, and no model's concern
+
+
+def read_markdown(text: str) -> bool | None:
+    """Reads "markdown off"; returns None for what sets something else.
+
+    Raises:
+        OptionError: [chat-setting] for a value that is neither on nor off.
+    """
+    name, _, value = text.replace("=", " ").partition(" ")
+    if name != MARKDOWN:
+        return None
+    value = value.strip()
+    if value not in ("on", "off"):
+        raise OptionError(
+            f"/set {MARKDOWN}: must be on or off; got {value!r}. Write /set {MARKDOWN} off, say.",
+            code="chat-setting",
+        )
+    return value == "on"
 
 
 def read_setting(text: str) -> tuple[str, Value]:
@@ -29,8 +49,8 @@ def read_setting(text: str) -> tuple[str, Value]:
     name, _, value = text.replace("=", " ").partition(" ")
     if name not in SETTINGS:
         raise OptionError(
-            f"/set: a setting must be one of {', '.join(SETTINGS)}; got {name!r}. Write "
-            "/set temperature 0.7, say.",
+            f"/set: a setting must be one of {', '.join((*SETTINGS, MARKDOWN))}; got {name!r}. "
+            "Write /set temperature 0.7, say.",
             code="chat-setting",
         )
     kind, rule, is_right = SETTINGS[name]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from npu_command.answers import add_json, give_answer
 from npu_command.charts import check_matplotlib
 from npu_command.help.command_parser import CommandParser
 from npu_llm.checkpoint.source import DEFAULT_WEIGHTS
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str]) -> int:
                         help="answers of each size; the best one counts (default: 3)")  # fmt: skip
     parser.add_argument("--warm-up", metavar="N", type=_count, default=1,
                         help="answers before those, not measured (default: 1)")  # fmt: skip
-    parser.add_argument("--json", metavar="FILE", type=Path, help="also write the figures to FILE")
+    add_json(parser)
     parser.add_argument(
         "--plot", metavar="FILE.svg", type=Path, help="draw the figures to FILE.svg"
     )
@@ -47,8 +47,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--requests", metavar="N", type=positive, default=200,
                         help="with --server: how many questions (default: 200)")  # fmt: skip
     options = parser.parse_args(arguments)
-    for file in (options.json, options.plot):
-        check_writable(file)
+    check_writable(options.plot)
     if options.server is not None:
         return _measure_server(options)
     if options.plot is not None:
@@ -92,11 +91,10 @@ def _measure_server(options: argparse.Namespace) -> int:
             f"{options.plot}. Pass --json.",
             code="remote-option",
         )
-    from npu_llm.cli.serving.remote_bench import as_json, bench_server
+    from npu_llm.cli.serving.remote_bench import as_json, bench_server, print_report
 
     report = bench_server(options)
-    if options.json is not None:
-        write_output(options.json, as_json(report))
+    give_answer(options.json, as_json(report), lambda: print_report(report))
     return 0
 
 
@@ -122,7 +120,6 @@ def _run(options: argparse.Namespace) -> int:
             f"batch {record.batch_size}"
         ),
     )
-    _print(records)
     display.line(f"power: measured on {meter.name}" if meter.is_readable
                  else f"power: cannot be read, {meter.reason}")  # fmt: skip
     about = {
@@ -132,9 +129,8 @@ def _run(options: argparse.Namespace) -> int:
         "device": model.report.device,
         "power": meter.name or f"cannot be read: {meter.reason}",
     }
-    if options.json is not None:
-        rows = [asdict(record) for record in records]
-        write_output(options.json, json.dumps({**about, "records": rows}, indent=2) + "\n")
+    rows = [asdict(record) for record in records]
+    give_answer(options.json, {**about, "records": rows}, lambda: _print(records))
     if options.plot is not None:
         title = f"{about['model']}, {about['precision']}, on {about['device']}"
         write_output(options.plot, plot_records(records, title=title))

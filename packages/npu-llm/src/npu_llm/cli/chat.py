@@ -38,6 +38,9 @@ def main(arguments: Sequence[str]) -> int:
         type=Path,
         help="continue the session in FILE, and save it there at the end",
     )
+    parser.add_argument(
+        "--plain", action="store_true", help="show Markdown as it was written, not rendered"
+    )
     add_server(parser, "talk to a running server at URL")
     options = parser.parse_args(arguments)
     if options.server is None:
@@ -103,7 +106,9 @@ class Chat(Turns):
         self._model = model
         self._started_with = options
         self._options = {**generation_options(options, model), "overflow": "drop_oldest"}
-        super().__init__(self._session_class()(model, **self._options), display, lines)
+        super().__init__(
+            self._session_class()(model, **self._options), display, lines, is_plain=options.plain
+        )
         if options.session is not None and options.session.exists():
             self.session = self._restored(options.session)
         if options.system:
@@ -115,15 +120,18 @@ class Chat(Turns):
         from npu_llm.cli.session import figures
         from npu_llm.cli.streamer import AnswerStreamer
 
-        streamer = AnswerStreamer(self._model.tokenizer)
-        try:
-            reply = self.session.ask(text, streamer=streamer, **as_generate(self._chosen))
-        except KeyboardInterrupt:
-            self._display.line("\n(interrupted)", style="dim")
-            last = self.session.last_reply
-            assert last is not None, "an answer that was stopped is an answer"
-            reply = last
-        print(flush=True)
+        is_whole = True
+        with self._answering() as write:
+            streamer = AnswerStreamer(self._model.tokenizer, write)
+            try:
+                reply = self.session.ask(text, streamer=streamer, **as_generate(self._chosen))
+            except KeyboardInterrupt:
+                is_whole = False
+                last = self.session.last_reply
+                assert last is not None, "an answer that was stopped is an answer"
+                reply = last
+        if not is_whole:
+            self._display.line("(interrupted)", style="dim")
         read = f"{self.session.cached_tokens:,}"
         bound = self._model.context_length
         self._last = {
@@ -142,7 +150,7 @@ class Chat(Turns):
         from npu_llm.cli.tasks.pictures import looks_at_pictures
 
         if not name:
-            self._display.line(f"model: {self._model.name}, {self._model.precision.name}")
+            self._display.reply(f"model: {self._model.name}, {self._model.precision.name}")
             return
         if looks_at_pictures(name):
             raise OptionError(
@@ -161,14 +169,14 @@ class Chat(Turns):
 
     def _save(self, name: str) -> None:
         if not name:
-            self._display.line("Say where to: /save FILE")
+            self._display.reply("Say where to: /save FILE")
             return
         self.session.save(Path(name).expanduser())
         self._display.line(f"saved in {name}", style="dim")
 
     def _load(self, name: str) -> None:
         if not name:
-            self._display.line("Say where from: /load FILE")
+            self._display.reply("Say where from: /load FILE")
             return
         self.session = self._restored(Path(name).expanduser())
 

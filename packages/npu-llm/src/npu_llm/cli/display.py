@@ -10,22 +10,32 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from npu_command.answers import is_quiet
 from npu_llm.progress import STAGES, ProgressListener, Stage
 
 __all__ = ["Display"]
 
 
 class Display:
-    """Lines, a progress bar and a table on standard error; plain lines if it is not a terminal."""
+    """Lines, a progress bar and a table on standard error; plain lines if it is not a terminal.
+
+    With --quiet there is nothing but what was asked for.
+    """
 
     def __init__(self) -> None:
-        self.console = Console(stderr=True, highlight=False, markup=False)
+        self.console = Console(stderr=True, highlight=False, markup=False, quiet=is_quiet())
         # Lines are broken at words where somebody reads them, and left whole for programs.
         self.console.soft_wrap = not self.console.is_terminal
 
     def line(self, text: str, *, style: str | None = None) -> None:
         """Prints a line."""
         self.console.print(text, style=style)
+
+    def reply(self, text: str) -> None:
+        """Prints a line that was asked for, or an error, which --quiet does not hide."""
+        self.console.quiet = False
+        self.line(text)
+        self.console.quiet = is_quiet()
 
     def table(self, rows: Mapping[str, str]) -> None:
         """Prints names and values."""

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from npu_command.answers import add_json, give_answer
 from npu_command.help.command_parser import CommandParser
 from npu_llm.cli.arguments import add_model, positive
-from npu_llm.cli.bench import check_writable, write_output
 from npu_llm.cli.tasks.evaluating import (
     add_data,
     is_other_task,
@@ -71,9 +70,8 @@ def main(arguments: Sequence[str]) -> int:
         type=float,
         help="exit with code 1 if the loss is larger; with --data, in points of 100",
     )
-    parser.add_argument("--json", metavar="FILE", type=Path, help="also write the figures to FILE")
+    add_json(parser)
     options = parser.parse_args(arguments)
-    check_writable(options.json)
     return _run(options)
 
 
@@ -101,13 +99,17 @@ def _run(options: argparse.Namespace) -> int:
 
 def _by_data(options: argparse.Namespace, compared: Sequence[str]) -> int:
     results = measure_by_data(options, compared)
-    print_task_results(results, options.data, has_exact=bool(compared))
     rows: list[dict[str, Any]] = [
         {"precision": one.precision, "task": one.task, "samples": one.samples, **one.figures}
         | {"loss": one.loss(results[0])}
         for one in results
     ]
-    return _end(options, rows, points=rows[-1]["loss"])
+    give_answer(
+        options.json,
+        rows,
+        lambda: print_task_results(results, options.data, has_exact=bool(compared)),
+    )
+    return _end(options, points=rows[-1]["loss"])
 
 
 def _by_text(options: argparse.Namespace, compared: Sequence[str]) -> int:
@@ -130,15 +132,13 @@ def _by_text(options: argparse.Namespace, compared: Sequence[str]) -> int:
         other = argparse.Namespace(**{**vars(options), **changed})
         results.append(_measure(other, text, scored_from=options.sparse_attention))
     results.append(_measure(options, text, scored_from=options.sparse_attention))
-    _print(results, has_exact=bool(compared))
     rows = [asdict(one) | {"loss": one.loss(results[0])} for one in results]
-    return _end(options, rows, points=100 * rows[-1]["loss"])
+    give_answer(options.json, rows, lambda: _print(results, has_exact=bool(compared)))
+    return _end(options, points=100 * rows[-1]["loss"])
 
 
-def _end(options: argparse.Namespace, rows: Sequence[Mapping[str, Any]], *, points: float) -> int:
-    """Writes the figures if that was asked for; returns the exit code by the loss in points."""
-    if options.json is not None:
-        write_output(options.json, json.dumps(rows, indent=2) + "\n")
+def _end(options: argparse.Namespace, *, points: float) -> int:
+    """Returns the exit code by the loss in points."""
     return int(options.max_loss is not None and not points <= options.max_loss)
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from npu_command.answers import OUTPUT, add_json, give_answer
 from npu_command.help.command_parser import CommandParser
 from npu_llm.cli.arguments import add_adapters, add_generation, add_model, given_text
 from npu_llm.errors import OptionError
@@ -36,6 +36,7 @@ def main(arguments: Sequence[str]) -> int:
         help="hold the answer to the JSON schema in FILE",
     )
     add_adapters(parser)
+    add_json(parser)
     parser.add_argument("prompt", metavar="PROMPT", help='the prompt; "-" reads standard input')
     return generate(parser.parse_args(arguments))
 
@@ -71,10 +72,28 @@ def generate(options: argparse.Namespace) -> int:
         count, streamer = _answer(options, model, messages, schema)
     else:
         count, streamer = _answer_lightly(options, model, messages, sampling)
-    sys.stdout.write("\n")
-    sys.stdout.flush()
+    give_answer(
+        options.json,
+        {
+            "answer": streamer.text,
+            "model": model.name,
+            "precision": model.precision.name,
+            "pipeline": str(model.pipeline),
+            "device": model.report.device,
+            "prompt_tokens": count,
+            "answer_tokens": len(streamer.tokens),
+            "time_to_first_token_s": streamer.time_to_first_token_s,
+            "tokens_per_s": streamer.tokens_per_s,
+        },
+        lambda: print(flush=True),  # the answer came piece by piece
+    )
     display.table(figures(model, count, streamer))
     return 0
+
+
+def _writer(options: argparse.Namespace) -> Callable[[str], object] | None:
+    """Returns what takes the pieces; JSON on standard output stands there alone."""
+    return (lambda _: None) if options.json == OUTPUT else None
 
 
 def _schema(file: Path) -> Any:
@@ -108,7 +127,7 @@ def _answer(
     from npu_llm.prompts.chat_prompt import encode_chat
 
     inputs = encode_chat(model.tokenizer, messages)
-    streamer = AnswerStreamer(model.tokenizer)
+    streamer = AnswerStreamer(model.tokenizer, _writer(options))
     model.generate(**inputs, streamer=streamer, schema=schema, **generation_options(options, model))
     return inputs["input_ids"].shape[1], streamer
 
@@ -124,6 +143,6 @@ def _answer_lightly(
 
     tokenizer = LightTokenizer(model.entry.folder / "tokenizer")
     prompt = encode_lightly(tokenizer, messages)
-    streamer = AnswerStreamer(tokenizer)
+    streamer = AnswerStreamer(tokenizer, _writer(options))
     answer(model, prompt, sampling, max_new_tokens=options.max_new_tokens, streamer=streamer)
     return len(prompt), streamer

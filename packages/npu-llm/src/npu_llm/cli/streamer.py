@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import re
 import sys
@@ -12,7 +13,7 @@ from rich.cells import cell_len
 
 from npu_llm.chat.answer_streamer import AnswerText
 
-__all__ = ["AnswerStreamer", "WordWrap"]
+__all__ = ["AnswerStreamer", "WordWrap", "can_render", "text_writer"]
 
 _PIECES = re.compile(r"\n| |[^\n ]+")
 
@@ -20,12 +21,33 @@ _PIECES = re.compile(r"\n| |[^\n ]+")
 class AnswerStreamer(AnswerText):
     """A streamer of transformers for one answer; see AnswerText for what it records.
 
-    In a terminal no word is broken at the edge; into a file or a pipe goes the text as it is.
+    Args:
+        tokenizer: the model's.
+        write: takes the text; text_writer() by default.
     """
 
-    def __init__(self, tokenizer: Any) -> None:
-        is_terminal = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
-        super().__init__(tokenizer, WordWrap(_write, _columns).write if is_terminal else _write)
+    def __init__(self, tokenizer: Any, write: Callable[[str], object] | None = None) -> None:
+        super().__init__(tokenizer, write or text_writer())
+
+
+def text_writer() -> Callable[[str], object]:
+    """Returns what writes pieces of an answer to standard output.
+
+    In a terminal no word is broken at the edge; into a file or a pipe goes the text as it is.
+    """
+    is_terminal = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+    return WordWrap(_write, _columns).write if is_terminal else _write
+
+
+def can_render() -> bool:
+    """Whether standard output is a terminal that shows styles and the signs of lists and tables."""
+    encoding = codecs.lookup(sys.stdout.encoding or "ascii").name
+    return (
+        sys.stdout.isatty()
+        and os.environ.get("TERM", "dumb") != "dumb"
+        and not os.environ.get("NO_COLOR")
+        and encoding == "utf-8"
+    )
 
 
 class WordWrap:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from npu_command.errors import NpuError
-from npu_llm.cli.answer_settings import read_setting
+from npu_llm.cli.answer_settings import read_markdown, read_setting
 from npu_llm.cli.display import Display
 from npu_llm.cli.lines import LineReader, unechoed
+from npu_llm.cli.streamer import can_render, text_writer
 from npu_llm.errors import OptionError
 
 __all__ = ["Turns"]
@@ -20,7 +22,8 @@ _HELP = """\
 /retry         answer the last question again
 /edit [TEXT]   ask TEXT in place of the last question; without TEXT, edit it
 /image PATH    show a picture with the next question
-/set [NAME VALUE] change temperature, top_p or max_new_tokens; without a name, show them
+/set [NAME VALUE] change temperature, top_p, max_new_tokens or markdown (on, off);
+               without a name, show them
 /model [NAME]  go on with another model; without NAME, show which one answers
 /stats         show the figures of the last answer
 /reset         forget the conversation
@@ -39,16 +42,26 @@ class Turns:
         session: the conversation: messages, system, undo() and reset().
     """
 
-    def __init__(self, session: Any, display: Display, lines: LineReader) -> None:
-        """Begins with a session, and the commands that need nothing else."""
+    def __init__(
+        self, session: Any, display: Display, lines: LineReader, *, is_plain: bool
+    ) -> None:
+        """Begins with a session, and the commands that need nothing else.
+
+        Args:
+            session: as above.
+            display: for what is no answer.
+            lines: for what is typed.
+            is_plain: whether Markdown is shown as it was written.
+        """
         self.session = session
         self._display = display
         self._lines = lines
         self._chosen: dict[str, int | float] = {}
+        self._renders_markdown = not is_plain
         self._last: dict[str, str] = {}
         self._commands: dict[str, Callable[[str], None]] = {
             "/edit": self._edit,
-            "/help": lambda _: display.line(self._help()),
+            "/help": lambda _: display.reply(self._help()),
             "/model": self._model_named,
             "/reset": self._reset,
             "/retry": self._retry,
@@ -75,14 +88,14 @@ class Turns:
             except OptionError as error:
                 if not self._lines.can_edit:
                     raise  # in a pipe, the lines that follow would lose their context
-                self._display.line(str(error))
+                self._display.reply(str(error))
                 continue
             if text is None or text.strip() in ("/exit", "/quit"):
                 return
             try:
                 self.take(text.strip())
             except NpuError as error:
-                self._display.line(str(error))
+                self._display.reply(str(error))
             except KeyboardInterrupt:  # not during an answer, which handles it
                 self._display.line("\n(interrupted)", style="dim")
 
@@ -99,7 +112,7 @@ class Turns:
         elif name in self._commands:
             self._commands[name](rest.strip())
         else:
-            self._display.line(f"There is no command {name}; /help lists them.")
+            self._display.reply(f"There is no command {name}; /help lists them.")
 
     @abstractmethod
     def ask(self, text: str) -> None:
@@ -109,11 +122,31 @@ class Turns:
         with unechoed():
             self.ask(text)
 
+    @contextmanager
+    def _answering(self) -> Iterator[Callable[[str], object]]:
+        """Yields what writes pieces of an answer, and ends the answer's last line."""
+        if not (self._renders_markdown and can_render()):
+            yield text_writer()
+            print(flush=True)
+            return
+        from npu_llm.cli.markdown_writer import MarkdownWriter  # rich's Markdown takes 0.1 s
+
+        writer = MarkdownWriter()
+        try:
+            yield writer.write
+        finally:  # an error stands on a line of its own
+            writer.end()
+
     @abstractmethod
     def _model_named(self, name: str) -> None:
         """Says which model answers, or goes on with another."""
 
     def _set(self, text: str) -> None:
+        renders = read_markdown(text)
+        if renders is not None:
+            self._renders_markdown = renders
+            self._display.line(f"set: {text.replace('=', ' ')}", style="dim")
+            return
         if text:
             name, value = read_setting(text)
             self._chosen[name] = value
@@ -124,14 +157,14 @@ class Turns:
         if self._last:
             self._display.table(self._last)
         else:
-            self._display.line("There is no answer yet.")
+            self._display.reply("There is no answer yet.")
 
     def _edit(self, text: str) -> None:
         last = next((m["content"] for m in self.session.messages[::-1] if m["role"] == "user"), "")
         if not text and last and self._lines.can_edit:
             text = (self._lines.read(last) or "").strip()
         if not text:
-            self._display.line("Say what to ask instead: /edit TEXT")
+            self._display.reply("Say what to ask instead: /edit TEXT")
             return
         self.session.undo()
         self._answer(text)
@@ -139,7 +172,7 @@ class Turns:
     def _retry(self, _: str) -> None:
         text = self.session.undo()
         if text is None:
-            self._display.line("There is no question yet.")
+            self._display.reply("There is no question yet.")
         else:
             self._answer(text)
 

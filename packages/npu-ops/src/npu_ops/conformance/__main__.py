@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from npu_command.answers import is_quiet
 from npu_command.start import run as run_as_command
 from npu_ops.conformance.baseline import Baseline, BaselineWriter, load_baseline
 from npu_ops.conformance.cases import interface_cases
@@ -204,7 +205,7 @@ class _Counter:
     def __init__(self, total: int) -> None:
         self._total = total
         self._done = 0
-        self._is_shown = sys.stderr.isatty()
+        self._is_shown = sys.stderr.isatty() and not is_quiet()
 
     def step(self) -> None:
         self._done += 1

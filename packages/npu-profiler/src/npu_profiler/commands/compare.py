@@ -7,6 +7,7 @@ import argparse
 import dataclasses
 from collections.abc import Sequence
 
+from npu_command.answers import add_json, give_answer
 from npu_command.help.command_parser import CommandParser
 from npu_profiler.commands.reading_options import add_top, check_top
 from npu_profiler.comparison.differences import (
@@ -20,7 +21,6 @@ from npu_profiler.comparison.samples import Samples, take_samples
 from npu_profiler.errors import TraceError
 from npu_profiler.reading import load_trace
 from npu_profiler.reports.tables import Column, Table, format_table
-from npu_profiler.reports.tables.files import to_json
 from npu_profiler.reports.tables.text import format_ms
 
 __all__ = ["main"]
@@ -58,15 +58,13 @@ def main(words: Sequence[str]) -> int:
             compare_steps(base, new) if is_step else compare_calls(base, new, name, step=step)
         )
     worse = _failing(tables, arguments.fail_above)
-    if arguments.json:
-        print(to_json(_document(base_files, new_files, step, tables, worse)))
-    else:
-        cut_lines = [f"{file} has no end: its program was killed, or still runs" for file in cut]
-        shown = {name: _changed(name, rows, arguments) for name, rows in tables.items()}
-        lines = _lines(base_files, new_files, step, tables, shown, arguments.top)
-        print("\n".join([*cut_lines, *lines]))
-        if arguments.fail_above is not None:
-            print("\n" + "\n".join(_verdict_lines(worse, arguments.fail_above)))
+    shown = {name: _changed(name, rows, arguments) for name, rows in tables.items()}
+    lines = [f"{file} has no end: its program was killed, or still runs" for file in cut]
+    lines += _lines(base_files, new_files, step, tables, shown, arguments.top)
+    if arguments.fail_above is not None:
+        lines += ["", *_verdict_lines(worse, arguments.fail_above)]
+    document = _document(base_files, new_files, step, tables, worse)
+    give_answer(arguments.json, document, lambda: print("\n".join(lines)))
     return EXIT_SLOWER if worse else 0
 
 
@@ -277,5 +275,5 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--all", action="store_true", help="show what did not change, too; else it is one line"
     )
-    parser.add_argument("--json", action="store_true", help="for programs; times in nanoseconds")
+    add_json(parser)
     return parser

@@ -3,13 +3,12 @@
 import argparse
 from collections.abc import Sequence
 
+from npu_command.answers import give_answer
 from npu_command.help.command_parser import CommandParser
 from npu_profiler.commands.messages import say
 from npu_profiler.commands.sweep import add_outputs
 from npu_profiler.errors import TraceError
-from npu_profiler.output_file import check_writable, write_bytes
 from npu_profiler.reports.pictures.picture_file import check_target, write_picture
-from npu_profiler.reports.tables.files import to_json
 from npu_profiler.reports.tables.text import format_table
 from npu_profiler.sweeps.llm import draw, find_command, run_bench, to_table
 
@@ -31,7 +30,6 @@ def main(words: Sequence[str]) -> int:
     arguments = _parser().parse_args(words)
     prompts = _read_lengths(arguments.sizes)
     picture = check_target(arguments.plot) if arguments.plot else None
-    target = check_writable(arguments.json, "--json") if arguments.json else None
     command = find_command()
     given = ["--prompt", prompts, "--new", str(arguments.new), "--repeats", str(arguments.repeats)]
     if arguments.model is not None:
@@ -42,10 +40,9 @@ def main(words: Sequence[str]) -> int:
         chosen = [] if dtype is None else ["--dtype", dtype.strip()]
         say(f"npu-llm bench {' '.join([*given, *chosen])}")
         benches.append(run_bench(command, [*given, *chosen]))
-    print("\n".join(format_table(to_table(benches))))
-    if target is not None:
-        document = {"command": "llm", "benches": benches}
-        write_bytes(target, (to_json(document) + "\n").encode(), "--json")
+    lines = format_table(to_table(benches))
+    document = {"command": "llm", "benches": benches}
+    give_answer(arguments.json, document, lambda: print("\n".join(lines)))
     if picture is not None:
         title = f"{benches[0]['model']} on {benches[0]['device']}"
         write_picture(picture, draw(benches, title=title))

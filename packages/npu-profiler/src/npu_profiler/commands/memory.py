@@ -9,6 +9,7 @@ import dataclasses
 from collections import Counter as Tally
 from collections.abc import Sequence
 
+from npu_command.answers import add_json, give_answer
 from npu_command.help.command_parser import CommandParser
 from npu_profiler.commands.reading_options import add_file, add_top, check_top
 from npu_profiler.errors import TraceError
@@ -25,7 +26,6 @@ from npu_profiler.reading import Counter, Trace, load_trace
 from npu_profiler.reports.pictures.memory_picture import draw_memory
 from npu_profiler.reports.pictures.picture_file import check_target, write_picture
 from npu_profiler.reports.tables import Column, Table, format_bytes, format_ms, format_table
-from npu_profiler.reports.tables.files import to_json
 from npu_profiler.reports.tables.overview_text import heading_lines
 from npu_profiler.reports.tables.sparkline import bin_highest, sparkline
 
@@ -71,18 +71,15 @@ def main(words: Sequence[str]) -> int:
             "--memory.",
             code="trace-no-memory",
         )
-    if arguments.json:
-        print(to_json([_record(curve) for curve in curves]))
-    else:
-        lines = heading_lines(trace)
-        for curve in curves:
-            lines += ["", *_lines(trace, curve, arguments.top)]
-        print("\n".join(lines))
+    lines = heading_lines(trace)
+    for curve in curves:
+        lines += ["", *_lines(trace, curve, arguments.top)]
     if picture is not None:
         drawn = draw_memory([(curve.counter, curve.peak) for curve in curves])
         write_picture(picture, drawn)
-        if not arguments.json:
-            print(f"\nwrote {picture}")
+        lines += ["", f"wrote {picture}"]
+    records = [_record(curve) for curve in curves]
+    give_answer(arguments.json, records, lambda: print("\n".join(lines)))
     return 0
 
 
@@ -191,5 +188,5 @@ def _parser() -> argparse.ArgumentParser:
         "-o", "--output", metavar="PICTURE", help="draw the curves there: .svg, .html or .png"
     )
     add_top(parser)
-    parser.add_argument("--json", action="store_true", help="for programs; all samples")
+    add_json(parser)
     return parser

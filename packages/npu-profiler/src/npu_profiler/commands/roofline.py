@@ -8,6 +8,7 @@ import argparse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from npu_command.answers import add_json, give_answer
 from npu_command.help.command_parser import CommandParser
 from npu_profiler.commands.messages import say
 from npu_profiler.commands.reading_options import add_file, add_top, check_top
@@ -43,11 +44,13 @@ def main(words: Sequence[str]) -> int:
     layers = _choose(collect_layers(load_trace(arguments.file)), arguments)
     peaks = _peaks(layers, given, bandwidth, arguments)
     roofs = find_roofs(layers, peaks)
-    _print(roofs, peaks, arguments.top)
+    give_answer(
+        arguments.json, _document(roofs, peaks), lambda: _print(roofs, peaks, arguments.top)
+    )
     if target is not None:
         title = f"{Path(arguments.file).name} on {peaks.device}"
         write_picture(target, draw_roofline(roofs, peaks, title=title))
-        print(f"wrote {target}")
+        say(f"wrote {target}")
     return 0
 
 
@@ -79,6 +82,7 @@ def _parser() -> argparse.ArgumentParser:
         "--device", type=int, default=0, metavar="N", help="which npu device (default: 0)"
     )
     add_top(parser)
+    add_json(parser)
     return parser
 
 
@@ -148,6 +152,31 @@ def _read_rate(option: str, text: str | None) -> float | None:
             code="roofline-option",
         )
     return value * 1e9
+
+
+def _document(roofs: Sequence[Roof], peaks: Peaks) -> dict[str, object]:
+    return {
+        "device": peaks.device,
+        "peak_bytes_per_s": peaks.bytes_per_s,
+        "peak_flops_per_s": dict(peaks.flops_per_s),
+        "layers": [
+            {
+                "program": roof.layer.program,
+                "step": roof.layer.step,
+                "layer": roof.layer.name,
+                "module": roof.layer.module,
+                "kind": roof.layer.kind,
+                "precision": roof.layer.precision,
+                "time_ns": roof.time_ns,
+                "flops": roof.flops,
+                "size_bytes": roof.size_bytes,
+                "compute_ns": roof.compute_ns,
+                "memory_ns": roof.memory_ns,
+                "share": roof.share,
+            }
+            for roof in roofs
+        ],
+    }
 
 
 def _print(roofs: Sequence[Roof], peaks: Peaks, top: int) -> None:

@@ -7,13 +7,13 @@ import argparse
 import dataclasses
 from collections.abc import Sequence
 
+from npu_command.answers import add_json, give_answer
 from npu_command.help.command_parser import CommandParser
 from npu_profiler.commands.reading_options import add_file, add_top, check_top
 from npu_profiler.queries.launches import launches
 from npu_profiler.queries.overview import Overview, overview
 from npu_profiler.reading import Trace, load_trace
 from npu_profiler.reports.tables import Table, format_table
-from npu_profiler.reports.tables.files import to_json
 from npu_profiler.reports.tables.overview_text import heading_lines, overview_lines
 from npu_profiler.reports.tables.views import VIEWS, missing_note
 
@@ -42,16 +42,14 @@ def main(words: Sequence[str]) -> int:
     chosen = [arguments.by] if arguments.by else _USUAL
     tables = {name: VIEWS[name](trace, launched) for name in chosen}
     found = overview(trace)
-    if arguments.json:
-        print(to_json(_document(trace, found, tables, arguments.top)))
-        return 0
     lines = [*heading_lines(trace), "", *overview_lines(found)]
     for name, table in tables.items():
         if table.rows:
             lines += ["", *format_table(table, limit=arguments.top)]
         elif arguments.by:
             lines += ["", missing_note(name, trace)]
-    print("\n".join(lines))
+    document = _document(trace, found, tables, arguments.top)
+    give_answer(arguments.json, document, lambda: print("\n".join(lines)))
     return 0
 
 
@@ -84,5 +82,5 @@ def _parser() -> argparse.ArgumentParser:
         "by Python line (default: op, program and type)",
     )
     add_top(parser)
-    parser.add_argument("--json", action="store_true", help="for programs; times in nanoseconds")
+    add_json(parser)
     return parser

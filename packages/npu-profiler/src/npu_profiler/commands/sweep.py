@@ -8,12 +8,11 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from npu_command.answers import add_json, give_answer
 from npu_command.help.command_parser import CommandParser
 from npu_profiler.commands.messages import say
 from npu_profiler.errors import TraceError
-from npu_profiler.output_file import check_writable, write_bytes
 from npu_profiler.reports.pictures.picture_file import check_target, write_picture
-from npu_profiler.reports.tables.files import to_json
 from npu_profiler.reports.tables.text import format_table
 
 if TYPE_CHECKING:
@@ -60,7 +59,6 @@ def run_sweep(command: SweepCommand, words: Sequence[str]) -> int:
             code="sweep-option",
         )
     picture = check_target(arguments.plot) if arguments.plot else None
-    target = check_writable(arguments.json, "--json") if arguments.json else None
 
     # Heavy: a mistyped option should not wait for torch.
     from npu_profiler.sweeps import report, workloads
@@ -83,16 +81,14 @@ def run_sweep(command: SweepCommand, words: Sequence[str]) -> int:
     lines = [] if peaks is None else [*peaks.lines(), ""]
     lines += format_table(report.to_table(measured, peaks, title=f"{about}, median of the calls"))
     lines += report.notes(measured, peaks)
-    print("\n".join(lines))
-    if target is not None:
-        document = {
-            "command": command.name,
-            "device": arguments.device if peaks is None else peaks.device,
-            "peak_bytes_per_s": None if peaks is None else peaks.bytes_per_s,
-            "peak_flops_per_s": None if peaks is None else dict(peaks.flops_per_s),
-            "records": report.records(measured, peaks),
-        }
-        write_bytes(target, (to_json(document) + "\n").encode(), "--json")
+    document = {
+        "command": command.name,
+        "device": arguments.device if peaks is None else peaks.device,
+        "peak_bytes_per_s": None if peaks is None else peaks.bytes_per_s,
+        "peak_flops_per_s": None if peaks is None else dict(peaks.flops_per_s),
+        "records": report.records(measured, peaks),
+    }
+    give_answer(arguments.json, document, lambda: print("\n".join(lines)))
     if picture is not None:
         write_picture(picture, report.draw(measured, title=about))
     return 0 if any(one.runs for one in measured) else 1
@@ -100,7 +96,7 @@ def run_sweep(command: SweepCommand, words: Sequence[str]) -> int:
 
 def add_outputs(parser: argparse.ArgumentParser) -> None:
     """Adds --json and --plot."""
-    parser.add_argument("--json", metavar="FILE", help="write the figures there too")
+    add_json(parser)
     parser.add_argument("--plot", metavar="PICTURE", help="draw them: .svg, .png or .html")
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import datetime
 import difflib
-import json
 import re
 import shutil
 import time
@@ -13,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from npu_command.answers import add_json, give_answer
 from npu_command.errors import InputError
 from npu_command.text_table import aligned
 
@@ -48,7 +48,7 @@ class KeptEntry:
 
 def add_actions(parser: argparse.ArgumentParser) -> None:
     """Adds what may be done with a cache; without a word it is listed."""
-    parser.add_argument("--json", action="store_true", help="print the list as JSON")
+    add_json(parser)
     actions = parser.add_subparsers(dest="action", metavar="ACTION")
     remove = actions.add_parser("rm", help="remove entries")
     remove.add_argument("words", nargs="+", metavar="ID|NAME", help="as the list shows them")
@@ -56,7 +56,9 @@ def add_actions(parser: argparse.ArgumentParser) -> None:
     prune.add_argument(
         "--older-than", type=age_s, required=True, metavar="AGE", help="such as 12h, 30d or 8w"
     )
-    actions.add_parser("dir", help="print the folder of the cache")
+    where = actions.add_parser("dir", help="print the folder of the cache")
+    for action in (remove, prune, where):
+        add_json(action)
 
 
 def age_s(text: str) -> int:
@@ -81,16 +83,16 @@ def act(options: argparse.Namespace, entries: Sequence[KeptEntry], directory: Pa
         InputError: [kept-entry] if no entry has the name given.
     """
     if options.action == "dir":
-        print(directory)
+        give_answer(options.json, {"folder": directory}, lambda: print(directory))
     elif options.action == "rm":
-        _remove([entry for word in options.words for entry in _named(word, entries)])
+        named = [entry for word in options.words for entry in _named(word, entries)]
+        _remove(named, options.json)
     elif options.action == "prune":
         oldest = time.time() - options.older_than
-        _remove([entry for entry in entries if entry.used < oldest])
-    elif options.json:
-        print(json.dumps([_as_json(entry) for entry in _sorted(entries)], indent=2))
+        _remove([entry for entry in entries if entry.used < oldest], options.json)
     else:
-        _list(entries, directory)
+        listed = [_as_json(entry) for entry in _sorted(entries)]
+        give_answer(options.json, listed, lambda: _list(entries, directory))
     return 0
 
 
@@ -107,13 +109,19 @@ def _named(word: str, entries: Sequence[KeptEntry]) -> list[KeptEntry]:
     )
 
 
-def _remove(entries: Iterable[KeptEntry]) -> None:
-    chosen = {entry.folder: entry for entry in entries}.values()
+def _remove(entries: Iterable[KeptEntry], place: Path | None) -> None:
+    chosen = list({entry.folder: entry for entry in entries}.values())
     for entry in chosen:
         shutil.rmtree(entry.folder)
-        print(f"removed {entry.name} {entry.id}")
     freed = sum(entry.size_bytes for entry in chosen)
-    print(f"{_counted(len(chosen))} removed, {freed / 1e6:,.1f} MB freed")
+
+    def show() -> None:
+        for entry in chosen:
+            print(f"removed {entry.name} {entry.id}")
+        print(f"{_counted(len(chosen))} removed, {freed / 1e6:,.1f} MB freed")
+
+    removed = [_as_json(entry) for entry in chosen]
+    give_answer(place, {"removed": removed, "freed_bytes": freed}, show)
 
 
 def _list(entries: Sequence[KeptEntry], directory: Path) -> None:

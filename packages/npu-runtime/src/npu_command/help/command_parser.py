@@ -5,8 +5,11 @@ from __future__ import annotations
 import argparse
 import importlib.metadata
 import os
+import sys
 from collections.abc import Sequence
 from typing import Any
+
+from npu_command.answers import be_quiet, with_json_file
 
 __all__ = ["CommandParser", "print_version", "without_colour"]
 
@@ -22,7 +25,7 @@ def print_version(command: str) -> None:
 
 
 class CommandParser(argparse.ArgumentParser):
-    """A parser with --no-color and --version, which mean the same in each subcommand.
+    """A parser with --no-color, --quiet and --version, which mean the same in each subcommand.
 
     Its `prog` begins with the name of the command, which is that of the distribution too.
     """
@@ -30,7 +33,17 @@ class CommandParser(argparse.ArgumentParser):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.add_argument("--no-color", action=_NoColor, help="print text without colour")
+        self.add_argument(
+            "-q", "--quiet", action=_Quiet, help="say nothing on standard error but errors"
+        )
         self.add_argument("--version", action=_Version, help="print the version and exit")
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: Any = None
+    ) -> tuple[Any, list[str]]:
+        """Does what argparse does, once `--json` and the word behind it are told apart."""
+        words = sys.argv[1:] if args is None else args
+        return super().parse_known_args(with_json_file(self, words), namespace)
 
 
 class _Flag(argparse.Action):
@@ -45,6 +58,11 @@ class _Flag(argparse.Action):
 class _NoColor(_Flag):
     def __call__(self, *_: object) -> None:
         without_colour()
+
+
+class _Quiet(_Flag):
+    def __call__(self, *_: object) -> None:
+        be_quiet()
 
 
 class _Version(_Flag):

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 
+from npu_command.answers import add_json, give_answer
 from npu_command.help.command_parser import CommandParser
 
 __all__ = ["main"]
@@ -15,7 +16,7 @@ def main(arguments: Sequence[str]) -> int:
         description="Print what a report about a problem should hold: torch's own collection, the "
         "devices, versions, environment variables and what the doctor found.",
     )
-    parser.add_argument("--json", action="store_true", help="print ours alone, as JSON")
+    add_json(parser)
     parser.add_argument(
         "--share",
         action="store_true",
@@ -27,8 +28,11 @@ def main(arguments: Sequence[str]) -> int:
     collected = collect_env.collect()
     if given.share:
         collected = collect_env.shareable(collected)
-    if given.json or given.share:
-        print(json.dumps(collected, indent=2))
-    else:
-        print(collect_env.as_text(collected))
+    give_answer(
+        given.json,
+        collected,
+        lambda: print(
+            json.dumps(collected, indent=2) if given.share else collect_env.as_text(collected)
+        ),
+    )
     return 0

@@ -1,8 +1,8 @@
 """`npu-runtime doctor`: what keeps the NPU from serving, and the fix."""
 
-import json
 from collections.abc import Sequence
 
+from npu_command.answers import add_json, give_answer
 from npu_command.help.command_parser import CommandParser
 from npu_command.text_table import terminal_width
 
@@ -14,7 +14,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = CommandParser(
         prog="npu-runtime doctor", description="Say what keeps the NPU from serving, and the fix."
     )
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_json(parser)
     parser.add_argument(
         "--require-npu",
         action="store_true",
@@ -25,8 +25,10 @@ def main(arguments: Sequence[str]) -> int:
 
     machine = doctor.read_machine()
     checks = doctor.run_checks(machine)
-    if options.json:
-        print(json.dumps(doctor.as_json(machine, checks), indent=2))
-    else:
-        print(doctor.as_table(machine, checks, width=min(100, terminal_width() or 100)))
+    width = min(100, terminal_width() or 100)
+    give_answer(
+        options.json,
+        doctor.as_json(machine, checks),
+        lambda: print(doctor.as_table(machine, checks, width=width)),
+    )
     return doctor.exit_code(machine, checks, require_npu=options.require_npu)

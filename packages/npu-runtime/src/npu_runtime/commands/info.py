@@ -2,9 +2,9 @@
 
 import dataclasses
 import importlib.metadata
-import json
 from collections.abc import Sequence
 
+from npu_command.answers import add_json, give_answer
 from npu_command.help.command_parser import CommandParser
 from npu_command.text_table import aligned, terminal_width
 
@@ -20,10 +20,10 @@ def main(arguments: Sequence[str]) -> int:
     parser = CommandParser(
         prog="npu-runtime info", description="Say which device serves as npu, and why."
     )
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_json(parser)
     options = parser.parse_args(arguments)
     report = _report()
-    print(json.dumps(report, indent=2) if options.json else _table(report))
+    give_answer(options.json, report, lambda: print(_table(report)))
     return 0
 
 

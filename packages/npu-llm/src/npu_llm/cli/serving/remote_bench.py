@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from dataclasses import asdict
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -15,11 +15,11 @@ from npu_llm.errors import OptionError
 from npu_llm.serving.client.connection import Connection
 from npu_llm.serving.client.load import LoadReport, Spread, Work, measure
 
-__all__ = ["as_json", "bench_server"]
+__all__ = ["as_json", "bench_server", "print_report"]
 
 
 def bench_server(options: argparse.Namespace) -> LoadReport:
-    """Measures the server that the options name, and prints a table.
+    """Measures the server that the options name, and returns the figures.
 
     Raises:
         NpuError: if it cannot be reached, or answers nothing; OptionError [length-range] for
@@ -41,19 +41,19 @@ def bench_server(options: argparse.Namespace) -> LoadReport:
             display.line(f"answered: {done:,} of {work.requests:,}")
 
     report = measure(connection, work, on_answer=tell)
-    _print(report)
     for text, count in report.refusals.items():
         display.line(f"refused {count:,} times: {text}")
     return report
 
 
-def as_json(report: LoadReport) -> str:
-    """Returns the figures as JSON."""
+def as_json(report: LoadReport) -> dict[str, Any]:
+    """Returns the figures as what JSON can hold."""
     rates = {"tokens_per_s": report.tokens_per_s, "requests_per_s": report.requests_per_s}
-    return json.dumps({**asdict(report), **rates}, indent=2) + "\n"
+    return {**asdict(report), **rates}
 
 
-def _print(report: LoadReport) -> None:
+def print_report(report: LoadReport) -> None:
+    """Prints the figures as a table."""
     table = Table(pad_edge=False)
     for name in ("", "median", "95 %", "99 %"):
         table.add_column(name, justify="right" if name else "left")

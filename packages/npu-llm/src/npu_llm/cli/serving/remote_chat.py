@@ -31,7 +31,7 @@ def chat_with_server(options: argparse.Namespace) -> int:
     history = (options.cache_dir or read_settings().cache_dir) / "chat-history"
     with as_exception():  # from here on Ctrl-C stops an answer
         display.line("/help lists the commands.", style="dim")
-        RemoteChat(session, display, LineReader(history)).run()
+        RemoteChat(session, display, LineReader(history), is_plain=options.plain).run()
     return 0
 
 
@@ -104,17 +104,12 @@ class RemoteSession:
 class RemoteChat(Turns):
     """The turns of a chat with a server: the same commands, except for files."""
 
-    def __init__(self, session: RemoteSession, display: Display, lines: LineReader) -> None:
-        super().__init__(session, display, lines)
-
     def ask(self, text: str) -> None:
         """Answers one turn; Ctrl-C stops the answer, and what was generated stays."""
-        answer = self.session.ask(
-            text, lambda piece: print(piece, end="", flush=True), self._chosen
-        )
-        print(flush=True)
+        with self._answering() as write:
+            answer = self.session.ask(text, write, self._chosen)
         if answer.finish == "cancelled":
-            self._display.line("\n(interrupted)", style="dim")
+            self._display.line("(interrupted)", style="dim")
         self._last = {"model": self.session.model, "answer": _figures_of(answer)}
         self._display.line(f"({_figures_of(answer)})", style="dim")
 
@@ -129,7 +124,7 @@ class RemoteChat(Turns):
         self.session.model = name or self.session.model
         others = ", ".join(one for one in names if one != self.session.model)
         said = f"model: {self.session.model}"
-        self._display.line(f"{said}; others: {others}" if others else said)
+        self._display.reply(f"{said}; others: {others}" if others else said)
 
 
 def _figures_of(answer: RemoteAnswer) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
+from npu_command.answers import add_json, give_answer
 from npu_command.help.command_parser import CommandParser
 from npu_llm.checkpoint.source import find_installed_weights
 from npu_llm.cli.arguments import add_checkpoint
@@ -29,7 +31,7 @@ def main(arguments: Sequence[str]) -> int:
         help="give bounds of tokens per second and of the time to the first token instead, from "
         "published figures; not a measurement",
     )  # fmt: skip
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_json(parser)
     given = parser.parse_args(arguments)
     # Late: these import torch and OpenVINO, which help and wrong options do not need.
     from npu_llm.entries.load_options import LoadOptions
@@ -38,11 +40,12 @@ def main(arguments: Sequence[str]) -> int:
     model, options = given.model or find_installed_weights().path, LoadOptions(dtype=given.dtype)
     if given.estimate:
         bound = bound_static_programs(model, options, generation=given.generation)
-        print(bound.to_json() if given.json else bound)
+        give_answer(given.json, json.loads(bound.to_json()), lambda: print(bound))
         return 0
     found = check_static_programs(model, options, generation=given.generation)
-    if given.json:
-        print("[" + ",\n".join(one.to_json() for one in found) + "]")
-    else:
-        print("\n\n".join(map(str, found)))
+    give_answer(
+        given.json,
+        [json.loads(one.to_json()) for one in found],
+        lambda: print("\n\n".join(map(str, found))),
+    )
     return 0 if all(one.is_ready for one in found) else 1

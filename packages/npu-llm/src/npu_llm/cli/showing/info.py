@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 
+from npu_command.answers import add_json, give_answer
 from npu_command.help.command_parser import CommandParser
 from npu_llm.checkpoint.source import DEFAULT_WEIGHTS
 
@@ -31,15 +31,12 @@ def main(arguments: Sequence[str]) -> int:
         help="trace the model, which takes some seconds, to say whether it runs as kernels, and "
         "which call keeps it from that (default: what the compile cache knows)",
     )
-    parser.add_argument("--json", action="store_true", help="print it as JSON")
+    add_json(parser)
     options = parser.parse_args(arguments)
     # Late: it imports torch, which help and wrong options do not need.
     from npu_llm.cli.showing.description_table import print_description
     from npu_llm.cli.showing.model_description import describe
 
     said = describe(options.model, trace=options.trace)
-    if options.json:
-        print(json.dumps(said, indent=2))
-    else:
-        print_description(said)
+    give_answer(options.json, said, lambda: print_description(said))
     return 0

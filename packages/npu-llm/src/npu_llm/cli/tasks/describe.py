@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from npu_command.answers import OUTPUT, add_json, give_answer
 from npu_command.help.command_parser import CommandParser
 from npu_llm.cli.arguments import given_text, positive
 from npu_llm.cli.display import Display
@@ -27,6 +28,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--max-new-tokens", metavar="N", type=positive, default=256, help="default: 256"
     )
+    add_json(parser)
     parser.add_argument("images", metavar="IMAGE", type=Path, nargs="+", help="picture files")
     parser.add_argument(
         "question", metavar="QUESTION", help='the question; "-" reads standard input'
@@ -56,7 +58,9 @@ def describe(options: argparse.Namespace) -> int:
     asked = {"max_new_tokens": options.max_new_tokens}
     if options.beams is not None:
         asked["num_beams"] = options.beams
-    streamer = AnswerStreamer(processor.tokenizer)
+    streamer = AnswerStreamer(
+        processor.tokenizer, (lambda _: None) if options.json == OUTPUT else None
+    )
     if asked.get("num_beams", model.generation_config.num_beams or 1) > 1:
         found = model.generate(**inputs, **asked)  # an answer is known at the end only
         streamer.put(inputs["input_ids"])
@@ -64,7 +68,14 @@ def describe(options: argparse.Namespace) -> int:
         streamer.end()
     else:
         model.generate(**inputs, **asked, streamer=streamer)
-    print(flush=True)
+    document = {
+        "answer": streamer.text,
+        "precision": model.precision.name,
+        "device": model.report.device,
+        "prompt_tokens": inputs["input_ids"].shape[1],
+        "answer_tokens": len(streamer.tokens),
+    }
+    give_answer(options.json, document, lambda: print(flush=True))
     rows = {
         "device": model.report.device,
         "precision": model.precision.name,

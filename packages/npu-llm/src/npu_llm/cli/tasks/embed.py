@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from npu_command.answers import add_json
 from npu_command.help.command_parser import CommandParser
 from npu_llm.choices import POOLINGS
 from npu_llm.cli.arguments import positive
 from npu_llm.cli.display import Display
 from npu_llm.cli.tasks.starting import add_task_model, start_task
-from npu_llm.cli.tasks.text_lines import read_lines
+from npu_llm.cli.tasks.text_lines import give_lines, read_lines
 
 __all__ = ["main"]
 
@@ -31,7 +31,7 @@ def main(arguments: Sequence[str]) -> int:
         help=f"{', '.join(POOLINGS)} (default: what the checkpoint records, or mean)",
     )
     parser.add_argument("--batch-size", metavar="N", type=positive, default=64, help="default: 64")
-    parser.add_argument("--json", action="store_true", help='lines of {"text", "embedding"}')
+    add_json(parser)
     parser.add_argument(
         "-o", "--output", metavar="FILE", type=Path, help="where to write; .npy for numpy's format"
     )
@@ -58,16 +58,7 @@ def main(arguments: Sequence[str]) -> int:
         np.save(options.output, vectors.numpy())
         return 0
     rows = [[round(number, 7) for number in row] for row in vectors.tolist()]
-    lines = (
-        [
-            json.dumps({"text": text, "embedding": row})
-            for text, row in zip(texts, rows, strict=True)
-        ]
-        if options.json
-        else [" ".join(map(str, row)) for row in rows]
-    )
-    if options.output is None:
-        print("\n".join(lines))
-    else:
-        options.output.write_text("\n".join(lines) + "\n")
+    lines = [" ".join(map(str, row)) for row in rows]
+    records = [{"text": text, "embedding": row} for text, row in zip(texts, rows, strict=True)]
+    give_lines(options, lines, records)
     return 0

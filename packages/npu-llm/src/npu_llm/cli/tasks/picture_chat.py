@@ -42,7 +42,7 @@ def chat_about_pictures(options: argparse.Namespace, lines: LineReader) -> int:
     session = PictureSession(model, processor, options)
     with as_exception():  # from here on Ctrl-C stops an answer
         display.line("/help lists the commands.", style="dim")
-        PictureChat(session, display, lines).run()
+        PictureChat(session, display, lines, is_plain=options.plain).run()
     return 0
 
 
@@ -131,18 +131,23 @@ class PictureChat(Turns):
 
     session: PictureSession
 
-    def __init__(self, session: PictureSession, display: Display, lines: LineReader) -> None:
-        super().__init__(session, display, lines)
+    def __init__(
+        self, session: PictureSession, display: Display, lines: LineReader, *, is_plain: bool
+    ) -> None:
+        super().__init__(session, display, lines, is_plain=is_plain)
         self._commands |= {"/image": self._image}
 
     def ask(self, text: str) -> None:
         """Answers one turn; Ctrl-C stops the answer, and what was generated stays."""
-        streamer = AnswerStreamer(self.session._processor.tokenizer)
-        try:
-            self.session.ask(text, streamer, as_generate(self._chosen))
-        except KeyboardInterrupt:
-            self._display.line("\n(interrupted)", style="dim")
-        print(flush=True)
+        is_whole = True
+        with self._answering() as write:
+            streamer = AnswerStreamer(self.session._processor.tokenizer, write)
+            try:
+                self.session.ask(text, streamer, as_generate(self._chosen))
+            except KeyboardInterrupt:
+                is_whole = False
+        if not is_whole:
+            self._display.line("(interrupted)", style="dim")
         parts = [f"{len(streamer.tokens):,} out"]
         if streamer.time_to_first_token_s is not None:
             parts.append(f"first after {streamer.time_to_first_token_s:.2f} s")
@@ -158,11 +163,11 @@ class PictureChat(Turns):
                 f"--model {name}.",
                 code="chat-model",
             )
-        self._display.line(f"model: {self.session.model}")
+        self._display.reply(f"model: {self.session.model}")
 
     def _image(self, name: str) -> None:
         if not name:
-            self._display.line("Say which picture: /image PATH")
+            self._display.reply("Say which picture: /image PATH")
             return
         self.session.show(read_picture(Path(name)))
         self._display.line(f"{name} is shown with the next question.", style="dim")

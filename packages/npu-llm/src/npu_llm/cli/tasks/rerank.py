@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from npu_command.answers import add_json
 from npu_command.help.command_parser import CommandParser
 from npu_llm.cli.arguments import positive
 from npu_llm.cli.display import Display
 from npu_llm.cli.tasks.starting import add_task_model, start_task
-from npu_llm.cli.tasks.text_lines import read_lines
+from npu_llm.cli.tasks.text_lines import give_lines, read_lines
 
 __all__ = ["main"]
 
@@ -26,9 +26,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("file", metavar="FILE", help="documents, one a line; - for standard input")
     add_task_model(parser, default="float32")
     parser.add_argument("--top-k", metavar="N", type=positive, help="how many to print")
-    parser.add_argument(
-        "--json", action="store_true", help='lines of {"index", "score", "document"}'
-    )
+    add_json(parser)
     parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="where to write")
     options = parser.parse_args(arguments)
     documents = read_lines(options.file)
@@ -39,14 +37,6 @@ def main(arguments: Sequence[str]) -> int:
 
     model = start_task(NPUModelForSequenceClassification, options, Display())
     ranked = model.rerank(options.query, documents, top_k=options.top_k)
-    lines = [
-        json.dumps(dataclasses.asdict(one), ensure_ascii=False)
-        if options.json
-        else f"{one.score:.4f}  {one.document}"
-        for one in ranked
-    ]
-    if options.output is None:
-        print("\n".join(lines))
-    else:
-        options.output.write_text("\n".join(lines) + "\n")
+    lines = [f"{one.score:.4f}  {one.document}" for one in ranked]
+    give_lines(options, lines, [dataclasses.asdict(one) for one in ranked])
     return 0

@@ -1,14 +1,18 @@
-"""The texts that a command reads: one a line, from a file or standard input."""
+"""Texts that a command reads, one a line, and what it answers for each."""
 
 from __future__ import annotations
 
+import argparse
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+from npu_command.answers import OUTPUT, give_answer
 from npu_llm.errors import OptionError
 from npu_llm.prompts.unicode_text import read_text
 
-__all__ = ["read_lines"]
+__all__ = ["give_lines", "read_lines"]
 
 
 def read_lines(name: str) -> list[str]:
@@ -36,3 +40,30 @@ def read_lines(name: str) -> list[str]:
             f"{subject}: must have texts, one a line; got none. Write some.", code="text-lines"
         )
     return lines
+
+
+def give_lines(
+    options: argparse.Namespace, lines: Sequence[str], records: Sequence[Mapping[str, Any]]
+) -> None:
+    """Writes what was found for each text: a line, or a line of JSON with --json.
+
+    Args:
+        options: with json and output; `--json -o FILE` means `--json=FILE`.
+        lines: for people.
+        records: the same, for programs.
+
+    Raises:
+        FileAccessError: [output-file] if the file of --json cannot be written.
+    """
+    text = "".join(f"{line}\n" for line in lines)
+    place, output = options.json, options.output
+    if place == OUTPUT and output is not None:
+        place, output = output, None
+
+    def show() -> None:
+        if output is not None:
+            output.write_text(text)
+        elif place is None:
+            print(text, end="")
+
+    give_answer(place, records, show, is_lines=True)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import sys
+import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from npu_command.answers import add_json, give_answer
 from npu_command.help.command_parser import CommandParser
 from npu_llm.cli.arguments import positive
 from npu_llm.cli.display import Display
@@ -35,6 +36,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--beams", metavar="N", type=positive, default=1, help="more search longer (default: 1)"
     )
+    add_json(parser)
     parser.add_argument("file", metavar="FILE", type=Path, help="the WAV file")
     return transcribe(parser.parse_args(arguments))
 
@@ -79,8 +81,11 @@ def transcribe(options: argparse.Namespace) -> int:
     with live_text(display, tokenizer, monitors=monitors, streams=is_live) as live:
         found = transcriber.run(sound, wishes, more=live)
     seconds = time.perf_counter() - started
-    sys.stdout.write(write_transcript(found.text, found.passages, options.format) + "\n")
-    sys.stdout.flush()
+    give_answer(
+        options.json,
+        json.loads(write_transcript(found.text, found.passages, "json")),
+        lambda: print(write_transcript(found.text, found.passages, options.format), flush=True),
+    )
     display.table(
         {
             "device": transcriber.model.report.device,

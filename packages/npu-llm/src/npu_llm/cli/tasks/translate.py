@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from typing import Any
 
+from npu_command.answers import OUTPUT, add_json, give_answer
 from npu_command.help.command_parser import CommandParser
 from npu_llm.checkpoint.processors import load_beside
 from npu_llm.cli.arguments import given_text, positive
@@ -35,6 +35,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--max-new-tokens", metavar="N", type=positive, default=256, help="default: 256"
     )
+    add_json(parser)
     parser.add_argument("text", metavar="TEXT", help='the text; "-" reads standard input')
     return translate(parser.parse_args(arguments))
 
@@ -63,14 +64,18 @@ def translate(options: argparse.Namespace) -> int:
     asked = asked_languages(tokenizer, options) | {"max_new_tokens": options.max_new_tokens}
     if options.beams is not None:
         asked["num_beams"] = options.beams
-    for line in text.splitlines():
+    pairs: list[dict[str, str]] = []
+    for source in text.splitlines():
+        line = source
         if line.strip():
             inputs = tokenizer(options.prefix + line, return_tensors="pt")
             given = {name: inputs[name] for name in ("input_ids", "attention_mask")}
             found = model.generate(**given, **asked)
             line = tokenizer.decode(found[0], skip_special_tokens=True)
-        sys.stdout.write(line + "\n")
-        sys.stdout.flush()
+        pairs.append({"text": source, "translation": line})
+        if options.json != OUTPUT:
+            print(line, flush=True)
+    give_answer(options.json, pairs, lambda: None)  # each line was shown when it was known
     return 0
 
 

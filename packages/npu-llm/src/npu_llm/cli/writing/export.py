@@ -8,13 +8,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from npu_command.answers import add_json, give_answer
 from npu_command.help.command_parser import CommandParser
 from npu_llm.checkpoint.source import find_installed_weights
 from npu_llm.choices import DEFAULT_PRECISION, PRECISION_NAMES
 from npu_llm.cli.arguments import add_checkpoint, add_verify
 from npu_llm.errors import ModelError, OptionError
 
-__all__ = ["add_export", "main", "write_folder"]
+__all__ = ["add_export", "give_folder", "main", "write_folder"]
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -39,6 +40,7 @@ def main(arguments: Sequence[str]) -> int:
 def add_export(parser: argparse.ArgumentParser) -> None:
     """Adds MODEL, -o, --pipeline and --verify: what is written, and where."""
     add_checkpoint(parser)
+    add_json(parser)
     parser.add_argument(
         "-o", "--output", metavar="DIR", type=Path, required=True, help="the folder to write"
     )
@@ -89,10 +91,16 @@ def write_folder(options: argparse.Namespace, **how: Any) -> int:
             folder = kind.export(
                 options.model, options.output, **asked, **_fitting(kind, options, how)
             )
+    give_folder(folder, options, display)
+    return 0
+
+
+def give_folder(folder: Path, options: argparse.Namespace, display: Any) -> None:
+    """Prints the path of a folder that was written; its size too, but not as the answer."""
     size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
     display.line(f"{size / 1e6:,.0f} MB in {options.dtype}; start it with --model {folder}")
-    print(folder)
-    return 0
+    about = {"folder": folder, "dtype": options.dtype, "size_bytes": size}
+    give_answer(options.json, about, lambda: print(folder))
 
 
 def _class_of(path: str) -> Any | None:

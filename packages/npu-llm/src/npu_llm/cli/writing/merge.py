@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from npu_command.answers import add_json
 from npu_command.help.command_parser import CommandParser
 from npu_llm.checkpoint.source import find_installed_weights
 from npu_llm.cli.arguments import add_adapters, add_checkpoint
 from npu_llm.cli.display import Display
+from npu_llm.cli.writing.export import give_folder
 
 __all__ = ["main"]
 
@@ -22,6 +24,8 @@ def main(arguments: Sequence[str]) -> int:
     )
     add_checkpoint(parser)
     add_adapters(parser, is_needed=True)
+    add_json(parser)
+    parser.set_defaults(dtype="float32")
     parser.add_argument(
         "-o", "--output", metavar="DIR", type=Path, required=True, help="the folder to write"
     )
@@ -39,7 +43,5 @@ def main(arguments: Sequence[str]) -> int:
     task = next(auto for auto, place in TASKS.items() if place == find_task(model))
     auto = getattr(transformers, task)
     folder = merge(model, options.adapter, options.output, auto=auto)
-    size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
-    Display().line(f"{size / 1e6:,.0f} MB in float32; start it with --model {folder}")
-    print(folder)
+    give_folder(folder, options, Display())
     return 0

@@ -15,6 +15,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from npu_command.answers import is_quiet
 from npu_command.help.command_parser import CommandParser
 from npu_ops.errors import OperatorInputError
 
@@ -42,10 +43,12 @@ def main(arguments: Sequence[str]) -> int:
         code = _run(options.program, is_module=options.is_module)
     for name, tool in tools.items():
         report = tool.report()
-        print(f"\nnpu-ops run: {report.title}\n{report.table(options.rows)}", file=sys.stderr)
+        if not is_quiet():
+            print(f"\nnpu-ops run: {report.title}\n{report.table(options.rows)}", file=sys.stderr)
         if options.output is not None:
             for file in report.write(options.output, name):
-                print(f"wrote {file}", file=sys.stderr)
+                if not is_quiet():
+                    print(f"wrote {file}", file=sys.stderr)
     return code or (0 if all(tool.passed for tool in tools.values()) else 1)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
+from npu_command.answers import add_json
 from npu_command.help.command_parser import CommandParser
 
 __all__ = ["read_arguments"]
@@ -21,5 +22,5 @@ def read_arguments(description: str, prog: str, arguments: Sequence[str]) -> arg
         help="tensors like 512x512xf32 (one stands for all), others like stride=[1,1]",
     )
     parser.add_argument("--device", type=int, default=0, metavar="N", help="index of the device")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_json(parser)
     return parser.parse_args(arguments)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
 
+from npu_command.answers import give_answer
 from npu_ops.variants.commands.call_arguments import read_arguments
 
 __all__ = ["main"]
@@ -21,5 +21,5 @@ def main(arguments: Sequence[str]) -> int:
 
     call = parse_call(options.op, options.arguments)
     result = explain(call, device_index=options.device)
-    print(json.dumps(asdict(result), indent=2) if options.json else result)
+    give_answer(options.json, asdict(result), lambda: print(result))
     return 0

@@ -7,10 +7,10 @@ The record counts from the next process on.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
 
+from npu_command.answers import give_answer
 from npu_ops.errors import OperatorInputError
 from npu_ops.names import dotted_name
 from npu_ops.variants.commands.call_arguments import read_arguments
@@ -48,13 +48,12 @@ def main(arguments: Sequence[str]) -> int:
     deciding = chooser()
     measured, _ = deciding.tune(call, device_index=options.device, budget_s=1.0)
     decision = deciding.decide(call, options.device)
-    if options.json:
-        print(json.dumps({"call": str(call), **asdict(measured), **asdict(decision)}, indent=2))
-        return 0
-    print(f"{call}\non {device_key(options.device)}\n{describe(measured)}")
-    print(
-        f"from now on: {decision.variant} ({decision.reason}); recorded in {deciding.records.path}"
+    text = (
+        f"{call}\non {device_key(options.device)}\n{describe(measured)}\nfrom now on: "
+        f"{decision.variant} ({decision.reason}); recorded in {deciding.records.path}"
     )
+    document = {"call": str(call), **asdict(measured), **asdict(decision)}
+    give_answer(options.json, document, lambda: print(text))
     return 0
 
 

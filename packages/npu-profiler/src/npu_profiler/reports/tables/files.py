@@ -1,19 +1,13 @@
-"""Tables as JSON on stdout and as CSV files."""
+"""Tables as CSV files."""
 
 import csv
-import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from npu_profiler.output_file import unwritable
 
-__all__ = ["make_directory", "to_json", "write_csv"]
-
-
-def to_json(document: Any) -> str:
-    """JSON for programs, indented for people."""
-    return json.dumps(document, indent=2, default=str)
+__all__ = ["make_directory", "write_csv"]
 
 
 def make_directory(path: Path) -> None:

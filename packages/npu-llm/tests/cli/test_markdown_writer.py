@@ -1,0 +1,93 @@
+import io
+import re
+
+import pytest
+
+from npu_llm.cli.markdown_writer import MarkdownWriter
+
+_STYLE = re.compile(r"\x1b\[[0-9;]*m")
+
+
+class Screen(io.StringIO):
+    """A terminal that keeps what was sent to it."""
+
+    encoding = "utf-8"
+
+    def isatty(self):
+        return True
+
+
+@pytest.fixture(params=[60, 160])
+def width(request, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(request.param))
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    return request.param
+
+
+@pytest.fixture
+def write(width, monkeypatch):
+    """write(pieces): what the terminal got, and the lines that it shows in the end."""
+
+    def run(*pieces):
+        screen = Screen()
+        monkeypatch.setattr("sys.stdout", screen)
+        writer = MarkdownWriter()
+        for piece in pieces:
+            writer.write(piece)
+        writer.end()
+        sent = screen.getvalue()
+        lines = []
+        for line in _STYLE.sub("", sent).split("\n"):
+            assert len(max(line.split("\r\x1b[K"), key=len)) <= width
+            lines.append(line.rpartition("\r\x1b[K")[2].rstrip())
+        assert lines.pop() == "", "the prompt gets a line of its own"
+        return sent, lines
+
+    return run
+
+
+def test_styles_lists_and_code_are_rendered(write):
+    text = "Some **bold** text:\n- one\n- two\n1. three\n```py\nx = 1\n```\n"
+    sent, lines = write(*text)
+    assert lines == ["Some bold text:", "", " • one", " • two", " 1 three", "", "  x = 1"]
+    assert "\x1b[1mbold\x1b[0m" in sent
+
+
+def test_a_table_has_columns(write):
+    _, lines = write("| a | long |\n|---|---|\n| 1 | two words |\n\nend")
+    assert [re.sub(r"\s+", " ", line) for line in lines] == [
+        " a long", " " + "─" * len(lines[1].strip()), " 1 two words", "", "end"
+    ]  # fmt: skip
+
+
+def test_lines_end_between_words(write, width):
+    words = [f"word{number}" for number in range(60)]
+    _, lines = write(*(f"{word} " for word in words))
+    assert " ".join(lines).split() == words
+    assert len(lines) == -(-len(" ".join(words)) // width) or len(lines) > 2
+
+
+def test_html_is_text(write):
+    _, lines = write("a List<int> and <br>\n\n<div>\nx\n</div>\n")
+    assert lines[0] == "a List<int> and <br>"
+    assert [line.strip() for line in lines[1:] if line.strip()] == ["<div>", "x", "</div>"]
+
+
+def test_what_nobody_closed_is_shown(write):
+    assert write("so **bold")[1] == ["so **bold"]
+    assert write("| a |\n|--")[1][0].split()[0] in ("a", "|")
+    assert write("```\nx = '")[1] == ["  x = '"]
+
+
+def test_words_are_seen_before_their_block_is_complete(width, monkeypatch):
+    screen = Screen()
+    monkeypatch.setattr("sys.stdout", screen)
+    writer = MarkdownWriter()
+    writer.write("The first ")
+    writer.write("words")
+    assert _STYLE.sub("", screen.getvalue()) == "The first words"
+
+
+def test_nothing_is_written_for_an_empty_answer(write):
+    assert write("")[1] == []

@@ -1,0 +1,159 @@
+"""What a command answers, for people and as JSON, and whether it may say more than that.
+
+The answer goes to standard output: as text, or as JSON with --json. With --json FILE the text stays
+on standard output, and JSON goes to the file. All else goes to standard error, unless --quiet.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from npu_command.errors import FileAccessError
+from npu_command.whole_files import write_text
+
+__all__ = ["OUTPUT", "add_json", "be_quiet", "give_answer", "is_quiet", "with_json_file"]
+
+OUTPUT = Path("-")  # what --json means without FILE
+
+_JSON = "--json"
+_SUFFIX = ".json"
+_quiet = False
+
+
+def be_quiet() -> None:
+    """Has this process say nothing on standard error but errors."""
+    global _quiet  # one per process, as standard error is
+    _quiet = True
+
+
+def is_quiet() -> bool:
+    """Whether nothing but errors is to be said beside the answer."""
+    return _quiet
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """Adds --json [FILE], which `give_answer` reads; the file is looked at before the work."""
+    parser.add_argument(
+        _JSON,
+        nargs="?",
+        const=OUTPUT,
+        # An action below a command has its own; where that is not given, the command's counts.
+        default=argparse.SUPPRESS if len(parser.prog.split()) > 2 else None,
+        type=Path,
+        action=_Json,
+        metavar="FILE",
+        help="print JSON instead of text; with FILE, whose name ends in .json, write it there too",
+    )
+
+
+def give_answer(
+    place: Path | None, value: object, show: Callable[[], object], *, is_lines: bool = False
+) -> None:
+    """Gives a command's answer in the form that --json asks for.
+
+    Args:
+        place: the option's value.
+        value: what JSON can hold; a path is written as text, and a number that JSON does not have
+            as null.
+        show: prints the same for people.
+        is_lines: whether the value is a list of which each item is a line of its own.
+
+    Raises:
+        FileAccessError: [output-file] if the file cannot be written.
+    """
+    if place != OUTPUT:
+        show()
+        if place is None:
+            return
+    plain = _plain(value)
+    documents, indent = (plain, None) if is_lines else ([plain], 2)
+    texts = [json.dumps(one, indent=indent, default=str, allow_nan=False) for one in documents]
+    text = "".join(f"{one}\n" for one in texts)
+    if place == OUTPUT:
+        print(text, end="")
+        return
+    assert place is not None
+    try:
+        write_text(place, text)
+    except OSError as failure:
+        raise _unwritable(place, failure.strerror or str(failure)) from failure
+
+
+def with_json_file(parser: argparse.ArgumentParser, words: Sequence[str]) -> list[str]:
+    """Returns the words with `--json FILE` as one word, and a mere `--json` as what it stands for.
+
+    The word behind --json may be another argument, such as a script or a model. It is a file where
+    the name ends in .json and the arguments that must be given are there without it, or where the
+    command takes no arguments. `--json=FILE` takes any name.
+    """
+    taken = [action for action in parser._actions if not action.option_strings]
+    needed = sum(action.nargs in (None, "+") for action in taken)
+    given = [place for place, is_option in _arguments(parser, words) if not is_option]
+    if any(action.nargs == argparse.REMAINDER for action in taken) and given:
+        own, rest = list(words[: given[0] + 1]), words[given[0] + 1 :]  # those of a script
+    else:
+        own, rest = list(words), ()
+    for place in range(len(own) - 2, -1, -1):
+        following = own[place + 1]
+        if own[place] != _JSON or following.startswith("-"):
+            continue
+        is_file = not taken or (following.endswith(_SUFFIX) and len(given) > needed)
+        own[place : place + 2] = (
+            [f"{_JSON}={following}"] if is_file else [f"{_JSON}={OUTPUT}", following]
+        )
+    return [*own, *rest]
+
+
+def _arguments(parser: argparse.ArgumentParser, words: Sequence[str]) -> list[tuple[int, bool]]:
+    """Returns the places of words, and whether each belongs to an option."""
+    found: list[tuple[int, bool]] = []
+    is_value = False
+    for place, word in enumerate(words):
+        is_option = word.startswith("-") and word != "-"
+        found.append((place, is_option or is_value))
+        action = parser._option_string_actions.get(word) if is_option else None
+        is_value = action is not None and action.nargs is None
+    return found
+
+
+class _Json(argparse.Action):
+    """Refuses a file that cannot be written, before the work whose result it takes."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        options: argparse.Namespace,
+        value: Any,
+        word: str | None = None,
+    ) -> None:
+        if value != OUTPUT:
+            try:
+                is_folder, has_place = value.is_dir(), value.absolute().parent.is_dir()
+            except (OSError, ValueError) as failure:
+                raise _unwritable(value, str(failure)) from failure
+            if is_folder or not has_place:
+                raise _unwritable(value, "a folder" if is_folder else "no such folder")
+        setattr(options, self.dest, value)
+
+
+def _unwritable(place: Path, received: str) -> FileAccessError:
+    return FileAccessError(
+        f"{place}: must be a file in a folder that exists; got {received}. Name another, or "
+        "create it.",
+        code="output-file",
+    )
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(one) for one in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
