@@ -2,7 +2,8 @@
 
 A package lists its own in `<package>/commands.toml`. That is read without importing the package,
 which most often imports torch; a module is imported when its subcommand is called, first without
-the packages around it, to read its arguments. So help, versions and wrong calls are answered at once.
+the packages around it, to read its arguments. So help, versions and wrong calls are answered at
+once.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from npu_command.help.command_parser import CommandParser
-from npu_compiler.commands.explain import run_script
+from npu_compiler.commands.explain import check_script, run_script
 
 __all__ = ["main"]
 
@@ -17,6 +17,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = CommandParser(
         prog="npu-compiler tune",
         description="Run a script and measure how its graphs are compiled best on this device.",
+        check=_check,
     )
     parser.add_argument("--budget", type=float, default=20.0, help="seconds per graph (20)")
     parser.add_argument(
@@ -46,3 +47,8 @@ def main(arguments: Sequence[str]) -> int:
     if given.import_ is None and given.script is None and given.export is None:
         print(TuningReport(store.records(), {}))
     return code
+
+
+def _check(options: argparse.Namespace) -> None:
+    if options.script is not None:
+        check_script(options.script)

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from npu_command.help.command_parser import CommandParser
-from npu_llm.cli.arguments import add_model, positive
+from npu_llm.choices import parse_dtype
+from npu_llm.cli.arguments import add_model, check_model, positive
 from npu_llm.cli.bench import check_writable, write_output
 from npu_llm.cli.tasks.evaluating import (
     add_data,
@@ -36,6 +37,7 @@ def main(arguments: Sequence[str]) -> int:
         "better. With --data, measures a model of another task by samples: error rates of words, "
         "chrF and BLEU, accuracy, F1 of answers, or cosines of vectors. The table goes to standard "
         "output.",
+        check=_check,
     )
     add_model(parser)
     parser.add_argument(
@@ -73,17 +75,21 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("--json", metavar="FILE", type=Path, help="also write the figures to FILE")
     options = parser.parse_args(arguments)
+    compared = _compared(options)
+    return _by_text(options, compared) if options.data is None else _by_data(options, compared)
+
+
+def _compared(options: argparse.Namespace) -> list[str]:
+    """Returns the precisions to compare with, and "dense"."""
+    return [] if options.compare == "none" else options.compare.split(",")
+
+
+def _check(options: argparse.Namespace) -> None:
     check_writable(options.json)
-    return _run(options)
-
-
-def _run(options: argparse.Namespace) -> int:
-    from npu_llm.precision import parse_precision
-
-    compared = [] if options.compare == "none" else options.compare.split(",")
+    compared = _compared(options)
     for name in compared:
         if name != "dense":
-            parse_precision(name)
+            parse_dtype(name)
         elif options.sparse_attention is None:
             raise OptionError(
                 "--compare dense: must come with --sparse-attention; got none. Add it, or name a "
@@ -96,7 +102,7 @@ def _run(options: argparse.Namespace) -> int:
             "one of them.",
             code="eval-compare",
         )
-    return _by_text(options, compared) if options.data is None else _by_data(options, compared)
+    check_model(options)
 
 
 def _by_data(options: argparse.Namespace, compared: Sequence[str]) -> int:

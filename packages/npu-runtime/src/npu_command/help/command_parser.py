@@ -42,9 +42,11 @@ class CommandParser(argparse.ArgumentParser):
         self.add_argument("--no-color", action=_NoColor, help="print text without colour")
         self.add_argument("--version", action=_Version, help="print the version and exit")
 
-    def parse_args(self, *given: Any, **options: Any) -> Any:
+    def parse_args(  # type: ignore[override]  # argparse's has an overload for each namespace
+        self, args: Sequence[str] | None = None, namespace: None = None
+    ) -> argparse.Namespace:
         """Reads arguments as argparse does, and checks them."""
-        found = super().parse_args(*given, **options)
+        found = super().parse_args(args, namespace)
         if self._check is not None:
             self._check(found)
         if _is_trial:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import json
 from collections.abc import Sequence
 from pathlib import Path
 
 from npu_command.help.command_parser import CommandParser
-from npu_llm.cli.arguments import positive
+from npu_llm.cli.arguments import check_model, positive
 from npu_llm.cli.display import Display
 from npu_llm.cli.tasks.starting import add_task_model, start_task
 from npu_llm.cli.tasks.text_lines import read_lines
@@ -21,6 +22,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = CommandParser(
         prog="npu-llm rerank",
         description="Orders documents, one a line, by how well they answer a query.",
+        check=_check,
     )
     parser.add_argument("query", metavar="QUERY", help="what is asked")
     parser.add_argument("file", metavar="FILE", help="documents, one a line; - for standard input")
@@ -50,3 +52,9 @@ def main(arguments: Sequence[str]) -> int:
     else:
         options.output.write_text("\n".join(lines) + "\n")
     return 0
+
+
+def _check(options: argparse.Namespace) -> None:
+    if options.file != "-" and not Path(options.file).exists():
+        read_lines(options.file)  # the reason; what is there may be a pipe, and is read once
+    check_model(options)
