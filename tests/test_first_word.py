@@ -1,4 +1,4 @@
-"""What needs no device is said at once: help, versions and typing errors import no torch."""
+"""What needs no device is said at once: help, versions and wrong calls import no torch."""
 
 import subprocess
 import sys
@@ -46,3 +46,43 @@ def test_help_and_a_wrong_word_import_no_torch(package):
 def test_help_of_a_subcommand_imports_no_torch(package, subcommand):
     words = f"usage: {package.replace('_', '-')} {subcommand}"
     assert words in said(package, subcommand, "--help").stdout
+
+
+@pytest.mark.parametrize("package, subcommand", SUBCOMMANDS)
+def test_a_wrong_option_imports_no_torch(package, subcommand):
+    done = said(package, subcommand, "--no-such-option")
+    assert done.stderr.startswith("usage: ")
+    assert f"{package.replace('_', '-')} {subcommand}: error: " in done.stderr
+
+
+@pytest.mark.parametrize(
+    "line, code",
+    [
+        ("npu_llm generate --dtype bfloat17 Hello", "unknown-dtype"),
+        ("npu_llm generate --model no/such/model.gguf Hello", "model-not-found"),
+        ("npu_llm generate --json-schema absent.json Hello", "schema-file"),
+        ("npu_llm generate --temperature 0 Hello", "temperature-range"),
+        ("npu_llm chat --pipeline fast", "unknown-pipeline"),
+        ("npu_llm chat --server http://127.0.0.1:9 --session s.json", "remote-option"),
+        ("npu_llm serve --model no/such/model.gguf", "model-not-found"),
+        ("npu_llm bench --kv-cache u4", "unknown-kv-cache"),
+        ("npu_llm bench --json absent/figures.json", "output-file"),
+        ("npu_llm eval --compare float31", "unknown-dtype"),
+        ("npu_llm eval --verify never", "unknown-verify"),
+        ("npu_llm info no/such/model.gguf", "model-not-found"),
+        ("npu_llm export -o made no/such/model.gguf", "model-not-found"),
+        ("npu_llm quantize -o made --group-size 3", "group-size"),
+        ("npu_llm embed absent.txt --model m", "text-lines"),
+        ("npu_llm rerank query absent.txt --model m", "text-lines"),
+        ("npu_llm transcribe absent.wav --model m", "audio-unreadable"),
+        ("npu_llm describe absent.png what --model m", "image-unreadable"),
+        ("npu_llm translate text --model no/such/model.gguf", "model-not-found"),
+        ("npu_compiler explain absent.py", "script-absent"),
+        ("npu_compiler tune absent.py", "script-absent"),
+        ("npu_ops run absent.py", "script-missing"),
+        ("npu_profiler trace absent.py", "script-missing"),
+        ("npu_profiler summary absent.json", "trace-unreadable"),
+    ],
+)
+def test_a_wrong_value_or_file_imports_no_torch(line, code):
+    assert f"[{code}]" in said(*line.split()).stderr

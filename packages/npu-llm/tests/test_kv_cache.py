@@ -4,10 +4,10 @@ import pytest
 import torch
 
 import npu_llm
+from npu_llm.choices import parse_kv_cache
 from npu_llm.entries.exported import export
 from npu_llm.errors import OptionError
 from npu_llm.evaluation import evaluate
-from npu_llm.precision import parse_kv_cache
 
 PROMPT = torch.tensor([[5, 9, 3, 7, 11, 2, 8, 1]])
 

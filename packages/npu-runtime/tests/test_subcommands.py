@@ -16,13 +16,21 @@ from npu_command.subcommands import (
 )
 
 PARTS = """
-import sys
+import argparse, sys
 from npu_command.errors import InputError
+from npu_command.help.command_parser import CommandParser
 
 def refusal():
     return InputError("subject: rule.", code="a-code")
 
+def check(options):
+    if options.words == ["unmet"]:
+        raise InputError("words: a rule; got unmet. Do that.", "unmet")
+
 def main(arguments):
+    parser = CommandParser(prog="npu-runtime part", check=check)
+    parser.add_argument("words", nargs=argparse.REMAINDER)
+    parser.parse_args(arguments)
     kind = arguments[0] if arguments else ""
     if kind == "error":
         raise InputError("subject: a rule; got this. Do that.", "a-code")
@@ -127,12 +135,21 @@ def test_the_version_is_the_distributions(capsys):
     assert capsys.readouterr().out == f"npu-runtime {version('npu-runtime')}\n"
 
 
-def test_what_keeps_all_subcommands_from_running_is_told_before_any_is_imported(part, capsys):
+def test_what_keeps_all_subcommands_from_running_is_told_once_arguments_are_read(part, capsys):
     refused = Command("tool", "", SUBCOMMANDS, refusal="the_part:refusal")
-    assert run_command(refused, ["absent"]) == 2
-    assert capsys.readouterr().err == "tool absent: subject: rule. [a-code]\n"
-    with pytest.raises(ModuleNotFoundError):
-        run_command(refused, ["absent", "--help"])
+    assert run_command(refused, ["part", "a"]) == 2
+    assert capsys.readouterr() == ("", "tool part: subject: rule. [a-code]\n")
+    with pytest.raises(SystemExit):
+        run_command(refused, ["part", "--help"])
+    assert run_command(refused, ["part", "unmet"]) == 2
+    assert "words: a rule; got unmet. Do that. [unmet]" in capsys.readouterr().err
+
+
+def test_a_main_that_reads_no_arguments_is_a_mistake_of_its_author(tmp_path, monkeypatch):
+    (tmp_path / "no_reader.py").write_text("def main(arguments):\n    return 0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(AssertionError, match="main read no arguments"):
+        run_command(Command("tool", "", {"one": Subcommand("no_reader", "")}), ["one"])
 
 
 def test_a_package_lists_its_command_beside_itself(tmp_path, monkeypatch):

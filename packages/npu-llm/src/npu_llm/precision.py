@@ -8,8 +8,7 @@ from typing import Literal
 import torch
 
 from npu_compiler import programs
-from npu_llm.choices import DEFAULT_PRECISION, KV_CACHES, PRECISION_NAMES, KvCache, PrecisionName
-from npu_llm.errors import OptionError
+from npu_llm.choices import PRECISION_NAMES, KvCache, PrecisionName, parse_dtype
 
 __all__ = [
     "PRECISIONS",
@@ -17,7 +16,6 @@ __all__ = [
     "cache_dtype",
     "compile_options",
     "kernels_cache",
-    "parse_kv_cache",
     "parse_precision",
     "rounding_of",
 ]
@@ -70,38 +68,8 @@ def parse_precision(dtype: str | torch.dtype | None) -> Precision:
     Raises:
         OptionError: [unknown-dtype] for anything else, listing the choices.
     """
-    if dtype is None or (isinstance(dtype, str) and dtype == "auto"):
-        return PRECISIONS[DEFAULT_PRECISION]
-    name = str(dtype).removeprefix("torch.") if isinstance(dtype, torch.dtype) else dtype
-    if isinstance(name, str) and name in PRECISIONS:
-        return PRECISIONS[name]
-    choices = ", ".join(PRECISIONS)
-    raise OptionError(
-        f"dtype: must be one of {choices}; got {dtype!r}. Pass one of these names, "
-        "or torch.float32, torch.bfloat16, torch.float16 or torch.int8.",
-        code="unknown-dtype",
-    )
-
-
-def parse_kv_cache(kv_cache: str | None) -> KvCache | None:
-    """Returns what keys and values are to be stored as; None for the dtype of the arithmetic.
-
-    Args:
-        kv_cache: what a user passed: a name of KV_CACHES, or None or "auto".
-
-    Raises:
-        OptionError: [unknown-kv-cache] for anything else.
-    """
-    if kv_cache in (None, "auto"):
-        return None
-    for known in KV_CACHES:
-        if kv_cache == known:
-            return known
-    raise OptionError(
-        f'kv_cache: must be "auto" or one of {", ".join(KV_CACHES)}; got {kv_cache!r}. Omit it '
-        "to keep keys and values in the precision of the arithmetic.",
-        code="unknown-kv-cache",
-    )
+    is_torchs = isinstance(dtype, torch.dtype)
+    return PRECISIONS[parse_dtype(str(dtype).removeprefix("torch.") if is_torchs else dtype)]
 
 
 def compile_options(precision: Precision, kv_cache: KvCache | None = None) -> dict[str, str]:

@@ -1,8 +1,9 @@
 """Commands with subcommands: each is a table of modules and what they do.
 
 A package lists its own in `<package>/commands.toml`. That is read without importing the package,
-which most often imports torch; a module is imported when its subcommand is called. So help,
-versions and typing errors are said at once.
+which most often imports torch; a module is imported when its subcommand is called, first without
+the packages around it, to read its arguments. So help, versions and wrong calls are answered at
+once.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from pathlib import Path
 from npu_command.endings import ENDINGS, EXIT_BROKEN_PIPE, EXIT_ERROR, EXIT_INTERRUPTED, end
 from npu_command.errors import NpuError
 from npu_command.help.bare_packages import bare_packages
-from npu_command.help.command_parser import print_version, without_colour
+from npu_command.help.command_parser import print_version, try_arguments, without_colour
 from npu_command.help.completion import COMPLETION_SUMMARY, print_completion
 from npu_command.interrupt import as_exception, end_at_once, give_back
 from npu_command.text_table import aligned, terminal_width
@@ -73,10 +74,11 @@ class Subcommand:
     """A subcommand.
 
     Attributes:
-        module: name of a module with `main(arguments) -> exit code`.
+        module: name of a module with `main(arguments) -> exit code`, which reads them with a
+            CommandParser before it does anything else, and imports no torch at its top.
         summary: what it does, for the list of subcommands.
         ending: who explains its errors.
-        help_imports: whether its help needs the packages around its module.
+        help_imports: whether its parser needs the packages around its module.
     """
 
     module: str
@@ -94,7 +96,7 @@ class Command:
         summary: what it is for, in a sentence.
         subcommands: by name; `completion` is added to them.
         refusal: `module:function` that gives the error that keeps all of them from running, or
-            None; imported when a subcommand runs, but not for its help.
+            None; imported when a subcommand has read its arguments.
         hides_warnings: whether Python's warnings are ignored, unless the user asked for some.
     """
 
@@ -176,10 +178,11 @@ def _run(command: Command, name: str, arguments: Sequence[str]) -> int:
             if command.hides_warnings and not sys.warnoptions:
                 warnings.simplefilter("ignore")
             subcommand = command.subcommands[name]
-            if _is_about_itself(arguments):
-                with nullcontext() if subcommand.help_imports else bare_packages(subcommand.module):
-                    return int(importlib.import_module(subcommand.module).main(arguments))
-            _refuse(command)
+            if not subcommand.help_imports:
+                with bare_packages(subcommand.module):
+                    try_arguments(subcommand.module, arguments)
+            if not _is_about_itself(arguments):
+                _refuse(command)
             main = importlib.import_module(subcommand.module).main
             explained = _EXPLAINED[subcommand.ending]
             if subcommand.ending is Ending.PROGRAM:

@@ -31,7 +31,6 @@ Check = Callable[[Any], bool]
 
 # Of a long list the first elements speak for the others.
 _LOOKED_AT = 64
-_NUMBER = torch.zeros((), dtype=torch.int64)
 # A longer whole number fits no float, and Python refuses to write out one of thousands of digits.
 _MOST_BITS = 1024
 
@@ -49,11 +48,12 @@ def public_call(function: Callable[P, R]) -> Callable[P, R]:
         FileAccessError: [file-access] the system refuses a file that the function was to use.
         TypeError: the number or the names of the arguments are wrong, as in any call.
     """
-    signature = inspect.signature(function)
+    signature_of = functools.cache(inspect.signature)  # late: importing torch imports us
     checks: dict[str, Check] = {}
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        signature = signature_of(function)
         if not checks:
             checks.update(_checks(function, signature))
         bound = signature.bind(*args, **kwargs)
@@ -76,6 +76,11 @@ def public_call(function: Callable[P, R]) -> Callable[P, R]:
             ) from error
 
     return call
+
+
+@functools.cache
+def _number() -> torch.Tensor:
+    return torch.zeros((), dtype=torch.int64)
 
 
 def _checks(function: Callable[..., Any], signature: inspect.Signature) -> dict[str, Check]:
@@ -214,7 +219,7 @@ def _is_sequence(value: Any, element: Check) -> bool:
     if getattr(value, "ndim", 1) == 0:
         return False
     if isinstance(value, torch.Tensor):  # a number for all: it makes its elements before the first
-        return element(_NUMBER)
+        return element(_number())
     # An iterator is not for us to use up.
     return not isinstance(value, Collection) or all(
         map(element, itertools.islice(value, _LOOKED_AT))

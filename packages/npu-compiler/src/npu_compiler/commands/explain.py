@@ -16,7 +16,7 @@ from npu_command.answers import add_json, give_answer
 from npu_command.help.command_parser import CommandParser
 from npu_compiler.errors import OptionError
 
-__all__ = ["main", "run_script"]
+__all__ = ["check_script", "main", "run_script"]
 
 _OUTPUT, _ERROR = 1, 2  # descriptors
 
@@ -26,6 +26,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = CommandParser(
         prog="npu-compiler explain",
         description="Run a script; say which graphs it compiled for npu, and what runs eagerly.",
+        check=lambda options: check_script(options.script),
     )
     add_json(parser)
     parser.add_argument("script", type=Path)
@@ -47,6 +48,16 @@ def main(arguments: Sequence[str]) -> int:
     return code
 
 
+def check_script(script: Path) -> None:
+    """Raises OptionError [script-absent] where there is no such file."""
+    if not os.path.isfile(script):  # noqa: PTH113  # Path.is_file raises for a name too long
+        raise OptionError(
+            f"npu-compiler: a Python script; got {script}, which is not a file. Name one that uses "
+            "torch.compile(backend='npu').",
+            code="script-absent",
+        )
+
+
 def run_script(script: Path, arguments: Sequence[str]) -> int:
     """Runs a script as `python script` does; returns what it exits with.
 
@@ -55,12 +66,7 @@ def run_script(script: Path, arguments: Sequence[str]) -> int:
     Raises:
         OptionError: [script-absent] there is no such file.
     """
-    if not os.path.isfile(script):  # noqa: PTH113  # Path.is_file raises for a name too long
-        raise OptionError(
-            f"npu-compiler: a Python script; got {script}, which is not a file. Name one that uses "
-            "torch.compile(backend='npu').",
-            code="script-absent",
-        )
+    check_script(script)
     kept_arguments, kept_path = sys.argv, list(sys.path)
     sys.argv = [str(script), *arguments]
     sys.path.insert(0, str(script.resolve().parent))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from npu_command.answers import add_json, give_answer
 from npu_command.help.command_parser import CommandParser
-from npu_compiler.commands.explain import run_script
+from npu_compiler.commands.explain import check_script, run_script
 
 __all__ = ["main"]
 
@@ -19,6 +19,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = CommandParser(
         prog="npu-compiler tune",
         description="Run a script and measure how its graphs are compiled best on this device.",
+        check=_check,
     )
     parser.add_argument("--budget", type=float, default=20.0, help="seconds per graph (20)")
     parser.add_argument(
@@ -55,3 +56,8 @@ def main(arguments: Sequence[str]) -> int:
     document = {} if report is None else dataclasses.asdict(report)
     give_answer(given.json, document, lambda: print("\n".join(lines)))
     return code
+
+
+def _check(options: argparse.Namespace) -> None:
+    if options.script is not None:
+        check_script(options.script)

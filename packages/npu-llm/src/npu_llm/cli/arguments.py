@@ -6,8 +6,17 @@ import argparse
 import sys
 from pathlib import Path
 
-from npu_llm.checkpoint.source import DEFAULT_WEIGHTS
-from npu_llm.choices import DEFAULT_PRECISION, KV_CACHES, PRECISION_NAMES, VERIFY
+from npu_llm.checkpoint.source import DEFAULT_WEIGHTS, check_place
+from npu_llm.choices import (
+    DEFAULT_PRECISION,
+    KV_CACHES,
+    PRECISION_NAMES,
+    VERIFY,
+    parse_dtype,
+    parse_kv_cache,
+    parse_pipeline,
+    parse_verify,
+)
 from npu_llm.errors import OptionError
 from npu_llm.prompts.unicode_text import check_text, read_text
 
@@ -18,6 +27,8 @@ __all__ = [
     "add_model",
     "add_server",
     "add_verify",
+    "check_model",
+    "check_text_argument",
     "given_text",
     "positive",
     "scaled_path",
@@ -101,6 +112,36 @@ def add_verify(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def check_model(options: argparse.Namespace) -> None:
+    """Refuses a model that cannot be there, and ways to run it that there are not.
+
+    Args:
+        options: with some of those of add_model, add_checkpoint and add_generation.
+
+    Raises:
+        ModelError: [model-not-found] or [model-kind].
+        OptionError: [unknown-dtype], [unknown-kv-cache], [unknown-verify], [unknown-pipeline], or
+            [temperature-range] for a temperature that is not above 0.
+    """
+    given = vars(options)
+    if given.get("server") is not None:
+        return  # which has the models, and knows
+    parse_dtype(given.get("dtype"))
+    parse_kv_cache(given.get("kv_cache"))
+    parse_verify(given.get("verify", "first"))
+    parse_pipeline(given.get("pipeline"))
+    temperature = given.get("temperature")
+    if temperature is not None and not temperature > 0:
+        raise OptionError(
+            f"--temperature: must be above 0; got {temperature}. Pass --greedy for the "
+            "most likely token each time.",
+            code="temperature-range",
+        )
+    named = given.get("model") or []
+    for model in [named] if isinstance(named, str) else named:
+        check_place(model)
+
+
 def add_generation(parser: argparse.ArgumentParser) -> None:
     """Adds --max-new-tokens, --greedy, --temperature, --seed and --system: how to answer."""
     parser.add_argument(
@@ -155,6 +196,12 @@ def positive(text: str) -> int:
     if value < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1; got {value}")
     return value
+
+
+def check_text_argument(subject: str, argument: str) -> None:
+    """Raises what given_text does, but for standard input, which can be read only once."""
+    if argument != "-":
+        given_text(subject, argument)
 
 
 def given_text(subject: str, argument: str) -> str:

@@ -13,7 +13,7 @@ from npu_command.answers import add_json, give_answer
 from npu_command.charts import check_matplotlib
 from npu_command.help.command_parser import CommandParser
 from npu_llm.checkpoint.source import DEFAULT_WEIGHTS
-from npu_llm.cli.arguments import add_model, add_server, positive
+from npu_llm.cli.arguments import add_model, add_server, check_model, positive
 from npu_llm.errors import OptionError
 
 __all__ = ["main"]
@@ -25,6 +25,7 @@ def main(arguments: Sequence[str]) -> int:
         prog="npu-llm bench",
         description="Measures time to first token, speed, memory and, where it can be read, "
         "power. The table goes to standard output.",
+        check=_check,
     )
     add_model(parser)
     parser.add_argument("--prompt", metavar="N,N", type=_lengths, default=[32, 1024],
@@ -47,12 +48,22 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--requests", metavar="N", type=positive, default=200,
                         help="with --server: how many questions (default: 200)")  # fmt: skip
     options = parser.parse_args(arguments)
-    check_writable(options.plot)
     if options.server is not None:
         return _measure_server(options)
     if options.plot is not None:
         check_matplotlib("npu-llm", OptionError)
     return _run(options)
+
+
+def _check(options: argparse.Namespace) -> None:
+    check_writable(options.plot)
+    if options.server is not None and options.plot is not None:
+        raise OptionError(
+            f"--plot: must be used without --server, whose figures are percentiles; got "
+            f"{options.plot}. Pass --json.",
+            code="remote-option",
+        )
+    check_model(options)
 
 
 def check_writable(file: Path | None) -> None:
@@ -85,12 +96,6 @@ def write_output(file: Path, text: str) -> None:
 
 
 def _measure_server(options: argparse.Namespace) -> int:
-    if options.plot is not None:
-        raise OptionError(
-            f"--plot: must be used without --server, whose figures are percentiles; got "
-            f"{options.plot}. Pass --json.",
-            code="remote-option",
-        )
     from npu_llm.cli.serving.remote_bench import as_json, bench_server, print_report
 
     report = bench_server(options)

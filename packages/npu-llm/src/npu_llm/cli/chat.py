@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from npu_command.help.command_parser import CommandParser
 from npu_command.interrupt import as_exception
 from npu_llm.cli.answer_settings import as_generate
-from npu_llm.cli.arguments import add_generation, add_model, add_server
+from npu_llm.cli.arguments import add_generation, add_model, add_server, check_model
 from npu_llm.cli.lines import LineReader, unechoed
 from npu_llm.cli.turns import Turns
 from npu_llm.errors import OptionError
@@ -29,6 +29,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = CommandParser(
         prog="npu-llm chat",
         description="A chat in the terminal: /help lists its commands, Ctrl-C stops an answer.",
+        check=_check,
     )
     add_model(parser)
     add_generation(parser)
@@ -45,15 +46,19 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     if options.server is None:
         return chat(options)
-    if options.session is not None:
+    from npu_llm.cli.serving.remote_chat import chat_with_server
+
+    return chat_with_server(options)
+
+
+def _check(options: argparse.Namespace) -> None:
+    if options.server is not None and options.session is not None:
         raise OptionError(
             f"--session: must be used without --server, which keeps no cache here; got "
             f"{options.session}. Omit one.",
             code="remote-option",
         )
-    from npu_llm.cli.serving.remote_chat import chat_with_server
-
-    return chat_with_server(options)
+    check_model(options)
 
 
 def chat(options: argparse.Namespace) -> int:

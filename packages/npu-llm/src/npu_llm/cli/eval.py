@@ -11,7 +11,8 @@ from typing import Any
 
 from npu_command.answers import add_json, give_answer
 from npu_command.help.command_parser import CommandParser
-from npu_llm.cli.arguments import add_model, positive
+from npu_llm.choices import parse_dtype
+from npu_llm.cli.arguments import add_model, check_model, positive
 from npu_llm.cli.tasks.evaluating import (
     add_data,
     is_other_task,
@@ -35,6 +36,7 @@ def main(arguments: Sequence[str]) -> int:
         "better. With --data, measures a model of another task by samples: error rates of words, "
         "chrF and BLEU, accuracy, F1 of answers, or cosines of vectors. The table goes to standard "
         "output.",
+        check=_check,
     )
     add_model(parser)
     parser.add_argument(
@@ -72,16 +74,20 @@ def main(arguments: Sequence[str]) -> int:
     )
     add_json(parser)
     options = parser.parse_args(arguments)
-    return _run(options)
+    compared = _compared(options)
+    return _by_text(options, compared) if options.data is None else _by_data(options, compared)
 
 
-def _run(options: argparse.Namespace) -> int:
-    from npu_llm.precision import parse_precision
+def _compared(options: argparse.Namespace) -> list[str]:
+    """Returns the precisions to compare with, and "dense"."""
+    return [] if options.compare == "none" else options.compare.split(",")
 
-    compared = [] if options.compare == "none" else options.compare.split(",")
+
+def _check(options: argparse.Namespace) -> None:
+    compared = _compared(options)
     for name in compared:
         if name != "dense":
-            parse_precision(name)
+            parse_dtype(name)
         elif options.sparse_attention is None:
             raise OptionError(
                 "--compare dense: must come with --sparse-attention; got none. Add it, or name a "
@@ -94,7 +100,7 @@ def _run(options: argparse.Namespace) -> int:
             "one of them.",
             code="eval-compare",
         )
-    return _by_text(options, compared) if options.data is None else _by_data(options, compared)
+    check_model(options)
 
 
 def _by_data(options: argparse.Namespace, compared: Sequence[str]) -> int:

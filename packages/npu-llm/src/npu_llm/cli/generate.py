@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from npu_command.answers import OUTPUT, add_json, give_answer
 from npu_command.help.command_parser import CommandParser
-from npu_llm.cli.arguments import add_adapters, add_generation, add_model, given_text
+from npu_llm.cli.arguments import (
+    add_adapters,
+    add_generation,
+    add_model,
+    check_model,
+    check_text_argument,
+    given_text,
+)
 from npu_llm.errors import OptionError
 from npu_llm.prompts.unicode_text import check_text
 
@@ -26,6 +33,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = CommandParser(
         prog="npu-llm generate",
         description="Answers one prompt. Only the answer goes to standard output.",
+        check=_check,
     )
     add_model(parser)
     add_generation(parser)
@@ -41,6 +49,15 @@ def main(arguments: Sequence[str]) -> int:
     return generate(parser.parse_args(arguments))
 
 
+def _check(options: argparse.Namespace) -> None:
+    check_text_argument("PROMPT", options.prompt)
+    if options.system:
+        check_text("--system", options.system)
+    if options.json_schema is not None and not options.json_schema.exists():
+        _schema(options.json_schema)  # the reason; what is there may be a pipe, and is read once
+    check_model(options)
+
+
 def generate(options: argparse.Namespace) -> int:
     """Writes the answer to standard output, and everything else to standard error.
 
@@ -51,8 +68,6 @@ def generate(options: argparse.Namespace) -> int:
         NpuError: if there can be no answer.
     """
     prompt = given_text("PROMPT", options.prompt)
-    if options.system:
-        check_text("--system", options.system)
     schema = None if options.json_schema is None else _schema(options.json_schema)
     # Heavy: a mistyped command should not wait for these.
     from npu_llm.cli.display import Display

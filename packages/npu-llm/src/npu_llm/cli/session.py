@@ -16,7 +16,7 @@ from npu_llm.cli.display import Display
 from npu_llm.cli.streamer import AnswerStreamer
 from npu_llm.entries.exported import is_exported
 from npu_llm.entries.load_options import LoadOptions
-from npu_llm.errors import OptionError, missing_tokenizer
+from npu_llm.errors import missing_tokenizer
 from npu_llm.generation.light_answer import Sampling, read_sampling
 from npu_llm.generation.loading import load
 
@@ -34,8 +34,7 @@ def start(options: argparse.Namespace, display: Display, *, needs_tokenizer: boo
         An NPUModelForCausalLM, with a tokenizer if that is needed.
 
     Raises:
-        NpuError: if it cannot start; OptionError [temperature-range] for a temperature that is not
-            above 0.
+        NpuError: if it cannot start.
     """
     asked = {
         name: getattr(options, name)
@@ -50,13 +49,6 @@ def start(options: argparse.Namespace, display: Display, *, needs_tokenizer: boo
         )
     }
     LoadOptions(**asked)  # refuses bad ones before anything is printed
-    temperature = getattr(options, "temperature", None)  # bench and eval have none
-    if temperature is not None and not temperature > 0:
-        raise OptionError(
-            f"--temperature: must be above 0; got {temperature}. Pass --greedy for the "
-            "most likely token each time.",
-            code="temperature-range",
-        )
     device = npu_runtime.device_info()
     display.line(f"device: {device.device}, {device.full_name} ({device.reason})")
     path: str | Path = options.model

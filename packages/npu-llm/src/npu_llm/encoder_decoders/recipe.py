@@ -7,7 +7,7 @@ from typing import Any
 
 from npu_compiler.verification.verdict import Verdict
 from npu_llm.checkpoint.source import ModelSource
-from npu_llm.choices import Verify
+from npu_llm.choices import PipelineName, Verify
 from npu_llm.encoder_decoders.parts import DECODERS
 from npu_llm.encoder_decoders.running import DynamicParts, Parts
 from npu_llm.entries.entry import REFERENCE, Entry
@@ -15,7 +15,6 @@ from npu_llm.entries.load_options import LoadOptions
 from npu_llm.part_programs.loading import Programs, Recipe
 from npu_llm.precision import compile_options
 from npu_llm.progress import Progress
-from npu_llm.steps.pipelines import PipelineName
 from npu_llm.steps.static_programs import load_variant
 
 __all__ = ["parts_of", "recipe"]

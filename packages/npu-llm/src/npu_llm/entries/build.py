@@ -20,7 +20,7 @@ from npu_llm.capture.compression import Compression
 from npu_llm.checkpoint.facts import ModelFacts, context_length, read_facts
 from npu_llm.checkpoint.requirements import check_disk, check_memory
 from npu_llm.checkpoint.source import ModelSource, find_source
-from npu_llm.choices import Verify
+from npu_llm.choices import PipelineName, Verify
 from npu_llm.config import read_settings
 from npu_llm.entries.entry import VARIANTS, CompileCache, CompiledForm, Entry, make_key, refer
 from npu_llm.entries.kernel_loading import load_kernels
@@ -29,7 +29,7 @@ from npu_llm.entries.verified_loading import verify_step, verify_variant
 from npu_llm.precision import Precision, compile_options
 from npu_llm.progress import Progress
 from npu_llm.steps.fixed_path import fixed_path
-from npu_llm.steps.pipelines import DynamicPipeline, Pipeline, PipelineName, StaticPipeline
+from npu_llm.steps.pipelines import DynamicPipeline, Pipeline, StaticPipeline
 from npu_llm.steps.static_layout import LONGEST, StaticSizes
 from npu_llm.steps.static_programs import StaticPrograms, load_variant
 from npu_runtime import layer_recording

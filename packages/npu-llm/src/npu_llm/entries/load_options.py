@@ -9,12 +9,18 @@ from typing import Any
 import torch
 
 import npu_runtime
-from npu_llm.choices import KvCache, Verify
+from npu_llm.choices import (
+    KvCache,
+    PipelineName,
+    Verify,
+    parse_kv_cache,
+    parse_pipeline,
+    parse_verify,
+)
 from npu_llm.errors import OptionError
-from npu_llm.precision import Precision, parse_kv_cache, parse_precision
+from npu_llm.precision import Precision, parse_precision
 from npu_llm.progress import ProgressListener
-from npu_llm.steps.pipelines import PipelineName, choose_pipeline, parse_pipeline
-from npu_llm.verification.verifier import parse_verify
+from npu_llm.steps.pipelines import choose_pipeline
 from npu_ops.kernel_programs.sparse_attention import SparseAttention
 
 __all__ = ["LoadOptions"]

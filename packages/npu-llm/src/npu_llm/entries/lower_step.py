@@ -23,11 +23,11 @@ from npu_llm.capture.relocation import relocate
 from npu_llm.capture.static_step import make_static
 from npu_llm.capture.step import CapturedStep
 from npu_llm.checkpoint.streamed import StreamedWeights
+from npu_llm.choices import PipelineName
 from npu_llm.entries.entry import ORIGINS, REFERENCE
 from npu_llm.errors import CaptureError
 from npu_llm.precision import Precision, cache_dtype, rounding_of
 from npu_llm.progress import Progress
-from npu_llm.steps.pipelines import PipelineName
 from npu_llm.steps.slots import Relocation
 from npu_llm.verification.eager_weights import CompressedWeights, Rounding
 from npu_llm.verification.torch_reference import compute_reference

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from npu_compiler.verification.verdict import Verdict
-from npu_llm.choices import KvCache
+from npu_llm.choices import KvCache, PipelineName
 from npu_llm.entries.build import LoadReport
 from npu_llm.entries.entry import Entry
 from npu_llm.errors import ContextError
 from npu_llm.precision import Precision, kernels_cache
-from npu_llm.steps.pipelines import KernelPipeline, Pipeline, PipelineName
+from npu_llm.steps.pipelines import KernelPipeline, Pipeline
 from npu_llm.steps.step_cache import StepCache, run_step
 from npu_llm.steps.step_inputs import step_inputs
 from npu_ops.kernel_programs.sparse_attention import SparseAttention

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 
 from npu_compiler.verification.verdict import Verdict
-from npu_llm.errors import OptionError
+from npu_llm.choices import PipelineName, parse_pipeline
 from npu_llm.steps.slots import Relocation
 from npu_llm.steps.static_layout import StaticSizes, StepSizes
 from npu_llm.steps.static_programs import StaticPrograms
@@ -31,16 +31,11 @@ __all__ = [
     "DynamicPipeline",
     "KernelPipeline",
     "Pipeline",
-    "PipelineName",
     "Start",
     "StaticPipeline",
     "choose_pipeline",
     "dynamic_cache",
-    "parse_pipeline",
 ]
-
-PipelineName = Literal["kernels", "dynamic", "static"]
-_NAMES: tuple[PipelineName, ...] = ("kernels", "dynamic", "static")
 
 
 @dataclass(frozen=True)
@@ -221,24 +216,3 @@ def choose_pipeline(name: str | None, device: str) -> PipelineName:
     if device.startswith("NPU"):
         return "static"
     return "kernels" if device.startswith("CPU") else "dynamic"
-
-
-def parse_pipeline(name: str | None) -> PipelineName | None:
-    """Returns the pipeline that a user asked for; None to choose by the device.
-
-    Args:
-        name: "kernels", "dynamic" or "static"; None or "auto".
-
-    Raises:
-        OptionError: [unknown-pipeline] for another name.
-    """
-    if name in (None, "auto"):
-        return None
-    for known in _NAMES:
-        if name == known:
-            return known
-    raise OptionError(
-        f'pipeline: must be "auto", "kernels", "dynamic" or "static"; got {name!r}. Choose one '
-        "of these.",
-        code="unknown-pipeline",
-    )

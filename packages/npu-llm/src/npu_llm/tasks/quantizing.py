@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from npu_compiler.exported.manifest import PortSpec
-from npu_llm.choices import GROUP_SIZES
+from npu_llm.choices import check_group_size
 from npu_llm.errors import OptionError
 from npu_llm.precision import Precision
 from npu_llm.tasks.examples import Example
@@ -37,12 +37,7 @@ class Quantizing:
     inputs: Sequence[Mapping[str, Any]] | None = None
 
     def __post_init__(self) -> None:
-        if self.group_size not in GROUP_SIZES:
-            raise OptionError(
-                f"group_size: must be one of {', '.join(map(str, GROUP_SIZES))}; got "
-                f"{self.group_size!r}. Omit it for 64.",
-                code="group-size",
-            )
+        check_group_size(self.group_size)
 
     def check(self, precision: Precision) -> None:
         """Raises OptionError [quantize-inputs] for calls that nothing would come of."""

@@ -20,8 +20,7 @@ from npu_command.whole_files import write_json
 from npu_compiler.errors import WrongResultError, WrongResultWarning
 from npu_compiler.programs.blob_files import AMENDMENTS, read_amendments
 from npu_compiler.verification.verdict import Verdict
-from npu_llm.choices import VERIFY, Verify
-from npu_llm.errors import OptionError
+from npu_llm.choices import Verify
 from npu_runtime import Program
 
 if TYPE_CHECKING:
@@ -34,7 +33,6 @@ __all__ = [
     "Load",
     "Verifier",
     "keep_verdict",
-    "parse_verify",
     "read_kept",
     "wrong_result",
 ]
@@ -45,25 +43,6 @@ VERDICT = "verdict.json"
 Load = Callable[[Mapping[str, str]], Program]
 # Runs a program; returns the first step that differs from torch.
 Check = Callable[[Program, "TorchReference"], "Finding | None"]
-
-
-def parse_verify(verify: str) -> Verify:
-    """Returns when programs are compared with torch.
-
-    Args:
-        verify: what a user passed.
-
-    Raises:
-        OptionError: [unknown-verify] for anything but "first", "always" and "off".
-    """
-    for known in VERIFY:
-        if verify == known:
-            return known
-    raise OptionError(
-        f"verify: must be one of {', '.join(VERIFY)}; got {verify!r}. Omit it to compare "
-        "programs with torch when they are built.",
-        code="unknown-verify",
-    )
 
 
 @dataclass(frozen=True)

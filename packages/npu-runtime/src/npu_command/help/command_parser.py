@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
+import importlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from npu_command.answers import be_quiet, with_json_file
 
-__all__ = ["CommandParser", "print_version", "without_colour"]
+__all__ = ["CommandParser", "print_version", "try_arguments", "without_colour"]
+
+Check = Callable[[argparse.Namespace], object]
 
 
 def without_colour() -> None:
@@ -21,6 +23,8 @@ def without_colour() -> None:
 
 def print_version(command: str) -> None:
     """Prints a command and its version, which is that of its distribution."""
+    import importlib.metadata  # most calls print no version
+
     print(f"{command} {importlib.metadata.version(command)}")
 
 
@@ -28,15 +32,32 @@ class CommandParser(argparse.ArgumentParser):
     """A parser with --no-color, --quiet and --version, which mean the same in each subcommand.
 
     Its `prog` begins with the name of the command, which is that of the distribution too.
+
+    Args:
+        check: raises an NpuError, or calls the parser's `error`, for options that can be read and
+            cannot be met. It imports nothing heavy, and changes nothing.
+        options: those of argparse.
     """
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, *, check: Check | None = None, **options: Any) -> None:
         super().__init__(**options)
+        self._check = check
         self.add_argument("--no-color", action=_NoColor, help="print text without colour")
         self.add_argument(
             "-q", "--quiet", action=_Quiet, help="say nothing on standard error but errors"
         )
         self.add_argument("--version", action=_Version, help="print the version and exit")
+
+    def parse_args(  # type: ignore[override]  # argparse's has an overload for each namespace
+        self, args: Sequence[str] | None = None, namespace: None = None
+    ) -> argparse.Namespace:
+        """Reads arguments as argparse does, and checks them."""
+        found = super().parse_args(args, namespace)
+        if self._check is not None:
+            self._check(found)
+        if _is_trial:
+            raise _ArgumentsRead
+        return found
 
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: Any = None
@@ -44,6 +65,36 @@ class CommandParser(argparse.ArgumentParser):
         """Does what argparse does, once `--json` and the word behind it are told apart."""
         words = sys.argv[1:] if args is None else args
         return super().parse_known_args(with_json_file(self, words), namespace)
+
+
+_is_trial = False
+
+
+class _ArgumentsRead(BaseException):
+    """Ends a subcommand whose arguments were only to be read."""
+
+
+def try_arguments(module: str, arguments: Sequence[str]) -> None:
+    """Reads and checks a subcommand's arguments; nothing else of it runs.
+
+    Args:
+        module: name of the module with `main`, which begins with a CommandParser's parse_args.
+        arguments: those of the subcommand.
+
+    Raises:
+        SystemExit: after help or a version was printed, or an error of usage.
+        NpuError: of the parser's check.
+    """
+    global _is_trial
+    main = importlib.import_module(module).main
+    _is_trial = True
+    try:
+        main(arguments)
+    except _ArgumentsRead:
+        return
+    finally:
+        _is_trial = False
+    raise AssertionError(f"{module}.main read no arguments")
 
 
 class _Flag(argparse.Action):

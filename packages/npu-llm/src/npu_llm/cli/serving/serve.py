@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from npu_command.help.command_parser import CommandParser
-from npu_llm.cli.arguments import add_model, positive, scaled_path
+from npu_llm.cli.arguments import add_model, check_model, positive, scaled_path
 from npu_llm.cli.display import Display
 from npu_llm.errors import OptionError
 
@@ -33,6 +33,7 @@ def make_parser() -> argparse.ArgumentParser:
         description="Answers over HTTP, as OpenAI's interface does: /v1/chat/completions, "
         "/v1/completions, /v1/embeddings, /v1/audio/transcriptions, /v1/models and more, and a "
         "page to try it at /.",
+        check=_check,
     )
     add_model(parser, is_repeatable=True)
     parser.add_argument(
@@ -147,7 +148,7 @@ def _add_bounds(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _serve(options: argparse.Namespace) -> int:
+def _check(options: argparse.Namespace) -> None:
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         raise OptionError(
@@ -155,6 +156,12 @@ def _serve(options: argparse.Namespace) -> int:
             "'npu-llm[serve]'.",
             code="missing-serve",
         )
+    if options.api_key is not None:
+        _key(options)
+    check_model(options)
+
+
+def _serve(options: argparse.Namespace) -> int:
     # Heavy: a mistyped command should not wait for these.
     from npu_llm.cli.serving.loaders import make_shelf
     from npu_llm.serving.http.run import run

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from npu_command.answers import add_json, give_answer
 from npu_command.help.command_parser import CommandParser
 from npu_llm.checkpoint.source import find_installed_weights
-from npu_llm.cli.arguments import add_checkpoint
+from npu_llm.cli.arguments import add_checkpoint, check_model
 
 __all__ = ["main"]
 
@@ -20,6 +20,7 @@ def main(arguments: Sequence[str]) -> int:
         description="Compares the programs for one token and for a prompt, as the static pipeline "
         "builds them, with rules that were read from the source of the NPU's compiler. No NPU is "
         "needed.",
+        check=check_model,
     )
     add_checkpoint(parser)
     parser.add_argument("--dtype", help="precision of weights and arithmetic")

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from npu_command.answers import add_json, give_answer
 from npu_command.help.command_parser import CommandParser
 from npu_llm.checkpoint.source import DEFAULT_WEIGHTS
+from npu_llm.cli.arguments import check_model
 
 __all__ = ["main"]
 
@@ -17,6 +18,7 @@ def main(arguments: Sequence[str]) -> int:
         prog="npu-llm info",
         description="Shows what a model is, how much memory it needs in each precision, and "
         "whether that is available. No weights are read, and nothing is traced.",
+        check=check_model,
     )
     parser.add_argument(
         "model",

@@ -17,13 +17,14 @@ from npu_llm.checkpoint.requirements import (
     weights_bytes,
 )
 from npu_llm.checkpoint.source import ModelSource, find_installed_weights, find_source
+from npu_llm.choices import PipelineName
 from npu_llm.cli.session import be_quiet
 from npu_llm.entries.build import find_entry
 from npu_llm.entries.entry import KERNEL_PROGRAM, Entry
 from npu_llm.entries.exported import is_exported, open_exported
 from npu_llm.entries.verified_loading import read_verdict
 from npu_llm.precision import PRECISIONS, cache_dtype
-from npu_llm.steps.pipelines import PipelineName, choose_pipeline
+from npu_llm.steps.pipelines import choose_pipeline
 from npu_ops.kernel_programs.program import KernelProgram
 from npu_ops.kernel_programs.sparse_attention import why_not_sparse
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from npu_command.answers import OUTPUT, add_json, give_answer
 from npu_command.help.command_parser import CommandParser
-from npu_llm.cli.arguments import given_text, positive
+from npu_llm.cli.arguments import check_model, check_text_argument, given_text, positive
 from npu_llm.cli.display import Display
 from npu_llm.cli.tasks.pictures import read_picture, start_looking
 from npu_llm.cli.tasks.starting import add_task_model
@@ -21,6 +21,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = CommandParser(
         prog="npu-llm describe",
         description="Answers a question about pictures. Only that goes to standard output.",
+        check=_check,
     )
     add_task_model(parser)
     parser.add_argument("--beams", metavar="N", type=positive, help="default: the model's")
@@ -34,6 +35,14 @@ def main(arguments: Sequence[str]) -> int:
         "question", metavar="QUESTION", help='the question; "-" reads standard input'
     )
     return describe(parser.parse_args(arguments))
+
+
+def _check(options: argparse.Namespace) -> None:
+    check_text_argument("QUESTION", options.question)
+    for path in options.images:
+        if not path.exists():
+            read_picture(path)  # the reason
+    check_model(options)
 
 
 def describe(options: argparse.Namespace) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 from npu_command.answers import add_json
 from npu_command.help.command_parser import CommandParser
 from npu_llm.choices import POOLINGS
-from npu_llm.cli.arguments import positive
+from npu_llm.cli.arguments import check_model, positive
 from npu_llm.cli.display import Display
 from npu_llm.cli.tasks.starting import add_task_model, start_task
 from npu_llm.cli.tasks.text_lines import give_lines, read_lines
@@ -22,6 +23,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = CommandParser(
         prog="npu-llm embed",
         description="Writes the vector of each line of a text: numbers on a line, or JSON.",
+        check=_check,
     )
     parser.add_argument("file", metavar="FILE", help="texts, one a line; - for standard input")
     add_task_model(parser, default="float32")
@@ -62,3 +64,9 @@ def main(arguments: Sequence[str]) -> int:
     records = [{"text": text, "embedding": row} for text, row in zip(texts, rows, strict=True)]
     give_lines(options, lines, records)
     return 0
+
+
+def _check(options: argparse.Namespace) -> None:
+    if options.file != "-" and not Path(options.file).exists():
+        read_lines(options.file)  # the reason; what is there may be a pipe, and is read once
+    check_model(options)

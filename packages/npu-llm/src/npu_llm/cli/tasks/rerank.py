@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
 from npu_command.answers import add_json
 from npu_command.help.command_parser import CommandParser
-from npu_llm.cli.arguments import positive
+from npu_llm.cli.arguments import check_model, positive
 from npu_llm.cli.display import Display
 from npu_llm.cli.tasks.starting import add_task_model, start_task
 from npu_llm.cli.tasks.text_lines import give_lines, read_lines
@@ -21,6 +22,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = CommandParser(
         prog="npu-llm rerank",
         description="Orders documents, one a line, by how well they answer a query.",
+        check=_check,
     )
     parser.add_argument("query", metavar="QUERY", help="what is asked")
     parser.add_argument("file", metavar="FILE", help="documents, one a line; - for standard input")
@@ -40,3 +42,9 @@ def main(arguments: Sequence[str]) -> int:
     lines = [f"{one.score:.4f}  {one.document}" for one in ranked]
     give_lines(options, lines, [dataclasses.asdict(one) for one in ranked])
     return 0
+
+
+def _check(options: argparse.Namespace) -> None:
+    if options.file != "-" and not Path(options.file).exists():
+        read_lines(options.file)  # the reason; what is there may be a pipe, and is read once
+    check_model(options)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from npu_command.answers import add_json, give_answer
 from npu_command.help.command_parser import CommandParser
-from npu_llm.cli.arguments import positive
+from npu_llm.cli.arguments import check_model, positive
 from npu_llm.cli.display import Display
 from npu_llm.cli.tasks.starting import add_task_model, start_transcriber
 from npu_llm.speech.transcript import FORMATS, write_transcript
@@ -25,6 +25,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = CommandParser(
         prog="npu-llm transcribe",
         description="Writes down what is said in a WAV file. Only that goes to standard output.",
+        check=_check,
     )
     add_task_model(parser)
     parser.add_argument(
@@ -41,6 +42,14 @@ def main(arguments: Sequence[str]) -> int:
     return transcribe(parser.parse_args(arguments))
 
 
+def _check(options: argparse.Namespace) -> None:
+    if not options.file.is_file():
+        from npu_llm.speech.wave_file import read_wave  # numpy: help needs none
+
+        read_wave(options.file, rate=_RATE)  # the reason
+    check_model(options)
+
+
 def transcribe(options: argparse.Namespace) -> int:
     """Writes the transcript to standard output, and everything else to standard error.
 
@@ -55,8 +64,6 @@ def transcribe(options: argparse.Namespace) -> int:
     times = options.timestamps
     if times is None and options.format in ("srt", "vtt"):
         times = "segment"
-    if not options.file.is_file():
-        read_wave(options.file, rate=_RATE)  # the reason, before a model is loaded
     # Heavy: a mistyped command should not wait for these.
     from npu_llm.cli.session import be_quiet
 

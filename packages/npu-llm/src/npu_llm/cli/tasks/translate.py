@@ -9,7 +9,7 @@ from typing import Any
 from npu_command.answers import OUTPUT, add_json, give_answer
 from npu_command.help.command_parser import CommandParser
 from npu_llm.checkpoint.processors import load_beside
-from npu_llm.cli.arguments import given_text, positive
+from npu_llm.cli.arguments import check_model, check_text_argument, given_text, positive
 from npu_llm.cli.display import Display
 from npu_llm.cli.tasks.starting import add_task_model, start_task
 from npu_llm.errors import OptionError
@@ -22,6 +22,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = CommandParser(
         prog="npu-llm translate",
         description="Translates text, line by line. Only that goes to standard output.",
+        check=_check,
     )
     add_task_model(parser)
     parser.add_argument(
@@ -38,6 +39,11 @@ def main(arguments: Sequence[str]) -> int:
     add_json(parser)
     parser.add_argument("text", metavar="TEXT", help='the text; "-" reads standard input')
     return translate(parser.parse_args(arguments))
+
+
+def _check(options: argparse.Namespace) -> None:
+    check_text_argument("TEXT", options.text)
+    check_model(options)
 
 
 def translate(options: argparse.Namespace) -> int:

@@ -12,7 +12,7 @@ from npu_command.answers import add_json, give_answer
 from npu_command.help.command_parser import CommandParser
 from npu_llm.checkpoint.source import find_installed_weights
 from npu_llm.choices import DEFAULT_PRECISION, PRECISION_NAMES
-from npu_llm.cli.arguments import add_checkpoint, add_verify
+from npu_llm.cli.arguments import add_checkpoint, add_verify, check_model
 from npu_llm.errors import ModelError, OptionError
 
 __all__ = ["add_export", "give_folder", "main", "write_folder"]
@@ -24,6 +24,7 @@ def main(arguments: Sequence[str]) -> int:
         prog="npu-llm export",
         description="Writes a model in a precision, compiled for this device, to a folder for "
         "--model: it starts without transformers' model code.",
+        check=check_model,
     )
     add_export(parser)
     parser.add_argument(

@@ -8,7 +8,7 @@ from pathlib import Path
 from npu_command.answers import add_json
 from npu_command.help.command_parser import CommandParser
 from npu_llm.checkpoint.source import find_installed_weights
-from npu_llm.cli.arguments import add_adapters, add_checkpoint
+from npu_llm.cli.arguments import add_adapters, add_checkpoint, check_model
 from npu_llm.cli.display import Display
 from npu_llm.cli.writing.export import give_folder
 
@@ -21,6 +21,7 @@ def main(arguments: Sequence[str]) -> int:
         prog="npu-llm merge",
         description="Writes a checkpoint with LoRA adapters merged into its weights, for --model: "
         "of any kind, DoRA and changed embeddings too.",
+        check=check_model,
     )
     add_checkpoint(parser)
     add_adapters(parser, is_needed=True)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
 from npu_command.help.command_parser import CommandParser
-from npu_llm.choices import GROUP_SIZES
+from npu_llm.choices import GROUP_SIZES, check_group_size
+from npu_llm.cli.arguments import check_model
 from npu_llm.cli.writing.export import add_export, write_folder
 
 __all__ = ["main"]
@@ -17,6 +19,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = CommandParser(
         prog="npu-llm quantize",
         description="Writes a model with weights of 8 or 4 bits to a folder for --model.",
+        check=_check,
     )
     add_export(parser)
     parser.add_argument(
@@ -51,3 +54,8 @@ def main(arguments: Sequence[str]) -> int:
         symmetric=options.symmetric,
         data=options.data,
     )
+
+
+def _check(options: argparse.Namespace) -> None:
+    check_group_size(options.group_size)
+    check_model(options)

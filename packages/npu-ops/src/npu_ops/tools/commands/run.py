@@ -58,6 +58,7 @@ def _read(arguments: Sequence[str]) -> argparse.Namespace:
         description=_DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         usage="npu-ops run [TOOL ...] [OPTION ...] (SCRIPT | -m MODULE) [ARGUMENT ...]",
+        check=lambda options: _check(parser, options),
     )
     tools = parser.add_argument_group("tools")
     tools.add_argument("--autocompare", action="store_true", help="compare with the CPU in float64")
@@ -80,7 +81,10 @@ def _read(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--rows", type=int, default=20, metavar="N", help="rows to print (20)")
     parser.add_argument("-m", dest="is_module", action="store_true", help="run a module")
     parser.add_argument("program", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
-    options = parser.parse_args(arguments)
+    return parser.parse_args(arguments)
+
+
+def _check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     if not options.program:
         parser.error("a script, or -m and a module, must follow the options")
     # os.path takes any text, where Path raises for a name too long.
@@ -92,7 +96,6 @@ def _read(arguments: Sequence[str]) -> argparse.Namespace:
         )
     if options.capture and options.output is None:
         parser.error("--capture needs -o DIR")
-    return options
 
 
 def _tools(options: argparse.Namespace) -> dict[str, OpTool]:
