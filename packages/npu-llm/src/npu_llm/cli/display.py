@@ -31,11 +31,19 @@ class Display:
         """Prints a line."""
         self.console.print(text, style=style)
 
-    def reply(self, text: str) -> None:
+    def reply(self, text: str, *, style: str | None = None) -> None:
         """Prints a line that was asked for, or an error, which --quiet does not hide."""
+        with self.asked_for():
+            self.line(text, style=style)
+
+    @contextmanager
+    def asked_for(self) -> Iterator[None]:
+        """Within it, --quiet hides nothing."""
         self.console.quiet = False
-        self.line(text)
-        self.console.quiet = is_quiet()
+        try:
+            yield
+        finally:
+            self.console.quiet = is_quiet()
 
     def table(self, rows: Mapping[str, str]) -> None:
         """Prints names and values."""

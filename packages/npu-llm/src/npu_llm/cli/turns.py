@@ -145,17 +145,18 @@ class Turns:
         renders = read_markdown(text)
         if renders is not None:
             self._renders_markdown = renders
-            self._display.line(f"set: {text.replace('=', ' ')}", style="dim")
+            self._display.reply(f"set: {text.replace('=', ' ')}", style="dim")
             return
         if text:
             name, value = read_setting(text)
             self._chosen[name] = value
         said = ", ".join(f"{name} {value:g}" for name, value in self._chosen.items())
-        self._display.line(f"set: {said or 'nothing; as the chat was started'}", style="dim")
+        self._display.reply(f"set: {said or 'nothing; as the chat was started'}", style="dim")
 
     def _stats(self, _: str) -> None:
         if self._last:
-            self._display.table(self._last)
+            with self._display.asked_for():
+                self._display.table(self._last)
         else:
             self._display.reply("There is no answer yet.")
 
@@ -179,13 +180,13 @@ class Turns:
     def _undo(self, _: str) -> None:
         text = self.session.undo()
         note = "There is no question yet." if text is None else f"Forgotten: {text}"
-        self._display.line(note, style="dim")
+        self._display.reply(note, style="dim")
 
     def _reset(self, _: str) -> None:
         self.session.reset()
-        self._display.line("The conversation is forgotten.", style="dim")
+        self._display.reply("The conversation is forgotten.", style="dim")
 
     def _system(self, text: str) -> None:
         if text:
             self.session.system = text
-        self._display.line(f"system: {self.session.system or '(none)'}", style="dim")
+        self._display.reply(f"system: {self.session.system or '(none)'}", style="dim")
