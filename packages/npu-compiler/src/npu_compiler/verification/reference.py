@@ -151,7 +151,7 @@ class _Walk(fx.Interpreter):
             # torch's faster kernels lose NaN of the query, on some processors.
             with sdpa_kernel(SDPBackend.MATH):
                 return super().call_function(target, args, kwargs)
-        if getattr(target, "overloadpacket", None) in _PRODUCTS and _is_half(args[0]):
+        if getattr(target, "overloadpacket", None) in _PRODUCTS and any(map(_is_half, args)):
             args, kwargs = pytree.tree_map(_wide, (args, kwargs))
             # Rounded once, as kernels that add up in float32 do.
             return super().call_function(target, args, kwargs).to(torch.float16)

@@ -120,7 +120,7 @@ class Chooser:
         # A measurement waits for the device, which set_sync_debug_mode would blame on the call.
         return (
             self.settings.variants == "measured"
-            and torch.npu.get_sync_debug_mode() == 0
+            and torch.npu.get_sync_debug_mode() == 0  # type: ignore[attr-defined]
             and host_pattern(call.op) is None
             and self._measures_itself(device_index)
             and self.records.find(device_key(device_index), str(call)) is None
