@@ -589,22 +589,6 @@ print(json.dumps([spent[0], asked[0]]))
 """
 
 
-INPUTS_OF_THE_CPU = """
-import json, torch
-from accelerate import Accelerator
-accelerator = Accelerator()
-model = accelerator.prepare(torch.nn.Linear(2, 1))
-output = model(torch.ones(3, 2))
-if accelerator.is_main_process:
-    print(json.dumps(output.device.type))
-"""
-
-
-@pytest.mark.slow
-def test_a_model_of_several_processes_moves_its_inputs(two_ranks):
-    assert two_ranks(INPUTS_OF_THE_CPU) == "npu"
-
-
 def test_what_it_adds_to_imports_is_at_most_5_ms(program):
     (seconds, asked), _ = program(COST)
     assert asked > 1000
