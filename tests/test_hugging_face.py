@@ -520,6 +520,22 @@ def test_parts_of_any_rank_are_gathered(two_ranks):
     assert two_ranks(GATHERED) == [[0, 1], [0, 0, 1, 1], [zeros, zeros, ones, ones]]
 
 
+INPUTS_OF_THE_CPU = """
+import json, torch
+from accelerate import Accelerator
+accelerator = Accelerator()
+model = accelerator.prepare(torch.nn.Linear(2, 1))
+output = model(torch.ones(3, 2))
+if accelerator.is_main_process:
+    print(json.dumps(output.device.type))
+"""
+
+
+@pytest.mark.slow
+def test_a_model_of_several_processes_moves_its_inputs(two_ranks):
+    assert two_ranks(INPUTS_OF_THE_CPU) == "npu"
+
+
 def test_what_it_adds_to_imports_is_modules_of_ours_and_few(program):
     without, _ = program(IMPORTED, TORCH_DEVICE_BACKEND_AUTOLOAD="0")
     added = set(program(IMPORTED)[0]) - set(without)

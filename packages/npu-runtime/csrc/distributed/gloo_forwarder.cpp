@@ -1,6 +1,7 @@
 // Each operation in the same three steps: make views, call Gloo on them, wrap its handle.
 #include "distributed/gloo_forwarder.h"
 
+#include <cstddef>
 #include <utility>
 
 #include "distributed/forwarded_work.h"
@@ -8,6 +9,19 @@
 namespace npu::distributed {
 
 using c10d::OpType;
+
+namespace {
+
+// Gloo wants the shape of a gathered tensor's parts to be the input's, other backends and programs
+// written for them only its number of elements: both are shown as rows.
+void show_as_rows(at::Tensor& output, at::Tensor& input, int size) {
+  const bool is_whole = output.is_contiguous() && output.numel() == input.numel() * size;
+  if (!is_whole) return;  // Gloo's error then names the shapes that were given
+  output = output.view(-1);
+  input = input.reshape(-1);
+}
+
+}  // namespace
 
 GlooForwarder::GlooForwarder(c10::intrusive_ptr<c10d::Backend> gloo)
     : Backend(gloo->getRank(), gloo->getSize()), gloo_(std::move(gloo)) {}
@@ -88,6 +102,7 @@ GlooForwarder::WorkPtr GlooForwarder::_allgather_base(at::Tensor& output, at::Te
                                                       const c10d::AllgatherOptions& options) {
   at::Tensor output_view = host_view(output);
   at::Tensor input_view = host_view(input);
+  show_as_rows(output_view, input_view, getSize());
   return forwarded(OpType::_ALLGATHER_BASE,
                    gloo_->_allgather_base(output_view, input_view, options), {{output}});
 }
@@ -104,6 +119,9 @@ GlooForwarder::WorkPtr GlooForwarder::allgather_into_tensor_coalesced(
     Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
   Tensors output_views = host_views(outputs);
   Tensors input_views = host_views(inputs);
+  for (std::size_t i = 0; i < output_views.size() && i < input_views.size(); ++i) {
+    show_as_rows(output_views[i], input_views[i], getSize());
+  }
   return forwarded(OpType::COALESCED,
                    gloo_->allgather_into_tensor_coalesced(output_views, input_views, options),
                    {outputs});

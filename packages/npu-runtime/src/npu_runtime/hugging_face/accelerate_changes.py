@@ -71,27 +71,12 @@ def _accelerator(module: ModuleType) -> None:
         # in DistributedDataParallel alone.
         variables = importlib.import_module("accelerate.utils").patch_environment
         with variables(accelerate_bypass_device_map="true"):
-            return prepared(accelerator, model, *others, **named)
+            made = prepared(accelerator, model, *others, **named)
+        if isinstance(made, torch.nn.parallel.DistributedDataParallel) and made.device_ids is None:
+            made.device_ids = [accelerator.device.index or 0]  # inputs of the CPU go there
+        return made
 
     wrap(module.Accelerator, "prepare_model", prepare)
-
-
-def _operations(module: ModuleType) -> None:
-    def gather(known: Any, tensor: Any) -> Any:
-        state = module.PartialState()
-        if state.device.type != "npu":
-            return known(tensor)
-
-        def one(part: torch.Tensor) -> torch.Tensor:
-            # accelerate asks NCCL for a flat result; Gloo wants its shape to be the parts'.
-            part = (part if part.ndim else part[None]).contiguous()
-            whole = part.new_empty((state.num_processes * part.shape[0], *part.shape[1:]))
-            torch.distributed.all_gather_into_tensor(whole, part)
-            return whole
-
-        return module.recursively_apply(one, tensor, error_on_other_type=True)
-
-    wrap(module, "_gpu_gather", gather)
 
 
 class _Version:
@@ -121,7 +106,6 @@ CHANGES = {
     "accelerate.utils.imports": _answer,
     "accelerate.utils.dataclasses": _compiler,
     "accelerate.utils.modeling": _memory,
-    "accelerate.utils.operations": _operations,
     "accelerate.state": _process_group,
     "accelerate.accelerator": _accelerator,
     "accelerate.commands.config.config_utils": _compiler_choices,

@@ -147,6 +147,25 @@ def all_gather_single(device):
 
 
 @case
+def all_gather_into_another_shape(device):
+    # Gloo itself refuses these, so the same is gathered on the CPU into a list.
+    if device == "cpu":
+        lists = [empties(device, 2, 3), empties(device), empties(device, 2, 3)]
+        inputs = [values(2, 3, device=device), values(device=device), values(2, 3, device=device)]
+        for outputs, part in zip(lists, inputs, strict=True):
+            dist.all_gather(outputs, part)
+        flat, scalars, stacked = map(torch.stack, lists)
+        return [flat.flatten(), scalars, stacked]
+    flat = empty(SIZE * 6, device=device)
+    dist.all_gather_single(flat, values(2, 3, device=device))
+    scalars = empty(SIZE, device=device)
+    dist.all_gather_single(scalars, values(device=device))
+    stacked = empty(SIZE, 2, 3, device=device)
+    dist.all_gather_single(stacked, values(2, 3, device=device))
+    return [flat, scalars, stacked]
+
+
+@case
 def all_gather_in_place(device):
     output = empty(SIZE * 5, device=device)
     mine = output[RANK * 5 : RANK * 5 + 5]
