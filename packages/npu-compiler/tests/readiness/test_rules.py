@@ -143,8 +143,3 @@ def test_results_that_differ_are_refused(monkeypatch):
 def test_folder_that_is_none_is_an_error(tmp_path, capsys):
     assert main(["check", str(tmp_path)]) == 2
     assert str(tmp_path) in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("names, text", [(["a"], "a"), (list("abcde"), "a, b, c and 2 more")])
-def test_long_lists_are_cut(names, text):
-    assert module._some(names) == text
