@@ -213,6 +213,7 @@ class _Building:
         self.content: ProgramContent | None = None
         self.verdict: Verdict | None = None
         self._key: str | None = None
+        self._is_for_npu = is_for_npu(config, npu_runtime.device_info().device)
         self._options = {**compile_options(self.precision), **dict(config.device_options)}
 
     def load(self) -> tuple[npu_runtime.Program, bool]:
@@ -362,10 +363,11 @@ class _Building:
         Raises:
             RefusedNode: for the calls that have no equal form.
         """
-        if not is_for_npu(self._config, npu_runtime.device_info().device):
+        if not self._is_for_npu:
             return []
         from npu_compiler.npu_rules.operations import check_operations  # late: for an NPU alone
         from npu_compiler.npu_rules.rewriting import rewrite_for_npu
+        from npu_compiler.npu_rules.whole_programs import varying_operations
 
         rewritten = [str(one) for one in rewrite_for_npu(model, generation=_GENERATION)]
         findings = check_operations(model, generation=_GENERATION)
@@ -374,6 +376,8 @@ class _Building:
             for finding in findings
             if finding.verdict == "refused"
         }
+        for name in varying_operations(model):
+            refused.setdefault(name.partition("/")[0], "an NPU refuses sizes that vary")
         if refused:
             calls = [n for n in self._piece.module.graph.nodes if n.op == "call_function"]
             named = {node: refused[node.name] for node in calls if node.name in refused}
@@ -392,6 +396,7 @@ class _Building:
                 with_frontend=True,
                 nan=self._config.nan,
                 check_indices=self._config.check_indices,
+                fixed_sizes=self._is_for_npu,
             )
         except LoweringError as error:
             if not error.node_name:

@@ -109,6 +109,7 @@ def export(
         name=type(model).__name__,
         nan=chosen.nan,
         check_indices=chosen.check_indices,
+        fixed_sizes=chosen.target == "NPU",
     )
     origins = node_origins(module.graph)
     python_lines = {name: line for name, (_, line) in origins.items() if line}

@@ -8,7 +8,7 @@ import openvino as ov
 
 from npu_compiler.npu_rules.finding import Finding
 
-__all__ = ["check_whole_program"]
+__all__ = ["check_whole_program", "varying_operations"]
 
 # Element types that OpenVINO's documentation of the NPU device lists for ports and constants.
 _TYPES = frozenset(
@@ -22,12 +22,17 @@ def check_whole_program(model: ov.Model) -> list[Finding]:
     return [_shapes(model), _types(model), _state(model)]
 
 
-def _shapes(model: ov.Model) -> Finding:
-    dynamic = [
+def varying_operations(model: ov.Model) -> list[str]:
+    """Returns the names of operations whose results vary in size."""
+    return [
         node.get_friendly_name()
         for node in model.get_ordered_ops()
         if any(output.get_partial_shape().is_dynamic for output in node.outputs())
     ]
+
+
+def _shapes(model: ov.Model) -> Finding:
+    dynamic = varying_operations(model)
     if not dynamic:
         return Finding("static shapes", "accepted", "every dimension is a number")
     step = "Export it without dynamic=, once per size."
