@@ -23,7 +23,7 @@ from decoder_table import DECODERS
 
 PAGE = Path(__file__).parent.parent / "docs/reference/npu-programs.md"
 
-_HEAD = """# Steps and single operators on an NPU
+_HEAD = """# Language models' steps on an NPU
 
 Programs operation by operation, against rules that were read from the source of the NPU's compiler:
 `{repository}` at commit `{commit}` ({date}). No NPU was involved. `python
@@ -93,7 +93,8 @@ def judge(name: str, program: str, model: Any) -> Row:
         "whole" if not refused else "refused" if refusals(generation) else "rewritten"
         for generation, refused in zip(GENERATIONS, before, strict=True)
     )
-    return Row(name, program, verdicts, tuple(dict.fromkeys(sum(before, []))))
+    reasons = dict.fromkeys(reason for refused in before for reason in refused)
+    return Row(name, program, verdicts, tuple(reasons))
 
 
 def survey_decoder(name: str) -> list[Row]:
@@ -187,6 +188,8 @@ def page(steps: Sequence[Row], calls: Sequence[Row]) -> str:
     by_op: dict[str, list[Row]] = {}
     for row in calls:
         by_op.setdefault(row.name, []).append(row)
+    if not calls:
+        return text
     text += _OPS_HEAD.format(ops=len(by_op), totals=_totals(calls))
     for op, rows in sorted(by_op.items()):
         counts = (_counted(rows, index) for index in range(2))
@@ -225,6 +228,7 @@ def main(arguments: Sequence[str]) -> int:
             steps.append(replace(row, reasons=tuple(reason[:200] for reason in row.reasons)))
             print(steps[-1], flush=True)
     if given.only is None:
+        PAGE.write_text(page(steps, ()))
         PAGE.write_text(page(steps, survey_ops()))
     return int(died)
 

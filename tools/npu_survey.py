@@ -46,8 +46,7 @@ are not compared here. Each model was called once before it was compiled: in its
 transformers installs hooks, or chooses a form of attention, where torch would cut the graph.
 
 The suite has {total} architectures; those that are not listed have not been compared.
-[Steps and single operators on an NPU](npu-programs.md) has the programs of language models with a
-cache, and those of operators.
+[Language models' steps on an NPU](npu-programs.md) has the programs of language models with a cache.
 
 `npu-compiler check` says the same of your model. `python tools/npu_survey.py` makes this page;
 `python tools/npu_rules.py CHECKOUT` reads the rules of a newer compiler.

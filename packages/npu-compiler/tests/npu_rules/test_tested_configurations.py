@@ -51,7 +51,8 @@ COMPUTED = {
     "sinh": unary(ops.sinh), "cosh": unary(ops.cosh), "asinh": unary(ops.asinh),
     "acosh": unary(ops.acosh), "atanh": unary(ops.atanh), "erf": unary(ops.erf),
     "gelu": unary(lambda x: ops.gelu(x, "erf")), "exponential": unary(ops.exp),
-    "logarithm": unary(ops.log), "swish": lambda t: ops.swish(given([1, 50, 1, 1], t), number(1, t)),
+    "logarithm": unary(ops.log),
+    "swish": lambda t: ops.swish(given([1, 50, 1, 1], t), number(1, t)),
     "absolute": unary(ops.abs), "atan": unary(ops.atan),
     "asin": unary(ops.asin), "acos": unary(ops.acos), "hsigmoid": unary(ops.hsigmoid),
     "tangent": unary(ops.tan), "ceiling": unary(ops.ceiling),
@@ -87,9 +88,6 @@ COMPUTED = {
     ),
     "fake quantization": lambda t: ops.fake_quantize(
         given([1, 3, 10, 10], t), *(number(value, t, [1]) for value in (0, 255, 0, 255)), 255
-    ),
-    "interpolation": lambda t: ops.interpolate(
-        given([1, 10, 30, 30], t), whole(40, 40), "linear_onnx", "sizes", axes=whole(2, 3)
     ),
     "inverse": unary(lambda x: ops.inverse(x, adjoint=False), 1, 10, 2, 2),
     "Fourier transform": unary(lambda x: ops.rdft(x, whole(0, 1)), 10, 4, 8),
@@ -167,6 +165,9 @@ MOVED = {
 
 ACCEPTED = {
     **COMPUTED, **MOVED,
+    "interpolation": lambda t: ops.interpolate(
+        given([1, 10, 30, 30], t), whole(40, 40), "linear_onnx", "sizes", axes=whole(2, 3)
+    ),
     "pooled maximum": lambda t: ops.max_pool(
         given([1, 3, 30, 30], t), [1, 1], [1, 1], [0, 0], [0, 0], [3, 3]
     ),
@@ -215,7 +216,7 @@ ACCEPTED = {
 UNLIMITED = {
     "floor mod", "minimum", "maximum", "reduced maximum", "reduced minimum", "reduced mean",
     "reduced sum", "reduced product", "reduced L1", "reduced L2", "clamp", "normalized",
-    "normalized by L2", "cumulative sum", "greatest", "sampled on a grid", "interpolation",
+    "normalized by L2", "cumulative sum", "greatest", "sampled on a grid",
 }  # fmt: skip
 # Which input the source asks a number of the model for, and says how it reads it.
 CONSTANT = {
