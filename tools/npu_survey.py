@@ -48,7 +48,7 @@ transformers installs hooks, or chooses a form of attention, where torch would c
 were asked for sizes that vary inside a program; the other rows are older.
 
 The suite has {total} architectures; those that are not listed have not been compared.
-[Language models' steps on an NPU](npu-programs.md) has the programs of language models with a cache.
+[Language models' steps on an NPU](npu-programs.md) has the programs of decoders with a cache.
 
 `npu-compiler check` says the same of your model. `python tools/npu_survey.py` makes this page;
 `python tools/npu_rules.py CHECKOUT` reads the rules of a newer compiler.
