@@ -395,7 +395,7 @@ def test_call_that_stays_in_its_program_though_refused_is_an_error(compiled, mon
 
     def refuse(piece, **_):
         calls = [node for node in piece.module.graph.nodes if node.op == "call_function"]
-        raise building.RefusedNode(calls, "no reason at all")
+        raise building.RefusedNode(dict.fromkeys(calls, "no reason at all"))
 
     plan = compiled_graph.make_plan
     monkeypatch.setattr("npu_compiler.compilation.assembly.build_program", refuse)

@@ -147,8 +147,3 @@ def test_folder_that_is_none_is_an_error(tmp_path, capsys):
         error = capsys.readouterr().err
         assert str(path) in error
         assert "[export-absent]" in error
-
-
-@pytest.mark.parametrize("names, text", [(["a"], "a"), (list("abcde"), "a, b, c and 2 more")])
-def test_long_lists_are_cut(names, text):
-    assert module._some(names) == text

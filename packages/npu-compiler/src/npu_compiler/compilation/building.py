@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -65,13 +65,16 @@ _GENERATION = "4000"
 
 
 class RefusedNode(Exception):
-    """Nodes that turned out not to be lowerable while a plan was carried out."""
+    """Nodes that turned out not to be lowerable while a plan was carried out.
 
-    def __init__(self, nodes: Iterable[fx.Node], reason: str) -> None:
-        super().__init__(reason)
-        # A result of a call stands where its call stands, so the call is what is refused.
-        self.names = frozenset(_call_of(node).name for node in nodes)
-        self.reason = reason
+    Attributes:
+        reasons: name of the call -> why. A result of a call stands where its call stands, so the
+            call is what is refused.
+    """
+
+    def __init__(self, why: Mapping[fx.Node, str]) -> None:
+        super().__init__("; ".join(dict.fromkeys(why.values())))
+        self.reasons = {_call_of(node).name: text for node, text in why.items()}
 
 
 @dataclass(frozen=True)
@@ -115,9 +118,9 @@ def check_outputs(piece: Piece, *, home: str, exact_strides: bool) -> None:
     for node in piece.outputs:
         meta = node.meta["val"]
         if meta.device.type != home:
-            raise RefusedNode([node], f"its result lives on {meta.device}, not on {home}")
+            raise RefusedNode({node: f"its result lives on {meta.device}, not on {home}"})
         if exact_strides and not is_dense(meta):
-            raise RefusedNode([node], "its result leaves gaps in memory or overlaps itself")
+            raise RefusedNode({node: "its result leaves gaps in memory or overlaps itself"})
 
 
 def build_program(
@@ -210,6 +213,7 @@ class _Building:
         self.content: ProgramContent | None = None
         self.verdict: Verdict | None = None
         self._key: str | None = None
+        self._is_for_npu = is_for_npu(config, npu_runtime.device_info().device)
         self._options = {**compile_options(self.precision), **dict(config.device_options)}
 
     def load(self) -> tuple[npu_runtime.Program, bool]:
@@ -246,7 +250,7 @@ class _Building:
         except npu_runtime.ProgramError as error:
             calls = [n for n in self._piece.module.graph.nodes if n.op == "call_function"]
             reason = f"the device refuses the program: {_brief(error)}"
-            raise RefusedNode(calls, reason) from error
+            raise RefusedNode(dict.fromkeys(calls, reason)) from error
         self.compression = compression_report(self.facts["compression"])
         return program, cache.statistics.hits > 0
 
@@ -277,7 +281,8 @@ class _Building:
         self.verdict = verdict = Verdict.from_json(cache.verdict(key))
         if verdict is not None and verdict.status == "wrong":
             every = list(self._piece.module.graph.nodes)
-            raise RefusedNode([every[position] for position in verdict.nodes], str(verdict))
+            wrong = (every[position] for position in verdict.nodes)
+            raise RefusedNode(dict.fromkeys(wrong, str(verdict)))
 
     def _keep_verdict(self, verdict: Verdict) -> None:
         self.verdict = verdict
@@ -339,7 +344,7 @@ class _Building:
         self.lower_time_s = time.perf_counter() - started
         for node in self._piece.outputs:
             if lowered.values[node.name].get_node().get_type_name() == "Parameter":
-                raise RefusedNode([node], "its result is an input as it is")
+                raise RefusedNode({node: "its result is an input as it is"})
         rewritten = self._fit_npu(lowered.model)
         self.compression = _compress(lowered.model, self._config)
         dump_program(self._name, lowered.model)
@@ -358,20 +363,25 @@ class _Building:
         Raises:
             RefusedNode: for the calls that have no equal form.
         """
-        if not is_for_npu(self._config, npu_runtime.device_info().device):
+        if not self._is_for_npu:
             return []
         from npu_compiler.npu_rules.operations import check_operations  # late: for an NPU alone
         from npu_compiler.npu_rules.rewriting import rewrite_for_npu
+        from npu_compiler.npu_rules.whole_programs import varying_operations
 
         rewritten = [str(one) for one in rewrite_for_npu(model, generation=_GENERATION)]
         findings = check_operations(model, generation=_GENERATION)
-        refused = [finding for finding in findings if finding.verdict == "refused"]
+        refused = {
+            finding.node: f"an NPU refuses {finding.detail} [{finding.source}]"
+            for finding in findings
+            if finding.verdict == "refused"
+        }
+        for name in varying_operations(model):
+            refused.setdefault(name.partition("/")[0], "an NPU refuses sizes that vary")
         if refused:
             calls = [n for n in self._piece.module.graph.nodes if n.op == "call_function"]
-            first = refused[0]
-            named = [node for node in calls if node.name == first.node] or calls
-            reason = f"an NPU refuses {first.detail} [{first.source}]"
-            raise RefusedNode(named, reason)
+            named = {node: refused[node.name] for node in calls if node.name in refused}
+            raise RefusedNode(named or dict.fromkeys(calls, next(iter(refused.values()))))
         return rewritten
 
     def _lower(self) -> LoweredModel:
@@ -386,12 +396,13 @@ class _Building:
                 with_frontend=True,
                 nan=self._config.nan,
                 check_indices=self._config.check_indices,
+                fixed_sizes=self._is_for_npu,
             )
         except LoweringError as error:
             if not error.node_name:
                 raise
             named = [node for node in module.graph.nodes if node.name == error.node_name]
-            raise RefusedNode(named, error.reason) from error
+            raise RefusedNode(dict.fromkeys(named, error.reason)) from error
 
 
 def _input_orders(

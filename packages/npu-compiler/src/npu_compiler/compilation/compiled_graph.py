@@ -366,14 +366,14 @@ class CompiledGraph:
                     no_kernels=self._no_kernels,
                 )
             except RefusedNode as refusal:
-                if refused.keys() >= refusal.names:
+                if refused.keys() >= refusal.reasons.keys():
                     raise LoweringError(
                         f"{self._name}: a refused call must leave its program; got "
-                        f"{', '.join(sorted(refusal.names))} again: {refusal.reason}. List its op "
+                        f"{', '.join(sorted(refusal.reasons))} again: {refusal}. List its op "
                         "in fallback_ops, and please report this.",
                         "refused-again",
                     ) from refusal
-                refused.update(dict.fromkeys(refusal.names, refusal.reason))
+                refused.update(refusal.reasons)
                 continue
             return plan, assembled
 

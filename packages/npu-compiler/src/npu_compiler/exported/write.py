@@ -22,6 +22,7 @@ from npu_compiler.compilation.building import own_precision
 from npu_compiler.errors import ExportError, LoweringError
 from npu_compiler.exported.calibration import check_calibration, compressed
 from npu_compiler.exported.capture import Captured, capture_module
+from npu_compiler.exported.for_npu import check_program, rewrite_program
 from npu_compiler.exported.manifest import Manifest, PortSpec
 from npu_compiler.exported.trial import verified
 from npu_compiler.graph.calls import is_symbolic, op_name
@@ -63,7 +64,9 @@ def export(
         path: the folder to make.
         kwargs: arguments by name.
         dynamic: name of a tensor argument -> dims whose sizes may vary, as {"input_ids": (0, 1)}.
-        config: dtype, activations, precision, group_size, symmetric and rounding count here.
+        config: dtype, activations, precision, group_size, symmetric and rounding count here, and
+            target "NPU": what an NPU would refuse is replaced by equal forms, and a model that then
+            still breaks a rule of npu_compiler.check is an error.
         calibration: example calls, each a tensor, a tuple of arguments or a dict of arguments by
             name. With dtype "int4" weights are rounded by them instead of to nearest, as the
             option rounding says; with dtype "int8" and activations "int8" they say which values
@@ -78,8 +81,9 @@ def export(
     Raises:
         ExportError: [export-capture], [export-writes] or [export-dynamic] for a model that cannot
             be one program of varying sizes, [export-output] for a result that JSON cannot describe,
-            [export-exists] when something lies at the path, [wrong-result] for a model that
-            computes something else than torch.
+            [export-exists] when something lies at the path, [export-npu] for what an NPU would
+            refuse with target "NPU", [wrong-result] for a model that computes something else than
+            torch.
         LoweringError: [no-converter] or [cannot-lower] naming the call and its source line.
         OptionError: as CompilerConfig; [option-conflict] when calibration and the options do not go
             together, [quantize-data] or [quantize-library] when it cannot be used.
@@ -93,7 +97,7 @@ def export(
         )
     chosen = resolve_config("npu_compiler.export", config, options, is_calibrated=True)
     # What is written is one program of the device's compiler, whatever the host would do better.
-    chosen = replace(chosen, target="openvino")
+    chosen = chosen if chosen.target == "NPU" else replace(chosen, target="openvino")
     check_calibration(chosen, is_given=calibration is not None)
     captured = capture_module(model, tuple(example_inputs), kwargs or {}, dynamic or {}, chosen)
     module = captured.program.graph_module
@@ -105,6 +109,7 @@ def export(
         name=type(model).__name__,
         nan=chosen.nan,
         check_indices=chosen.check_indices,
+        fixed_sizes=chosen.target == "NPU",
     )
     origins = node_origins(module.graph)
     python_lines = {name: line for name, (_, line) in origins.items() if line}
@@ -114,7 +119,11 @@ def export(
     program = compressed(
         lowered.model, chosen, calibration=calibration, captured=captured, manifest=described
     )
+    if chosen.target == "NPU":
+        rewrite_program(program)
     described = dataclasses.replace(described, device_options=avoid_defects(program, device="CPU"))
+    if chosen.target == "NPU":
+        check_program(program, name=described.name)
 
     def judge(place: Path, manifest: Manifest) -> Manifest:
         example = captured.tensors_of(tuple(example_inputs), kwargs or {})

@@ -42,11 +42,13 @@ class Context:
         keep_alive: tensors whose memory the model's constants read.
         nan: "propagate", "fast", or None; see npu_compiler.lowering.nan.
         drops_nan: nodes that were lowered to forms which may drop NaN.
+        fixed_sizes: whether no size of a form may depend on values.
     """
 
     def __init__(self, *, nan: str | None = "propagate") -> None:
         self.nan = nan
         self.drops_nan: list[fx.Node] = []
+        self.fixed_sizes = False
         self.node: fx.Node
         self.live: set[fx.Node] = set()
         self.keep_alive: list[torch.Tensor] = []

@@ -72,6 +72,7 @@ def lower(
     with_frontend: bool = False,
     nan: str | None = "propagate",
     check_indices: bool = False,
+    fixed_sizes: bool = False,
 ) -> LoweredModel:
     """Lowers a whole graph of aten calls to one OpenVINO model.
 
@@ -93,6 +94,8 @@ def lower(
         check_indices: tell indices that may be out of range, and inputs whose integers may be too
             large for the device, for npu_runtime to look at; see
             npu_compiler.lowering.index_checks and npu_compiler.lowering.integer_widths.
+        fixed_sizes: forms whose sizes do not depend on values, as an NPU needs them, where others
+            are faster on a CPU.
 
     Returns:
         The model, and how its inputs and outputs answer to the graph's.
@@ -107,6 +110,7 @@ def lower(
     )
     run.with_frontend = with_frontend
     run.check_indices = check_indices
+    run.ctx.fixed_sizes = fixed_sizes
     with unset_fake_temporarily():
         return run.lower(graph_module, dict(output_orders or {}))
 
@@ -128,7 +132,7 @@ class _Lowering:
         self.check_indices = False
         self._checks: IndexChecks | None = None
         self._wide: frozenset[str] = frozenset()
-        self._ctx = Context(nan=nan)
+        self.ctx = Context(nan=nan)
         self._parameters: list[ov.op.Parameter] = []
         self._input_names: list[str] = []
         self._named: set[str] = set()
@@ -138,7 +142,7 @@ class _Lowering:
         self, graph_module: fx.GraphModule, output_orders: dict[int, Sequence[int]]
     ) -> LoweredModel:
         self._check_constant_names(graph_module)
-        self._ctx.live = live_nodes(graph_module.graph)
+        self.ctx.live = live_nodes(graph_module.graph)
         if self.check_indices:
             self._checks = IndexChecks(graph_module.graph, self._constants)
             widths = integer_widths(graph_module.graph, self._constants)
@@ -148,7 +152,7 @@ class _Lowering:
         for node in graph_module.graph.nodes:
             if node.op == "placeholder":
                 self._placeholder(node)
-            elif node not in self._ctx.live:
+            elif node not in self.ctx.live:
                 continue
             elif node.op == "get_attr":
                 self._attribute(graph_module, node)
@@ -180,7 +184,7 @@ class _Lowering:
             if not node.users:
                 return
             shape: list[int] = []
-            dtype = self._ctx.dtype(node)
+            dtype = self.ctx.dtype(node)
         else:
             given = self._input_shapes.get(node.name)
             shape = list(given) if given is not None else _partial_shape(meta)
@@ -196,8 +200,8 @@ class _Lowering:
         value = parameter.output(0)
         if order is not None:
             inverse = [list(order).index(axis) for axis in range(len(order))]
-            value = self._ctx.transpose(value, inverse)
-        self._ctx.bind(node, value)
+            value = self.ctx.transpose(value, inverse)
+        self.ctx.bind(node, value)
 
     def _attribute(self, graph_module: fx.GraphModule, node: fx.Node) -> None:
         value: Any = graph_module
@@ -211,9 +215,9 @@ class _Lowering:
         self._bind_constant(node, value)
 
     def _bind_constant(self, node: fx.Node, tensor: torch.Tensor) -> None:
-        output = self._ctx.constant(tensor)
+        output = self.ctx.constant(tensor)
         output.get_node().set_friendly_name(node.name)
-        self._ctx.bind(node, output)
+        self.ctx.bind(node, output)
 
     def _call(self, node: fx.Node) -> None:
         row = find_converter(node.target)
@@ -221,17 +225,17 @@ class _Lowering:
             raise _error(node, missing_converter(node.target), "no-converter")
         if node.name in self._wide:
             raise _error(node, WIDE, "cannot-lower")
-        self._ctx.node = node
+        self.ctx.node = node
         try:
             kept = self._guard_indices(node)
             if row is None:
-                value = convert_by_frontend(self._ctx, node)
+                value = convert_by_frontend(self.ctx, node)
             else:
                 arguments = bind_arguments(node)
                 reason = row.rule(node, **arguments) if row.rule else None
                 if reason is not None:
                     raise Refused(reason)
-                value = row.function(self._ctx, **arguments)
+                value = row.function(self.ctx, **arguments)
         except Refused as refusal:
             raise _error(node, str(refusal), "cannot-lower") from refusal
         except RuntimeError as failure:
@@ -239,9 +243,9 @@ class _Lowering:
             text = first[-1] if first else type(failure).__name__
             raise _error(node, f"OpenVINO rejects it: {text}", "cannot-lower") from failure
         for index, output in kept.items():
-            self._ctx.bind(index, output)
+            self.ctx.bind(index, output)
         value = _as_outputs(value)
-        self._ctx.bind(node, value)
+        self.ctx.bind(node, value)
         self._name_nodes(node, value)
         self._lowered += 1
 
@@ -249,17 +253,17 @@ class _Lowering:
         """Puts safe values in the place of a call's indices; returns the indices themselves."""
         if self._checks is None:
             return {}
-        safe = self._checks.guard(self._ctx, node)
-        kept = {index: self._ctx.value(index) for index in safe}
+        safe = self._checks.guard(self.ctx, node)
+        kept = {index: self.ctx.value(index) for index in safe}
         for index, output in safe.items():
-            self._ctx.bind(index, output)
+            self.ctx.bind(index, output)
         return kept
 
     def _name_nodes(self, node: fx.Node, value: Any) -> None:
         """Gives the nodes of one call the FX node's name, which leads back to the Python line."""
         base = f"{node.name}/{op_name(node.target)}"
         outputs = value if isinstance(value, tuple) else (value,)
-        known = {id_of for arg in node.all_input_nodes for id_of in _ids(self._ctx, arg)}
+        known = {id_of for arg in node.all_input_nodes for id_of in _ids(self.ctx, arg)}
         stack = [(output.get_node(), True) for output in outputs if output is not None]
         while stack:
             current, is_result = stack.pop()
@@ -281,10 +285,10 @@ class _Lowering:
             if not isinstance(result, fx.Node):
                 outputs.append(None)
                 continue
-            value = self._ctx.get(result)
+            value = self.ctx.get(result)
             order = output_orders.get(position)
             if order is not None:
-                value = self._ctx.transpose(value, order)
+                value = self.ctx.transpose(value, order)
             if value.get_node().get_type_name() == "Parameter":
                 value = _copied(value)
             node = ops.result(value)
@@ -305,10 +309,10 @@ class _Lowering:
             input_names=tuple(self._input_names),
             output_names=tuple(names),
             outputs=tuple(outputs),
-            values={node.name: value for node, value in self._ctx.bound()},
-            keep_alive=tuple(self._ctx.keep_alive),
+            values={node.name: value for node, value in self.ctx.bound()},
+            keep_alive=tuple(self.ctx.keep_alive),
             node_count=self._lowered,
-            drops_nan=tuple(op_name(node.target) for node in self._ctx.drops_nan),
+            drops_nan=tuple(op_name(node.target) for node in self.ctx.drops_nan),
             index_checks=checks,
         )
 

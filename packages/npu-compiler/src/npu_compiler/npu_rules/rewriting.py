@@ -17,7 +17,10 @@ from npu_compiler.known_defects.rewriting import put_in_place
 from npu_compiler.npu_rules.bfloat16 import computes_in_bfloat16, widen_bfloat16
 from npu_compiler.npu_rules.operations import node_refusals
 
-__all__ = ["Rewriting", "rewrite_for_npu"]
+__all__ = ["REWRITTEN", "Rewriting", "rewrite_for_npu"]
+
+# Where a written model says what was replaced in it.
+REWRITTEN = ("npu_compiler", "rewritten")
 
 
 @dataclass(frozen=True)

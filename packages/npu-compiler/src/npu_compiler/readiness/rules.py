@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,18 +23,15 @@ from npu_compiler.errors import OptionError
 from npu_compiler.exported.manifest import read_manifest
 from npu_compiler.npu_rules.finding import Finding
 from npu_compiler.npu_rules.operations import check_operations
+from npu_compiler.npu_rules.rewriting import REWRITTEN
 from npu_compiler.npu_rules.source_rules import GENERATIONS
+from npu_compiler.npu_rules.whole_programs import check_whole_program
 from npu_compiler.openvino_core import openvino_core
 from npu_compiler.readiness.report import Readiness
 from npu_runtime.public_calls import public_call
 
 __all__ = ["check", "check_folder", "check_model"]
 
-# Element types that OpenVINO's documentation of the NPU device lists for ports and constants.
-_TYPES = frozenset(
-    {"f32", "f16", "bf16", "i64", "i32", "i16", "i8", "u64", "u32", "u16", "u8", "i4", "u4",
-     "nf4", "boolean"}
-)  # fmt: skip
 # The plugin computes in half precision where the CPU plugin computes in float32.
 _TOLERANCE = 3e-2
 _TIMEOUT_S = 600.0
@@ -122,8 +119,11 @@ def check_model(model: ov.Model, *, name: str, generation: str = "4000") -> Read
     """
     _check_generation(generation)
     findings = [Finding("one program", "accepted", f"{len(model.get_ops())} operations")]
-    findings += _rules(model)
+    findings += check_whole_program(model)
     findings += check_operations(model, generation=generation)
+    if model.has_rt_info(list(REWRITTEN)):
+        done = json.loads(str(model.get_rt_info(list(REWRITTEN)).value))
+        findings.append(Finding("equal forms", "accepted", "; ".join(done)))
     return Readiness(name, tuple(findings))
 
 
@@ -134,57 +134,6 @@ def _check_generation(generation: str) -> None:
             f"{generation!r}. Name one of these.",
             code="option-value",
         )
-
-
-def _rules(model: ov.Model) -> Iterator[Finding]:
-    yield _shapes(model)
-    yield _types(model)
-    yield _state(model)
-
-
-def _shapes(model: ov.Model) -> Finding:
-    dynamic = [
-        node.get_friendly_name()
-        for node in model.get_ordered_ops()
-        if any(output.get_partial_shape().is_dynamic for output in node.outputs())
-    ]
-    if not dynamic:
-        return Finding("static shapes", "accepted", "every dimension is a number")
-    step = "Export it without dynamic=, once per size."
-    return Finding("static shapes", "refused", f"{_some(dynamic)} vary in size. {step}")
-
-
-def _types(model: ov.Model) -> Finding:
-    others: dict[str, list[str]] = {}
-    found = set()
-    for node in model.get_ordered_ops():
-        for output in node.outputs():
-            name = output.get_element_type().get_type_name()
-            found.add(name)
-            if name not in _TYPES:
-                others.setdefault(name, []).append(node.get_friendly_name())
-    if not others:
-        return Finding("element types", "accepted", ", ".join(sorted(found)))
-    detail = "; ".join(f"{name}: {_some(nodes)}" for name, nodes in sorted(others.items()))
-    return Finding("element types", "refused", f"{detail}. Compute these in float32.")
-
-
-def _state(model: ov.Model) -> Finding:
-    states = [
-        node.get_friendly_name()
-        for node in model.get_ordered_ops()
-        if node.get_type_name() in ("ReadValue", "Assign")
-    ]
-    if not states:
-        return Finding("no state", "accepted", "each run depends on its inputs alone")
-    return Finding(
-        "no state", "refused", f"{_some(states)} keep state. Make it an input and an output."
-    )
-
-
-def _some(names: Sequence[str], limit: int = 3) -> str:
-    more = len(names) - limit
-    return ", ".join(names[:limit]) + (f" and {more} more" if more > 0 else "")
 
 
 def _run_plugin(xml: Path) -> Iterator[Finding]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+import npu_compiler
 from npu_compiler.lowering import find_converter
 
 aten = torch.ops.aten
@@ -22,6 +23,21 @@ def test_rows_go_through_their_groups_matrix(lowers, ends):
         lowers(_grouped, rows, weight, bounds)
     else:  # eager leaves the rows behind the last end unwritten
         lowers(lambda r, w, e: _grouped(r, w, e)[: ends[-1]], rows, weight, bounds)
+
+
+@pytest.mark.parametrize("ends", [[2, 5, 8], [0, 0, 8], [8, 8, 8], [3, 3, 5]], ids=str)
+def test_fixed_sizes_give_the_same_rows(ends, tmp_path):
+    pytest.importorskip("transformers.integrations.moe")
+
+    class Routed(torch.nn.Module):
+        def forward(self, rows, weight, ends):
+            return torch.ops.transformers.grouped_mm_fallback.default(rows, weight, ends)
+
+    given = (torch.randn(8, 16), torch.randn(3, 16, 8), torch.tensor(ends))
+    given[0][1, 2], given[1][2, 0, 0] = float("nan"), float("inf")
+    npu_compiler.export(Routed(), given, tmp_path / "m", target="NPU")
+    found = npu_compiler.load(tmp_path / "m")(*given)
+    torch.testing.assert_close(found, Routed()(*given), equal_nan=True)
 
 
 def test_transformers_op_has_a_converter_once_it_exists(lowers):

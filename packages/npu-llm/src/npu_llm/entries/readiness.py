@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +20,13 @@ from npu_llm.entries.load_options import LoadOptions
 from npu_llm.steps.static_layout import LONGEST, StaticSizes, StepSizes
 from npu_llm.steps.static_programs import write_variant
 
-__all__ = ["GenerationBound", "bound_static_programs", "check_static_programs"]
+__all__ = [
+    "GenerationBound",
+    "StaticProgram",
+    "bound_static_programs",
+    "check_static_programs",
+    "static_programs",
+]
 
 
 def check_static_programs(
@@ -42,7 +49,7 @@ def check_static_programs(
     """
     return tuple(
         check_model(program.model, name=program.name, generation=generation)
-        for program in _static_programs(name_or_path, options)
+        for program in static_programs(name_or_path, options)
     )
 
 
@@ -61,7 +68,7 @@ def bound_static_programs(
         CaptureError: the model has no static programs.
     """
     figures = generation_figures(generation)
-    programs = _static_programs(name_or_path, options)
+    programs = tuple(static_programs(name_or_path, options))
     decode, prefill = (
         bound_model(program.model, name=program.name, generation=figures) for program in programs
     )
@@ -113,26 +120,34 @@ class GenerationBound:
 
 
 @dataclass(frozen=True)
-class _StaticProgram:
+class StaticProgram:
+    """A program of the static pipeline.
+
+    Attributes:
+        name: of the model, with the sizes.
+        tokens: that it takes in one run.
+        model: with a cache of the smallest size.
+    """
+
     name: str
     tokens: int
     model: ov.Model
 
 
-def _static_programs(name_or_path: str | Path, options: LoadOptions) -> list[_StaticProgram]:
-    """The program for one token and that for the longest piece, with the smallest cache."""
+def static_programs(name_or_path: str | Path, options: LoadOptions) -> Iterator[StaticProgram]:
+    """Yields a model's program for one token, and that for the longest piece of a prompt.
+
+    Arguments and what is raised are those of check_static_programs.
+    """
     options = dataclasses.replace(options, pipeline="static", verify="off")
     entry = prepare(name_or_path, options).entry
     layout = entry.static_layout
     assert layout is not None, "an entry of the static pipeline has its layout"
     sizes = StaticSizes(entry.context_length or LONGEST)
-    found = []
-    # OpenVINO maps the files, which stay readable after their folder is gone.
     with tempfile.TemporaryDirectory(prefix="npu-check-") as place:
         for step, tokens in (("decode", sizes.chunks[0]), ("prefill", sizes.chunks[-1])):
             shapes = layout.port_shapes(StepSizes(tokens, sizes.capacities[0], 1))
             path = write_variant(entry.model_path, Path(place) / step, shapes)
-            model = openvino_core().read_model(path)
             name = f"{entry.name}, {step} of {tokens} in {sizes.capacities[0]}"
-            found.append(_StaticProgram(name, tokens, model))
-    return found
+            # OpenVINO maps the file, which stays readable after its folder is gone.
+            yield StaticProgram(name, tokens, openvino_core().read_model(path))

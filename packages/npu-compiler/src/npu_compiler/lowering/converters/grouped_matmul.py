@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import openvino as ov
 import openvino.opset15 as ops
 import torch
@@ -61,6 +62,8 @@ def _grouped(ctx: Context, rows: fx.Node, weight: fx.Node, ends: fx.Node) -> ov.
         weight: (groups, depth, columns).
         ends: (groups,) int32 or int64, rising.
     """
+    if ctx.fixed_sizes:
+        return _chosen(ctx, rows, weight, ends)
     table, value = ctx.get(weight), ctx.get(rows)
     steps, axis = ctx.integers([1]), ctx.integers([0])
     bounds = ctx.get(ends, torch.int64)
@@ -81,3 +84,21 @@ def _grouped(ctx: Context, rows: fx.Node, weight: fx.Node, ends: fx.Node) -> ov.
     together = ops.concat(products, 0).output(0)
     sizes = ops.concat([ctx.size(rows, 0), columns], 0)
     return ops.reshape(together, sizes, False).output(0)
+
+
+def _chosen(ctx: Context, rows: fx.Node, weight: fx.Node, ends: fx.Node) -> ov.Output:
+    """The same without a size that depends on the ends: all rows times each matrix, then chosen."""
+    table, value, bounds = ctx.get(weight), ctx.get(rows), ctx.get(ends, torch.int64)
+    count, width = (int(ctx.meta(weight).shape[dim]) for dim in (0, 2))
+    length = ctx.meta(rows).shape[0]
+    if not isinstance(length, int):
+        ctx.refuse("a number of rows that varies")
+    places = ops.constant(np.arange(length, dtype=np.int64).reshape(length, 1))
+    chosen = ops.constant(np.zeros((length, width)), value.get_element_type()).output(0)
+    # From the last group to the first: a row belongs to the first whose end is behind it.
+    for group in reversed(range(count)):
+        index, axis = ctx.number(group, torch.int64), ctx.number(0, torch.int64)
+        product = ops.matmul(value, ops.gather(table, index, axis), False, False)
+        is_before = ops.less(places, ops.gather(bounds, index, axis))
+        chosen = ops.select(is_before, product, chosen).output(0)
+    return chosen
