@@ -182,8 +182,8 @@ std::string not_found(std::string_view key) {
          "' is not supported for current configuration";
 }
 
-// What the CPU plugin gets in place of the NPU's properties: float32, one stream, and nothing of the
-// generator of kernels that fails on some graphs, which an NPU knows nothing of.
+// What the CPU plugin gets in place of the NPU's properties: float32, one stream, and nothing of
+// the generator of kernels that fails on some graphs, which an NPU knows nothing of.
 ov_status_e translate(std::size_t size, const ov_property_t* given,
                       std::vector<ov_property_t>& passed) {
   for (std::size_t i = 0; i < size; ++i) {
