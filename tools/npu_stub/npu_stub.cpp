@@ -182,8 +182,7 @@ std::string not_found(std::string_view key) {
          "' is not supported for current configuration";
 }
 
-// What the CPU plugin gets in place of the NPU's properties: float32, one stream, and nothing of
-// the generator of kernels that fails on some graphs, which an NPU knows nothing of.
+// What the CPU plugin gets in place of the NPU's properties: float32, one stream.
 ov_status_e translate(std::size_t size, const ov_property_t* given,
                       std::vector<ov_property_t>& passed) {
   for (std::size_t i = 0; i < size; ++i) {
@@ -198,11 +197,20 @@ ov_status_e translate(std::size_t size, const ov_property_t* given,
   for (const auto& [key, value] : {std::pair{"INFERENCE_PRECISION_HINT", "f32"},
                                    {"PERFORMANCE_HINT", "LATENCY"},
                                    {"NUM_STREAMS", "1"},
-                                   {"SNIPPETS_MODE", "DISABLE"},
                                    {"DYNAMIC_QUANTIZATION_GROUP_SIZE", "0"},
                                    {"KV_CACHE_PRECISION", "f32"}})
     passed.push_back({key, value});
   return OK;
+}
+
+// The CPU plugin's generator of kernels fails on some graphs; that is no defect of an NPU's.
+template <typename Compile>
+ov_status_e compile_on_cpu(std::vector<ov_property_t>& passed, Compile compile) {
+  const ov_status_e status = compile();
+  const char* message = status == OK ? "" : REAL(ov_get_last_err_msg)();
+  if (message == nullptr || std::strstr(message, "snippets") == nullptr) return status;
+  passed.push_back({"SNIPPETS_MODE", "DISABLE"});
+  return compile();
 }
 
 // One compiled model has one shape. The words are the compiler's, which asks for a bound of each
@@ -464,9 +472,11 @@ ov_status_e ov_core_compile_model_props(const ov_core_t* core, const ov_model_t*
   if (const auto status = translate(property_count, properties, passed); status != OK)
     return status;
   if (const auto status = check_static(model); status != OK) return status;
-  return note_compiled(
-      REAL(ov_core_compile_model_props)(core, model, "CPU", passed.size(), passed.data(), compiled),
-      compiled);
+  const auto compile = [&] {
+    return REAL(ov_core_compile_model_props)(core, model, "CPU", passed.size(), passed.data(),
+                                             compiled);
+  };
+  return note_compiled(compile_on_cpu(passed, compile), compiled);
 }
 
 ov_status_e ov_core_compile_model_from_file_props(const ov_core_t* core, const char* path,
@@ -488,9 +498,11 @@ ov_status_e ov_core_compile_model_from_file_props(const ov_core_t* core, const c
   const auto is_static = check_static(model);
   REAL(ov_model_free)(model);
   if (is_static != OK) return is_static;
-  return note_compiled(REAL(ov_core_compile_model_from_file_props)(core, path, "CPU", passed.size(),
-                                                                   passed.data(), compiled),
-                       compiled);
+  const auto compile = [&] {
+    return REAL(ov_core_compile_model_from_file_props)(core, path, "CPU", passed.size(),
+                                                       passed.data(), compiled);
+  };
+  return note_compiled(compile_on_cpu(passed, compile), compiled);
 }
 
 ov_status_e ov_compiled_model_get_property(const ov_compiled_model_t* compiled, const char* key,

@@ -43,8 +43,12 @@ class _Row:
     ) -> None:
         self.layout = layout
         self.given = given
-        # Empty slots are masked, but must still be numbers: 0 times NaN is NaN.
-        self.memory = [torch.zeros(group.shape(capacity), dtype=dtype) for group in layout.groups]
+        # Empty slots are masked, but must still be numbers: 0 times NaN is NaN. Pinned, because an
+        # NPU's plugin copies what lies in other memory of the host at each step.
+        self.memory = [
+            torch.zeros(group.shape(capacity), dtype=dtype, pin_memory=True)
+            for group in layout.groups
+        ]
         self.ports = {
             name: memory[index : index + 1]
             for group, memory in zip(layout.groups, self.memory, strict=True)
