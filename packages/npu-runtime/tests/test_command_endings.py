@@ -51,6 +51,15 @@ def test_a_library_that_lost_a_part_to_a_bound_of_memory_is_one_sentence(capsys,
         end("tool", ModuleNotFoundError("x"))
 
 
+def test_a_library_that_does_not_fit_is_named_where_another_hides_it(capsys):
+    first = RuntimeError("operator torchvision::nms does not exist")
+    hidden = caused(ModuleNotFoundError("Could not import module"), caused(ImportError("x"), first))
+    assert end("tool", hidden) == 2
+    shown = capsys.readouterr().err
+    assert "got: operator torchvision::nms does not exist. " in shown
+    assert shown.endswith("[library-import]\n")
+
+
 def test_a_file_that_the_system_refuses_is_named(capsys):
     assert end("tool", PermissionError(errno.EACCES, "Permission denied", "/a/file")) == 2
     assert capsys.readouterr().err == (
@@ -68,7 +77,16 @@ def test_an_error_that_explains_itself_is_shown_as_it_is(capsys):
     assert capsys.readouterr().err == "tool: subject: a rule. [a-code]\n"
 
 
-@pytest.mark.parametrize("error", [RuntimeError("a defect"), ModuleNotFoundError("x"), OSError()])
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("a defect"),
+        ModuleNotFoundError("x"),
+        caused(ImportError("y"), ModuleNotFoundError("x")),
+        OSError(),
+    ],
+    ids=str,
+)
 def test_a_defect_stays_a_traceback(error):
     with pytest.raises(type(error)) as caught:
         end("tool", error)

@@ -184,6 +184,14 @@ def test_a_program_ends_as_under_python(part, kind, error):
         run_command(TOOL, ["program", kind])
 
 
+def test_help_for_a_reader_that_has_gone_is_no_traceback(monkeypatch):
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "w") as gone:
+        monkeypatch.setattr(sys, "stdout", gone)
+        assert run_command(TOOL, ["--help"]) == 141
+
+
 def test_a_reader_that_has_gone_is_no_traceback(part):
     code = (
         "import sys; from npu_command.subcommands import *\n"

@@ -77,6 +77,9 @@ def end(program: str, error: BaseException) -> int:
     if isinstance(getattr(error, "code", None), str):  # npu_runtime's, whose text explains it
         _say(f"{program}: {error}")
         return EXIT_ERROR
+    if isinstance(error, ImportError) and not isinstance(root := _root(error), ImportError):
+        _say(f"{program}: {_unimportable(root)}")
+        return EXIT_ERROR
     if isinstance(error, OSError) and error.errno is not None:
         place = "standard output" if error.filename is None else str(error.filename)
         if error.filename is None:
@@ -136,6 +139,22 @@ def _shortage(error: BaseException) -> str:
     return (
         f"memory: must suffice for what was asked; the system gave no more{bound}; got: {reason}. "
         f"{advice}, or ask for something smaller. [memory-exhausted]"
+    )
+
+
+def _root(error: BaseException) -> BaseException:
+    """The first of the errors that led to one; libraries that import others late hide it."""
+    while (cause := error.__cause__ or error.__context__) is not None:
+        error = cause
+    return error
+
+
+def _unimportable(root: BaseException) -> str:
+    reason = (str(root).strip().splitlines() or [type(root).__name__])[0].rstrip(". ")
+    return (
+        "libraries: what this command imports must fit the torch that is installed; got: "
+        f"{reason}. Install what is named there again, for this torch, or uninstall it if nothing "
+        "needs it; pip check says what does not fit. [library-import]"
     )
 
 

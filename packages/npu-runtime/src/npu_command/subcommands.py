@@ -152,12 +152,8 @@ def run_command(command: Command, arguments: Sequence[str] | None = None) -> int
     if given[:1] == [_NO_COLOR]:
         without_colour()
         del given[0]
-    if not given or given[0] in ("-h", "--help"):
-        print(_help(command))
-        return 0 if given else EXIT_ERROR
-    if given[0] == "--version":
-        print_version(command.name)
-        return 0
+    if not given or given[0] in ("-h", "--help", "--version"):
+        return _tell(command, given)
     name, *rest = given
     if name not in (*command.subcommands, _COMPLETION):
         print(f"{_unknown(command, name)}\n{_help(command)}", file=sys.stderr)
@@ -165,6 +161,19 @@ def run_command(command: Command, arguments: Sequence[str] | None = None) -> int
     if arguments is None:  # the process is this command
         end_at_once(f"{command.name} {name}")
     return _run(command, name, rest)
+
+
+def _tell(command: Command, asked: Sequence[str]) -> int:
+    """Prints the version, or the subcommands; returns the exit code."""
+    try:
+        if asked[:1] == ["--version"]:
+            print_version(command.name)
+        else:
+            print(_help(command))
+        sys.stdout.flush()  # here, where a reader that has gone is caught
+    except OSError as failure:
+        return end(command.name, failure)
+    return 0 if asked else EXIT_ERROR
 
 
 def _run(command: Command, name: str, arguments: Sequence[str]) -> int:
