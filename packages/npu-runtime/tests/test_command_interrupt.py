@@ -27,12 +27,14 @@ summary = "goes"
 GOING = """
 import sys, time, ctypes, threading
 from pathlib import Path
+from npu_command.help.command_parser import CommandParser
 from npu_command.interrupt import as_exception, removed_at_interrupt
 
 def ready():
     print("ready", flush=True)
 
 def main(arguments):
+    CommandParser(prog="npu-made go").parse_args(arguments)
 {body}
     return 0
 """
