@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,7 +27,14 @@ class Display:
     """
 
     def __init__(self) -> None:
-        self.console = Console(stderr=True, highlight=False, markup=False, quiet=is_quiet())
+        self.console = Console(
+            stderr=True,
+            highlight=False,
+            markup=False,
+            quiet=is_quiet(),
+            # Without colour rich would still write the codes of bold and dim.
+            color_system=None if os.environ.get("NO_COLOR") else "auto",
+        )
         # Lines are broken at words where somebody reads them, and left whole for programs.
         self.console.soft_wrap = not self.console.is_terminal
 

@@ -58,7 +58,7 @@ def status_of(
     if time_to_first_token_s is not None:
         parts.append(f"the first after {time_to_first_token_s:.2f} s")
     if tokens_per_s is not None:
-        parts.append(f"then {tokens_per_s:.1f} per second")
+        parts.append(f"then {tokens_per_s:,.1f} per second")
     return f"{', '.join(parts)}."
 
 
