@@ -1,6 +1,6 @@
 import pytest
 
-from npu_llm.progress import STAGES, Progress
+from npu_llm.progress import MERGE_STAGES, STAGES, Progress
 
 
 def test_a_stage_reports_its_start_its_shares_and_its_end():
@@ -21,5 +21,6 @@ def test_a_stage_that_fails_does_not_report_its_end():
     assert seen == [0.0]
 
 
-def test_shares_of_all_stages_make_a_hundred():
-    assert sum(stage.weight for stage in STAGES) == 100
+@pytest.mark.parametrize("stages", [STAGES, MERGE_STAGES], ids=["loading", "merging"])
+def test_shares_of_all_stages_make_a_hundred(stages):
+    assert sum(stage.weight for stage in stages) == 100

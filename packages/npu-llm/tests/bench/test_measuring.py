@@ -38,13 +38,14 @@ def test_warm_up_and_repeats_are_answers_and_the_listener_hears_each_size(llama,
     model = llama.ours()
     generate = model.generate
     monkeypatch.setattr(model, "generate", lambda **given: calls.append(given) or generate(**given))
-    heard = []
+    heard, answered = [], []
     found = benchmark(
-        model, prompt_lengths=[4], new_tokens=[2], repeats=3, warm_up=2, meter=NO_METER,
-        on_record=heard.append,
+        model, prompt_lengths=[4, 5], new_tokens=[2], repeats=3, warm_up=2, meter=NO_METER,
+        on_record=heard.append, on_answer=lambda done, total: answered.append((done, total)),
     )  # fmt: skip
-    assert len(calls) == 5
+    assert len(calls) == 10
     assert heard == found
+    assert answered == [(done, 10) for done in range(11)]
 
 
 def test_energy_becomes_power(llama, tmp_path):

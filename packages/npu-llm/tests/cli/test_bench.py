@@ -15,6 +15,7 @@ def test_table_and_files_have_the_same_figures(in_process, tmp_path):
         assert f"{record['decode_tokens_per_s']:,.1f}" in out
         assert f"{record['first_token_s'] * 1e3:,.1f}" in out
     assert "TTFT" in out
+    assert "measuring: 4 answers in " in err
     assert plot.read_text().startswith("<svg")
     assert "power: measured on" in err or "power: cannot be read" in err
 

@@ -68,13 +68,13 @@ def test_turns_from_a_pipe_end_with_it(talk):
     code, out, err = talk("the quick", "brown fox")
     assert code == 0
     assert out.count("\n") >= 2
-    assert err.count(" tokens, ") == 2
+    assert err.count(" tokens and wrote 8, the first after ") == 2
 
 
 def test_figures_say_how_much_of_the_prompt_was_read(talk):
     _, _, err = talk("the quick")
-    (line,) = (line for line in err.splitlines() if line.startswith("(read "))
-    read, of = line.removeprefix("(read ").split(" tokens")[0].split(" of ")
+    (line,) = (line for line in err.splitlines() if line.startswith("Read "))
+    read, of = line.removeprefix("Read ").split(" tokens")[0].split(" of ")
     assert read == of
 
 
@@ -94,7 +94,7 @@ def test_reset_forgets(talk):
 
 def test_lines_that_belong_together_are_one_message(talk, new_chat, monkeypatch):
     _, _, err = talk("the quick \\", "brown", '"""', "fox", "/reset", '"""')
-    assert err.count("(read ") == 2
+    assert err.count("Read ") == 2
     monkeypatch.setattr(sys, "stdin", io.StringIO('one\\\ntwo\n"""\nthree\n\nfour\n"""\n'))
     chat = new_chat()
     chat.run()
@@ -162,7 +162,7 @@ def test_set_changes_the_next_answers(new_chat, capsys):
     err = capsys.readouterr().err
     assert "set: nothing" in err
     assert "set: temperature 0, max_new_tokens 3" in err
-    assert err.count(" 3 out") == 2
+    assert err.count(" and wrote 3, ") == 2
     first = contents(chat)[-1]
     chat.take("/retry")
     assert contents(chat)[-1] == first
@@ -193,7 +193,7 @@ def test_another_model_goes_on_with_the_conversation(
         f"model: {wide.name}, float32",
     ]
     assert "[hub-failed]" in err or "[model-not-found]" in err
-    last = err.rsplit("(read ", 1)[1]
+    last = err.rsplit("Read ", 1)[1]
     read, of = last.split(" tokens")[0].split(" of ")
     assert read == of, "the new model has read nothing yet"
 
@@ -305,7 +305,7 @@ def test_terminal_gets_a_prompt_and_end_of_input_leaves(checkpoint, cache_dir):
         terminal.type(typed)
     assert terminal.end() == 0
     assert b"/reset" in terminal.seen
-    assert b"(read " in terminal.seen
+    assert b"Read " in terminal.seen
 
 
 def test_what_was_typed_is_recalled_in_the_next_chat(checkpoint, cache_dir):
@@ -329,7 +329,7 @@ def test_pasted_lines_are_one_message(checkpoint, cache_dir):
     terminal.wait_for(PROMPT)
     terminal.type(b"\x04")
     assert terminal.end() == 0
-    assert terminal.seen.count(b"(read ") == 1
+    assert terminal.seen.count(b"Read ") == 1
 
 
 def test_what_is_typed_during_an_answer_stands_at_the_next_prompt(talkative, cache_dir):
@@ -343,7 +343,7 @@ def test_what_is_typed_during_an_answer_stands_at_the_next_prompt(talkative, cac
     terminal.wait_for(PROMPT)
     terminal.type(b"\x04")
     assert terminal.end() == 0
-    answer, after = terminal.seen.split(b"(read ")
+    answer, after = terminal.seen.split(b"Read ")
     assert b"/set" not in answer
     assert b"/set top_p 0.25" in after
 
@@ -366,7 +366,7 @@ def test_ctrl_c_stops_the_answer_and_keeps_what_was_read(talkative, cache_dir):
     assert terminal.end() == 0
     text = terminal.seen.decode(errors="replace")
     assert "(interrupted)" in text
-    read, of = text.rsplit("(read ", 1)[1].split(" tokens")[0].split(" of ")
+    read, of = text.rsplit("Read ", 1)[1].split(" tokens")[0].split(" of ")
     assert int(read) < int(of)
 
 

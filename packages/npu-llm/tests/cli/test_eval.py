@@ -15,6 +15,9 @@ def test_precisions_stand_side_by_side(in_process, text, tmp_path):
     code, out, err = in_process("eval", "--dtype", "int8", *text, "--json", str(file))
     assert code == 0, err
     exact, small = json.loads(file.read_text())
+    for one in (exact, small):
+        read = -(-one["tokens"] // one["window"]) * one["window"]
+        assert f"measuring {one['precision']}: {read:,} tokens in " in err
     assert (exact["precision"], small["precision"]) == ("float32", "int8")
     assert exact["loss"] == 0
     for said in (

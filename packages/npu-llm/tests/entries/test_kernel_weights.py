@@ -133,6 +133,13 @@ def test_blocks_of_q4_0_are_packed_bit_for_bit(tmp_path, save_tiny, tied):
     assert rows == sorted(row for one in weights for row in one.tolist())
 
 
+def test_a_model_that_was_unpacked_can_be_saved_by_transformers(tmp_path, model):
+    unpacked, _ = load_model(find_source(write_gguf(model, tmp_path / "some.gguf")))
+    unpacked.save_pretrained(tmp_path / "saved")
+    saved = AutoModelForCausalLM.from_pretrained(tmp_path / "saved")
+    assert all(map(torch.equal, saved.parameters(), unpacked.parameters()))
+
+
 def test_a_model_of_q4_0_differs_by_the_rounding_of_activations(tmp_path, model):
     file = write_gguf(model, tmp_path / "some.gguf")
     ours = NPUModelForCausalLM.from_pretrained(

@@ -36,6 +36,19 @@ def test_perplexity_is_that_of_transformers(model, llama):
     assert (got.precision, got.tokens, got.stride) == ("float32", len(ids), 16)
 
 
+@pytest.mark.parametrize("scored_from", [None, 4])
+def test_the_listener_hears_how_much_of_the_text_is_read(model, scored_from):
+    heard = []
+    evaluate(
+        model, "the quick brown fox " * 11, window=16, scored_from=scored_from,
+        on_tokens=lambda done, total: heard.append((done, total)),
+    )  # fmt: skip
+    done, totals = zip(*heard, strict=True)
+    assert len(heard) >= 3
+    assert list(done) == sorted(done)
+    assert {done[-1]} == set(totals)
+
+
 def test_loss_is_relative():
     exact = EvaluationResult("float32", 20.0, 100, 10, 10)
     assert EvaluationResult("int8", 21.0, 100, 10, 10).loss(exact) == pytest.approx(0.05)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from npu_llm.adapters.adapter_file import AdapterFile, LowRank, read_adapter
 from npu_llm.checkpoint.loading import load_model, load_tokenizer
 from npu_llm.checkpoint.source import find_source
 from npu_llm.errors import ModelError
+from npu_llm.progress import MERGE_STAGES, Progress, ProgressListener
 from npu_runtime.public_calls import public_call
 
 __all__ = ["merge"]
@@ -27,6 +28,7 @@ def merge(
     auto: Any = AutoModelForCausalLM,
     gguf_file: str | None = None,
     trust_remote_code: bool = False,
+    on_progress: ProgressListener | None = None,
 ) -> Path:
     """Writes a model with adapters merged into it; any kind of LoRA can be merged.
 
@@ -38,6 +40,7 @@ def merge(
             that of language models.
         gguf_file: which GGUF file in a folder.
         trust_remote_code: whether model code inside the checkpoint may run.
+        on_progress: called with a stage and how much of it is done, 0.0 to 1.0.
 
     Returns:
         The folder: weights in float32, and the tokenizer.
@@ -48,22 +51,36 @@ def merge(
     """
     files = [(read_adapter(path), scale) for path, scale in adapters]
     source = find_source(name_or_path, gguf_file=gguf_file)
-    model, weights = load_model(source, auto=auto, trust_remote_code=trust_remote_code)
-    weights.fill()
-    with torch.no_grad():
+    progress = Progress(on_progress, stages=MERGE_STAGES)
+    with progress.stage("weights"):
+        model, weights = load_model(
+            source,
+            auto=auto,
+            trust_remote_code=trust_remote_code,
+            on_progress=progress.advance,
+        )
+        weights.fill()
+    with progress.stage("merge"), torch.no_grad():
+        count = sum(len(file.layers) for file, _ in files)
+        done = 0
         for file, scale in files:
-            _merge(model, file, scale)
+            for _ in _merge(model, file, scale):
+                done += 1
+                progress.advance(done / count)
     folder = Path(output)
-    model.save_pretrained(folder)
-    tokenizer = load_tokenizer(source, trust_remote_code=trust_remote_code)
-    if tokenizer is not None:
-        tokenizer.save_pretrained(folder)
+    with progress.stage("save"):
+        model.save_pretrained(folder)
+        tokenizer = load_tokenizer(source, trust_remote_code=trust_remote_code)
+        if tokenizer is not None:
+            tokenizer.save_pretrained(folder)
     return folder
 
 
-def _merge(model: Any, file: AdapterFile, scale: float) -> None:
+def _merge(model: Any, file: AdapterFile, scale: float) -> Iterator[None]:
+    """Merges one adapter; yields after each of its layers."""
     for path, layer in file.layers.items():
         _merge_layer(file, path, _weight_of(model, path, file), layer, scale)
+        yield
     parameters = dict(model.named_parameters(remove_duplicate=False))
     for name, value in file.replaced.items():
         if name not in parameters or parameters[name].shape != value.shape:

@@ -63,6 +63,7 @@ def benchmark(
     warm_up: int = 1,
     meter: EnergyMeter | None = None,
     on_record: Callable[[BenchRecord], None] = lambda record: None,
+    on_answer: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[BenchRecord]:
     """Measures a model at each combination of sizes, greedily and without stopping at EOS.
 
@@ -75,6 +76,8 @@ def benchmark(
         warm_up: answers per combination before those.
         meter: measures energy; by default what npu_llm.bench.power.find_meter returns.
         on_record: called with each record as soon as it is there.
+        on_answer: called between answers, those to warm up included, with how many are there and
+            how many there will be.
 
     Returns:
         One record per combination, with prompt lengths varying fastest.
@@ -85,11 +88,14 @@ def benchmark(
     sizes = list(product(batch_sizes, new_tokens, prompt_lengths))
     _check(model, sizes, repeats, warm_up)
     meter = find_meter() if meter is None else meter
-    records = []
+    records: list[BenchRecord] = []
+    each = warm_up + repeats
+    on_answer(0, len(sizes) * each)
     for batch, new, prompt in sizes:
         record = _measure(
-            model, (batch, prompt), new, repeats=repeats, warm_up=warm_up, meter=meter
-        )
+            model, (batch, prompt), new, repeats=repeats, warm_up=warm_up, meter=meter,
+            on_answer=lambda done: on_answer(len(records) * each + done, len(sizes) * each),
+        )  # fmt: skip
         records.append(record)
         on_record(record)
     return records
@@ -165,17 +171,20 @@ def _measure(
     repeats: int,
     warm_up: int,
     meter: EnergyMeter,
+    on_answer: Callable[[int], None],
 ) -> BenchRecord:
     batch, prompt = shape
     vocabulary = int(model.config.get_text_config().vocab_size)
     ids = torch.randint(vocabulary, shape, generator=torch.Generator().manual_seed(0))
-    for _ in range(warm_up):
+    for done in range(warm_up):
         _answer_times(model, ids, new_tokens)
+        on_answer(done + 1)
     first_s, rest_s = float("inf"), float("inf")
     started, energy = time.perf_counter(), meter.read_joules()
-    for _ in range(repeats):
+    for done in range(warm_up, warm_up + repeats):
         first, rest = _answer_times(model, ids, new_tokens)
         first_s, rest_s = min(first_s, first), min(rest_s, rest)
+        on_answer(done + 1)
     power = meter.mean_watts(energy, time.perf_counter() - started)
     peak, anonymous = process_memory_bytes()
     return BenchRecord(

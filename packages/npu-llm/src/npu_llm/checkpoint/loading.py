@@ -97,9 +97,10 @@ def load_model(
             f"such as {missing[0]}. Get the whole checkpoint.",
             code="weights-missing",
         )
-    # The model is dequantized: with this attribute transformers refuses to save its config.
-    if hasattr(model.config, "quantization_config"):
-        del model.config.quantization_config
+    # The model is dequantized: with these attributes transformers refuses to save it.
+    for owner, name in ((model.config, "quantization_config"), (model, "hf_quantizer")):
+        if hasattr(owner, name):
+            delattr(owner, name)
     weights = StreamedWeights()
     if dtype is not torch.float32:
         model = _in_float32(model, weights, auto, trust_remote_code)

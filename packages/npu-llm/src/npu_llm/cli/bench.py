@@ -112,19 +112,21 @@ def _run(options: argparse.Namespace) -> int:
 
     display, meter = Display(), find_meter()
     model = start(options, display, needs_tokenizer=False)
-    records = benchmark(
-        model,
-        prompt_lengths=options.prompt,
-        new_tokens=options.new,
-        batch_sizes=options.batch,
-        repeats=options.repeats,
-        warm_up=options.warm_up,
-        meter=meter,
-        on_record=lambda record: display.line(
-            f"measured: prompt {record.prompt_tokens:,}, answer {record.new_tokens:,}, "
-            f"batch {record.batch_size}"
-        ),
-    )
+    with display.counting("measuring", "answers") as counter:
+        records = benchmark(
+            model,
+            prompt_lengths=options.prompt,
+            new_tokens=options.new,
+            batch_sizes=options.batch,
+            repeats=options.repeats,
+            warm_up=options.warm_up,
+            meter=meter,
+            on_record=lambda record: display.line(
+                f"measured: prompt {record.prompt_tokens:,}, answer {record.new_tokens:,}, "
+                f"batch {record.batch_size}"
+            ),
+            on_answer=counter,
+        )
     display.line(f"power: measured on {meter.name}" if meter.is_readable
                  else f"power: cannot be read, {meter.reason}")  # fmt: skip
     about = {

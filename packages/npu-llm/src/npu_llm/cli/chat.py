@@ -12,7 +12,7 @@ from npu_command.interrupt import as_exception
 from npu_llm.cli.answer_settings import as_generate
 from npu_llm.cli.arguments import add_generation, add_model, add_server, check_model
 from npu_llm.cli.lines import LineReader, unechoed
-from npu_llm.cli.turns import Turns
+from npu_llm.cli.turns import Turns, status_of
 from npu_llm.errors import OptionError
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ class Chat(Turns):
         if reply.dropped_messages:
             note = f"(context full: the {reply.dropped_messages} oldest messages were dropped)"
             self._display.line(note, style="dim")
-        self._display.line(f"({figures_of(reply)})", style="dim")
+        self._display.line(_status_of(reply), style="dim")
 
     def _model_named(self, name: str) -> None:
         from npu_llm.cli.session import generation_options, start
@@ -199,16 +199,12 @@ class Chat(Turns):
         return ChatSession
 
 
-def figures_of(reply: Reply) -> str:
-    """Returns an answer's figures in one line."""
-    parts = [
-        f"read {reply.prefilled_tokens:,} of {reply.prompt_tokens:,} tokens",
-        f"{len(reply.tokens):,} out",
-    ]
-    if reply.time_to_first_token_s is not None:
-        parts.append(f"first after {reply.time_to_first_token_s:.2f} s")
-    if reply.tokens_per_s is not None:
-        parts.append(f"{reply.tokens_per_s:.1f} tokens/s")
-    if reply.verification:
-        parts.append(reply.verification)
-    return ", ".join(parts)
+def _status_of(reply: Reply) -> str:
+    said = status_of(
+        written=len(reply.tokens),
+        time_to_first_token_s=reply.time_to_first_token_s,
+        tokens_per_s=reply.tokens_per_s,
+        read=reply.prefilled_tokens,
+        prompt=reply.prompt_tokens,
+    )
+    return f"{said} Program: {reply.verification}." if reply.verification else said

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from rich.console import Console
@@ -13,7 +14,10 @@ from rich.table import Table
 from npu_command.answers import is_quiet
 from npu_llm.progress import STAGES, ProgressListener, Stage
 
-__all__ = ["Display"]
+# Called with how much is done, and of how much.
+Counter = Callable[[int, int], None]
+
+__all__ = ["Counter", "Display"]
 
 
 class Display:
@@ -23,7 +27,14 @@ class Display:
     """
 
     def __init__(self) -> None:
-        self.console = Console(stderr=True, highlight=False, markup=False, quiet=is_quiet())
+        self.console = Console(
+            stderr=True,
+            highlight=False,
+            markup=False,
+            quiet=is_quiet(),
+            # Without colour rich would still write the codes of bold and dim.
+            color_system=None if os.environ.get("NO_COLOR") else "auto",
+        )
         # Lines are broken at words where somebody reads them, and left whole for programs.
         self.console.soft_wrap = not self.console.is_terminal
 
@@ -55,13 +66,51 @@ class Display:
         self.console.print(table, soft_wrap=False)
 
     @contextmanager
-    def progress(self) -> Iterator[ProgressListener]:
-        """Shows the progress of loading; yields what to call with a stage and its share."""
+    def progress(self, stages: Sequence[Stage] = STAGES) -> Iterator[ProgressListener]:
+        """Shows the progress of stages; yields what to call with a stage and its share."""
         if self.console.is_terminal:
-            with self._bar() as listener:
+            with self._bar(stages) as listener:
                 yield listener
         else:
             yield self._lines()
+
+    @contextmanager
+    def counting(self, title: str, what: str) -> Iterator[Counter]:
+        """Shows how many of many are done; yields what to call with both numbers.
+
+        Without a terminal it prints a line at the end, and nothing for work that failed.
+
+        Args:
+            title: what is done, such as "reading the text".
+            what: what is counted, such as "tokens".
+        """
+        columns = (
+            SpinnerColumn(),
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            TextColumn("{task.completed:,} of {task.total:,} " + what, markup=False),
+            TimeElapsedColumn(),
+        )
+        started, last = time.perf_counter(), 0
+        # Drawn once a second: what is timed meanwhile shares the processor.
+        with Progress(
+            *columns,
+            console=self.console,
+            transient=True,
+            refresh_per_second=1,
+            disable=not self.console.is_terminal,
+        ) as bar:
+            task = bar.add_task(title, total=0)
+
+            def counter(done: int, total: int) -> None:
+                nonlocal last
+                last = done
+                bar.update(task, completed=done, total=total)
+
+            yield counter
+        if not self.console.is_terminal:
+            seconds = time.perf_counter() - started
+            self.line(f"{title}: {last:,} {what} in {seconds:.1f} s")
 
     def _lines(self) -> ProgressListener:
         started: dict[str, float] = {}
@@ -77,7 +126,7 @@ class Display:
         return listener
 
     @contextmanager
-    def _bar(self) -> Iterator[ProgressListener]:
+    def _bar(self, stages: Sequence[Stage]) -> Iterator[ProgressListener]:
         columns = (
             SpinnerColumn(),
             TextColumn("{task.description}", markup=False),
@@ -86,11 +135,11 @@ class Display:
             TimeElapsedColumn(),
         )
         with Progress(*columns, console=self.console, transient=True) as bar:
-            total = sum(stage.weight for stage in STAGES)
+            total = sum(stage.weight for stage in stages)
             task = bar.add_task("starting", total=total)
 
             def listener(stage: Stage, share: float) -> None:
-                before = sum(other.weight for other in STAGES[: STAGES.index(stage)])
+                before = sum(other.weight for other in stages[: stages.index(stage)])
                 bar.update(task, description=stage.title, completed=before + share * stage.weight)
 
             yield listener

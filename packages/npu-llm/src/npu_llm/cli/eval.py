@@ -153,13 +153,20 @@ def _measure(options: argparse.Namespace, text: str, *, scored_from: int | None)
     from npu_llm.cli.session import start
     from npu_llm.evaluation import evaluate
 
-    model = start(options, Display())
+    display = Display()
+    model = start(options, display)
     window = options.window
     if window is None and scored_from is not None:
         window = min(2 * scored_from, model.context_length or 2 * scored_from)
-    result = evaluate(
-        model, text, window=window or 256, stride=options.stride, scored_from=scored_from
-    )
+    with display.counting(f"measuring {model.precision.name}", "tokens") as counter:
+        result = evaluate(
+            model,
+            text,
+            window=window or 256,
+            stride=options.stride,
+            scored_from=scored_from,
+            on_tokens=counter,
+        )
     del model
     gc.collect()  # the next one needs the memory
     return result

@@ -14,7 +14,7 @@ from npu_llm.cli.lines import LineReader, unechoed
 from npu_llm.cli.streamer import can_render, text_writer
 from npu_llm.errors import OptionError
 
-__all__ = ["Turns"]
+__all__ = ["Turns", "status_of"]
 
 _HELP = """\
 /help          show this list
@@ -33,6 +33,33 @@ _HELP = """\
 /exit          leave (also Ctrl-D)
 Ctrl-C         stop an answer; the conversation continues
 A line that ends in \\ continues on the next; lines between two lines of \"\"\" are one message."""
+
+
+def status_of(
+    *,
+    written: int,
+    time_to_first_token_s: float | None,
+    tokens_per_s: float | None,
+    read: int = 0,
+    prompt: int = 0,
+) -> str:
+    """Returns what an answer took, as a sentence.
+
+    Args:
+        written: tokens of the answer.
+        time_to_first_token_s: from the question; None if none came.
+        tokens_per_s: after the first; None if there is no second.
+        read: tokens of the conversation that were read for it.
+        prompt: those of the whole conversation; 0 if nobody counted them.
+    """
+    parts = [f"Wrote {written:,} {'token' if written == 1 else 'tokens'}"]
+    if prompt:
+        parts = [f"Read {read:,} of {prompt:,} tokens and wrote {written:,}"]
+    if time_to_first_token_s is not None:
+        parts.append(f"the first after {time_to_first_token_s:.2f} s")
+    if tokens_per_s is not None:
+        parts.append(f"then {tokens_per_s:,.1f} per second")
+    return f"{', '.join(parts)}."
 
 
 class Turns:

@@ -6,7 +6,7 @@ The default text lies beside this module as text.txt, and was written for this p
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -64,6 +64,7 @@ def evaluate(
     window: int = 256,
     stride: int | None = None,
     scored_from: int | None = None,
+    on_tokens: Callable[[int, int], None] = lambda done, total: None,
 ) -> EvaluationResult:
     """Measures a model's perplexity.
 
@@ -77,6 +78,7 @@ def evaluate(
         scored_from: how many tokens of a window come before the first that is scored, for what
             only long contexts show; None to score all. A model with sparse attention needs it, at
             least as many as it attends to all of; it reads the others one by one, as an answer.
+        on_tokens: called between steps with how many tokens have been read, and of how many.
 
     Raises:
         OptionError: [eval-text] for a text shorter than a window, a window of fewer than 2 tokens
@@ -114,30 +116,54 @@ def evaluate(
                 f"{dense:,} tokens. Pass a larger window.",
                 code="eval-text",
             )
-        value = _perplexity_of_ends(model, tokens, window, step, int(scored_from or 0))
+        value = _perplexity_of_ends(
+            model, tokens, window, step, int(scored_from or 0), on_tokens=on_tokens
+        )
         return EvaluationResult(
             model.precision.name, value, len(tokens), window, step, model.kv_cache,
             None if chosen is None else str(chosen), scored_from,
         )  # fmt: skip
 
+    done, total = 0, len(_starts(tokens, window, step)) * window
+    on_tokens(done, total)
+
     def logits(part: torch.Tensor) -> torch.Tensor:
+        nonlocal done
         if model.kv_cache is None:
             found: torch.Tensor = model(part, use_cache=False).logits
-            return found
-        cache, pieces = model.new_cache(), torch.split(part, _PIECE_TOKENS, dim=1)
-        return torch.cat([model(piece, past_key_values=cache).logits for piece in pieces], dim=1)
+        else:
+            cache, pieces = model.new_cache(), torch.split(part, _PIECE_TOKENS, dim=1)
+            rows = [model(piece, past_key_values=cache).logits for piece in pieces]
+            found = torch.cat(rows, dim=1)
+        done += window
+        on_tokens(done, total)
+        return found
 
     value = perplexity(logits, tokens, window=window, stride=step)
     return EvaluationResult(model.precision.name, value, len(tokens), window, step, model.kv_cache)
 
 
+def _starts(tokens: torch.Tensor, window: int, stride: int) -> list[int]:
+    """Returns where windows begin; the last one ends with the text."""
+    last = len(tokens) - window
+    return [*range(0, last, stride), last]
+
+
 def _perplexity_of_ends(
-    model: Any, tokens: torch.Tensor, window: int, stride: int, scored_from: int
+    model: Any,
+    tokens: torch.Tensor,
+    window: int,
+    stride: int,
+    scored_from: int,
+    *,
+    on_tokens: Callable[[int, int], None],
 ) -> float:
     """Returns the perplexity of windows' last tokens, with few logits in memory at once."""
     total, count, scored = 0.0, 0, 0
-    last = len(tokens) - window
-    for start in [*range(0, last, stride), last]:
+    starts = _starts(tokens, window, stride)
+    to_read = len(starts) * (window - 1)
+    on_tokens(0, to_read)
+    for number, start in enumerate(starts):
         part = tokens[start : start + window]
         first = max(scored - start, scored_from)
         cache = model.new_cache()
@@ -149,6 +175,7 @@ def _perplexity_of_ends(
                 total += float(
                     torch.nn.functional.cross_entropy(logits, following, reduction="sum")
                 )
+            on_tokens(number * (window - 1) + end, to_read)
         count += window - first
         scored = start + window
     mean = total / count

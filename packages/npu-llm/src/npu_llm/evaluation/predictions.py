@@ -20,6 +20,8 @@ from npu_llm.errors import ContextError, OptionError
 
 __all__ = ["Asking", "predict"]
 
+# How many batches of texts are sorted by length together, so that a batch has little padding.
+_SORTED_BATCHES = 16
 # Of answers to questions, in tokens: the longest; what windows of a long context share; how much of
 # a context must fit beside the question.
 _LONGEST, _SHARED, _LEAST_CONTEXT = 30, 128, 8
@@ -34,12 +36,14 @@ class Asking:
         batch_size: how many samples are answered at once, at most.
         generate: arguments of generate, for models that write.
         source_language: what a translating model reads, as its tokenizer names it.
+        on_samples: called between batches with how many samples are answered, and of how many.
     """
 
     path: str | Path
     batch_size: int = 8
     generate: Mapping[str, Any] = field(default_factory=dict)
     source_language: str | None = None
+    on_samples: Callable[[int, int], None] = lambda done, total: None
 
 
 def predict(model: Any, task: str, samples: Sequence[Mapping[str, Any]], how: Asking) -> list[Any]:
@@ -63,8 +67,11 @@ def predict(model: Any, task: str, samples: Sequence[Mapping[str, Any]], how: As
 
 
 def _vectors(model: Any, samples: Sequence[Mapping[str, Any]], how: Asking) -> list[Any]:
-    texts = [sample["text"] for sample in samples]
-    return list(model.encode(texts, batch_size=how.batch_size, normalize=True))
+    vectors: list[Any] = []
+    for batch in _batches(samples, how, size=how.batch_size * _SORTED_BATCHES):
+        texts = [sample["text"] for sample in batch]
+        vectors += list(model.encode(texts, batch_size=how.batch_size, normalize=True))
+    return vectors
 
 
 def _transcripts(model: Any, samples: Sequence[Mapping[str, Any]], how: Asking) -> list[Any]:
@@ -80,7 +87,7 @@ def _transcripts(model: Any, samples: Sequence[Mapping[str, Any]], how: Asking) 
     arguments: dict[str, Any] = {"generate_kwargs": dict(how.generate)} if how.generate else {}
     knows_times = hasattr(getattr(model, "generation_config", None), "no_timestamps_token_id")
     answers = []
-    for sample in samples:
+    for sample in _one_by_one(samples, how):
         # Whisper reads more than 30 s by its own timestamps.
         is_long = knows_times and len(sample["audio"]) > 30 * rate
         timed = {"return_timestamps": True} if is_long else {}
@@ -94,7 +101,7 @@ def _translations(model: Any, samples: Sequence[Mapping[str, Any]], how: Asking)
     if how.source_language is not None:
         tokenizer.src_lang = how.source_language
     answers: list[Any] = []
-    for batch in _batches(samples, how.batch_size):
+    for batch in _batches(samples, how):
         texts = [sample["source"] for sample in batch]
         given = tokenizer(texts, padding=True, return_tensors="pt")
         found = model.generate(
@@ -112,7 +119,7 @@ def _classes_of_texts(model: Any, samples: Sequence[Mapping[str, Any]], how: Ask
             code="eval-task",
         )
     answers: list[Any] = []
-    for batch in _batches(samples, how.batch_size):
+    for batch in _batches(samples, how):
         texts = [sample["text"] for sample in batch]
         pairs = [sample.get("pair") for sample in batch]
         both = [texts, pairs] if all(pair is not None for pair in pairs) else [texts]
@@ -126,7 +133,9 @@ def _classes_of_texts(model: Any, samples: Sequence[Mapping[str, Any]], how: Ask
 
 def _classes_of_words(model: Any, samples: Sequence[Mapping[str, Any]], how: Asking) -> list[Any]:
     answers = []
-    for sample in samples:  # one by one: which token begins a word is the tokenizer's to say
+    for sample in _one_by_one(
+        samples, how
+    ):  # one by one: which token begins a word is the tokenizer's to say
         words = sample["tokens"]
         given = model.tokenizer(words, is_split_into_words=True, return_tensors="pt")
         classes = model(**given).logits[0].argmax(-1).tolist()
@@ -142,7 +151,7 @@ def _spans(model: Any, samples: Sequence[Mapping[str, Any]], how: Asking) -> lis
     """The words of each context from the likeliest begin to the likeliest end behind it."""
     tokenizer, limit = model.tokenizer, model.context_length
     answers = []
-    for sample in samples:
+    for sample in _one_by_one(samples, how):
         question = tokenizer(sample["question"])["input_ids"]
         if limit is not None and len(question) + _LEAST_CONTEXT > limit:
             raise ContextError(
@@ -185,7 +194,7 @@ def _best_span(
 def _classes_of_images(model: Any, samples: Sequence[Mapping[str, Any]], how: Asking) -> list[Any]:
     processor = load_beside(AutoImageProcessor, how.path, "an image processor")
     answers: list[Any] = []
-    for batch in _batches(samples, how.batch_size):
+    for batch in _batches(samples, how):
         given = processor([sample["image"] for sample in batch], return_tensors="pt")
         answers += model(pixel_values=given["pixel_values"]).logits.argmax(-1).tolist()
     return answers
@@ -195,17 +204,26 @@ def _classes_of_sounds(model: Any, samples: Sequence[Mapping[str, Any]], how: As
     extractor = load_beside(AutoFeatureExtractor, how.path, "a feature extractor")
     rate = int(extractor.sampling_rate)
     answers = []
-    for sample in samples:  # of any length: padding would change results of some
+    for sample in _one_by_one(samples, how):  # of any length: padding would change results of some
         given = extractor(sample["audio"], sampling_rate=rate, return_tensors="pt")
         answers.append(int(model(**given).logits[0].argmax(-1)))
     return answers
 
 
 def _batches(
-    samples: Sequence[Mapping[str, Any]], size: int
+    samples: Sequence[Mapping[str, Any]], how: Asking, *, size: int | None = None
 ) -> Iterator[Sequence[Mapping[str, Any]]]:
-    for start in range(0, len(samples), size):
-        yield samples[start : start + size]
+    """Yields samples together, and reports those that are answered."""
+    how.on_samples(0, len(samples))
+    for start in range(0, len(samples), size or how.batch_size):
+        batch = samples[start : start + (size or how.batch_size)]
+        yield batch
+        how.on_samples(start + len(batch), len(samples))
+
+
+def _one_by_one(samples: Sequence[Mapping[str, Any]], how: Asking) -> Iterator[Mapping[str, Any]]:
+    for (sample,) in _batches(samples, how, size=1):
+        yield sample
 
 
 _ASKED: dict[str, Callable[[Any, Sequence[Mapping[str, Any]], Asking], list[Any]]] = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -61,6 +61,7 @@ def evaluate_task(
     batch_size: int = 8,
     generate: Mapping[str, Any] | None = None,
     source_language: str | None = None,
+    on_samples: Callable[[int, int], None] = lambda done, total: None,
 ) -> TaskResult:
     """Measures a model by samples of its task.
 
@@ -74,6 +75,7 @@ def evaluate_task(
         batch_size: how many samples are answered at once, at most.
         generate: arguments of generate, for models that write.
         source_language: what a translating model of many languages reads.
+        on_samples: called between batches with how many samples are answered, and of how many.
 
     Raises:
         OptionError: [eval-task] for a task without a measure, [eval-data] for a sample that does
@@ -94,7 +96,7 @@ def evaluate_task(
                           code="eval-data")  # fmt: skip
     for number, sample in enumerate(samples, 1):
         check_sample(sample, form, f"sample {number}", labels=labels)
-    asking = Asking(processors, batch_size, dict(generate or {}), source_language)
+    asking = Asking(processors, batch_size, dict(generate or {}), source_language, on_samples)
     found = predict(model, task, samples, asking)
     answers = [_answer(sample, labels) for sample in samples]
     compared = found if exact is None else exact.predictions

@@ -29,7 +29,7 @@ def test_turns_and_commands_work_with_a_server(talk, backwards):
     assert (last["model"], last["temperature"], last["seed"], last["max_tokens"]) == (
         "echo", 0, 3, 9
     )  # fmt: skip
-    assert "5 of 9 read, 2 out" in err
+    assert "Read 5 of 9 tokens and wrote 2, the first after " in err
     assert "There is no command /save" in err
     assert "/save" not in err.split("There is no command /save")[1].split("/help lists")[1]
 
@@ -50,7 +50,7 @@ def test_settings_and_models_of_a_server(talk, backwards):
     assert (last["temperature"], last["max_tokens"], last["model"]) == (0.5, 7, "echo")
     assert "[chat-model]" in err
     assert "model: echo" in err
-    assert "2 out" in err.split("[chat-model]")[1]
+    assert "and wrote 2, " in err.split("[chat-model]")[1]
 
 
 def test_what_does_not_go_with_a_server_is_refused(talk):

@@ -32,6 +32,7 @@ def test_translations_have_the_scores_of_transformers_answers(m2m, measure):
     ]
     code, found, said = measure(m2m, samples, "--compare", "none", "--max-new-tokens", "8")
     assert code == 0, said
+    assert "measuring float32: 2 samples in " in said
     model = transformers.T5ForConditionalGeneration.from_pretrained(m2m)
     tokenizer = transformers.AutoTokenizer.from_pretrained(m2m)
     answers = []

@@ -32,7 +32,7 @@ def test_a_picture_is_shown_with_the_next_question(command, llava, picture):
     assert "Forgotten: what is this ?" in done.stderr
     assert "There is no question yet." in done.stderr
     assert f"model: {llava}" in done.stderr
-    assert "(3 out" in done.stderr
+    assert "Wrote 3 tokens, the first after " in done.stderr
     assert "/image PATH" in done.stderr
     assert "/save" not in done.stderr
     assert "system: be brief" in done.stderr

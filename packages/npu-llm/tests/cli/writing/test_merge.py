@@ -14,6 +14,9 @@ def test_a_merged_folder_is_written_and_named(capsys, checkpoint, save_adapter, 
     assert code == 0, err
     assert out.strip() == str(output)
     assert "in float32" in err
+    assert [line.split(":")[0] for line in err.splitlines()][:-1] == [
+        "loading weights", "merging adapters", "writing the model",
+    ]  # fmt: skip
     assert (output / "tokenizer.json").is_file()
 
 

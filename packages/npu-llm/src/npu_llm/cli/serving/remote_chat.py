@@ -9,7 +9,7 @@ from typing import Any
 from npu_command.interrupt import as_exception
 from npu_llm.cli.display import Display
 from npu_llm.cli.lines import LineReader
-from npu_llm.cli.turns import Turns
+from npu_llm.cli.turns import Turns, status_of
 from npu_llm.config import read_settings
 from npu_llm.errors import OptionError
 from npu_llm.serving.client.connection import Connection, RemoteAnswer
@@ -110,8 +110,9 @@ class RemoteChat(Turns):
             answer = self.session.ask(text, write, self._chosen)
         if answer.finish == "cancelled":
             self._display.line("(interrupted)", style="dim")
-        self._last = {"model": self.session.model, "answer": _figures_of(answer)}
-        self._display.line(f"({_figures_of(answer)})", style="dim")
+        said = _status_of(answer)
+        self._last = {"model": self.session.model, "answer": said}
+        self._display.line(said, style="dim")
 
     def _model_named(self, name: str) -> None:
         names = self.session.model_names()
@@ -127,11 +128,11 @@ class RemoteChat(Turns):
         self._display.reply(f"{said}; others: {others}" if others else said)
 
 
-def _figures_of(answer: RemoteAnswer) -> str:
-    parts = [f"{answer.prompt_tokens - answer.cached_tokens:,} of {answer.prompt_tokens:,} read"]
-    parts.append(f"{answer.tokens:,} out")
-    if answer.time_to_first_token_s is not None:
-        parts.append(f"first after {answer.time_to_first_token_s:.2f} s")
-    if answer.time_per_token_s:
-        parts.append(f"{1 / answer.time_per_token_s:.1f} tokens/s")
-    return ", ".join(parts)
+def _status_of(answer: RemoteAnswer) -> str:
+    return status_of(
+        written=answer.tokens,
+        time_to_first_token_s=answer.time_to_first_token_s,
+        tokens_per_s=1 / answer.time_per_token_s if answer.time_per_token_s else None,
+        read=answer.prompt_tokens - answer.cached_tokens,
+        prompt=answer.prompt_tokens,
+    )

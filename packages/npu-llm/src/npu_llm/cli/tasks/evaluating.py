@@ -181,16 +181,19 @@ def _measure(
     from npu_llm.cli.display import Display
     from npu_llm.evaluation import evaluate_task
 
-    model = start_task(kind, options, Display())
-    result = evaluate_task(
-        model,
-        samples,
-        processors=options.model,
-        exact=before[0] if before else None,
-        batch_size=options.batch_size,
-        generate=asked,
-        source_language=options.source,
-    )
+    display = Display()
+    model = start_task(kind, options, display)
+    with display.counting(f"measuring {model.precision.name}", "samples") as counter:
+        result = evaluate_task(
+            model,
+            samples,
+            processors=options.model,
+            exact=before[0] if before else None,
+            batch_size=options.batch_size,
+            generate=asked,
+            source_language=options.source,
+            on_samples=counter,
+        )
     del model
     gc.collect()  # the next one needs the memory
     return result

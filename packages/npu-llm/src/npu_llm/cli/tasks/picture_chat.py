@@ -13,7 +13,7 @@ from npu_llm.cli.display import Display
 from npu_llm.cli.lines import LineReader
 from npu_llm.cli.streamer import AnswerStreamer
 from npu_llm.cli.tasks.pictures import read_picture, start_looking
-from npu_llm.cli.turns import Turns
+from npu_llm.cli.turns import Turns, status_of
 from npu_llm.errors import OptionError
 from npu_llm.vision_language.prompting import prompt_inputs
 
@@ -148,13 +148,13 @@ class PictureChat(Turns):
                 is_whole = False
         if not is_whole:
             self._display.line("(interrupted)", style="dim")
-        parts = [f"{len(streamer.tokens):,} out"]
-        if streamer.time_to_first_token_s is not None:
-            parts.append(f"first after {streamer.time_to_first_token_s:.2f} s")
-        if streamer.tokens_per_s is not None:
-            parts.append(f"{streamer.tokens_per_s:.1f} tokens/s")
-        self._last = {"model": self.session.model, "answer": ", ".join(parts)}
-        self._display.line(f"({', '.join(parts)})", style="dim")
+        said = status_of(
+            written=len(streamer.tokens),
+            time_to_first_token_s=streamer.time_to_first_token_s,
+            tokens_per_s=streamer.tokens_per_s,
+        )
+        self._last = {"model": self.session.model, "answer": said}
+        self._display.line(said, style="dim")
 
     def _model_named(self, name: str) -> None:
         if name:

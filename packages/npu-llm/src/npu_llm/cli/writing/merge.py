@@ -11,6 +11,7 @@ from npu_llm.checkpoint.source import find_installed_weights
 from npu_llm.cli.arguments import add_adapters, add_checkpoint, check_model
 from npu_llm.cli.display import Display
 from npu_llm.cli.writing.export import give_folder
+from npu_llm.progress import MERGE_STAGES
 
 __all__ = ["main"]
 
@@ -43,6 +44,8 @@ def main(arguments: Sequence[str]) -> int:
     model = find_installed_weights().path if options.model is None else options.model
     task = next(auto for auto, place in TASKS.items() if place == find_task(model))
     auto = getattr(transformers, task)
-    folder = merge(model, options.adapter, options.output, auto=auto)
-    give_folder(folder, options, Display())
+    display = Display()
+    with display.progress(MERGE_STAGES) as listener:
+        folder = merge(model, options.adapter, options.output, auto=auto, on_progress=listener)
+    give_folder(folder, options, display)
     return 0

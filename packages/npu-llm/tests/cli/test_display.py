@@ -1,0 +1,64 @@
+import io
+
+import pytest
+from rich.console import Console
+
+from npu_command import answers
+from npu_llm.cli.display import Display
+from npu_llm.progress import MERGE_STAGES
+
+
+@pytest.fixture
+def screen():
+    """A display on a terminal of 80 columns, whose file has what was sent there."""
+    display = Display()
+    display.console = Console(
+        file=io.StringIO(), force_terminal=True, width=80, highlight=False, markup=False
+    )
+    return display
+
+
+def test_a_terminal_shows_how_many_of_many_are_done(screen):
+    with screen.counting("measuring int8", "tokens") as counter:
+        counter(1024, 4096)
+        screen.line("said meanwhile")
+    shown = screen.console.file.getvalue()
+    assert "measuring int8" in shown
+    assert "1,024 of 4,096 tokens" in shown
+    assert "said meanwhile\n" in shown
+
+
+def test_without_a_terminal_a_count_is_a_line_at_the_end(capsys):
+    with Display().counting("measuring int8", "tokens") as counter:
+        counter(1024, 4096)
+        assert capsys.readouterr().err == ""
+        counter(4096, 4096)
+    assert capsys.readouterr().err == "measuring int8: 4,096 tokens in 0.0 s\n"
+
+
+def test_a_count_that_fails_prints_no_line(capsys):
+    with pytest.raises(ZeroDivisionError), Display().counting("measuring", "answers"):
+        raise ZeroDivisionError
+    assert capsys.readouterr().err == ""
+
+
+def test_quiet_counts_in_silence(capsys, monkeypatch):
+    monkeypatch.setattr(answers, "_quiet", True)
+    display = Display()
+    with display.counting("measuring", "answers") as counter:
+        counter(1, 1)
+    with display.progress(MERGE_STAGES) as listener:
+        listener(MERGE_STAGES[0], 0.0)
+        listener(MERGE_STAGES[0], 1.0)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_terminal_shows_the_stage_and_the_share_of_all_stages(screen):
+    with screen.progress(MERGE_STAGES) as listener:
+        listener(MERGE_STAGES[0], 1.0)
+        listener(MERGE_STAGES[1], 0.5)
+        screen.line("said meanwhile")
+    share = MERGE_STAGES[0].weight + MERGE_STAGES[1].weight / 2
+    shown = screen.console.file.getvalue()
+    assert MERGE_STAGES[1].title in shown
+    assert f"{share:.0f} %" in shown
