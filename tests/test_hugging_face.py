@@ -271,6 +271,24 @@ def test_flex_attention_on_npu_is_attention(program):
     assert gradient < 1e-5
 
 
+ONE_TOKEN = f"""{START}
+x, padding = torch.tensor([[3], [4], [5]]), torch.tensor([[1], [0], [1]])
+found = []
+for name, device in (("flex_attention", "npu"), ("eager", "cpu")):
+    made = model().to(device)
+    made.set_attn_implementation(name)
+    out = made(x.to(device), attention_mask=padding.to(device))
+    found.append(out.logits.detach().cpu()[padding.bool()])
+print(json.dumps((found[0] - found[1]).abs().max().item()))
+"""
+
+
+@pytest.mark.slow
+def test_flex_attention_in_a_model_on_npu_needs_no_compiler(program):
+    difference, _ = program(ONE_TOKEN, CXX="no-such-compiler")
+    assert difference < 1e-5
+
+
 TESTED = """
 import json
 from transformers.testing_utils import backend_device_count, require_torch_accelerator, torch_device

@@ -46,6 +46,17 @@ def _flex_attention(module: ModuleType) -> None:
     wrap(module, "compile_friendly_flex_attention", attend)
 
 
+def _block_masks(module: ModuleType) -> None:
+    def create(created: Any, *arguments: Any, device: Any = None, **options: Any) -> Any:
+        # Compiling costs a C++ compiler's time for each new shape, and torch 2.13 writes C++ that
+        # is not valid for one query and one key in a batch with padding.
+        if device is not None and torch.device(device).type == "npu":
+            options["_compile"] = False
+        return created(*arguments, device=device, **options)
+
+    wrap(module, "create_block_mask", create)
+
+
 def _fused_optimizer(module: ModuleType) -> None:
     def torch_fused(made_from: Any, context: Any) -> tuple[Any, dict[str, Any]]:
         context.optimizer_kwargs.update(context.adam_kwargs)
@@ -119,6 +130,7 @@ def _offloaded_cache(module: ModuleType) -> None:
 CHANGES = {
     "transformers.utils.import_utils": _answer,
     "transformers.utils": _forget,
+    "transformers.masking_utils": _block_masks,
     "transformers.cache_utils": _offloaded_cache,
     "transformers.integrations.npu_flash_attention": _flash_attention,
     "transformers.integrations.accelerate": _memory,
