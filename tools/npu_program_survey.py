@@ -52,10 +52,10 @@ programs, for the reason that is given, and run as [Which decoders run](decoders
 """
 _OPS_TITLE = "\n## Programs of single operators\n"
 _OPS_HEAD = """
-Calls that torch's database of operators makes, in float32 and float16 with gradients, of the {ops}
-operators that `npu-ops` may hand to a program; {done} of the database's {entries} entries were
-called. A signature counts once, and calls that no program computes do not count. What stays
-refused runs on the host.
+Calls that torch's database of operators makes, in float32 and float16 with gradients; {done} of its
+{entries} entries were called, and reached {ops} of the operators that `npu-ops` may hand to a
+program. A signature counts once, and calls that no program computes do not count. `--ops FILE`
+makes this part.
 
 {totals}
 
