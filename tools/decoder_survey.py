@@ -154,7 +154,7 @@ def survey(names: Sequence[str]) -> Iterable[Finding]:
 
 
 def in_processes(
-    work: Callable[[Any], Any], items: Sequence[Any]
+    work: Callable[[Any], Any], items: Iterable[Any]
 ) -> Iterator[tuple[Any, Any | None, float]]:
     """Yields each item with what came of it, in order; each process does many until one ends it.
 

@@ -43,9 +43,8 @@ breaks a rule. *Partitioned*: no program breaks a rule, and there are several, o
 what `CompilerConfig(target="NPU")` makes of it, for NPU 4000: equal forms of what is refused
 (*rewritten*), and calls on the host for the rest. A newer driver may take more. Memory and speed
 are not compared here. Each model is called once before it is compiled: in its first call
-transformers installs hooks, or chooses a form of attention, where torch would cut the graph. On
-2026-11-25 only the mixtures of experts, dpt, segformer and big_bird were made so, and only these
-were asked for sizes that vary inside a program; the other rows are older.
+transformers installs hooks, or chooses a form of attention, where torch would cut the graph. All
+rows were made so on 2026-11-25, and asked for sizes that vary inside a program as well.
 
 The suite has {total} architectures; those that are not listed have not been compared.
 [Language models' steps on an NPU](npu-programs.md) has the programs of decoders with a cache.

@@ -78,6 +78,7 @@ class KeptModel:
         compile_model: Callable[[dict[str, str], Path | None], _Loaded],
         options: Mapping[str, str],
         *,
+        device: str,
         from_cache: Callable[[_Loaded], bool],
     ) -> _Loaded:
         """Returns the compiled model.
@@ -86,12 +87,13 @@ class KeptModel:
             compile_model: called with options and the directory of the blob, or None; a second
                 time without the CPU plugin's generator of kernels, if that fails on the model.
             options: of the device's compiler.
+            device: OpenVINO's name of the device, or SIM.
             from_cache: whether the device compiled nothing.
         """
         entry = self._entry
         if entry is None:
             loaded, _ = compile_tolerant(
-                lambda given: compile_model(given, None), options, name=self._name
+                lambda given: compile_model(given, None), options, name=self._name, device=device
             )
             return loaded
         blobs = entry / "blob"
@@ -100,6 +102,7 @@ class KeptModel:
             lambda given: compile_model(given, blobs),
             {**options, **read_amendments(entry)},
             name=self._name,
+            device=device,
         )
         if amendments:
             try:

@@ -70,7 +70,9 @@ class ArrayRunner:
 
         kept = KeptModel(path, {"device": _identity(chosen), "options": options, "by": "array"})
         try:
-            self._compiled = kept.load(compile_model, options, from_cache=_is_from_cache)
+            self._compiled = kept.load(
+                compile_model, options, device=chosen, from_cache=_is_from_cache
+            )
         except RuntimeError as failure:
             text = " ".join(str(failure).split())
             raise ExportError(
@@ -122,7 +124,10 @@ def tensor_runner(path: Path, manifest: Manifest) -> Runner:
     options = {**compile_options(manifest.precision), **manifest.options_for(device.device)}
     facts = [device.driver, device.device, device.full_name, device.driver_version]
     program = KeptModel(path, {"device": facts, "options": options, "by": "program"}).load(
-        load_program, options, from_cache=lambda loaded: loaded.loaded_from_cache
+        load_program,
+        options,
+        device=device.device,
+        from_cache=lambda loaded: loaded.loaded_from_cache,
     )
     check_indices(program, manifest.index_checks)
     used = [port for port in manifest.inputs if port.port is not None]

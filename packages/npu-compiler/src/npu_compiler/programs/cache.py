@@ -31,7 +31,7 @@ from npu_compiler.config import read_settings
 from npu_compiler.programs.blob_files import AMENDMENTS, check_blobs, read_amendments, record_blobs
 from npu_compiler.programs.device_options import compile_tolerant
 from npu_compiler.programs.fingerprint import fingerprint
-from npu_compiler.programs.load import load_tolerant, needed_options, write_model
+from npu_compiler.programs.load import device_name, load_tolerant, needed_options, write_model
 from npu_runtime import observe
 from npu_runtime.public_calls import public_call
 
@@ -364,7 +364,8 @@ class ProgramCache:
                 profiling=profiling,
             )
 
-        program, amendments = compile_tolerant(load, settings, name=name)
+        device = device_name(device_index)
+        program, amendments = compile_tolerant(load, settings, name=name, device=device)
         if amendments:
             write_json(entry / AMENDMENTS, amendments)
         if not program.loaded_from_cache:

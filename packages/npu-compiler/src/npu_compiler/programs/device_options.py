@@ -38,7 +38,11 @@ _WITHOUT_SNIPPETS = {"SNIPPETS_MODE": "DISABLE"}
 
 
 def compile_tolerant(
-    compile_model: Callable[[dict[str, str]], _Compiled], options: Mapping[str, str], *, name: str
+    compile_model: Callable[[dict[str, str]], _Compiled],
+    options: Mapping[str, str],
+    *,
+    name: str,
+    device: str,
 ) -> tuple[_Compiled, dict[str, str]]:
     """Compiles a model; if the CPU plugin's generator of kernels fails on it, without that.
 
@@ -46,6 +50,7 @@ def compile_tolerant(
         compile_model: called with the options; a second time with more of them.
         options: of the device's compiler.
         name: of the model, for the log.
+        device: OpenVINO's name of the device, or SIM.
 
     Returns:
         The compiled model, and the options that it needed besides.
@@ -56,7 +61,8 @@ def compile_tolerant(
     try:
         return compile_model(dict(options)), {}
     except RuntimeError as failure:
-        if "snippets" not in str(failure):
+        # Another plugin refuses an option that it does not know, and would hide why it failed.
+        if not _computes_by_cpu_plugin(device) or "snippets" not in str(failure):
             raise
         _logger.info("%s: compiling without snippets, which fail on it: %s", name, failure)
     return compile_model({**options, **_WITHOUT_SNIPPETS}), dict(_WITHOUT_SNIPPETS)
@@ -83,7 +89,11 @@ def device_options(
     """
     hint = PRECISIONS[precision]
     kind = device.partition(".")[0]
-    if kind in ("CPU", "SIM") and hint in _CAPABILITIES and _CAPABILITIES[hint] not in capabilities:
+    if (
+        _computes_by_cpu_plugin(device)
+        and hint in _CAPABILITIES
+        and _CAPABILITIES[hint] not in capabilities
+    ):
         hint = "f32"
     if kind == "NPU":
         return {"INFERENCE_PRECISION_HINT": "f16", "PERFORMANCE_HINT": "LATENCY"}
@@ -97,3 +107,8 @@ def device_options(
         # One request at a time wants all cores, also on machines with two sockets.
         options["NUM_STREAMS"] = "1"
     return options
+
+
+def _computes_by_cpu_plugin(device: str) -> bool:
+    """Whether a device is the processor, as CPU and CPU.0, or a simulated one, as SIM and SIM2."""
+    return device.partition(".")[0].rstrip("0123456789") in ("CPU", "SIM")

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import openvino as ov
 
 __all__ = [
+    "device_name",
     "load_model",
     "load_tolerant",
     "needed_options",
@@ -87,7 +88,8 @@ def load_tolerant(
         )
 
     needed = needed_options(model, device_index)
-    program, _ = compile_tolerant(load, {**options, **needed}, name=name)
+    device = device_name(device_index)
+    program, _ = compile_tolerant(load, {**options, **needed}, name=name, device=device)
     return program
 
 
@@ -100,8 +102,13 @@ def needed_options(model: ov.Model, device_index: int | None) -> dict[str, str]:
     """
     from npu_compiler.known_defects.table import avoid_defects  # late: imports openvino
 
+    return avoid_defects(model, device=device_name(device_index))
+
+
+def device_name(device_index: int | None) -> str:
+    """Returns OpenVINO's name of an npu device, or SIM; of the current one for None."""
     given = () if device_index is None else (device_index,)
-    return avoid_defects(model, device=npu_runtime.device_info(*given).device)
+    return npu_runtime.device_info(*given).device
 
 
 def write_model(model: ov.Model, path: Path, *, half: bool = False) -> None:

@@ -65,8 +65,13 @@ def verified_op(
         program = build({})
         verdict = judge_op(call, program, dtype=dtype)
         for options in WORKAROUNDS if verdict.status == "wrong" else ():
-            other = build(options)
-            if judge_op(call, other, dtype=dtype).status == "right":
+            try:
+                other = build(options)
+                status = judge_op(call, other, dtype=dtype).status
+            except npu_runtime.ProgramError as failure:
+                _logger.info("%s: does not compile with %s: %s", call, options, failure)
+                continue
+            if status == "right":
                 verdict, program = replace(verdict, status="mended", workaround=options), other
                 break
         if verdict.status in ("mended", "wrong"):
