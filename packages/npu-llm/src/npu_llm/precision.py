@@ -68,8 +68,8 @@ def parse_precision(dtype: str | torch.dtype | None) -> Precision:
     Raises:
         OptionError: [unknown-dtype] for anything else, listing the choices.
     """
-    is_torchs = isinstance(dtype, torch.dtype)
-    return PRECISIONS[parse_dtype(str(dtype).removeprefix("torch.") if is_torchs else dtype)]
+    name = str(dtype).removeprefix("torch.") if isinstance(dtype, torch.dtype) else dtype
+    return PRECISIONS[parse_dtype(name if name in PRECISION_NAMES else dtype)]
 
 
 def compile_options(precision: Precision, kv_cache: KvCache | None = None) -> dict[str, str]:

@@ -80,7 +80,7 @@ def test_adapters_that_cannot_be_used_are_told_at_once(shelf, save_adapter, tmp_
     with pytest.raises(OptionError, match="model-alias"):
         shelf("--adapter", f"base={path}")
     with pytest.raises(OptionError, match=r"got 2\. .*\[adapter-model\]"):
-        shelf("--model", "another.gguf", "--adapter", f"x={path}")
+        shelf("--model", "someone/another", "--adapter", f"x={path}")
     with pytest.raises(SystemExit):
         make_parser().parse_args(["--adapter", "no-name"])
 
