@@ -11,10 +11,19 @@ from npu_command.help.command_parser import CommandParser
 __all__ = ["read_arguments"]
 
 
-def read_arguments(description: str, prog: str, arguments: Sequence[str]) -> argparse.Namespace:
-    """Reads an op, its arguments, and how to answer."""
+def read_arguments(
+    description: str, prog: str, arguments: Sequence[str], *, may_list: bool = False
+) -> argparse.Namespace:
+    """Reads an op, its arguments, and how to answer.
+
+    Args:
+        description: what the command does.
+        prog: its name.
+        arguments: those of the command line.
+        may_list: the op may be left out, or `--list` given in its place.
+    """
     parser = CommandParser(prog=prog, description=description)
-    parser.add_argument("op", help="for example aten.mm")
+    parser.add_argument("op", nargs="?" if may_list else None, help="for example aten.mm")
     parser.add_argument(
         "arguments",
         nargs="*",
@@ -22,5 +31,10 @@ def read_arguments(description: str, prog: str, arguments: Sequence[str]) -> arg
         help="tensors like 512x512xf32 (one stands for all), others like stride=[1,1]",
     )
     parser.add_argument("--device", type=int, default=0, metavar="N", help="index of the device")
+    if may_list:
+        parser.add_argument("--list", action="store_true", help="list what is recorded")
     add_json(parser)
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if may_list and options.list and options.op is not None:
+        parser.error(f"--list stands alone; got {options.op} as well.")
+    return options

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 
 from npu_command.answers import give_answer
 from npu_ops.errors import OperatorInputError
@@ -25,14 +26,15 @@ def main(arguments: Sequence[str]) -> int:
         npu_runtime.NpuError: no program can compute the call.
         OperatorInputError: [no-program] for an op that never runs as a program.
     """
-    if not arguments or list(arguments) == ["--list"]:
-        _print_records()
-        return 0
     options = read_arguments(
         "Measure a call's program and its host kernel on this machine, and record the result.",
         "npu-ops tune",
         arguments,
+        may_list=True,
     )
+    if options.op is None:
+        _give_records(options.json)
+        return 0
     from npu_ops import _C  # torch: help needs none
     from npu_ops.variants.call import parse_call
     from npu_ops.variants.choice import chooser, device_key
@@ -57,13 +59,17 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _print_records() -> None:
+def _give_records(place: Path | None) -> None:
     from npu_ops.variants.choice import chooser, device_key
     from npu_ops.variants.explain import describe
 
     key = device_key(0)
     records = chooser().records
     calls = records.calls(key)
-    print(f"{len(calls)} calls measured on {key}, in {records.path}")
-    for call, measured in calls.items():
-        print(f"  {call}\n    {describe(measured)}")
+
+    def show() -> None:
+        print(f"{len(calls)} calls measured on {key}, in {records.path}")
+        for call, measured in calls.items():
+            print(f"  {call}\n    {describe(measured)}")
+
+    give_answer(place, {call: asdict(measured) for call, measured in calls.items()}, show)
