@@ -122,8 +122,8 @@ class Chat(Turns):
 
     def ask(self, text: str) -> None:
         """Answers one turn; Ctrl-C stops the answer, and what was generated stays."""
+        from npu_llm.cli.answer_text.streamer import AnswerStreamer
         from npu_llm.cli.session import figures
-        from npu_llm.cli.streamer import AnswerStreamer
 
         is_whole = True
         with self._answering() as write:

@@ -22,7 +22,7 @@ from npu_llm.errors import OptionError
 from npu_llm.prompts.unicode_text import check_text
 
 if TYPE_CHECKING:
-    from npu_llm.cli.streamer import AnswerStreamer
+    from npu_llm.cli.answer_text.streamer import AnswerStreamer
     from npu_llm.generation.light_answer import Sampling
 
 __all__ = ["generate", "main"]
@@ -137,8 +137,8 @@ def _answer(
     options: argparse.Namespace, model: Any, messages: list[dict[str, str]], schema: Any
 ) -> tuple[int, AnswerStreamer]:
     """Answers with transformers' generate; returns the tokens of the prompt, and the answer."""
+    from npu_llm.cli.answer_text.streamer import AnswerStreamer
     from npu_llm.cli.session import generation_options
-    from npu_llm.cli.streamer import AnswerStreamer
     from npu_llm.prompts.chat_prompt import encode_chat
 
     inputs = encode_chat(model.tokenizer, messages)
@@ -151,7 +151,7 @@ def _answer_lightly(
     options: argparse.Namespace, model: Any, messages: list[dict[str, str]], sampling: Sampling
 ) -> tuple[int, AnswerStreamer]:
     """Does what `_answer` does, without transformers."""
-    from npu_llm.cli.streamer import AnswerStreamer
+    from npu_llm.cli.answer_text.streamer import AnswerStreamer
     from npu_llm.generation.light_answer import answer
     from npu_llm.prompts.chat_prompt import encode_lightly
     from npu_llm.prompts.light_tokenizer import LightTokenizer

@@ -9,9 +9,9 @@ from typing import Any
 
 from npu_command.errors import NpuError
 from npu_llm.cli.answer_settings import read_markdown, read_setting
+from npu_llm.cli.answer_text.word_wrap import can_render, text_writer
 from npu_llm.cli.display import Display
 from npu_llm.cli.lines import LineReader, unechoed
-from npu_llm.cli.streamer import can_render, text_writer
 from npu_llm.errors import OptionError
 
 __all__ = ["Turns", "status_of"]
@@ -156,7 +156,9 @@ class Turns:
             yield text_writer()
             print(flush=True)
             return
-        from npu_llm.cli.markdown_writer import MarkdownWriter  # rich's Markdown takes 0.1 s
+        from npu_llm.cli.answer_text.markdown_writer import (
+            MarkdownWriter,  # rich's Markdown takes 0.1 s
+        )
 
         writer = MarkdownWriter()
         try:

@@ -58,7 +58,7 @@ def describe(options: argparse.Namespace) -> int:
     pictures = [read_picture(path) for path in options.images]
     display = Display()
     model, processor = start_looking(options, display)
-    from npu_llm.cli.streamer import AnswerStreamer
+    from npu_llm.cli.answer_text.streamer import AnswerStreamer
     from npu_llm.vision_language.prompting import prompt_inputs
 
     content = [{"type": "image", "image": one} for one in pictures]

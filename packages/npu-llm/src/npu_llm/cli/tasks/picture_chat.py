@@ -9,9 +9,9 @@ from typing import Any
 
 from npu_command.interrupt import as_exception
 from npu_llm.cli.answer_settings import as_generate
+from npu_llm.cli.answer_text.streamer import AnswerStreamer
 from npu_llm.cli.display import Display
 from npu_llm.cli.lines import LineReader
-from npu_llm.cli.streamer import AnswerStreamer
 from npu_llm.cli.tasks.pictures import read_picture, start_looking
 from npu_llm.cli.turns import Turns, status_of
 from npu_llm.errors import OptionError

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from npu_llm.cli.markdown_blocks import MarkdownBlocks
+from npu_llm.cli.answer_text.markdown_blocks import MarkdownBlocks
 
 ANSWER = """# Title
 Here:

@@ -3,7 +3,7 @@ import re
 
 import pytest
 
-from npu_llm.cli.markdown_writer import MarkdownWriter
+from npu_llm.cli.answer_text.markdown_writer import MarkdownWriter
 
 _STYLE = re.compile(r"\x1b\[[0-9;]*m")
 

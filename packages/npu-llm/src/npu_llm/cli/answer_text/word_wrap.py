@@ -1,4 +1,4 @@
-"""Writes an answer to standard output as its tokens come."""
+"""Writes pieces of text to standard output: in a terminal no word is broken at its edge."""
 
 from __future__ import annotations
 
@@ -7,27 +7,12 @@ import os
 import re
 import sys
 from collections.abc import Callable
-from typing import Any
 
 from rich.cells import cell_len
 
-from npu_llm.chat.answer_streamer import AnswerText
-
-__all__ = ["AnswerStreamer", "WordWrap", "can_render", "text_writer"]
+__all__ = ["WordWrap", "can_render", "text_writer"]
 
 _PIECES = re.compile(r"\n| |[^\n ]+")
-
-
-class AnswerStreamer(AnswerText):
-    """A streamer of transformers for one answer; see AnswerText for what it records.
-
-    Args:
-        tokenizer: the model's.
-        write: takes the text; text_writer() by default.
-    """
-
-    def __init__(self, tokenizer: Any, write: Callable[[str], object] | None = None) -> None:
-        super().__init__(tokenizer, write or text_writer())
 
 
 def text_writer() -> Callable[[str], object]:

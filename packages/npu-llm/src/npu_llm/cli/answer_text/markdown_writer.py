@@ -12,7 +12,7 @@ from rich.segment import Segment, Segments
 from rich.syntax import Syntax
 from rich.text import Text
 
-from npu_llm.cli.markdown_blocks import Block, MarkdownBlocks
+from npu_llm.cli.answer_text.markdown_blocks import Block, MarkdownBlocks
 
 __all__ = ["MarkdownWriter"]
 
