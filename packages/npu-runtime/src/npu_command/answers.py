@@ -16,7 +16,15 @@ from typing import Any
 from npu_command.errors import FileAccessError
 from npu_command.whole_files import write_text
 
-__all__ = ["OUTPUT", "add_json", "be_quiet", "give_answer", "is_quiet", "with_json_file"]
+__all__ = [
+    "OUTPUT",
+    "add_json",
+    "be_quiet",
+    "check_writable",
+    "give_answer",
+    "is_quiet",
+    "with_json_file",
+]
 
 OUTPUT = Path("-")  # what --json means without FILE
 
@@ -84,6 +92,20 @@ def give_answer(
         raise _unwritable(place, failure.strerror or str(failure)) from failure
 
 
+def check_writable(place: Path) -> None:
+    """Fails before the work if its result could not be written.
+
+    Raises:
+        FileAccessError: [output-file] if the folder does not exist, or the name is that of one.
+    """
+    try:
+        is_folder, has_place = place.is_dir(), place.absolute().parent.is_dir()
+    except (OSError, ValueError) as failure:
+        raise _unwritable(place, str(failure)) from failure
+    if is_folder or not has_place:
+        raise _unwritable(place, "a folder" if is_folder else "no such folder")
+
+
 def with_json_file(parser: argparse.ArgumentParser, words: Sequence[str]) -> list[str]:
     """Returns the words with `--json FILE` as one word, and a mere `--json` as what it stands for.
 
@@ -132,12 +154,7 @@ class _Json(argparse.Action):
         word: str | None = None,
     ) -> None:
         if value != OUTPUT:
-            try:
-                is_folder, has_place = value.is_dir(), value.absolute().parent.is_dir()
-            except (OSError, ValueError) as failure:
-                raise _unwritable(value, str(failure)) from failure
-            if is_folder or not has_place:
-                raise _unwritable(value, "a folder" if is_folder else "no such folder")
+            check_writable(value)
         setattr(options, self.dest, value)
 
 

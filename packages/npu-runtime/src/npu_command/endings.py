@@ -11,6 +11,7 @@ import errno
 import os
 import resource
 import sys
+from collections.abc import Iterator
 
 from npu_command.interrupt import EXIT_INTERRUPTED, leave_early
 
@@ -77,7 +78,7 @@ def end(program: str, error: BaseException) -> int:
     if isinstance(getattr(error, "code", None), str):  # npu_runtime's, whose text explains it
         _say(f"{program}: {error}")
         return EXIT_ERROR
-    if isinstance(error, ImportError) and not isinstance(root := _root(error), ImportError):
+    if isinstance(error, ImportError) and not isinstance(root := [*_chain(error)][-1], ImportError):
         _say(f"{program}: {_unimportable(root)}")
         return EXIT_ERROR
     if isinstance(error, OSError) and error.errno is not None:
@@ -94,13 +95,11 @@ def end(program: str, error: BaseException) -> int:
 
 def is_memory_shortage(error: BaseException) -> bool:
     """Whether an error, or one that it came from, says that memory is not there."""
-    seen: BaseException | None = error
-    while seen is not None:
+    for seen in _chain(error):
         if isinstance(seen, MemoryError) or getattr(seen, "errno", None) == errno.ENOMEM:
             return True
         if isinstance(seen, ENDINGS) and any(word in str(seen).lower() for word in _SHORTAGES):
             return True
-        seen = seen.__cause__ or seen.__context__
     return False
 
 
@@ -142,11 +141,12 @@ def _shortage(error: BaseException) -> str:
     )
 
 
-def _root(error: BaseException) -> BaseException:
-    """The first of the errors that led to one; libraries that import others late hide it."""
-    while (cause := error.__cause__ or error.__context__) is not None:
-        error = cause
-    return error
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """An error, then what it came from, down to the first; libraries that import late hide it."""
+    seen: BaseException | None = error
+    while seen is not None:
+        yield seen
+        seen = seen.__cause__ or seen.__context__
 
 
 def _unimportable(root: BaseException) -> str:

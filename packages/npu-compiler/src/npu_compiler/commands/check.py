@@ -65,15 +65,8 @@ def _estimate(folder: Path, generation: str, output: Path | None, answer: Path |
 
     bound = bound_folder(folder, generation=generation)
     if output is not None:
-        try:
-            output.write_text(bound.to_html(), encoding="utf-8")
-        except OSError as failure:
-            from npu_compiler.errors import DumpError
+        from npu_compiler.explanations.show import write_page
 
-            raise DumpError(
-                f"{output}: the page must be writable; got {failure.strerror}. Name another file "
-                "with --output.",
-                code="dump-output",
-            ) from failure
+        write_page(output, bound.to_html())
     give_answer(answer, json.loads(bound.to_json()), lambda: print(bound))
     return 0

@@ -17,7 +17,7 @@ from npu_command.help.command_parser import CommandParser
 from npu_command.pages import render_page
 from npu_compiler.errors import DumpError
 
-__all__ = ["main", "render"]
+__all__ = ["main", "render", "write_page"]
 
 _SUMMARY = "graph.json"
 _TEMPLATE = Path(__file__).with_name("show.html")
@@ -32,7 +32,17 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("-o", "--output", type=Path, help="file to write; DIRECTORY/index.html")
     given = parser.parse_args(arguments)
     output = given.output or given.directory / "index.html"
-    page = render(given.directory)
+    write_page(output, render(given.directory))
+    print(output)
+    return 0
+
+
+def write_page(output: Path, page: str) -> None:
+    """Writes a page to the file that --output names.
+
+    Raises:
+        DumpError: [dump-output] the file cannot be written.
+    """
     try:
         output.write_text(page, encoding="utf-8")
     except OSError as failure:
@@ -41,8 +51,6 @@ def main(arguments: Sequence[str]) -> int:
             "with --output.",
             code="dump-output",
         ) from failure
-    print(output)
-    return 0
 
 
 def render(directory: Path) -> str:

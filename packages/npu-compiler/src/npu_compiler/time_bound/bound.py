@@ -23,6 +23,7 @@ from torch import nn
 from npu_command.pages import render_page
 from npu_compiler.errors import ExportError
 from npu_compiler.exported.manifest import read_manifest
+from npu_compiler.npu_rules.whole_programs import varying_operations
 from npu_compiler.openvino_core import openvino_core
 from npu_compiler.time_bound.generations import Generation, generation_figures
 from npu_compiler.time_bound.products import Products, count_products
@@ -203,15 +204,14 @@ def bound_model(model: ov.Model, *, name: str, generation: Generation) -> TimeBo
     Raises:
         ExportError: [estimate-sizes] its sizes vary.
     """
+    varying = varying_operations(model)
+    if varying:
+        raise ExportError(
+            f"{name}: time is estimated for sizes that are numbers; {varying[0]} varies in size. "
+            "Export it without dynamic=, once per size.",
+            code="estimate-sizes",
+        )
     nodes = model.get_ordered_ops()
-    for node in nodes:
-        if any(port.get_partial_shape().is_dynamic for port in node.outputs()):
-            raise ExportError(
-                f"{name}: time is estimated for sizes that are numbers; "
-                f"{node.get_friendly_name()} varies in size. Export it without dynamic=, once "
-                "per size.",
-                code="estimate-sizes",
-            )
     products: list[Products] = []
     others: Counter[str] = Counter()
     live = live_nodes(nodes)

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from npu_command.answers import add_json, give_answer
+from npu_command.answers import add_json, check_writable, give_answer
 from npu_command.charts import check_matplotlib
 from npu_command.help.command_parser import CommandParser
 from npu_llm.checkpoint.source import DEFAULT_WEIGHTS
@@ -56,7 +56,8 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _check(options: argparse.Namespace) -> None:
-    check_writable(options.plot)
+    if options.plot is not None:
+        check_writable(options.plot)
     if options.server is not None and options.plot is not None:
         raise OptionError(
             f"--plot: must be used without --server, whose figures are percentiles; got "
@@ -66,21 +67,7 @@ def _check(options: argparse.Namespace) -> None:
     check_model(options)
 
 
-def check_writable(file: Path | None) -> None:
-    """Fails before the work if its result could not be written.
-
-    Raises:
-        OptionError: [output-file] if the folder does not exist, or the name is that of a folder.
-    """
-    if file is not None and (file.is_dir() or not file.absolute().parent.is_dir()):
-        raise OptionError(
-            f"{file}: must be a file in a folder that exists; got "
-            f"{'a folder' if file.is_dir() else 'no such folder'}. Name another, or create it.",
-            code="output-file",
-        )
-
-
-def write_output(file: Path, text: str) -> None:
+def _write(file: Path, text: str) -> None:
     """Writes a result.
 
     Raises:
@@ -140,7 +127,7 @@ def _run(options: argparse.Namespace) -> int:
     give_answer(options.json, {**about, "records": rows}, lambda: _print(records))
     if options.plot is not None:
         title = f"{about['model']}, {about['precision']}, on {about['device']}"
-        write_output(options.plot, plot_records(records, title=title))
+        _write(options.plot, plot_records(records, title=title))
     return 0
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from npu_command.answers import OUTPUT, add_json, give_answer
+from npu_command.answers import add_json, give_answer
 from npu_command.help.command_parser import CommandParser
 from npu_llm.cli.arguments import (
     add_adapters,
@@ -106,11 +106,6 @@ def generate(options: argparse.Namespace) -> int:
     return 0
 
 
-def _writer(options: argparse.Namespace) -> Callable[[str], object] | None:
-    """Returns what takes the pieces; JSON on standard output stands there alone."""
-    return (lambda _: None) if options.json == OUTPUT else None
-
-
 def _schema(file: Path) -> Any:
     """Returns the schema in a file.
 
@@ -138,11 +133,12 @@ def _answer(
 ) -> tuple[int, AnswerStreamer]:
     """Answers with transformers' generate; returns the tokens of the prompt, and the answer."""
     from npu_llm.cli.answer_text.streamer import AnswerStreamer
+    from npu_llm.cli.answer_text.word_wrap import writer_beside_json
     from npu_llm.cli.session import generation_options
     from npu_llm.prompts.chat_prompt import encode_chat
 
     inputs = encode_chat(model.tokenizer, messages)
-    streamer = AnswerStreamer(model.tokenizer, _writer(options))
+    streamer = AnswerStreamer(model.tokenizer, writer_beside_json(options.json))
     model.generate(**inputs, streamer=streamer, schema=schema, **generation_options(options, model))
     return inputs["input_ids"].shape[1], streamer
 
@@ -152,12 +148,13 @@ def _answer_lightly(
 ) -> tuple[int, AnswerStreamer]:
     """Does what `_answer` does, without transformers."""
     from npu_llm.cli.answer_text.streamer import AnswerStreamer
+    from npu_llm.cli.answer_text.word_wrap import writer_beside_json
     from npu_llm.generation.light_answer import answer
     from npu_llm.prompts.chat_prompt import encode_lightly
     from npu_llm.prompts.light_tokenizer import LightTokenizer
 
     tokenizer = LightTokenizer(model.entry.folder / "tokenizer")
     prompt = encode_lightly(tokenizer, messages)
-    streamer = AnswerStreamer(tokenizer, _writer(options))
+    streamer = AnswerStreamer(tokenizer, writer_beside_json(options.json))
     answer(model, prompt, sampling, max_new_tokens=options.max_new_tokens, streamer=streamer)
     return len(prompt), streamer

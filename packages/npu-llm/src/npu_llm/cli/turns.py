@@ -156,9 +156,8 @@ class Turns:
             yield text_writer()
             print(flush=True)
             return
-        from npu_llm.cli.answer_text.markdown_writer import (
-            MarkdownWriter,  # rich's Markdown takes 0.1 s
-        )
+        # Late: rich's Markdown takes 0.1 s.
+        from npu_llm.cli.answer_text.markdown_writer import MarkdownWriter
 
         writer = MarkdownWriter()
         try:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from npu_llm.errors import CompatError
 
-__all__ = ["NAME", "absent_module", "absent_name"]
+__all__ = ["HOME", "NAME", "absent_module", "absent_name"]
 
 NAME = "intel_npu_acceleration_library"
-_HOME = f"npu_llm.compat.{NAME}"
+HOME = f"npu_llm.compat.{NAME}"
 
 _BINDINGS = "Use backend.NNFactory, whose methods build the same graphs."
 _COMPILE = "Call compiler.compile, which does all that a model needs."
@@ -59,7 +59,7 @@ def absent_name(module: str, name: str) -> CompatError | AttributeError:
         module: `__name__` of the module.
         name: what was asked of it.
     """
-    short = f"{module}.{name}".removeprefix(f"{_HOME}.")
+    short = f"{module}.{name}".removeprefix(f"{HOME}.")
     if short in _NAMES:
         return _error(short, _NAMES[short])
     return AttributeError(f"module {module!r} has no attribute {name!r}")

@@ -14,20 +14,19 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
-from npu_llm.compat.absent import NAME, absent_module
+from npu_llm.compat.absent import HOME, NAME, absent_module
 from npu_llm.errors import CompatError
 
 __all__ = ["NAME", "activate", "is_active"]
 
-_HOME = f"npu_llm.compat.{NAME}"
 # A copy of OpenVINO came with that library.
 _OPENVINO = f"{NAME}.external.openvino"
 # Modules that have other names here.
 _MOVED = {
-    f"{NAME}.backend.compression": f"{_HOME}.quantization",
-    f"{NAME}.backend.linear": f"{_HOME}.backend.matmul",
-    f"{NAME}.backend.qlinear": f"{_HOME}.backend.qmatmul",
-    f"{NAME}.backend.utils": f"{_HOME}.backend.driver",
+    f"{NAME}.backend.compression": f"{HOME}.quantization",
+    f"{NAME}.backend.linear": f"{HOME}.backend.matmul",
+    f"{NAME}.backend.qlinear": f"{HOME}.backend.qmatmul",
+    f"{NAME}.backend.utils": f"{HOME}.backend.driver",
 }
 
 
@@ -78,7 +77,7 @@ class _Finder(MetaPathFinder):
 def _home_of(fullname: str) -> str:
     if fullname in _MOVED:
         return _MOVED[fullname]
-    for name, home in ((_OPENVINO, "openvino"), (NAME, _HOME)):
+    for name, home in ((_OPENVINO, "openvino"), (NAME, HOME)):
         if fullname == name or fullname.startswith(f"{name}."):
             return home + fullname.removeprefix(name)
     raise AssertionError(fullname)
@@ -95,9 +94,9 @@ class _Loader(Loader):
         """Imports the module under its own name."""
         module = importlib.import_module(self._home)
         self._spec = module.__spec__
-        if self._home == _HOME:
+        if self._home == HOME:
             # Late: torch and dynamo, for the programs that import the library.
-            device = importlib.import_module(f"{_HOME}.device")
+            device = importlib.import_module(f"{HOME}.device")
             device.enable_npu_device()
         return module
 

@@ -75,14 +75,13 @@ def check_firmware(machine: Machine) -> Check:
             Status.NOTE,
             f"{files[0]} is there, and the NPU has not started",
             "Read why in: sudo dmesg | grep -i -e vpu -e npu. A driver that was just installed "
-            "needs: sudo rmmod intel_vpu && sudo modprobe intel_vpu.",
+            f"needs: {_RELOAD}.",
         )
     return Check(
         "firmware",
         Status.PROBLEM,
         f"no vpu_{generation}*.bin in /lib/firmware/intel/vpu",
-        f"Install intel-fw-npu from {RELEASES}, or a newer linux-firmware; then "
-        "sudo rmmod intel_vpu && sudo modprobe intel_vpu.",
+        f"Install intel-fw-npu from {RELEASES}, or a newer linux-firmware; then {_RELOAD}.",
     )
 
 

@@ -79,8 +79,9 @@ class MarkdownBlocks:
                 self._lines.append(line)
                 return []
             return self._close()
-        fence = _FENCE.match(line.lstrip() if self._is_item and _INDENTED.match(line) else line)
-        if self._is_item and _INDENTED.match(line):
+        is_inner = self._is_item and _INDENTED.match(line) is not None
+        fence = _FENCE.match(line.lstrip() if is_inner else line)
+        if is_inner:
             self._inner_fence = fence[2] if fence else ""
             self._lines.append(line)
             return []
@@ -94,14 +95,15 @@ class MarkdownBlocks:
     def _take_text(self, line: str) -> list[Block]:
         is_item = _ITEM.match(line) is not None and not _RULE.match(line)
         had_gap = self._is_item and bool(self._lines) and not self._lines[-1].strip()
-        ends = is_item or had_gap or _HEADING.match(line) is not None
+        is_heading = _HEADING.match(line) is not None
+        ends = is_item or had_gap or is_heading
         was_item = self._is_item
         blocks = self._close() if ends else []
         if ends:
             self._is_item = is_item
             self._follows = is_item and was_item and not had_gap
         self._lines.append(line)
-        if _HEADING.match(line):
+        if is_heading:
             blocks += self._close()
         return blocks
 

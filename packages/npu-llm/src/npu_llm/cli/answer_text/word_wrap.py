@@ -7,10 +7,13 @@ import os
 import re
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 from rich.cells import cell_len
 
-__all__ = ["WordWrap", "can_render", "text_writer"]
+from npu_command.answers import OUTPUT
+
+__all__ = ["WordWrap", "can_render", "text_writer", "writer_beside_json"]
 
 _PIECES = re.compile(r"\n| |[^\n ]+")
 
@@ -22,6 +25,15 @@ def text_writer() -> Callable[[str], object]:
     """
     is_terminal = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
     return WordWrap(_write, _columns).write if is_terminal else _write
+
+
+def writer_beside_json(place: Path | None) -> Callable[[str], object]:
+    """Returns text_writer(), or what writes nothing where JSON stands alone on standard output.
+
+    Args:
+        place: what --json says.
+    """
+    return (lambda _: None) if place == OUTPUT else text_writer()
 
 
 def can_render() -> bool:

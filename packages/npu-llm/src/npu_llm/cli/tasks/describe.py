@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from npu_command.answers import OUTPUT, add_json, give_answer
+from npu_command.answers import add_json, give_answer
 from npu_command.help.command_parser import CommandParser
 from npu_llm.cli.arguments import check_model, check_text_argument, given_text, positive
 from npu_llm.cli.display import Display
@@ -59,6 +59,7 @@ def describe(options: argparse.Namespace) -> int:
     display = Display()
     model, processor = start_looking(options, display)
     from npu_llm.cli.answer_text.streamer import AnswerStreamer
+    from npu_llm.cli.answer_text.word_wrap import writer_beside_json
     from npu_llm.vision_language.prompting import prompt_inputs
 
     content = [{"type": "image", "image": one} for one in pictures]
@@ -67,9 +68,7 @@ def describe(options: argparse.Namespace) -> int:
     asked = {"max_new_tokens": options.max_new_tokens}
     if options.beams is not None:
         asked["num_beams"] = options.beams
-    streamer = AnswerStreamer(
-        processor.tokenizer, (lambda _: None) if options.json == OUTPUT else None
-    )
+    streamer = AnswerStreamer(processor.tokenizer, writer_beside_json(options.json))
     if asked.get("num_beams", model.generation_config.num_beams or 1) > 1:
         found = model.generate(**inputs, **asked)  # an answer is known at the end only
         streamer.put(inputs["input_ids"])

@@ -12,7 +12,7 @@ from npu_command.help.command_parser import CommandParser
 from npu_llm.cli.arguments import check_model, positive
 from npu_llm.cli.display import Display
 from npu_llm.cli.tasks.starting import add_task_model, start_task
-from npu_llm.cli.tasks.text_lines import give_lines, read_lines
+from npu_llm.cli.tasks.text_lines import check_lines, give_lines, read_lines
 
 __all__ = ["main"]
 
@@ -45,6 +45,5 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _check(options: argparse.Namespace) -> None:
-    if options.file != "-" and not Path(options.file).exists():
-        read_lines(options.file)  # the reason; what is there may be a pipe, and is read once
+    check_lines(options.file)
     check_model(options)

@@ -12,7 +12,7 @@ from npu_command.answers import OUTPUT, give_answer
 from npu_llm.errors import OptionError
 from npu_llm.prompts.unicode_text import read_text
 
-__all__ = ["give_lines", "read_lines"]
+__all__ = ["check_lines", "give_lines", "read_lines"]
 
 
 def read_lines(name: str) -> list[str]:
@@ -40,6 +40,15 @@ def read_lines(name: str) -> list[str]:
             f"{subject}: must have texts, one a line; got none. Write some.", code="text-lines"
         )
     return lines
+
+
+def check_lines(name: str) -> None:
+    """Raises what read_lines does for a file that is not there.
+
+    What is there may be a pipe, which is read once.
+    """
+    if name != "-" and not Path(name).exists():
+        read_lines(name)
 
 
 def give_lines(

@@ -121,9 +121,8 @@ class NNFactory(GraphBuilder):
             data = [data]
         if isinstance(data, list | tuple):
             is_whole = all(isinstance(number, int) for number in data)
-            with contextlib.suppress(
-                TypeError, ValueError
-            ):  # GraphBuilder refuses what is no number
+            # GraphBuilder refuses what is no number.
+            with contextlib.suppress(TypeError, ValueError):
                 data = np.array(data, np.int64 if is_whole else np.float32)
         return cast("Tensor", super().constant(data))
 
