@@ -5,11 +5,26 @@ import re
 
 import pytest
 
+from npu_command.help.completion import parser_of
 from npu_command.subcommands import read_command
+
+PACKAGES = ("npu-runtime", "npu-ops", "npu-compiler", "npu-llm", "npu-profiler")
 
 LLM, COMPILER = "npu-llm/src/npu_llm", "npu-compiler/src/npu_compiler"
 KEPT = "npu-runtime/src/npu_command/caches/kept_entries.py"
+RUNTIME, OPS = "npu-runtime/src/npu_runtime", "npu-ops/src/npu_ops"
+PROFILER = "npu-profiler/src/npu_profiler"
 FOLDER = [f"{LLM}/cli/writing/export.py:about"]
+READINESS = [
+    f"{COMPILER}/readiness/report.py:Readiness",
+    f"{COMPILER}/npu_rules/finding.py:Finding",
+]
+MEASURED = f"{OPS}/variants/records.py:Measurement"
+SWEEP = [
+    f"{PROFILER}/commands/sweep.py:document",
+    f"{PROFILER}/sweeps/report.py:records",
+    f"{PROFILER}/sweeps/measuring.py:Measurement",
+]
 CACHES = ("npu-llm models", "npu-compiler cache")
 
 # Where a command's keys are written: a class whose fields they are, or a function, a variable or a
@@ -29,6 +44,17 @@ SOURCES = {
         f"{LLM}/cli/bench.py:give_answer",
         f"{LLM}/bench/measuring.py:BenchRecord",
     ],
+    "npu-llm bench --server": [
+        f"{LLM}/cli/serving/remote_bench.py:as_json",
+        *(f"{LLM}/serving/client/load.py:{name}" for name in ("LoadReport", "Work", "Spread")),
+    ],
+    "npu-llm info": [
+        f"{LLM}/cli/showing/model_description.py:describe",
+        f"{LLM}/cli/showing/model_description.py:_known_pipeline",
+        f"{LLM}/checkpoint/facts.py:ModelFacts",
+    ],
+    "npu-llm check": READINESS,
+    "npu-llm check --estimate": [f"{LLM}/entries/readiness.py:as_dict"],
     "npu-llm eval": [
         f"{LLM}/cli/eval.py:_by_text.rows",
         f"{LLM}/evaluation/perplexity.py:EvaluationResult",
@@ -37,7 +63,35 @@ SOURCES = {
     **{cache: [f"{KEPT}:_as_json"] for cache in CACHES},
     **{f"{cache} {action}": [f"{KEPT}:_remove"] for cache in CACHES for action in ("rm", "prune")},
     **{f"{cache} dir": [f"{KEPT}:act"] for cache in CACHES},
-    "npu-runtime doctor": ["npu-runtime/src/npu_runtime/doctor/report.py:as_json"],
+    "npu-runtime info": [f"{RUNTIME}/commands/info.py:_report", f"{RUNTIME}/info.py:DeviceInfo"],
+    "npu-runtime doctor": [
+        f"{RUNTIME}/doctor/report.py:as_json",
+        f"{RUNTIME}/doctor/machine.py:Serving",
+        f"{RUNTIME}/doctor/check.py:Check",
+    ],
+    "npu-runtime collect-env": [f"{RUNTIME}/collect_env.py:collect"],
+    "npu-compiler check": READINESS,
+    "npu-compiler check --half": [
+        f"{COMPILER}/half_precision/report.py:{name}" for name in ("HalfPrecision", "HalfCall")
+    ],
+    "npu-compiler check --estimate": [
+        f"{COMPILER}/time_bound/bound.py:TimeBound",
+        f"{COMPILER}/time_bound/generations.py:Generation",
+        f"{COMPILER}/time_bound/generations.py:Figure",
+        f"{COMPILER}/time_bound/products.py:Products",
+        f"{COMPILER}/time_bound/traffic.py:Traffic",
+    ],
+    "npu-compiler explain": [
+        f"{COMPILER}/explanations/explain.py:Explanation",
+        *(
+            f"{COMPILER}/compilation/records.py:{name}"
+            for name in ("GraphRecord", "ProgramRecord", "EagerNode")
+        ),
+        f"{COMPILER}/passes/base.py:PassResult",
+        f"{COMPILER}/quantize/compress.py:CompressionReport",
+        f"{COMPILER}/quantize/compress.py:CompressedWeight",
+        f"{COMPILER}/verification/verdict.py:Verdict",
+    ],
     "npu-compiler tune": [
         f"{COMPILER}/tuning/report.py:TuningReport",
         f"{COMPILER}/tuning/store.py:TuningRecord",
@@ -46,6 +100,27 @@ SOURCES = {
         f"npu-profiler {name}": [f"npu-profiler/src/npu_profiler/commands/{name}.py:_document"]
         for name in ("summary", "roofline")
     },
+    "npu-profiler compare": [
+        f"{PROFILER}/commands/compare.py:_document",
+        f"{PROFILER}/comparison/differences.py:Difference",
+    ],
+    "npu-profiler memory": [
+        f"{PROFILER}/commands/memory.py:_record",
+        *(
+            f"{PROFILER}/queries/memory.py:{name}"
+            for name in ("Peak", "Place", "Holder", "Rise")
+        ),
+    ],
+    "npu-profiler matmul": SWEEP,
+    "npu-profiler mlp": SWEEP,
+    "npu-profiler llm": [f"{PROFILER}/commands/llm.py:document"],
+    "npu-ops explain": [f"{OPS}/variants/explain.py:Explanation", MEASURED],
+    "npu-ops tune": [
+        f"{OPS}/variants/commands/tune.py:document",
+        MEASURED,
+        f"{OPS}/variants/policy.py:Decision",
+    ],
+    "npu-ops tune --list": [MEASURED],
 }
 
 
@@ -76,7 +151,8 @@ def keys_at(root, place):
         if isinstance(inner, ast.AnnAssign)
     }
     dicts = [d for node in nodes for d in ast.walk(node) if isinstance(d, ast.Dict)]
-    return fields | {key.value for d in dicts for key in d.keys if isinstance(key, ast.Constant)}
+    keys = [key.value for one in dicts for key in one.keys if isinstance(key, ast.Constant)]
+    return fields | {key for key in keys if isinstance(key, str)}
 
 
 def is_named(node, name):
@@ -98,8 +174,12 @@ def test_the_page_has_the_keys_that_a_command_writes(root, rows, command):
     assert rows[command] == written
 
 
-def test_the_page_has_commands_that_there_are(rows):
+def test_the_page_has_the_commands_that_take_json(rows):
     assert rows.keys() == SOURCES.keys()
-    for command in rows:
-        package, subcommand = command.split()[:2]
-        assert subcommand in read_command(package.replace("-", "_")).subcommands
+    with_json = {
+        f"{package} {name}"
+        for package in PACKAGES
+        for name, subcommand in read_command(package.replace("-", "_")).subcommands.items()
+        if "--json" in parser_of(subcommand.module)._option_string_actions
+    }
+    assert {" ".join(command.split()[:2]) for command in rows} == with_json

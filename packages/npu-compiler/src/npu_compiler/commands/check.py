@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -48,7 +47,7 @@ def main(arguments: Sequence[str]) -> int:
     from npu_compiler.readiness import check_folder  # OpenVINO: help needs none
 
     readiness = check_folder(given.folder, generation=given.generation)
-    give_answer(given.json, json.loads(readiness.to_json()), lambda: print(readiness))
+    give_answer(given.json, readiness.as_dict(), lambda: print(readiness))
     return 0 if readiness.is_ready else 1
 
 
@@ -56,7 +55,7 @@ def _half(path: Path, answer: Path | None) -> int:
     from npu_compiler.half_precision import check_half_file  # dynamo: help needs none
 
     found = check_half_file(path)
-    give_answer(answer, json.loads(found.to_json()), lambda: print(found))
+    give_answer(answer, found.as_dict(), lambda: print(found))
     return 0 if found.is_harmless and not found.keep_float32 else 1
 
 
@@ -68,5 +67,5 @@ def _estimate(folder: Path, generation: str, output: Path | None, answer: Path |
         from npu_compiler.explanations.show import write_page
 
         write_page(output, bound.to_html())
-    give_answer(answer, json.loads(bound.to_json()), lambda: print(bound))
+    give_answer(answer, bound.as_dict(), lambda: print(bound))
     return 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
 import runpy
 import sys
@@ -44,7 +43,7 @@ def main(arguments: Sequence[str]) -> int:
     explanation = Explanation(
         tuple(records), graph_breaks_since(before), time.perf_counter() - started
     )
-    give_answer(given.json, json.loads(explanation.to_json()), lambda: print(explanation))
+    give_answer(given.json, explanation.as_dict(), lambda: print(explanation))
     return code
 
 

@@ -62,16 +62,19 @@ class Explanation:
         """The device's part of the time."""
         return sum(p.compile_time_s for graph in self.graphs for p in graph.programs)
 
+    def as_dict(self) -> dict[str, Any]:
+        """Returns everything as what JSON can hold."""
+        return {
+            **dataclasses.asdict(self),
+            "program_count": self.program_count,
+            "node_count": self.node_count,
+            "lowered_count": self.lowered_count,
+            "compile_time_s": self.compile_time_s,
+        }
+
     def to_json(self) -> str:
         """Returns everything as a JSON object."""
-        content = dataclasses.asdict(self)
-        content.update(
-            program_count=self.program_count,
-            node_count=self.node_count,
-            lowered_count=self.lowered_count,
-            compile_time_s=self.compile_time_s,
-        )
-        return json.dumps(content, indent=2)
+        return json.dumps(self.as_dict(), indent=2)
 
     def __str__(self) -> str:
         return "\n".join(_lines(self))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from dataclasses import dataclass
+from typing import Any
 
 __all__ = ["HalfCall", "HalfPrecision"]
 
@@ -78,10 +79,14 @@ class HalfPrecision:
         """Whether the outputs are as near to float32's as was asked for."""
         return self.error <= self.tolerance
 
-    def to_json(self) -> str:
-        """Returns everything as a JSON object; what is infinite is the string "inf"."""
+    def as_dict(self) -> dict[str, Any]:
+        """Returns everything as what JSON can hold; what is infinite is the string "inf"."""
         fields = {**dataclasses.asdict(self), "is_harmless": self.is_harmless}
-        return json.dumps(_finite(fields), indent=2, allow_nan=False)
+        return {key: _finite(value) for key, value in fields.items()}
+
+    def to_json(self) -> str:
+        """Returns as_dict() as a JSON object."""
+        return json.dumps(self.as_dict(), indent=2, allow_nan=False)
 
     def __str__(self) -> str:
         lines = [f"{self.model}: in half precision, {self._off(self.error_before)}"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from dataclasses import dataclass
+from typing import Any
 
 from npu_compiler.npu_rules.finding import Finding
 
@@ -30,9 +31,13 @@ class Readiness:
         """Whether nothing was refused; what is unknown stays so."""
         return all(finding.verdict != "refused" for finding in self.findings)
 
+    def as_dict(self) -> dict[str, Any]:
+        """Returns everything as what JSON can hold."""
+        return {**dataclasses.asdict(self), "is_ready": self.is_ready}
+
     def to_json(self) -> str:
         """Returns everything as a JSON object."""
-        return json.dumps({**dataclasses.asdict(self), "is_ready": self.is_ready}, indent=2)
+        return json.dumps(self.as_dict(), indent=2)
 
     def __str__(self) -> str:
         width = max(len(finding.rule) for finding in self.findings)

@@ -90,8 +90,8 @@ class TimeBound:
         rate = figures.narrow_macs_per_s if products.is_narrow else figures.half_macs_per_s
         return products.count / rate
 
-    def to_json(self) -> str:
-        """Returns everything as a JSON object, with what kind of figure it is."""
+    def as_dict(self) -> dict[str, Any]:
+        """Returns everything as what JSON can hold, with what kind of figure it is."""
         fields = dataclasses.asdict(self)
         computed = {
             "note": _NOTE,
@@ -100,7 +100,11 @@ class TimeBound:
             "array_seconds": self.array_s,
             "limit": self.limit,
         }
-        return json.dumps({**computed, **fields}, indent=2)
+        return {**computed, **fields}
+
+    def to_json(self) -> str:
+        """Returns as_dict() as a JSON object."""
+        return json.dumps(self.as_dict(), indent=2)
 
     def to_html(self) -> str:
         """Returns everything as a page that loads nothing from elsewhere."""

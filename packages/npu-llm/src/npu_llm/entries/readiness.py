@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import openvino as ov
 
@@ -99,16 +99,15 @@ class GenerationBound:
         """Lower bound of the time to the first token, of a prompt of `prompt_tokens`."""
         return self.prefill.seconds
 
-    def to_json(self) -> str:
-        """Returns everything as a JSON object."""
-        content = {
+    def as_dict(self) -> dict[str, Any]:
+        """Returns everything as what JSON can hold."""
+        return {
             "most_tokens_per_s": self.most_tokens_per_s,
             "least_ttft_s": self.least_ttft_s,
             "prompt_tokens": self.prompt_tokens,
-            "decode": json.loads(self.decode.to_json()),
-            "prefill": json.loads(self.prefill.to_json()),
+            "decode": self.decode.as_dict(),
+            "prefill": self.prefill.as_dict(),
         }
-        return json.dumps(content, indent=2)
 
     def __str__(self) -> str:
         return (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 
 from npu_command.answers import add_json, give_answer
@@ -41,12 +40,12 @@ def main(arguments: Sequence[str]) -> int:
     model, options = given.model or find_installed_weights().path, LoadOptions(dtype=given.dtype)
     if given.estimate:
         bound = bound_static_programs(model, options, generation=given.generation)
-        give_answer(given.json, json.loads(bound.to_json()), lambda: print(bound))
+        give_answer(given.json, bound.as_dict(), lambda: print(bound))
         return 0
     found = check_static_programs(model, options, generation=given.generation)
     give_answer(
         given.json,
-        [json.loads(one.to_json()) for one in found],
+        [one.as_dict() for one in found],
         lambda: print("\n\n".join(map(str, found))),
     )
     return 0 if all(one.is_ready for one in found) else 1
