@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
-__all__ = ["MERGE_STAGES", "STAGES", "Progress", "ProgressListener", "Stage"]
+__all__ = [
+    "MERGE_STAGES",
+    "STAGES",
+    "Advance",
+    "Progress",
+    "ProgressListener",
+    "Stage",
+    "counted_modules",
+]
 
 
 @dataclass(frozen=True)
@@ -17,24 +26,28 @@ class Stage:
         name: the key that code uses.
         title: what a user reads.
         weight: its usual share of the whole, in percent.
+        doing: what of it is done now, such as "tensor 12 of 272"; "" where nothing is known.
     """
 
     name: str
     title: str
     weight: float
+    doing: str = ""
 
 
 # In order. The shares are those of SmolLM2-135M from a GGUF file on 2 cores (2026-11-20).
 STAGES: tuple[Stage, ...] = (
     Stage("check", "checking the model's files", 1),
-    Stage("weights", "loading weights", 43),
-    Stage("tokenizer", "reading the tokenizer", 6),
-    Stage("capture", "tracing one step", 23),
-    Stage("lower", "lowering to a program", 2),
-    Stage("compress", "compressing weights", 12),
-    Stage("reference", "computing a few tokens in torch", 1),
-    Stage("save", "writing the compile cache", 5),
-    Stage("compile", "compiling for the device", 7),
+    Stage("imports", "importing torch and transformers", 18),
+    Stage("weights", "loading weights", 17),
+    Stage("tokenizer", "reading the tokenizer", 3),
+    Stage("capture", "tracing one step", 28),
+    Stage("lower", "lowering to a program", 6),
+    Stage("compress", "compressing weights", 2),
+    Stage("pack", "packing weights", 6),
+    Stage("reference", "computing a few tokens in torch", 9),
+    Stage("save", "writing the compile cache", 6),
+    Stage("compile", "compiling for the device", 4),
 )
 
 # Those of writing a model with adapters merged into it. The shares are those of the same file and
@@ -47,6 +60,8 @@ MERGE_STAGES: tuple[Stage, ...] = (
 
 # Called with the stage and the share of it that is done, 0.0 to 1.0.
 ProgressListener = Callable[[Stage, float], None]
+# Called with the share of the running stage that is done, and what is being done.
+Advance = Callable[[float, str], None]
 
 
 class Progress:
@@ -72,11 +87,39 @@ class Progress:
         self._report(stage, 1.0)
         self._stage = None
 
-    def advance(self, share: float) -> None:
-        """Reports how much of the running stage is done, 0.0 to 1.0."""
+    def advance(self, share: float, doing: str = "") -> None:
+        """Reports how much of the running stage is done, 0.0 to 1.0, and what is being done."""
         if self._stage is not None:
-            self._report(self._stage, min(max(share, 0.0), 1.0))
+            self._report(replace(self._stage, doing=doing), min(max(share, 0.0), 1.0))
 
     def _report(self, stage: Stage, share: float) -> None:
         if self._listener is not None:
             self._listener(stage, share)
+
+
+@contextmanager
+def counted_modules(
+    model: Any, advance: Advance, *, runs: int = 1
+) -> Iterator[Callable[[Any], None]]:
+    """Reports which of a model's innermost modules have run; yields what counts one that did not.
+
+    Args:
+        model: a torch module.
+        advance: see Advance.
+        runs: how often the model is to run.
+    """
+    names = {module: name for name, module in model.named_modules() if not any(module.children())}
+    total, done = runs * len(names), 0
+
+    def count(module: Any) -> None:
+        nonlocal done
+        inner = [one for one in module.modules() if one in names]
+        done = min(done + len(inner), total)
+        advance(done / total, f"module {done:,} of {total:,}, {names[inner[-1]]}")
+
+    handles = [module.register_forward_hook(lambda one, *_: count(one)) for module in names]
+    try:
+        yield count
+    finally:
+        for handle in handles:
+            handle.remove()

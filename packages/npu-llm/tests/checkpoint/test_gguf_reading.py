@@ -5,7 +5,7 @@ from gguf import GGMLQuantizationType, GGUFReader, GGUFWriter
 from transformers import modeling_gguf_pytorch_utils
 from transformers.integrations.ggml import _gguf_parse_value
 
-from npu_llm.checkpoint.gguf_reading import read_gguf_once
+from npu_llm.checkpoint.gguf_reading import gguf_progress, read_gguf_once
 
 KINDS = [kind for kind in GGMLQuantizationType if hasattr(gguf.quants, kind.name)]
 
@@ -92,3 +92,15 @@ def test_plain_values_stay(dtype):
     raw = np.arange(6, dtype=dtype).reshape(2, 3)
     with read_gguf_once():
         np.testing.assert_array_equal(gguf.dequantize(raw, kind), raw.astype(np.float32))
+
+
+def test_progress_names_the_tensor_that_is_converted(file):
+    seen = []
+    tensors = GGUFReader(file).tensors
+    with gguf_progress(lambda share, doing: seen.append((share, doing))):
+        assert list(modeling_gguf_pytorch_utils.tqdm(tensors, desc="said by tqdm")) == tensors
+    first, second = (one.n_bytes for one in tensors)
+    assert seen == [
+        (0.0, "tensor 1 of 2, 0 of 0 MB, token_embd.weight"),
+        (first / (first + second), "tensor 2 of 2, 0 of 0 MB, output.weight"),
+    ]

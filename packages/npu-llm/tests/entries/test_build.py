@@ -77,3 +77,24 @@ def test_too_large_max_context_is_refused_at_each_start(save_tiny, tmp_path, kin
     assert start(bound).context_length == bound
     assert start(None).context_length == bound
     assert is_refused()
+
+
+def test_a_build_says_how_far_each_long_stage_is(save_tiny, tmp_path):
+    save_tiny("llama", tmp_path / "model")
+    seen = []
+    NPUModelForCausalLM.from_pretrained(
+        tmp_path / "model",
+        pipeline="kernels",
+        dtype="float32",
+        cache_dir=tmp_path / "cache",
+        on_progress=lambda stage, share: seen.append((stage.name, share, stage.doing)),
+    )
+    ends = [name for name, share, doing in seen if share == 1.0 and not doing]
+    assert ends == [
+        "check", "imports", "weights", "tokenizer", "capture", "lower", "pack", "reference", "save",
+        "compile",
+    ]  # fmt: skip
+    for name, what in {"capture": "module", "pack": "weight", "reference": "module"}.items():
+        counted = [(share, doing) for stage, share, doing in seen if stage == name and what in doing]
+        assert counted[0][1].startswith(f"{what} 1 of ")
+        assert counted[-1][0] == 1.0

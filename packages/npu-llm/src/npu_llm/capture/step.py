@@ -46,6 +46,7 @@ from npu_llm.capture.stand_ins.grouped_heads import grouped_heads
 from npu_llm.capture.stand_ins.routed_experts import all_experts
 from npu_llm.errors import CaptureError
 from npu_llm.older_transformers import as_in_newer
+from npu_llm.progress import Advance, counted_modules
 
 __all__ = ["TOKEN_MASK", "CapturedStep", "LayerCache", "capture_step", "join_weights"]
 
@@ -118,7 +119,7 @@ def capture_step(
     model: torch.nn.Module,
     *,
     adapted_modules: Sequence[str] = (),
-    on_progress: Callable[[float], None] = lambda share: None,
+    on_progress: Advance = lambda share, doing: None,
 ) -> CapturedStep:
     """Traces one step of a model.
 
@@ -126,7 +127,7 @@ def capture_step(
         model: a decoder-only model of transformers, on cpu, in eval mode; its dtype is the graph's.
         adapted_modules: paths of linear layers to which inputs of the step may add adapters, see
             npu_llm.adapters.adapter_ports.
-        on_progress: called with the share of the trace that is done, 0.0 to 1.0.
+        on_progress: called with the share of the trace that is done, 0.0 to 1.0, and where it is.
 
     Raises:
         CaptureError: [unsupported-cache] if the model keeps anything but keys and values per
@@ -157,7 +158,7 @@ def capture_step(
         rows = _BATCH if placement is None or placement.takes_rows else 1
         examples = _examples(inputs, layers, fake, states, sizes, rows=rows)
         with (
-            _count_modules(model, on_progress) as count,
+            counted_modules(model, on_progress) as count,
             repeated_layers(model, on_copy=count) if repeat else nullcontext(),
             as_in_newer(model),
             all_experts(model),
@@ -420,28 +421,3 @@ def _check_sizes(
                 f"fixes it at {size}. Such models are not supported yet.",
                 code="fixed-size",
             )
-
-
-@contextmanager
-def _count_modules(
-    model: torch.nn.Module, report: Callable[[float], None]
-) -> Iterator[Callable[[torch.nn.Module], None]]:
-    """Reports which share of the model's modules has run; yields what counts one that did not."""
-    modules = _leaves(model)
-    done = 0
-
-    def count(module: torch.nn.Module) -> None:
-        nonlocal done
-        done += len(_leaves(module))
-        report(done / len(modules))
-
-    handles = [module.register_forward_hook(lambda one, *_: count(one)) for module in modules]
-    try:
-        yield count
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-def _leaves(module: torch.nn.Module) -> list[torch.nn.Module]:
-    return [one for one in module.modules() if not any(one.children())]

@@ -11,7 +11,7 @@ import functools
 import importlib
 import struct
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,6 +20,8 @@ import numpy as np
 from gguf import GGMLQuantizationType, GGUFReader, GGUFValueType
 from gguf.quants import quant_shape_from_byte_shape
 from transformers import modeling_gguf_pytorch_utils
+
+from npu_llm.progress import Advance
 
 __all__ = ["gguf_progress", "read_gguf_once"]
 
@@ -129,7 +131,7 @@ def _dequantize(data: np.ndarray, qtype: GGMLQuantizationType) -> np.ndarray:
 
 
 @contextmanager
-def gguf_progress(report: Callable[[float], None]) -> Iterator[None]:
+def gguf_progress(advance: Advance) -> Iterator[None]:
     """Reports the progress that transformers would draw while it dequantizes."""
     drawn = getattr(modeling_gguf_pytorch_utils, "tqdm", None)
     if drawn is None:
@@ -137,10 +139,16 @@ def gguf_progress(report: Callable[[float], None]) -> Iterator[None]:
         return
 
     def counted(items: Any, **_: Any) -> Iterator[Any]:
-        total = len(items)
-        for index, item in enumerate(items):
-            report(index / total)
+        total, size = len(items), sum(int(item.n_bytes) for item in items)
+        read = 0
+        for number, item in enumerate(items, 1):
+            advance(
+                read / size,
+                f"tensor {number:,} of {total:,}, {read / 1e6:,.0f} of {size / 1e6:,.0f} MB, "
+                f"{item.name}",
+            )
             yield item
+            read += int(item.n_bytes)
 
     modeling_gguf_pytorch_utils.tqdm = counted
     try:

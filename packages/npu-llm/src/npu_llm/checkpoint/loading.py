@@ -6,7 +6,6 @@ import difflib
 import pickle
 import struct
 import zipfile
-from collections.abc import Callable
 from importlib import metadata
 from typing import Any
 
@@ -22,6 +21,7 @@ from npu_llm.checkpoint.source import ModelSource
 from npu_llm.checkpoint.streamed import StreamedWeights
 from npu_llm.errors import ModelError
 from npu_llm.older_transformers import show_tokenizer_failure
+from npu_llm.progress import Advance
 
 try:
     from transformers.initialization import no_init_weights
@@ -45,7 +45,7 @@ def load_model(
     *,
     auto: Any = AutoModelForCausalLM,
     trust_remote_code: bool = False,
-    on_progress: Callable[[float], None] = lambda share: None,
+    on_progress: Advance = lambda share, doing: None,
 ) -> tuple[Any, StreamedWeights]:
     """Loads a model on the CPU, with float32 parameters.
 
@@ -56,7 +56,7 @@ def load_model(
         source: the model's files.
         auto: transformers' class for models of its task; by default causal language models.
         trust_remote_code: whether model code inside the checkpoint may run.
-        on_progress: called with the share of the weights that is loaded.
+        on_progress: called with the share of the weights that is loaded, and what is being read.
 
     Returns:
         A transformers model in eval mode, and the values of its parameters.

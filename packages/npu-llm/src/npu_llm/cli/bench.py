@@ -92,12 +92,14 @@ def _measure_server(options: argparse.Namespace) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     # Heavy: a mistyped command should not wait for these.
-    from npu_llm.bench import benchmark, plot_records
-    from npu_llm.bench.power import find_meter
     from npu_llm.cli.display import Display
-    from npu_llm.cli.session import start
 
-    display, meter = Display(), find_meter()
+    display = Display()
+    with display.starting():
+        from npu_llm.bench import benchmark, plot_records
+        from npu_llm.bench.power import find_meter
+        from npu_llm.cli.session import start
+    meter = find_meter()
     model = start(options, display, needs_tokenizer=False)
     with display.counting("measuring", "answers") as counter:
         records = benchmark(

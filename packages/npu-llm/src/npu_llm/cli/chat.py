@@ -71,7 +71,6 @@ def chat(options: argparse.Namespace) -> int:
         NpuError: if the model cannot start, or the session cannot be saved.
     """
     from npu_llm.cli.display import Display
-    from npu_llm.cli.session import start
     from npu_llm.cli.tasks.pictures import looks_at_pictures
     from npu_llm.config import read_settings
 
@@ -83,6 +82,8 @@ def chat(options: argparse.Namespace) -> int:
 
         return chat_about_pictures(options, lines)
     with unechoed():
+        with display.starting():
+            from npu_llm.cli.session import start
         model = start(options, display)
     with as_exception():  # from here on Ctrl-C stops an answer
         talk = Chat(model, options, display, lines)

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.console import Console, RenderableType
+from rich.progress import (
+    BarColumn,
+    Progress,
+    ProgressColumn,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
 from rich.table import Table
+from rich.text import Text
 
 from npu_command.answers import is_quiet
 from npu_llm.progress import STAGES, ProgressListener, Stage
@@ -66,6 +75,14 @@ class Display:
         self.console.print(table, soft_wrap=False)
 
     @contextmanager
+    def starting(self) -> Iterator[None]:
+        """Shows what is imported within it, and for how long; without a terminal nothing."""
+        columns = (self._spinner(), TextColumn("starting"), TimeElapsedColumn())
+        with _Bar(*columns, console=self.console) as bar:
+            bar.add_task("starting")
+            yield
+
+    @contextmanager
     def progress(self, stages: Sequence[Stage] = STAGES) -> Iterator[ProgressListener]:
         """Shows the progress of stages; yields what to call with a stage and its share."""
         if self.console.is_terminal:
@@ -85,7 +102,7 @@ class Display:
             what: what is counted, such as "tokens".
         """
         columns = (
-            SpinnerColumn(),
+            self._spinner(),
             TextColumn("{task.description}", markup=False),
             BarColumn(),
             TextColumn("{task.completed:,} of {task.total:,} " + what, markup=False),
@@ -118,7 +135,7 @@ class Display:
         def listener(stage: Stage, share: float) -> None:
             if stage.name not in started:
                 started[stage.name] = time.perf_counter()
-            elif share >= 1.0 and started[stage.name] >= 0:
+            elif share >= 1.0 and not stage.doing and started[stage.name] >= 0:
                 seconds = time.perf_counter() - started[stage.name]
                 started[stage.name] = -1.0
                 self.line(f"{stage.title}: {seconds:.1f} s")
@@ -128,18 +145,65 @@ class Display:
     @contextmanager
     def _bar(self, stages: Sequence[Stage]) -> Iterator[ProgressListener]:
         columns = (
-            SpinnerColumn(),
+            self._spinner(),
             TextColumn("{task.description}", markup=False),
             BarColumn(),
             TextColumn("{task.percentage:>3.0f} %"),
             TimeElapsedColumn(),
         )
-        with Progress(*columns, console=self.console, transient=True) as bar:
+        places = {stage.name: place for place, stage in enumerate(stages)}
+        with _Bar(*columns, console=self.console) as bar:
             total = sum(stage.weight for stage in stages)
             task = bar.add_task("starting", total=total)
+            furthest = 0.0
 
             def listener(stage: Stage, share: float) -> None:
-                before = sum(other.weight for other in stages[: stages.index(stage)])
-                bar.update(task, description=stage.title, completed=before + share * stage.weight)
+                nonlocal furthest
+                place = places[stage.name]
+                before = sum(other.weight for other in stages[:place])
+                furthest = max(furthest, before + share * stage.weight)
+                bar.does(stage, f"step {place + 1} of {len(stages)}, ")
+                bar.update(task, description=stage.title, completed=furthest)
 
             yield listener
+
+    def _spinner(self) -> SpinnerColumn:
+        return SpinnerColumn("line" if self.console.options.ascii_only else "dots")
+
+
+class _Bar(Progress):
+    """A bar, and below it what is done now, for how long, and how far that is.
+
+    It is drawn from a thread of its own, and tells imports by the modules that there are.
+    """
+
+    def __init__(self, *columns: ProgressColumn, console: Console) -> None:
+        self._stage = ""
+        self._place = self._doing = ""
+        self._since = self._imported_at = self._told_at = time.perf_counter()
+        self._modules = len(sys.modules)
+        super().__init__(*columns, console=console, transient=True, disable=not console.is_terminal)
+
+    def does(self, stage: Stage, place: str) -> None:
+        """Says what is done now, and which step of all that is."""
+        self._told_at = time.perf_counter()
+        if self._stage != stage.name:
+            self._since = self._told_at
+        self._stage, self._place, self._doing = stage.name, place, stage.doing
+
+    def get_renderables(self) -> Iterator[RenderableType]:
+        """Yields the bar, and a line that is cut off where the terminal ends."""
+        yield from super().get_renderables()
+        said = self._importing() or self._doing
+        seconds = f"{time.perf_counter() - self._since:.0f} s"
+        text = f"{seconds}: {said}" if said else seconds
+        yield Text(f"  {self._place}{text}", no_wrap=True, overflow="crop")
+
+    def _importing(self) -> str:
+        """Returns what was imported last, within a second; "" for nothing since `does`."""
+        names, now = list(sys.modules), time.perf_counter()
+        if len(names) > self._modules:
+            self._modules, self._imported_at = len(names), now
+        if self._imported_at <= self._told_at or now - self._imported_at > 1:
+            return ""
+        return f"importing {names[-1]}, {len(names):,} modules"

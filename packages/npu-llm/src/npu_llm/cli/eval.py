@@ -150,10 +150,11 @@ def _end(options: argparse.Namespace, *, points: float) -> int:
 
 def _measure(options: argparse.Namespace, text: str, *, scored_from: int | None) -> Any:
     from npu_llm.cli.display import Display
-    from npu_llm.cli.session import start
-    from npu_llm.evaluation import evaluate
 
     display = Display()
+    with display.starting():
+        from npu_llm.cli.session import start
+        from npu_llm.evaluation import evaluate
     model = start(options, display)
     window = options.window
     if window is None and scored_from is not None:

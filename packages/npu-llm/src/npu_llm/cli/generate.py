@@ -71,9 +71,10 @@ def generate(options: argparse.Namespace) -> int:
     schema = None if options.json_schema is None else _schema(options.json_schema)
     # Heavy: a mistyped command should not wait for these.
     from npu_llm.cli.display import Display
-    from npu_llm.cli.session import figures, light_sampling, start
 
     display = Display()
+    with display.starting():
+        from npu_llm.cli.session import figures, light_sampling, start
     model = start(options, display)
     if options.adapter:
         names = [model.load_adapter(path) for path, _ in options.adapter]

@@ -49,7 +49,8 @@ def start(options: argparse.Namespace, display: Display, *, needs_tokenizer: boo
         )
     }
     LoadOptions(**asked)  # refuses bad ones before anything is printed
-    device = npu_runtime.device_info()
+    with display.starting():
+        device = npu_runtime.device_info()
     display.line(f"device: {device.device}, {device.full_name} ({device.reason})")
     path: str | Path = options.model
     if options.model is None:

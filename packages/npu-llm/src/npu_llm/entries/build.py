@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import json
@@ -127,8 +128,11 @@ def prepare(name_or_path: str | Path, options: LoadOptions) -> Prepared:
     started = time.perf_counter()
     if entry is None:
         dynamic = cache.find(keys["dynamic"]) if pipeline == "kernels" else None
-        with cache.create(keys[pipeline]) as folder:
+        with contextlib.ExitStack() as created:
+            folder = created.enter_context(cache.create(keys[pipeline]))
             fill_entry(folder, source, options, progress, facts=facts, dynamic=dynamic)
+            with progress.stage("save"):
+                created.close()
         entry = cache.find(keys[pipeline])
         assert entry is not None, "an entry that was just written is there"
         options.check_context(source.name, entry.model_context)
@@ -249,13 +253,13 @@ def fill_entry(
         MemoryNeedError: [memory-need] if it is no kernel program, and does not fit otherwise.
     """
     compression = compression or Compression()
-    # Heavy, and not needed for a start from the cache.
-    from npu_llm.capture.functional import make_functional
-    from npu_llm.capture.step import capture_step
-    from npu_llm.checkpoint.gguf_reading import read_gguf_once
-    from npu_llm.checkpoint.loading import load_model, load_tokenizer
-    from npu_llm.entries.kernel_step import save_kernel_step, why_not
-    from npu_llm.prompts.light_tokenizer import agrees
+    with progress.stage("imports"):  # heavy, and not needed for a start from the cache
+        from npu_llm.capture.functional import make_functional
+        from npu_llm.capture.step import capture_step
+        from npu_llm.checkpoint.gguf_reading import read_gguf_once
+        from npu_llm.checkpoint.loading import load_model, load_tokenizer
+        from npu_llm.entries.kernel_step import save_kernel_step, why_not
+        from npu_llm.prompts.light_tokenizer import agrees
 
     with read_gguf_once():
         with progress.stage("weights"):
@@ -286,6 +290,7 @@ def fill_entry(
         captured = capture_step(
             model, adapted_modules=options.adapted_modules, on_progress=progress.advance
         )
+        progress.advance(1.0, "making its calls functional")
         make_functional(captured.graph_module)
     about["vocabulary"] = captured.vocabulary
     pipeline = options.pipeline_here

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -17,7 +18,7 @@ from npu_llm.entries.entry import KERNEL_PROGRAM, KERNEL_WEIGHTS, REFERENCE
 from npu_llm.entries.kernel_weights import pack_weights
 from npu_llm.entries.packed_parameters import PackedParameters
 from npu_llm.precision import Precision, kernels_cache
-from npu_llm.progress import Progress
+from npu_llm.progress import Advance, Progress
 from npu_llm.verification.eager_weights import Rounding
 from npu_llm.verification.torch_reference import compute_reference
 from npu_ops.kernel_programs.program import LayerShape
@@ -25,6 +26,7 @@ from npu_ops.kernel_programs.weight_file import write_weights
 
 __all__ = ["lower_step", "refusal_of", "save_kernel_step", "why_not"]
 
+_Weight = TypeVar("_Weight")
 # Positions of a model that sets no limit.
 _POSITIONS = 1 << 16
 
@@ -64,8 +66,7 @@ def save_kernel_step(
     with progress.stage("lower"):
         lowered = lower_step(captured, context)
     (folder / KERNEL_PROGRAM).write_text(json.dumps(lowered.program.as_dict()))
-    is_compressed = precision.weights in ("int8", "int4")
-    with progress.stage("compress" if is_compressed else "save"):
+    with progress.stage("pack"):
         rounded = {}
         if precision.weights == "int4" and compression.text is not None:
             from npu_llm.entries.lower_step import integers_by_text  # needs OpenVINO
@@ -76,7 +77,8 @@ def save_kernel_step(
         packed = pack_weights(
             lowered, weights, precision=precision, compression=compression, rounded=rounded
         )
-        write_weights(folder / KERNEL_WEIGHTS, packed)
+        count = len(lowered.program.weights)
+        write_weights(folder / KERNEL_WEIGHTS, _counted(packed, count, progress.advance))
     with progress.stage("reference"):
         cached = getattr(torch, kernels_cache(precision))
         compute_reference(
@@ -85,6 +87,7 @@ def save_kernel_step(
             compressed=PackedParameters(lowered, folder / KERNEL_WEIGHTS),
             rounding=Rounding(cached, precision.activation_group),
             context=context,
+            on_progress=progress.advance,
         ).write(folder / REFERENCE)
     return {"layers": len(captured.layers), "limits": list(captured.limits)}
 
@@ -129,3 +132,12 @@ def lower_step(captured: CapturedStep, context: int | None) -> Lowered:
         vocabulary=captured.vocabulary,
         positions=context or _POSITIONS,
     )
+
+
+def _counted(
+    items: Iterable[tuple[str, _Weight]], total: int, advance: Advance
+) -> Iterator[tuple[str, _Weight]]:
+    """Yields the items, and reports which of them was made."""
+    for number, (name, weight) in enumerate(items, 1):
+        advance(number / total, f"weight {number:,} of {total:,}, {name}")
+        yield name, weight

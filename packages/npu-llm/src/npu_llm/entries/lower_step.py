@@ -117,6 +117,7 @@ def save_step(
             rounding=rounding,
             context=context,
             has_states=bool(captured.states),
+            on_progress=progress.advance,
         ).write(path.with_name(REFERENCE))
     origins = node_origins(captured.graph_module.graph)
     path.with_name(ORIGINS).write_text(json.dumps(origins))

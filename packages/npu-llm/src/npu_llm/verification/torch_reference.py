@@ -20,6 +20,7 @@ from safetensors.torch import save_file
 
 from npu_llm.cache_names import CACHES
 from npu_llm.checkpoint.streamed import StreamedWeights
+from npu_llm.progress import Advance, counted_modules
 from npu_llm.verification.eager_weights import EagerWeights, Integers, Rounding
 
 __all__ = ["TorchReference", "compute_reference", "read_reference"]
@@ -100,6 +101,7 @@ def compute_reference(
     rounding: Rounding,
     context: int | None,
     has_states: bool = False,
+    on_progress: Advance = lambda share, doing: None,
 ) -> TorchReference:
     """Runs a model in torch.
 
@@ -111,6 +113,7 @@ def compute_reference(
         context: how many tokens the model was made for; None if nothing sets a limit.
         has_states: whether it keeps states, which its code computes in another order token by
             token than for all tokens at once: how far these differ counts as rounding.
+        on_progress: called with the share that is done, 0.0 to 1.0, and where it is.
     """
     config = model.config.get_text_config()
     heads = _heads(config)
@@ -123,7 +126,8 @@ def compute_reference(
         with _experts_one_by_one(model), torch.no_grad(), real:
             return _logits(model, ids, rows)
 
-    logits, rounded = run(None), run(rounding)
+    with counted_modules(model, on_progress, runs=2):
+        logits, rounded = run(None), run(rounding)
     if has_states:
         with EagerWeights(weights, compressed, rounding=None), torch.no_grad():
             rounded = _farther(logits, rounded, _token_by_token(model, ids, rows))

@@ -43,7 +43,8 @@ class _Base:
 
     def get(self) -> Any:
         """Returns it, loaded."""
-        from npu_llm.cli.session import start
+        with self._display.starting():
+            from npu_llm.cli.session import start
 
         model = None if self._loaded is None else self._loaded()
         if model is None:

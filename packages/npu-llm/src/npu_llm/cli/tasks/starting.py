@@ -48,9 +48,10 @@ def start_task(kind: Any, options: argparse.Namespace, display: Display) -> Any:
     Raises:
         NpuError: if it cannot start.
     """
-    import npu_runtime  # late: it imports torch, and help needs none
+    with display.starting():
+        import npu_runtime  # late: it imports torch, and help needs none
 
-    device = npu_runtime.device_info()
+        device = npu_runtime.device_info()
     display.line(f"device: {device.device}, {device.full_name} ({device.reason})")
     with display.progress() as listener:
         model = kind.from_pretrained(
