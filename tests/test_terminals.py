@@ -36,7 +36,7 @@ SEEN = [("colour", 60), ("plain", 60), ("plain", 80), ("plain", 160), ("ascii", 
 ANSWER = """# Rivers
 
 A river *begins* where rain or melting snow gathers, and grows by every brook that joins it — the
-longest ones cross several countries before they reach an ocean.
+longest ones cross several countries before they reach an ocean.\x1b]0;title\x07
 
 1. The Rhône flows through Geneva.
 2. The Mississippi collects the water of thirty-one states, or of parts of them.
@@ -183,6 +183,7 @@ def test_no_terminal_breaks_a_word_of_a_chat(place, url, tmp_path):
     typed = [(width, b"Rivers?\n") for width in widths] + [(80, b"\x04")]
     output = shown(("npu_llm", "chat", "--server", url), 60, environment, typed)
     assert bool(re.search(rb"\x1b\[[0-9;]*m", output)) is (place != "plain"), "styles"
+    assert not re.search(rb"\x1b\]|\x07", output), "an answer steers the terminal"
     _, *turns = screen(output.decode()).split("> Rivers?\n")
     answers = [turn.partition("\n> ")[0] for turn in turns]
     for width, answer in zip(widths, answers, strict=True):

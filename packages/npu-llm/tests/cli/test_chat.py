@@ -85,6 +85,15 @@ def test_help_is_no_turn_and_exit_leaves(talk):
     assert "no command /nonsense" in err
 
 
+def test_what_only_other_chats_have_is_said_to_be_so(new_chat, capsys):
+    chat = new_chat()
+    chat.take("/image some.png")
+    chat.take("/nothing")
+    said = capsys.readouterr().err
+    assert "takes no pictures" in said
+    assert "There is no command /nothing" in said
+
+
 def test_reset_forgets(talk):
     _, once, _ = talk("the quick")
     _, twice, err = talk("the quick", "/reset", "the quick")
@@ -310,7 +319,7 @@ def test_terminal_gets_a_prompt_and_end_of_input_leaves(checkpoint, cache_dir):
 
 def test_what_was_typed_is_recalled_in_the_next_chat(checkpoint, cache_dir):
     first = Terminal(checkpoint, cache_dir, "--greedy", "--max-new-tokens", "4")
-    for typed in (b"/system the lazy dog\n", b"\x04"):
+    for typed in (b"\x1b[200~/system the\nlazy dog\x1b[201~\n", b"\x04"):
         first.wait_for(b"> ")
         first.type(typed)
     assert first.end() == 0
@@ -319,7 +328,7 @@ def test_what_was_typed_is_recalled_in_the_next_chat(checkpoint, cache_dir):
         second.wait_for(b"> ")
         second.type(typed)
     assert second.end() == 0
-    assert b"system: the lazy dog" in second.seen
+    assert b"lazy dog" in second.seen.partition(b"system: the")[2]
 
 
 def test_pasted_lines_are_one_message(checkpoint, cache_dir):

@@ -15,6 +15,8 @@ __all__ = ["LineReader", "unechoed"]
 _PROMPT, _MORE = "> ", "... "
 _BLOCK = '"""'
 _HISTORY_LINES = 1000
+# Stands for the end of a line in the file of the history, which has an entry on each line.
+_NEWLINE = "\x1e"
 
 
 @contextlib.contextmanager
@@ -104,6 +106,10 @@ class LineReader:
             readline.parse_and_bind("set enable-bracketed-paste on")
             with contextlib.suppress(OSError):
                 readline.read_history_file(self._history)
+            for place in range(readline.get_current_history_length()):
+                entry = readline.get_history_item(place + 1)
+                if entry is not None and _NEWLINE in entry:
+                    readline.replace_history_item(place, entry.replace(_NEWLINE, "\n"))
         readline.set_startup_hook(lambda: readline.insert_text(draft))
         try:
             line = read_text("the line", lambda: input(prompt))
@@ -113,9 +119,19 @@ class LineReader:
         finally:
             readline.set_startup_hook()
         if line:
-            # At once, not at the end, which a killed chat does not reach.
-            with contextlib.suppress(OSError):
-                self._history.parent.mkdir(parents=True, exist_ok=True)
-                self._history.touch(mode=0o600)
-                readline.append_history_file(1, self._history)
+            self._keep(line)
         return line
+
+    def _keep(self, line: str) -> None:
+        """Adds a line to the file: at once, not at the end, which a killed chat does not reach."""
+        import readline
+
+        last = readline.get_current_history_length() - 1
+        if last < 0:  # where the user's inputrc keeps no history
+            return
+        readline.replace_history_item(last, line.replace("\n", _NEWLINE))
+        with contextlib.suppress(OSError):
+            self._history.parent.mkdir(parents=True, exist_ok=True)
+            self._history.touch(mode=0o600)
+            readline.append_history_file(1, self._history)
+        readline.replace_history_item(last, line)

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from npu_command.errors import NpuError
+from npu_command.text_table import aligned
 from npu_llm.cli.answer_settings import read_markdown, read_setting
 from npu_llm.cli.answer_text.word_wrap import can_render, text_writer
 from npu_llm.cli.display import Display
@@ -16,23 +17,36 @@ from npu_llm.errors import OptionError
 
 __all__ = ["Turns", "status_of"]
 
-_HELP = """\
-/help          show this list
-/undo          forget the last question and its answer
-/retry         answer the last question again
-/edit [TEXT]   ask TEXT in place of the last question; without TEXT, edit it
-/image PATH    show a picture with the next question
-/set [NAME VALUE] change temperature, top_p, max_new_tokens or markdown (on, off);
-               without a name, show them
-/model [NAME]  go on with another model; without NAME, show which one answers
-/stats         show the figures of the last answer
-/reset         forget the conversation
-/system [TEXT] change the system message; without TEXT, show it
-/save FILE     save the conversation
-/load FILE     continue a saved one
-/exit          leave (also Ctrl-D)
-Ctrl-C         stop an answer; the conversation continues
-A line that ends in \\ continues on the next; lines between two lines of \"\"\" are one message."""
+_COMMANDS = (
+    ("/help", "show this list"),
+    ("/undo", "forget the last question and its answer"),
+    ("/retry", "answer the last question again"),
+    ("/edit [TEXT]", "ask TEXT in place of the last question; without TEXT, edit it"),
+    ("/image PATH", "show a picture with the next question"),
+    (
+        "/set [NAME VALUE]",
+        "change temperature, top_p, max_new_tokens or markdown (on, off); without a name, show "
+        "them",
+    ),
+    ("/model [NAME]", "go on with another model; without NAME, show which one answers"),
+    ("/stats", "show the figures of the last answer"),
+    ("/reset", "forget the conversation"),
+    ("/system [TEXT]", "change the system message; without TEXT, show it"),
+    ("/save FILE", "save the conversation"),
+    ("/load FILE", "continue a saved one"),
+    ("/exit", "leave (also Ctrl-D)"),
+    ("Ctrl-C", "stop an answer; the conversation continues"),
+)
+_LONGER = (
+    'A line that ends in \\ continues on the next; lines between two lines of """ are one message.'
+)
+_NO_FILES = "Conversations are saved and loaded in a chat about text with a model on this machine."
+# What only some chats have, and what to say in the others.
+_ABSENT = {
+    "/image": "The model of this chat takes no pictures; npu-llm chat --model takes one that does.",
+    "/load": _NO_FILES,
+    "/save": _NO_FILES,
+}
 
 
 def status_of(
@@ -100,9 +114,10 @@ class Turns:
 
     def _help(self) -> str:
         """Returns the list of commands that there are."""
-        lines = _HELP.splitlines()
-        absent = {"/image", "/load", "/save"} - self._commands.keys()
-        return "\n".join(line for line in lines if line.split()[0] not in absent)
+        absent = _ABSENT.keys() - self._commands.keys()
+        rows = [row for row in _COMMANDS if row[0].split()[0] not in absent]
+        width = self._display.console.width if self._display.console.is_terminal else None
+        return "\n".join([*aligned(rows, width=width), _LONGER])
 
     def run(self) -> None:
         """Takes turns until the input ends or contains /exit."""
@@ -139,7 +154,8 @@ class Turns:
         elif name in self._commands:
             self._commands[name](rest.strip())
         else:
-            self._display.reply(f"There is no command {name}; /help lists them.")
+            said = _ABSENT.get(name, f"There is no command {name}; /help lists them.")
+            self._display.reply(said)
 
     @abstractmethod
     def ask(self, text: str) -> None:

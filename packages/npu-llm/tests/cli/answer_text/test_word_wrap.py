@@ -1,9 +1,12 @@
 import re
+import sys
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from npu_llm.cli.answer_text.word_wrap import WordWrap
+from npu_llm.cli.answer_text import word_wrap
+from npu_llm.cli.answer_text.word_wrap import WordWrap, text_writer
 
 
 def screen(written, columns):
@@ -54,3 +57,18 @@ def test_wide_characters_count_twice():
     wrap = WordWrap(written.append, lambda: 8)
     wrap.write("日本 語語")
     assert written == ["日本 \n語語"]
+
+
+@pytest.mark.parametrize("kind", ["xterm", "dumb"])
+def test_an_answer_cannot_steer_a_terminal(kind, monkeypatch):
+    written = []
+    monkeypatch.setattr(word_wrap, "_write", written.append)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", kind)
+    text_writer()("one\x1b[31m\ttwo\r\n\x1b]0;title\x07three\x9b2J")
+    assert "".join(written) == "one[31m\ttwo\n]0;titlethree2J"
+
+
+def test_a_file_gets_an_answer_as_it_is(capsys):
+    text_writer()("\x1b[31m")
+    assert capsys.readouterr().out == "\x1b[31m"

@@ -13,6 +13,7 @@ from rich.syntax import Syntax
 from rich.text import Text
 
 from npu_llm.cli.answer_text.markdown_blocks import Block, MarkdownBlocks
+from npu_llm.cli.answer_text.word_wrap import without_controls
 
 __all__ = ["MarkdownWriter"]
 
@@ -35,7 +36,7 @@ class MarkdownWriter:
 
     def write(self, text: str) -> None:
         """Takes the next piece of the answer, which may end anywhere."""
-        self._render(self._blocks.feed(text))
+        self._render(self._blocks.feed(without_controls(text)))
         # The last column is where terminals differ.
         self._show(_last_line(self._blocks.preview, self._console.width - 1))
         sys.stdout.flush()

@@ -13,18 +13,28 @@ from rich.cells import cell_len
 
 from npu_command.answers import OUTPUT
 
-__all__ = ["WordWrap", "can_render", "text_writer", "writer_beside_json"]
+__all__ = ["WordWrap", "can_render", "text_writer", "without_controls", "writer_beside_json"]
 
 _PIECES = re.compile(r"\n| |[^\n ]+")
+# All but newlines and tabs.
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def text_writer() -> Callable[[str], object]:
     """Returns what writes pieces of an answer to standard output.
 
-    In a terminal no word is broken at the edge; into a file or a pipe goes the text as it is.
+    In a terminal no word is broken at the edge, and nothing in an answer steers the terminal; into
+    a file or a pipe goes the text as it is.
     """
-    is_terminal = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
-    return WordWrap(_write, _columns).write if is_terminal else _write
+    if not sys.stdout.isatty():
+        return _write
+    write = _write if os.environ.get("TERM") == "dumb" else WordWrap(_write, _columns).write
+    return lambda text: write(without_controls(text))
+
+
+def without_controls(text: str) -> str:
+    """Returns a text without what would steer a terminal: escapes, bells, carriage returns."""
+    return _CONTROLS.sub("", text)
 
 
 def writer_beside_json(place: Path | None) -> Callable[[str], object]:
