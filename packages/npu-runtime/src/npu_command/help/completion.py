@@ -10,10 +10,17 @@ from typing import Any, NoReturn
 
 from npu_command.help.command_parser import CommandParser
 
-__all__ = ["COMPLETION_SUMMARY", "SHELLS", "parser_of", "print_completion"]
+__all__ = ["COMPLETION_SUMMARY", "SHELLS", "offer", "parser_of", "print_completion"]
 
 COMPLETION_SUMMARY = "print a script that lets your shell complete this command"
 SHELLS = ("bash", "fish", "zsh")
+
+_OFFERED = "offered"  # the attribute of an argument that has the names
+
+
+def offer(action: argparse.Action, names: Sequence[str]) -> None:
+    """Has shells offer names for an argument that is checked elsewhere, beside its other values."""
+    setattr(action, _OFFERED, tuple(names))
 
 
 def print_completion(command: str, modules: Mapping[str, str], arguments: Sequence[str]) -> int:
@@ -39,6 +46,7 @@ def print_completion(command: str, modules: Mapping[str, str], arguments: Sequen
         found = parser_of(module)
         # A file is what a shell offers for an argument of which it knows nothing.
         for action in found._actions:
+            action.choices = action.choices or getattr(action, _OFFERED, None)
             if action.nargs != 0 and action.choices is None and action.type in (None, str, Path):
                 action.complete = shtab.FILE  # type: ignore[attr-defined]
         subparsers.add_parser(name, parents=[found], add_help=False, help=found.description)

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 
 from npu_command.answers import add_json, give_answer
 from npu_command.help.command_parser import CommandParser
+from npu_command.help.completion import offer
 from npu_llm.checkpoint.source import find_installed_weights
+from npu_llm.choices import PRECISION_NAMES
 from npu_llm.cli.arguments import add_checkpoint, check_model
 
 __all__ = ["main"]
@@ -22,7 +24,8 @@ def main(arguments: Sequence[str]) -> int:
         check=check_model,
     )
     add_checkpoint(parser)
-    parser.add_argument("--dtype", help="precision of weights and arithmetic")
+    dtype = parser.add_argument("--dtype", help="precision of weights and arithmetic")
+    offer(dtype, PRECISION_NAMES)
     parser.add_argument(
         "--generation", default="4000", help="3720: Meteor Lake; 4000: Lunar Lake (default)"
     )

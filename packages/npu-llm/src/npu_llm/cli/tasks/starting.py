@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from npu_command.help.completion import offer
 from npu_llm.checkpoint.processors import load_beside
 from npu_llm.choices import DEFAULT_PRECISION, PRECISION_NAMES
 from npu_llm.cli.arguments import add_verify
@@ -25,12 +26,13 @@ def add_task_model(parser: argparse.ArgumentParser, *, default: str = DEFAULT_PR
         required=True,
         help="checkpoint folder, exported folder, or name on the hub",
     )
-    parser.add_argument(
+    chosen = parser.add_argument(
         "--dtype",
         metavar="DTYPE",
         help=f"one of {', '.join(PRECISION_NAMES)} (default: {default}, or that of an "
         "exported folder)",
     )
+    offer(chosen, PRECISION_NAMES)
     add_verify(parser)
     parser.add_argument(
         "--cache-dir", metavar="DIR", type=Path, help="where compiled models are kept"

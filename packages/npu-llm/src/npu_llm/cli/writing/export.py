@@ -10,6 +10,7 @@ from typing import Any
 
 from npu_command.answers import add_json, give_answer
 from npu_command.help.command_parser import CommandParser
+from npu_command.help.completion import offer
 from npu_llm.checkpoint.source import find_installed_weights
 from npu_llm.choices import DEFAULT_PRECISION, PRECISION_NAMES
 from npu_llm.cli.arguments import add_checkpoint, add_verify, check_model
@@ -27,13 +28,14 @@ def main(arguments: Sequence[str]) -> int:
         check=check_model,
     )
     add_export(parser)
-    parser.add_argument(
+    dtype = parser.add_argument(
         "--dtype",
         "--weights",
         metavar="DTYPE",
         default=DEFAULT_PRECISION,
         help=f"one of {', '.join(PRECISION_NAMES)} (default: {DEFAULT_PRECISION})",
     )
+    offer(dtype, PRECISION_NAMES)
     options = parser.parse_args(arguments)
     return write_folder(options)
 
