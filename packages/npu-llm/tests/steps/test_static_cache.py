@@ -171,6 +171,9 @@ def test_pipeline_by_name_or_by_device():
     with pytest.raises(OptionError, match="'eager'") as caught:
         choose_pipeline("eager", "CPU")
     assert caught.value.code == "unknown-pipeline"
+    with pytest.raises(OptionError, match='got "dynamic". Omit it') as caught:
+        choose_pipeline("dynamic", "NPU.1")
+    assert caught.value.code == "npu-dynamic"
 
 
 def test_exported_folder_starts_in_its_pipeline_only(llama, tmp_path):

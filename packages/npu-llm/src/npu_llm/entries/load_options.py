@@ -90,7 +90,7 @@ class LoadOptions:
 
     @property
     def pipeline_here(self) -> PipelineName:
-        """The pipeline to use on the device that serves as npu."""
+        """The pipeline to use on the device that serves as npu; [npu-dynamic] if it cannot."""
         return choose_pipeline(self.pipeline, npu_runtime.device_info().device)
 
     @property
@@ -135,7 +135,8 @@ class LoadOptions:
             pipeline: the folder's.
 
         Raises:
-            OptionError: [exported-dtype] or [exported-pipeline] if another was asked for.
+            OptionError: [exported-dtype] or [exported-pipeline] if another was asked for,
+                [npu-dynamic] if the device cannot run the folder's pipeline.
         """
         if self.dtype not in (None, "auto") and self.precision != precision:
             raise OptionError(
@@ -149,6 +150,7 @@ class LoadOptions:
                 "Omit it, or export the model for that pipeline.",
                 code="exported-pipeline",
             )
+        choose_pipeline(pipeline, npu_runtime.device_info().device)
 
     def check_kernels(self, why_not: str | None) -> None:
         """Checks that a model is a kernel program if the user asked for that.
@@ -204,7 +206,7 @@ class LoadOptions:
             raise OptionError(
                 "kv_cache: must be omitted in the static pipeline, which keeps keys and values as "
                 f"they are computed; got {self.kv_cache}. Omit it, or pass "
-                'pipeline="dynamic".',
+                'pipeline="dynamic" where the device is no NPU.',
                 code="static-kv-cache",
             )
 

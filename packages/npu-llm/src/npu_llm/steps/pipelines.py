@@ -15,6 +15,7 @@ import torch
 
 from npu_compiler.verification.verdict import Verdict
 from npu_llm.choices import PipelineName, parse_pipeline
+from npu_llm.errors import OptionError
 from npu_llm.steps.slots import Relocation
 from npu_llm.steps.static_layout import StaticSizes, StepSizes
 from npu_llm.steps.static_programs import StaticPrograms
@@ -208,11 +209,19 @@ def choose_pipeline(name: str | None, device: str) -> PipelineName:
         device: OpenVINO's name for the device.
 
     Raises:
-        OptionError: [unknown-pipeline] for another name.
+        OptionError: [unknown-pipeline] for another name, [npu-dynamic] for "dynamic" on an NPU.
     """
     asked = parse_pipeline(name)
+    is_npu = device.startswith("NPU")
+    if asked == "dynamic" and is_npu:
+        raise OptionError(
+            "pipeline: must be one that an NPU can run, whose programs have fixed sizes and no "
+            'state; got "dynamic". Omit it, or export the folder again here, for the static '
+            "pipeline; NPU_DEVICE=CPU runs the dynamic one.",
+            code="npu-dynamic",
+        )
     if asked is not None:
         return asked
-    if device.startswith("NPU"):
+    if is_npu:
         return "static"
     return "kernels" if device.startswith("CPU") else "dynamic"

@@ -38,6 +38,9 @@ VerifyVariant = Callable[[StepSizes, Load, Path], tuple[Program, Verdict]]
 _KEPT = 4
 # Verdicts from good to bad; a wrong program has none of them, since it is never used.
 _WORSE = ("right", "mended", "unsteady", "unchecked")
+# OpenVINO finds a compiled form by its program's path and time. What a variant is follows from its
+# folder, so it has the same time everywhere: a copy, whose time is that of the copying, is found.
+_TIME_NS = 10**18
 _PARAMETER = re.compile(r'name="([^"]+)" type="Parameter"[^>]*>\s*<data shape="([^"]*)"')
 
 
@@ -116,6 +119,8 @@ def load_variant(name: str, options: Mapping[str, str]) -> LoadVariant:
         check_blobs(blobs)
         # The compiled form without the weights, which stay mapped from the model's own file.
         settings = {**options, **amendments, "CACHE_MODE": "OPTIMIZE_SIZE"}
+        with suppress(OSError):  # another user's folder may be read; then a copy compiles again
+            os.utime(model, ns=(_TIME_NS, _TIME_NS))
         with fixed_path(model.parent) as folder:
             program = npu_runtime.load_program(
                 folder / model.name, name=name, options=settings, cache_dir=blobs
