@@ -127,12 +127,12 @@ class LoadOptions:
         asked = {"revision": self.revision, "token": self.token}
         return {name: value for name, value in asked.items() if value is not None}
 
-    def check_exported(self, precision: Precision, pipeline: PipelineName) -> None:
+    def check_exported(self, precision: Precision, pipeline: PipelineName | None) -> None:
         """Checks that an exported folder is what was asked for.
 
         Args:
             precision: the folder's.
-            pipeline: the folder's.
+            pipeline: the folder's; None for a model of one step, which needs none.
 
         Raises:
             OptionError: [exported-dtype] or [exported-pipeline] if another was asked for,
@@ -144,6 +144,8 @@ class LoadOptions:
                 f"{self.precision.name}. Omit it, or export the model in that precision.",
                 code="exported-dtype",
             )
+        if pipeline is None:
+            return
         if parse_pipeline(self.pipeline) not in (None, pipeline):
             raise OptionError(
                 f"pipeline: must be that of the exported folder, {pipeline}; got {self.pipeline}. "
