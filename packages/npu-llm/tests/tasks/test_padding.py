@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
 import transformers
 
 from npu_compiler.exported import runners
 from npu_llm import NPUModelForFeatureExtraction
+from npu_llm.entries.entry import MANIFEST
 from npu_llm.tasks import model as task_model
+from npu_llm.tasks.building import PROGRAM, may_pad
+from npu_llm.tasks.examples import make_example
 
-CALLS = [(1, 3), (3, 9), (4, 16), (2, 17), (3, 39)]
+CALLS = [(1, 3), (3, 9), (4, 16), (2, 17), (3, 36)]
 
 
 @pytest.fixture
@@ -54,18 +59,28 @@ def test_few_shapes_serve_all_calls(checkpoint, tmp_path, asked, name):
     assert asked == [(1, 16), (4, 16), (2, 32), (4, longest)]
 
 
-def test_a_model_that_mixes_what_a_mask_hides_is_not_padded(tmp_path, asked):
-    torch.manual_seed(3)
-    config = transformers.FNetConfig(
-        hidden_size=32, num_hidden_layers=1, intermediate_size=44, vocab_size=32,
-        max_position_embeddings=40, pad_token_id=0,
-    )  # fmt: skip
-    expected = transformers.FNetModel(config).eval()
-    expected.save_pretrained(tmp_path / "fnet")
-    model = NPUModelForFeatureExtraction.from_pretrained(
-        tmp_path / "fnet", cache_dir=tmp_path / "cache", verify="off"
-    )
+def test_a_model_that_mixes_what_a_mask_hides_is_not_padded(checkpoint, tmp_path, asked):
+    folder = checkpoint("bert", transformers.AutoModel)
+    expected = transformers.AutoModel.from_pretrained(folder).eval()
+    model = NPUModelForFeatureExtraction.from_pretrained(folder, cache_dir=tmp_path)
+    example = make_example(expected)
+
+    class Mixing:
+        config, named_modules = expected.config, expected.named_modules
+
+        def __call__(self, **given):
+            result = expected(**given)
+            result.last_hidden_state += result.last_hidden_state.mean(1, keepdim=True)
+            return result
+
+    with torch.no_grad():
+        assert may_pad(expected, example, model.entry.folder / PROGRAM)
+        assert not may_pad(Mixing(), example, model.entry.folder / PROGRAM)
+    (manifest,) = tmp_path.glob(f"*/{MANIFEST}")
+    content = json.loads(manifest.read_text())
+    content["about"]["may_pad"] = False
+    manifest.write_text(json.dumps(content))
+    model = NPUModelForFeatureExtraction.from_pretrained(folder, cache_dir=tmp_path)
     asked.clear()
-    ids = torch.tensor([[5, 9, 3, 7, 6]])
-    assert_equal(model, expected, input_ids=ids)
+    assert_equal(model, expected, input_ids=torch.tensor([[5, 9, 3, 7, 6]]))
     assert asked == [(1, 5)]

@@ -28,7 +28,7 @@ from npu_llm.tasks.padding import Padding
 from npu_llm.tasks.quantizing import Quantizing
 from npu_llm.tasks.results import describe_result
 
-__all__ = ["PROGRAM", "fill_task_entry"]
+__all__ = ["PROGRAM", "fill_task_entry", "may_pad"]
 
 PROGRAM = "program"
 # What prepares a model's inputs, and says how its vectors are pooled.
@@ -80,7 +80,7 @@ def fill_task_entry(
             _check_smaller(
                 model, example, folder / PROGRAM, is_exact=precision.weights == "float32"
             )
-        may_pad = _may_pad(model, example, folder / PROGRAM)
+        pads = may_pad(model, example, folder / PROGRAM)
     with progress.stage("save"):
         model.config.save_pretrained(folder)
         _copy_beside(source.folder, folder)
@@ -92,9 +92,27 @@ def fill_task_entry(
             "inputs": list(example.inputs),
             "result": described,
             "context_length": _context_length(model),
-            "may_pad": may_pad,
+            "may_pad": pads,
         }
         (folder / "about.json").write_text(json.dumps(about))
+
+
+def may_pad(model: Any, example: Example, program: Path) -> bool:
+    """Returns whether a model computes the same for padded inputs: some mix what a mask hides.
+
+    Args:
+        model: of transformers.
+        example: what it was traced with.
+        program: the folder of its program.
+    """
+    manifest = read_manifest(program)
+    padding = Padding(manifest, model.config, limit=_context_length(model))
+    given = example.inputs
+    names = [port.name for port in manifest.inputs]
+    values = [given[name] for name in names]
+    padded = dict(zip(names, padding.pad(values), strict=True))
+    found = padding.cut(dict(model(**padded)), values)
+    return _are_equal(pytree.tree_leaves(found), pytree.tree_leaves(dict(model(**given))))
 
 
 def _write_program(
@@ -150,18 +168,6 @@ def _check_smaller(model: Any, example: Example, program: Path, *, is_exact: boo
             "models are not supported yet.",
             code="fixed-size",
         )
-
-
-def _may_pad(model: Any, example: Example, program: Path) -> bool:
-    """Whether a model computes the same for padded inputs: some mix tokens that a mask hides."""
-    manifest = read_manifest(program)
-    padding = Padding(manifest, model.config, limit=_context_length(model))
-    given = example.inputs
-    names = [port.name for port in manifest.inputs]
-    values = [given[name] for name in names]
-    padded = dict(zip(names, padding.pad(values), strict=True))
-    found = padding.cut(dict(model(**padded)), values)
-    return _are_equal(pytree.tree_leaves(found), pytree.tree_leaves(dict(model(**given))))
 
 
 def _are_equal(found: Sequence[Any], expected: Sequence[Any]) -> bool:

@@ -9,6 +9,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from npu_compiler.exported.manifest import Manifest, PortSpec, build
+from npu_llm.tasks.examples import TOKEN_INPUTS
 
 __all__ = ["Padding"]
 
@@ -34,10 +35,13 @@ class Padding:
         # Results in the order in which they are given, which is not that of the outputs.
         places = build(manifest.structure, list(manifest.outputs))
         self._results = pytree.tree_leaves(places)
-        ids = next((port for port in manifest.inputs if port.name == "input_ids"), None)
-        first, second = manifest.inputs[0].shape[0], None if ids is None else ids.shape[1]
-        self._batch = first if isinstance(first, str) else None
-        self._tokens = second if isinstance(second, str) else None
+        names = [port.name for port in manifest.inputs]
+        self._rows = {port.shape[0] for port in manifest.inputs if isinstance(port.shape[0], str)}
+        self._tokens = {
+            port.shape[1]
+            for port in manifest.inputs
+            if port.name in TOKEN_INPUTS and "input_ids" in names and isinstance(port.shape[1], str)
+        }
 
     def pad(self, values: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Returns inputs with more tokens, which masks hide, and copies of the last row."""
@@ -51,7 +55,7 @@ class Padding:
             name: value.shape[dim]
             for port, value in zip(self._inputs, values, strict=True)
             for dim, name in enumerate(port.shape)
-            if isinstance(name, str) and name in (self._batch, self._tokens)
+            if name in self._rows | self._tokens
         }
         leaves, spec = pytree.tree_flatten(results)
         for index, port in enumerate(self._results):
@@ -64,12 +68,12 @@ class Padding:
     def _longer(self, port: PortSpec, value: torch.Tensor) -> torch.Tensor:
         for dim, name in enumerate(port.shape):
             size = value.shape[dim]
-            if isinstance(name, str) and name == self._tokens:
+            if name in self._tokens:
                 fill = self._filling if port.name == "input_ids" else 0
                 shape = [*value.shape]
                 shape[dim] = self._length(size) - size
                 value = torch.cat([value, value.new_full(shape, fill)], dim)
-            elif isinstance(name, str) and name == self._batch:
+            elif name in self._rows:
                 rows = torch.arange(_rounded(size, 1)).clamp_max(size - 1)
                 value = value.index_select(dim, rows)
         return value
