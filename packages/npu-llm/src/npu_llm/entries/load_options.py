@@ -47,7 +47,7 @@ class LoadOptions:
         revision: which revision, for a name on the hub.
         token: access token, for a name on the hub.
         on_progress: called with a stage and how much of it is done, 0.0 to 1.0.
-        adapted_modules: paths of the layers that adapters may change, in the dynamic pipeline.
+        adapted_modules: paths of the layers that adapters may change, in OpenVINO's programs.
 
     Raises:
         OptionError: [unknown-dtype], [unknown-kv-cache], [unknown-verify], [unknown-pipeline] or
