@@ -19,7 +19,9 @@ from npu_compiler.openvino_core import openvino_core
 from npu_llm import NPUModelForCausalLM
 from npu_llm.checkpoint.source import find_installed_weights
 from npu_llm.part_programs.loading import Ready
+from npu_llm.precision import PRECISIONS, cache_dtype
 from npu_llm.steps.static_programs import StaticPrograms
+from npu_runtime import device_info
 
 _SIZES = {
     "vocab_size": 97,
@@ -110,8 +112,20 @@ WITH_STATES: dict[str, tuple[str, dict[str, Any]]] = {
 _SAMPLED = {"llama", "gemma2", "gpt2", "qwen3_moe", "bloom", "deepseek_v32"}
 
 
+def device_pipelines() -> tuple[str, ...]:
+    """Pipelines of OpenVINO's programs that the device has, the one that suits it first."""
+    return ("static",) if device_info().device.startswith("NPU") else ("dynamic", "static")
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Runs a test that takes `architecture` once for each; `sampled_architecture` for some."""
+    """Runs a test once for each value of some arguments.
+
+    `architecture` is each small model, `sampled_architecture` some of them; `each_pipeline` is each
+    of the device, `each_openvino_pipeline` without that of kernels.
+    """
+    for name, first in (("each_pipeline", ("kernels",)), ("each_openvino_pipeline", ())):
+        if name in metafunc.fixturenames:
+            metafunc.parametrize(name, (*first, *device_pipelines()))
     if "architecture" in metafunc.fixturenames:
         metafunc.parametrize("architecture", PRESENT)
     if "sampled_architecture" in metafunc.fixturenames:
@@ -181,6 +195,18 @@ def save_tiny(name: str, folder: Path, **changes: Any) -> Any:
     model.generation_config.pad_token_id = 0
     model.save_pretrained(folder)
     return model
+
+
+@pytest.fixture(scope="session")
+def openvino_pipeline() -> str:
+    """The pipeline of OpenVINO's programs that suits the device: dynamic, or static on an NPU."""
+    return device_pipelines()[0]
+
+
+@pytest.fixture(scope="session")
+def logit_tolerance() -> float:
+    """How far logits of float32 may be off: more where keys and values are kept in fewer bits."""
+    return 1e-4 if cache_dtype(PRECISIONS["float32"]) is torch.float32 else 2e-2
 
 
 @pytest.fixture(scope="session", name="save_tiny")

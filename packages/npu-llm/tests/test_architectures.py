@@ -23,8 +23,8 @@ def assert_greedy_tokens_are_transformers(pair, pipeline):
     assert got.tolist() == expected.tolist()
 
 
-def test_greedy_tokens_equal_those_of_transformers(tiny, architecture):
-    assert_greedy_tokens_are_transformers(tiny(architecture), "dynamic")
+def test_greedy_tokens_equal_those_of_transformers(tiny, architecture, openvino_pipeline):
+    assert_greedy_tokens_are_transformers(tiny(architecture), openvino_pipeline)
 
 
 def test_greedy_tokens_of_static_programs_equal_them_too(tiny, sampled_architecture):
@@ -43,8 +43,9 @@ def test_static_programs_run_unchanged_in_the_npu_plugin(tiny, name, on_npu_plug
     assert got.tolist() == expected.tolist()
 
 
-@pytest.mark.parametrize("pipeline", ["dynamic", "static"])
-def test_logits_of_a_padded_batch_equal_those_of_transformers(tiny, sampled_architecture, pipeline):
+def test_logits_of_a_padded_batch_equal_those_of_transformers(
+    tiny, sampled_architecture, each_openvino_pipeline, logit_tolerance
+):
     pair = tiny(sampled_architecture)
     torch.manual_seed(2)
     ids = torch.randint(3, 97, (3, 12))
@@ -57,9 +58,10 @@ def test_logits_of_a_padded_batch_equal_those_of_transformers(tiny, sampled_arch
         arguments["position_ids"] = (mask.cumsum(-1) - 1).clamp_min(0)
     with torch.no_grad():
         expected = pair.reference(ids, **arguments).logits
-    got = pair.ours("float32", pipeline)(ids, attention_mask=mask).logits
+    got = pair.ours("float32", each_openvino_pipeline)(ids, attention_mask=mask).logits
     seen = mask.bool()
-    torch.testing.assert_close(got[seen], expected[seen], rtol=1e-4, atol=2e-4)
+    tolerance = 2 * logit_tolerance
+    torch.testing.assert_close(got[seen], expected[seen], rtol=logit_tolerance, atol=tolerance)
 
 
 def test_steps_in_bfloat16_stay_near_those_in_fp32(tiny, sampled_architecture):

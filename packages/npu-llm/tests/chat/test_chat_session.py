@@ -9,7 +9,6 @@ from transformers import GenerationConfig
 
 from npu_llm import ChatSession, ContextError, ModelError, NPUModelForCausalLM, OptionError
 from npu_llm.prompts.chat_prompt import encode_chat
-from npu_llm.steps.paged_cache import PagedCache
 
 
 def tokens_of(model, messages):
@@ -187,8 +186,8 @@ def test_appended_messages_are_read_with_the_question(session):
     assert roles == ["system", "user", "tool", "user", "assistant"]
 
 
-def test_cache_that_cannot_be_cut_is_made_anew(session, answer_of, monkeypatch):
-    monkeypatch.setattr(PagedCache, "is_croppable", False)
+def test_cache_that_cannot_be_cut_is_made_anew(session, model, answer_of, monkeypatch):
+    monkeypatch.setattr(type(model.new_cache()), "is_croppable", False)
     session.ask("w4")
     kept = session.ask("w5")
     assert kept.prefilled_tokens < kept.prompt_tokens

@@ -81,7 +81,13 @@ def test_interrupt_of_another_handler_keeps_what_is_known(session, answer_of):
     assert_goes_on(session, answer_of, 3)
 
 
-def test_interrupt_inside_a_step_of_kernels_loses_nothing(session, answer_of, monkeypatch):
+def test_interrupt_inside_a_step_of_kernels_loses_nothing(
+    folder, greedy, answer_of, monkeypatch, cache_dir
+):
+    model = NPUModelForCausalLM.from_pretrained(
+        folder, dtype="float32", pipeline="kernels", cache_dir=cache_dir
+    )
+    session = ChatSession(model, "w1 w2 w3", **greedy)
     session.ask("w4")
     held = session.cached_tokens
     run = Execution.step

@@ -63,9 +63,10 @@ def long_way(monkeypatch):
     ],
     ids=["greedy", "ends", "processors", "sampling", "several", "time", "one token"],
 )
-@pytest.mark.parametrize("pipeline", ["dynamic", "static"])
-def test_same_tokens_as_by_transformers_loop(llama, prompt, long_way, options, pipeline):
-    model = llama.ours("float32", pipeline)
+def test_same_tokens_as_by_transformers_loop(
+    llama, prompt, long_way, options, each_openvino_pipeline
+):
+    model = llama.ours("float32", each_openvino_pipeline)
     options = {"do_sample": False, "eos_token_id": None, **options}
     torch.manual_seed(0)
     got = model.generate(**prompt, **options)

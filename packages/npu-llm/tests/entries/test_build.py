@@ -24,11 +24,10 @@ def told():
     observe.remove_listener(hear)
 
 
-@pytest.mark.parametrize("pipeline", ["dynamic", "static"])
 def test_program_that_is_loaded_while_layers_are_recorded_tells_their_modules(
-    llama, told, pipeline
+    llama, told, each_openvino_pipeline
 ):
-    model = llama.ours(pipeline=pipeline)
+    model = llama.ours(pipeline=each_openvino_pipeline)
     told.clear()
     load_pipeline(model._entry, model._entry.compiled)
     (event,) = told
@@ -38,8 +37,8 @@ def test_program_that_is_loaded_while_layers_are_recorded_tells_their_modules(
     assert "model.layers.1.mlp.down_proj" in modules
 
 
-def test_entry_of_before_has_no_origins(llama, tmp_path):
-    entry = llama.ours(pipeline="dynamic")._entry
+def test_entry_of_before_has_no_origins(llama, tmp_path, openvino_pipeline):
+    entry = llama.ours(pipeline=openvino_pipeline)._entry
     (entry.folder / ORIGINS).rename(tmp_path / ORIGINS)
     try:
         assert entry.origins == {}

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+import npu_runtime
 from npu_llm import NPUModelForCausalLM, OptionError
 from npu_llm.entries.load_options import LoadOptions
 from npu_llm.precision import PRECISIONS
@@ -48,7 +49,7 @@ def test_a_token_is_not_printed():
 
 
 def test_exported_folder_must_be_what_was_asked_for():
-    exported = PRECISIONS["int8"], "dynamic"
+    exported = PRECISIONS["int8"], "kernels"
     for fitting in ({}, {"dtype": "auto", "pipeline": "auto"}, {"dtype": "int8"}):
         LoadOptions(**fitting).check_exported(*exported)
     for other, code in (
@@ -58,6 +59,18 @@ def test_exported_folder_must_be_what_was_asked_for():
         with pytest.raises(OptionError, match=next(iter(other.values()))) as caught:
             LoadOptions(**other).check_exported(*exported)
         assert caught.value.code == code
+
+
+def test_an_npu_runs_no_folder_that_was_exported_for_the_dynamic_pipeline(monkeypatch):
+    device = dataclasses.replace(npu_runtime.device_info(), device="NPU")
+    monkeypatch.setattr(npu_runtime, "device_info", lambda: device)
+    with pytest.raises(OptionError, match="export the folder again") as caught:
+        LoadOptions().check_exported(PRECISIONS["int8"], "dynamic")
+    assert caught.value.code == "npu-dynamic"
+    LoadOptions().check_exported(PRECISIONS["int8"], "static")
+    with pytest.raises(OptionError) as caught:
+        _ = LoadOptions(pipeline="dynamic").pipeline_here
+    assert caught.value.code == "npu-dynamic"
 
 
 @pytest.mark.parametrize("asked, bound", [(0, None), (-1, 8), (9, 8)])

@@ -9,8 +9,9 @@ from npu_llm.errors import CaptureError, ModelError, OptionError
 
 
 @pytest.fixture
-def model(llama):
-    made = llama.ours()
+def model(llama, each_openvino_pipeline):
+    """One whose programs with adapters are of this pipeline."""
+    made = llama.ours(pipeline="auto" if each_openvino_pipeline == "dynamic" else "static")
     yield made
     made.set_adapter()
     made.complete()
@@ -31,7 +32,10 @@ def merged(llama, tmp_path):
 IDS = torch.randint(3, 97, (3, 7), generator=torch.Generator().manual_seed(2))
 
 
-def test_adapters_are_chosen_mixed_and_left_without_compiling(model, save_adapter, merged):
+def test_adapters_are_chosen_mixed_and_left_without_compiling(
+    model, save_adapter, merged, each_openvino_pipeline, logit_tolerance
+):
+    near = logit_tolerance
     one = save_adapter("one", "self_attn.q_proj", "mlp.down_proj")
     two = save_adapter("two", "self_attn.q_proj", rank=2, use_rslora=True)
     plain = model(IDS).logits
@@ -43,16 +47,39 @@ def test_adapters_are_chosen_mixed_and_left_without_compiling(model, save_adapte
         (["one", "two"], [(one, 1.0), (two, 1.0)]),
     ):
         model.set_adapter(choice)
-        assert model.pipeline == "dynamic"
-        torch.testing.assert_close(model(IDS).logits, merged(IDS, *adapters), rtol=1e-4, atol=1e-4)
+        assert model.pipeline == each_openvino_pipeline
+        torch.testing.assert_close(model(IDS).logits, merged(IDS, *adapters), rtol=near, atol=near)
     model.set_adapter(rows=["two", None, {"one": 2.0}])
     got = model(IDS).logits
     for row, adapters in enumerate(([(two, 1.0)], [], [(one, 2.0)])):
         expected = merged(IDS[row : row + 1], *adapters)[0]
-        torch.testing.assert_close(got[row], expected, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(got[row], expected, rtol=near, atol=near)
     assert model._adapters._ready.pipeline.program is program
     model.set_adapter()
     torch.testing.assert_close(model(IDS).logits, plain)
+
+
+def test_adapters_of_a_larger_rank_have_programs_of_their_own(
+    llama, save_adapter, merged, logit_tolerance
+):
+    near = logit_tolerance
+    model = llama.ours(pipeline="static")
+    small, large = save_adapter("small", "mlp.down_proj"), save_adapter(
+        "large", "mlp.down_proj", rank=15
+    )  # fmt: skip
+    try:
+        for path in (small, large):
+            model.load_adapter(path)
+        for choice, paths, rank in (
+            ("small", [small], 16), (["small", "large"], [small, large], 32), ("large", [large], 16)
+        ):  # fmt: skip
+            model.set_adapter(choice)
+            assert model._pipeline.programs.layout.given["adapter_scales"] == (1, rank)
+            expected = merged(IDS, *((path, 1.0) for path in paths))
+            torch.testing.assert_close(model(IDS).logits, expected, rtol=near, atol=near)
+    finally:
+        model.set_adapter()
+        model.complete()
 
 
 @pytest.fixture
@@ -101,13 +128,15 @@ def test_three_adapters_in_one_batch_are_pefts_merged_models(llama, save_by_peft
         model.complete()
 
 
-def test_what_an_adapter_costs_is_told(model, save_adapter):
+def test_what_an_adapter_costs_is_told(llama, save_adapter):
+    model = llama.ours()
     assert (model.pipeline, model.why_not_kernels) == ("kernels", None)
     model.set_adapter(model.load_adapter(save_adapter("one", "self_attn.q_proj")))
     assert model.pipeline == "dynamic"
     assert "adapters are in use" in model.why_not_kernels
     model.set_adapter()
     assert (model.pipeline, model.why_not_kernels) == ("kernels", None)
+    model.complete()
 
 
 @pytest.mark.slow

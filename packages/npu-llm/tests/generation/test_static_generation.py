@@ -6,27 +6,23 @@ import torch
 from npu_llm import generate_with_static_shape, warm_up_decoder_model
 from npu_llm.errors import ContextError, OptionError
 
-PIPELINES = pytest.mark.parametrize("pipeline", ["kernels", "dynamic", "static"])
-
 
 @pytest.fixture
 def ids():
     return torch.randint(3, 97, (2, 9), generator=torch.Generator().manual_seed(6))
 
 
-@PIPELINES
 @pytest.mark.parametrize("use_past", [True, False])
-def test_one_row_gives_the_tokens_of_generate(llama, ids, pipeline, use_past):
-    model = llama.ours("float32", pipeline)
+def test_one_row_gives_the_tokens_of_generate(llama, ids, each_pipeline, use_past):
+    model = llama.ours("float32", each_pipeline)
     options = {"do_sample": False, "eos_token_id": None}
     got = list(generate_with_static_shape(model, ids[:1], 20, use_past=use_past, **options))
     assert got == model.generate(ids[:1], max_length=20, **options)[0, 9:].tolist()
     assert len(got) == 11
 
 
-@PIPELINES
-def test_rows_end_at_their_end_token_and_go_on_with_padding(llama, ids, pipeline):
-    model = llama.ours("float32", pipeline)
+def test_rows_end_at_their_end_token_and_go_on_with_padding(llama, ids, each_pipeline):
+    model = llama.ours("float32", each_pipeline)
     mask = torch.ones_like(ids)
     mask[1, :4] = 0
     options = {"do_sample": False, "eos_token_id": list(range(3, 50)), "pad_token_id": 0}

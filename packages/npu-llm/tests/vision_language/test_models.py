@@ -192,10 +192,9 @@ def test_pipeline_takes_the_model_as_it_is(looker):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("pipeline", ["dynamic", "static"])
 @pytest.mark.parametrize("name", FAMILIES)
-def test_families_generate_the_tokens_of_transformers(name, pipeline, pair):
-    model, ours = pair(name, pipeline=pipeline)
+def test_families_generate_the_tokens_of_transformers(name, each_openvino_pipeline, pair):
+    model, ours = pair(name, pipeline=each_openvino_pipeline)
     generator = torch.Generator().manual_seed(1)
     seen = example_images(
         model, rows=2, fill=lambda shape: torch.randn(*shape, generator=generator)
@@ -227,10 +226,11 @@ def test_families_on_the_npu_plugin(name, pair, parts_on_npu_plugin):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("pipeline", ["dynamic", "static"])
 @pytest.mark.parametrize("name", ["Qwen2VL", "Qwen2_5_VL"])
-def test_grids_of_images_and_a_video_have_their_own_positions(name, pipeline, pair):
-    model, ours = pair(name, pipeline=pipeline)
+def test_grids_of_images_and_a_video_have_their_own_positions(
+    name, each_openvino_pipeline, pair
+):
+    model, ours = pair(name, pipeline=each_openvino_pipeline)
     text = [5, *[IMAGE] * 6, 7, *[IMAGE] * 8, 9, *[VIDEO] * 8, 8, 10]
     ids = torch.tensor([text, [0] * (len(text) - 4) + [5, 6, 7, 8]])
     kinds = (ids == IMAGE).long() + 2 * (ids == VIDEO)

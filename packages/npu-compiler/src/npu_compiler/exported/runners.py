@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -13,6 +14,7 @@ from openvino.preprocess import PrePostProcessor
 
 from npu_compiler.config import read_settings
 from npu_compiler.errors import ExportError
+from npu_compiler.exported.by_shapes import ByShapes, Shapes, has_one_shape, with_fixed_shapes
 from npu_compiler.exported.kept import KeptModel
 from npu_compiler.exported.manifest import Manifest, PortSpec
 from npu_compiler.openvino_core import openvino_core
@@ -25,7 +27,9 @@ __all__ = ["ArrayRunner", "Runner", "tensor_runner"]
 class Runner(Protocol):
     """One way to run a model."""
 
-    from_cache: bool
+    @property
+    def from_cache(self) -> bool:
+        """Whether the device compiled nothing so far."""
 
     def describe(self, port: PortSpec, value: Any) -> tuple[str, tuple[int, ...]]:
         """Returns dtype and shape of a value that is given for an input."""
@@ -59,30 +63,43 @@ class ArrayRunner:
         ports = (*manifest.inputs, *manifest.outputs)
         is_exchanged = any(port.dtype == "bfloat16" for port in ports)
 
-        def compile_model(given: dict[str, str], blobs: Path | None) -> ov.CompiledModel:
+        def compile_model(
+            shapes: Shapes | None, given: dict[str, str], blobs: Path | None
+        ) -> ov.CompiledModel:
             kept = {} if blobs is None else {"CACHE_DIR": str(blobs)}
-            if is_exchanged:
+            if is_exchanged or shapes is not None:
                 # With its weights: OpenVINO finds no blob without them again for a model in memory.
-                model = _exchange_float32(core.read_model(str(path)))
+                model = core.read_model(str(path))
+                if shapes is not None:
+                    model.reshape(dict(enumerate(map(ov.PartialShape, shapes))))
+                model = _exchange_float32(model) if is_exchanged else model
                 return core.compile_model(model, chosen, {**kept, **given})
             size = {} if blobs is None else {"CACHE_MODE": "OPTIMIZE_SIZE"}
             return core.compile_model(str(path), chosen, {**kept, **size, **given})
 
-        kept = KeptModel(path, {"device": _identity(chosen), "options": options, "by": "array"})
-        try:
-            self._compiled = kept.load(
-                compile_model, options, device=chosen, from_cache=_is_from_cache
-            )
-        except RuntimeError as failure:
-            text = " ".join(str(failure).split())
-            raise ExportError(
-                f"npu_compiler.load: {chosen} must take the model; got {text[:300]}. Choose "
-                "another device, or export again with this version of OpenVINO.",
-                code="export-load",
-            ) from failure
-        self.from_cache = _is_from_cache(self._compiled)
+        def load(shapes: Shapes | None) -> ov.CompiledModel:
+            facts = {"device": _identity(chosen), "options": options, "by": "array"}
+            try:
+                return KeptModel(path, facts if shapes is None else {**facts, "shapes": shapes}).load(
+                    partial(compile_model, shapes), options, device=chosen,
+                    from_cache=_is_from_cache,
+                )  # fmt: skip
+            except RuntimeError as failure:
+                text = " ".join(str(failure).split())
+                raise ExportError(
+                    f"npu_compiler.load: {chosen} must take the model; got {text[:300]}. Choose "
+                    "another device, or export again with this version of OpenVINO.",
+                    code="export-load",
+                ) from failure
+
+        self._programs = ByShapes(load, manifest, _is_from_cache, one_shape=has_one_shape(chosen))
         self._own = threading.local()
         self._name, self._checks = manifest.name, manifest.index_checks
+
+    @property
+    def from_cache(self) -> bool:
+        """Whether the device compiled nothing so far."""
+        return self._programs.from_cache
 
     def describe(self, port: PortSpec, value: Any) -> tuple[str, tuple[int, ...]]:
         """Returns dtype and shape of an array."""
@@ -91,17 +108,18 @@ class ArrayRunner:
     def run(self, values: Sequence[Any], *, as_arrays: bool) -> list[Any]:
         """Runs on arrays; results are new arrays."""
         assert as_arrays
-        request = getattr(self._own, "request", None)
-        if request is None:
-            request = self._own.request = self._compiled.create_infer_request()
         arrays = [np.ascontiguousarray(value).reshape(np.shape(value)) for value in values]
+        compiled = self._programs.get([array.shape for array in arrays])
+        if getattr(self._own, "compiled", None) is not compiled:
+            self._own.compiled, self._own.request = compiled, compiled.create_infer_request()
+        request = self._own.request
         check_arrays(self._name, self._checks, arrays, None)
         for index, array in enumerate(arrays):
             request.set_input_tensor(index, ov.Tensor(array, shared_memory=True))
         request.infer()
         results = [
             np.array(request.get_output_tensor(index).data)
-            for index in range(len(self._compiled.outputs))
+            for index in range(len(compiled.outputs))
         ]
         check_arrays(self._name, self._checks, arrays, results)
         return results
@@ -114,26 +132,37 @@ def tensor_runner(path: Path, manifest: Manifest) -> Runner:
     import npu_runtime
     from npu_compiler.programs.precision import compile_options
 
-    def load_program(given: dict[str, str], blobs: Path | None) -> npu_runtime.Program:
+    def load_program(
+        shapes: Shapes | None, given: dict[str, str], blobs: Path | None
+    ) -> npu_runtime.Program:
         kept = {} if blobs is None else {"CACHE_MODE": "OPTIMIZE_SIZE"}
-        return npu_runtime.load_program(
-            path, name=manifest.name, options={**kept, **given}, cache_dir=blobs
-        )
+        with with_fixed_shapes(path, shapes, None if blobs is None else blobs.parent) as model:
+            return npu_runtime.load_program(
+                model, name=manifest.name, options={**kept, **given}, cache_dir=blobs
+            )
 
     device = npu_runtime.device_info()
     options = {**compile_options(manifest.precision), **manifest.options_for(device.device)}
-    facts = [device.driver, device.device, device.full_name, device.driver_version]
-    program = KeptModel(path, {"device": facts, "options": options, "by": "program"}).load(
-        load_program,
-        options,
-        device=device.device,
-        from_cache=lambda loaded: loaded.loaded_from_cache,
-    )
-    check_indices(program, manifest.index_checks)
     used = [port for port in manifest.inputs if port.port is not None]
 
+    def load(shapes: Shapes | None) -> npu_runtime.Program:
+        known = [device.driver, device.device, device.full_name, device.driver_version]
+        facts = {"device": known, "options": options, "by": "program"}
+        program = KeptModel(path, facts if shapes is None else {**facts, "shapes": shapes}).load(
+            partial(load_program, shapes), options, device=device.device,
+            from_cache=_loaded_from_cache,
+        )  # fmt: skip
+        check_indices(program, manifest.index_checks)
+        return program
+
+    programs = ByShapes(
+        load, manifest, _loaded_from_cache, one_shape=has_one_shape(device.device)
+    )
+
     class TensorRunner:
-        from_cache = program.loaded_from_cache
+        @property
+        def from_cache(self) -> bool:
+            return programs.from_cache
 
         def describe(self, port: PortSpec, value: Any) -> tuple[str, tuple[int, ...]]:
             if not isinstance(value, torch.Tensor):
@@ -147,6 +176,7 @@ def tensor_runner(path: Path, manifest: Manifest) -> Runner:
                 else torch.from_numpy(np.array(value)).to(getattr(torch, port.dtype))
                 for port, value in zip(used, values, strict=True)
             ]
+            program = programs.get([tuple(tensor.shape) for tensor in tensors])
             results = program.run(tensors, output_device=None if tensors else "cpu")
             if not as_arrays:
                 return list(results)
@@ -162,6 +192,10 @@ def _described(port: PortSpec, value: Any) -> tuple[str, tuple[int, ...]]:
     if port.dtype == "bfloat16" and dtype == "float32":
         dtype = "bfloat16"
     return dtype, tuple(array.shape)
+
+
+def _loaded_from_cache(program: Any) -> bool:
+    return bool(program.loaded_from_cache)
 
 
 def _is_from_cache(compiled: ov.CompiledModel) -> bool:

@@ -13,7 +13,7 @@ from pathlib import Path
 from npu_command.whole_files import write_json
 from npu_compiler.programs.fingerprint import fingerprint
 
-__all__ = ["AMENDMENTS", "check_blobs", "read_amendments", "record_blobs"]
+__all__ = ["AMENDMENTS", "are_damaged", "check_blobs", "read_amendments", "record_blobs"]
 
 _logger = logging.getLogger(__name__)
 
@@ -22,18 +22,22 @@ AMENDMENTS = "options.json"
 
 def check_blobs(blobs: Path) -> None:
     """Removes compiled blobs that are not what was written; the device then compiles again."""
+    if are_damaged(blobs):
+        _logger.warning("program cache: compiled blob in %s is damaged; compiling again", blobs)
+        shutil.rmtree(blobs, ignore_errors=True)
+
+
+def are_damaged(blobs: Path) -> bool:
+    """Whether there are compiled blobs that are not what was written."""
     record = blobs / "blobs.json"
     found = [path for path in blobs.glob("*") if path != record] if blobs.is_dir() else []
     if not found:
-        return
+        return False
     try:
         expected = json.loads(record.read_text())
-        is_whole = {path.name: fingerprint(path) for path in found} == expected
+        return {path.name: fingerprint(path) for path in found} != expected
     except (OSError, ValueError):
-        is_whole = False
-    if not is_whole:
-        _logger.warning("program cache: compiled blob in %s is damaged; compiling again", blobs)
-        shutil.rmtree(blobs, ignore_errors=True)
+        return True
 
 
 def record_blobs(blobs: Path) -> None:

@@ -430,7 +430,7 @@ class ProgramCache:
             if path.name.startswith(".") or not path.is_dir():
                 continue
             try:
-                size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+                size = sum(file.lstat().st_size for file in path.rglob("*") if file.is_file())
                 used = (path / _ENTRY).stat().st_mtime
             except OSError:
                 continue  # another process removes it, or writes it

@@ -14,9 +14,20 @@ import torch
 
 from npu_llm.errors import CaptureError, ModelError
 
-__all__ = ["SCALES", "adapted", "idle_inputs", "port_names", "port_sizes"]
+__all__ = [
+    "SCALES",
+    "adapted",
+    "common_rank",
+    "idle_inputs",
+    "of_rank",
+    "port_names",
+    "port_shapes",
+    "port_sizes",
+]
 
 SCALES = "adapter_scales"
+# The smallest rank of a program of fixed sizes; others have twice as much each.
+_LEAST_RANK = 16
 
 
 def port_names(modules: Sequence[str]) -> tuple[str, ...]:
@@ -66,6 +77,48 @@ def idle_inputs(sizes: Mapping[str, Sequence[int]]) -> dict[str, torch.Tensor]:
         values[f"adapter.{module}.a"] = torch.zeros(1, inputs)
         values[f"adapter.{module}.b"] = torch.zeros(outputs, 1)
     return values
+
+
+def common_rank(inputs: Mapping[str, torch.Tensor]) -> int:
+    """Returns the rank of a program of fixed sizes that takes these inputs of a step."""
+    rank = _LEAST_RANK
+    while rank < inputs[SCALES].shape[1]:
+        rank *= 2
+    return rank
+
+
+def port_shapes(sizes: Mapping[str, Sequence[int]], rank: int) -> dict[str, tuple[int, ...]]:
+    """Returns the shapes of the inputs of a step for one row.
+
+    Args:
+        sizes: inputs and outputs by module.
+        rank: of all adapters in use together.
+    """
+    if not sizes:
+        return {}
+    shapes: dict[str, tuple[int, ...]] = {SCALES: (1, rank)}
+    for module, (inputs, outputs) in sizes.items():
+        shapes |= {f"adapter.{module}.a": (rank, inputs), f"adapter.{module}.b": (outputs, rank)}
+    return shapes
+
+
+def of_rank(inputs: Mapping[str, torch.Tensor], rank: int) -> list[dict[str, torch.Tensor]]:
+    """Returns the inputs of each row's step, filled up with adapters that change nothing.
+
+    Args:
+        inputs: of a step, with scales for each row or once for all.
+        rank: of all adapters together, at least that of the inputs.
+    """
+    filled = {}
+    for name, tensor in inputs.items():
+        axis = 0 if name.endswith(".a") else 1
+        shape = [*tensor.shape]
+        shape[axis] = rank
+        # Pinned, because an NPU's plugin copies what lies in other memory of the host at each step.
+        filled[name] = torch.zeros(shape, dtype=tensor.dtype, pin_memory=True)
+        filled[name].narrow(axis, 0, tensor.shape[axis]).copy_(tensor)
+    scales = filled.pop(SCALES)
+    return [{**filled, SCALES: scales[row : row + 1].clone()} for row in range(scales.shape[0])]
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import gc
 import json
 import time
@@ -16,7 +17,7 @@ from typing import Any
 import npu_runtime
 from npu_compiler.errors import LoweringError
 from npu_compiler.verification.verdict import Verdict
-from npu_llm.adapters.adapter_ports import idle_inputs
+from npu_llm.adapters.adapter_ports import common_rank, idle_inputs, port_shapes
 from npu_llm.capture.compression import Compression
 from npu_llm.checkpoint.facts import ModelFacts, context_length, read_facts
 from npu_llm.checkpoint.requirements import check_disk, check_memory
@@ -181,15 +182,23 @@ def load_pipeline(entry: Entry, form: CompiledForm, *, verify: Verify = "first")
     layout = entry.static_layout
     if layout is not None:
         load = load_variant(entry.name, options)
-        programs = StaticPrograms(
-            entry.model_path,
-            layout,
-            form.folder / VARIANTS,
-            load,
-            verify=verify_variant(entry, layout, verify),
-        )
+
+        @functools.cache
+        def for_rank(rank: int) -> StaticPrograms:
+            folder = form.folder / VARIANTS
+            given = replace(layout, given=port_shapes(entry.adapted, rank))
+            return StaticPrograms(
+                entry.model_path,
+                given,
+                folder / f"rank-{rank}" if entry.adapted else folder,
+                load,
+                verify=verify_variant(entry, given, verify),
+            )
+
+        idle = idle_inputs(entry.adapted)
+        programs = for_rank(common_rank(idle) if idle else 0)
         sizes = StaticSizes(entry.context_length or LONGEST)
-        pipeline = StaticPipeline(programs, sizes, entry.relocation)
+        pipeline = StaticPipeline(programs, sizes, entry.relocation, for_rank)
         assert pipeline.program.inputs, "loading it now raises here if it cannot run"
         return pipeline
 

@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from npu_compiler.programs.blob_files import are_damaged
 from npu_llm.capture.compression import Compression
 from npu_llm.checkpoint.facts import ModelFacts, read_facts
 from npu_llm.checkpoint.requirements import check_disk, check_memory
@@ -28,6 +29,7 @@ from npu_llm.entries.build import (
 )
 from npu_llm.entries.entry import (
     MANIFEST,
+    VARIANTS,
     CompileCache,
     CompiledForm,
     Entry,
@@ -230,9 +232,12 @@ def _why_not_its_form(entry: Entry) -> str | None:
     was, version = then["versions"].get("openvino"), now["versions"]["openvino"]
     if was != version:
         return f"exported with OpenVINO {was}, here {version}"
-    if entry.static_layout is None and not entry.compiled.is_sound():
-        return "its compiled form is damaged or missing"
-    return None
+    form = entry.compiled
+    if entry.static_layout is None:
+        is_damaged = not form.is_sound()
+    else:  # programs of other sizes follow when they are needed
+        is_damaged = any(map(are_damaged, form.folder.glob(f"{VARIANTS}/*/blob")))
+    return "its compiled form is damaged or missing" if is_damaged else None
 
 
 def _form_key(entry: Entry) -> str:

@@ -47,7 +47,7 @@ class LoadOptions:
         revision: which revision, for a name on the hub.
         token: access token, for a name on the hub.
         on_progress: called with a stage and how much of it is done, 0.0 to 1.0.
-        adapted_modules: paths of the layers that adapters may change, in the dynamic pipeline.
+        adapted_modules: paths of the layers that adapters may change, in OpenVINO's programs.
 
     Raises:
         OptionError: [unknown-dtype], [unknown-kv-cache], [unknown-verify], [unknown-pipeline] or
@@ -90,7 +90,7 @@ class LoadOptions:
 
     @property
     def pipeline_here(self) -> PipelineName:
-        """The pipeline to use on the device that serves as npu."""
+        """The pipeline to use on the device that serves as npu; [npu-dynamic] if it cannot."""
         return choose_pipeline(self.pipeline, npu_runtime.device_info().device)
 
     @property
@@ -127,15 +127,16 @@ class LoadOptions:
         asked = {"revision": self.revision, "token": self.token}
         return {name: value for name, value in asked.items() if value is not None}
 
-    def check_exported(self, precision: Precision, pipeline: PipelineName) -> None:
+    def check_exported(self, precision: Precision, pipeline: PipelineName | None) -> None:
         """Checks that an exported folder is what was asked for.
 
         Args:
             precision: the folder's.
-            pipeline: the folder's.
+            pipeline: the folder's; None for a model of one step, which needs none.
 
         Raises:
-            OptionError: [exported-dtype] or [exported-pipeline] if another was asked for.
+            OptionError: [exported-dtype] or [exported-pipeline] if another was asked for,
+                [npu-dynamic] if the device cannot run the folder's pipeline.
         """
         if self.dtype not in (None, "auto") and self.precision != precision:
             raise OptionError(
@@ -143,12 +144,15 @@ class LoadOptions:
                 f"{self.precision.name}. Omit it, or export the model in that precision.",
                 code="exported-dtype",
             )
+        if pipeline is None:
+            return
         if parse_pipeline(self.pipeline) not in (None, pipeline):
             raise OptionError(
                 f"pipeline: must be that of the exported folder, {pipeline}; got {self.pipeline}. "
                 "Omit it, or export the model for that pipeline.",
                 code="exported-pipeline",
             )
+        choose_pipeline(pipeline, npu_runtime.device_info().device)
 
     def check_kernels(self, why_not: str | None) -> None:
         """Checks that a model is a kernel program if the user asked for that.
@@ -204,7 +208,7 @@ class LoadOptions:
             raise OptionError(
                 "kv_cache: must be omitted in the static pipeline, which keeps keys and values as "
                 f"they are computed; got {self.kv_cache}. Omit it, or pass "
-                'pipeline="dynamic".',
+                'pipeline="dynamic" where the device is no NPU.',
                 code="static-kv-cache",
             )
 

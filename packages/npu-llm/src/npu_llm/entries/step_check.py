@@ -75,7 +75,8 @@ def check_static(
     """
     only = OneProgram(program, layout, sizes)
     chunks = StaticSizes(sizes.capacity, chunks=(sizes.tokens,), smallest=sizes.capacity)
-    cache = StaticCache(only, chunks, relocation=relocation)
+    given = [{name: torch.zeros(shape) for name, shape in layout.given.items()}]
+    cache = StaticCache(only, chunks, relocation=relocation, given=given)
     return _judge(_static_steps(cache, sizes, reference), reference)
 
 

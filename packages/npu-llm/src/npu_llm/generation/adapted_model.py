@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from npu_llm.adapters.adapter_file import AdapterFile, read_adapter
@@ -12,7 +11,8 @@ from npu_llm.entries.entry import Entry
 from npu_llm.entries.load_options import LoadOptions
 from npu_llm.errors import OptionError
 from npu_llm.generation.adapters import Adapters, check_usable
-from npu_llm.steps.pipelines import DynamicPipeline, Pipeline
+from npu_llm.steps.pipelines import DynamicPipeline, Pipeline, StaticPipeline
+from npu_runtime import device_info
 
 __all__ = ["AdaptedModel"]
 
@@ -60,10 +60,9 @@ class AdaptedModel:
         if self._ready is None or not any(rows):
             return self._plain
         pipeline = self._ready.pipeline
-        assert isinstance(pipeline, DynamicPipeline), "it was prepared as one"
+        assert isinstance(pipeline, DynamicPipeline | StaticPipeline), "it was prepared as one"
         entry = self._ready.entry
-        constants = self._adapters.inputs(rows, entry.adapted)
-        return entry, replace(pipeline, constants=constants)
+        return entry, pipeline.with_adapters(self._adapters.inputs(rows, entry.adapted))
 
     def _prepared(self, modules: tuple[str, ...], file: AdapterFile) -> Prepared:
         entry = self._plain[0]
@@ -76,9 +75,10 @@ class AdaptedModel:
                 "with `npu-llm merge`.",
                 code="adapter-source",
             )
+        is_static = entry.pipeline == "static" or device_info().device.startswith("NPU")
         options = LoadOptions(
             dtype=entry.precision.name,
-            pipeline="dynamic",
+            pipeline="static" if is_static else "dynamic",
             max_context=entry.max_context,
             kv_cache=entry.kv_cache,
             cache_dir=entry.folder.parent,

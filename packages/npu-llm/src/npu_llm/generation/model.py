@@ -178,7 +178,8 @@ class NPUModelForCausalLM(StepModel, GenerationMixin):  # type: ignore[misc]
         """Loads a LoRA adapter that PEFT saved; see set_adapter to use it.
 
         The first one, and one that changes layers which no other does, compiles a program of the
-        dynamic pipeline that takes adapters as inputs, or loads it from the compile cache.
+        dynamic pipeline, or programs of the static one, that take adapters as inputs, or loads them
+        from the compile cache.
 
         Args:
             path: the adapter's folder.
@@ -203,7 +204,10 @@ class NPUModelForCausalLM(StepModel, GenerationMixin):  # type: ignore[misc]
         scale: float = 1.0,
         rows: Sequence[Choice] | None = None,
     ) -> None:
-        """Chooses which adapters later calls use; nothing is compiled.
+        """Chooses which adapters later calls use.
+
+        The dynamic pipeline compiles nothing for it; the static one, programs for adapters of a
+        larger rank together: 16, 32, 64 and so on.
 
         A cache, and a session's, keeps those with which it was made; a session begins a new one.
 
@@ -225,7 +229,7 @@ class NPUModelForCausalLM(StepModel, GenerationMixin):  # type: ignore[misc]
         """Why another pipeline was chosen than that of kernels; None if it was not wanted."""
         plain = self._adapters.plain_entry
         if self._entry is not plain and plain.pipeline == "kernels":
-            return "adapters are in use, which only a program of the dynamic pipeline takes"
+            return "adapters are in use, which only OpenVINO's programs take"
         return super().why_not_kernels
 
     @property

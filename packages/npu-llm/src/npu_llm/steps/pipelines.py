@@ -7,14 +7,16 @@ for devices that need those, on a cache in the host's memory.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
 import torch
 
 from npu_compiler.verification.verdict import Verdict
+from npu_llm.adapters.adapter_ports import common_rank, of_rank
 from npu_llm.choices import PipelineName, parse_pipeline
+from npu_llm.errors import OptionError
 from npu_llm.steps.slots import Relocation
 from npu_llm.steps.static_layout import StaticSizes, StepSizes
 from npu_llm.steps.static_programs import StaticPrograms
@@ -101,6 +103,10 @@ class DynamicPipeline:
         """How its program was loaded."""
         return Start.of(self.program)
 
+    def with_adapters(self, inputs: Mapping[str, torch.Tensor]) -> DynamicPipeline:
+        """Returns the same pipeline with these inputs for adapters."""
+        return replace(self, constants=inputs)
+
     def new_cache(self) -> SessionCache:
         """Returns an empty cache, in a session of its own."""
         return dynamic_cache(self.program, self.relocation, self.states, self.constants)
@@ -114,11 +120,15 @@ class StaticPipeline:
         programs: the programs, made as they are needed.
         sizes: the sizes in which they come.
         relocation: how they learn which slots count.
+        for_rank: returns those for adapters of a rank.
+        given: what they read besides tokens and cache, for each row or once for all: adapters.
     """
 
     programs: StaticPrograms
     sizes: StaticSizes
     relocation: Relocation
+    for_rank: Callable[[int], StaticPrograms]
+    given: Sequence[Mapping[str, torch.Tensor]] = ()
     name: PipelineName = "static"
 
     @property
@@ -136,11 +146,18 @@ class StaticPipeline:
         """The worst outcome of comparing the programs so far with torch."""
         return self.programs.verdict
 
+    def with_adapters(self, inputs: Mapping[str, torch.Tensor]) -> StaticPipeline:
+        """Returns the same pipeline with these inputs for adapters."""
+        rank = common_rank(inputs)
+        return replace(self, programs=self.for_rank(rank), given=of_rank(inputs, rank))
+
     def new_cache(self) -> StaticCache:
         """Returns an empty cache of the smallest capacity."""
         from npu_llm.steps.static_cache import StaticCache
 
-        return StaticCache(self.programs, self.sizes, relocation=self.relocation)
+        return StaticCache(
+            self.programs, self.sizes, relocation=self.relocation, given=self.given
+        )
 
 
 @dataclass(frozen=True)
@@ -208,11 +225,19 @@ def choose_pipeline(name: str | None, device: str) -> PipelineName:
         device: OpenVINO's name for the device.
 
     Raises:
-        OptionError: [unknown-pipeline] for another name.
+        OptionError: [unknown-pipeline] for another name, [npu-dynamic] for "dynamic" on an NPU.
     """
     asked = parse_pipeline(name)
+    is_npu = device.startswith("NPU")
+    if asked == "dynamic" and is_npu:
+        raise OptionError(
+            "pipeline: must be one that an NPU can run, whose programs have fixed sizes and no "
+            'state; got "dynamic". Omit it, or export the folder again here, for the static '
+            "pipeline; NPU_DEVICE=CPU runs the dynamic one.",
+            code="npu-dynamic",
+        )
     if asked is not None:
         return asked
-    if device.startswith("NPU"):
+    if is_npu:
         return "static"
     return "kernels" if device.startswith("CPU") else "dynamic"

@@ -72,7 +72,12 @@ class StaticCache(StepCache):
     """The cache of one generation, in the host's memory."""
 
     def __init__(
-        self, programs: StepPrograms, sizes: StaticSizes, *, relocation: Relocation
+        self,
+        programs: StepPrograms,
+        sizes: StaticSizes,
+        *,
+        relocation: Relocation,
+        given: Sequence[Mapping[str, torch.Tensor]] = (),
     ) -> None:
         """Makes an empty cache.
 
@@ -80,6 +85,7 @@ class StaticCache(StepCache):
             programs: the model's.
             sizes: the sizes in which they come.
             relocation: how they learn which slots count.
+            given: what else the programs read, for each row or once for all.
         """
         super().__init__()
         self._programs = programs
@@ -87,7 +93,7 @@ class StaticCache(StepCache):
         self._relocation: Relocation = relocation
         self._memory: list[_Row] = []
         # What each row's programs read besides tokens and cache; empty for models that do not.
-        self._given: Sequence[Mapping[str, torch.Tensor]] = ()
+        self._given = given
         self._length = 0
         self._reserved = 0
         self.capacity = 0
@@ -170,14 +176,19 @@ class StaticCache(StepCache):
         rows: list[_Row] = []
         for index in chosen:
             if not known:
-                given = self._given[index] if self._given else {}
-                rows.append(_Row(layout, capacity, dtype, given))
+                rows.append(_Row(layout, capacity, dtype, self._given_to(index)))
             elif known[index] in rows or capacity != self.capacity:
                 rows.append(known[index].copy(capacity, self._length))
             else:
                 rows.append(known[index])
         self._memory, self._batch, self._rows = rows, batch, None
         self.capacity = capacity
+
+    def _given_to(self, index: int) -> Mapping[str, torch.Tensor]:
+        """Returns what a row's programs read besides tokens and cache."""
+        if not self._given:
+            return {}
+        return self._given[0 if len(self._given) == 1 else index]
 
     def _run(self, row: _Row, index: int, values: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Runs all tokens of one row; returns logits (1, kept, vocabulary)."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import os
-import re
 import shutil
 import threading
 from collections import OrderedDict
@@ -18,6 +17,7 @@ from pathlib import Path
 
 import npu_runtime
 from npu_compiler.programs.blob_files import check_blobs, record_blobs
+from npu_compiler.programs.fixed_shapes import with_shapes
 from npu_compiler.verification.verdict import Verdict
 from npu_llm.errors import CacheError
 from npu_llm.steps.fixed_path import fixed_path
@@ -38,7 +38,9 @@ VerifyVariant = Callable[[StepSizes, Load, Path], tuple[Program, Verdict]]
 _KEPT = 4
 # Verdicts from good to bad; a wrong program has none of them, since it is never used.
 _WORSE = ("right", "mended", "unsteady", "unchecked")
-_PARAMETER = re.compile(r'name="([^"]+)" type="Parameter"[^>]*>\s*<data shape="([^"]*)"')
+# OpenVINO finds a compiled form by its program's path and time. What a variant is follows from its
+# folder, so it has the same time everywhere: a copy, whose time is that of the copying, is found.
+_TIME_NS = 10**18
 
 
 class StaticPrograms:
@@ -116,6 +118,8 @@ def load_variant(name: str, options: Mapping[str, str]) -> LoadVariant:
         check_blobs(blobs)
         # The compiled form without the weights, which stay mapped from the model's own file.
         settings = {**options, **amendments, "CACHE_MODE": "OPTIMIZE_SIZE"}
+        with suppress(OSError):  # another user's folder may be read; then a copy compiles again
+            os.utime(model, ns=(_TIME_NS, _TIME_NS))
         with fixed_path(model.parent) as folder:
             program = npu_runtime.load_program(
                 folder / model.name, name=name, options=settings, cache_dir=blobs
@@ -147,7 +151,7 @@ def write_variant(model: Path, folder: Path, shapes: Mapping[str, tuple[int, ...
     draft = folder.with_name(f".{folder.name}.{os.getpid()}.{threading.get_ident()}")
     try:
         draft.mkdir(parents=True)
-        (draft / path.name).write_text(_fixed(model.read_text(), shapes))
+        (draft / path.name).write_text(with_shapes(model.read_text(), shapes))
         _link(model.with_suffix(".bin"), draft / "step.bin", folder)
         with suppress(OSError):  # another thread or process was faster, and its files are the same
             draft.rename(folder)
@@ -164,17 +168,6 @@ def write_variant(model: Path, folder: Path, shapes: Mapping[str, tuple[int, ...
 
 def _unverified(_: StepSizes, load: Load, __: Path) -> tuple[Program, Verdict]:
     return load({}), Verdict("unchecked", "nothing was given to compare with")
-
-
-def _fixed(text: str, shapes: Mapping[str, tuple[int, ...]]) -> str:
-    """Returns the model's text with these shapes at its inputs."""
-
-    def put(match: re.Match[str]) -> str:
-        name, old = match.groups()
-        new = ",".join(map(str, shapes[name]))
-        return match.group(0).removesuffix(f'shape="{old}"') + f'shape="{new}"'
-
-    return _PARAMETER.sub(put, text)
 
 
 def _link(source: Path, target: Path, place: Path) -> None:

@@ -14,6 +14,7 @@ from torch.utils import _pytree as pytree
 from npu_compiler.errors import CompilerError, ExportError, OptionError
 from npu_compiler.exported.capture import capture_module
 from npu_compiler.exported.load import load
+from npu_compiler.exported.manifest import read_manifest
 from npu_compiler.exported.write import export
 from npu_compiler.options import CompilerConfig
 from npu_llm.checkpoint.loading import load_model
@@ -23,10 +24,11 @@ from npu_llm.errors import CaptureError
 from npu_llm.precision import Precision
 from npu_llm.progress import Progress
 from npu_llm.tasks.examples import Example, make_example
+from npu_llm.tasks.padding import Padding
 from npu_llm.tasks.quantizing import Quantizing
 from npu_llm.tasks.results import describe_result
 
-__all__ = ["PROGRAM", "fill_task_entry"]
+__all__ = ["PROGRAM", "fill_task_entry", "may_pad"]
 
 PROGRAM = "program"
 # What prepares a model's inputs, and says how its vectors are pooled.
@@ -78,6 +80,7 @@ def fill_task_entry(
             _check_smaller(
                 model, example, folder / PROGRAM, is_exact=precision.weights == "float32"
             )
+        pads = may_pad(model, example, folder / PROGRAM)
     with progress.stage("save"):
         model.config.save_pretrained(folder)
         _copy_beside(source.folder, folder)
@@ -89,8 +92,27 @@ def fill_task_entry(
             "inputs": list(example.inputs),
             "result": described,
             "context_length": _context_length(model),
+            "may_pad": pads,
         }
         (folder / "about.json").write_text(json.dumps(about))
+
+
+def may_pad(model: Any, example: Example, program: Path) -> bool:
+    """Returns whether a model computes the same for padded inputs: some mix what a mask hides.
+
+    Args:
+        model: of transformers.
+        example: what it was traced with.
+        program: the folder of its program.
+    """
+    manifest = read_manifest(program)
+    padding = Padding(manifest, model.config, limit=_context_length(model))
+    given = example.inputs
+    names = [port.name for port in manifest.inputs]
+    values = [given[name] for name in names]
+    padded = dict(zip(names, padding.pad(values), strict=True))
+    found = padding.cut(dict(model(**padded)), values)
+    return _are_equal(pytree.tree_leaves(found), pytree.tree_leaves(dict(model(**given))))
 
 
 def _write_program(
@@ -138,18 +160,24 @@ def _check_smaller(model: Any, example: Example, program: Path, *, is_exact: boo
         found = pytree.tree_leaves(dict(load(program)(**given)))
     else:
         found = _as_captured(model, example, given)
-    for one, right in zip(found, expected, strict=True):
-        if isinstance(right, torch.Tensor) and (
-            one.shape != right.shape
-            or not torch.allclose(one, right, rtol=0.0, atol=_allowed(right))
-        ):
-            shapes = ", ".join(f"{name} {tuple(value.shape)}" for name, value in given.items())
-            raise CaptureError(
-                f"{type(model).__name__}: must compute the same for all sizes; got other results "
-                f"than torch's for {shapes}, since the model's code takes another way there. Such "
-                "models are not supported yet.",
-                code="fixed-size",
-            )
+    if not _are_equal(found, expected):
+        shapes = ", ".join(f"{name} {tuple(value.shape)}" for name, value in given.items())
+        raise CaptureError(
+            f"{type(model).__name__}: must compute the same for all sizes; got other results "
+            f"than torch's for {shapes}, since the model's code takes another way there. Such "
+            "models are not supported yet.",
+            code="fixed-size",
+        )
+
+
+def _are_equal(found: Sequence[Any], expected: Sequence[Any]) -> bool:
+    # What the order of summation and the precision of the arithmetic may change, and no more.
+    return all(
+        one.shape == right.shape
+        and torch.allclose(one, right, rtol=0.0, atol=2e-4 * float(right.abs().max()))
+        for one, right in zip(found, expected, strict=True)
+        if isinstance(right, torch.Tensor)
+    )
 
 
 def _as_captured(
@@ -163,11 +191,6 @@ def _as_captured(
     names = [str(node.target) for node in graph.graph.find_nodes(op="placeholder")]
     found: Sequence[torch.Tensor] = graph(*(named[name] for name in names))
     return found
-
-
-def _allowed(right: torch.Tensor) -> float:
-    # What the order of summation and the precision of the arithmetic may change, and no more.
-    return 2e-4 * float(right.abs().max())
 
 
 def _context_length(model: Any) -> int | None:

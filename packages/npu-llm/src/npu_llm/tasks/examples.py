@@ -10,12 +10,12 @@ import torch
 
 from npu_llm.errors import CaptureError
 
-__all__ = ["Example", "make_example"]
+__all__ = ["TOKEN_INPUTS", "Example", "make_example"]
 
+TOKEN_INPUTS = ("input_ids", "attention_mask", "token_type_ids")  # where there are tokens
 # No size equals another, so that none is taken for another.
 _BATCH, _TOKENS, _SAMPLES, _IMAGES, _SIDES = 3, 11, 8017, 2, (224, 288)
 _LEAST_SEEN = 5  # in the second row of a mask, the first has all
-_TOKEN_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def _add_tokens(model: Any, taken: Any, draws: torch.Generator, inputs: Any, dyn
         inputs["token_type_ids"] = torch.zeros(shape, dtype=torch.int64)
         if kinds > 1:
             inputs["token_type_ids"][:, 4:] = 1
-    dynamic.update(dict.fromkeys(set(_TOKEN_INPUTS) & set(inputs), (0, 1)))
+    dynamic.update(dict.fromkeys(set(TOKEN_INPUTS) & set(inputs), (0, 1)))
 
 
 def _add_images(

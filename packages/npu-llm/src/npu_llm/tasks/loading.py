@@ -65,7 +65,7 @@ def make_task_ready(name_or_path: str | Path, options: LoadOptions, *, auto: Any
             entry: Entry | None = read_task(path, auto)
             assert entry is not None
             if options.dtype not in (None, "auto"):
-                options.check_exported(entry.precision, "dynamic")
+                options.check_exported(entry.precision, None)
         else:
             entry = None
     if entry is None:

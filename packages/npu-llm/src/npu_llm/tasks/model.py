@@ -10,6 +10,7 @@ import torch
 import transformers
 from transformers import AutoConfig
 
+from npu_compiler.exported.by_shapes import has_one_shape
 from npu_compiler.verification.verdict import Verdict
 from npu_llm.entries.build import LoadReport
 from npu_llm.entries.entry import Entry
@@ -19,6 +20,7 @@ from npu_llm.precision import Precision
 from npu_llm.progress import ProgressListener
 from npu_llm.tasks.inputs import bind_inputs
 from npu_llm.tasks.loading import ReadyTask, export_task, make_task_ready
+from npu_llm.tasks.padding import Padding
 from npu_llm.tasks.quantizing import Quantizing
 from npu_llm.tasks.results import make_result
 from npu_runtime.public_calls import public_call
@@ -59,6 +61,10 @@ class TaskModel:
         text = self.config.get_text_config()
         self._vocabulary = getattr(text, "vocab_size", None)
         self._types = getattr(text, "type_vocab_size", None)
+        # A program for each shape takes long to compile: few shapes serve all calls.
+        pads = has_one_shape(self.report.device) and ready.entry.about.get("may_pad")
+        manifest = ready.program.manifest
+        self._padding = Padding(manifest, self.config, limit=self.context_length) if pads else None
 
     @classmethod
     @public_call
@@ -184,7 +190,11 @@ class TaskModel:
             types=self._types,
             limit=self.context_length,
         )
-        result = make_result(self._entry.about["result"], self._program(*values))
+        if self._padding is None:
+            found = self._program(*values)
+        else:
+            found = self._padding.cut(self._program(*self._padding.pad(values)), values)
+        result = make_result(self._entry.about["result"], found)
         return result if kwargs.get("return_dict") is not False else result.to_tuple()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

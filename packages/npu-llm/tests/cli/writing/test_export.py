@@ -63,10 +63,10 @@ def test_quantizing_writes_weights_of_four_bits(run, checkpoint, tmp_path):
     assert sizes[True] < sizes[False]
 
 
-def test_quantizing_by_a_text_gives_other_weights(run, checkpoint, tmp_path):
+def test_quantizing_by_a_text_gives_other_weights(run, checkpoint, tmp_path, openvino_pipeline):
     text = tmp_path / "text"
     text.write_text("the quick brown fox jumps over the lazy dog " * 40)
-    how = ("--pipeline", "dynamic")
+    how = ("--pipeline", openvino_pipeline)
     assert run("quantize", checkpoint, "-o", tmp_path / "data", "--data", text, *how)[0] == 0
     assert run("quantize", checkpoint, "-o", tmp_path / "plain", *how)[0] == 0
     data, plain = ((tmp_path / name / "step.bin").read_bytes() for name in ("data", "plain"))
@@ -75,13 +75,15 @@ def test_quantizing_by_a_text_gives_other_weights(run, checkpoint, tmp_path):
 
 
 @pytest.mark.parametrize("symmetric", [False, True])
-def test_kernels_have_the_integers_that_a_text_gave(run, wide, tmp_path, symmetric):
+def test_kernels_have_the_integers_that_a_text_gave(
+    run, wide, tmp_path, symmetric, openvino_pipeline
+):
     text = tmp_path / "text"
     text.write_text("the quick brown fox jumps over the lazy dog " * 40)
     how = ("--group-size", "32", *(["--symmetric"] if symmetric else []))
     kinds = {
         "kernels": ("--pipeline", "kernels", "--data", text),
-        "dynamic": ("--pipeline", "dynamic", "--data", text),
+        "openvino": ("--pipeline", openvino_pipeline, "--data", text),
         "nearest": ("--pipeline", "kernels"),
     }
     logits = {}
@@ -89,9 +91,9 @@ def test_kernels_have_the_integers_that_a_text_gave(run, wide, tmp_path, symmetr
         assert run("quantize", wide, "-o", tmp_path / name, *how, *options)[0] == 0
         logits[name] = read_reference(tmp_path / name / REFERENCE).logits
     # Scales are rounded to float16; the integers are the same.
-    size = logits["dynamic"].norm()
-    assert (logits["kernels"] - logits["dynamic"]).norm() < 0.002 * size
-    assert (logits["nearest"] - logits["dynamic"]).norm() > 0.02 * size
+    size = logits["openvino"].norm()
+    assert (logits["kernels"] - logits["openvino"]).norm() < 0.002 * size
+    assert (logits["nearest"] - logits["openvino"]).norm() > 0.02 * size
     packed = packed_weights(tmp_path / "kernels")
     assert {(one.kind, one.group) for one in packed} == {("int4", 32), ("int8", 0)}
     assert symmetric == all(one.zeros is None for one in packed)

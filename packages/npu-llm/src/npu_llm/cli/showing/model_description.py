@@ -126,7 +126,7 @@ def _identify(name_or_path: str | Path | None) -> _Model:
 
 def _known_pipeline(model: _Model, device: str, *, trace: bool) -> dict[str, Any]:
     """Returns which pipeline runs a model here, if that is known, and why not that of kernels."""
-    chosen = choose_pipeline(model.pipeline, device)
+    chosen = model.pipeline or choose_pipeline(None, device)
     reason, is_known = model.why_not_kernels, True
     if model.source is not None and chosen == "kernels":
         if trace:

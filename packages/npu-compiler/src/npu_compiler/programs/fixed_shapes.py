@@ -1,0 +1,26 @@
+"""A model's text with fixed shapes at its inputs, for devices whose programs have one shape each."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+__all__ = ["with_shapes"]
+
+_PARAMETER = re.compile(r'name="([^"]+)" type="Parameter"[^>]*>\s*<data shape="([^"]*)"')
+
+
+def with_shapes(text: str, shapes: Mapping[str, tuple[int, ...]]) -> str:
+    """Returns the text of an IR with these shapes at its inputs.
+
+    Args:
+        text: of the .xml file.
+        shapes: the shape of each input, by its friendly name.
+    """
+
+    def put(match: re.Match[str]) -> str:
+        name, old = match.groups()
+        new = ",".join(map(str, shapes[name]))
+        return match.group(0).removesuffix(f'shape="{old}"') + f'shape="{new}"'
+
+    return _PARAMETER.sub(put, text)
