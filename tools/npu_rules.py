@@ -1,8 +1,9 @@
 """Reads the rules of the NPU's compiler out of a checkout of its source, and writes them as data.
 
-`python tools/npu_rules.py CHECKOUT [--output FILE]`, where CHECKOUT is a clone of
+`python tools/npu_rules.py CHECKOUT [--output FILE] [--tests FILE]`, where CHECKOUT is a clone of
 github.com/openvinotoolkit/npu_compiler. Only facts are kept: names, element types, ranks, sizes,
-and the file and line that each was read from.
+and the file and line that each was read from. The second file has the configurations that the
+compiler's own tests use, which npu_lit reads.
 """
 
 from __future__ import annotations
@@ -15,14 +16,18 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from npu_lit import configurations
+
 ROOT = Path(__file__).parent.parent
 OUTPUT = ROOT / "packages/npu-compiler/src/npu_compiler/npu_rules/npu_rules.json"
+TESTS = ROOT / "tests/npu_lit.json"
 
 _IMPORTER = "src/vpux_compiler/src/frontend/IE.cpp"
 _LAYERS = "src/vpux_compiler/tblgen/vpux/compiler/dialect/IE/ops.td"
 _INFERENCE = "src/vpux_compiler/src/dialect/IE/IR/ops"
 _RESOURCES = "src/vpux_compiler/include/vpux/compiler/utils/platform_resources.hpp"
 _SKIPS = "tests/functional/shared_tests_instances/skip_tests_config.cpp"
+_LIT = "tests/lit/"
 _KERNELS = "sw_runtime_kernels/kernels/prebuild/act_shave_bin"
 _GENERATIONS = {"3720": ("3720xx", "37XX"), "4000": ("4000xx", "40XX")}
 
@@ -62,8 +67,15 @@ _BECOME = {
     "ConvertTopK11ToTopK3": "opset3",
     "ConvertPad12ToPad1": "opset1",
 }
-# What OpenVINO itself calls the version of a class that lies in another namespace.
-_VERSIONS = {"LogicalXor": "opset2"}
+# Layers with a program inside, which a line of text is not all of.
+_BODIES = ("If", "Loop", "TensorIterator")
+# What OpenVINO itself calls the version of a class that a namespace has under another.
+_VERSIONS = {
+    ("LogicalXor", "opset1"): "opset2",
+    ("MVN", "opset4"): "opset2",
+    ("NonMaxSuppressionIEInternal", "internal"): "ie_internal_opset",
+    ("RMS", "internal"): "ie_internal_opset",
+}
 # What the compiler calls the element types that OpenVINO names otherwise; I8 has no sign there,
 # and is what the importer makes of booleans.
 _INTEGERS = ("i64", "i32", "i16", "i8", "i4", "u64", "u32", "u16", "u8", "u4", "boolean")
@@ -147,12 +159,30 @@ def read_rules(source: Checkout) -> dict[str, Any]:
     }
 
 
+def read_tests(source: Checkout, rules: dict[str, Any]) -> list[dict[str, Any]]:
+    """Returns the configurations of operations in the tests of the compiler's passes."""
+    layers = {row["layer"] for row in rules["operations"]}
+    spoken = {
+        found[2]: found[1]
+        for found in re.finditer(
+            r'^def IE_(\w+?)(?:Op)?\s*:\s*IE_\w+<\s*"(\w+)"', source.text(_LAYERS), re.MULTILINE
+        )
+    }
+    paths = [path for path in source.files if path.startswith(_LIT) and path.endswith(".mlir")]
+    wanted = {
+        name: layer for name, layer in spoken.items() if layer in layers and layer not in _BODIES
+    }
+    return configurations(map(source.text, paths), wanted)
+
+
 def _operations(text: str) -> Iterator[dict[str, Any]]:
     layers = _imported_as(text)
     for found in re.finditer(r"MAP_ENTRY\(ov::(?:op::)?(\w+)::(\w+)\)", text):
         space, name = found[1], found[2]
         spoken = space.replace("v", "opset")
-        opset = "ie_internal_opset" if space == "internal" else _VERSIONS.get(name, spoken)
+        opset = (
+            "ie_internal_opset" if space == "internal" else _VERSIONS.get((name, spoken), spoken)
+        )
         layer, inputs = layers.get((spoken, name)) or layers.get(("", name), ("", {}))
         yield {
             "type": name, "opset": opset, "line": _line(text, found), "layer": layer,
@@ -180,15 +210,24 @@ def _imported_as(text: str) -> dict[tuple[str, str], tuple[str, dict[str, int]]]
         if not calls:
             continue
         # Where there is one for static and one for varying sizes, the former has the plain name.
-        call = next((call for call in calls if call[1] == head[2]), calls[0])
-        inputs = {}
-        for position, argument in enumerate(_arguments(body[call.end() :]), start=-1):
-            index = re.match(r"inputs\[(\d+)\]$", argument)
-            if index:
-                inputs[index[1]] = position
-        found[head[1].replace("v", "opset"), head[2]] = (call[1], inputs)
-        found.setdefault(("", head[2]), (call[1], inputs))
+        name = head[2] if head[2] in {call[1] for call in calls} else calls[0][1]
+        # Where there is one for each number of inputs, the longest names them all.
+        inputs = max((_inputs_of(body, call) for call in calls if call[1] == name), key=len)
+        found[head[1].replace("v", "opset"), head[2]] = (name, inputs)
+        found.setdefault(("", head[2]), (name, inputs))
     return found
+
+
+def _inputs_of(body: str, call: re.Match[str]) -> dict[str, int]:
+    """Which operand each input becomes, as it stands or by a name for what is there or not."""
+    inputs = {}
+    for position, argument in enumerate(_arguments(body[call.end() :]), start=-1):
+        index = re.search(r"(?:^|\? )inputs\[(\d+)\](?: : nullptr)?$", argument) or re.search(
+            rf"\b{re.escape(argument)} = [^;]*?\binputs\[(\d+)\]", body[: call.start()]
+        )
+        if index:
+            inputs[index[1]] = position
+    return inputs
 
 
 def _arguments(text: str) -> list[str]:
@@ -318,12 +357,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("checkout", type=Path, help="a clone of openvinotoolkit/npu_compiler")
     parser.add_argument("--output", type=Path, default=OUTPUT)
+    parser.add_argument("--tests", type=Path, default=TESTS)
     given = parser.parse_args()
-    rules = read_rules(Checkout(given.checkout))
+    source = Checkout(given.checkout)
+    rules = read_rules(source)
     given.output.write_text(json.dumps(rules, indent=1) + "\n")
+    tests = read_tests(source, rules)
+    lines = (json.dumps(test, separators=(",", ":")) for test in tests)
+    given.tests.write_text("[\n" + ",\n".join(lines) + "\n]\n")
     print(
         f"{len(rules['operations'])} operations, {len(rules['rewritten'])} rewritten before, "
-        f"{len(rules['layers'])} layers, commit {rules['commit'][:12]}: {given.output}"
+        f"{len(rules['layers'])} layers, commit {rules['commit'][:12]}: {given.output}\n"
+        f"{len(tests)} configurations of tests: {given.tests}"
     )
 
 
