@@ -38,6 +38,7 @@ _TAKEN = {
     "ConvertNMS3ToNMS9": [("NonMaxSuppression", "opset3")],
     "ConvertNMS4ToNMS9": [("NonMaxSuppression", "opset4")],
     "ConvertNMS5ToNMS9": [("NonMaxSuppression", "opset5")],
+    "ConvertNMS9ToNMSIEInternal": [("NonMaxSuppression", "opset9")],
     "Gelu7Downgrade": [("Gelu", "opset7")],
     "ConvertBroadcastToTiles": [("Broadcast", "opset1")],
     "EinsumDecomposition": [("Einsum", "opset7")],
@@ -56,6 +57,37 @@ _TAKEN = {
     "ConvertPad12ToPad1": [("Pad", "opset12")],
     "ConvertVariadicSplitToStridedSliceOp": [("VariadicSplit", "opset1")],
 }
+# Where the conditions of these passes were read that npu_compiler.npu_rules.before_import holds to:
+# a file of openvinotoolkit/openvino and a commit that has it; no commit for one of the compiler's.
+_OF_OPENVINO = "src/common/transformations/src/transformations/op_conversions"
+_READ = {
+    "SliceToStridedSlice": ("convert_slice_to_strided_slice.cpp", "094c82ee7357"),
+    **dict.fromkeys(
+        ("ConvertNMS1ToNMS9", "ConvertNMS3ToNMS9", "ConvertNMS4ToNMS9", "ConvertNMS5ToNMS9"),
+        ("convert_previous_nms_to_nms_9.cpp", "12d0d7a32b8d"),
+    ),
+    "ConvertNMS9ToNMSIEInternal": ("convert_nms9_to_nms_ie_internal.cpp", "0280ace0cd4e"),
+    "ConvertBroadcastToTiles": ("convert_broadcast_to_tiles.cpp", "0824a3e7f34f"),
+    "EinsumDecomposition": ("einsum_decomposition.cpp", "04924f344bbe"),
+    "ScaledDotProductAttentionDecomposition": (
+        "scaled_dot_product_attention_decomposition.cpp", "037c2dd682bb",
+    ),
+    "ConvertDeformableConv8To1": ("convert_deformable_conv_v8_to_v1.cpp", "01876d71a60c"),
+    "ConvertDetectionOutput8ToDetectionOutput1": (
+        "detection_output_downgrade.cpp", "203ec526af20",
+    ),
+    "ConvertShapeOf3": ("convert_shapeof3.cpp", "1a4c02d9b583"),
+    "ConvertInterpolate1ToInterpolate4": (
+        "convert_interpolate1_to_interpolate4.cpp", "00b33a930a82",
+    ),
+    "ConvertInterpolate11ToInterpolate4": (
+        "convert_interpolate11_downgrade.cpp", "094c82ee7357",
+    ),
+    "ConvertVariadicSplitToStridedSliceOp": (
+        "src/vpux_ngraph_transformations/src/passes/convert_variadic_split_to_strided_slice.cpp",
+        "",
+    ),
+}  # fmt: skip
 # The version that an operation becomes whose operands stay, so that the rules for these hold.
 _BECOME = {
     "Gelu7Downgrade": "opset2",
@@ -256,7 +288,14 @@ def _rewritten(text: str) -> Iterator[dict[str, Any]]:
                 "pass": found[1],
                 "line": _line(text, found),
                 "into": _BECOME.get(found[1]),
+                "conditions": _read_at(found[1]),
             }
+
+
+def _read_at(name: str) -> str:
+    """Where the conditions of a pass were read; "" for one that always replaces."""
+    path, commit = _READ.get(name, ("", ""))
+    return f"openvino {_OF_OPENVINO}/{path} at {commit}" if commit else path
 
 
 def _layers(text: str) -> Iterator[tuple[str, dict[str, Any]]]:
