@@ -3,6 +3,8 @@
 import json
 import subprocess
 
+from openvino.utils.node_factory import NodeFactory
+
 import npu_rules
 from npu_compiler.npu_rules.source_rules import source_rules
 
@@ -75,6 +77,25 @@ def test_each_rule_is_read_with_the_line_that_it_stands_on(tmp_path):
     assert [(row["operand"], row["line"]) for row in layer["constants"]] == [("order", 3)]
     assert found["kernels_of_one_generation"] == ["softmax"]
     assert found["generations"]["4000"]["scratchpad_bytes"] == 1936 * 1024
+
+
+def test_an_input_that_is_there_or_not_is_found_behind_its_name():
+    body = """NGraphImporter::parseNode(mlir::OpBuilder& builder,
+        const std::shared_ptr<ov::op::v4::Swish>& origNode) {
+    mlir::Value weights = (inputs.size() == 3) ? inputs[2] : nullptr;
+    builder.create<IE::SwishOp>(location, inputs[0], nullptr);
+    builder.create<IE::SwishOp>(location, inputs[0],
+        inputs.size() == 2 ? inputs[1] : nullptr, weights);
+}"""
+    found = npu_rules._imported_as("void " + body)["opset4", "Swish"]
+    assert found == ("Swish", {"0": 0, "1": 1, "2": 2})
+
+
+def test_versions_are_what_openvino_calls_them():
+    for row in source_rules().content["operations"]:
+        if row["type"] != "Constant" and row["opset"] != "ie_internal_opset":
+            node = NodeFactory(row["opset"]).create(row["type"])
+            assert node.get_type_info().version_id == row["opset"], row
 
 
 def test_a_skip_that_is_commented_out_is_none(tmp_path):

@@ -1,8 +1,9 @@
 """Reads the rules of the NPU's compiler out of a checkout of its source, and writes them as data.
 
-`python tools/npu_rules.py CHECKOUT [--output FILE]`, where CHECKOUT is a clone of
+`python tools/npu_rules.py CHECKOUT [--output FILE] [--tests FILE]`, where CHECKOUT is a clone of
 github.com/openvinotoolkit/npu_compiler. Only facts are kept: names, element types, ranks, sizes,
-and the file and line that each was read from.
+and the file and line that each was read from. The second file has the configurations that the
+compiler's own tests use, which npu_lit reads.
 """
 
 from __future__ import annotations
@@ -15,14 +16,18 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from npu_lit import configurations
+
 ROOT = Path(__file__).parent.parent
 OUTPUT = ROOT / "packages/npu-compiler/src/npu_compiler/npu_rules/npu_rules.json"
+TESTS = ROOT / "tests/npu_lit.json"
 
 _IMPORTER = "src/vpux_compiler/src/frontend/IE.cpp"
 _LAYERS = "src/vpux_compiler/tblgen/vpux/compiler/dialect/IE/ops.td"
 _INFERENCE = "src/vpux_compiler/src/dialect/IE/IR/ops"
 _RESOURCES = "src/vpux_compiler/include/vpux/compiler/utils/platform_resources.hpp"
 _SKIPS = "tests/functional/shared_tests_instances/skip_tests_config.cpp"
+_LIT = "tests/lit/"
 _KERNELS = "sw_runtime_kernels/kernels/prebuild/act_shave_bin"
 _GENERATIONS = {"3720": ("3720xx", "37XX"), "4000": ("4000xx", "40XX")}
 
@@ -33,6 +38,7 @@ _TAKEN = {
     "ConvertNMS3ToNMS9": [("NonMaxSuppression", "opset3")],
     "ConvertNMS4ToNMS9": [("NonMaxSuppression", "opset4")],
     "ConvertNMS5ToNMS9": [("NonMaxSuppression", "opset5")],
+    "ConvertNMS9ToNMSIEInternal": [("NonMaxSuppression", "opset9")],
     "Gelu7Downgrade": [("Gelu", "opset7")],
     "ConvertBroadcastToTiles": [("Broadcast", "opset1")],
     "EinsumDecomposition": [("Einsum", "opset7")],
@@ -51,6 +57,37 @@ _TAKEN = {
     "ConvertPad12ToPad1": [("Pad", "opset12")],
     "ConvertVariadicSplitToStridedSliceOp": [("VariadicSplit", "opset1")],
 }
+# Where the conditions of these passes were read that npu_compiler.npu_rules.before_import holds to:
+# a file of openvinotoolkit/openvino and a commit that has it; no commit for one of the compiler's.
+_OF_OPENVINO = "src/common/transformations/src/transformations/op_conversions"
+_READ = {
+    "SliceToStridedSlice": ("convert_slice_to_strided_slice.cpp", "094c82ee7357"),
+    **dict.fromkeys(
+        ("ConvertNMS1ToNMS9", "ConvertNMS3ToNMS9", "ConvertNMS4ToNMS9", "ConvertNMS5ToNMS9"),
+        ("convert_previous_nms_to_nms_9.cpp", "12d0d7a32b8d"),
+    ),
+    "ConvertNMS9ToNMSIEInternal": ("convert_nms9_to_nms_ie_internal.cpp", "0280ace0cd4e"),
+    "ConvertBroadcastToTiles": ("convert_broadcast_to_tiles.cpp", "0824a3e7f34f"),
+    "EinsumDecomposition": ("einsum_decomposition.cpp", "04924f344bbe"),
+    "ScaledDotProductAttentionDecomposition": (
+        "scaled_dot_product_attention_decomposition.cpp", "037c2dd682bb",
+    ),
+    "ConvertDeformableConv8To1": ("convert_deformable_conv_v8_to_v1.cpp", "01876d71a60c"),
+    "ConvertDetectionOutput8ToDetectionOutput1": (
+        "detection_output_downgrade.cpp", "203ec526af20",
+    ),
+    "ConvertShapeOf3": ("convert_shapeof3.cpp", "1a4c02d9b583"),
+    "ConvertInterpolate1ToInterpolate4": (
+        "convert_interpolate1_to_interpolate4.cpp", "00b33a930a82",
+    ),
+    "ConvertInterpolate11ToInterpolate4": (
+        "convert_interpolate11_downgrade.cpp", "094c82ee7357",
+    ),
+    "ConvertVariadicSplitToStridedSliceOp": (
+        "src/vpux_ngraph_transformations/src/passes/convert_variadic_split_to_strided_slice.cpp",
+        "",
+    ),
+}  # fmt: skip
 # The version that an operation becomes whose operands stay, so that the rules for these hold.
 _BECOME = {
     "Gelu7Downgrade": "opset2",
@@ -62,8 +99,15 @@ _BECOME = {
     "ConvertTopK11ToTopK3": "opset3",
     "ConvertPad12ToPad1": "opset1",
 }
-# What OpenVINO itself calls the version of a class that lies in another namespace.
-_VERSIONS = {"LogicalXor": "opset2"}
+# Layers with a program inside, which a line of text is not all of.
+_BODIES = ("If", "Loop", "TensorIterator")
+# What OpenVINO itself calls the version of a class that a namespace has under another.
+_VERSIONS = {
+    ("LogicalXor", "opset1"): "opset2",
+    ("MVN", "opset4"): "opset2",
+    ("NonMaxSuppressionIEInternal", "internal"): "ie_internal_opset",
+    ("RMS", "internal"): "ie_internal_opset",
+}
 # What the compiler calls the element types that OpenVINO names otherwise; I8 has no sign there,
 # and is what the importer makes of booleans.
 _INTEGERS = ("i64", "i32", "i16", "i8", "i4", "u64", "u32", "u16", "u8", "u4", "boolean")
@@ -147,12 +191,30 @@ def read_rules(source: Checkout) -> dict[str, Any]:
     }
 
 
+def read_tests(source: Checkout, rules: dict[str, Any]) -> list[dict[str, Any]]:
+    """Returns the configurations of operations in the tests of the compiler's passes."""
+    layers = {row["layer"] for row in rules["operations"]}
+    spoken = {
+        found[2]: found[1]
+        for found in re.finditer(
+            r'^def IE_(\w+?)(?:Op)?\s*:\s*IE_\w+<\s*"(\w+)"', source.text(_LAYERS), re.MULTILINE
+        )
+    }
+    paths = [path for path in source.files if path.startswith(_LIT) and path.endswith(".mlir")]
+    wanted = {
+        name: layer for name, layer in spoken.items() if layer in layers and layer not in _BODIES
+    }
+    return configurations(map(source.text, paths), wanted)
+
+
 def _operations(text: str) -> Iterator[dict[str, Any]]:
     layers = _imported_as(text)
     for found in re.finditer(r"MAP_ENTRY\(ov::(?:op::)?(\w+)::(\w+)\)", text):
         space, name = found[1], found[2]
         spoken = space.replace("v", "opset")
-        opset = "ie_internal_opset" if space == "internal" else _VERSIONS.get(name, spoken)
+        opset = (
+            "ie_internal_opset" if space == "internal" else _VERSIONS.get((name, spoken), spoken)
+        )
         layer, inputs = layers.get((spoken, name)) or layers.get(("", name), ("", {}))
         yield {
             "type": name, "opset": opset, "line": _line(text, found), "layer": layer,
@@ -180,15 +242,24 @@ def _imported_as(text: str) -> dict[tuple[str, str], tuple[str, dict[str, int]]]
         if not calls:
             continue
         # Where there is one for static and one for varying sizes, the former has the plain name.
-        call = next((call for call in calls if call[1] == head[2]), calls[0])
-        inputs = {}
-        for position, argument in enumerate(_arguments(body[call.end() :]), start=-1):
-            index = re.match(r"inputs\[(\d+)\]$", argument)
-            if index:
-                inputs[index[1]] = position
-        found[head[1].replace("v", "opset"), head[2]] = (call[1], inputs)
-        found.setdefault(("", head[2]), (call[1], inputs))
+        name = head[2] if head[2] in {call[1] for call in calls} else calls[0][1]
+        # Where there is one for each number of inputs, the longest names them all.
+        inputs = max((_inputs_of(body, call) for call in calls if call[1] == name), key=len)
+        found[head[1].replace("v", "opset"), head[2]] = (name, inputs)
+        found.setdefault(("", head[2]), (name, inputs))
     return found
+
+
+def _inputs_of(body: str, call: re.Match[str]) -> dict[str, int]:
+    """Which operand each input becomes, as it stands or by a name for what is there or not."""
+    inputs = {}
+    for position, argument in enumerate(_arguments(body[call.end() :]), start=-1):
+        index = re.search(r"(?:^|\? )inputs\[(\d+)\](?: : nullptr)?$", argument) or re.search(
+            rf"\b{re.escape(argument)} = [^;]*?\binputs\[(\d+)\]", body[: call.start()]
+        )
+        if index:
+            inputs[index[1]] = position
+    return inputs
 
 
 def _arguments(text: str) -> list[str]:
@@ -217,7 +288,14 @@ def _rewritten(text: str) -> Iterator[dict[str, Any]]:
                 "pass": found[1],
                 "line": _line(text, found),
                 "into": _BECOME.get(found[1]),
+                "conditions": _read_at(found[1]),
             }
+
+
+def _read_at(name: str) -> str:
+    """Where the conditions of a pass were read; "" for one that always replaces."""
+    path, commit = _READ.get(name, ("", ""))
+    return f"openvino {_OF_OPENVINO}/{path} at {commit}" if commit else path
 
 
 def _layers(text: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -318,12 +396,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("checkout", type=Path, help="a clone of openvinotoolkit/npu_compiler")
     parser.add_argument("--output", type=Path, default=OUTPUT)
+    parser.add_argument("--tests", type=Path, default=TESTS)
     given = parser.parse_args()
-    rules = read_rules(Checkout(given.checkout))
+    source = Checkout(given.checkout)
+    rules = read_rules(source)
     given.output.write_text(json.dumps(rules, indent=1) + "\n")
+    tests = read_tests(source, rules)
+    lines = (json.dumps(test, separators=(",", ":")) for test in tests)
+    given.tests.write_text("[\n" + ",\n".join(lines) + "\n]\n")
     print(
         f"{len(rules['operations'])} operations, {len(rules['rewritten'])} rewritten before, "
-        f"{len(rules['layers'])} layers, commit {rules['commit'][:12]}: {given.output}"
+        f"{len(rules['layers'])} layers, commit {rules['commit'][:12]}: {given.output}\n"
+        f"{len(tests)} configurations of tests: {given.tests}"
     )
 
 

@@ -10,6 +10,7 @@ import openvino as ov
 from openvino._offline_transformations import apply_moc_transformations
 
 from npu_compiler.graph.origins import PYTHON_LINES
+from npu_compiler.npu_rules.before_import import is_replaced, replacement
 from npu_compiler.npu_rules.finding import Finding
 from npu_compiler.npu_rules.source_rules import SourceRules, source_rules
 
@@ -18,6 +19,8 @@ __all__ = ["check_operations", "node_refusals"]
 _RULES = ("operation types", "operand types", "operand ranks", "constant inputs")
 # The importer has other layers for these where their results vary in size.
 _IMPORTED_BY_SIZES = ("Broadcast", "Reshape")
+# How many results these have depends on their numbers, and the pass that replaces them reads none.
+_OF_ANY_NUMBER = ("NonMaxSuppression",)
 _STEPS = {
     "operation types": "Write it with other operations, or run that part on the host.",
     "operand types": "Cast the operand to one of these.",
@@ -30,7 +33,7 @@ def check_operations(model: ov.Model, *, generation: str) -> list[Finding]:
     """Compares every operation with the rules; the model stays as it is.
 
     The common passes, which the NPU's compiler runs first, run here too. What its other passes
-    replace is accepted by the name of the pass, since OpenVINO's wheel does not have them.
+    replace is held to the rules as they leave it. Programs inside an operation are looked at too.
 
     Args:
         model: of any shapes; ranks are known.
@@ -45,7 +48,7 @@ def check_operations(model: ov.Model, *, generation: str) -> list[Finding]:
     apply_moc_transformations(prepared, cf=True)
     rules = source_rules()
     found: list[Finding] = []
-    nodes = prepared.get_ordered_ops()
+    nodes = list(_all_operations(prepared))
     for node in nodes:
         found.extend(_node_findings(node, rules, lines, generation))
     broken = {finding.rule for finding in found}
@@ -63,6 +66,20 @@ def node_refusals(node: Any, *, generation: str) -> list[Finding]:
     """
     found = _node_findings(node, source_rules(), {}, generation)
     return [finding for finding in found if finding.verdict == "refused"]
+
+
+def _all_operations(model: ov.Model) -> Iterator[Any]:
+    for node in model.get_ordered_ops():
+        yield node
+        for body in _bodies(node):
+            yield from _all_operations(body)
+
+
+def _bodies(node: Any) -> tuple[ov.Model, ...]:
+    kind = node.get_type_name()
+    if kind == "If":
+        return node.get_then_body(), node.get_else_body()
+    return (node.get_function(),) if kind in ("Loop", "TensorIterator") else ()
 
 
 def _node_findings(
@@ -89,17 +106,37 @@ def _node_findings(
             "unknown",
         )
     rewriting = rules.rewriting(kind, opset)
-    if rewriting is not None and rewriting["into"] is None:
-        return
-    taken = rules.operation(kind, rewriting["into"] if rewriting else opset)
+    made: list[Any] = [node]
+    if rewriting is not None and is_replaced(kind, opset):
+        results = [] if kind in _OF_ANY_NUMBER else node.outputs()
+        if any(port.get_partial_shape().is_dynamic for port in [*node.inputs(), *results]):
+            return  # sizes that vary are a refusal of their own
+        replaced = replacement(node)
+        if replaced is None and rules.operation(kind, opset) is None:
+            detail = f"{rewriting['pass']} does not replace it, and the importer does not take it."
+            yield finding("operation types", detail, rewriting["conditions"])
+            return
+        made = [node] if replaced is None else replaced
+    for one in made:
+        version = rewriting["into"] if rewriting else None
+        for rule, detail, source in _importer_findings(one, rules, version):
+            becomes = "" if one is node else f"becomes {one.get_type_name()}, and "
+            yield finding(rule, becomes + detail, source)
+
+
+def _importer_findings(
+    node: Any, rules: SourceRules, version: str | None
+) -> Iterator[tuple[str, str, str]]:
+    """What the importer says of an operation, or of what it becomes where that has its operands."""
+    kind, opset = str(node.get_type_info().name), str(node.get_type_info().version_id)
+    taken = rules.operation(kind, version or opset)
     if taken is None:
         known = ", ".join(rules.opsets(kind))
         versions = f"it takes those of {known}" if known else "it takes none of that type"
         source = f"{rules.content['files']['operations']} at {rules.content['commit'][:12]}"
-        yield finding("operation types", f"the importer does not take it; {versions}.", source)
+        yield "operation types", f"the importer does not take it; {versions}.", source
         return
-    for rule, detail, source in _operand_findings(node, taken, rules):
-        yield finding(rule, detail, source)
+    yield from _operand_findings(node, taken, rules)
 
 
 def _operand_findings(
