@@ -33,7 +33,7 @@ def device(record_property: Callable[[str, object], None]) -> None:
 
 
 def least_time_s(work: Callable[[], object], *, repeats: int = 20) -> float:
-    """The least time of some calls, each with a synchronisation at its end."""
+    """The least time of some calls, each with a synchronization at its end."""
     found = []
     for _ in range(repeats + 3):
         started = time.perf_counter()

@@ -3,9 +3,10 @@
     python tools/pages/browser.py [site] [--pictures DIR]
 
 One page of each kind is opened at 390 and 1,440 pixels, light and dark: no script may fail, every
-picture must load, nothing may be wider than the screen, and axe-core may find no violation of
-level A or AA. What reports faults here is first tried on planted ones. Needs playwright,
-axe-playwright-python and Chromium: Debian's, or the one that `playwright install chromium` fetches.
+picture must load, nothing may be wider than the screen, its layout must be whole (layout.py), and
+axe-core may find no violation of level A or AA. What reports faults here is first tried on planted
+ones. Needs playwright, axe-playwright-python and Chromium: Debian's, or the one that `playwright
+install chromium` fetches.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from axe_playwright_python.sync_playwright import Axe
+from layout import BREAKAGES, layout_faults
 from links import base_path
 from playwright.sync_api import Browser, Page, sync_playwright
 
@@ -103,7 +105,8 @@ def _check_kind(browser: Browser, address: str, kind: str, pictures: Path | None
     for (shape, size), scheme in product(_SIZES.items(), _SCHEMES):
         name = f"{kind}-{shape}-{scheme}"
         with _opened(browser, f"{address}/{KINDS[kind]}", size, scheme, faults) as page:
-            faults += [f"{name}: {one}" for one in _faults_of(page, size[0])]
+            found = [*layout_faults(page, kind, shape), *_faults_of(page, size[0])]
+            faults += [f"{name}: {one}" for one in found]
             if pictures:
                 if page.locator("img.terminal").count():
                     page.wait_for_timeout(_PLAYED_MS)
@@ -126,16 +129,22 @@ def _faults_of(page: Page, width: int) -> list[str]:
 
 
 def _faults_not_noticed(browser: Browser, address: str) -> list[str]:
-    """Plant a picture without alt text that is not there, pale words and a wide line."""
+    """Plant a picture without alt text that is not there, pale words, a wide line, broken layouts."""
     errors: list[str] = []
-    size = _SIZES["phone"]
-    with _opened(browser, f"{address}/{KINDS['guide']}", size, "light", errors) as page:
+    size, where = _SIZES["phone"], f"{address}/{KINDS['guide']}"
+    with _opened(browser, where, size, "light", errors) as page:
         page.evaluate(_PLANTED)
         page.wait_for_function("[...document.images].every((image) => image.complete)")
         found = "\n".join(_faults_of(page, size[0]))
     planted = ("did not load", "pixels wide", "axe image-alt", "axe color-contrast")
     unnoticed = [one for one in planted if one not in found]
-    print(f"planted faults: {len(planted) - len(unnoticed)} of {len(planted)} noticed")
+    for script, told in BREAKAGES.items():
+        with _opened(browser, where, size, "light", errors) as page:
+            page.evaluate(script)
+            if not any(told in fault for fault in layout_faults(page, "guide", "phone")):
+                unnoticed.append(script)
+    count = len(planted) + len(BREAKAGES)
+    print(f"planted faults: {count - len(unnoticed)} of {count} noticed")
     return errors + [f"planted, and not noticed: {one}" for one in unnoticed]
 
 

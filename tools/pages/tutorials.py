@@ -3,8 +3,8 @@
     python tools/pages/tutorials.py --wheels dist [--work DIR] [--keep] [docs/install.md ...]
 
 A reader's machine is played by a fresh clone, a home folder of its own and a shell that has no
-variables but PATH, HOME, TERM and those that tell pip where packages are. The built wheels are
-put where `nox -s wheels` looks for what it need not build again.
+variables but PATH, HOME, TERM and those that tell pip where packages are. Its Python is the one that
+this tool runs on, without what is installed in a virtual environment. The built wheels are put where `nox -s wheels` looks for what it need not build again.
 
 "Save this as `name`" starts a file with the block that follows, and later blocks of Python on the
 page are added to it. A block of bash is typed. Of a block of text after it, each line must be a
@@ -168,7 +168,8 @@ def _type_all(pages: Sequence[str], reader: Reader) -> int:
 def _bare(home: Path) -> dict[str, str]:
     """A shell's variables on a machine that has Python, a compiler and git, and nothing of ours."""
     kept = {key: value for key, value in os.environ.items() if key.startswith("PIP_")}
-    return kept | {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": str(home), "TERM": "dumb"}
+    path = f"{sys.base_prefix}/bin:/usr/local/bin:/usr/bin:/bin"
+    return kept | {"PATH": path, "HOME": str(home), "TERM": "dumb"}
 
 
 def _lines(text: str) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""By what a file is recognised as the one that was written; known without torch."""
+"""By what a file is recognized as the one that was written; known without torch."""
 
 from __future__ import annotations
 

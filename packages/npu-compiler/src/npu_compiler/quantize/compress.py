@@ -1,6 +1,6 @@
 """Replaces the weights of matrix products in an OpenVINO model by compressed ones.
 
-The arithmetic is in npu_compiler.quantize.weights. What a plugin recognises (measured on OpenVINO
+The arithmetic is in npu_compiler.quantize.weights. What a plugin recognizes (measured on OpenVINO
 2026.4.1, CPU plugin): Constant u8/i8/u4/i4 -> Convert f32 -> Subtract -> Multiply -> Reshape ->
 MatMul in float32 types. In bfloat16 types the same pattern is unpacked when the model is compiled,
 so the product then gets float32 types between two casts, which the plugin removes again.

@@ -24,7 +24,7 @@ def _untransposed(ctx: Context, operand: fx.Node) -> tuple[ov.Output, bool]:
     """Returns an operand, or what it is the transpose of, and whether it is one.
 
     A transpose of the last two axes folds into MatMul's own flag. Without this a weight reaches the
-    product behind a Transpose node, and weight compression does not recognise it as a weight.
+    product behind a Transpose node, and weight compression does not recognize it as a weight.
     """
     target = operand.target
     rank = ctx.rank(operand)

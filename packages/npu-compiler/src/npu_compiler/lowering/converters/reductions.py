@@ -1,6 +1,6 @@
 """Reductions over axes, cumulative sums, sorting, and softmax with its gradients.
 
-Normalisations that reduce and scale are in normalization.py.
+Normalizations that reduce and scale are in normalization.py.
 """
 
 from __future__ import annotations

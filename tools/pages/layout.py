@@ -1,0 +1,100 @@
+"""Says what of an opened page's layout is broken: facts, not pixels, so that a change of words passes.
+
+A page that lost its style sheet, whose heading is hidden or covered, whose text is cut off, or that
+begins with an empty screen fails; nothing is compared with an earlier picture.
+"""
+
+from __future__ import annotations
+
+from playwright.sync_api import Page
+
+__all__ = ["BREAKAGES", "layout_faults"]
+
+# Of the first screen: the tallest band without text or picture, and the least share of its height
+# that has some. The emptiest page there is, the one for what is missing, has 0.27 on a desktop.
+_TALLEST_BLANK_PX = 180
+_LEAST_FILLED = 0.15
+# What the landing page shows before anybody scrolls: what to type, an answer, then figures and doors.
+_FIRST_SCREEN = {
+    "desktop": (".hero pre", "img.terminal", ".figures li", ".doors li"),
+    "phone": (".hero pre", "img.terminal"),
+}
+# What is broken on purpose, by a script, and the words of the fault that must be told.
+BREAKAGES = {
+    "document.querySelectorAll('link[rel=stylesheet]').forEach((one) => one.remove())": "header",
+    "document.querySelector('h1').style.display = 'none'": "heading",
+    "document.querySelector('h1').style.marginTop = '-200px'": "heading",
+    "document.querySelector('h1').style.marginBottom = '400px'": "empty",
+    "document.querySelector('.md-content p').style.cssText = "
+    "'overflow: hidden; white-space: nowrap'": "cut off",
+}
+_FACTS = """() => {
+  const high = innerHeight, header = document.querySelector(".md-header");
+  const below = header ? header.getBoundingClientRect().bottom : 0;
+  const inside = (box) => box.width > 0 && box.height > 0
+    && box.left >= -1 && box.right <= innerWidth + 1 && box.top >= -1 && box.bottom <= high + 1;
+  const seen = (element) => {
+    if (!element || !inside(element.getBoundingClientRect())) return false;
+    const box = element.getBoundingClientRect();
+    const top = document.elementFromPoint(box.left + 8, box.top + box.height / 2);
+    return element === top || element.contains(top) || (top && top.contains(element));
+  };
+  const place = document.querySelector(".md-content"), filled = new Set();
+  const fill = (box) => {
+    for (let y = Math.max(0, Math.floor(box.top)); y < Math.min(high, box.bottom); y++) filled.add(y);
+  };
+  const texts = document.createTreeWalker(place, NodeFilter.SHOW_TEXT);
+  while (texts.nextNode()) {
+    if (!texts.currentNode.data.trim()) continue;
+    const range = document.createRange();
+    range.selectNodeContents(texts.currentNode);
+    [...range.getClientRects()].forEach(fill);
+  }
+  place.querySelectorAll("img, pre").forEach((one) => fill(one.getBoundingClientRect()));
+  const goesOn = place.getBoundingClientRect().bottom > high;
+  const end = goesOn ? high : Math.max(below, ...filled); // a short page may leave the rest free
+  let tallest = 0;
+  for (let y = Math.ceil(below), band = 0; y < end; y++) {
+    band = filled.has(y) ? 0 : band + 1;
+    tallest = Math.max(tallest, band);
+  }
+  const cut = [...document.querySelectorAll(".md-content *, .md-tabs *")].filter((one) =>
+    ["hidden", "clip"].includes(getComputedStyle(one).overflowX) && one.clientWidth > 1
+    && one.scrollWidth > one.clientWidth + 1 && one.innerText && one.innerText.trim());
+  const heading = document.querySelector("h1");
+  return {
+    header: seen(header) && header.getBoundingClientRect().height < 140,
+    heading: seen(heading) && heading.getBoundingClientRect().top >= below,
+    tallest, filled: filled.size / high,
+    cut: cut.map((one) => `<${one.localName} class="${one.className}"> ${one.innerText.slice(0, 30)}`),
+  };
+}"""
+_SHOWN = """(names) => names.filter((name) => {
+  const one = document.querySelector(name);
+  return !one || one.getBoundingClientRect().bottom > innerHeight + 1;
+})"""
+
+
+def layout_faults(page: Page, kind: str, shape: str) -> list[str]:
+    """What is wrong with the first screen of an opened page.
+
+    Args:
+        page: where it is open, not scrolled.
+        kind: of `browser.KINDS`; of a landing page more is asked.
+        shape: `desktop` or `phone`.
+    """
+    facts = page.evaluate(_FACTS)
+    found = []
+    if not facts["header"]:
+        found.append("the header is not at the top of the screen")
+    if not facts["heading"]:
+        found.append("the first heading is not in sight")
+    if facts["tallest"] > _TALLEST_BLANK_PX:
+        found.append(f"{facts['tallest']} pixels of the first screen are empty")
+    if facts["filled"] < _LEAST_FILLED:
+        found.append(f"text and pictures fill {facts['filled']:.0%} of an empty first screen")
+    found += [f"text is cut off: {one}" for one in facts["cut"]]
+    if kind == "landing":
+        missing = page.evaluate(_SHOWN, list(_FIRST_SCREEN[shape]))
+        found += [f"{name} is not on the first screen" for name in missing]
+    return found
