@@ -17,6 +17,7 @@ __all__ = [
     "PrecisionName",
     "Verify",
     "check_group_size",
+    "choose_pipeline",
     "parse_dtype",
     "parse_kv_cache",
     "parse_pipeline",
@@ -39,6 +40,24 @@ POOLINGS = ("mean", "cls", "max", "last")
 # How a model's steps run, see npu_llm.steps.pipelines.
 PipelineName = Literal["kernels", "dynamic", "static"]
 PIPELINES: tuple[PipelineName, ...] = ("kernels", "dynamic", "static")
+
+
+def choose_pipeline(name: str | None, device: str) -> PipelineName:
+    """Returns the pipeline that a user asked for, or the one that suits a device.
+
+    Args:
+        name: "kernels", "dynamic" or "static"; None or "auto" to choose by the device.
+        device: OpenVINO's name for the device.
+
+    Raises:
+        OptionError: [unknown-pipeline] for another name.
+    """
+    asked = parse_pipeline(name)
+    if asked is not None:
+        return asked
+    if device.startswith("NPU"):
+        return "static"
+    return "kernels" if device.startswith("CPU") else "dynamic"
 
 
 def check_group_size(size: object) -> None:

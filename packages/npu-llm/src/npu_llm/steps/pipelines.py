@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 
 from npu_compiler.verification.verdict import Verdict
-from npu_llm.choices import PipelineName, parse_pipeline
+from npu_llm.choices import PipelineName
 from npu_llm.steps.slots import Relocation
 from npu_llm.steps.static_layout import StaticSizes, StepSizes
 from npu_llm.steps.static_programs import StaticPrograms
@@ -33,7 +33,6 @@ __all__ = [
     "Pipeline",
     "Start",
     "StaticPipeline",
-    "choose_pipeline",
     "dynamic_cache",
 ]
 
@@ -198,21 +197,3 @@ def dynamic_cache(
             program.session(), relocation=relocation, states=states, constants=constants
         )
     return SessionCache(program.session(), relocation=relocation, constants=constants)
-
-
-def choose_pipeline(name: str | None, device: str) -> PipelineName:
-    """Returns the pipeline that a user asked for, or the one that suits a device.
-
-    Args:
-        name: "kernels", "dynamic" or "static"; None or "auto" to choose by the device.
-        device: OpenVINO's name for the device.
-
-    Raises:
-        OptionError: [unknown-pipeline] for another name.
-    """
-    asked = parse_pipeline(name)
-    if asked is not None:
-        return asked
-    if device.startswith("NPU"):
-        return "static"
-    return "kernels" if device.startswith("CPU") else "dynamic"

@@ -7,7 +7,6 @@ import importlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
-from unittest import mock
 
 from npu_command.help.command_parser import CommandParser
 
@@ -65,6 +64,8 @@ def parser_of(module: str) -> argparse.ArgumentParser:
 
     def give(parser: argparse.ArgumentParser, *_: Any, **__: Any) -> NoReturn:
         raise _ParserFound(parser)
+
+    from unittest import mock  # most commands print no script; it imports asyncio
 
     main = importlib.import_module(module).main
     with mock.patch.object(argparse.ArgumentParser, "parse_known_args", give):
