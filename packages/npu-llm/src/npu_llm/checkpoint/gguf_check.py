@@ -187,9 +187,10 @@ def _block_by_gguf(kind: int) -> tuple[int, int] | None:
     from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
     try:
-        return GGML_QUANT_SIZES[GGMLQuantizationType(kind)]
+        block, block_bytes = GGML_QUANT_SIZES[GGMLQuantizationType(kind)]
     except (ValueError, KeyError):
         return None
+    return block, block_bytes
 
 
 def _truncated(path: Path, size: int, needed: int) -> ModelError:

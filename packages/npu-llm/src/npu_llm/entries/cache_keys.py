@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import metadata
 from typing import Any
 
@@ -16,10 +16,19 @@ from npu_runtime.info import device_info
 __all__ = ["dependencies", "entry_key", "find_entry", "surroundings"]
 
 
-def find_entry(source: ModelSource, precision: Precision, pipeline: PipelineName) -> Entry | None:
-    """Returns the entry that a model has in the compile cache of the settings; None for none."""
-    cache = CompileCache(read_settings().cache_dir)
-    return cache.find(entry_key(source, precision, pipeline, surroundings()))
+def find_entry(
+    source: ModelSource, precisions: Iterable[Precision], pipeline: PipelineName
+) -> Entry | None:
+    """Returns the entry that a model has in the compile cache of the settings; None for none.
+
+    Args:
+        source: the model's files.
+        precisions: those that it may be in; the first with an entry counts.
+        pipeline: that it is for.
+    """
+    cache, here = CompileCache(read_settings().cache_dir), surroundings()
+    keys = (entry_key(source, precision, pipeline, here) for precision in precisions)
+    return next((entry for key in keys if (entry := cache.find(key)) is not None), None)
 
 
 def surroundings() -> dict[str, Any]:

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 __all__ = ["export", "prepare_exported"]
 
+
 def export(
     name_or_path: str | Path,
     output: str | os.PathLike[str],

@@ -1,4 +1,4 @@
-"""What a model is, how much memory it needs, and what would run it; all but a trace without torch."""
+"""What a model is, how much memory it needs, and what would run it; most of it without torch."""
 
 from __future__ import annotations
 
@@ -145,8 +145,7 @@ def _known_pipeline(model: _Model, device: str, *, trace: bool) -> dict[str, Any
         if trace:
             reason = _traced(model.source, model.facts)
         else:
-            found = (find_entry(model.source, PRECISIONS[name], chosen) for name in PRECISIONS)
-            entry = next((one for one in found if one is not None), None)
+            entry = find_entry(model.source, PRECISIONS.values(), chosen)
             is_known = entry is not None
             reason = None if entry is None else entry.why_not_kernels
             model = replace(model, entry=entry)
