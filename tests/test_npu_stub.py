@@ -117,6 +117,16 @@ told = json.loads(record())
 print(told.get("compiled", 0), told.get("refused", 0))
 """
 
+# The NPU as a command without torch describes it, and as the driver does.
+DESCRIBED = """
+import os
+from npu_runtime import _C
+from npu_runtime.openvino_devices import serving_device
+found = serving_device(os.environ["NPU_OPENVINO_LIBRARY"], "")
+opened = _C.device_properties(0)
+print(found == {name: opened[name] for name in found}, found["device"], found["driver_version"])
+"""
+
 # A language model, as npu-llm runs it on an NPU, or with the cache as the program's state.
 STATE = """
 import sys, torch
@@ -214,6 +224,12 @@ def test_memory_of_the_pool_is_never_copied_and_other_memory_is(on_stub):
 
 def test_memory_that_was_given_back_and_taken_again_serves_the_same_request(on_stub):
     assert on_stub(AGAIN) == ["True"]
+
+
+def test_an_npu_is_described_without_torch_as_its_driver_describes_it(on_stub):
+    (line,) = on_stub(DESCRIBED)
+    assert line.startswith("True NPU ")
+    assert line.endswith("; driver 1000000")
 
 
 def test_large_memory_below_an_import_is_not_copied(on_stub):

@@ -1,9 +1,16 @@
+import numpy as np
 import pytest
 import torch
 
 from npu_llm.choices import DEFAULT_PRECISION
 from npu_llm.errors import OptionError
-from npu_llm.precision import PRECISIONS, compile_options, parse_precision
+from npu_llm.precision import (
+    PRECISIONS,
+    cache_dtype,
+    cache_dtype_name,
+    compile_options,
+    parse_precision,
+)
 
 
 @pytest.mark.parametrize("name", PRECISIONS)
@@ -26,13 +33,26 @@ def test_torch_dtypes_and_the_default(dtype, name):
     assert parse_precision(dtype).name == name
 
 
-@pytest.mark.parametrize("dtype", ["float8", "fp32", "", torch.int64, torch.float8_e5m2, 32])
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        "float8", "fp32", "", "torch.float32", torch.int64, torch.float8_e5m2, 32,
+        np.dtype("float32"),
+    ],
+)  # fmt: skip
 def test_anything_else_is_an_error_that_lists_the_choices(dtype):
     with pytest.raises(OptionError) as caught:
         parse_precision(dtype)
     assert caught.value.code == "unknown-dtype"
     assert repr(dtype) in str(caught.value)
     assert all(name in str(caught.value) for name in PRECISIONS)
+
+
+@pytest.mark.parametrize("name", PRECISIONS)
+def test_names_of_dtypes_are_torchs(name):
+    precision = PRECISIONS[name]
+    assert str(precision.torch_dtype) == f"torch.{precision.dtype_name}"
+    assert str(cache_dtype(precision)) == f"torch.{cache_dtype_name(precision)}"
 
 
 @pytest.mark.parametrize("name", PRECISIONS)

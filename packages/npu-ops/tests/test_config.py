@@ -2,7 +2,14 @@ from pathlib import Path
 
 import pytest
 
-from npu_ops.config import TOOLS, read_memory_directory, read_settings, read_tool_lists
+from npu_ops import config
+from npu_ops.config import (
+    TOOLS,
+    read_memory_directory,
+    read_settings,
+    read_tool_lists,
+    wrong_setting,
+)
 from npu_ops.errors import OperatorInputError
 
 
@@ -62,3 +69,14 @@ def test_the_directory_for_memory_cannot_be_a_file() -> None:
     with pytest.raises(OperatorInputError, match="NPU_OPS_MEMORY_DIR: a folder") as caught:
         read_memory_directory({"NPU_OPS_MEMORY_DIR": __file__})
     assert caught.value.code == "bad-setting"
+
+
+def test_the_first_wrong_setting_of_either_package_is_named(monkeypatch) -> None:
+    assert wrong_setting() is None
+    monkeypatch.setenv("NPU_OPS_MEMORY_DIR", __file__)
+    assert str(wrong_setting()).startswith("NPU_OPS_MEMORY_DIR: ")
+    monkeypatch.setenv("NPU_STRICT", "banana")
+    assert str(wrong_setting()).startswith("NPU_STRICT: ")
+    of_the_runtime = OperatorInputError("NPU_SANITIZER: wrong.", code="bad-setting")
+    monkeypatch.setattr(config, "problem", of_the_runtime)
+    assert wrong_setting() is of_the_runtime

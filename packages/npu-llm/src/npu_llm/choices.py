@@ -17,6 +17,7 @@ __all__ = [
     "PrecisionName",
     "Verify",
     "check_group_size",
+    "choose_pipeline",
     "parse_dtype",
     "parse_kv_cache",
     "parse_pipeline",
@@ -40,6 +41,32 @@ POOLINGS = ("mean", "cls", "max", "last")
 # How a model's steps run, see npu_llm.steps.pipelines.
 PipelineName = Literal["kernels", "dynamic", "static"]
 PIPELINES: tuple[PipelineName, ...] = ("kernels", "dynamic", "static")
+
+
+def choose_pipeline(name: str | None, device: str) -> PipelineName:
+    """Returns the pipeline that a user asked for, or the one that suits a device.
+
+    Args:
+        name: "kernels", "dynamic" or "static"; None or "auto" to choose by the device.
+        device: OpenVINO's name for the device.
+
+    Raises:
+        OptionError: [unknown-pipeline] for another name, [npu-dynamic] for "dynamic" on an NPU.
+    """
+    asked = parse_pipeline(name)
+    is_npu = device.startswith("NPU")
+    if asked == "dynamic" and is_npu:
+        raise OptionError(
+            "pipeline: must be one that an NPU can run, whose programs have fixed sizes and no "
+            'state; got "dynamic". Omit it, or export the folder again here, for the static '
+            "pipeline; NPU_DEVICE=CPU runs the dynamic one.",
+            code="npu-dynamic",
+        )
+    if asked is not None:
+        return asked
+    if is_npu:
+        return "static"
+    return "kernels" if device.startswith("CPU") else "dynamic"
 
 
 def check_group_size(size: object) -> None:

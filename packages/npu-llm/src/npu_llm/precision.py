@@ -1,19 +1,25 @@
-"""Precisions: the names that users may give, and what each means for weights and arithmetic."""
+"""Precisions: the names that users may give, and what each means for weights and arithmetic.
+
+Most of it is known without torch.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-import torch
-
-from npu_compiler import programs
+from npu_compiler.programs.device_options import device_options
 from npu_llm.choices import PRECISION_NAMES, KvCache, PrecisionName, parse_dtype
+from npu_runtime.info import device_info
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = [
     "PRECISIONS",
     "Precision",
     "cache_dtype",
+    "cache_dtype_name",
     "compile_options",
     "kernels_cache",
     "parse_precision",
@@ -29,7 +35,7 @@ class Precision:
         name: the name a user gives.
         weights: what the weights are stored as.
         compute: dtype of the arithmetic, on a device that has it; float32 on another.
-        torch_dtype: what `model.dtype` says.
+        dtype_name: name of `torch_dtype`.
         activation_group: how many activations share a scale where they are quantized to 8 bits to
             match compressed weights; 0 where they stay as they are.
     """
@@ -37,8 +43,13 @@ class Precision:
     name: str
     weights: str
     compute: str
-    torch_dtype: torch.dtype
+    dtype_name: str
     activation_group: int = 0
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        """What `model.dtype` says."""
+        return _torch_dtype(self.dtype_name)
 
 
 # SmolLM2 in int8, compared with unquantized activations (2026-11, two Zen cores): first token after
@@ -47,15 +58,15 @@ class Precision:
 _ACTIVATION_GROUP = 64
 
 _PRECISIONS: dict[PrecisionName, Precision] = {
-    "float32": Precision("float32", "float32", "float32", torch.float32),
-    "bfloat16": Precision("bfloat16", "bfloat16", "bfloat16", torch.bfloat16),
-    "float16": Precision("float16", "float16", "float16", torch.float16),
-    "int8": Precision("int8", "int8", "bfloat16", torch.int8, _ACTIVATION_GROUP),
-    "int4": Precision("int4", "int4", "bfloat16", torch.int8, _ACTIVATION_GROUP),
+    "float32": Precision("float32", "float32", "float32", "float32"),
+    "bfloat16": Precision("bfloat16", "bfloat16", "bfloat16", "bfloat16"),
+    "float16": Precision("float16", "float16", "float16", "float16"),
+    "int8": Precision("int8", "int8", "bfloat16", "int8", _ACTIVATION_GROUP),
+    "int4": Precision("int4", "int4", "bfloat16", "int8", _ACTIVATION_GROUP),
 }
 # The same, for any text that a user may give.
 PRECISIONS: dict[str, Precision] = {name: _PRECISIONS[name] for name in PRECISION_NAMES}
-_HINTS = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
+_HINTS = {"f32": "float32", "bf16": "bfloat16", "f16": "float16"}
 
 
 def parse_precision(dtype: str | torch.dtype | None) -> Precision:
@@ -68,14 +79,18 @@ def parse_precision(dtype: str | torch.dtype | None) -> Precision:
     Raises:
         OptionError: [unknown-dtype] for anything else, listing the choices.
     """
-    name = str(dtype).removeprefix("torch.") if isinstance(dtype, torch.dtype) else dtype
-    return PRECISIONS[parse_dtype(name if name in PRECISION_NAMES else dtype)]
+    name = str(dtype).removeprefix("torch.")
+    is_torchs = not isinstance(dtype, str) and name in PRECISION_NAMES and name != str(dtype)
+    return PRECISIONS[parse_dtype(name if is_torchs else dtype)]
 
 
 def compile_options(precision: Precision, kv_cache: KvCache | None = None) -> dict[str, str]:
     """OpenVINO's properties for a precision on the device in use."""
-    return programs.compile_options(
+    serving = device_info()
+    return device_options(
         precision.compute,
+        device=serving.device,
+        capabilities=serving.capabilities,
         dynamic_quantization_group_size=precision.activation_group,
         kv_cache=kv_cache,
     )
@@ -86,9 +101,9 @@ def rounding_of(precision: Precision) -> torch.dtype:
 
     Weights of 16 bits, and constants beside integers, are stored as float16 where they fit.
     """
-    computed = cache_dtype(precision)
-    is_exact = computed is torch.float32 and precision.weights != "float32"
-    return torch.float16 if is_exact else computed
+    computed = cache_dtype_name(precision)
+    is_exact = computed == "float32" and precision.weights != "float32"
+    return _torch_dtype("float16" if is_exact else computed)
 
 
 def kernels_cache(
@@ -102,4 +117,17 @@ def kernels_cache(
 
 def cache_dtype(precision: Precision) -> torch.dtype:
     """The default dtype of keys and values: what the device in use computes in."""
+    return _torch_dtype(cache_dtype_name(precision))
+
+
+def cache_dtype_name(precision: Precision) -> str:
+    """The name of cache_dtype."""
     return _HINTS[compile_options(precision)["INFERENCE_PRECISION_HINT"]]
+
+
+def _torch_dtype(name: str) -> torch.dtype:
+    import torch  # late: what asks for names needs none
+
+    found = getattr(torch, name)
+    assert isinstance(found, torch.dtype)
+    return found

@@ -2,10 +2,10 @@ import struct
 
 import numpy as np
 import pytest
-from gguf import GGMLQuantizationType, GGUFWriter
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFWriter
 from gguf.quants import quantize
 
-from npu_llm.checkpoint.gguf_check import read_gguf_header
+from npu_llm.checkpoint.gguf_check import _BLOCKS, read_gguf_header
 from npu_llm.errors import ModelError
 
 HEADER_BYTES = 328  # of the sound file
@@ -42,6 +42,26 @@ def test_header_of_the_real_weights(weights):
     header = read_gguf_header(weights)
     assert header.architecture == "llama"
     assert header.tensor_count == 272
+
+
+def test_sizes_of_blocks_are_those_of_gguf():
+    for kind, sizes in _BLOCKS.items():
+        assert GGML_QUANT_SIZES[GGMLQuantizationType(kind)] == sizes
+
+
+def test_a_type_of_few_releases_is_asked_of_gguf(tmp_path):
+    block_bytes = GGML_QUANT_SIZES[GGMLQuantizationType.MXFP4][1]
+    assert GGMLQuantizationType.MXFP4 not in _BLOCKS
+    writer = GGUFWriter(tmp_path / "new.gguf", "llama")
+    rows = np.zeros((2, 3 * block_bytes), np.uint8)
+    writer.add_tensor("packed", rows, raw_dtype=GGMLQuantizationType.MXFP4)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    header = read_gguf_header(tmp_path / "new.gguf")
+    assert header.shapes == {"packed": (96, 2)}
+    assert 0 <= (tmp_path / "new.gguf").stat().st_size - header.size_bytes < 32
 
 
 @pytest.mark.parametrize("share", [0.999, 0.9, 0.6, 0.3, 0.05, 0.01, 0.0])

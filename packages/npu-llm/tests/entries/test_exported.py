@@ -10,7 +10,8 @@ import torch
 import npu_llm
 from npu_llm import NPUModelForCausalLM
 from npu_llm.entries.entry import MANIFEST
-from npu_llm.entries.exported import export, is_exported, open_exported
+from npu_llm.entries.export_folder import is_exported, open_exported
+from npu_llm.entries.exported import export
 from npu_llm.errors import ModelError, OptionError
 
 PROMPT = torch.tensor([[5, 9, 3, 7]])

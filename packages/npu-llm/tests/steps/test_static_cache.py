@@ -4,9 +4,9 @@ import torch
 from npu_llm import NPUModelForCausalLM, export
 from npu_llm.capture.static_step import make_static
 from npu_llm.capture.step import capture_step
+from npu_llm.choices import choose_pipeline
 from npu_llm.entries import lower_step
 from npu_llm.errors import CacheError, CaptureError, ContextError, OptionError
-from npu_llm.steps.pipelines import choose_pipeline
 from npu_llm.steps.static_cache import StaticCache
 from npu_llm.steps.static_layout import StaticSizes
 from npu_llm.steps.static_programs import StaticPrograms, write_variant

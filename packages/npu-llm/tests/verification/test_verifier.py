@@ -18,7 +18,7 @@ from npu_llm.choices import parse_verify
 from npu_llm.entries import build, lower_step, step_check
 from npu_llm.entries.entry import REFERENCE
 from npu_llm.errors import OptionError
-from npu_llm.verification.verifier import VERDICT
+from npu_llm.verification.kept_verdict import VERDICT
 
 IDS = torch.tensor([[5, 9, 3, 7, 1, 4, 11, 6, 2, 8]])
 PRECISIONS = ("float32", "bfloat16", "float16", "int8", "int4")

@@ -91,17 +91,15 @@ def _choose(*call: Any) -> Any:
 
 
 def _apply_settings() -> None:
-    from npu_ops.config import read_memory_directory, read_settings
-    from npu_ops.errors import OperatorInputError
+    from npu_ops.config import read_memory_directory, wrong_setting
     from npu_runtime.refusal import refuse_device
 
-    try:
-        read_settings()
-        directory = read_memory_directory()
-    except OperatorInputError as error:
+    error = wrong_setting()
+    if error is not None:
         refuse_device(error)  # not raised: importing torch imports this, and must work
         return
     # Nothing is started unless `npu-ops monitor` runs this process and asks for it.
+    directory = read_memory_directory()
     if directory is not None:
         from npu_ops.memory_account import keep_account
 

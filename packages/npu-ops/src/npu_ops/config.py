@@ -10,6 +10,8 @@ from pathlib import Path
 from npu_command.caches.directories import cache_directory
 from npu_command.setting_values import read_file, read_flag, read_folder, read_number
 from npu_ops.errors import OperatorInputError
+from npu_runtime.config import problem
+from npu_runtime.errors import NpuError
 
 __all__ = [
     "TOOLS",
@@ -20,6 +22,7 @@ __all__ = [
     "read_memory_directory",
     "read_settings",
     "read_tool_lists",
+    "wrong_setting",
 ]
 
 VARIANT_MODES = ("measured", "program", "host")
@@ -130,6 +133,21 @@ def read_memory_directory(environment: Mapping[str, str] | None = None) -> Path 
     """
     values = os.environ if environment is None else environment
     return read_folder(values, "NPU_OPS_MEMORY_DIR", error=OperatorInputError)
+
+
+def wrong_setting() -> NpuError | None:
+    """What is wrong with the environment, so that no device may serve; None where nothing is.
+
+    The settings of npu-runtime come first. No torch is needed for this.
+    """
+    if problem is not None:
+        return problem
+    try:
+        read_settings()
+        read_memory_directory()
+    except OperatorInputError as error:
+        return error
+    return None
 
 
 def _patterns(text: str) -> tuple[str, ...]:

@@ -9,7 +9,8 @@ import torch
 
 from npu_ops.errors import DamagedFileError, OperatorInputError
 from npu_ops.tools import OpCapture, replay_directory, replay_report
-from npu_ops.tools.capture_format import find_captures, load_capture
+from npu_ops.tools.capture_folders import find_captures
+from npu_ops.tools.capture_format import load_capture
 
 
 def capture(directory: Path, names: list[str], program) -> list[Path]:

@@ -14,7 +14,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-__all__ = ["when_imported", "while_importing"]
+__all__ = ["finders_after", "first_spec", "when_imported", "while_importing"]
 
 Around = Callable[[], contextlib.AbstractContextManager[None]]
 
@@ -59,25 +59,26 @@ def while_importing(name: str, around: Around) -> Callable[[], None]:
     return finder.remove
 
 
-def _is_loading(name: str) -> bool:
-    """Whether a module is being imported; importlib tells so in an attribute of its spec."""
-    spec = getattr(sys.modules.get(name), "__spec__", None)
-    return bool(getattr(spec, "_initializing", False))
-
-
-def _finders_after(finder: importlib.abc.MetaPathFinder) -> list[Any]:
+def finders_after(finder: importlib.abc.MetaPathFinder) -> list[Any]:
     """The finders that have not been asked yet when one is."""
     return sys.meta_path[sys.meta_path.index(finder) + 1 :]
 
 
-def _first_spec(
+def first_spec(
     finders: list[Any], fullname: str, path: Sequence[str] | None, target: ModuleType | None
 ) -> ModuleSpec | None:
+    """What the first of the finders finds that knows the module; None if none does."""
     for finder in finders:
         spec: ModuleSpec | None = finder.find_spec(fullname, path, target)
         if spec is not None:
             return spec
     return None
+
+
+def _is_loading(name: str) -> bool:
+    """Whether a module is being imported; importlib tells so in an attribute of its spec."""
+    spec = getattr(sys.modules.get(name), "__spec__", None)
+    return bool(getattr(spec, "_initializing", False))
 
 
 class _Waiting(importlib.abc.MetaPathFinder):
@@ -102,7 +103,7 @@ class _Waiting(importlib.abc.MetaPathFinder):
         # It waits again where the import failed.
         self._stop_next = when_imported(self._name, self._action)
         # importlib walks the list, which is another now: ask all of it here.
-        return _first_spec(list(sys.meta_path), fullname, path, target)
+        return first_spec(list(sys.meta_path), fullname, path, target)
 
 
 class _Finder(importlib.abc.MetaPathFinder):
@@ -125,7 +126,7 @@ class _Finder(importlib.abc.MetaPathFinder):
     ) -> ModuleSpec | None:
         if fullname != self._name or self not in sys.meta_path:
             return None
-        spec = _first_spec(_finders_after(self), fullname, path, target)
+        spec = first_spec(finders_after(self), fullname, path, target)
         if spec is not None and spec.loader is not None:
             spec.loader = _Loader(spec.loader, self)
         return spec

@@ -1,9 +1,9 @@
 """Commands with subcommands: each is a table of modules and what they do.
 
 A package lists its own in `<package>/commands.toml`. That is read without importing the package,
-which most often imports torch; a module is imported when its subcommand is called, first without
-the packages around it, to read its arguments. So help, versions and wrong calls are answered at
-once.
+which most often imports torch; a module is imported when its subcommand is called, without the code
+of the packages around it, which runs once the arguments are read. So help, versions and wrong calls
+are answered at once.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ import sys
 import tomllib
 import warnings
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from npu_command.bare_packages import bare_packages, load_packages
 from npu_command.endings import ENDINGS, EXIT_BROKEN_PIPE, EXIT_ERROR, EXIT_INTERRUPTED, end
 from npu_command.errors import NpuError
-from npu_command.help.bare_packages import bare_packages
-from npu_command.help.command_parser import print_version, try_arguments, without_colour
+from npu_command.help.command_parser import print_version, when_read, without_colour
 from npu_command.help.completion import COMPLETION_SUMMARY, print_completion
 from npu_command.interrupt import as_exception, end_at_once, give_back
 from npu_command.text_table import aligned, terminal_width
@@ -79,12 +79,15 @@ class Subcommand:
         summary: what it does, for the list of subcommands.
         ending: who explains its errors.
         help_imports: whether its parser needs the packages around its module.
+        is_bare: whether it runs without the code of the packages, or calls load_packages itself
+            where it needs that.
     """
 
     module: str
     summary: str
     ending: Ending = Ending.OURS
     help_imports: bool = False
+    is_bare: bool = False
 
 
 @dataclass(frozen=True)
@@ -96,7 +99,7 @@ class Command:
         summary: what it is for, in a sentence.
         subcommands: by name; `completion` is added to them.
         refusal: `module:function` that gives the error that keeps all of them from running, or
-            None; imported when a subcommand has read its arguments.
+            None; called when a subcommand has read its arguments. It imports no torch.
         hides_warnings: whether Python's warnings are ignored, unless the user asked for some.
     """
 
@@ -124,6 +127,7 @@ def read_command(package: str) -> Command:
             row["summary"],
             Ending(row.get("ending", Ending.OURS.value)),
             help_imports=row.get("help_imports", False),
+            is_bare=row.get("is_bare", False),
         )
         for name, row in table["subcommands"].items()
     }
@@ -178,45 +182,74 @@ def _tell(command: Command, asked: Sequence[str]) -> int:
 
 def _run(command: Command, name: str, arguments: Sequence[str]) -> int:
     program = f"{command.name} {name}"
-    explained = ENDINGS
+    call = _Call(command, name)
     try:
-        if name == _COMPLETION:
-            modules = {one: entry.module for one, entry in command.subcommands.items()}
-            code = print_completion(command.name, modules, arguments)
-        else:
-            if command.hides_warnings and not sys.warnoptions:
-                warnings.simplefilter("ignore")
-            subcommand = command.subcommands[name]
-            if not subcommand.help_imports:
-                with bare_packages(subcommand.module):
-                    try_arguments(subcommand.module, arguments)
-            if not _is_about_itself(arguments):
-                _refuse(command)
-            main = importlib.import_module(subcommand.module).main
-            explained = _EXPLAINED[subcommand.ending]
-            if subcommand.ending is Ending.PROGRAM:
-                give_back()
-            with nullcontext() if subcommand.ending is Ending.OURS else as_exception():
-                code = int(main(arguments))
-        if explained == ():  # the program goes on, on other threads and at exit
+        code = call.run(arguments)
+        if call.explained == ():  # the program goes on, on other threads and at exit
             return code
-        explained = ENDINGS  # a program has ended: what follows is ours
+        call.explained = ENDINGS  # a program has ended: what follows is ours
         sys.stdout.flush()  # here, where a reader that has gone is caught
         return code
     except NpuError as error:
         print(f"{program}: {error}", file=sys.stderr)
         return EXIT_ERROR
-    except explained as error:
+    except call.explained as error:
         return end(program, error)
     except SystemExit as leaving:
         cause = leaving.__context__
-        if isinstance(cause, BrokenPipeError) and isinstance(cause, explained):
+        if isinstance(cause, BrokenPipeError) and isinstance(cause, call.explained):
             return end(program, cause)  # so ends rich what it cannot write
         raise
 
 
-def _is_about_itself(arguments: Sequence[str]) -> bool:
-    return list(arguments) in (["-h"], ["--help"], ["--version"])
+class _Call:
+    """One call of a subcommand: its arguments are read first, then it has what it needs.
+
+    Attributes:
+        explained: the exceptions that the dispatcher explains, if they come now.
+    """
+
+    def __init__(self, command: Command, name: str) -> None:
+        self._command = command
+        self._name = name
+        self._around = ExitStack()
+        self.explained: tuple[type[BaseException], ...] = ENDINGS
+
+    def run(self, arguments: Sequence[str]) -> int:
+        """Runs it; returns its exit code."""
+        command = self._command
+        if self._name == _COMPLETION:
+            modules = {one: entry.module for one, entry in command.subcommands.items()}
+            return print_completion(command.name, modules, arguments)
+        if command.hides_warnings and not sys.warnoptions:
+            warnings.simplefilter("ignore")
+        subcommand = command.subcommands[self._name]
+        has_begun = False
+
+        def begin() -> None:
+            nonlocal has_begun
+            has_begun = True
+            self._begin(subcommand)
+
+        with self._around as around:
+            if not subcommand.help_imports:
+                around.enter_context(bare_packages(subcommand.module))
+            main = importlib.import_module(subcommand.module).main
+            around.enter_context(when_read(begin))
+            code = int(main(arguments))
+        assert has_begun, f"{subcommand.module}.main read no arguments"
+        return code
+
+    def _begin(self, subcommand: Subcommand) -> None:
+        """Called by the subcommand's parser when there are arguments that can be met."""
+        _refuse(self._command)
+        if not subcommand.is_bare:
+            load_packages()
+        self.explained = _EXPLAINED[subcommand.ending]
+        if subcommand.ending is Ending.PROGRAM:
+            give_back()
+        if subcommand.ending is not Ending.OURS:
+            self._around.enter_context(as_exception())
 
 
 def _refuse(command: Command) -> None:

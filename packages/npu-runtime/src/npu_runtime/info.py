@@ -1,14 +1,22 @@
 """Which device serves as npu, and why.
 
-The choice is made by the driver (csrc/driver).
+The choice is made by the driver (csrc/driver). A command that runs without torch asks OpenVINO
+itself, and the driver only where that does not tell.
 """
 
+import functools
+import importlib.metadata
 import operator
 from dataclasses import dataclass
+from typing import Any
 
-from npu_runtime import _C
+from npu_command.bare_packages import is_bare, load_packages
+from npu_runtime.config import config, problem
 from npu_runtime.errors import DeviceError
+from npu_runtime.openvino_devices import serving_device
+from npu_runtime.other_wheels.drivers import openvino_library, vendor_entry_points
 from npu_runtime.public_calls import public_call
+from npu_runtime_autoload.torch_version import is_built_for
 
 __all__ = ["DeviceInfo", "device_info"]
 
@@ -52,7 +60,8 @@ def device_info(index: int = 0) -> DeviceInfo:
             f'{operator.index(index).bit_length()} bits, which does not exist. Use "npu:0".',
             code="device-index",
         )
-    properties = _C.device_properties(index)
+    is_without_torch = index == 0 and is_bare("npu_runtime")
+    properties = (_asked_without_torch() if is_without_torch else None) or _opened(index)
     return DeviceInfo(
         name=f"npu:{index}",
         driver=properties["driver"],
@@ -63,3 +72,23 @@ def device_info(index: int = 0) -> DeviceInfo:
         memory_bytes=properties["memory_bytes"],
         reason=properties["reason"],
     )
+
+
+def _opened(index: int) -> dict[str, Any]:
+    load_packages()  # a program that imported npu_runtime has them
+    from npu_runtime import _C  # late: it needs torch's libraries
+
+    return _C.device_properties(index)
+
+
+@functools.cache
+def _asked_without_torch() -> dict[str, Any] | None:
+    """What OpenVINO says; None where another driver may serve, or none can."""
+    if problem is not None or not is_built_for(importlib.metadata.version("torch")):
+        return None
+    # A library of the user's own must pass the driver's checks.
+    if config.driver not in ("", "openvino") or config.openvino_library:
+        return None
+    if not config.driver and vendor_entry_points():
+        return None
+    return serving_device(openvino_library(), config.device)

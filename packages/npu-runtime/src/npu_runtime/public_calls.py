@@ -17,11 +17,12 @@ import types
 import typing
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
-
-import torch
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeGuard, TypeVar
 
 from npu_runtime.errors import FileAccessError, KindError
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = ["public_call"]
 
@@ -80,6 +81,8 @@ def public_call(function: Callable[P, R]) -> Callable[P, R]:
 
 @functools.cache
 def _number() -> torch.Tensor:
+    import torch  # late, as some commands run without it
+
     return torch.zeros((), dtype=torch.int64)
 
 
@@ -178,10 +181,7 @@ def _anything(_: Any) -> bool:
 
 
 def _is_bool(value: Any) -> bool:
-    return isinstance(value, bool | int | torch.SymBool) or type(value).__name__ in (
-        "bool",
-        "bool_",
-    )
+    return isinstance(value, bool | int) or type(value).__name__ in ("bool", "bool_", "SymBool")
 
 
 def _is_int(value: Any) -> bool:
@@ -199,9 +199,16 @@ def _is_float(value: Any) -> bool:
 
 
 def _is_one_number(value: Any) -> bool:
-    if isinstance(value, torch.Tensor):
+    if _is_tensor(value):
+        import torch
+
         return not value.is_meta and value.layout is torch.strided and value.numel() == 1
     return getattr(value, "size", 1) == 1 if hasattr(value, "dtype") else True
+
+
+def _is_tensor(value: Any) -> TypeGuard[torch.Tensor]:
+    torch = sys.modules.get("torch")  # where nobody imported it, there are none
+    return torch is not None and isinstance(value, torch.Tensor)
 
 
 def _is_path(value: Any) -> bool:
@@ -218,7 +225,7 @@ def _is_sequence(value: Any, element: Check) -> bool:
         return False
     if getattr(value, "ndim", 1) == 0:
         return False
-    if isinstance(value, torch.Tensor):  # a number for all: it makes its elements before the first
+    if _is_tensor(value):  # a number for all: it makes its elements before the first
         return element(_number())
     # An iterator is not for us to use up.
     return not isinstance(value, Collection) or all(
@@ -255,7 +262,7 @@ def _annotation(signature: inspect.Signature, name: str) -> str:
 
 
 def _shown(value: Any) -> str:
-    if isinstance(value, torch.Tensor):
+    if _is_tensor(value):
         return f"a tensor of {tuple(value.shape)}, {value.dtype}, on {value.device}"
     kind = type(value).__name__
     if _is_too_long(value):

@@ -9,7 +9,14 @@ from typing import Any, NoReturn
 
 from npu_command.errors import NpuError
 
-__all__ = ["BUILT_FOR", "TorchVersionError", "refuse_device", "require_torch", "wrong_torch"]
+__all__ = [
+    "BUILT_FOR",
+    "TorchVersionError",
+    "is_built_for",
+    "refuse_device",
+    "require_torch",
+    "wrong_torch",
+]
 
 BUILT_FOR = "2.13"  # the minor release that pyproject.toml builds with and asks for
 
@@ -18,12 +25,17 @@ class TorchVersionError(NpuError, ImportError):
     """torch is of another minor release than the native code is built for."""
 
 
+def is_built_for(version: str) -> bool:
+    """Whether the native code is built for a version of torch."""
+    return version.split("+")[0].split(".")[:2] == BUILT_FOR.split(".")
+
+
 def wrong_torch() -> TorchVersionError | None:
     """Returns what is wrong with torch's version and what mends it; None if it fits."""
     import torch
 
     version = str(torch.__version__)
-    if version.split("+")[0].split(".")[:2] == BUILT_FOR.split("."):
+    if is_built_for(version):
         return None
     return TorchVersionError(
         f"npu: torch must be {BUILT_FOR}, as npu-runtime and npu-ops are built for it; got torch "

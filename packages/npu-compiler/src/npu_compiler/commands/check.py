@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,9 +14,19 @@ __all__ = ["main"]
 
 def main(arguments: Sequence[str]) -> int:
     """Prints the findings; returns 1 when one is a refusal."""
+
+    def check(given: argparse.Namespace) -> None:
+        if given.output is not None and not given.estimate:
+            parser.error("--output is of --estimate: add it.")
+        if not given.half:
+            from npu_compiler.exported.manifest import read_manifest  # numpy: help needs none
+
+            read_manifest(given.folder)
+
     parser = CommandParser(
         prog="npu-compiler check",
         description="Say whether an exported model is what an NPU accepts; no NPU is needed.",
+        check=check,
     )
     parser.add_argument(
         "folder", type=Path,
@@ -38,8 +49,6 @@ def main(arguments: Sequence[str]) -> int:
         "-o", "--output", type=Path, help="with --estimate: write it as an HTML page, too"
     )
     given = parser.parse_args(arguments)
-    if given.output is not None and not given.estimate:
-        parser.error("--output is of --estimate: add it.")
     if given.half:
         return _half(given.folder, given.json)
     if given.estimate:

@@ -13,7 +13,7 @@ from pathlib import Path
 from npu_llm.checkpoint.facts import ModelFacts
 from npu_llm.choices import KvCache
 from npu_llm.errors import CacheError, MemoryNeedError
-from npu_llm.precision import PRECISIONS, Precision, cache_dtype, kernels_cache
+from npu_llm.precision import PRECISIONS, Precision, cache_dtype_name, kernels_cache
 
 __all__ = [
     "SHORT_CONTEXT",
@@ -45,6 +45,7 @@ _INT4_BYTES = 0.5 + 4.5 / 64
 _KERNELS_INT4_BYTES = 0.5 + 2 / 32
 # Scale and zero point of a token's keys, or values, in one head, in float32.
 _U8_BYTES = 8
+_ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 _GIGA = 1e9
 
 
@@ -89,7 +90,7 @@ def weights_bytes(facts: ModelFacts, precision: Precision, *, kernels: bool = Fa
         kernels: whether in a kernel program, whose tables beside integers are float16.
     """
     if precision.weights not in ("int8", "int4"):
-        return facts.parameters * precision.torch_dtype.itemsize
+        return facts.parameters * _ITEM_BYTES[precision.dtype_name]
     rest = facts.parameters - facts.matrix_parameters
     tied = facts.vocabulary * facts.hidden_size if facts.is_tied else 0
     matrices = facts.matrix_parameters - tied
@@ -115,7 +116,7 @@ def cache_bytes_per_token(
     elif kernels:
         per_head = facts.head_dim * (4 if kernels_cache(precision) == "float32" else 2)
     else:
-        per_head = facts.head_dim * cache_dtype(precision).itemsize
+        per_head = facts.head_dim * _ITEM_BYTES[cache_dtype_name(precision)]
     # Least and largest of each channel in bfloat16, for 16 tokens.
     bounds = facts.layers * facts.kv_heads * facts.head_dim // 4 if has_bounds else 0
     return 2 * facts.layers * facts.kv_heads * per_head + bounds

@@ -28,7 +28,8 @@ from npu_llm.steps.slots import Relocation
 from npu_llm.steps.static_cache import StepPrograms
 from npu_llm.steps.static_layout import StaticLayout, StaticSizes, StepSizes
 from npu_llm.steps.static_programs import LoadVariant, StaticPrograms, write_variant
-from npu_llm.verification.verifier import Load, keep_verdict, read_kept, wrong_result
+from npu_llm.verification.kept_verdict import keep_verdict, read_kept
+from npu_llm.verification.verifier import Load, wrong_result
 from npu_runtime import Program, observe
 
 __all__ = ["StaticParts"]

@@ -8,11 +8,9 @@ import functools
 import gc
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 import npu_runtime
 from npu_compiler.errors import LoweringError
@@ -24,11 +22,12 @@ from npu_llm.checkpoint.requirements import check_disk, check_memory
 from npu_llm.checkpoint.source import ModelSource, find_source
 from npu_llm.choices import PipelineName, Verify
 from npu_llm.config import read_settings
-from npu_llm.entries.entry import VARIANTS, CompileCache, CompiledForm, Entry, make_key, refer
+from npu_llm.entries.cache_keys import entry_key, surroundings
+from npu_llm.entries.entry import VARIANTS, CompileCache, CompiledForm, Entry, refer
 from npu_llm.entries.kernel_loading import load_kernels
 from npu_llm.entries.load_options import LoadOptions
 from npu_llm.entries.verified_loading import verify_step, verify_variant
-from npu_llm.precision import Precision, compile_options
+from npu_llm.precision import compile_options
 from npu_llm.progress import Progress
 from npu_llm.steps.fixed_path import fixed_path
 from npu_llm.steps.pipelines import DynamicPipeline, Pipeline, StaticPipeline
@@ -39,12 +38,9 @@ from npu_runtime import layer_recording
 __all__ = [
     "LoadReport",
     "Prepared",
-    "dependencies",
     "fill_entry",
-    "find_entry",
     "load_pipeline",
     "prepare",
-    "surroundings",
 ]
 
 
@@ -110,7 +106,7 @@ def prepare(name_or_path: str | Path, options: LoadOptions) -> Prepared:
         source = find_source(name_or_path, gguf_file=options.gguf_file, hub=options.hub)
         names: tuple[PipelineName, ...] = ("kernels", "dynamic", pipeline)
         adapted = options.adapted_modules
-        keys = {name: _key(source, precision, name, here, adapted) for name in names}
+        keys = {name: entry_key(source, precision, name, here, adapted) for name in names}
         entry = cache.find(keys[pipeline])
         if entry is None and pipeline == "dynamic":
             entry = _made_instead_of_kernels(cache, keys["kernels"])
@@ -157,12 +153,6 @@ def prepare(name_or_path: str | Path, options: LoadOptions) -> Prepared:
         verification=loaded.verdict,
     )
     return Prepared(entry, loaded, report)
-
-
-def find_entry(source: ModelSource, precision: Precision, pipeline: PipelineName) -> Entry | None:
-    """Returns the entry that a model has in the compile cache of the settings; None for none."""
-    cache = CompileCache(read_settings().cache_dir)
-    return cache.find(_key(source, precision, pipeline, surroundings()))
 
 
 def load_pipeline(entry: Entry, form: CompiledForm, *, verify: Verify = "first") -> Pipeline:
@@ -220,18 +210,6 @@ def load_pipeline(entry: Entry, form: CompiledForm, *, verify: Verify = "first")
     return DynamicPipeline(
         program, entry.relocation, verdict, entry.states, idle_inputs(entry.adapted)
     )
-
-
-def surroundings() -> dict[str, Any]:
-    """Returns what a compiled form depends on besides the program: device, driver, versions."""
-    device = npu_runtime.device_info()
-    packages = (
-        "npu-llm", "npu-compiler", "npu-ops", "npu-runtime", "openvino", "torch", "transformers",
-    )  # fmt: skip
-    return {
-        "device": [device.device, device.full_name, device.driver_version],
-        "versions": {package: metadata.version(package) for package in packages},
-    }
 
 
 def fill_entry(
@@ -367,30 +345,3 @@ def _return_memory() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
-
-
-def _key(
-    source: ModelSource,
-    precision: Precision,
-    pipeline: PipelineName,
-    here: Mapping[str, Any],
-    adapted_modules: Sequence[str] = (),
-) -> str:
-    """Returns the key of an entry in the compile cache."""
-    parts = {**dependencies(source, precision, here), "pipeline": pipeline}
-    if adapted_modules:
-        parts["adapted_modules"] = list(adapted_modules)
-    return make_key(f"{source.name}-{precision.name}-{pipeline}", parts)
-
-
-def dependencies(
-    source: ModelSource, precision: Precision, here: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Returns everything that an entry depends on."""
-    return {
-        "path": str(source.path.resolve()),
-        "files": source.identity(),
-        "precision": precision.name,
-        "options": compile_options(precision),
-        **here,
-    }

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from npu_command.interrupt import removed_at_interrupt
 from npu_command.whole_files import write_text
@@ -27,10 +27,12 @@ from npu_compiler.programs.blob_files import AMENDMENTS
 from npu_llm.choices import KvCache
 from npu_llm.errors import CacheError
 from npu_llm.precision import PRECISIONS, Precision
-from npu_llm.steps.slots import Relocation
 from npu_llm.steps.static_layout import StaticLayout
-from npu_llm.verification.verifier import VERDICT
+from npu_llm.verification.kept_verdict import VERDICT
 from npu_ops.kernel_programs.sparse_attention import SparseAttention
+
+if TYPE_CHECKING:
+    from npu_llm.steps.slots import Relocation
 
 __all__ = [
     "KERNEL_PROGRAM",

@@ -1,4 +1,4 @@
-"""Folders that an export writes: where one may be written, and one of a task read again."""
+"""Folders that an export writes: where one may be written, and one read again; without torch."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import os
 from pathlib import Path
 from typing import Any
 
-from npu_llm.entries.entry import Entry, read_entry
+from npu_llm.entries.entry import MANIFEST, Entry, read_entry
 from npu_llm.errors import ModelError, OptionError
 
-__all__ = ["free_folder", "read_task"]
+__all__ = ["free_folder", "is_exported", "open_exported", "read_task"]
+
+# What the manifest of an exported folder must contain.
+_ABOUT = {"name", "precision", "context_length", "has_tokenizer", "facts", "made_with"}
 
 
 def free_folder(output: str | os.PathLike[str]) -> Path:
@@ -28,6 +31,38 @@ def free_folder(output: str | os.PathLike[str]) -> Path:
             code="output-exists",
         )
     return target
+
+
+def is_exported(path: Path) -> bool:
+    """Whether a path is a folder that `export` wrote."""
+    return (path / MANIFEST).is_file()
+
+
+def open_exported(folder: Path) -> Entry:
+    """Reads an exported folder and checks that it is complete.
+
+    Raises:
+        ModelError: [exported-damaged] if it is not as `export` wrote it, [cache-entry] for an entry
+            of the compile cache.
+    """
+    try:
+        entry = read_entry(folder.absolute())
+        missing = sorted(_ABOUT - set(entry.about))
+        if "made_with" in missing and "source" in entry.about:
+            raise ModelError(
+                f"{folder}: must be a model's own files or what npu_llm.export wrote; got an entry "
+                f"of the compile cache. Pass {entry.about['source']}, which it was made of.",
+                code="cache-entry",
+            )
+        if missing:
+            raise ValueError(f"{MANIFEST} lacks {missing[0]}")
+    except ValueError as problem:
+        raise ModelError(
+            f"{folder}: must be as npu_llm.export wrote it; got: {problem}. Copy it again, or "
+            "export the model again.",
+            code="exported-damaged",
+        ) from problem
+    return entry
 
 
 def read_task(path: Path, auto: Any) -> Entry:

@@ -25,8 +25,8 @@ from npu_llm.entries.build import (
     Prepared,
     fill_entry,
     load_pipeline,
-    surroundings,
 )
+from npu_llm.entries.cache_keys import surroundings
 from npu_llm.entries.entry import (
     MANIFEST,
     VARIANTS,
@@ -35,22 +35,17 @@ from npu_llm.entries.entry import (
     Entry,
     draft,
     make_key,
-    read_entry,
 )
-from npu_llm.entries.export_folder import free_folder
+from npu_llm.entries.export_folder import free_folder, open_exported
 from npu_llm.entries.kernel_loading import is_compared
 from npu_llm.entries.load_options import LoadOptions
-from npu_llm.errors import ModelError
 from npu_llm.precision import compile_options
 from npu_llm.progress import Progress, ProgressListener
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["export", "is_exported", "open_exported", "prepare_exported"]
-
-# What the manifest of an exported folder must contain.
-_ABOUT = {"name", "precision", "context_length", "has_tokenizer", "facts", "made_with"}
+__all__ = ["export", "prepare_exported"]
 
 
 def export(
@@ -127,38 +122,6 @@ def export(
         with progress.stage("compile"):
             load_pipeline(Entry(folder, about), CompiledForm(folder), verify=options.verified)
     return target
-
-
-def is_exported(path: Path) -> bool:
-    """Whether a path is a folder that `export` wrote."""
-    return (path / MANIFEST).is_file()
-
-
-def open_exported(folder: Path) -> Entry:
-    """Reads an exported folder and checks that it is complete.
-
-    Raises:
-        ModelError: [exported-damaged] if it is not as `export` wrote it, [cache-entry] for an entry
-            of the compile cache.
-    """
-    try:
-        entry = read_entry(folder.absolute())
-        missing = sorted(_ABOUT - set(entry.about))
-        if "made_with" in missing and "source" in entry.about:
-            raise ModelError(
-                f"{folder}: must be a model's own files or what npu_llm.export wrote; got an entry "
-                f"of the compile cache. Pass {entry.about['source']}, which it was made of.",
-                code="cache-entry",
-            )
-        if missing:
-            raise ValueError(f"{MANIFEST} lacks {missing[0]}")
-    except ValueError as problem:
-        raise ModelError(
-            f"{folder}: must be as npu_llm.export wrote it; got: {problem}. Copy it again, or "
-            "export the model again.",
-            code="exported-damaged",
-        ) from problem
-    return entry
 
 
 def prepare_exported(folder: Path, options: LoadOptions) -> Prepared:

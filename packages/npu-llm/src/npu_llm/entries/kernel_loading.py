@@ -16,7 +16,8 @@ from npu_llm.errors import ModelError, OptionError
 from npu_llm.precision import kernels_cache
 from npu_llm.steps.block_tables import BlockPool
 from npu_llm.steps.pipelines import KernelPipeline, Start
-from npu_llm.verification.verifier import keep_verdict, read_kept, wrong_result
+from npu_llm.verification.kept_verdict import keep_verdict, read_kept
+from npu_llm.verification.verifier import wrong_result
 from npu_ops.errors import DamagedFileError, OperatorInputError
 from npu_ops.kernel_programs.execution import Execution, kernel_sets
 from npu_ops.kernel_programs.instructions import Attend

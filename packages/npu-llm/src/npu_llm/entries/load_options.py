@@ -13,6 +13,7 @@ from npu_llm.choices import (
     KvCache,
     PipelineName,
     Verify,
+    choose_pipeline,
     parse_kv_cache,
     parse_pipeline,
     parse_verify,
@@ -20,7 +21,6 @@ from npu_llm.choices import (
 from npu_llm.errors import OptionError
 from npu_llm.precision import Precision, parse_precision
 from npu_llm.progress import ProgressListener
-from npu_llm.steps.pipelines import choose_pipeline
 from npu_ops.kernel_programs.sparse_attention import SparseAttention
 
 __all__ = ["LoadOptions"]

@@ -11,18 +11,18 @@ from npu_compiler.verification.comparison import ROUNDING
 from npu_compiler.verification.verdict import Verdict
 from npu_llm.adapters.adapter_ports import idle_inputs
 from npu_llm.choices import Verify
-from npu_llm.entries.entry import VARIANTS, Entry
+from npu_llm.entries.entry import Entry
 from npu_llm.precision import rounding_of
-from npu_llm.steps.static_layout import LONGEST, StaticLayout, StaticSizes, StepSizes
+from npu_llm.steps.static_layout import StaticLayout, StepSizes
 from npu_llm.steps.static_programs import VerifyVariant
-from npu_llm.verification.verifier import VERDICT, Load, Verifier, read_kept
+from npu_llm.verification.verifier import Load, Verifier
 from npu_runtime import Program
 
 if TYPE_CHECKING:
     from npu_llm.verification.finding import Finding
     from npu_llm.verification.torch_reference import TorchReference
 
-__all__ = ["as_here", "read_verdict", "verify_step", "verify_variant"]
+__all__ = ["as_here", "verify_step", "verify_variant"]
 
 # Most of what such a program rounds are its activations of 8 bits, whatever else it computes in.
 _MOST_BESIDE_INTEGERS = 2.0
@@ -67,19 +67,6 @@ def verify_variant(entry: Entry, layout: StaticLayout, when: Verify) -> VerifyVa
         return verifier.load(load, check, folder)
 
     return verified
-
-
-def read_verdict(entry: Entry) -> Verdict:
-    """Returns the verdict on an entry's program: the one for one token, in the static pipeline."""
-    folder = entry.compiled.folder
-    layout = entry.static_layout
-    if entry.pipeline == "kernels":
-        verdicts = sorted(folder.glob(f"kernels-*/{VERDICT}"))
-        folder = verdicts[0].parent if verdicts else folder
-    if layout is not None:
-        first = StaticSizes(entry.context_length or LONGEST).capacities[0]
-        folder = folder / VARIANTS / str(StepSizes(1, first, 1))
-    return read_kept(folder) or Verdict("unchecked", "it was written without that")
 
 
 def as_here(entry: Entry, reference: TorchReference) -> TorchReference:

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from npu_llm.entries.build import Prepared, prepare
-from npu_llm.entries.exported import is_exported, prepare_exported
+from npu_llm.entries.export_folder import is_exported
+from npu_llm.entries.exported import prepare_exported
 from npu_llm.entries.load_options import LoadOptions
 from npu_llm.generation.step_model import LightModel
 from npu_runtime.public_calls import public_call

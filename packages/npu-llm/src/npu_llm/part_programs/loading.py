@@ -14,7 +14,8 @@ from npu_compiler.verification.verdict import Verdict
 from npu_llm.checkpoint.source import ModelSource, find_source
 from npu_llm.choices import PipelineName, Verify
 from npu_llm.config import read_settings
-from npu_llm.entries.build import LoadReport, dependencies, surroundings
+from npu_llm.entries.build import LoadReport
+from npu_llm.entries.cache_keys import dependencies, surroundings
 from npu_llm.entries.entry import (
     MANIFEST,
     CompileCache,
@@ -29,7 +30,8 @@ from npu_llm.entries.load_options import LoadOptions
 from npu_llm.precision import compile_options
 from npu_llm.progress import Progress
 from npu_llm.steps.fixed_path import fixed_path
-from npu_llm.verification.verifier import keep_verdict, read_kept, wrong_result
+from npu_llm.verification.kept_verdict import keep_verdict, read_kept
+from npu_llm.verification.verifier import wrong_result
 from npu_runtime import Program, device_info, load_program
 
 __all__ = ["Programs", "Ready", "Recipe", "export_parts", "make_parts_ready"]

@@ -15,8 +15,7 @@ import torch
 
 from npu_compiler.verification.verdict import Verdict
 from npu_llm.adapters.adapter_ports import common_rank, of_rank
-from npu_llm.choices import PipelineName, parse_pipeline
-from npu_llm.errors import OptionError
+from npu_llm.choices import PipelineName
 from npu_llm.steps.slots import Relocation
 from npu_llm.steps.static_layout import StaticSizes, StepSizes
 from npu_llm.steps.static_programs import StaticPrograms
@@ -35,7 +34,6 @@ __all__ = [
     "Pipeline",
     "Start",
     "StaticPipeline",
-    "choose_pipeline",
     "dynamic_cache",
 ]
 
@@ -215,29 +213,3 @@ def dynamic_cache(
             program.session(), relocation=relocation, states=states, constants=constants
         )
     return SessionCache(program.session(), relocation=relocation, constants=constants)
-
-
-def choose_pipeline(name: str | None, device: str) -> PipelineName:
-    """Returns the pipeline that a user asked for, or the one that suits a device.
-
-    Args:
-        name: "kernels", "dynamic" or "static"; None or "auto" to choose by the device.
-        device: OpenVINO's name for the device.
-
-    Raises:
-        OptionError: [unknown-pipeline] for another name, [npu-dynamic] for "dynamic" on an NPU.
-    """
-    asked = parse_pipeline(name)
-    is_npu = device.startswith("NPU")
-    if asked == "dynamic" and is_npu:
-        raise OptionError(
-            "pipeline: must be one that an NPU can run, whose programs have fixed sizes and no "
-            'state; got "dynamic". Omit it, or export the folder again here, for the static '
-            "pipeline; NPU_DEVICE=CPU runs the dynamic one.",
-            code="npu-dynamic",
-        )
-    if asked is not None:
-        return asked
-    if is_npu:
-        return "static"
-    return "kernels" if device.startswith("CPU") else "dynamic"

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from npu_llm.errors import ContextError
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = ["LONGEST", "CacheGroup", "StaticLayout", "StaticSizes", "StepSizes"]
 
@@ -92,6 +93,8 @@ class StaticLayout:
     @property
     def torch_dtype(self) -> torch.dtype:
         """What the caches are stored as."""
+        import torch  # late: what asks for sizes needs none
+
         found = getattr(torch, self.dtype)
         assert isinstance(found, torch.dtype)
         return found

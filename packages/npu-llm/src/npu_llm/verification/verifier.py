@@ -6,7 +6,6 @@ still fails is refused. The verdict lies beside the compiled form, so a second s
 
 from __future__ import annotations
 
-import json
 import logging
 import shutil
 import warnings
@@ -16,11 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import npu_runtime
-from npu_command.whole_files import write_json
 from npu_compiler.errors import WrongResultError, WrongResultWarning
-from npu_compiler.programs.blob_files import AMENDMENTS, read_amendments
+from npu_compiler.programs.blob_files import read_amendments
 from npu_compiler.verification.verdict import Verdict
 from npu_llm.choices import Verify
+from npu_llm.verification.kept_verdict import keep_verdict, read_kept
 from npu_runtime import Program
 
 if TYPE_CHECKING:
@@ -28,17 +27,13 @@ if TYPE_CHECKING:
     from npu_llm.verification.torch_reference import TorchReference
 
 __all__ = [
-    "VERDICT",
     "Check",
     "Load",
     "Verifier",
-    "keep_verdict",
-    "read_kept",
     "wrong_result",
 ]
 
 _logger = logging.getLogger(__name__)
-VERDICT = "verdict.json"
 # Loads a program with further options for the device's compiler.
 Load = Callable[[Mapping[str, str]], Program]
 # Runs a program; returns the first step that differs from torch.
@@ -133,17 +128,6 @@ class Verifier:
         warnings.warn(f"{self.name}: {text}. {advice}.", WrongResultWarning, stacklevel=2)
 
 
-def read_kept(folder: Path) -> Verdict | None:
-    """Returns the verdict that is kept beside a compiled form, if there is one."""
-    try:
-        return Verdict.from_json(json.loads((folder / VERDICT).read_text()))
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as failure:
-        _logger.warning("the verdict in %s cannot be read (%s): comparing again", folder, failure)
-        return None
-
-
 def wrong_result(name: str, finding: str) -> WrongResultError:
     """Returns the error for a model whose program differs from torch: [wrong-result]."""
     return WrongResultError(
@@ -152,14 +136,3 @@ def wrong_result(name: str, finding: str) -> WrongResultError:
         'verify="off" runs it anyway.',
         code="wrong-result",
     )
-
-
-def keep_verdict(folder: Path, verdict: Verdict) -> None:
-    """Stores a verdict, and the options that it requires, if the folder can be written."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if verdict.workaround:
-            write_json(folder / AMENDMENTS, dict(verdict.workaround))
-        write_json(folder / VERDICT, verdict.as_json())
-    except OSError as failure:
-        _logger.debug("%s: cannot store the verdict (%s): the next start compares", folder, failure)

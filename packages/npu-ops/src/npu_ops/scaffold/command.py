@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from npu_command.help.command_parser import CommandParser
+from npu_ops.scaffold.op_name import check_name
 
 __all__ = ["main"]
 
@@ -25,6 +26,7 @@ def main(arguments: Sequence[str]) -> int:
         prog="npu-ops new",
         description="Write a wheel with an operator of your own: kernel, autograd, converter, "
         "tests and benchmark, ready to be built.",
+        check=lambda given: check_name(given.name),
     )
     parser.add_argument("name", help="of the op and of the Python package, such as my_op")
     parser.add_argument(

@@ -1,16 +1,11 @@
 """Checks the name of a new op and writes its project from the templates."""
 
-import importlib.util
-import keyword
 import os
-import re
-import sys
 from pathlib import Path
 from string import Template
 
-import torch
-
 from npu_ops.errors import OperatorInputError, OpsError
+from npu_ops.scaffold.op_name import check_name, check_namespace
 
 __all__ = ["write_project"]
 
@@ -49,7 +44,8 @@ def write_project(
             directory holds something (code ``directory-taken``).
         OpsError: the files cannot be written (code ``directory-unwritable``).
     """
-    _check_name(name)
+    check_name(name)
+    check_namespace(name)
     place = Path(directory) if directory is not None else Path(name)
     try:
         if _is_taken(place):
@@ -82,24 +78,3 @@ def _write(place: Path, name: str) -> list[Path]:
         file.write_text(text.substitute(name=name, wheel=name.replace("_", "-")), encoding="utf-8")
         written.append(file)
     return written
-
-
-def _check_name(name: str) -> None:
-    if (problem := _problem(name)) is not None:
-        raise OperatorInputError(
-            f"npu-ops new: the name {problem}; got {name!r}. Choose another, such as my_op.",
-            code="op-name",
-        )
-
-
-def _problem(name: str) -> str | None:
-    """What is wrong with a name; None when it can be a package, a namespace and an op."""
-    if not re.fullmatch(r"[a-z](?:[a-z0-9_]*[a-z0-9])?", name):
-        return "is made of a-z, 0-9 and _, begins with a letter and ends with none of _"
-    if keyword.iskeyword(name) or keyword.issoftkeyword(name):
-        return "must not be a word of Python's own"
-    if name in sys.stdlib_module_names or importlib.util.find_spec(name) is not None:
-        return "must not be that of a Python package that is there already"
-    if name in {op.partition("::")[0] for op in torch._C._dispatch_get_all_op_names()}:
-        return "must not be that of a namespace of torch.ops"
-    return None

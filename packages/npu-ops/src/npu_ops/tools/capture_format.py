@@ -22,13 +22,13 @@ from torch.utils._pytree import tree_leaves
 
 from npu_ops.errors import OperatorInputError
 from npu_ops.seal import check_file, damaged, digest, read_sealed, seal
+from npu_ops.tools.capture_folders import CALL
 from npu_ops.tools.calls.snapshot import GeneratorImage, Snapshot, StorageImage, TensorImage
 from npu_runtime.public_calls import public_call
 
 __all__ = [
     "Capture",
     "capture_size",
-    "find_captures",
     "is_writable",
     "load_capture",
     "save_capture",
@@ -38,7 +38,7 @@ _FORMAT = 2
 _UNSEALED = 1  # the format before captures had checksums
 _SEAL_BYTES = 256  # of text, at most
 _PAGE = 4096  # bytes, of the usual file systems
-_CALL, _TENSORS = "call.json", "tensors.safetensors"
+_TENSORS = "tensors.safetensors"
 # What safetensors has no name for is stored as bytes.
 _TYPED = frozenset(
     {
@@ -122,7 +122,7 @@ def save_capture(capture: Capture, folder: Path) -> int:
     data = safetensors.torch.save(_tensors(capture))
     (made / _TENSORS).write_bytes(data)
     document = seal(_document(capture), {_TENSORS: digest(data)})
-    (made / _CALL).write_text(_text(document), encoding="utf-8")
+    (made / CALL).write_text(_text(document), encoding="utf-8")
     written = _PAGE + sum(_pages(file.stat().st_size) for file in made.iterdir())
     made.rename(folder)
     return written
@@ -138,7 +138,7 @@ def load_capture(folder: str | Path) -> Capture:
     """
     folder = Path(folder)
     try:
-        document, is_sealed = read_sealed(folder / _CALL)
+        document, is_sealed = read_sealed(folder / CALL)
         if document["format"] not in (_UNSEALED, _FORMAT):
             raise ValueError(f"format {document['format']}, and this version reads {_FORMAT}")
         data = (folder / _TENSORS).read_bytes()
@@ -147,7 +147,7 @@ def load_capture(folder: str | Path) -> Capture:
     if is_sealed:
         check_file(document, folder / _TENSORS, data)
     elif document["format"] != _UNSEALED:
-        raise damaged(folder / _CALL, "its checksum is missing")
+        raise damaged(folder / CALL, "its checksum is missing")
     try:
         tensors = safetensors.torch.load(data)
         return Capture(
@@ -163,27 +163,9 @@ def load_capture(folder: str | Path) -> Capture:
         raise _unreadable(folder, error) from error
 
 
-@public_call
-def find_captures(directory: str | Path) -> list[Path]:
-    """The folders of captured calls in a directory, or the directory itself, in order of calls.
-
-    Raises:
-        OperatorInputError: [capture-unreadable] when there is no capture.
-    """
-    top = Path(directory)
-    found = sorted({file.parent for file in top.rglob(_CALL) if ".part" not in file.parent.suffix})
-    if not found:
-        raise OperatorInputError(
-            f"{top}: must hold captured calls; found none. Name the directory that npu-ops run "
-            "--capture -o wrote.",
-            code="capture-unreadable",
-        )
-    return found
-
-
 def _unreadable(folder: Path, error: Exception) -> OperatorInputError:
     return OperatorInputError(
-        f"{folder}: must be the folder of a captured call, with {_CALL} and {_TENSORS}; "
+        f"{folder}: must be the folder of a captured call, with {CALL} and {_TENSORS}; "
         f"{type(error).__name__}: {error}. Capture it again with npu-ops run --capture.",
         code="capture-unreadable",
     )

@@ -20,7 +20,8 @@ from npu_ops.tools.autocompare import VERDICT_COLUMNS, verdict_cells
 from npu_ops.tools.calls.call import Call
 from npu_ops.tools.calls.snapshot import GeneratorImage
 from npu_ops.tools.calls.trial import Outcome, Trial, below_autograd, device_state, set_device_state
-from npu_ops.tools.capture_format import Capture, find_captures, load_capture
+from npu_ops.tools.capture_folders import find_captures
+from npu_ops.tools.capture_format import Capture, load_capture
 from npu_ops.tools.judging.judge import Verdict, compare, is_partly_undefined, is_undefined, judge
 from npu_ops.tools.judging.tolerance import Tolerances
 from npu_ops.tools.report import Report, Value

@@ -13,7 +13,8 @@ import pytest
 import torch
 
 from npu_ops.cli import main
-from npu_ops.tools.capture_format import find_captures, load_capture, save_capture
+from npu_ops.tools.capture_folders import find_captures
+from npu_ops.tools.capture_format import load_capture, save_capture
 
 SCRIPT = """
 import sys

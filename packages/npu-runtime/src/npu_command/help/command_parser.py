@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from npu_command.answers import be_quiet, with_json_file
 
-__all__ = ["CommandParser", "print_version", "try_arguments", "without_colour"]
+__all__ = ["CommandParser", "print_version", "when_read", "without_colour"]
 
 Check = Callable[[argparse.Namespace], object]
+
+_action: Callable[[], object] | None = None  # of when_read, not called yet
 
 
 def without_colour() -> None:
@@ -55,8 +57,7 @@ class CommandParser(argparse.ArgumentParser):
         found = super().parse_args(args, namespace)
         if self._check is not None:
             self._check(found)
-        if _is_trial:
-            raise _ArgumentsRead
+        _act_once()
         return found
 
     def parse_known_args(  # type: ignore[override]
@@ -67,34 +68,25 @@ class CommandParser(argparse.ArgumentParser):
         return super().parse_known_args(with_json_file(self, words), namespace)
 
 
-_is_trial = False
+@contextmanager
+def when_read(action: Callable[[], object]) -> Iterator[None]:
+    """Within it, the first CommandParser that has read and checked its arguments calls an action.
 
-
-class _ArgumentsRead(BaseException):
-    """Ends a subcommand whose arguments were only to be read."""
-
-
-def try_arguments(module: str, arguments: Sequence[str]) -> None:
-    """Reads and checks a subcommand's arguments; nothing else of it runs.
-
-    Args:
-        module: name of the module with `main`, which begins with a CommandParser's parse_args.
-        arguments: those of the subcommand.
-
-    Raises:
-        SystemExit: after help or a version was printed, or an error of usage.
-        NpuError: of the parser's check.
+    That is what a subcommand's `main` begins with: what comes after it may need more.
     """
-    global _is_trial
-    main = importlib.import_module(module).main
-    _is_trial = True
+    global _action
+    before, _action = _action, action
     try:
-        main(arguments)
-    except _ArgumentsRead:
-        return
+        yield
     finally:
-        _is_trial = False
-    raise AssertionError(f"{module}.main read no arguments")
+        _action = before
+
+
+def _act_once() -> None:
+    global _action
+    if _action is not None:
+        action, _action = _action, None
+        action()
 
 
 class _Flag(argparse.Action):

@@ -14,7 +14,7 @@ from npu_llm.adapters.adapter_file import read_adapter
 from npu_llm.checkpoint.source import DEFAULT_WEIGHTS
 from npu_llm.cli.display import Display
 from npu_llm.cli.serving.sizes import sizes_of
-from npu_llm.entries.exported import is_exported
+from npu_llm.entries.export_folder import is_exported
 from npu_llm.errors import OptionError
 from npu_llm.generation.adapters import check_usable
 from npu_llm.serving.models.kinds import Kind, kind_of

@@ -9,7 +9,7 @@ from pathlib import Path
 from npu_llm.checkpoint.facts import read_facts
 from npu_llm.checkpoint.requirements import weights_bytes
 from npu_llm.checkpoint.source import find_installed_weights, find_source
-from npu_llm.entries.exported import is_exported
+from npu_llm.entries.export_folder import is_exported
 from npu_llm.entries.load_options import LoadOptions
 from npu_llm.errors import OptionError
 from npu_llm.serving.models.kinds import Kind

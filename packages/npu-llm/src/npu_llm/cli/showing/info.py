@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from npu_command.answers import add_json, give_answer
 from npu_command.help.command_parser import CommandParser
@@ -35,10 +36,15 @@ def main(arguments: Sequence[str]) -> int:
     )
     add_json(parser)
     options = parser.parse_args(arguments)
-    # Late: it imports torch, which help and wrong options do not need.
-    from npu_llm.cli.showing.description_table import print_description
+    # Late: help and wrong options need neither.
     from npu_llm.cli.showing.model_description import describe
 
     said = describe(options.model, trace=options.trace)
-    give_answer(options.json, said, lambda: print_description(said))
+    give_answer(options.json, said, lambda: _print(said))
     return 0
+
+
+def _print(said: dict[str, Any]) -> None:
+    from npu_llm.cli.showing.description_table import print_description  # rich: JSON needs none
+
+    print_description(said)

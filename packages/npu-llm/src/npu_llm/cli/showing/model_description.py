@@ -1,4 +1,4 @@
-"""What a model is, how much memory it needs, and what would run it."""
+"""What a model is, how much memory it needs, and what would run it; most of it without torch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import npu_runtime
+from npu_command.bare_packages import load_packages
 from npu_compiler.verification.verdict import Verdict
 from npu_llm.checkpoint.facts import ModelFacts, context_length, read_facts
 from npu_llm.checkpoint.requirements import (
@@ -17,16 +17,16 @@ from npu_llm.checkpoint.requirements import (
     weights_bytes,
 )
 from npu_llm.checkpoint.source import ModelSource, find_installed_weights, find_source
-from npu_llm.choices import PipelineName
-from npu_llm.cli.session import be_quiet
-from npu_llm.entries.build import find_entry
-from npu_llm.entries.entry import KERNEL_PROGRAM, Entry
-from npu_llm.entries.exported import is_exported, open_exported
-from npu_llm.entries.verified_loading import read_verdict
-from npu_llm.precision import PRECISIONS, cache_dtype
-from npu_llm.steps.pipelines import choose_pipeline
+from npu_llm.choices import PipelineName, choose_pipeline
+from npu_llm.entries.cache_keys import find_entry
+from npu_llm.entries.entry import KERNEL_PROGRAM, VARIANTS, Entry
+from npu_llm.entries.export_folder import is_exported, open_exported
+from npu_llm.precision import PRECISIONS, cache_dtype_name
+from npu_llm.steps.static_layout import LONGEST, StaticSizes, StepSizes
+from npu_llm.verification.kept_verdict import VERDICT, read_kept
 from npu_ops.kernel_programs.program import KernelProgram
 from npu_ops.kernel_programs.sparse_attention import why_not_sparse
+from npu_runtime.info import device_info
 
 __all__ = ["describe"]
 
@@ -46,7 +46,7 @@ def describe(name_or_path: str | Path | None, *, trace: bool = False) -> dict[st
     """
     model = _identify(name_or_path)
     facts = model.facts
-    device = npu_runtime.device_info()
+    device = device_info()
     known = _known_pipeline(model, device.device, trace=trace)
     kernels = known["pipeline"] == "kernels"
     available = available_bytes()
@@ -66,7 +66,7 @@ def describe(name_or_path: str | Path | None, *, trace: bool = False) -> dict[st
         rows.append(
             {
                 "precision": name,
-                "computed_in": str(cache_dtype(precision)).removeprefix("torch."),
+                "computed_in": cache_dtype_name(precision),
                 "weights_bytes": weights,
                 "cache_bytes_per_token": per_token,
                 "total_bytes": {
@@ -112,7 +112,7 @@ def _identify(name_or_path: str | Path | None) -> _Model:
         facts = ModelFacts(**entry.about["facts"])
         kind = f"exported folder, {entry.precision.name}"
         precisions = (entry.precision.name,)
-        verdict = read_verdict(entry)
+        verdict = _verdict(entry)
         return _Model(
             entry.name, entry.folder, kind, facts, precisions, entry.pipeline, verdict,
             None, entry.why_not_kernels, entry,
@@ -124,6 +124,19 @@ def _identify(name_or_path: str | Path | None) -> _Model:
     return _Model(source.name, source.path, kind, facts, names, None, None, source, None)
 
 
+def _verdict(entry: Entry) -> Verdict:
+    """Returns the verdict on an entry's program: the one for one token, in the static pipeline."""
+    folder = entry.compiled.folder
+    layout = entry.static_layout
+    if entry.pipeline == "kernels":
+        verdicts = sorted(folder.glob(f"kernels-*/{VERDICT}"))
+        folder = verdicts[0].parent if verdicts else folder
+    if layout is not None:
+        first = StaticSizes(entry.context_length or LONGEST).capacities[0]
+        folder = folder / VARIANTS / str(StepSizes(1, first, 1))
+    return read_kept(folder) or Verdict("unchecked", "it was written without that")
+
+
 def _known_pipeline(model: _Model, device: str, *, trace: bool) -> dict[str, Any]:
     """Returns which pipeline runs a model here, if that is known, and why not that of kernels."""
     chosen = model.pipeline or choose_pipeline(None, device)
@@ -132,8 +145,7 @@ def _known_pipeline(model: _Model, device: str, *, trace: bool) -> dict[str, Any
         if trace:
             reason = _traced(model.source, model.facts)
         else:
-            found = (find_entry(model.source, PRECISIONS[name], chosen) for name in PRECISIONS)
-            entry = next((one for one in found if one is not None), None)
+            entry = find_entry(model.source, PRECISIONS.values(), chosen)
             is_known = entry is not None
             reason = None if entry is None else entry.why_not_kernels
             model = replace(model, entry=entry)
@@ -160,9 +172,11 @@ def _sparse_attention(pipeline: PipelineName, entry: Entry | None) -> str:
 def _traced(source: ModelSource, facts: ModelFacts) -> str | None:
     """Traces a model; returns why it is not a kernel program, None if it is."""
     # Heavy, and not needed for anything else here.
+    load_packages()
     from npu_llm.capture.functional import make_functional
     from npu_llm.capture.step import capture_step
     from npu_llm.checkpoint.loading import load_model
+    from npu_llm.cli.session import be_quiet
     from npu_llm.entries.kernel_step import refusal_of
 
     be_quiet()

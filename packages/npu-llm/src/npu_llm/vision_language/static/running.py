@@ -21,7 +21,8 @@ from npu_llm.entries.entry import REFERENCE, VARIANTS, Entry
 from npu_llm.errors import ContextError
 from npu_llm.steps.static_layout import StaticLayout, StaticSizes, StepSizes
 from npu_llm.steps.static_programs import LoadVariant, write_variant
-from npu_llm.verification.verifier import keep_verdict, read_kept, wrong_result
+from npu_llm.verification.kept_verdict import keep_verdict, read_kept
+from npu_llm.verification.verifier import wrong_result
 from npu_llm.vision_language.language_cache import MASK, POSITIONS, Port
 from npu_llm.vision_language.places import EMBED, HEAD, LANGUAGE
 from npu_llm.vision_language.static.cache import StaticLanguageCache

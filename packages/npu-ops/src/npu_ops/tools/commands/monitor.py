@@ -18,10 +18,16 @@ __all__ = ["main"]
 
 def main(arguments: Sequence[str]) -> int:
     """Runs the subcommand; returns the command's exit code."""
+
+    def check(options: argparse.Namespace) -> None:
+        if options.command in ([], ["--"]):
+            parser.error("a command must follow --")
+
     parser = CommandParser(
         prog="npu-ops monitor",
         usage="npu-ops monitor -o FILE.csv [--plot FILE.svg] [--interval S] -- COMMAND ...",
         description="Run a command and watch it with all its children.",
+        check=check,
     )
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="CSV")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="SVG with the lines over time")
@@ -31,8 +37,6 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     command = options.command[1:] if options.command[:1] == ["--"] else options.command
-    if not command:
-        parser.error("a command must follow --")
     from npu_ops.tools.monitor import ProcessMonitor  # torch: help needs none
 
     if options.plot is not None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from npu_command.help.command_parser import CommandParser
+from npu_ops.tools.capture_folders import find_captures
 
 __all__ = ["main"]
 
@@ -16,6 +17,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = CommandParser(
         prog="npu-ops replay",
         description="Make captured calls again: on any device, checked and timed.",
+        check=lambda given: find_captures(given.directory),
     )
     parser.add_argument("directory", help="of npu-ops run --capture, or one folder in it")
     parser.add_argument("--device", default="npu", help="where to run (default: npu)")

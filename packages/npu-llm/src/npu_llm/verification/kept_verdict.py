@@ -1,0 +1,38 @@
+"""The verdict on a program, as it lies beside the compiled form; read without torch."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+
+from npu_command.whole_files import write_json
+from npu_compiler.programs.blob_files import AMENDMENTS
+from npu_compiler.verification.verdict import Verdict
+
+__all__ = ["VERDICT", "keep_verdict", "read_kept"]
+
+_logger = logging.getLogger(__name__)
+VERDICT = "verdict.json"
+
+
+def read_kept(folder: Path) -> Verdict | None:
+    """Returns the verdict that is kept beside a compiled form, if there is one."""
+    try:
+        return Verdict.from_json(json.loads((folder / VERDICT).read_text()))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as failure:
+        _logger.warning("the verdict in %s cannot be read (%s): comparing again", folder, failure)
+        return None
+
+
+def keep_verdict(folder: Path, verdict: Verdict) -> None:
+    """Stores a verdict, and the options that it requires, if the folder can be written."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if verdict.workaround:
+            write_json(folder / AMENDMENTS, dict(verdict.workaround))
+        write_json(folder / VERDICT, verdict.as_json())
+    except OSError as failure:
+        _logger.debug("%s: cannot store the verdict (%s): the next start compares", folder, failure)

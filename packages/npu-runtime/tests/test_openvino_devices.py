@@ -1,0 +1,91 @@
+"""The device that would serve, asked without torch: what opening it says."""
+
+import json
+
+import pytest
+
+from npu_runtime.openvino_devices import serving_device
+from npu_runtime.other_wheels.drivers import openvino_library
+
+pytestmark = pytest.mark.driver("openvino", "it asks OpenVINO")
+
+# What device_info says before the packages' code has run, whether that runs for it, and what is said
+# once it has.
+ASK = """
+import dataclasses, json, sys
+from npu_command.bare_packages import bare_packages
+def ask(device_info):
+    try:
+        return dataclasses.asdict(device_info({index}))
+    except (ValueError, RuntimeError) as error:
+        return [type(error).__name__, error.code, str(error)]
+with bare_packages("npu_runtime.commands.info"):
+    from npu_runtime.info import device_info
+    said = ask(device_info)
+    needs_torch = "torch" in sys.modules
+import npu_runtime
+print(json.dumps([said, needs_torch, ask(npu_runtime.device_info)]))
+"""
+
+
+@pytest.mark.parametrize("wanted", ["", "CPU"])
+def test_it_is_what_the_driver_opens(wanted, run_python):
+    code = "import json\nfrom npu_runtime import _C\nprint(json.dumps(_C.device_properties(0)))"
+    opened = json.loads(run_python(code, NPU_DRIVER="openvino", NPU_DEVICE=wanted).stdout)
+    found = serving_device(openvino_library(), wanted)
+    assert found is not None
+    assert {name: opened[name] for name in found} == found
+
+
+@pytest.mark.parametrize("wanted", ["NPU.7", "cpu", "CP", "banana"])
+def test_a_device_that_is_not_there_is_none(wanted):
+    assert serving_device(openvino_library(), wanted) is None
+
+
+@pytest.mark.parametrize("library", ["", "/no/such/library.so", "libm.so.6"])
+def test_without_openvinos_library_there_is_none(library):
+    assert serving_device(library, "") is None
+
+
+def test_device_info_says_the_same_without_torch(run_python):
+    said, needs_torch, real = json.loads(
+        run_python(ASK.format(index=0), NPU_DRIVER="openvino").stdout
+    )
+    assert not needs_torch
+    assert said == real
+
+
+@pytest.mark.parametrize(
+    "index, settings",
+    [
+        (1, {"NPU_DRIVER": "sim", "NPU_DEVICE": "SIM2"}),
+        (0, {"NPU_DEVICE": "NPU.7"}),
+        (7, {}),
+        (0, {"NPU_OPENVINO_LIBRARY": "/no/such/library.so"}),
+        (0, {"NPU_SANITIZER": "banana"}),
+    ],
+    ids=str,
+)
+def test_what_openvino_does_not_tell_is_told_by_the_driver(index, settings, run_python):
+    settings = {"NPU_DRIVER": "openvino", **settings}
+    said, needs_torch, real = json.loads(run_python(ASK.format(index=index), **settings).stdout)
+    assert needs_torch
+    assert said == real
+
+
+def test_a_vendors_driver_is_asked_where_one_is_installed(run_python, tmp_path):
+    wheel = tmp_path / "vendor-1.0.dist-info"
+    wheel.mkdir()
+    (wheel / "METADATA").write_text("Metadata-Version: 2.1\nName: vendor\nVersion: 1.0\n")
+    (wheel / "entry_points.txt").write_text("[npu_runtime.drivers]\nvendor = no_vendor:library\n")
+    for driver, needed in (("", True), ("openvino", False)):
+        settings = {"NPU_DRIVER": driver, "PYTHONPATH": str(tmp_path)}
+        said, needs_torch, real = json.loads(run_python(ASK.format(index=0), **settings).stdout)
+        assert needs_torch == needed
+        assert said == real
+
+
+def test_another_torch_than_the_native_code_is_built_for_is_not_passed_over(run_python):
+    code = "import importlib.metadata as m\nm.version = lambda name: '2.14.0'\n"
+    _, needs_torch, _ = json.loads(run_python(code + ASK.format(index=0)).stdout)
+    assert needs_torch
