@@ -30,7 +30,6 @@ from npu_llm.precision import Precision, compile_options
 from npu_llm.progress import Progress
 from npu_llm.steps.fixed_path import fixed_path
 from npu_llm.steps.pipelines import DynamicPipeline, Pipeline, StaticPipeline
-from npu_llm.steps.static_layout import LONGEST, StaticSizes
 from npu_llm.steps.static_programs import StaticPrograms, load_variant
 from npu_runtime import layer_recording
 
@@ -184,8 +183,7 @@ def load_pipeline(entry: Entry, form: CompiledForm, *, verify: Verify = "first")
             load,
             verify=verify_variant(entry, layout, verify),
         )
-        sizes = StaticSizes(entry.context_length or LONGEST)
-        pipeline = StaticPipeline(programs, sizes, entry.relocation)
+        pipeline = StaticPipeline(programs, entry.static_sizes, entry.relocation)
         assert pipeline.program.inputs, "loading it now raises here if it cannot run"
         return pipeline
 

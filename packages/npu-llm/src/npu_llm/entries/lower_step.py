@@ -78,8 +78,6 @@ def save_step(
     """
     with progress.stage("lower"):
         # After calls are functional: it replaces ranges by inputs.
-        if pipeline == "static" and captured.states:
-            raise _states_in_static(model)
         captured, relocation = relocate(
             captured, windowed=is_windowed(model.config), weights=weights
         )
@@ -92,7 +90,7 @@ def save_step(
         }
         share_masks(captured.graph_module)
         if pipeline == "static":
-            _check_relocation(model, relocation)
+            _check_relocation(model, captured, relocation)
             about["static"] = make_static(captured, _static_dtype(precision, compression)).as_dict()
         lowered = lower(captured.graph_module, name=type(model).__name__).model
         _name_ports(lowered, captured)
@@ -165,21 +163,13 @@ def _static_dtype(precision: Precision, compression: Compression) -> torch.dtype
     return cache_dtype(precision)
 
 
-def _check_relocation(model: Any, relocation: Relocation) -> None:
-    if relocation is None:
+def _check_relocation(model: Any, captured: CapturedStep, relocation: Relocation) -> None:
+    if captured.layers and relocation is None:
         raise CaptureError(
             f"{type(model).__name__}: must take its tokens' positions as an input, for the static "
             "pipeline; got a model that counts them itself. Run it in the dynamic pipeline.",
             code="static-positions",
         )
-
-
-def _states_in_static(model: Any) -> CaptureError:
-    return CaptureError(
-        f"{type(model).__name__}: must keep nothing but keys and values, for the static pipeline; "
-        "got a model with states. Run it in the dynamic pipeline.",
-        code="static-states",
-    )
 
 
 def is_windowed(config: Any) -> bool:
@@ -213,7 +203,7 @@ def _name_ports(model: Any, captured: CapturedStep) -> None:
         parameter.get_output_tensor(0).set_names({name})
     results = model.get_results()
     results[0].get_output_tensor(0).set_names({"logits"})
-    for result, name in zip(results[1 + len(captured.cache_names) :], states, strict=True):
+    for result, name in zip(results[len(results) - len(states) :], states, strict=True):
         result.get_output_tensor(0).set_names({f"{name}.next"})
 
 

@@ -13,7 +13,7 @@ from npu_llm.adapters.adapter_ports import idle_inputs
 from npu_llm.choices import Verify
 from npu_llm.entries.entry import VARIANTS, Entry
 from npu_llm.precision import rounding_of
-from npu_llm.steps.static_layout import LONGEST, StaticLayout, StaticSizes, StepSizes
+from npu_llm.steps.static_layout import StaticLayout, StepSizes
 from npu_llm.steps.static_programs import VerifyVariant
 from npu_llm.verification.verifier import VERDICT, Load, Verifier, read_kept
 from npu_runtime import Program
@@ -77,7 +77,7 @@ def read_verdict(entry: Entry) -> Verdict:
         verdicts = sorted(folder.glob(f"kernels-*/{VERDICT}"))
         folder = verdicts[0].parent if verdicts else folder
     if layout is not None:
-        first = StaticSizes(entry.context_length or LONGEST).capacities[0]
+        first = entry.static_sizes.capacities[0]
         folder = folder / VARIANTS / str(StepSizes(1, first, 1))
     return read_kept(folder) or Verdict("unchecked", "it was written without that")
 

@@ -11,10 +11,12 @@ from typing import Literal
 
 import torch
 
-__all__ = ["KEY_POSITIONS", "Relocation", "Slots"]
+__all__ = ["KEY_POSITIONS", "TOKEN_MASK", "Relocation", "Slots"]
 
 # Name of the input with each slot's position.
 KEY_POSITIONS = "key_positions"
+# Name of the input that tells which rows' tokens count, of a model with states.
+TOKEN_MASK = "token_mask"
 
 # How a program learns which slots count: from an input with each slot's position, or only from
 # zeros in its mask; None if it takes every slot for the token of the same number.
