@@ -21,7 +21,7 @@ from torch import fx
 from npu_llm.capture.emitting import Emitter
 from npu_llm.capture.step import CapturedStep
 from npu_llm.errors import CaptureError
-from npu_llm.steps.static_layout import CacheGroup, StaticLayout
+from npu_llm.steps.static_layout import LOOPED, CacheGroup, StaticLayout
 
 __all__ = ["make_static"]
 
@@ -98,7 +98,9 @@ def make_static(captured: CapturedStep, dtype: torch.dtype = torch.float32) -> S
             for group, them in groups.items()
         ),
         str(dtype).removeprefix("torch."),
+        forms={"attention_mask": ("tokens", "whole")} if captured.reads_chunks else {},
         states={state.name: state.sizes for state in captured.states},
+        most_tokens=(LOOPED if captured.reads_chunks else 1) if captured.states else None,
     )
 
 

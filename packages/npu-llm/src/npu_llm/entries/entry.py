@@ -159,7 +159,7 @@ class Entry:
         layout = self.static_layout
         assert layout is not None, "an entry of the static pipeline has its layout"
         limit = (self.context_length or LONGEST) if layout.groups else None
-        return StaticSizes(limit, chunks=(1,)) if layout.states else StaticSizes(limit)
+        return StaticSizes(limit, most_tokens=layout.most_tokens)
 
     @property
     def weights_digest(self) -> str:

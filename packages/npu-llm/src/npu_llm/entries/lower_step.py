@@ -18,6 +18,7 @@ from npu_compiler.lowering import lower, node_origins
 from npu_compiler.lowering.constants import MASKED
 from npu_compiler.programs.stateful import StateVariable, make_stateful
 from npu_compiler.quantize import QuantizedWeight
+from npu_llm.capture.chunks.chunked_step import read_in_chunks
 from npu_llm.capture.compression import Compression, compress, compress_by_text
 from npu_llm.capture.relocation import relocate
 from npu_llm.capture.static_step import make_static
@@ -90,6 +91,9 @@ def save_step(
         }
         share_masks(captured.graph_module)
         if pipeline == "static":
+            if captured.states:
+                windowed = is_windowed(model.config)
+                captured = read_in_chunks(captured, windowed=windowed, weights=weights)
             _check_relocation(model, captured, relocation)
             about["static"] = make_static(captured, _static_dtype(precision, compression)).as_dict()
         lowered = lower(captured.graph_module, name=type(model).__name__).model

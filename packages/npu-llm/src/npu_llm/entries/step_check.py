@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 
 from npu_compiler.verification.comparison import Difference, compare
-from npu_llm.steps.slots import Relocation
 from npu_llm.steps.pipelines import static_cache
+from npu_llm.steps.slots import Relocation
 from npu_llm.steps.static_layout import StaticLayout, StaticSizes, StepSizes
 from npu_llm.steps.step_cache import StepCache
 from npu_llm.steps.step_inputs import step_inputs

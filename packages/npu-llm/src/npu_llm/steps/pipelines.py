@@ -199,9 +199,7 @@ def dynamic_cache(
     return SessionCache(program.session(), relocation=relocation, constants=constants)
 
 
-def static_cache(
-    programs: StepPrograms, sizes: StaticSizes, relocation: Relocation
-) -> StaticCache:
+def static_cache(programs: StepPrograms, sizes: StaticSizes, relocation: Relocation) -> StaticCache:
     """Returns an empty cache of a static pipeline's programs; see StaticPipeline."""
     from npu_llm.steps.static_cache import StaticCache
     from npu_llm.steps.static_state_cache import StaticStateCache

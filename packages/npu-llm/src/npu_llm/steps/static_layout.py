@@ -14,10 +14,12 @@ import torch
 from npu_llm.errors import ContextError
 from npu_llm.steps.slots import KEY_POSITIONS, TOKEN_MASK
 
-__all__ = ["LONGEST", "CacheGroup", "StaticLayout", "StaticSizes", "StepSizes"]
+__all__ = ["LONGEST", "LOOPED", "CacheGroup", "StaticLayout", "StaticSizes", "StepSizes"]
 
 # Slots of the largest cache if the model sets no limit.
 LONGEST = 4096
+# New tokens of the longest program that has loops over them: an NPU's compiler writes them out.
+LOOPED = 16
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,7 @@ class StaticLayout:
             for the number of new ones, "whole" for that of slots and new ones.
         states: what the model keeps beside keys and values, which are the last inputs: sizes of a
             row by name, float32.
+        most_tokens: new tokens of the longest program; None for no bound.
 
     The program's outputs are the logits, then what the step adds to each group: (caches, heads,
     tokens, size) float32, then the states after it.
@@ -92,6 +95,7 @@ class StaticLayout:
     given: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     forms: Mapping[str, Sequence[int | str]] = field(default_factory=dict)
     states: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    most_tokens: int | None = None
 
     @property
     def torch_dtype(self) -> torch.dtype:
@@ -144,6 +148,7 @@ class StaticLayout:
             known["dtype"],
             forms=known.get("forms", {}),
             states=known.get("states", {}),
+            most_tokens=known.get("most_tokens"),
         )
 
 
@@ -162,6 +167,7 @@ class StaticSizes:
         chunks: Sequence[int] = (1, 16, 128),
         smallest: int = 256,
         positions: int | None = None,
+        most_tokens: int | None = None,
     ) -> None:
         """Doubles the capacity from the smallest up to the limit.
 
@@ -170,8 +176,9 @@ class StaticSizes:
             chunks: new tokens of a program.
             smallest: the first capacity.
             positions: how many positions there are for tokens and padding; None for no bound.
+            most_tokens: of the chunks, those up to this size are left; None for all.
         """
-        self.chunks = tuple(chunks)
+        self.chunks = tuple(one for one in chunks if most_tokens is None or one <= most_tokens)
         self._positions = positions
         self._has_slots = limit is not None
         if limit is None:

@@ -13,7 +13,7 @@ import torch
 
 from npu_llm.steps.slots import TOKEN_MASK, Relocation
 from npu_llm.steps.state_cache import StateHistory, describe
-from npu_llm.steps.static_cache import StaticCache, StepPrograms
+from npu_llm.steps.static_cache import StaticCache, StepPrograms, slot_mask
 from npu_llm.steps.static_layout import StaticSizes, StepSizes
 
 __all__ = ["StaticStateCache"]
@@ -79,6 +79,8 @@ class StaticStateCache(StaticCache):
         self._running = [[one[row : row + 1] for one in states] for row in range(len(states[0]))]
 
     def _states_after(self) -> list[torch.Tensor]:
+        if len(self._running) == 1:  # spares a copy
+            return list(self._running[0])
         return [torch.cat(rows) for rows in zip(*self._running, strict=True)]
 
     def _keep(self, length: int) -> None:
@@ -117,8 +119,15 @@ class StaticStateCache(StaticCache):
         past = self._length + at
         counts = values["attention_mask"][index : index + 1, past : past + count]
         counts = torch.nn.functional.pad(counts, (0, sizes.tokens - count))
+        inputs = super()._inputs(sizes, index, at, count, wanted, values)
+        if sizes.capacity:
+            # A row for each token, which hides those behind it.
+            seen = values["attention_mask"][index, : past + count]
+            seen = torch.nn.functional.pad(seen, (0, sizes.tokens - count))
+            rows = seen.expand(sizes.tokens, -1).tril(past)
+            inputs["attention_mask"] = slot_mask(rows, past, sizes, self._relocation).contiguous()
         return {
-            **super()._inputs(sizes, index, at, count, wanted, values),
+            **inputs,
             TOKEN_MASK: counts.contiguous(),
             **dict(zip(self._history.names, self._running[index], strict=True)),
         }
