@@ -87,14 +87,29 @@ ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
 # Those that the installed transformers has.
 PRESENT = sorted(name for name, (kind, _) in ARCHITECTURES.items() if hasattr(transformers, kind))
 # Models that keep states: all their layers, some of them, beside attention in each; RWKV takes one
-# row.
+# row, and the heads of Qwen3-Next's states share keys.
 WITH_STATES: dict[str, tuple[str, dict[str, Any]]] = {
     "mamba": (
         "MambaConfig",
         {"vocab_size": 97, "hidden_size": 32, "num_hidden_layers": 2, "state_size": 6,
          "tie_word_embeddings": False},
     ),
+    "mamba2": (
+        "Mamba2Config",
+        {"vocab_size": 97, "hidden_size": 32, "num_hidden_layers": 2, "state_size": 6,
+         "num_heads": 8, "head_dim": 8, "n_groups": 2, "chunk_size": 8,
+         "tie_word_embeddings": False},
+    ),
     "lfm2": ("Lfm2Config", _SIZES | {"layer_types": ["conv", "full_attention"]}),
+    "qwen3_next": (
+        "Qwen3NextConfig",
+        _SIZES | _HEAD | {
+            "layer_types": ["linear_attention", "full_attention"], "linear_num_key_heads": 2,
+            "linear_num_value_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 12,
+            "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24,
+            "shared_expert_intermediate_size": 24,
+        },
+    ),
     "falcon_h1": (
         "FalconH1Config",
         _SIZES | _HEAD | {"mamba_n_heads": 8, "mamba_d_head": 8, "mamba_d_state": 6,

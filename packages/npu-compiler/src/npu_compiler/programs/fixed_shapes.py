@@ -20,6 +20,8 @@ def with_shapes(text: str, shapes: Mapping[str, tuple[int, ...]]) -> str:
 
     def put(match: re.Match[str]) -> str:
         name, old = match.groups()
+        if name not in shapes:  # of a loop's body, where sizes are fixed already
+            return match.group(0)
         new = ",".join(map(str, shapes[name]))
         return match.group(0).removesuffix(f'shape="{old}"') + f'shape="{new}"'
 

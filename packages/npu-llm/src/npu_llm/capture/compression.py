@@ -12,7 +12,7 @@ from npu_llm.checkpoint.streamed import StreamedWeights
 from npu_llm.choices import check_group_size
 from npu_llm.errors import OptionError
 from npu_llm.precision import Precision
-from npu_llm.steps.slots import KEY_POSITIONS
+from npu_llm.steps.port_names import KEY_POSITIONS
 
 if TYPE_CHECKING:
     from npu_llm.capture.step import CapturedStep

@@ -21,7 +21,7 @@ from torch import fx
 from npu_llm.capture.emitting import Emitter
 from npu_llm.capture.step import CapturedStep
 from npu_llm.errors import CaptureError
-from npu_llm.steps.static_layout import CacheGroup, StaticLayout
+from npu_llm.steps.static_layout import LOOPED, CacheGroup, StaticLayout
 
 __all__ = ["make_static"]
 
@@ -47,9 +47,9 @@ _LOOKS = frozenset(
 def make_static(captured: CapturedStep, dtype: torch.dtype = torch.float32) -> StaticLayout:
     """Makes a functional step static, in place.
 
-    Afterwards the graph's placeholders are its inputs, then the past caches of each layer; its
-    outputs are the logits (1, kept, vocabulary) float32, then what is added to each group of
-    caches, then what the step returned behind its caches.
+    Afterwards the graph's placeholders are its inputs, then the past caches of each layer, then the
+    states; its outputs are the logits (1, kept, vocabulary) float32, then what is added to each
+    group of caches, then what the step returned behind its caches: states, if it has some.
 
     Args:
         captured: a step in float32.
@@ -61,7 +61,7 @@ def make_static(captured: CapturedStep, dtype: torch.dtype = torch.float32) -> S
     """
     graph = captured.graph_module.graph
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
-    caches = placeholders[len(captured.inputs) :]
+    caches = placeholders[len(captured.inputs) :][: len(captured.caches)]
     (output,) = (node for node in graph.nodes if node.op == "output")
     logits, *longer = output.args[0]
     longer, rest = longer[: len(caches)], longer[len(caches) :]
@@ -98,6 +98,9 @@ def make_static(captured: CapturedStep, dtype: torch.dtype = torch.float32) -> S
             for group, them in groups.items()
         ),
         str(dtype).removeprefix("torch."),
+        forms={"attention_mask": ("tokens", "whole")} if captured.reads_chunks else {},
+        states={state.name: state.sizes for state in captured.states},
+        most_tokens=(LOOPED if captured.reads_chunks else 1) if captured.states else None,
     )
 
 

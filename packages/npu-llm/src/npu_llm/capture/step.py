@@ -47,8 +47,9 @@ from npu_llm.capture.stand_ins.routed_experts import all_experts
 from npu_llm.errors import CaptureError
 from npu_llm.older_transformers import as_in_newer
 from npu_llm.progress import Advance, counted_modules
+from npu_llm.steps.port_names import TOKEN_MASK
 
-__all__ = ["TOKEN_MASK", "CapturedStep", "LayerCache", "capture_step", "join_weights"]
+__all__ = ["CapturedStep", "LayerCache", "capture_step", "join_weights"]
 
 _logger = logging.getLogger(__name__)
 
@@ -58,8 +59,6 @@ _COPY_FAILURES = (
     ValueError,
 )  # fmt: skip
 
-# Name of the input that tells which rows' tokens count, of a model with states.
-TOKEN_MASK = "token_mask"
 # Stand-ins for the symbolic sizes. No model has a dimension of one of these sizes, so a size that
 # torch fixed by comparing it with one of the model's own is noticed at once.
 _BATCH, _TOKENS, _PAST, _KEPT, _RANKS = 11, 13, 17, 5, 7
@@ -89,6 +88,8 @@ class CapturedStep:
         vocabulary: token ids are below this.
         limits: conditions on the sizes that the trace assumed, as text.
         states: what the model keeps besides, (batch, *sizes) float32 each.
+        reads_chunks: whether a step with states reads many tokens of one row, see
+            npu_llm.capture.chunks.chunked_step.
         adapted: inputs and outputs of the layers to which the step's last inputs may add adapters.
     """
 
@@ -99,6 +100,7 @@ class CapturedStep:
     limits: tuple[str, ...]
     states: tuple[StateShape, ...] = ()
     adapted: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    reads_chunks: bool = False
 
     @property
     def caches(self) -> tuple[tuple[int, int], ...]:

@@ -31,7 +31,6 @@ from npu_llm.precision import compile_options
 from npu_llm.progress import Progress
 from npu_llm.steps.fixed_path import fixed_path
 from npu_llm.steps.pipelines import DynamicPipeline, Pipeline, StaticPipeline
-from npu_llm.steps.static_layout import LONGEST, StaticSizes
 from npu_llm.steps.static_programs import StaticPrograms, load_variant
 from npu_runtime import layer_recording
 
@@ -187,8 +186,7 @@ def load_pipeline(entry: Entry, form: CompiledForm, *, verify: Verify = "first")
 
         idle = idle_inputs(entry.adapted)
         programs = for_rank(common_rank(idle) if idle else 0)
-        sizes = StaticSizes(entry.context_length or LONGEST)
-        pipeline = StaticPipeline(programs, sizes, entry.relocation, for_rank)
+        pipeline = StaticPipeline(programs, entry.static_sizes, entry.relocation, for_rank)
         assert pipeline.program.inputs, "loading it now raises here if it cannot run"
         return pipeline
 

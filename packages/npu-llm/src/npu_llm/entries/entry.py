@@ -27,7 +27,7 @@ from npu_compiler.programs.blob_files import AMENDMENTS
 from npu_llm.choices import KvCache
 from npu_llm.errors import CacheError
 from npu_llm.precision import PRECISIONS, Precision
-from npu_llm.steps.static_layout import StaticLayout
+from npu_llm.steps.static_layout import LONGEST, StaticLayout, StaticSizes
 from npu_llm.verification.kept_verdict import VERDICT
 from npu_ops.kernel_programs.sparse_attention import SparseAttention
 
@@ -154,6 +154,14 @@ class Entry:
         """How the static pipeline's cache lies in memory; None for the dynamic pipeline."""
         known = self.about.get("static")
         return None if known is None else StaticLayout.from_dict(known)
+
+    @property
+    def static_sizes(self) -> StaticSizes:
+        """The sizes in which the programs of the static pipeline come."""
+        layout = self.static_layout
+        assert layout is not None, "an entry of the static pipeline has its layout"
+        limit = (self.context_length or LONGEST) if layout.groups else None
+        return StaticSizes(limit, most_tokens=layout.most_tokens)
 
     @property
     def weights_digest(self) -> str:

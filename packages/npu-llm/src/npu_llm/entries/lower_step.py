@@ -18,6 +18,7 @@ from npu_compiler.lowering import lower, node_origins
 from npu_compiler.lowering.constants import MASKED
 from npu_compiler.programs.stateful import StateVariable, make_stateful
 from npu_compiler.quantize import QuantizedWeight
+from npu_llm.capture.chunks.chunked_step import read_in_chunks
 from npu_llm.capture.compression import Compression, compress, compress_by_text
 from npu_llm.capture.relocation import relocate
 from npu_llm.capture.static_step import make_static
@@ -78,8 +79,6 @@ def save_step(
     """
     with progress.stage("lower"):
         # After calls are functional: it replaces ranges by inputs.
-        if pipeline == "static" and captured.states:
-            raise _states_in_static(model)
         captured, relocation = relocate(
             captured, windowed=is_windowed(model.config), weights=weights
         )
@@ -92,7 +91,10 @@ def save_step(
         }
         share_masks(captured.graph_module)
         if pipeline == "static":
-            _check_relocation(model, relocation)
+            if captured.states:
+                windowed = is_windowed(model.config)
+                captured = read_in_chunks(captured, windowed=windowed, weights=weights)
+            _check_relocation(model, captured, relocation)
             about["static"] = make_static(captured, _static_dtype(precision, compression)).as_dict()
         lowered = lower(captured.graph_module, name=type(model).__name__).model
         _name_ports(lowered, captured)
@@ -166,21 +168,13 @@ def _static_dtype(precision: Precision, compression: Compression) -> torch.dtype
     return cache_dtype(precision)
 
 
-def _check_relocation(model: Any, relocation: Relocation) -> None:
-    if relocation is None:
+def _check_relocation(model: Any, captured: CapturedStep, relocation: Relocation) -> None:
+    if captured.layers and relocation is None:
         raise CaptureError(
             f"{type(model).__name__}: must take its tokens' positions as an input, for the static "
             "pipeline; got a model that counts them itself. Run it in the dynamic pipeline.",
             code="static-positions",
         )
-
-
-def _states_in_static(model: Any) -> CaptureError:
-    return CaptureError(
-        f"{type(model).__name__}: must keep nothing but keys and values, for the static pipeline; "
-        "got a model with states. Run it in the dynamic pipeline.",
-        code="static-states",
-    )
 
 
 def is_windowed(config: Any) -> bool:
@@ -214,7 +208,7 @@ def _name_ports(model: Any, captured: CapturedStep) -> None:
         parameter.get_output_tensor(0).set_names({name})
     results = model.get_results()
     results[0].get_output_tensor(0).set_names({"logits"})
-    for result, name in zip(results[1 + len(captured.cache_names) :], states, strict=True):
+    for result, name in zip(results[len(results) - len(states) :], states, strict=True):
         result.get_output_tensor(0).set_names({f"{name}.next"})
 
 

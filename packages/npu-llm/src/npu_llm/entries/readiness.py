@@ -17,7 +17,7 @@ from npu_compiler.time_bound import TimeBound, bound_model
 from npu_compiler.time_bound.generations import generation_figures
 from npu_llm.entries.build import prepare
 from npu_llm.entries.load_options import LoadOptions
-from npu_llm.steps.static_layout import LONGEST, StaticSizes, StepSizes
+from npu_llm.steps.static_layout import StepSizes
 from npu_llm.steps.static_programs import write_variant
 
 __all__ = [
@@ -142,7 +142,7 @@ def static_programs(name_or_path: str | Path, options: LoadOptions) -> Iterator[
     entry = prepare(name_or_path, options).entry
     layout = entry.static_layout
     assert layout is not None, "an entry of the static pipeline has its layout"
-    sizes = StaticSizes(entry.context_length or LONGEST)
+    sizes = entry.static_sizes
     with tempfile.TemporaryDirectory(prefix="npu-check-") as place:
         for step, tokens in (("decode", sizes.chunks[0]), ("prefill", sizes.chunks[-1])):
             shapes = layout.port_shapes(StepSizes(tokens, sizes.capacities[0], 1))

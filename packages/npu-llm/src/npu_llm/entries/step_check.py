@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 
 from npu_compiler.verification.comparison import Difference, compare
+from npu_llm.steps.pipelines import static_cache
 from npu_llm.steps.slots import Relocation
-from npu_llm.steps.static_cache import StaticCache
 from npu_llm.steps.static_layout import StaticLayout, StaticSizes, StepSizes
 from npu_llm.steps.step_cache import StepCache
 from npu_llm.steps.step_inputs import step_inputs
@@ -74,9 +74,10 @@ def check_static(
         relocation: how it learns which slots count.
     """
     only = OneProgram(program, layout, sizes)
-    chunks = StaticSizes(sizes.capacity, chunks=(sizes.tokens,), smallest=sizes.capacity)
+    slots = sizes.capacity or None
+    chunks = StaticSizes(slots, chunks=(sizes.tokens,), smallest=sizes.capacity)
     given = [{name: torch.zeros(shape) for name, shape in layout.given.items()}]
-    cache = StaticCache(only, chunks, relocation=relocation, given=given)
+    cache = static_cache(only, chunks, relocation, given)
     return _judge(_static_steps(cache, sizes, reference), reference)
 
 
@@ -189,8 +190,9 @@ def _static_steps(cache: StepCache, sizes: StepSizes, reference: TorchReference)
     # A piece that leaves tokens for others, which then have a past; programs of one token run more.
     pieces = [1] * 8 if sizes.tokens == 1 else [max(reference.heads, 2), sizes.tokens, sizes.tokens]
     fewest = 1 if sizes.kept == 1 else 2
+    room = sizes.capacity or len(reference.ids)
     for piece in pieces:
-        count = min(piece, sizes.tokens, reader.left, sizes.capacity - cache.get_seq_length())
+        count = min(piece, sizes.tokens, reader.left, room - cache.get_seq_length())
         if count < fewest:
             break
         yield reader.read(count, "{count} after {past}", kept=sizes.kept)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from npu_llm.steps.block_tables import BlockPool
     from npu_llm.steps.paged_cache import PagedCache
     from npu_llm.steps.session_cache import SessionCache
-    from npu_llm.steps.static_cache import StaticCache
+    from npu_llm.steps.static_cache import StaticCache, StepPrograms
     from npu_llm.steps.step_cache import StepCache
 
 __all__ = [
@@ -35,6 +35,7 @@ __all__ = [
     "Start",
     "StaticPipeline",
     "dynamic_cache",
+    "static_cache",
 ]
 
 
@@ -151,11 +152,7 @@ class StaticPipeline:
 
     def new_cache(self) -> StaticCache:
         """Returns an empty cache of the smallest capacity."""
-        from npu_llm.steps.static_cache import StaticCache
-
-        return StaticCache(
-            self.programs, self.sizes, relocation=self.relocation, given=self.given
-        )
+        return static_cache(self.programs, self.sizes, self.relocation, self.given)
 
 
 @dataclass(frozen=True)
@@ -213,3 +210,17 @@ def dynamic_cache(
             program.session(), relocation=relocation, states=states, constants=constants
         )
     return SessionCache(program.session(), relocation=relocation, constants=constants)
+
+
+def static_cache(
+    programs: StepPrograms,
+    sizes: StaticSizes,
+    relocation: Relocation,
+    given: Sequence[Mapping[str, torch.Tensor]] = (),
+) -> StaticCache:
+    """Returns an empty cache of a static pipeline's programs; see StaticPipeline."""
+    from npu_llm.steps.static_cache import StaticCache
+    from npu_llm.steps.static_state_cache import StaticStateCache
+
+    made = StaticStateCache if programs.layout.states else StaticCache
+    return made(programs, sizes, relocation=relocation, given=given)

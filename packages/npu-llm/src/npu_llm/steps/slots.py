@@ -11,10 +11,7 @@ from typing import Literal
 
 import torch
 
-__all__ = ["KEY_POSITIONS", "Relocation", "Slots"]
-
-# Name of the input with each slot's position.
-KEY_POSITIONS = "key_positions"
+__all__ = ["Relocation", "Slots"]
 
 # How a program learns which slots count: from an input with each slot's position, or only from
 # zeros in its mask; None if it takes every slot for the token of the same number.

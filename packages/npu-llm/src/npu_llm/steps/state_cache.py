@@ -13,15 +13,113 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from npu_llm.steps.session_cache import SessionCache
-from npu_llm.steps.slots import KEY_POSITIONS, Relocation
+from npu_llm.steps.port_names import KEY_POSITIONS, TOKEN_MASK
+from npu_llm.steps.slots import Relocation, Slots
 from npu_runtime import Session
 
-__all__ = ["StateCache"]
+__all__ = ["StateCache", "StateHistory", "describe"]
 
-_TOKEN_MASK = "token_mask"
 # How many earlier states are kept: before steps of several tokens, before those of one, and bytes.
 _TURNS, _TOKENS, _BYTES = 8, 16, 256 << 20
 _READ = "read"
+
+
+class StateHistory:
+    """The states of a batch after its last token, some earlier ones, and the tokens themselves."""
+
+    def __init__(self, sizes: Mapping[str, Sequence[int]]) -> None:
+        """Begins before the first token.
+
+        Args:
+            sizes: of each state, without the batch.
+        """
+        self._sizes = {name: tuple(one) for name, one in sizes.items()}
+        self.reset()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the states, in the order of every list of them."""
+        return tuple(self._sizes)
+
+    @property
+    def read(self) -> torch.Tensor:
+        """What was read: (3, batch, tokens), ids, positions and whether a token counts."""
+        return torch.cat(self._read, 2)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no token was read."""
+        return not self._read
+
+    def states(self, batch: int) -> list[torch.Tensor]:
+        """Returns the states, (batch, *sizes) each: zeros before the first token."""
+        return self._states or self._zeros(batch)
+
+    def advance(self, described: torch.Tensor, states: Sequence[torch.Tensor]) -> None:
+        """Records a step, and keeps the states before it.
+
+        Args:
+            described: (3, batch, tokens), see `read`.
+            states: those after it.
+        """
+        if self._states:
+            size = sum(one.nbytes for one in self._states)
+            is_turn = described.shape[2] > 1
+            known, bound = (self._turns, _TURNS) if is_turn else (self._tokens, _TOKENS)
+            known[sum(one.shape[2] for one in self._read)] = self._states
+            while len(known) > max(1, min(bound, _BYTES // size)):
+                del known[min(known)]
+        self._states = list(states)
+        self._read.append(described)
+
+    def nearest(self, length: int) -> tuple[int, list[torch.Tensor]]:
+        """Returns the latest known states after at most so many tokens, and after how many."""
+        known = {**self._tokens, **self._turns}
+        start = max((one for one in known if one <= length), default=0)
+        return start, known[start] if start else self._zeros(self._read[0].shape[1])
+
+    def cut(self, length: int, states: Sequence[torch.Tensor]) -> None:
+        """Forgets all tokens but the first, after which the states were the given ones."""
+        self._read = [self.read[:, :, :length]]
+        self._states = list(states)
+        for known in (self._turns, self._tokens):
+            for one in [one for one in known if one >= length]:
+                del known[one]
+
+    def choose(self, rows: torch.Tensor) -> None:
+        """Keeps the given rows, (batch,) int64, in their order; forgets earlier states."""
+        self._states = [one[rows] for one in self._states]
+        self._read = [one[:, rows] for one in self._read]
+        self._turns.clear()
+        self._tokens.clear()
+
+    def reset(self) -> None:
+        """Forgets everything."""
+        self._states: list[torch.Tensor] = []  # empty before the first token
+        self._read: list[torch.Tensor] = []
+        self._turns: dict[int, list[torch.Tensor]] = {}
+        self._tokens: dict[int, list[torch.Tensor]] = {}
+
+    def tensors(self, rows: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Returns states and tokens of the given rows, (batch,) int64; not if it is empty."""
+        held = zip(self._sizes, self._states, strict=True)
+        return {name: one[rows] for name, one in held} | {_READ: self.read[:, rows]}
+
+    def restore(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Takes what `tensors` returned; raises KeyError if something is missing."""
+        self.reset()
+        self._states = [tensors[name] for name in self._sizes]
+        self._read = [tensors[_READ]]
+
+    def _zeros(self, batch: int) -> list[torch.Tensor]:
+        return [torch.zeros(batch, *sizes) for sizes in self._sizes.values()]
+
+
+def describe(values: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    """Returns (3, batch, tokens) int64 on cpu of a step's tokens, see StateHistory.read."""
+    ids, mask = values["input_ids"], values["attention_mask"]
+    parts = (ids, values["position_ids"], mask[:, -ids.shape[1] :])
+    return torch.stack([one.cpu() for one in parts])
 
 
 class StateCache(SessionCache):
@@ -40,13 +138,8 @@ class StateCache(SessionCache):
         constants: Mapping[str, torch.Tensor] | None = None,
     ) -> None:
         super().__init__(session, relocation=relocation, constants=constants)
-        self._sizes = {name: tuple(sizes) for name, sizes in states.items()}
+        self._history = StateHistory(states)
         self._has_keys = "beam_idx" in self._names
-        self._states: list[torch.Tensor] = []  # empty before the first token
-        # What was read: (3, batch, tokens), ids, positions and whether a token counts.
-        self._read: list[torch.Tensor] = []
-        self._turns: dict[int, list[torch.Tensor]] = {}
-        self._tokens: dict[int, list[torch.Tensor]] = {}
 
     def step(self, values: Mapping[str, torch.Tensor], device: str) -> torch.Tensor:
         """Runs a step, token by token; see StepCache.step.
@@ -56,19 +149,16 @@ class StateCache(SessionCache):
         """
         self._check_sound()
         ids, mask = values["input_ids"], values["attention_mask"]
-        batch, tokens = ids.shape
+        batch = len(ids)
         rows = self.next_rows(batch)
         self._is_broken = True
         if self._rows is not None:
-            chosen = rows.long()
-            self._states = [one[chosen] for one in self._states]
-            self._read = [one[:, chosen] for one in self._read]
-            self._forget_earlier()
-        self._remember(tokens)
-        described = torch.stack([ids, values["position_ids"], mask[:, -tokens:]]).cpu()
+            self._history.choose(rows.long())
+        described = describe(values)
         kept = values["logits_to_keep"].tolist()
-        logits = self._run(described, mask.cpu(), rows, kept)
-        self._read.append(described)
+        states = self._history.states(batch)
+        logits, states = self._run(described, mask.cpu(), rows, kept, states)
+        self._history.advance(described, states)
         self._batch = batch
         self._rows = None
         self._is_broken = False
@@ -80,14 +170,16 @@ class StateCache(SessionCache):
         mask: torch.Tensor,
         rows: torch.Tensor,
         kept: Sequence[int],
-    ) -> dict[int, torch.Tensor]:
-        """Reads tokens; returns logits (batch, 1, vocabulary) of those that are kept.
+        states: list[torch.Tensor],
+    ) -> tuple[dict[int, torch.Tensor], list[torch.Tensor]]:
+        """Reads tokens; returns logits (batch, 1, vocabulary) of those that are kept, and states.
 
         Args:
-            described: (3, batch, tokens), see `_read`.
+            described: (3, batch, tokens), see StateHistory.read.
             mask: (batch, past + tokens).
             rows: which of the program's rows each row continues.
             kept: indices of tokens.
+            states: those before the tokens.
         """
         logits = {}
         past = self._slots.length
@@ -101,17 +193,17 @@ class StateCache(SessionCache):
                 "attention_mask": self._slots.mask(seen, self._relocation),
                 "position_ids": positions.contiguous(),
                 "logits_to_keep": torch.tensor(wanted, dtype=torch.int64),
-                _TOKEN_MASK: counts.contiguous(),
+                TOKEN_MASK: counts.contiguous(),
                 KEY_POSITIONS: self._slots.key_positions(1),
                 "beam_idx": rows,
-                **dict(zip(self._sizes, self._states or self._zeros(len(ids)), strict=True)),
+                **dict(zip(self._history.names, states, strict=True)),
             }
-            found, *self._states = self._called(inputs)
+            found, *states = self._called(inputs)
             self._slots.append(1)
             rows = torch.arange(len(ids), dtype=torch.int32)
             if wanted:
                 logits[index] = found
-        return logits
+        return logits, states
 
     def _called(self, inputs: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
         """Runs the program, row by row if it takes a single one."""
@@ -129,7 +221,7 @@ class StateCache(SessionCache):
     @property
     def _by_row(self) -> tuple[str, ...]:
         """The inputs that have a row for each sequence."""
-        return ("input_ids", "position_ids", _TOKEN_MASK, *self._sizes)
+        return ("input_ids", "position_ids", TOKEN_MASK, *self._history.names)
 
     @property
     def is_croppable(self) -> bool:
@@ -139,62 +231,37 @@ class StateCache(SessionCache):
     def reset(self) -> None:
         """Forgets everything."""
         super().reset()
-        self._states, self._read = [], []
-        self._forget_earlier()
+        self._history.reset()
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """Returns states and tokens; empty if the program holds keys and values."""
-        if self._has_keys or not self._states:
+        if self._has_keys or self._history.is_empty:
             return {}
-        held = zip(self._sizes, self._states, strict=True)
-        return {**dict(held), _READ: torch.cat(self._read, 2)}
+        return self._history.tensors(self.next_rows(self._held_rows).long())
 
     def restore(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Loads what `tensors` of a cache of the same model returned, if it was not empty."""
         self.reset()
-        self._states = [tensors[name] for name in self._sizes]
-        self._read = [tensors[_READ]]
-        self._batch = self._read[0].shape[1]
-        self._slots.append(self._read[0].shape[2])
+        self._history.restore(tensors)
+        _, self._batch, length = self._history.read.shape
+        self._slots.append(length)
 
     def _keep(self, length: int) -> None:
-        known = {**self._tokens, **self._turns} if self._can_hide else {}
-        start = max((one for one in known if one <= length), default=0)
-        read = torch.cat(self._read, 2)[:, :, :length]
-        rows = torch.arange(read.shape[1], dtype=torch.int32)
+        history = self._history
+        read = history.read[:, :, :length]
+        start, states = history.nearest(length if self._can_hide else 0)
         self._is_broken = True
         if start == 0:
-            earlier = self._rows
-            self.reset()
-            self._is_broken, self._rows, self._batch = True, earlier, read.shape[1]
+            self.session.reset()
+            self._slots = Slots()
         else:
-            self._states = known[start]
             self._slots.crop(start)
-        self._run(read[:, :, start:], read[2], rows, [])
-        self._read = [read]
-        for known in (self._turns, self._tokens):
-            for one in [one for one in known if one >= length]:
-                del known[one]
+        rows = torch.arange(read.shape[1], dtype=torch.int32)
+        _, states = self._run(read[:, :, start:], read[2], rows, [], states)
+        history.cut(length, states)
         self._is_broken = False
 
     @property
     def _can_hide(self) -> bool:
         """Whether the program can do without the last keys and values that it holds."""
         return not self._has_keys or self._relocation is not None
-
-    def _remember(self, tokens: int) -> None:
-        """Keeps the states before a step of so many tokens."""
-        if not self._states:
-            return
-        size = sum(one.nbytes for one in self._states)
-        known, bound = (self._turns, _TURNS) if tokens > 1 else (self._tokens, _TOKENS)
-        known[self._slots.length] = self._states
-        while len(known) > max(1, min(bound, _BYTES // size)):
-            del known[min(known)]
-
-    def _forget_earlier(self) -> None:
-        self._turns.clear()
-        self._tokens.clear()
-
-    def _zeros(self, batch: int) -> list[torch.Tensor]:
-        return [torch.zeros(batch, *sizes) for sizes in self._sizes.values()]

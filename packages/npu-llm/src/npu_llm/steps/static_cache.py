@@ -12,7 +12,8 @@ from typing import Protocol
 
 import torch
 
-from npu_llm.steps.slots import KEY_POSITIONS, Relocation
+from npu_llm.steps.port_names import KEY_POSITIONS
+from npu_llm.steps.slots import Relocation
 from npu_llm.steps.static_layout import StaticLayout, StaticSizes, StepSizes
 from npu_llm.steps.step_cache import StepCache
 from npu_runtime import Program
@@ -42,6 +43,7 @@ class _Row:
         given: Mapping[str, torch.Tensor],
     ) -> None:
         self.layout = layout
+        self.dtype = dtype
         self.given = given
         # Empty slots are masked, but must still be numbers: 0 times NaN is NaN. Pinned, because an
         # NPU's plugin copies what lies in other memory of the host at each step.
@@ -62,7 +64,7 @@ class _Row:
 
     def copy(self, capacity: int, length: int) -> _Row:
         """Returns a row with the same first tokens and another capacity."""
-        row = _Row(self.layout, capacity, self.memory[0].dtype, self.given)
+        row = _Row(self.layout, capacity, self.dtype, self.given)
         for group, old, new in zip(self.layout.groups, self.memory, row.memory, strict=True):
             group.slots(new, 0, length).copy_(group.slots(old, 0, length))
         return row
@@ -156,13 +158,17 @@ class StaticCache(StepCache):
             RuntimeError: if a tensor has another shape.
         """
         self.reset()
-        first = tensors["group.0"]
-        batch, length = first.shape[0], first.shape[3]
+        batch, length = self._held(tensors)
         self._prepare(batch, length)
         for index, group in enumerate(self._programs.layout.groups):
             for row, tensor in zip(self._memory, tensors[f"group.{index}"], strict=True):
                 group.slots(row.memory[index], 0, length).copy_(tensor)
         self._length = length
+
+    def _held(self, tensors: Mapping[str, torch.Tensor]) -> tuple[int, int]:
+        """Returns how many rows and tokens there are in what `tensors` returned."""
+        first = tensors["group.0"]
+        return first.shape[0], first.shape[3]
 
     def _keep(self, length: int) -> None:
         self._length = length
@@ -193,7 +199,7 @@ class StaticCache(StepCache):
     def _run(self, row: _Row, index: int, values: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Runs all tokens of one row; returns logits (1, kept, vocabulary)."""
         tokens = values["input_ids"].shape[1]
-        kept, order = values["logits_to_keep"].sort()
+        kept, place = values["logits_to_keep"].unique(return_inverse=True)
         pieces = []
         at = 0
         while at < tokens:
@@ -212,11 +218,9 @@ class StaticCache(StepCache):
             self._note(index, added[groups:], count)
             pieces.append(logits[:, : wanted.numel()])
             at += count
-        if len(pieces) == 1 and kept.numel() == 1:
+        if len(pieces) == 1 and place.numel() == 1:
             return pieces[0]
-        result = torch.empty_like(joined := torch.cat(pieces, 1))
-        result[:, order] = joined
-        return result
+        return torch.cat(pieces, 1)[:, place]
 
     def _note(self, row: int, results: Sequence[torch.Tensor], count: int) -> None:
         """Takes what a chunk of `count` tokens returned besides logits and caches: nothing here."""
@@ -238,13 +242,16 @@ class StaticCache(StepCache):
         if padding:
             ids = torch.nn.functional.pad(ids, (0, padding))
             positions = torch.cat([positions, positions[-1:].expand(padding)])
-        return {
+        inputs = {
             "input_ids": ids[None].contiguous(),
-            "attention_mask": slot_mask(mask, past, sizes, self._relocation)[None].contiguous(),
             "position_ids": positions[None].contiguous(),
             "logits_to_keep": torch.nn.functional.pad(wanted, (0, sizes.kept - wanted.numel())),
-            KEY_POSITIONS: slot_positions(past, sizes),
         }
+        if sizes.capacity:
+            mask = slot_mask(mask, past, sizes, self._relocation)
+            inputs["attention_mask"] = mask[None].contiguous()
+            inputs[KEY_POSITIONS] = slot_positions(past, sizes)
+        return inputs
 
 
 def slot_mask(

@@ -10,14 +10,17 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from npu_llm.errors import ContextError
+from npu_llm.steps.port_names import KEY_POSITIONS, TOKEN_MASK
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["LONGEST", "CacheGroup", "StaticLayout", "StaticSizes", "StepSizes"]
+__all__ = ["LONGEST", "LOOPED", "CacheGroup", "StaticLayout", "StaticSizes", "StepSizes"]
 
 # Slots of the largest cache if the model sets no limit.
 LONGEST = 4096
+# New tokens of the longest program that has loops over them: an NPU's compiler writes them out.
+LOOPED = 16
 
 
 @dataclass(frozen=True)
@@ -79,9 +82,12 @@ class StaticLayout:
             its encoder.
         forms: shapes of inputs of another form than a language model's of tokens. "tokens" stands
             for the number of new ones, "whole" for that of slots and new ones.
+        states: what the model keeps beside keys and values, which are the last inputs: sizes of a
+            row by name, float32.
+        most_tokens: new tokens of the longest program; None for no bound.
 
     The program's outputs are the logits, then what the step adds to each group: (caches, heads,
-    tokens, size) float32.
+    tokens, size) float32, then the states after it.
     """
 
     inputs: tuple[str, ...]
@@ -89,6 +95,8 @@ class StaticLayout:
     dtype: str = "float32"
     given: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     forms: Mapping[str, Sequence[int | str]] = field(default_factory=dict)
+    states: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    most_tokens: int | None = None
 
     @property
     def torch_dtype(self) -> torch.dtype:
@@ -107,7 +115,8 @@ class StaticLayout:
             "attention_mask": (1, "whole"),
             "position_ids": (1, "tokens"),
             "logits_to_keep": (sizes.kept,),
-            "key_positions": ("whole",),
+            KEY_POSITIONS: ("whole",),
+            TOKEN_MASK: (1, "tokens"),
             **self.given,
             **self.forms,
         }
@@ -117,7 +126,7 @@ class StaticLayout:
         }
         for group in self.groups:
             shapes |= dict.fromkeys(group.ports, (1, *group.shape(sizes.capacity)[1:]))
-        return shapes
+        return shapes | {name: (1, *one) for name, one in self.states.items()}
 
     @property
     def bytes_per_token(self) -> int:
@@ -137,7 +146,12 @@ class StaticLayout:
             for group in known["groups"]
         )
         return StaticLayout(
-            tuple(known["inputs"]), tuple(groups), known["dtype"], forms=known.get("forms", {})
+            tuple(known["inputs"]),
+            tuple(groups),
+            known["dtype"],
+            forms=known.get("forms", {}),
+            states=known.get("states", {}),
+            most_tokens=known.get("most_tokens"),
         )
 
 
@@ -146,27 +160,33 @@ class StaticSizes:
 
     Attributes:
         chunks: new tokens of a program, ascending; the first is 1.
-        capacities: slots of a cache, ascending.
+        capacities: slots of a cache, ascending; 0 alone for programs without slots.
     """
 
     def __init__(
         self,
-        limit: int,
+        limit: int | None,
         *,
         chunks: Sequence[int] = (1, 16, 128),
         smallest: int = 256,
         positions: int | None = None,
+        most_tokens: int | None = None,
     ) -> None:
         """Doubles the capacity from the smallest up to the limit.
 
         Args:
-            limit: tokens of the context.
+            limit: tokens of the context; None for programs without slots, which set no limit.
             chunks: new tokens of a program.
             smallest: the first capacity.
             positions: how many positions there are for tokens and padding; None for no bound.
+            most_tokens: of the chunks, those up to this size are left; None for all.
         """
-        self.chunks = tuple(chunks)
+        self.chunks = tuple(one for one in chunks if most_tokens is None or one <= most_tokens)
         self._positions = positions
+        self._has_slots = limit is not None
+        if limit is None:
+            self.capacities: tuple[int, ...] = (0,)
+            return
         doubled = []
         capacity = smallest
         while capacity < limit:
@@ -193,7 +213,7 @@ class StaticSizes:
             ContextError: [context-overflow] if none does.
         """
         for capacity in self.capacities:
-            if capacity >= tokens:
+            if capacity >= tokens or not self._has_slots:
                 return capacity
         raise ContextError(
             f"static cache: must hold at most {self.capacities[-1]:,} tokens; got {tokens:,}. "

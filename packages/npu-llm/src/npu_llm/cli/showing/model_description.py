@@ -22,7 +22,7 @@ from npu_llm.entries.cache_keys import find_entry
 from npu_llm.entries.entry import KERNEL_PROGRAM, VARIANTS, Entry
 from npu_llm.entries.export_folder import is_exported, open_exported
 from npu_llm.precision import PRECISIONS, cache_dtype_name
-from npu_llm.steps.static_layout import LONGEST, StaticSizes, StepSizes
+from npu_llm.steps.static_layout import StepSizes
 from npu_llm.verification.kept_verdict import VERDICT, read_kept
 from npu_ops.kernel_programs.program import KernelProgram
 from npu_ops.kernel_programs.sparse_attention import why_not_sparse
@@ -127,12 +127,11 @@ def _identify(name_or_path: str | Path | None) -> _Model:
 def _verdict(entry: Entry) -> Verdict:
     """Returns the verdict on an entry's program: the one for one token, in the static pipeline."""
     folder = entry.compiled.folder
-    layout = entry.static_layout
     if entry.pipeline == "kernels":
         verdicts = sorted(folder.glob(f"kernels-*/{VERDICT}"))
         folder = verdicts[0].parent if verdicts else folder
-    if layout is not None:
-        first = StaticSizes(entry.context_length or LONGEST).capacities[0]
+    if entry.static_layout is not None:
+        first = entry.static_sizes.capacities[0]
         folder = folder / VARIANTS / str(StepSizes(1, first, 1))
     return read_kept(folder) or Verdict("unchecked", "it was written without that")
 
