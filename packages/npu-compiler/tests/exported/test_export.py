@@ -173,12 +173,13 @@ print([name for name in sys.modules if name.partition(".")[0] == "torch"])
 """
 
 
-def test_load_needs_no_torch(tmp_path):
+def test_load_needs_no_torch(tmp_path, without_torch):
     model, x = Model().eval(), torch.randn(2, 5, 16)
     path = folder_of(tmp_path, model, x)
     np.save(tmp_path / "x.npy", x.numpy())
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT_TORCH, path, tmp_path / "x.npy", tmp_path / "y.npy"],
+        env=without_torch,
         capture_output=True,
         text=True,
         timeout=120,
@@ -200,7 +201,7 @@ class Image(nn.Module):
         return scaled, (scaled * 300).to(torch.uint8)
 
 
-def test_image_of_bytes_is_exported_and_loaded_without_torch(tmp_path):
+def test_image_of_bytes_is_exported_and_loaded_without_torch(tmp_path, without_torch):
     model = Image().eval()
     image = torch.arange(8 * 8 * 3).reshape(1, 8, 8, 3).to(torch.uint8)
     path = folder_of(tmp_path, model, image)
@@ -218,6 +219,7 @@ def test_image_of_bytes_is_exported_and_loaded_without_torch(tmp_path):
     """
     subprocess.run(
         [sys.executable, "-c", textwrap.dedent(script), path, tmp_path / "x.npy", tmp_path / "y"],
+        env=without_torch,
         timeout=120,
         check=True,
     )
@@ -229,7 +231,7 @@ def test_image_of_bytes_is_exported_and_loaded_without_torch(tmp_path):
         assert (found[1] != expected[1]).mean() < 0.02
 
 
-def test_torch_imported_after_load_meets_the_same_errors(tmp_path):
+def test_torch_imported_after_load_meets_the_same_errors(tmp_path, without_torch):
     path = folder_of(tmp_path, nn.Linear(4, 4), torch.ones(1, 4))
     script = """
         import sys, npu_compiler
@@ -241,6 +243,7 @@ def test_torch_imported_after_load_meets_the_same_errors(tmp_path):
     """
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(script), path],
+        env=without_torch,
         capture_output=True,
         text=True,
         timeout=120,
