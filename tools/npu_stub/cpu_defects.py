@@ -1,23 +1,30 @@
 """A plugin of pytest: the stub computes by the CPU plugin, whose known defects are no NPU's.
 
-Models are rewritten around them as for a CPU. Options that avoid the others are not the NPU's, and
+Models are rewritten around them as for a CPU. Options that avoid others are none of the NPU's, and
 are left out.
 """
 
 from __future__ import annotations
 
-import dataclasses
+from typing import TYPE_CHECKING
 
 import pytest
 
-from npu_compiler.known_defects import table
+from npu_compiler.known_defects.table import avoid_defects
+from npu_compiler.programs import cache, load
+
+if TYPE_CHECKING:
+    import openvino as ov
+
+_needed_options = load.needed_options
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Adds the NPU to the devices of what is avoided by rewriting."""
-    table.KNOWN_DEFECTS = tuple(
-        defect
-        if defect.avoid is None or "NPU" in defect.devices
-        else dataclasses.replace(defect, devices=(*defect.devices, "NPU"))
-        for defect in table.KNOWN_DEFECTS
-    )
+    """Changes what programs need before they are compiled."""
+    load.needed_options = cache.needed_options = _also_for_the_cpu
+
+
+def _also_for_the_cpu(model: ov.Model, device_index: int | None) -> dict[str, str]:
+    options = _needed_options(model, device_index)
+    avoid_defects(model, device="CPU")
+    return options

@@ -51,6 +51,7 @@ class ArrayRunner:
         """
         core = openvino_core()
         chosen = _choose_device(device or read_settings().device)
+        _check_sizes(manifest, chosen)
         capabilities = core.get_property(chosen, "OPTIMIZATION_CAPABILITIES")
         options = {
             **device_options(manifest.precision, device=chosen, capabilities=capabilities),
@@ -121,6 +122,7 @@ def tensor_runner(path: Path, manifest: Manifest) -> Runner:
         )
 
     device = npu_runtime.device_info()
+    _check_sizes(manifest, device.device)
     options = {**compile_options(manifest.precision), **manifest.options_for(device.device)}
     facts = [device.driver, device.device, device.full_name, device.driver_version]
     program = KeptModel(path, {"device": facts, "options": options, "by": "program"}).load(
@@ -154,6 +156,22 @@ def tensor_runner(path: Path, manifest: Manifest) -> Runner:
             return [result.cpu().numpy() for result in floats]
 
     return TensorRunner()
+
+
+def _check_sizes(manifest: Manifest, device: str) -> None:
+    """Raises where sizes vary and the device is an NPU, whose programs have one shape each."""
+    varying = [
+        f"{port.name} {port.shape}"
+        for port in manifest.inputs
+        if not all(isinstance(size, int) for size in port.shape)
+    ]
+    if varying and device.startswith("NPU"):
+        raise ExportError(
+            f"{manifest.name}: a program of an NPU has one shape; got sizes that vary: "
+            f"{', '.join(varying)}. Export it without dynamic, once per size, or load it with "
+            "device='CPU'.",
+            code="export-load",
+        )
 
 
 def _described(port: PortSpec, value: Any) -> tuple[str, tuple[int, ...]]:
