@@ -52,9 +52,7 @@ def test_a_program_of_the_device_gives_the_result_and_the_written_caches(compile
     assert function.eager_ops == []
 
 
-def test_the_block_stays_one_call_where_the_host_does_the_arithmetic(
-    compiled, monkeypatch, on_npu
-):
+def test_the_block_stays_one_call_where_the_host_does_the_arithmetic(compiled, monkeypatch, on_npu):
     monkeypatch.delenv("NPU_COMPILE_TARGET")
     function = compiled(block, fullgraph=True)
     torch.testing.assert_close(results(function, "npu"), results(block, "npu"))

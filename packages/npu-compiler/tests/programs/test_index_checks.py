@@ -280,9 +280,7 @@ assert "torch" not in sys.modules
 """
 
 
-def test_an_exported_model_looks_at_indices_with_torch_and_without(
-    tmp_path, close, without_torch
-):
+def test_an_exported_model_looks_at_indices_with_torch_and_without(tmp_path, close, without_torch):
     model, ids = Lookup().eval(), torch.arange(6)
     folder = npu_compiler.export(model, (ids, ids.clone()), tmp_path / "lookup")
     expected = model(ids, ids)

@@ -171,9 +171,7 @@ def test_a_device_program_holds_both_where_it_is_asked_for(compiled):
     assert (function.programs, function.eager_ops) == (1, [])
 
 
-def test_the_host_kernels_stay_where_the_host_does_the_arithmetic(
-    compiled, monkeypatch, on_npu
-):
+def test_the_host_kernels_stay_where_the_host_does_the_arithmetic(compiled, monkeypatch, on_npu):
     monkeypatch.delenv("NPU_COMPILE_TARGET")
     function = compiled(both, options={"strict": True})
     with torch.no_grad():
