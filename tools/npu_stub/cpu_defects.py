@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from npu_compiler.known_defects.table import avoid_defects
-from npu_compiler.programs import cache, load
+from npu_compiler.programs import load
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -21,7 +21,9 @@ _needed_options = load.needed_options
 
 def pytest_configure(config: pytest.Config) -> None:
     """Changes what programs need before they are compiled."""
-    load.needed_options = cache.needed_options = _also_for_the_cpu
+    for module in ("load", "cache"):
+        name = f"npu_compiler.programs.{module}.needed_options"
+        pytest.MonkeyPatch().setattr(name, _also_for_the_cpu)
 
 
 def _also_for_the_cpu(model: ov.Model, device_index: int | None) -> dict[str, str]:
