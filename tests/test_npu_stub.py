@@ -48,6 +48,22 @@ graph.run(torch.rand(37, 11))
 print(told("copies"))
 """
 
+# A model with a known defect of the CPU plugin, on the device NPU.
+CPU_DEFECT = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import cpu_defects, numpy, npu_compiler, openvino
+from npu_compiler.programs import load
+from openvino import opset13 as ops
+x, y = (ops.parameter([4], numpy.float32) for _ in range(2))
+model = openvino.Model([ops.greater(x, y)], [x, y])
+def kinds():
+    return {node.get_type_name() for node in model.get_ops()} & {"Greater", "Less"}
+print(load.needed_options(model, None), kinds())
+cpu_defects.pytest_configure(None)
+print(load.needed_options(model, None), kinds())
+"""
+
 # Memory that is given back, and taken again at the same addresses, between two runs of a request.
 AGAIN = """
 import npu_compiler, torch
@@ -256,6 +272,11 @@ def test_programs_are_refused_in_the_plugins_words(on_stub, tmp_path):
     assert "Upper bounds were not specified" in state
     assert fixed == "[2.0, 4.0, 6.0]"
     assert "Option 'SNIPPETS_MODE' is not supported for current configuration" in unknown
+
+
+def test_known_defects_of_the_cpu_plugin_are_avoided_for_the_stub(on_stub, root):
+    found = on_stub(CPU_DEFECT, str(root / "tools/npu_stub"))
+    assert found == ["{} {'Greater'}", "{} {'Less'}"]
 
 
 @pytest.mark.slow

@@ -41,7 +41,8 @@ def main(arguments: list[str]) -> int:
             "NPU_STUB_RECORD": str(record),
             "PYTHONPATH": os.pathsep.join(filter(None, search)),
         }
-        command = [sys.executable, "-m", "pytest", "-p", "expected_failures", *paths, *flags]
+        plugins = ["-p", "expected_failures", "-p", "cpu_defects"]
+        command = [sys.executable, "-m", "pytest", *plugins, *paths, *flags]
         code = subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
         print(f"recorded: {_sum(record)}")
     return code

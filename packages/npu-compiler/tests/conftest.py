@@ -18,9 +18,8 @@ from npu_compiler.lowering import LoweredModel, lower
 from npu_compiler.npu_rules.operations import check_operations
 from npu_compiler.npu_rules.rewriting import rewrite_for_npu
 from npu_compiler.programs import compile_options, load_tolerant
+from npu_runtime import device_info
 
-# NPU_COMPILE_TARGET=NPU holds all that is lowered to the rules of the NPU's compiler.
-IS_FOR_NPU = os.environ.get("NPU_COMPILE_TARGET") == "NPU"
 # What the rules refuse without sizes that vary, which the device NPU never sees.
 NO_EQUAL_FORM = frozenset({"Range (opset4)"})
 
@@ -40,12 +39,23 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session")
+def on_npu() -> bool:
+    """Whether the device is an NPU, or a stub of one: each of its programs has one shape."""
+    return device_info().device.startswith("NPU")
+
+
 @pytest.fixture(autouse=True, scope="session")
-def _for_the_device() -> Iterator[None]:
-    """Small graphs are compiled by the device's compiler too; tests of kernels ask for these."""
+def for_npu(on_npu: bool) -> Iterator[bool]:
+    """Whether programs are held to the rules of the NPU's compiler: NPU_COMPILE_TARGET=NPU.
+
+    On others small graphs are compiled by the device's compiler too; tests of kernels ask for
+    these.
+    """
+    held = on_npu or os.environ.get("NPU_COMPILE_TARGET") == "NPU"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("NPU_COMPILE_TARGET", "NPU" if IS_FOR_NPU else "openvino")
-        yield
+        patch.setenv("NPU_COMPILE_TARGET", "NPU" if held else "openvino")
+        yield held
 
 
 @pytest.fixture(autouse=True)
@@ -65,8 +75,21 @@ class Lowered:
 
 
 @pytest.fixture
-def lowers() -> Callable[..., Lowered]:
-    """Lowers a function on example inputs, runs it, and compares results with eager."""
+def without_torch() -> dict[str, str]:
+    """The environment of a process without torch, which runs models by OpenVINO's Python interface.
+
+    A stub of an NPU replaces the C interface alone, so that the CPU serves there.
+    """
+    served = {"NPU_DEVICE": "CPU"} if "NPU_OPENVINO_LIBRARY" in os.environ else {}
+    return {**os.environ, **served}
+
+
+@pytest.fixture
+def lowers(on_npu: bool, for_npu: bool) -> Callable[..., Lowered]:
+    """Lowers a function on example inputs, runs it, and compares results with eager.
+
+    On an NPU a function whose sizes vary is lowered as for a bucket: for the sizes that it runs on.
+    """
 
     def check(
         function: Callable[..., Any],
@@ -76,14 +99,16 @@ def lowers() -> Callable[..., Lowered]:
         whole: bool = False,
         tolerance: float | None = None,
     ) -> Lowered:
+        used = run_on or inputs
+        varies = dynamic and not on_npu
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             traced = make_fx(
-                function, tracing_mode="symbolic" if dynamic else "fake", pre_dispatch=whole
-            )(*inputs)
+                function, tracing_mode="symbolic" if varies else "fake", pre_dispatch=whole
+            )(*(inputs if varies else used))
         traced.graph.eliminate_dead_code()
-        lowered = lower(traced)
-        if IS_FOR_NPU:
+        lowered = lower(traced, fixed_sizes=for_npu)
+        if for_npu:
             rewrite_for_npu(lowered.model, generation="4000")
             found = check_operations(lowered.model, generation="4000")
             refused = {one.operation for one in found if one.verdict == "refused"}
@@ -91,7 +116,6 @@ def lowers() -> Callable[..., Lowered]:
         calls = [n for n in traced.graph.nodes if n.op == "call_function"]
         assert lowered.node_count == len(calls)
         names = [n.name for n in traced.graph.nodes if n.op == "placeholder"]
-        used = run_on or inputs
         given = dict(zip(names, used, strict=True))
         precision = _precision(used)
         program = load_tolerant(lowered.model, name="test", options=compile_options(precision))

@@ -318,7 +318,7 @@ def test_precision_is_chosen_by_option(compiled, close, mlp):
     assert fast.records[0].programs[0].precision == "bfloat16"
 
 
-def test_sizes_may_be_symbolic(compiled, close):
+def test_sizes_may_be_symbolic(compiled, close, on_npu):
     def function(x, y):
         batch, length = x.shape
         turned = x.reshape(batch * length, 1).expand(-1, 4).reshape(batch, length, 4)
@@ -329,7 +329,7 @@ def test_sizes_may_be_symbolic(compiled, close):
         for batch, length in ((3, 5), (6, 2), (4, 9)):
             x, y = torch.randn(batch, length), torch.randn(11, 4)
             close(fast(x, y), function(x, y))
-    assert len(fast.records) == 1
+    assert len(fast.records) == (3 if on_npu else 1)  # an NPU's programs have one shape each
     assert fast.eager_ops == []
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -46,19 +46,24 @@ def exported(path: Path, seed: int = 0, **options: object) -> Path:
     return path
 
 
-def load_afresh(path: Path, **environment: str) -> tuple[bool, float]:
+@pytest.fixture
+def load_afresh(cache: Path, without_torch: dict[str, str]) -> Callable[..., tuple[bool, float]]:
     """Loads and runs in a process without torch."""
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(path)],
-        env={**os.environ, **environment},
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    is_cached, total = done.stdout.split()
-    return is_cached == "True", float(total)
+
+    def load(path: Path, **environment: str) -> tuple[bool, float]:
+        done = subprocess.run(
+            [sys.executable, "-c", SCRIPT, str(path)],
+            env={**without_torch, **environment},
+            capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        is_cached, total = done.stdout.split()
+        return is_cached == "True", float(total)
+
+    return load
 
 
-def test_the_second_load_compiles_nothing(cache, tmp_path):
+def test_the_second_load_compiles_nothing(cache, tmp_path, load_afresh):
     path = exported(tmp_path / "model")
     expected = float(net()(X).detach().sum())
     first, second = load_afresh(path), load_afresh(path)
@@ -119,7 +124,7 @@ def test_another_precision_is_another_model(cache, tmp_path):
     assert not npu_compiler.load(exported(tmp_path / "two", dtype="bfloat16")).from_cache
 
 
-def test_a_folder_that_is_read_only_is_loaded_from_the_cache(cache, tmp_path):
+def test_a_folder_that_is_read_only_is_loaded_from_the_cache(cache, tmp_path, load_afresh):
     path = exported(tmp_path / "model")
     before = sorted(file.name for file in path.iterdir())
     for file in path.iterdir():
@@ -130,7 +135,7 @@ def test_a_folder_that_is_read_only_is_loaded_from_the_cache(cache, tmp_path):
     assert sorted(file.name for file in path.iterdir()) == before
 
 
-def test_a_damaged_blob_is_compiled_again(cache, tmp_path):
+def test_a_damaged_blob_is_compiled_again(cache, tmp_path, load_afresh):
     path = exported(tmp_path / "model")
     expected = load_afresh(path)[1]
     for blob in cache.glob("*/blob/*.blob"):
@@ -139,7 +144,7 @@ def test_a_damaged_blob_is_compiled_again(cache, tmp_path):
     assert load_afresh(path) == (True, expected)
 
 
-def test_a_cache_that_cannot_be_written_costs_the_cache_alone(cache, tmp_path):
+def test_a_cache_that_cannot_be_written_costs_the_cache_alone(cache, tmp_path, load_afresh):
     path = exported(tmp_path / "model")
     shutil.rmtree(cache, ignore_errors=True)  # exporting compared the model with torch
     cache.parent.mkdir(exist_ok=True)
@@ -147,13 +152,13 @@ def test_a_cache_that_cannot_be_written_costs_the_cache_alone(cache, tmp_path):
     assert [load_afresh(path)[0] for _ in range(2)] == [False, False]
 
 
-def test_a_cache_of_size_zero_keeps_nothing(cache, tmp_path):
+def test_a_cache_of_size_zero_keeps_nothing(cache, tmp_path, load_afresh):
     path = exported(tmp_path / "model")
     assert not load_afresh(path, NPU_COMPILE_CACHE_SIZE_MB="0")[0]
     assert not load_afresh(path)[0]
 
 
-def test_the_cache_of_programs_lists_and_clears_it(cache, tmp_path):
+def test_the_cache_of_programs_lists_and_clears_it(cache, tmp_path, load_afresh):
     from npu_compiler.programs import ProgramCache
 
     path = exported(tmp_path / "model")

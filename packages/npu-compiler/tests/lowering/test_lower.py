@@ -115,7 +115,7 @@ def test_permuted_input_and_output_are_bound_as_their_bytes_lie():
 
 def test_symbolic_placeholder_becomes_a_rank_0_input():
     graph = make_fx(lambda x, n: x * n, tracing_mode="symbolic")(torch.randn(3), 4)
-    lowered = lower(graph)
+    lowered = lower(graph, input_shapes={"x_1": [5]})
     ports = {p.get_friendly_name(): p for p in lowered.model.get_parameters()}
     assert str(ports["n_1"].get_element_type()) == "<Type: 'int64_t'>"
     by_name = {"x_1": torch.ones(5), "n_1": torch.tensor(7)}

@@ -78,12 +78,12 @@ def test_program_holds_the_call_and_the_cache_is_written(device):
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_on_the_hosts_cores_the_ops_own_kernel_writes_in_place(device, monkeypatch):
+def test_on_the_hosts_cores_the_ops_own_kernel_writes_in_place(device, monkeypatch, on_npu):
     monkeypatch.delenv("NPU_COMPILE_TARGET")
     torch.testing.assert_close(*both(step, ON_HOST, *given(device)))
-    ((name, reason),) = eager_calls(ON_HOST, *given(device))
-    assert name == "functional_pass_test.write_ring.default"
-    assert reason == "its own kernel on the host's cores is better there"
+    reason = "its own kernel on the host's cores is better there"
+    left = [] if on_npu else [("functional_pass_test.write_ring.default", reason)]
+    assert eager_calls(ON_HOST, *given(device)) == left
 
 
 def test_former_content_read_before_and_after_stays_right():

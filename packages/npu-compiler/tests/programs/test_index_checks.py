@@ -280,7 +280,7 @@ assert "torch" not in sys.modules
 """
 
 
-def test_an_exported_model_looks_at_indices_with_torch_and_without(tmp_path, close):
+def test_an_exported_model_looks_at_indices_with_torch_and_without(tmp_path, close, without_torch):
     model, ids = Lookup().eval(), torch.arange(6)
     folder = npu_compiler.export(model, (ids, ids.clone()), tmp_path / "lookup")
     expected = model(ids, ids)
@@ -292,6 +292,7 @@ def test_an_exported_model_looks_at_indices_with_torch_and_without(tmp_path, clo
     close(loaded(ids, ids), expected, 2e-5)
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT_TORCH, str(folder), str(tmp_path / "result.npy")],
+        env=without_torch,
         text=True,
         capture_output=True,
     )

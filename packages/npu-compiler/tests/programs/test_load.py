@@ -24,7 +24,7 @@ def test_temporary_files_are_removed(tmp_path, monkeypatch):
     assert program.run([-torch.ones(4)])[0].tolist() == [0.0] * 4
 
 
-def test_failing_snippets_are_turned_off(monkeypatch):
+def test_failing_snippets_are_turned_off_where_the_device_has_them(monkeypatch, on_npu):
     seen = []
     original = load.load_model
 
@@ -35,6 +35,11 @@ def test_failing_snippets_are_turned_off(monkeypatch):
         return original(model, name=name, options=options, device_index=device_index)
 
     monkeypatch.setattr(load, "load_model", failing)
+    if on_npu:
+        with pytest.raises(npu_runtime.ProgramError, match="snippets"):
+            load_tolerant(model(), name="test", options=compile_options("float32"))
+        assert seen == [None]
+        return
     program = load_tolerant(model(), name="test", options=compile_options("float32"))
     assert seen == [None, "DISABLE"]
     assert program.run([torch.ones(4)])[0].tolist() == [1.0] * 4

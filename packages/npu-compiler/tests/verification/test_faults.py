@@ -72,6 +72,7 @@ def _counts(code: str, cache: Path, bit: int) -> dict[str, int]:
     environment = {
         **os.environ,
         "NPU_DRIVER": "sim",
+        "NPU_DEVICE": "SIM",
         "NPU_COMPILE_CACHE_DIR": str(cache),
         "OMP_NUM_THREADS": "1",
     }

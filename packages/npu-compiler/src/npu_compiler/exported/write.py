@@ -19,6 +19,7 @@ from torch import fx, nn
 from torch.utils import _pytree as pytree
 
 from npu_compiler.compilation.building import own_precision
+from npu_compiler.compilation.targets import is_for_npu
 from npu_compiler.errors import ExportError, LoweringError
 from npu_compiler.exported.calibration import check_calibration, compressed
 from npu_compiler.exported.capture import Captured, capture_module
@@ -33,6 +34,7 @@ from npu_compiler.lowering.capability import refusal
 from npu_compiler.options import CompilerConfig, resolve_config
 from npu_compiler.programs.fingerprint import fingerprint
 from npu_compiler.programs.load import write_model
+from npu_runtime import device_info
 from npu_runtime.public_calls import public_call
 
 __all__ = ["export"]
@@ -66,7 +68,8 @@ def export(
         dynamic: name of a tensor argument -> dims whose sizes may vary, as {"input_ids": (0, 1)}.
         config: dtype, activations, precision, group_size, symmetric and rounding count here, and
             target "NPU": what an NPU would refuse is replaced by equal forms, and a model that then
-            still breaks a rule of npu_compiler.check is an error.
+            still breaks a rule of npu_compiler.check is an error. On the device NPU the equal
+            forms are written without being asked for.
         calibration: example calls, each a tensor, a tuple of arguments or a dict of arguments by
             name. With dtype "int4" weights are rounded by them instead of to nearest, as the
             option rounding says; with dtype "int8" and activations "int8" they say which values
@@ -96,6 +99,7 @@ def export(
             code="export-exists",
         )
     chosen = resolve_config("npu_compiler.export", config, options, is_calibrated=True)
+    for_npu = is_for_npu(chosen, device_info().device)
     # What is written is one program of the device's compiler, whatever the host would do better.
     chosen = chosen if chosen.target == "NPU" else replace(chosen, target="openvino")
     check_calibration(chosen, is_given=calibration is not None)
@@ -109,7 +113,7 @@ def export(
         name=type(model).__name__,
         nan=chosen.nan,
         check_indices=chosen.check_indices,
-        fixed_sizes=chosen.target == "NPU",
+        fixed_sizes=for_npu,
     )
     origins = node_origins(module.graph)
     python_lines = {name: line for name, (_, line) in origins.items() if line}
@@ -119,7 +123,7 @@ def export(
     program = compressed(
         lowered.model, chosen, calibration=calibration, captured=captured, manifest=described
     )
-    if chosen.target == "NPU":
+    if for_npu:
         rewrite_program(program)
     described = dataclasses.replace(described, device_options=avoid_defects(program, device="CPU"))
     if chosen.target == "NPU":

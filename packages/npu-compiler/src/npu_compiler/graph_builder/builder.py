@@ -13,6 +13,7 @@ from torch import fx
 
 import npu_runtime
 from npu_compiler.compilation.building import own_precision
+from npu_compiler.compilation.targets import is_for_npu
 from npu_compiler.errors import GraphError, LoweringError
 from npu_compiler.exported.capture import Captured, capture_module
 from npu_compiler.graph.calls import is_symbolic, op_name
@@ -48,7 +49,8 @@ class GraphBuilder(NamedCalls):
 
         Args:
             config: dtype, precision, group_size, symmetric, verify, strict, nan, check_indices,
-                disabled_passes and device_options are what counts here.
+                disabled_passes and device_options are what counts here, and target "NPU": what
+                an NPU would refuse is replaced by equal forms. The device NPU implies it.
             tensor_class: a subclass of GraphTensor, of which every tensor of the graph is one.
             options: the options by name, instead of config.
 
@@ -178,15 +180,22 @@ class GraphBuilder(NamedCalls):
         inputs = self._recording.parameters
         examples = tuple(torch.zeros(tuple(x._fake.shape), dtype=x._fake.dtype) for x in inputs)
         captured = capture_module(module, examples, {}, {}, self._config)
-        lowered = _lowered(captured.program.graph_module, captured.constants, self._config)
-        if self._config.compression is None:
-            return captured, lowered, None
-        report = compress_weights(
-            lowered.model,
-            mode=self._config.compression,
-            group_size=self._config.group_size,
-            symmetric=self._config.symmetric,
+        for_npu = is_for_npu(self._config, npu_runtime.device_info().device)
+        lowered = _lowered(
+            captured.program.graph_module, captured.constants, self._config, for_npu=for_npu
         )
+        report = None
+        if self._config.compression is not None:
+            report = compress_weights(
+                lowered.model,
+                mode=self._config.compression,
+                group_size=self._config.group_size,
+                symmetric=self._config.symmetric,
+            )
+        if for_npu:
+            from npu_compiler.exported.for_npu import rewrite_program  # late: for an NPU alone
+
+            rewrite_program(lowered.model)
         return captured, lowered, report
 
     def _results(self, tensors: list[torch.Tensor], device: str | None) -> list[torch.Tensor]:
@@ -217,7 +226,11 @@ def _loaded(lowered: LoweredModel, options: Mapping[str, str]) -> npu_runtime.Pr
 
 
 def _lowered(
-    graph_module: fx.GraphModule, constants: Mapping[str, torch.Tensor], config: CompilerConfig
+    graph_module: fx.GraphModule,
+    constants: Mapping[str, torch.Tensor],
+    config: CompilerConfig,
+    *,
+    for_npu: bool,
 ) -> LoweredModel:
     """Lowers the whole graph, or says which of the user's lines stands against it."""
     nodes = {node.name: node for node in graph_module.graph.nodes}
@@ -234,6 +247,7 @@ def _lowered(
             name="GraphBuilder",
             nan=config.nan,
             check_indices=config.check_indices,
+            fixed_sizes=for_npu,
         )
     except LoweringError as failure:
         if failure.node_name not in nodes:

@@ -1,0 +1,32 @@
+"""A plugin of pytest: the stub computes by the CPU plugin, whose known defects are no NPU's.
+
+Models are rewritten around them as for a CPU. Options that avoid others are none of the NPU's, and
+are left out.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from npu_compiler.known_defects.table import avoid_defects
+from npu_compiler.programs import load
+
+if TYPE_CHECKING:
+    import openvino as ov
+
+_needed_options = load.needed_options
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Changes what programs need before they are compiled."""
+    for module in ("load", "cache"):
+        name = f"npu_compiler.programs.{module}.needed_options"
+        pytest.MonkeyPatch().setattr(name, _also_for_the_cpu)
+
+
+def _also_for_the_cpu(model: ov.Model, device_index: int | None) -> dict[str, str]:
+    options = _needed_options(model, device_index)
+    avoid_defects(model, device="CPU")
+    return options
