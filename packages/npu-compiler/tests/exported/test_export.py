@@ -344,6 +344,9 @@ def test_sizes_that_must_be_equal_are_checked(tmp_path, load_varying):
         load_varying(path)(torch.ones(3, 2), torch.ones(4, 2))
 
 
+INPUT = {"name": "input", "dtype": "float32", "port": 0}
+
+
 @pytest.mark.parametrize(
     "damage, code, text",
     [
@@ -355,6 +358,19 @@ def test_sizes_that_must_be_equal_are_checked(tmp_path, load_varying):
         (lambda path: change(path, precision="float3"), "export-corrupt", "float3"),
         (lambda path: change(path, structure={"tensor": 7}), "export-corrupt", "as it was written"),
         (lambda path: change(path, inputs=None), "export-corrupt", "is not as it was"),
+        (lambda path: change(path, precision=["float32"]), "export-corrupt", "for a text"),
+        (lambda path: change(path, name=7), "export-corrupt", "7 for a text"),
+        (lambda path: change(path, files=[]), "export-corrupt", "the files []"),
+        (
+            lambda path: change(path, inputs=[{**INPUT, "shape": [[1], 64]}]),
+            "export-corrupt",
+            "the shape [[1], 64]",
+        ),
+        (
+            lambda path: (path / "manifest.json").write_text("[" * 100_000),
+            "export-corrupt",
+            "recursion",
+        ),
     ],
 )
 def test_damaged_folder_is_an_error(tmp_path, damage, code, text):

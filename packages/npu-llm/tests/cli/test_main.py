@@ -93,6 +93,32 @@ def test_config_that_is_none(in_process, broken):
     assert_explained(in_process("generate", "Hello", model=broken), "config-unreadable", "JSON")
 
 
+@pytest.mark.parametrize(
+    "lie",
+    [
+        {"hidden_size": "wide"},  # the hub's own class of error
+        {"num_attention_heads": 0},  # ZeroDivisionError
+        {"num_key_value_heads": 0},
+        {"num_attention_heads": 7},
+        {"num_hidden_layers": 1.5},
+    ],
+    ids=str,
+)
+def test_config_that_lies(in_process, broken, lie):
+    config = json.loads((broken / "config.json").read_text())
+    (broken / "config.json").write_text(json.dumps({**config, **lie}))
+    assert_explained(in_process("generate", "Hello", model=broken), "model-unreadable", "the model")
+
+
+def test_tokenizer_that_contradicts_itself(in_process, broken):
+    content = json.loads((broken / "tokenizer.json").read_text())
+    content["model"]["vocab"] = {
+        "a": 0
+    }  # of which the merges make words: tokenizers' bare Exception
+    (broken / "tokenizer.json").write_text(json.dumps(content))
+    assert_explained(in_process("generate", "Hello", model=broken), "model-unreadable", "tokenizer")
+
+
 def test_tokenizer_that_is_none(in_process, broken):
     (broken / "tokenizer.json").write_text("{")
     assert_explained(in_process("generate", "Hello", model=broken), "model-unreadable", "tokenizer")

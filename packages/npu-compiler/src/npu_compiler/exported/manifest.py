@@ -145,7 +145,7 @@ def read_manifest(folder: Path) -> Manifest:
             f"{str(folder)!r} without {FILE_NAME}. Export the model again.",
             code="export-absent",
         ) from missing
-    except (OSError, ValueError) as failure:
+    except (OSError, ValueError, RecursionError) as failure:
         raise _corrupt(folder, f"{FILE_NAME} cannot be read: {failure}") from failure
     if not isinstance(raw, dict) or raw.get("format") != FORMAT:
         found = raw.get("format") if isinstance(raw, dict) else raw
@@ -168,6 +168,7 @@ def read_manifest(folder: Path) -> Manifest:
                 "verified": str(raw.get("verified", "no")),
             }
         )
+        _check_kinds(manifest)
         _check_structure(manifest.structure, len(manifest.outputs))
     except (LookupError, TypeError, ValueError, AttributeError) as failure:
         raise _corrupt(folder, f"{FILE_NAME} is not as it was written: {failure}") from failure
@@ -184,6 +185,20 @@ def read_manifest(folder: Path) -> Manifest:
 
 def _port(raw: Mapping[str, Any]) -> PortSpec:
     return PortSpec(**{**raw, "shape": tuple(raw["shape"])})
+
+
+def _check_kinds(manifest: Manifest) -> None:
+    """Checks what nothing else would meet before a call, or the device."""
+    texts = [manifest.name, manifest.precision]
+    for port in (*manifest.inputs, *manifest.outputs):
+        texts += [port.name, port.dtype]
+        if not all(size is None or type(size) in (int, str) for size in port.shape):
+            raise TypeError(f"the shape {list(port.shape)}")
+    if not isinstance(manifest.files, dict):
+        raise TypeError(f"the files {manifest.files!r}")
+    for text in texts:
+        if not isinstance(text, str):
+            raise TypeError(f"{text!r} for a text")
 
 
 def _check_structure(structure: Mapping[str, Any], outputs: int) -> None:

@@ -6,11 +6,11 @@ import difflib
 import pickle
 import struct
 import zipfile
+from collections.abc import Callable
 from importlib import metadata
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
@@ -32,12 +32,6 @@ __all__ = ["load_model", "load_tokenizer"]
 
 # The format's names for dtypes in which a checkpoint's weights can stay until they are needed.
 _STORED = {"BF16": torch.bfloat16, "F16": torch.float16}
-
-# What transformers and its readers raise for files that they cannot interpret.
-_READ_FAILURES = (
-    OSError, ValueError, KeyError, RuntimeError, TypeError, EOFError, struct.error,
-    pickle.UnpicklingError, SafetensorError, zipfile.BadZipFile,
-)  # fmt: skip
 
 
 def load_model(
@@ -80,7 +74,9 @@ def load_model(
                 ignore_mismatched_sizes=True,  # reported below
                 **arguments,
             )
-    except _READ_FAILURES as failure:
+    except MemoryError:
+        raise
+    except Exception as failure:  # of any class: of transformers, tokenizers, the hub, a model
         raise _unreadable(source, "the model", failure) from failure
     if unfit := sorted(info["mismatched_keys"]):
         name, given, wanted = unfit[0]
@@ -174,7 +170,9 @@ def load_tokenizer(source: ModelSource, *, trust_remote_code: bool = False) -> A
     try:
         with show_tokenizer_failure():
             return AutoTokenizer.from_pretrained(str(source.folder), **arguments)
-    except _READ_FAILURES as failure:
+    except MemoryError:
+        raise
+    except Exception as failure:  # as above
         raise _unreadable(source, "the tokenizer", failure) from failure
 
 

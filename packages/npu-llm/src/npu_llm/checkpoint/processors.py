@@ -23,7 +23,9 @@ def load_beside(loader: Any, path: str | Path, what: str) -> Any:
     """
     try:
         found = loader.from_pretrained(str(Path(path).expanduser()))
-    except (OSError, ValueError, KeyError, TypeError) as failure:
+    except MemoryError:
+        raise
+    except Exception as failure:  # of any class: of transformers, tokenizers, the hub
         lines = str(failure).strip().splitlines() or [type(failure).__name__]
         raise _missing(path, what, lines[0].rstrip(".")) from failure
     # Where a model comes without, transformers may make a tokenizer of no words.
