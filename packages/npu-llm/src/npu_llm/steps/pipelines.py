@@ -155,9 +155,7 @@ class StaticPipeline:
         """Returns an empty cache of the smallest capacity."""
         from npu_llm.steps.static_cache import StaticCache
 
-        return StaticCache(
-            self.programs, self.sizes, relocation=self.relocation, given=self.given
-        )
+        return StaticCache(self.programs, self.sizes, relocation=self.relocation, given=self.given)
 
 
 @dataclass(frozen=True)
