@@ -174,7 +174,7 @@ def test_pipeline_by_name_or_by_device():
     with pytest.raises(OptionError, match="'eager'") as caught:
         choose_pipeline("eager", "CPU")
     assert caught.value.code == "unknown-pipeline"
-    with pytest.raises(OptionError, match='got "dynamic". Omit it') as caught:
+    with pytest.raises(OptionError, match=r'got "dynamic"\. Omit it') as caught:
         choose_pipeline("dynamic", "NPU.1")
     assert caught.value.code == "npu-dynamic"
 

@@ -227,9 +227,7 @@ def test_families_on_the_npu_plugin(name, pair, parts_on_npu_plugin):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["Qwen2VL", "Qwen2_5_VL"])
-def test_grids_of_images_and_a_video_have_their_own_positions(
-    name, each_openvino_pipeline, pair
-):
+def test_grids_of_images_and_a_video_have_their_own_positions(name, each_openvino_pipeline, pair):
     model, ours = pair(name, pipeline=each_openvino_pipeline)
     text = [5, *[IMAGE] * 6, 7, *[IMAGE] * 8, 9, *[VIDEO] * 8, 8, 10]
     ids = torch.tensor([text, [0] * (len(text) - 4) + [5, 6, 7, 8]])
@@ -248,7 +246,7 @@ def test_grids_of_images_and_a_video_have_their_own_positions(
         assert_same_tokens(model, ours, given, **way)
     # What was noted of those images must not count for the next text.
     assert_same_tokens(model, ours, {"input_ids": torch.tensor([[4, 5, 6]])})
-    if pipeline == "static":
+    if each_openvino_pipeline == "static":
         many = {
             "pixel_values": torch.zeros(16388, 96),
             "image_grid_thw": torch.tensor([[1, 2, 8194]]),

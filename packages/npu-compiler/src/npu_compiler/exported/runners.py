@@ -79,9 +79,10 @@ class ArrayRunner:
             return core.compile_model(str(path), chosen, {**kept, **size, **given})
 
         def load(shapes: Shapes | None) -> ov.CompiledModel:
-            facts = {"device": _identity(chosen), "options": options, "by": "array"}
+            known = {"device": _identity(chosen), "options": options, "by": "array"}
+            facts = known if shapes is None else {**known, "shapes": shapes}
             try:
-                return KeptModel(path, facts if shapes is None else {**facts, "shapes": shapes}).load(
+                return KeptModel(path, facts).load(
                     partial(compile_model, shapes), options, device=chosen,
                     from_cache=_is_from_cache,
                 )  # fmt: skip
@@ -149,17 +150,16 @@ def tensor_runner(path: Path, manifest: Manifest) -> Runner:
 
     def load(shapes: Shapes | None) -> npu_runtime.Program:
         known = [device.driver, device.device, device.full_name, device.driver_version]
-        facts = {"device": known, "options": options, "by": "program"}
-        program = KeptModel(path, facts if shapes is None else {**facts, "shapes": shapes}).load(
+        served = {"device": known, "options": options, "by": "program"}
+        facts = served if shapes is None else {**served, "shapes": shapes}
+        program = KeptModel(path, facts).load(
             partial(load_program, shapes), options, device=device.device,
             from_cache=_loaded_from_cache,
         )  # fmt: skip
         check_indices(program, manifest.index_checks)
         return program
 
-    programs = ByShapes(
-        load, manifest, _loaded_from_cache, one_shape=has_one_shape(device.device)
-    )
+    programs = ByShapes(load, manifest, _loaded_from_cache, one_shape=has_one_shape(device.device))
 
     class TensorRunner:
         @property

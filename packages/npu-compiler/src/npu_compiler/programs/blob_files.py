@@ -34,7 +34,7 @@ def are_damaged(blobs: Path) -> bool:
     if not found:
         return False
     try:
-        expected = json.loads(record.read_text())
+        expected: object = json.loads(record.read_text())
         return {path.name: fingerprint(path) for path in found} != expected
     except (OSError, ValueError):
         return True

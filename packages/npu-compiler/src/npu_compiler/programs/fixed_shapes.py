@@ -1,4 +1,4 @@
-"""A model's text with fixed shapes at its inputs, for devices whose programs have one shape each."""
+"""A model's text with fixed shapes, for devices whose programs have one shape each."""
 
 from __future__ import annotations
 

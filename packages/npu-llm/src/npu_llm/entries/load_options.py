@@ -90,7 +90,11 @@ class LoadOptions:
 
     @property
     def pipeline_here(self) -> PipelineName:
-        """The pipeline to use on the device that serves as npu; [npu-dynamic] if it cannot."""
+        """The pipeline to use on the device that serves as npu.
+
+        Raises:
+            OptionError: [npu-dynamic] if the device cannot run the one that was asked for.
+        """
         return choose_pipeline(self.pipeline, npu_runtime.device_info().device)
 
     @property

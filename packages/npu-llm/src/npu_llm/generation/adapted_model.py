@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from npu_llm.adapters.adapter_file import AdapterFile, read_adapter
+from npu_llm.adapters.adapter_ports import common_rank, of_rank
 from npu_llm.entries.build import Prepared, prepare
 from npu_llm.entries.entry import Entry
 from npu_llm.entries.load_options import LoadOptions
@@ -60,9 +62,14 @@ class AdaptedModel:
         if self._ready is None or not any(rows):
             return self._plain
         pipeline = self._ready.pipeline
-        assert isinstance(pipeline, DynamicPipeline | StaticPipeline), "it was prepared as one"
         entry = self._ready.entry
-        return entry, pipeline.with_adapters(self._adapters.inputs(rows, entry.adapted))
+        inputs = self._adapters.inputs(rows, entry.adapted)
+        if isinstance(pipeline, StaticPipeline):
+            rank = common_rank(inputs)
+            given = of_rank(inputs, rank)
+            return entry, replace(pipeline, programs=pipeline.for_rank(rank), given=given)
+        assert isinstance(pipeline, DynamicPipeline), "it was prepared as one of the two"
+        return entry, replace(pipeline, constants=inputs)
 
     def _prepared(self, modules: tuple[str, ...], file: AdapterFile) -> Prepared:
         entry = self._plain[0]

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 
 from npu_compiler.verification.verdict import Verdict
-from npu_llm.adapters.adapter_ports import common_rank, of_rank
 from npu_llm.choices import PipelineName
 from npu_llm.steps.slots import Relocation
 from npu_llm.steps.static_layout import StaticSizes, StepSizes
@@ -102,10 +101,6 @@ class DynamicPipeline:
         """How its program was loaded."""
         return Start.of(self.program)
 
-    def with_adapters(self, inputs: Mapping[str, torch.Tensor]) -> DynamicPipeline:
-        """Returns the same pipeline with these inputs for adapters."""
-        return replace(self, constants=inputs)
-
     def new_cache(self) -> SessionCache:
         """Returns an empty cache, in a session of its own."""
         return dynamic_cache(self.program, self.relocation, self.states, self.constants)
@@ -144,11 +139,6 @@ class StaticPipeline:
     def verdict(self) -> Verdict:
         """The worst outcome of comparing the programs so far with torch."""
         return self.programs.verdict
-
-    def with_adapters(self, inputs: Mapping[str, torch.Tensor]) -> StaticPipeline:
-        """Returns the same pipeline with these inputs for adapters."""
-        rank = common_rank(inputs)
-        return replace(self, programs=self.for_rank(rank), given=of_rank(inputs, rank))
 
     def new_cache(self) -> StaticCache:
         """Returns an empty cache of the smallest capacity."""

@@ -45,9 +45,7 @@ class Padding:
 
     def pad(self, values: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Returns inputs with more tokens, which masks hide, and copies of the last row."""
-        return [
-            self._longer(port, value) for port, value in zip(self._inputs, values, strict=True)
-        ]
+        return [self._longer(port, value) for port, value in zip(self._inputs, values, strict=True)]
 
     def cut(self, results: Any, values: Sequence[torch.Tensor]) -> Any:
         """Returns what the program gave for padded inputs as it belongs to these."""
