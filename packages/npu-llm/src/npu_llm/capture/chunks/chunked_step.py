@@ -191,7 +191,7 @@ class _Chunking:
         return self._before if expression == self._past else None
 
     def _attention(self, node: fx.Node) -> fx.Node:
-        if len(node.args) != 4 or node.kwargs.get("is_causal"):
+        if len(node.args) != 4 or not isinstance(node.args[3], fx.Node):
             raise _UnfitError(f"{node.name} has no mask")
         query, key, value, mask = node.args
         if key not in self._joined or value not in self._joined or not self._is_by_row(mask):
