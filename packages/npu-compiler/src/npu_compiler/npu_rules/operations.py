@@ -18,6 +18,8 @@ __all__ = ["check_operations", "node_refusals"]
 _RULES = ("operation types", "operand types", "operand ranks", "constant inputs")
 # The importer has other layers for these where their results vary in size.
 _IMPORTED_BY_SIZES = ("Broadcast", "Reshape")
+# Operations with a body, which the NPU's compiler writes out.
+_LOOPS = ("TensorIterator", "Loop")
 _STEPS = {
     "operation types": "Write it with other operations, or run that part on the host.",
     "operand types": "Cast the operand to one of these.",
@@ -45,7 +47,7 @@ def check_operations(model: ov.Model, *, generation: str) -> list[Finding]:
     apply_moc_transformations(prepared, cf=True)
     rules = source_rules()
     found: list[Finding] = []
-    nodes = prepared.get_ordered_ops()
+    nodes = list(_operations(prepared))
     for node in nodes:
         found.extend(_node_findings(node, rules, lines, generation))
     broken = {finding.rule for finding in found}
@@ -133,6 +135,14 @@ def _operand_findings(
             source = rules.place("constants", asked["line"], asked["file"])
             maker = port.get_node().get_friendly_name()
             yield "constant inputs", f"{name} is a constant; got the result of {maker}.", source
+
+
+def _operations(model: ov.Model) -> Iterator[Any]:
+    """Yields a model's operations; those of a loop's body come after the loop."""
+    for node in model.get_ordered_ops():
+        yield node
+        if node.get_type_name() in _LOOPS:
+            yield from _operations(node.get_function())
 
 
 def _python_lines(model: ov.Model) -> Mapping[str, str]:
