@@ -137,3 +137,21 @@ def test_model_that_is_checked_stays_as_it_is():
 def test_operands_of_sizes_that_vary_are_left_to_the_rule_of_static_shapes():
     node = ops.broadcast(given([1]), given([2], "i64"))
     assert refused(node) == set()
+
+
+@pytest.mark.parametrize(
+    "make, broken", [(ops.relu, set()), (ops.is_nan, {("operation types", "IsNaN (opset10)")})]
+)
+def test_operations_inside_a_loop_are_compared_too(make, broken):
+    state, row = given([1, 3], "f32"), given([1, 3], "f32")
+    kept = ops.select(ops.convert(make(row), ov.Type.boolean), row, state)
+    body = ov.Model([ops.result(kept)], [state, row], "body")
+    loop = ops.tensor_iterator()
+    loop.set_function(body)
+    first, rows = given([1, 3], "f32"), given([5, 3], "f32")
+    after = body.get_results()[0].output(0)
+    loop.set_merged_input(state, first.output(0), after)
+    loop.set_sliced_input(row, rows.output(0), 0, 1, 1, -1, 0)
+    model = ov.Model([loop.get_iter_value(after, -1)], [first, rows], "looped")
+    found = check_operations(model, generation="4000")
+    assert {(one.rule, one.operation) for one in found if one.verdict == "refused"} == broken

@@ -80,11 +80,13 @@ def compress_by_text(
 
     Raises:
         OptionError: [quantize-text] for a file that cannot be read or is too short, or if the model
-            has no tokenizer.
+            has no tokenizer or keeps states.
     """
     from npu_compiler.quantize import compress_weights_by_data
 
     assert compression.text is not None
+    if captured.states:
+        raise _unusable(compression.text, "the model keeps states between the tokens of a text")
     return compress_weights_by_data(
         model,
         _samples(captured, model, _tokens(compression.text, tokenizer)),

@@ -147,6 +147,8 @@ def static_programs(name_or_path: str | Path, options: LoadOptions) -> Iterator[
         for step, tokens in (("decode", sizes.chunks[0]), ("prefill", sizes.chunks[-1])):
             shapes = layout.port_shapes(StepSizes(tokens, sizes.capacities[0], 1))
             path = write_variant(entry.model_path, Path(place) / step, shapes)
-            name = f"{entry.name}, {step} of {tokens} in {sizes.capacities[0]}"
+            name = f"{entry.name}, {step} of {tokens}"
+            if sizes.capacities[0]:
+                name += f" in {sizes.capacities[0]}"
             # OpenVINO maps the file, which stays readable after its folder is gone.
             yield StaticProgram(name, tokens, openvino_core().read_model(path))

@@ -34,7 +34,10 @@ class StateHistory:
             sizes: of each state, without the batch.
         """
         self._sizes = {name: tuple(one) for name, one in sizes.items()}
-        self.reset()
+        self._states: list[torch.Tensor] = []  # empty before the first token
+        self._read: list[torch.Tensor] = []
+        self._turns: dict[int, list[torch.Tensor]] = {}
+        self._tokens: dict[int, list[torch.Tensor]] = {}
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -90,15 +93,12 @@ class StateHistory:
         """Keeps the given rows, (batch,) int64, in their order; forgets earlier states."""
         self._states = [one[rows] for one in self._states]
         self._read = [one[:, rows] for one in self._read]
-        self._turns.clear()
-        self._tokens.clear()
+        self._forget_earlier()
 
     def reset(self) -> None:
         """Forgets everything."""
-        self._states: list[torch.Tensor] = []  # empty before the first token
-        self._read: list[torch.Tensor] = []
-        self._turns: dict[int, list[torch.Tensor]] = {}
-        self._tokens: dict[int, list[torch.Tensor]] = {}
+        self._states, self._read = [], []
+        self._forget_earlier()
 
     def tensors(self, rows: torch.Tensor) -> dict[str, torch.Tensor]:
         """Returns states and tokens of the given rows, (batch,) int64; not if it is empty."""
@@ -110,6 +110,10 @@ class StateHistory:
         self.reset()
         self._states = [tensors[name] for name in self._sizes]
         self._read = [tensors[_READ]]
+
+    def _forget_earlier(self) -> None:
+        self._turns.clear()
+        self._tokens.clear()
 
     def _zeros(self, batch: int) -> list[torch.Tensor]:
         return [torch.zeros(batch, *sizes) for sizes in self._sizes.values()]

@@ -199,7 +199,7 @@ class StaticCache(StepCache):
     def _run(self, row: _Row, index: int, values: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Runs all tokens of one row; returns logits (1, kept, vocabulary)."""
         tokens = values["input_ids"].shape[1]
-        kept, place = values["logits_to_keep"].unique(return_inverse=True)
+        kept, place = torch.unique(values["logits_to_keep"], return_inverse=True)
         pieces = []
         at = 0
         while at < tokens:

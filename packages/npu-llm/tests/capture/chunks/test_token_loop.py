@@ -35,9 +35,7 @@ def test_the_lowered_loop_is_the_loop(tokens, core):
     inputs = [graph.placeholder(name) for name in ("state", "rows", "same")]
     call = graph.call_function(loop, tuple(inputs))
     expected = loop(*values)
-    items = []
-    for index in range(2):
-        items.append(graph.call_function(operator.getitem, (call, index)))
+    items = [graph.call_function(operator.getitem, (call, index)) for index in range(2)]
     graph.output(tuple(items))
     with FakeTensorMode() as mode:
         for node, value in zip(inputs, values, strict=True):

@@ -23,6 +23,22 @@ def test_both_static_programs_of_a_model_are_compared_with_the_rules(checkpoint,
         assert program["is_ready"]
 
 
+def test_programs_of_a_model_with_states_are_compared_and_bounded(save_tiny, tmp_path, capsys):
+    save_tiny("mamba", tmp_path / "mamba")
+    code, out, _ = check(capsys, tmp_path / "mamba", "--json")
+    assert code == 0
+    decode, prefill = json.loads(out)
+    assert decode["name"].endswith(", decode of 1")
+    assert prefill["name"].endswith(", prefill of 16")
+    assert decode["is_ready"]
+    assert prefill["is_ready"]
+    code, out, _ = check(capsys, tmp_path / "mamba", "--estimate", "--json")
+    assert code == 0
+    found = json.loads(out)
+    assert found["prompt_tokens"] == 16
+    assert found["prefill"]["array_seconds"] > found["decode"]["array_seconds"] > 0
+
+
 def test_estimate_bounds_decoding_and_the_first_token(checkpoint, capsys):
     code, out, _ = check(capsys, checkpoint, "--estimate", "--json")
     assert code == 0
