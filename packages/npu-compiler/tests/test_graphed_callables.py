@@ -50,7 +50,7 @@ def test_a_compiled_model_runs_where_the_driver_guards_its_memory():
     )
     done = subprocess.run(
         [sys.executable, "-c", code],
-        env=os.environ | {"NPU_DRIVER": "sim"},
+        env=os.environ | {"NPU_DRIVER": "sim", "NPU_DEVICE": "SIM"},
         capture_output=True,
         text=True,
         check=False,

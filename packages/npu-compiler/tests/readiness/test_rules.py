@@ -84,7 +84,7 @@ class Choice(torch.nn.Module):
 
 
 def test_refused_operation_leads_to_its_node_and_python_line(tmp_path, capsys):
-    npu_compiler.export(Choice(), (torch.randn(4),), tmp_path / "m")
+    npu_compiler.export(Choice(), (torch.randn(4),), tmp_path / "m", target="openvino")
     assert main(["check", str(tmp_path / "m"), "--json", "--generation", "3720"]) == 1
     content = json.loads(capsys.readouterr().out)
     refused = [one for one in content["findings"] if one["verdict"] == "refused"]

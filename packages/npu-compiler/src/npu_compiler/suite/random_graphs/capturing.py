@@ -25,7 +25,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from npu_compiler.buckets import BucketedGraph
+from npu_compiler.buckets import BucketedGraph, wants_static_programs
 from npu_compiler.buckets.sizes import Sizes
 from npu_compiler.compilation.compiled_graph import CompiledGraph
 from npu_compiler.graph.whole_ops import decompositions, keep_attention_whole
@@ -187,7 +187,7 @@ def traced(graph: RandomGraph, config: CompilerConfig, device: str) -> tuple[Com
 
     sizes = Sizes(captured.graph)
     compiled: Callable[[list[Any]], Any]
-    if config.buckets is not None and sizes.symbols and sizes.is_whole:
+    if sizes.symbols and sizes.is_whole and wants_static_programs(config):
         compiled = BucketedGraph(
             captured,
             sizes,
