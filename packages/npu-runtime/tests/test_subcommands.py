@@ -145,6 +145,63 @@ def test_what_keeps_all_subcommands_from_running_is_told_once_arguments_are_read
     assert "words: a rule; got unmet. Do that. [unmet]" in capsys.readouterr().err
 
 
+# A package whose own code tells that it ran, and a subcommand in it.
+HEAVY = {
+    "__init__.py": "print('code of the package'); READY = True",
+    "settings.py": "def wrong(): print('settings')",
+    "light.py": """
+import npu_heavy
+from npu_command.help.command_parser import CommandParser
+print("module")
+def main(arguments):
+    parser = CommandParser(prog="heavy light", check=lambda options: print("checked"))
+    parser.parse_args(arguments)
+    print("main", hasattr(npu_heavy, "READY"))
+    return 3
+""",
+}
+RUN = """
+import sys
+from npu_command.subcommands import Command, Subcommand, run_command
+def run(*words, **options):
+    part = Subcommand("npu_heavy.light", "does it", **options)
+    command = Command("heavy", "", {"light": part}, refusal="npu_heavy.settings:wrong")
+    return run_command(command, ["light", *words])
+"""
+
+
+@pytest.fixture
+def run_heavy(tmp_path):
+    (tmp_path / "npu_heavy").mkdir()
+    for name, text in HEAVY.items():
+        (tmp_path / "npu_heavy" / name).write_text(text)
+
+    def run(code):
+        done = subprocess.run(
+            [sys.executable, "-c", RUN + code],
+            cwd=tmp_path, capture_output=True, text=True, check=True, timeout=120,
+        )  # fmt: skip
+        return done.stdout.splitlines()
+
+    return run
+
+
+def test_arguments_are_read_once_and_then_the_packages_are_loaded(run_heavy):
+    said = run_heavy("print(run())")
+    assert said == ["module", "checked", "settings", "code of the package", "main True", "3"]
+
+
+def test_a_bare_subcommand_runs_without_its_packages(run_heavy):
+    said = run_heavy("print(run(is_bare=True))\nprint('npu_heavy' in sys.modules)")
+    assert said == ["module", "checked", "settings", "main False", "3", "False"]
+
+
+def test_help_loads_nothing(run_heavy):
+    said = run_heavy("try:\n    run('--help')\nexcept SystemExit as end:\n    print(end.code)")
+    assert (said[0], said[-1]) == ("module", "0")
+    assert not {"checked", "code of the package"} & set(said)
+
+
 def test_a_main_that_reads_no_arguments_is_a_mistake_of_its_author(tmp_path, monkeypatch):
     (tmp_path / "no_reader.py").write_text("def main(arguments):\n    return 0\n")
     monkeypatch.syspath_prepend(tmp_path)
@@ -158,7 +215,7 @@ def test_a_package_lists_its_command_beside_itself(tmp_path, monkeypatch):
     (tmp_path / "a_package" / "commands.toml").write_text(
         'summary = "What it is."\nrefusal = "a_package.device:wrong"\nhides_warnings = true\n'
         '[subcommands.run]\nmodule = "a_package.run"\nsummary = "runs"\nending = "program"\n'
-        '[subcommands.say]\nmodule = "a_package.say"\nsummary = "says"\n'
+        '[subcommands.say]\nmodule = "a_package.say"\nsummary = "says"\nis_bare = true\n'
     )
     monkeypatch.syspath_prepend(tmp_path)
     assert read_command("a_package") == Command(
@@ -166,7 +223,7 @@ def test_a_package_lists_its_command_beside_itself(tmp_path, monkeypatch):
         "What it is.",
         {
             "run": Subcommand("a_package.run", "runs", Ending.PROGRAM),
-            "say": Subcommand("a_package.say", "says"),
+            "say": Subcommand("a_package.say", "says", is_bare=True),
         },
         refusal="a_package.device:wrong",
         hides_warnings=True,

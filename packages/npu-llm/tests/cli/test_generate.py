@@ -1,6 +1,11 @@
 import json
 import re
 
+import pytest
+
+from npu_llm.cli import session
+from npu_llm.prompts import chat_template
+
 
 def test_answer_alone_goes_to_standard_output(command):
     done = command("generate", "--greedy", "--max-new-tokens", "12", "the quick brown")
@@ -60,3 +65,16 @@ def test_a_file_without_a_schema_is_refused(in_process, tmp_path):
         code, _, err = in_process("generate", "--json-schema", str(tmp_path / "schema.json"), "fox")
         assert code == 2
         assert "[schema-file]" in err
+
+
+def test_what_renders_the_prompt_starts_before_the_model(in_process, monkeypatch):
+    class Seen(Exception):
+        pass
+
+    def start(*_: object) -> None:
+        raise Seen(chat_template._renderer._process is not None)
+
+    chat_template._renderer.end()
+    monkeypatch.setattr(session, "start", start)
+    with pytest.raises(Seen, match="True"):
+        in_process("generate", "Hello")

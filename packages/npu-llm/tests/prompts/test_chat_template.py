@@ -121,3 +121,12 @@ def test_transformers_is_as_it_was_afterwards():
     with chat_template.bounded_templates():
         assert chat_template_utils._compile_jinja_template is not before
     assert chat_template_utils._compile_jinja_template is before
+
+
+def test_a_process_that_was_started_early_is_the_one_that_renders():
+    chat_template._renderer.end()
+    chat_template.start_early()
+    early = chat_template._renderer._process
+    assert chat_template.render("{{ 1 + 1 }}", {}) == "2"
+    chat_template.start_early()
+    assert chat_template._renderer._process is early

@@ -109,7 +109,7 @@ def prepare(name_or_path: str | Path, options: LoadOptions) -> Prepared:
         entry = cache.find(keys[pipeline])
         if entry is None and pipeline == "dynamic":
             entry = _made_instead_of_kernels(cache, keys["kernels"])
-        facts = read_facts(source)
+        facts = read_facts(source) if entry is None else entry.facts
         bound = facts.context_length if entry is None else entry.model_context
         options.check_context(source.name, bound)
         check_memory(

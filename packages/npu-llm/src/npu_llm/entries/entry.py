@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from npu_command.interrupt import removed_at_interrupt
 from npu_command.whole_files import write_text
 from npu_compiler.programs.blob_files import AMENDMENTS
+from npu_llm.checkpoint.facts import ModelFacts
 from npu_llm.choices import KvCache
 from npu_llm.errors import CacheError
 from npu_llm.precision import PRECISIONS, Precision
@@ -189,6 +190,11 @@ class Entry:
     def has_light_tokenizer(self) -> bool:
         """Whether npu_llm.prompts.light_tokenizer was seen to do what the model's own does."""
         return bool(self.about.get("has_light_tokenizer"))
+
+    @property
+    def facts(self) -> ModelFacts:
+        """What the headers of the model's files said when it was written."""
+        return ModelFacts(**self.about["facts"])
 
     @property
     def why_not_kernels(self) -> str | None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from npu_compiler.programs.blob_files import are_damaged
 from npu_llm.capture.compression import Compression
-from npu_llm.checkpoint.facts import ModelFacts, read_facts
+from npu_llm.checkpoint.facts import read_facts
 from npu_llm.checkpoint.requirements import check_disk, check_memory
 from npu_llm.checkpoint.source import find_source
 from npu_llm.config import read_settings
@@ -145,7 +145,7 @@ def prepare_exported(folder: Path, options: LoadOptions) -> Prepared:
         options.check_exported(entry.precision, entry.pipeline)
         options.check_context(entry.name, entry.model_context)
         options.check_pipeline(entry.pipeline)
-        facts = ModelFacts(**entry.about["facts"])
+        facts = entry.facts
         check_memory(
             entry.name, facts, entry.precision,
             max_context=options.max_context, kv_cache=options.kept_as, is_built=True,

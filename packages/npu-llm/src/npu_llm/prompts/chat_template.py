@@ -25,7 +25,7 @@ from jinja2 import TemplateError
 from npu_llm.errors import OptionError
 from npu_llm.prompts.template_worker import environment
 
-__all__ = ["bounded_templates", "render"]
+__all__ = ["bounded_templates", "render", "start_early"]
 
 _WORKER = Path(__file__).with_name("template_worker.py")
 _MEMORY_BYTES = 512 << 20  # of address space; Python and jinja2 take about 50 MB
@@ -67,6 +67,11 @@ class _Renderer:
         if "refusal" in answer:
             raise TemplateError(str(answer["refusal"]))
         return str(answer["text"])
+
+    def start(self) -> None:
+        """Starts the process, if there is none, and does not wait for it."""
+        with self._lock:
+            self._running()
 
     def end(self) -> None:
         """Kills the process."""
@@ -127,6 +132,11 @@ class _Template:
 
 _renderer = _Renderer()
 atexit.register(_renderer.end)
+
+
+def start_early() -> None:
+    """Starts the process that renders, for a caller that has other things to do before it does."""
+    _renderer.start()
 
 
 def render(template: str, variables: dict[str, Any]) -> str:

@@ -22,8 +22,8 @@ from torch.utils._pytree import tree_leaves
 
 from npu_ops.errors import OperatorInputError
 from npu_ops.seal import check_file, damaged, digest, read_sealed, seal
-from npu_ops.tools.capture_folders import CALL
 from npu_ops.tools.calls.snapshot import GeneratorImage, Snapshot, StorageImage, TensorImage
+from npu_ops.tools.capture_folders import CALL
 from npu_runtime.public_calls import public_call
 
 __all__ = [

@@ -109,7 +109,7 @@ class _Model:
 def _identify(name_or_path: str | Path | None) -> _Model:
     if name_or_path is not None and is_exported(Path(name_or_path).expanduser()):
         entry = open_exported(Path(name_or_path).expanduser())
-        facts = ModelFacts(**entry.about["facts"])
+        facts = entry.facts
         kind = f"exported folder, {entry.precision.name}"
         precisions = (entry.precision.name,)
         verdict = _verdict(entry)
