@@ -113,8 +113,6 @@ def _arrays(weight: PackedLinear | torch.Tensor) -> str:
     """Returns a weight as arrays: its elements, then scales and zeros as one dimension each."""
     if isinstance(weight, torch.Tensor):
         return f"{_kind(weight)}[{','.join(map(str, weight.shape))}]"
-    parts = [f"{_kind(weight)}[{weight.outputs},{weight.inputs}]"]
-    for part in (weight.scales, weight.zeros):
-        if part is not None:
-            parts.append(f"{_DTYPES[part.dtype]}[{part.numel()}]")
-    return " ".join(parts)
+    beside = [part for part in (weight.scales, weight.zeros) if part is not None]
+    parts = [f"{_DTYPES[part.dtype]}[{part.numel()}]" for part in beside]
+    return " ".join([f"{_kind(weight)}[{weight.outputs},{weight.inputs}]", *parts])
