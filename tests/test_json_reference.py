@@ -106,10 +106,7 @@ SOURCES = {
     ],
     "npu-profiler memory": [
         f"{PROFILER}/commands/memory.py:_record",
-        *(
-            f"{PROFILER}/queries/memory.py:{name}"
-            for name in ("Peak", "Place", "Holder", "Rise")
-        ),
+        *(f"{PROFILER}/queries/memory.py:{name}" for name in ("Peak", "Place", "Holder", "Rise")),
     ],
     "npu-profiler matmul": SWEEP,
     "npu-profiler mlp": SWEEP,

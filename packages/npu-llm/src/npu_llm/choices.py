@@ -158,9 +158,7 @@ def parse_verify(verify: str) -> Verify:
     )
 
 
-def _chosen(
-    value: object, names: tuple[_Name, ...], *, rule: str, step: str, code: str
-) -> _Name:
+def _chosen(value: object, names: tuple[_Name, ...], *, rule: str, step: str, code: str) -> _Name:
     """Returns which of the names a value is; raises OptionError for another."""
     for name in names:
         if isinstance(value, str) and value == name:

@@ -94,6 +94,8 @@ def test_a_build_says_how_far_each_long_stage_is(save_tiny, tmp_path):
         "compile",
     ]  # fmt: skip
     for name, what in {"capture": "module", "pack": "weight", "reference": "module"}.items():
-        counted = [(share, doing) for stage, share, doing in seen if stage == name and what in doing]
+        counted = [
+            (share, doing) for stage, share, doing in seen if stage == name and what in doing
+        ]
         assert counted[0][1].startswith(f"{what} 1 of ")
         assert counted[-1][0] == 1.0

@@ -84,6 +84,14 @@ def test_layers_stand_within_their_program(assembler):
     assert relu.end_ns == program.end_ns
 
 
+def test_a_layer_may_tell_its_module_itself(assembler):
+    told = {"type": "Linear", "implementation": "avx512_bf16", "module": "lm_head"}
+    events = [span("program", "a", 10, 4000), span("layer", "Linear lm_head", 10, 20, **told)]
+    _, layer = assembler.place(events).slices
+    assert (layer.args["module"], layer.args["precision"]) == ("lm_head", "bf16")
+    assert "duration_us" not in layer.args
+
+
 def test_shapes_of_a_layer_stand_in_the_run_that_tells_others_than_the_run_before(assembler):
     def run(inputs):
         told = [span("layer_shapes", "mm", 10, 10, inputs=inputs, outputs="f32[4]")]

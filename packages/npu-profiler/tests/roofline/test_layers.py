@@ -138,3 +138,19 @@ def test_a_layer_knows_the_module_that_it_comes_from(write_trace):
     assert [column.key for column in table.columns][:2] == ["module", "layer"]
     assert [row[:2] for row in table.rows] == [["layers.0.gate_proj", "linear_1"], ["", "linear_2"]]
     assert by_layer(told[1:]).columns[0].key == "layer"
+
+
+def test_products_of_a_kernel_program_have_a_roof_in_the_precision_of_their_weights(write_trace):
+    shapes = {"inputs": "f32[2,8] u4[8,8]", "outputs": "f32[2,8]"}
+    told = roofs(
+        write_trace(
+            slices=[
+                program(0, 90_000),
+                layer(0, 40, "Linear a.b", "Linear", "u4", module="a.b", **shapes),
+            ]
+        )
+    )
+    (found,) = told
+    assert (found.layer.precision, found.flops, found.size_bytes) == ("u4", 256, 64 + 32 + 64)
+    assert (found.compute_ns, found.memory_ns) == (None, 160)
+    assert by_layer(told).rows[0][:2] == ["a.b", "Linear"]

@@ -26,6 +26,7 @@ from npu_command.endings import ENDINGS, EXIT_BROKEN_PIPE, EXIT_ERROR, EXIT_INTE
 from npu_command.errors import NpuError
 from npu_command.help.command_parser import print_version, when_read, without_colour
 from npu_command.help.completion import COMPLETION_SUMMARY, print_completion
+from npu_command.import_notice import import_notice
 from npu_command.interrupt import as_exception, end_at_once, give_back
 from npu_command.text_table import aligned, terminal_width
 
@@ -256,7 +257,8 @@ def _refuse(command: Command) -> None:
     if command.refusal is None:
         return
     module, function = command.refusal.split(":")
-    wrong: NpuError | None = getattr(importlib.import_module(module), function)()
+    with import_notice():  # of torch
+        wrong: NpuError | None = getattr(importlib.import_module(module), function)()
     if wrong is not None:
         raise wrong
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from npu_command.help.command_parser import CommandParser
+from npu_command.import_notice import import_notice
 from npu_command.interrupt import as_exception
 from npu_llm.cli.answer_settings import as_generate
 from npu_llm.cli.arguments import add_generation, add_model, add_server, check_model
@@ -82,7 +83,7 @@ def chat(options: argparse.Namespace) -> int:
 
         return chat_about_pictures(options, lines)
     with unechoed():
-        with display.starting():
+        with import_notice():
             from npu_llm.cli.session import start
         model = start(options, display)
     with as_exception():  # from here on Ctrl-C stops an answer

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from npu_command.answers import is_quiet
+from npu_command.import_notice import Imports
 from npu_llm.progress import STAGES, ProgressListener, Stage
 
 # Called with how much is done, and of how much.
@@ -73,14 +73,6 @@ class Display:
         for name, value in rows.items():
             table.add_row(name, value)
         self.console.print(table, soft_wrap=False)
-
-    @contextmanager
-    def starting(self) -> Iterator[None]:
-        """Shows what is imported within it, and for how long; without a terminal nothing."""
-        columns = (self._spinner(), TextColumn("starting"), TimeElapsedColumn())
-        with _Bar(*columns, console=self.console) as bar:
-            bar.add_task("starting")
-            yield
 
     @contextmanager
     def progress(self, stages: Sequence[Stage] = STAGES) -> Iterator[ProgressListener]:
@@ -174,14 +166,14 @@ class Display:
 class _Bar(Progress):
     """A bar, and below it what is done now, for how long, and how far that is.
 
-    It is drawn from a thread of its own, and tells imports by the modules that there are.
+    It is drawn from a thread of its own, and tells what is imported too.
     """
 
     def __init__(self, *columns: ProgressColumn, console: Console) -> None:
         self._stage = ""
         self._place = self._doing = ""
-        self._since = self._imported_at = self._told_at = time.perf_counter()
-        self._modules = len(sys.modules)
+        self._since = self._told_at = time.perf_counter()
+        self._imports = Imports()
         super().__init__(*columns, console=console, transient=True, disable=not console.is_terminal)
 
     def does(self, stage: Stage, place: str) -> None:
@@ -194,16 +186,7 @@ class _Bar(Progress):
     def get_renderables(self) -> Iterator[RenderableType]:
         """Yields the bar, and a line that is cut off where the terminal ends."""
         yield from super().get_renderables()
-        said = self._importing() or self._doing
+        said = self._imports.newest(since=self._told_at) or self._doing
         seconds = f"{time.perf_counter() - self._since:.0f} s"
         text = f"{seconds}: {said}" if said else seconds
         yield Text(f"  {self._place}{text}", no_wrap=True, overflow="crop")
-
-    def _importing(self) -> str:
-        """Returns what was imported last, within a second; "" for nothing since `does`."""
-        names, now = list(sys.modules), time.perf_counter()
-        if len(names) > self._modules:
-            self._modules, self._imported_at = len(names), now
-        if self._imported_at <= self._told_at or now - self._imported_at > 1:
-            return ""
-        return f"importing {names[-1]}, {len(names):,} modules"

@@ -11,6 +11,7 @@ from typing import Any
 
 from npu_command.answers import add_json, give_answer
 from npu_command.help.command_parser import CommandParser
+from npu_command.import_notice import import_notice
 from npu_llm.choices import parse_dtype
 from npu_llm.cli.arguments import add_model, check_model, positive
 from npu_llm.cli.tasks.evaluating import (
@@ -152,7 +153,7 @@ def _measure(options: argparse.Namespace, text: str, *, scored_from: int | None)
     from npu_llm.cli.display import Display
 
     display = Display()
-    with display.starting():
+    with import_notice():
         from npu_llm.cli.session import start
         from npu_llm.evaluation import evaluate
     model = start(options, display)

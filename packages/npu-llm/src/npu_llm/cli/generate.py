@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from npu_command.answers import add_json, give_answer
 from npu_command.help.command_parser import CommandParser
+from npu_command.import_notice import import_notice
 from npu_llm.cli.arguments import (
     add_adapters,
     add_generation,
@@ -76,7 +77,7 @@ def generate(options: argparse.Namespace) -> int:
     from npu_llm.cli.display import Display
 
     display = Display()
-    with display.starting():
+    with import_notice():
         from npu_llm.cli.session import figures, light_sampling, start
     model = start(options, display)
     if options.adapter:

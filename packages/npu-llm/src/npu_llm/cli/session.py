@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import npu_runtime
+from npu_command.import_notice import import_notice
 from npu_llm.bench import process_memory_bytes
 from npu_llm.checkpoint.source import DEFAULT_WEIGHTS, find_installed_weights, find_source
 from npu_llm.cli.answer_text.streamer import AnswerStreamer
@@ -49,7 +50,7 @@ def start(options: argparse.Namespace, display: Display, *, needs_tokenizer: boo
         )
     }
     LoadOptions(**asked)  # refuses bad ones before anything is printed
-    with display.starting():
+    with import_notice():
         device = npu_runtime.device_info()
     display.line(f"device: {device.device}, {device.full_name} ({device.reason})")
     path: str | Path = options.model

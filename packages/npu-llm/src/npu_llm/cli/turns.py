@@ -25,8 +25,7 @@ _COMMANDS = (
     ("/image PATH", "show a picture with the next question"),
     (
         "/set [NAME VALUE]",
-        "change temperature, top_p, max_new_tokens or markdown (on, off); without a name, show "
-        "them",
+        "change temperature, top_p, max_new_tokens or markdown (on, off); alone, show them",
     ),
     ("/model [NAME]", "go on with another model; without NAME, show which one answers"),
     ("/stats", "show the figures of the last answer"),

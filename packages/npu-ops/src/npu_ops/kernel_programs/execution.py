@@ -11,6 +11,7 @@ import torch
 
 from npu_ops import _C
 from npu_ops.errors import OperatorInputError, OpsError
+from npu_ops.kernel_programs.layers import StageLayers
 from npu_ops.kernel_programs.program import KernelProgram
 from npu_ops.kernel_programs.rows import Rows
 from npu_ops.kernel_programs.sparse_attention import SparseAttention, why_not_sparse
@@ -20,11 +21,9 @@ from npu_runtime import layer_recording, observe
 __all__ = [
     "CacheKind",
     "Execution",
-    "emit_layers",
     "kernel_sets",
     "members",
     "native_program",
-    "stage_names",
     "translated",
 ]
 
@@ -84,6 +83,9 @@ class Execution:
         self._native = native_program(
             program, weights, cache=cache, kernel_set=kernel_set, sparse_attention=sparse_attention
         )
+        self._layers = StageLayers(
+            program, self._native.stages, weights, kernel_set=self._kernel_set
+        )
         self.block_bytes: int = self._native.block_bytes
 
     def step(self, rows: Rows) -> torch.Tensor:
@@ -110,7 +112,7 @@ class Execution:
         Raises:
             OperatorInputError, OpsError: as `step` does.
         """
-        names = stage_names(self.program, self._native)
+        names = self._layers.names
         times = torch.zeros(len(names), dtype=torch.int64)
         logits = self._run(rows, times)
         return logits, list(zip(names, times.tolist(), strict=True))
@@ -152,7 +154,10 @@ class Execution:
                 return self._run(rows, None)
         logits, layers = self.timed_step(rows)
         observe.span_between("program", self._name, start_ns, time.time_ns(), **place)
-        emit_layers(layers, start_ns, kernel_set=self._kernel_set, **place)
+        self._layers.emit(
+            [time_ns for _, time_ns in layers], start_ns,
+            rows=len(rows.tokens), kept=len(rows.kept), **place,
+        )  # fmt: skip
         return logits
 
     def _run(self, rows: Rows, times: torch.Tensor | None) -> torch.Tensor:
@@ -198,34 +203,6 @@ def native_program(
 def members() -> int:
     """Returns how many threads run a step."""
     return max(1, min(_C.usable_processors(), torch.get_num_threads()))
-
-
-def stage_names(program: KernelProgram, native: _C.KernelProgram) -> list[str]:
-    """Returns what each stage of a program is called in reports: its instructions and module."""
-    kinds = [type(one).__name__ for one in program.instructions]
-    modules = program.modules or ("",) * len(kinds)
-    return [
-        f"{'+'.join(kinds[first : last + 1])} {modules[first]}".strip()
-        for first, last in native.stages
-    ]
-
-
-def emit_layers(
-    layers: Sequence[tuple[str, int]], start_ns: int, *, kernel_set: str, **place: int
-) -> None:
-    """Emits the spans of layers that ran one after the other.
-
-    Args:
-        layers: name and nanoseconds of each.
-        start_ns: when the first began.
-        kernel_set: which kernels ran them.
-        place: device and stream.
-    """
-    for name, duration_ns in layers:
-        how = {"type": name.split()[0], "implementation": kernel_set}
-        end_ns = start_ns + duration_ns
-        observe.span_between("layer", name, start_ns, end_ns, **place, **how)
-        start_ns = end_ns
 
 
 @contextmanager

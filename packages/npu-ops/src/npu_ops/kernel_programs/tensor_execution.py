@@ -11,12 +11,11 @@ import torch
 
 from npu_ops import _C
 from npu_ops.kernel_programs.execution import (
-    emit_layers,
     kernel_sets,
     native_program,
-    stage_names,
     translated,
 )
+from npu_ops.kernel_programs.layers import StageLayers
 from npu_ops.kernel_programs.program import KernelProgram
 from npu_ops.kernel_programs.weights import PackedLinear
 from npu_runtime import layer_recording, observe
@@ -67,6 +66,10 @@ class TensorExecution:
         self._name = name
         self._kernel_set = kernel_set or kernel_sets()[0]
         self._program = native_program(program, weights, kernel_set=kernel_set)
+        self._rows = rows
+        self._layers = StageLayers(
+            program, self._program.stages, weights, kernel_set=self._kernel_set
+        )
         with translated():
             self._native = _C.TensorCall(
                 self._program,
@@ -125,11 +128,10 @@ class TensorExecution:
         if not layer_recording.is_wanted():
             with observe.span("program", self._name, **place):
                 return self._run(inputs, None)
-        names = stage_names(self.program, self._program)
-        times = torch.zeros(len(names), dtype=torch.int64)
+        times = torch.zeros(len(self._layers.names), dtype=torch.int64)
         found = self._run(inputs, times)
         if found is not None:
             observe.span_between("program", self._name, start_ns, time.time_ns(), **place)
-            layers = list(zip(names, times.tolist(), strict=True))
-            emit_layers(layers, start_ns, kernel_set=self._kernel_set, **place)
+            rows = self._rows
+            self._layers.emit(times.tolist(), start_ns, rows=rows, kept=rows, **place)
         return found

@@ -218,6 +218,7 @@ class Assembler:
             "implementation": kernel,
             **(times if told_us is not None else {}),
             **self._new_shapes(program.name, span),
+            **({"module": module} if (module := span.args.get("module")) else {}),
             **self._origins.find(program.name, span.name),
         }
         start_ns = min(max(span.start_ns, program.start_ns), program.end_ns)

@@ -191,6 +191,7 @@ _FORMULAS: dict[str, Callable[[Sequence[Array], Sequence[Array]], float | None]]
     "FullyConnected": _fully_connected,
     "FullyConnectedCompressed": _fully_connected,
     "MatMul": _matmul,
+    "Linear": _several_products,  # of npu-ops' kernel programs
     "QKVProjection": _several_products,
     "LLMMLP": _several_products,
     "Convolution": _convolution,

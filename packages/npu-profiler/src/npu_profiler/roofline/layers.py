@@ -207,8 +207,13 @@ def _time_ns(item: SliceRef, args: Mapping[str, object]) -> int:
 
 
 def _precision(args: Mapping[str, object], inputs: Sequence[Array]) -> str:
-    """The kernel's, unless that is of integers while numbers are floating-point: Select, say."""
+    """The kernel's, unless that is of integers while numbers are floating-point: Select, say.
+
+    A kernel program's products quantize their rows where their weights are integers.
+    """
     told = str(args.get("precision") or "")
+    if args.get("type") == "Linear":
+        return told
     told = _SPELLINGS.get(told, told)
     of_inputs = next((array.dtype for array in inputs if array.is_float), "")
     return told if told.startswith(("f", "bf")) or not of_inputs else of_inputs

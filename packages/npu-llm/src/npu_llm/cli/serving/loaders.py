@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from npu_command.import_notice import import_notice
 from npu_llm.adapters.adapter_file import read_adapter
 from npu_llm.checkpoint.source import DEFAULT_WEIGHTS
 from npu_llm.cli.display import Display
@@ -43,7 +44,7 @@ class _Base:
 
     def get(self) -> Any:
         """Returns it, loaded."""
-        with self._display.starting():
+        with import_notice():
             from npu_llm.cli.session import start
 
         model = None if self._loaded is None else self._loaded()

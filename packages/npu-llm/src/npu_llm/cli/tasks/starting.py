@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from npu_command.help.completion import offer
+from npu_command.import_notice import import_notice
 from npu_llm.checkpoint.processors import load_beside
 from npu_llm.choices import DEFAULT_PRECISION, PRECISION_NAMES
 from npu_llm.cli.arguments import add_verify
@@ -50,7 +51,7 @@ def start_task(kind: Any, options: argparse.Namespace, display: Display) -> Any:
     Raises:
         NpuError: if it cannot start.
     """
-    with display.starting():
+    with import_notice():
         import npu_runtime  # late: it imports torch, and help needs none
 
         device = npu_runtime.device_info()

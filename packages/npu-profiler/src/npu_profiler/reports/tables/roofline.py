@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 from npu_profiler.reports.tables.model import Column, Table
+from npu_profiler.reports.tables.text import own_name
 from npu_profiler.roofline.layers import Roof, RoofTotal, sum_roofs
 
 __all__ = ["by_kind", "by_layer", "by_program", "unknown_kinds"]
@@ -75,7 +76,7 @@ def by_layer(roofs: Sequence[Roof]) -> Table:
         rows.append(
             [
                 *([layer.module] if has_modules else []),
-                layer.name,
+                own_name(layer.name, layer.module),
                 *([layer.step] if has_steps else []),
                 layer.kind,
                 layer.precision,

@@ -6,7 +6,14 @@ from typing import Any
 
 from npu_profiler.reports.tables.model import Table, Unit
 
-__all__ = ["format_bytes", "format_change", "format_ms", "format_share", "format_table"]
+__all__ = [
+    "format_bytes",
+    "format_change",
+    "format_ms",
+    "format_share",
+    "format_table",
+    "own_name",
+]
 
 # What a column of text has at least, before it is shortened to fit the terminal.
 _LEAST_TEXT = 24
@@ -110,3 +117,8 @@ def _line(cells: Sequence[str], widths: Sequence[int], is_text: Sequence[bool]) 
         shown = cell if len(cell) <= width else _shortened(cell, width)
         parts.append(shown.ljust(width) if text else shown.rjust(width))
     return "  ".join(parts).rstrip()
+
+
+def own_name(layer: str, module: str) -> str:
+    """Returns a layer's name without the module that stands in a column of its own."""
+    return layer.removesuffix(f" {module}") if module else layer

@@ -12,6 +12,7 @@ from npu_profiler.queries.origins import OriginRow, has_python_calls, line_rows,
 from npu_profiler.queries.programs import program_rows
 from npu_profiler.reading import Trace
 from npu_profiler.reports.tables.model import Column, Table
+from npu_profiler.reports.tables.text import own_name
 
 __all__ = ["VIEWS", "View", "missing_note"]
 
@@ -116,7 +117,7 @@ def _layers(trace: Trace, _: list[Launch]) -> Table:
     cells: list[Sequence[str]] = [(row.name, row.program) for row in rows]
     if any(row.module for row in rows):  # the model's words, before the compiler's
         columns.insert(0, Column("module", "module"))
-        cells = [(row.module, *names) for row, names in zip(rows, cells, strict=True)]
+        cells = [(row.module, own_name(row.name, row.module), row.program) for row in rows]
     outside = [_OUTSIDE if column.key == "layer" else "" for column in columns]
     return _layer_table(trace, "layers by time", columns, rows, cells, outside)
 
