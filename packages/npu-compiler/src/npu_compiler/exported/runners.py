@@ -152,7 +152,7 @@ def tensor_runner(path: Path, manifest: Manifest) -> Runner:
         known = [device.driver, device.device, device.full_name, device.driver_version]
         served = {"device": known, "options": options, "by": "program"}
         facts = served if shapes is None else {**served, "shapes": shapes}
-        program = KeptModel(path, facts).load(
+        program: npu_runtime.Program = KeptModel(path, facts).load(
             partial(load_program, shapes), options, device=device.device,
             from_cache=_loaded_from_cache,
         )  # fmt: skip

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import pickle
-import struct
-import zipfile
-from collections.abc import Callable
 from importlib import metadata
 from typing import Any
 

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from npu_llm.steps.session_cache import SessionCache
 from npu_llm.steps.port_names import KEY_POSITIONS, TOKEN_MASK
+from npu_llm.steps.session_cache import SessionCache
 from npu_llm.steps.slots import Relocation, Slots
 from npu_runtime import Session
 
