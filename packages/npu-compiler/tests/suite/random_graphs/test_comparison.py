@@ -49,12 +49,16 @@ WAYS = [
     Mode(),
     Mode(way="aot"),
     Mode(way="traced", sizes="dynamic"),
+    Mode(way="traced", sizes="dynamic", target="NPU"),
     Mode(way="traced", sizes="buckets", buckets=(4, 8)),
     Mode(device="npu"),
 ]
+each_way = pytest.mark.parametrize(
+    "mode", WAYS, ids=lambda mode: f"{mode.way}-{mode.sizes}-{mode.device}-{mode.target}"
+)
 
 
-@pytest.mark.parametrize("mode", WAYS, ids=lambda mode: f"{mode.way}-{mode.sizes}-{mode.device}")
+@each_way
 def test_a_graph_of_right_converters_is_equal_each_way(mode):
     found = compare(RELU, mode)
     assert (found.kind, found.detail) == ("equal", "")
@@ -62,7 +66,7 @@ def test_a_graph_of_right_converters_is_equal_each_way(mode):
     assert found.calls == 2 if mode.sizes == "static" else 4
 
 
-@pytest.mark.parametrize("mode", WAYS, ids=lambda mode: f"{mode.way}-{mode.sizes}-{mode.device}")
+@each_way
 @pytest.mark.usefixtures("wrong_relu")
 def test_a_wrong_converter_is_found_each_way(mode):
     found = compare(RELU, mode)
