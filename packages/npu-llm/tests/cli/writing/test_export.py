@@ -52,7 +52,8 @@ def test_quantizing_writes_weights_of_four_bits(run, checkpoint, tmp_path):
     sizes = {}
     for symmetric in (False, True):
         folder = tmp_path / str(symmetric)
-        how = ["--group-size", "32"] + (["--symmetric"] if symmetric else [])
+        how = ["--pipeline", "kernels", "--group-size", "32"]
+        how += ["--symmetric"] if symmetric else []
         assert run("quantize", checkpoint, "-o", folder, *how)[0] == 0
         about = json.loads((folder / MANIFEST).read_text())["about"]
         assert about["precision"] == "int4"
