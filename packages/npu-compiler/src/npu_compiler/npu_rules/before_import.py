@@ -72,7 +72,8 @@ def _slice(node: Any) -> list[ov.Node] | None:
     mask = [0 if axis in axes else 1 for axis in range(length)]
     if axes != list(range(length)):
         bounds = [
-            _aligned(bound, axes, length, fill) for bound, fill in zip(bounds, (0, 0, 1), strict=True)
+            _aligned(bound, axes, length, fill)
+            for bound, fill in zip(bounds, (0, 0, 1), strict=True)
         ]
     return [ops.strided_slice(data, *bounds, mask, mask)]
 
