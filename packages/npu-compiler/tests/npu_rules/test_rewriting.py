@@ -34,6 +34,7 @@ def whole(*values):
     return np.array(values, np.int64)
 
 
+WHOLE = np.array([0, 1, -1, 7, -16777215, 16777215, -3], np.int64)
 ATTENDED = np.random.default_rng(6).standard_normal((1, 2, 3, 4)).astype(np.float32)
 
 
@@ -55,6 +56,10 @@ CASES = {
     "bytes compared": (ops.less, [bytes_(3, 4), bytes_(4)]),
     "booleans compared": (ops.equal, [booleans(3, 4), booleans(3, 4)]),
     "choice between bytes": (ops.select, [booleans(4, 1), bytes_(4, 5), bytes_(5)]),
+    "absolute integers": (ops.absolute, [WHOLE]),
+    "absolute int32": (ops.absolute, [WHOLE.astype(np.int32)]),
+    "signs of integers": (ops.sign, [WHOLE]),
+    "signs of int32": (ops.sign, [WHOLE.astype(np.int32)]),
     "sizes that alternate": (ops.multiply, [floats(2, 3, 2, 3, 2), floats(2, 1, 2, 1, 2)]),
     "sizes that alternate on both sides": (
         ops.greater, [floats(2, 1, 2, 1, 2, 1), floats(1, 3, 1, 3, 1, 3)]

@@ -114,6 +114,27 @@ def _compared(node: ov.Node) -> ov.Node | None:
     return make(*(ops.convert(side, ov.Type.i32).output(0) for side in (left, right)))
 
 
+def _absolute(node: ov.Node) -> ov.Node | None:
+    """The larger of an integer and its negative; the least one has none, and stays as in torch."""
+    (value,) = _sources(node)
+    kind = value.get_element_type()
+    if kind.get_type_name() not in _WHOLE:
+        return None
+    return ops.maximum(value, ops.subtract(ops.constant(0, kind), value))
+
+
+def _sign(node: ov.Node) -> ov.Node | None:
+    """Whether an integer is positive, less whether it is negative."""
+    (value,) = _sources(node)
+    kind = value.get_element_type()
+    if kind.get_type_name() not in _WHOLE:
+        return None
+    zero = ops.constant(0, kind)
+    return ops.subtract(
+        ops.convert(ops.greater(value, zero), kind), ops.convert(ops.less(value, zero), kind)
+    )
+
+
 def _spread(node: ov.Node) -> ov.Node | None:
     """Both operands in the size of the result, where sizes that alternate are refused."""
     shape = node.get_output_partial_shape(0)
@@ -201,6 +222,7 @@ def _written(
 # Integers that all fit int32, which the importer compares and chooses between where it does not
 # these.
 _NARROW = frozenset({"boolean", "i8", "i16", "u8", "u16"})
+_WHOLE = frozenset({"i32", "i64"})
 _COMPARISONS: Mapping[str, Callable[..., ov.Node]] = {
     "Equal": ops.equal,
     "Greater": ops.greater,
@@ -215,11 +237,13 @@ _OF_TWO = (
     "SquaredDifference", "Subtract",
 )  # fmt: skip
 _REWRITERS: Mapping[str, Callable[[ov.Node], ov.Node | None]] = {
+    "Abs": _absolute,
     "IsFinite": _is_finite,
     "IsInf": _is_inf,
     "IsNaN": _is_nan,
     "ScaledDotProductAttention": _shown,
     "Select": _select,
+    "Sign": _sign,
     "SliceScatter": _slice_scatter,
     "Squeeze": _reshaped,
     "Unsqueeze": _reshaped,
