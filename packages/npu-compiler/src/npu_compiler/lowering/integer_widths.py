@@ -295,7 +295,8 @@ def _looked_at(node: fx.Node) -> Iterator[fx.Node]:
 
 def _reads_sign(node: fx.Node) -> bool:
     if node.target in _OF_ZERO:
-        return len(node.args) > 1 and node.args[1] == 0
+        other = node.args[1]
+        return isinstance(other, (int, float)) and other == 0
     return node.target in _OF_SIGN
 
 
