@@ -57,18 +57,25 @@ NOT_IMPORTED = {
 # Layers whose data has any type, by what the source says of it.
 UNTYPED = {
     "BatchToSpace", "Broadcast", "Bucketize", "Clamp", "Concat", "Convert", "ConvertLike",
-    "ConvolutionBackpropData", "CumSum", "DeformableConvolution", "DeformablePSROIPooling",
-    "DepthToSpace", "EmbeddingBagOffsetsSum", "ExtractImagePatches", "Eye", "Gather",
+    "ConvolutionBackpropData", "CumSum", "DeformablePSROIPooling", "EmbeddingBagOffsetsSum",
+    "ExtractImagePatches", "Eye", "Gather",
     "GatherElements", "GridSample", "GroupConvolutionBackpropData", "MVN", "MVN6", "Maximum",
     "Minimum", "NormalizeL2", "OneHot", "Pad", "ReadValue", "ReduceL1", "ReduceL2", "ReduceMax",
     "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum", "Reshape", "Roll",
-    "ScatterElementsUpdate", "ScatterNDUpdate", "ScatterUpdate", "SpaceToBatch", "SpaceToDepth",
+    "ScatterElementsUpdate", "ScatterNDUpdate", "ScatterUpdate", "SpaceToBatch",
     "Split", "Squeeze", "StridedSlice", "Tile", "TopK", "Transpose", "Unsqueeze",
 }  # fmt: skip
 # Inputs that the compiler reads while it compiles.
 CONSTANT = {
-    ("Broadcast", 1), ("EmbeddingSegmentsSum", 3), ("Gather", 2), ("MVN6", 1), ("Pad", 3),
-    ("Reshape", 1), ("Roll", 1), ("Split", 1), ("Squeeze", 1), ("Tile", 1), ("Transpose", 1),
+    ("AdaptiveAvgPool", 1), ("AdaptiveMaxPool", 1), ("BatchToSpace", 1), ("BatchToSpace", 2),
+    ("BatchToSpace", 3), ("Broadcast", 1), ("DFT", 1), ("DFT", 2), ("EmbeddingSegmentsSum", 3),
+    ("Eye", 0), ("Eye", 1), ("Eye", 3), ("GRUSequence", 2), ("Gather", 2), ("IDFT", 1),
+    ("IDFT", 2), ("IRDFT", 1), ("IRDFT", 2), ("LSTMSequence", 3), ("MVN6", 1), ("NormalizeL2", 1),
+    ("OneHot", 1), ("Pad", 3), ("RDFT", 1), ("RDFT", 2), ("RandomUniform", 0), ("ReduceL1", 1),
+    ("ReduceL2", 1), ("ReduceMax", 1), ("ReduceMean", 1), ("ReduceMin", 1), ("ReduceProd", 1),
+    ("ReduceSum", 1), ("Reshape", 1), ("Roll", 1), ("Roll", 2), ("ScatterUpdate", 3),
+    ("SpaceToBatch", 1), ("SpaceToBatch", 2), ("SpaceToBatch", 3), ("Split", 1), ("Squeeze", 1),
+    ("Tile", 1), ("TopK", 1), ("Transpose", 1), ("Unsqueeze", 1),
 }  # fmt: skip
 
 

@@ -306,8 +306,10 @@ def _sequence(made: _Made) -> list[ov.Node]:
     return [*first, constant([length], "i64", [batch]), *rest]
 
 
-def _sequence_sizes(made: _Made) -> dict[str, Any]:
-    return {"hidden_size": made.shape(1)[-1]}
+def _sequence_words(made: _Made) -> dict[str, Any]:
+    """What the layer has no word for: the importer takes these activations alone."""
+    activations = ["sigmoid", "tanh"] + ["tanh"] * (made.count() == 6)
+    return {"hidden_size": made.shape(1)[-1], "activations": activations}
 
 
 def _colors(made: _Made) -> list[ov.Node]:
@@ -320,5 +322,6 @@ _OTHERWISE = {
     "GRUSequence": _sequence, "YuvToRgb": _colors,
 }  # fmt: skip
 _ADDED = {
-    "Concat": _concat_axis, "Interpolate": _interpolation, "LSTMSequence": _sequence_sizes,
+    "Concat": _concat_axis, "Interpolate": _interpolation, "LSTMSequence": _sequence_words,
+    "GRUSequence": _sequence_words,
 }  # fmt: skip

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from npu_conditions import CONDITIONS, conditions
 from npu_lit import configurations
 
 ROOT = Path(__file__).parent.parent
@@ -174,6 +175,7 @@ def read_rules(source: Checkout) -> dict[str, Any]:
             "operations": _IMPORTER,
             "layers": _LAYERS,
             "constants": _INFERENCE,
+            "conditions": _IMPORTER,
             "scratchpad": _RESOURCES,
             "kernels": _KERNELS,
             "skipped_tests": _SKIPS,
@@ -181,6 +183,17 @@ def read_rules(source: Checkout) -> dict[str, Any]:
         "element_types": sorted(set(re.findall(r"case ov::element::Type_t::(\w+):", importer))),
         "operations": operations,
         "rewritten": list(_rewritten(importer)),
+        "conditions": [
+            *conditions(source),
+            {
+                # The pass hides what a mask of booleans lets through, and shows the rest.
+                "operations": ["ScaledDotProductAttention"],
+                "opset": "",
+                "input": 3,
+                "types": ["f16", "f32"],
+                "source": _read_at("ScaledDotProductAttentionDecomposition"),
+            },
+        ],
         "layers": {name: layers[name] for name in sorted(used & set(layers))},
         "kernels": kernels,
         "kernels_of_one_generation": sorted(only_one),
@@ -407,6 +420,7 @@ def main() -> None:
     print(
         f"{len(rules['operations'])} operations, {len(rules['rewritten'])} rewritten before, "
         f"{len(rules['layers'])} layers, commit {rules['commit'][:12]}: {given.output}\n"
+        f"{len(rules['conditions'])} of {len(CONDITIONS) + 1} conditions are there\n"
         f"{len(tests)} configurations of tests: {given.tests}"
     )
 

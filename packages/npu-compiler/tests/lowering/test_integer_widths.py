@@ -61,6 +61,9 @@ def test_indices_are_left_to_their_own_check():
         pytest.param(lambda ids: ids.split(2, 1), 31, id="moved in parts"),
         pytest.param(lambda ids: ids.to(torch.bool), 31, id="cast"),
         pytest.param(lambda ids: (ids == 3).float(), 24, id="compared"),
+        pytest.param(lambda ids: (ids > 0).float(), 31, id="compared with 0"),
+        pytest.param(lambda ids: torch.logical_not(ids), 31, id="true or false"),
+        pytest.param(lambda ids: torch.sign(ids), 31, id="sign"),
         pytest.param(lambda ids: ids + 1, 20, id="added to"),
         pytest.param(lambda ids: ids.sum(), 20, id="summed"),
         pytest.param(lambda ids: ids.int() // 3, 24, id="divided"),
@@ -209,3 +212,33 @@ def test_a_call_that_reads_a_shape_asks_nothing_of_the_values() -> None:
     x, ids = torch.randn(4), torch.tensor([0, -(2**31), 2**62, 1])
     with torch.no_grad():
         torch.testing.assert_close(fast(x, ids), function(x, ids))
+
+
+EXTREME = torch.tensor([2**62, -(2**63), 0, 2**32])
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        pytest.param(lambda x, wide, one: torch.logical_xor(x, wide | one), id="truth"),
+        pytest.param(lambda x, wide, one: x * (wide | one).view(2, 2).view(4).ne(0), id="moved"),
+        pytest.param(lambda x, wide, one: torch.sign((wide | one) // 3) + x, id="computed"),
+    ],
+)
+def test_what_reads_integers_of_an_eager_call_on_wide_ones_runs_eagerly_too(function):
+    one = torch.tensor([0, 1, 0, 0]).to(torch.int8)
+    inputs = (torch.tensor([0.0, 1.0, 0.0, 2.0]), EXTREME, one)
+    torch._dynamo.reset()
+    found = torch.compile(function, backend="npu")(*inputs)
+    torch.testing.assert_close(found, function(*inputs), rtol=0, atol=0)
+
+
+def test_eager_calls_on_small_integers_leave_what_reads_them_in_the_program():
+    function = make_fx(lambda wide, one: torch.logical_not(wide | one))(EXTREME, IDS[0]).graph
+    (either,) = (node for node in function.nodes if node.target is torch.ops.aten.bitwise_or.Tensor)
+    small, wide = (
+        integer_widths(function, eager=[either], seen={"wide_1": bits, "one_1": 8})
+        for bits in (8, 63)
+    )
+    assert (small.refused, small.bits["bitwise_or"]) == (frozenset(), 31)
+    assert wide.refused == {"logical_not"}

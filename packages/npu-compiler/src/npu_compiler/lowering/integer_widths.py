@@ -3,8 +3,10 @@
 OpenVINO's CPU plugin (2026.4.1) holds int64 in 32 bits, which moves and casts keep, and computes
 most of what integers go through (quotients, remainders, comparisons, sums, minima, choices) in
 float32, which holds whole numbers up to 2**24. So each integer that a program computes with must be
-proved to lie within 24 bits, and each that it moves within 32. Inputs are taken to be as small as
-the proof needs; each run looks whether they are. What cannot be proved so runs eagerly.
+proved to lie within 24 bits, and each that it moves within 32; so must one of which only the sign
+is read, or whether it is 0, which float32 keeps. Inputs are taken to be as small as the proof
+needs; each run looks whether they are. What cannot be proved so runs eagerly, and so does what
+reads the results of such a call, where the inputs that it has are wide in the first call.
 
 Facts in, decision out: the intervals come from npu_compiler.graph.ranges; what a run looks at is
 written down by npu_compiler.lowering.index_checks.
@@ -52,6 +54,27 @@ _CREATION = frozenset(
     }
 )
 _EXACT = CASTS | MOVES | _CREATION
+# Calls that read an integer as true or false, or its sign.
+_OF_SIGN = frozenset(
+    {
+        aten.logical_and.default,
+        aten.logical_not.default,
+        aten.logical_or.default,
+        aten.logical_xor.default,
+        aten.sign.default,
+    }
+)
+# Calls that do so where the other operand is the number 0.
+_OF_ZERO = frozenset(
+    {
+        aten.eq.Scalar,
+        aten.ge.Scalar,
+        aten.gt.Scalar,
+        aten.le.Scalar,
+        aten.lt.Scalar,
+        aten.ne.Scalar,
+    }
+)
 # Calls that read the shape of their argument and none of its values.
 _SHAPED = frozenset(
     {
@@ -165,6 +188,7 @@ class _Proof:
             and any(_looked_at(node))
         ]
         self._sources = self._find_sources()
+        self._wide = self._find_wide()
 
     def decide(self) -> Widths:
         """Asks as little of the inputs as proves all that can be proved."""
@@ -205,11 +229,22 @@ class _Proof:
             and node.name not in self._constants
         ]
 
+    def _find_wide(self) -> set[fx.Node]:
+        """Calls that run eagerly on inputs whose values do not fit 32 bits in the first call."""
+        found: set[fx.Node] = set()
+        for source in self._sources:
+            wide = self._seen.get(source.name, 0) > _MOVED_BITS
+            if wide or (source in self._eager and found & self._feeding({source})):
+                found.add(source)
+        return found
+
     def _least(self, source: fx.Node) -> int | None:
         """The fewest bits that may be asked of an input; None where even 32 are too few.
 
         Masks stay masks; anything else may be larger in a later call than in the first.
         """
+        if source in self._wide:
+            return None
         seen = self._seen.get(source.name, 0)
         wanted = seen if seen <= 1 or seen >= _MOVED_BITS else min(seen + _SPARE_BITS, _MOVED_BITS)
         return next((bits for bits in reversed(_BITS) if bits >= wanted), None)
@@ -224,7 +259,8 @@ class _Proof:
         )
         failing = set()
         for node in self._calls:
-            limit = 1 << (_MOVED_BITS if node.target in _EXACT else _EXACT_BITS)
+            is_kept = node.target in _EXACT or _reads_sign(node)
+            limit = 1 << (_MOVED_BITS if is_kept else _EXACT_BITS)
             if not all(known[one].is_within(-limit, limit - 1) for one in _looked_at(node)):
                 failing.add(node)
         return failing
@@ -255,6 +291,13 @@ def _looked_at(node: fx.Node) -> Iterator[fx.Node]:
             is_narrow = node.target in _EXACT and one.meta["val"].dtype is torch.int32
             if not is_narrow:
                 yield one
+
+
+def _reads_sign(node: fx.Node) -> bool:
+    if node.target in _OF_ZERO:
+        other = node.args[1]
+        return isinstance(other, (int, float)) and other == 0
+    return node.target in _OF_SIGN
 
 
 def _is_wide(node: fx.Node) -> bool:

@@ -11,12 +11,20 @@ from openvino._offline_transformations import apply_moc_transformations
 
 from npu_compiler.graph.origins import PYTHON_LINES
 from npu_compiler.npu_rules.before_import import is_replaced, replacement
+from npu_compiler.npu_rules.conditions import condition_findings
 from npu_compiler.npu_rules.finding import Finding
 from npu_compiler.npu_rules.source_rules import SourceRules, source_rules
 
 __all__ = ["check_operations", "node_refusals"]
 
-_RULES = ("operation types", "operand types", "operand ranks", "constant inputs")
+_RULES = (
+    "operation types",
+    "operand types",
+    "operand ranks",
+    "operand sizes",
+    "constant inputs",
+    "attributes",
+)
 # The importer has other layers for these where their results vary in size.
 _IMPORTED_BY_SIZES = ("Broadcast", "Reshape")
 # How many results these have depends on their numbers, and the pass that replaces them reads none.
@@ -25,6 +33,8 @@ _STEPS = {
     "operation types": "Write it with other operations, or run that part on the host.",
     "operand types": "Cast the operand to one of these.",
     "operand ranks": "Reshape the operand.",
+    "operand sizes": "Broadcast the smaller operand first.",
+    "attributes": "Write it with other operations, or run that part on the host.",
     "constant inputs": "Make it a number of the model, not a result of its inputs.",
 }
 
@@ -117,6 +127,9 @@ def _node_findings(
             yield finding("operation types", detail, rewriting["conditions"])
             return
         made = [node] if replaced is None else replaced
+        if kind not in {one.get_type_name() for one in made}:
+            for rule, detail, source in condition_findings(node, rules):
+                yield finding(rule, detail, source)
     for one in made:
         version = rewriting["into"] if rewriting else None
         for rule, detail, source in _importer_findings(one, rules, version):
@@ -136,15 +149,16 @@ def _importer_findings(
         source = f"{rules.content['files']['operations']} at {rules.content['commit'][:12]}"
         yield "operation types", f"the importer does not take it; {versions}.", source
         return
+    ports = [*node.inputs(), *(node.outputs() if kind in _IMPORTED_BY_SIZES else ())]
+    if any(port.get_partial_shape().is_dynamic for port in ports):
+        return  # sizes that vary are a refusal of their own
     yield from _operand_findings(node, taken, rules)
+    yield from condition_findings(node, rules)
 
 
 def _operand_findings(
     node: Any, taken: Mapping[str, Any], rules: SourceRules
 ) -> Iterator[tuple[str, str, str]]:
-    ports = [*node.inputs(), *(node.outputs() if taken["type"] in _IMPORTED_BY_SIZES else ())]
-    if any(port.get_partial_shape().is_dynamic for port in ports):
-        return  # sizes that vary are a refusal of their own
     layer = rules.layer(taken["layer"])
     operands = layer["operands"]
     constants = {row["operand"]: row for row in layer["constants"]}

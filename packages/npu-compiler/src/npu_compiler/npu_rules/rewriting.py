@@ -12,6 +12,7 @@ import numpy as np
 import openvino as ov
 import openvino.opset3 as opset3
 import openvino.opset15 as ops
+from openvino.utils.node_factory import NodeFactory
 
 from npu_compiler.known_defects.rewriting import put_in_place
 from npu_compiler.npu_rules.bfloat16 import computes_in_bfloat16, widen_bfloat16
@@ -105,12 +106,67 @@ def _is_inf(node: ov.Node) -> ov.Node | None:
 
 
 def _compared(node: ov.Node) -> ov.Node | None:
-    """Narrow integers are compared as the int32 that they fit."""
+    """Narrow integers are compared as the int32 that they fit; others in sizes that are alike."""
     left, right = _sources(node)
     if left.get_element_type().get_type_name() not in _NARROW:
-        return None
+        return _spread(node)
     make = _COMPARISONS[str(node.get_type_name())]
     return make(*(ops.convert(side, ov.Type.i32).output(0) for side in (left, right)))
+
+
+def _absolute(node: ov.Node) -> ov.Node | None:
+    """The larger of an integer and its negative; the least one has none, and stays as in torch."""
+    (value,) = _sources(node)
+    kind = value.get_element_type()
+    if kind.get_type_name() not in _WHOLE:
+        return None
+    return ops.maximum(value, ops.subtract(ops.constant(0, kind), value))
+
+
+def _sign(node: ov.Node) -> ov.Node | None:
+    """Whether an integer is positive, less whether it is negative."""
+    (value,) = _sources(node)
+    kind = value.get_element_type()
+    if kind.get_type_name() not in _WHOLE:
+        return None
+    zero = ops.constant(0, kind)
+    return ops.subtract(
+        ops.convert(ops.greater(value, zero), kind), ops.convert(ops.less(value, zero), kind)
+    )
+
+
+def _spread(node: ov.Node) -> ov.Node | None:
+    """Both operands in the size of the result, where sizes that alternate are refused."""
+    shape = node.get_output_partial_shape(0)
+    if shape.is_dynamic:
+        return None
+    wide = [_tiled(side, [int(size) for size in shape.to_shape()]) for side in _sources(node)]
+    info = node.get_type_info()
+    return NodeFactory(str(info.version_id)).create(str(info.name), wide, node.get_attributes())
+
+
+def _tiled(value: ov.Output, sizes: list[int]) -> ov.Output:
+    """A value in the sizes that it is broadcast to; a broadcast itself the common passes undo."""
+    old = [int(size) for size in value.get_shape()]
+    old = [1] * (len(sizes) - len(old)) + old
+    if old == sizes:
+        return value
+    repeats = [new if size == 1 else 1 for size, new in zip(old, sizes, strict=True)]
+    return ops.tile(_to_shape(value, old), np.array(repeats, np.int64)).output(0)
+
+
+def _shown(node: ov.Node) -> ov.Node | None:
+    """Attention with a mask of booleans, as one of 0 where it shows and -inf where it hides."""
+    sources = _sources(node)
+    if len(sources) < 4 or sources[3].get_element_type() != ov.Type.boolean:
+        return None
+    kind = sources[0].get_element_type()
+    sources[3] = ops.select(
+        sources[3], ops.constant(0.0, kind), ops.constant(-np.inf, kind)
+    ).output(0)
+    return NodeFactory("opset13").create(
+        "ScaledDotProductAttention", sources, node.get_attributes()
+    )
 
 
 def _select(node: ov.Node) -> ov.Node | None:
@@ -166,6 +222,7 @@ def _written(
 # Integers that all fit int32, which the importer compares and chooses between where it does not
 # these.
 _NARROW = frozenset({"boolean", "i8", "i16", "u8", "u16"})
+_WHOLE = frozenset({"i32", "i64"})
 _COMPARISONS: Mapping[str, Callable[..., ov.Node]] = {
     "Equal": ops.equal,
     "Greater": ops.greater,
@@ -174,14 +231,23 @@ _COMPARISONS: Mapping[str, Callable[..., ov.Node]] = {
     "LessEqual": ops.less_equal,
     "NotEqual": ops.not_equal,
 }
+_OF_TWO = (
+    "Add", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Divide", "FloorMod", "LogicalAnd",
+    "LogicalOr", "LogicalXor", "Maximum", "Minimum", "Mod", "Multiply", "Power",
+    "SquaredDifference", "Subtract",
+)  # fmt: skip
 _REWRITERS: Mapping[str, Callable[[ov.Node], ov.Node | None]] = {
+    "Abs": _absolute,
     "IsFinite": _is_finite,
     "IsInf": _is_inf,
     "IsNaN": _is_nan,
+    "ScaledDotProductAttention": _shown,
     "Select": _select,
+    "Sign": _sign,
     "SliceScatter": _slice_scatter,
     "Squeeze": _reshaped,
     "Unsqueeze": _reshaped,
+    **dict.fromkeys(_OF_TWO, _spread),
     **dict.fromkeys(_COMPARISONS, _compared),
 }
 

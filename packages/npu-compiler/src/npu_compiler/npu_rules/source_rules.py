@@ -42,6 +42,14 @@ class SourceRules:
         found: dict[str, Any] = self.content["layers"].get(name, {"operands": [], "constants": []})
         return found
 
+    def conditions(self, kind: str, opset: str) -> list[dict[str, Any]]:
+        """Returns the conditions on an operation, with those on every one."""
+        return [
+            row
+            for row in self.content["conditions"]
+            if (not row["operations"] or kind in row["operations"]) and row["opset"] in ("", opset)
+        ]
+
     def skipped_test(self, kind: str, generation: str) -> dict[str, Any] | None:
         """Returns the pattern by which all tests of an operation are skipped on a generation."""
         for row in self.content["skipped_tests"]:
