@@ -7,10 +7,11 @@ PACKAGES = """
 import sys
 from pathlib import Path
 top = Path({place!r})
-(top / "npu_made" / "inner").mkdir(parents=True, exist_ok=True)
-(top / "npu_made" / "__init__.py").write_text("print('npu_made'); VALUE = 1")
-(top / "npu_made" / "inner" / "__init__.py").write_text("print('inner'); from npu_made import VALUE")
-(top / "npu_made" / "inner" / "leaf.py").write_text("print('leaf'); import npu_made")
+made = top / "npu_made"
+(made / "inner").mkdir(parents=True)
+(made / "__init__.py").write_text("print('npu_made'); VALUE = 1")
+(made / "inner" / "__init__.py").write_text("print('inner'); from npu_made import VALUE")
+(made / "inner" / "leaf.py").write_text("print('leaf'); import npu_made")
 sys.path.insert(0, str(top))
 from npu_command.bare_packages import bare_packages, is_bare, load_packages
 """

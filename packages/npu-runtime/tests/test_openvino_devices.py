@@ -9,8 +9,8 @@ from npu_runtime.other_wheels.drivers import openvino_library
 
 pytestmark = pytest.mark.driver("openvino", "it asks OpenVINO")
 
-# What device_info says before the packages' code has run, whether that runs for it, and what is said
-# once it has.
+# What device_info says before the packages' code has run, whether it runs for that, and what is
+# said afterwards.
 ASK = """
 import dataclasses, json, sys
 from npu_command.bare_packages import bare_packages
