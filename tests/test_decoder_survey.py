@@ -15,7 +15,7 @@ def test_the_page_has_a_row_for_each_decoder_and_counts_verdicts():
     ]
     text = page(findings)
     assert "2 decoders of transformers: 1 equal, 1 refused." in text
-    assert "| mamba | equal | dynamic | 1.2 | |" in text
+    assert "| mamba | equal | dynamic | 1.2 |\n" in text
     assert "a \\| b [unsupported-cache] |" in text
 
 

@@ -103,3 +103,10 @@ def test_a_dead_process_is_told_and_the_page_is_written(database, tmp_path, caps
     assert main(["--ops", str(tmp_path / "kept.jsonl")]) == 1
     assert "dead: its process died" in capsys.readouterr().out
     assert "3 of its\n3 entries" in npu_program_survey.PAGE.read_text()
+
+
+def test_a_long_reason_is_cut_between_words(monkeypatch, capsys):
+    found = Row("llama", "", (), ("nothing " * 40,))
+    monkeypatch.setattr(npu_program_survey, "in_processes", lambda *_: [("llama", [found], 0.0)])
+    assert main(["--only", "llama"]) == 0
+    assert "nothing …'" in capsys.readouterr().out

@@ -6,7 +6,7 @@ from pages.links import check_site, main
 
 WHOLE = """<link rel="canonical" href="https://host.example/docs/index.html">
 <a href="guide.html#start">guide</a> <a href="https://host.example/">elsewhere</a>
-<a href="/docs/guide.html">guide</a> <img src="a.png" alt="a picture">"""
+<a href="/docs/guide.html">guide</a> <script>{"base": "/docs/"}</script> <img src="a.png" alt="a picture">"""
 GUIDE = '<h1 id="start">Guide</h1> <a href="index.html">back</a> <a href="#start">up</a>'
 
 
@@ -38,6 +38,7 @@ def test_addresses_of_other_hosts_are_listed_and_not_asked(site, capsys):
         ('<script src="gone.js"></script>', "'gone.js' leads to no file"),
         ('<img src="a.png">', "the picture 'a.png' has no alt text"),
         ('<p id="x"></p><p id="x"></p>', "two elements have the id 'x'"),
+        ('{"base": "/docs/0.1"}', "no slash ends its scripts' base '/docs/0.1'"),
     ],
 )
 def test_a_planted_fault_is_noticed(site, capsys, planted, told):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pages.tutorials import Mismatch, Reader, compare, type_page
+from pages.tutorials import Mismatch, Reader, bare_environment, compare, type_page
 
 
 @pytest.fixture
@@ -74,3 +74,10 @@ def test_lines_are_compared_in_their_order():
     assert compare("first\nlast", "first\nbetween\nlast\n") == 2
     with pytest.raises(Mismatch):
         compare("last\nfirst", "first\nlast\n")
+
+
+def test_the_readers_python_is_the_one_that_runs_the_tool(tmp_path):
+    major, minor = sys.version_info[:2]
+    with Reader(tmp_path, bare_environment(tmp_path)) as one:
+        said = one.type(f"python{major}.{minor} -c 'import sys; print(sys.version, sys.prefix)'")
+    assert said.strip() == f"{sys.version} {sys.base_prefix}"

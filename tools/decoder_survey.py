@@ -194,12 +194,12 @@ def page(findings: Sequence[Finding]) -> str:
             "steps run: by our own kernels, or as one program of OpenVINO's for all sizes."
         ),
         "",
-        "| Model | Verdict | Pipeline | Seconds | Reason |",
-        "|---|---|---|---|---|",
+        "| Model | Verdict | Pipeline | Seconds |",
+        "|---|---|---|---|",
     ]
     for one in findings:
-        detail = one.detail.replace("|", "\\|")
-        cells = (one.name, one.verdict, one.pipeline, f"{one.time_s:.1f}", detail)
+        verdict = f"{one.verdict}: {one.detail}" if one.detail else one.verdict
+        cells = (one.name, verdict.replace("|", "\\|"), one.pipeline, f"{one.time_s:.1f}")
         lines.append(f"| {' | '.join(cells)} |".replace("|  |", "| |"))
     return "\n".join(lines) + "\n"
 

@@ -17,6 +17,7 @@ import json
 import os
 import sys
 import tempfile
+import textwrap
 import time
 import warnings
 from collections import Counter
@@ -319,6 +320,10 @@ def _totals(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
+def _short(reason: str) -> str:
+    return textwrap.shorten(reason, 200, placeholder=" …")  # a cell of a table
+
+
 def main(arguments: Sequence[str]) -> int:
     """Surveys decoders or operators and writes their half of the page; 1 where a process died."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -337,7 +342,7 @@ def main(arguments: Sequence[str]) -> int:
     for name, rows, _ in in_processes(survey_decoder, given.only or sorted(DECODERS)):
         died |= rows is None
         for row in rows or [Row(name, "", (), ("its process died",))]:
-            steps.append(replace(row, reasons=tuple(reason[:200] for reason in row.reasons)))
+            steps.append(replace(row, reasons=tuple(map(_short, row.reasons))))
             print(steps[-1], flush=True)
     if given.only is None:
         write(steps=steps_page(steps))

@@ -23,6 +23,7 @@ __all__ = ["Faults", "base_path", "check_site", "main"]
 
 # The page for what is not there is shown at any address, so its own are whole: below the site's.
 _CANONICAL = re.compile(r'<link rel="canonical" href="https?://[^/]+(/.*?)index\.html">')
+_BASE = re.compile(r'"base": "(/[^"]*[^/"])"')  # of a page's scripts, which look beside it
 _ADDRESSES = {"a": "href", "link": "href", "img": "src", "script": "src", "iframe": "src"}
 
 
@@ -77,6 +78,8 @@ def check_site(site: Path) -> Faults:
     for file, page in pages.items():
         where = file.relative_to(site)
         broken += [f"{where}: {fault}" for fault in page.faults]
+        if base_of_scripts := _BASE.search(file.read_text(encoding="utf-8")):
+            broken.append(f"{where}: no slash ends its scripts' base {base_of_scripts[1]!r}")
         for address in dict.fromkeys(page.addresses):
             parts = urlsplit(address)
             if parts.scheme or parts.netloc:

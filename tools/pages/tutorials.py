@@ -26,7 +26,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["TUTORIALS", "Mismatch", "Reader", "compare", "main", "type_page"]
+__all__ = [
+    "TUTORIALS",
+    "Mismatch",
+    "Reader",
+    "bare_environment",
+    "compare",
+    "main",
+    "type_page",
+]
 
 ROOT = Path(__file__).parents[2]
 TUTORIALS = (
@@ -148,7 +156,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         shutil.copytree(options.wheels, clone / "dist")
         (clone / "build").mkdir()
         shutil.copy(options.wheels.parent / "build" / "wheels.json", clone / "build")
-        with Reader(clone, _bare(home)) as reader:
+        with Reader(clone, bare_environment(home)) as reader:
             return _type_all(options.pages, reader)
 
 
@@ -165,7 +173,7 @@ def _type_all(pages: Sequence[str], reader: Reader) -> int:
     return 0
 
 
-def _bare(home: Path) -> dict[str, str]:
+def bare_environment(home: Path) -> dict[str, str]:
     """A shell's variables on a machine that has Python, a compiler and git, and nothing of ours."""
     kept = {key: value for key, value in os.environ.items() if key.startswith("PIP_")}
     path = f"{sys.base_prefix}/bin:/usr/local/bin:/usr/bin:/bin"
