@@ -20,6 +20,12 @@ def test_more(): pass
 @pytest.mark.skipif(HERE == "cpu", reason="needs an accelerator")
 def test_only_failed(): assert False
 def test_fails_anywhere(): assert False
+
+@pytest.fixture
+def untidy():
+    yield
+    raise ValueError("cannot be cleaned up")
+def test_fails_after_it_passed(untidy): pass
 """
 
 
@@ -39,8 +45,8 @@ def test_what_differs_between_devices_is_named(checkout):
         "only failed": ["test_file::test_only_failed"],
     }
     assert table(rows).splitlines()[2:] == [
-        "| `test_file.py` | cpu | 2 | 1 | 2 |",
-        "| `test_file.py` | npu | 2 | 3 | 0 |",
+        "| `test_file.py` | cpu | 2 | 2 | 2 |",
+        "| `test_file.py` | npu | 2 | 4 | 0 |",
     ]
 
 

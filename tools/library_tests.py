@@ -16,28 +16,14 @@ import os
 import subprocess
 import sys
 import tempfile
-import xml.etree.ElementTree as ElementTree
 from collections import Counter
 from pathlib import Path
 
-__all__ = ["differences", "read_report", "run_file", "table"]
+from junit_report import read_cases
+
+__all__ = ["differences", "run_file", "table"]
 
 Results = dict[str, str]
-_UNHAPPY = ("failure", "error")
-
-
-def read_report(report: Path) -> Results:
-    """Reads what pytest reports; returns "passed", "skipped" or "failed" for each test."""
-    results: Results = {}
-    for case in ElementTree.parse(report).iter("testcase"):
-        name = f"{case.get('classname', '').rpartition('.')[2]}::{case.get('name')}"
-        tags = {part.tag for part in case}
-        result = "skipped" if "skipped" in tags else "passed"
-        # A test can stand there twice: for itself, and for what is cleaned up after it.
-        if tags.intersection(_UNHAPPY) or results.get(name) == "failed":
-            result = "failed"
-        results[name] = result
-    return results
 
 
 def run_file(checkout: Path, file: str, device: str, arguments: tuple[str, ...] = ()) -> Results:
@@ -63,7 +49,7 @@ def run_file(checkout: Path, file: str, device: str, arguments: tuple[str, ...] 
             said = f"{done.stdout[-800:]}{done.stderr[-800:]}"
             raise RuntimeError(f"{file} on {device}: pytest made no report (exit code "
                                f"{done.returncode}):\n{said}")  # fmt: skip
-        return read_report(report)
+        return {f"{case.owner}::{case.name}": case.result for case in read_cases(report)}
 
 
 def differences(first: Results, other: Results) -> dict[str, list[str]]:

@@ -15,11 +15,12 @@ import os
 import subprocess
 import sys
 import tempfile
-import xml.etree.ElementTree as ElementTree
 from collections import Counter
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
+
+from junit_report import Case, read_cases
 
 __all__ = [
     "EXCLUDED",
@@ -146,16 +147,15 @@ def run_file(file: Path, *, select: str | None = None, timeout_s: float = 3600) 
             f"{file.name}: ended with {done.returncode}: {done.stdout[-500:]}{done.stderr[-500:]}"
         )
         return outcome
-    for case in ElementTree.parse(report).iter("testcase"):
+    for case in read_cases(report):
         _count(outcome, case)
     return outcome
 
 
-def _count(outcome: Outcome, case: ElementTree.Element) -> None:
-    name = f"{outcome.name}::{case.get('name')}"
-    failure = next((part for part in case if part.tag in ("failure", "error")), None)
-    if failure is None:
-        outcome.counts["skipped" if case.find("skipped") is not None else "passed"] += 1
+def _count(outcome: Outcome, case: Case) -> None:
+    name = f"{outcome.name}::{case.name}"
+    if case.result != "failed":
+        outcome.counts[case.result] += 1
         return
     reason = next((why for pattern, why in EXCLUDED.items() if fnmatch(name, pattern)), None)
     if reason is not None:
@@ -163,7 +163,7 @@ def _count(outcome: Outcome, case: ElementTree.Element) -> None:
         outcome.reasons.add(reason)
         return
     outcome.counts["failed"] += 1
-    first = (failure.get("message") or "").partition("\n")[0]
+    first = case.message.partition("\n")[0]
     outcome.failures.append(f"{name}: {first[:200]}".replace("|", "\\|"))
 
 

@@ -35,7 +35,8 @@ class Stage:
     doing: str = ""
 
 
-# In order. The shares are those of SmolLM2-135M from a GGUF file on 2 cores (2026-11-20).
+# In order. The shares are those of SmolLM2-135M from a GGUF file as a bfloat16 kernel program, on
+# 2 cores that others used too (2026-11-26); such a program has "pack" in place of "compress".
 STAGES: tuple[Stage, ...] = (
     Stage("check", "checking the model's files", 1),
     Stage("imports", "importing torch and transformers", 18),

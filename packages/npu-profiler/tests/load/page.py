@@ -120,6 +120,9 @@ def opened(
 def check_keys(browser: Browser, file: Path) -> None:
     with opened(browser, file.as_uri()) as page:
         assert "events" in page.text_content("#state")
+        breaks = "document.querySelectorAll('#table td{} wbr').length"
+        assert page.evaluate(breaks.format(".text")), "names break between their parts"
+        assert not page.evaluate(breaks.format(":not(.text)")), "numbers do not break"
         first, end = page.evaluate("[firstOp(page.trace), page.trace.end]")
         begin, _ = page.evaluate(VIEW)
         assert first - (end - first) * 0.03 < begin < first, "opens on the first op"

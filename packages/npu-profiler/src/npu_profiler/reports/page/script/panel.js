@@ -88,11 +88,17 @@ function makeTable({ title, columns, rows }, order = { column: -1, falling: true
     const line = body.insertRow();
     row.forEach((value, column) => {
       const unit = columns[column][1], cell = line.insertCell();
-      cell.textContent = cellText(value, unit);
+      const text = cellText(value, unit);
+      cell.append(...(unit === "text" ? breakable(text) : [text]));
       cell.className = unit === "text" ? "text" : "";
     });
   }
   return table;
+}
+
+// A text whose lines may end where a name has parts: "model.layers.26.mlp", "aten::new_zeros".
+function breakable(text) {
+  return text.split(/(?<=[.:/_+-])(?=\w)/).flatMap((part, at) => (at ? [document.createElement("wbr"), part] : [part]));
 }
 
 // The summary and the tables, which npu-profiler computes.
