@@ -24,6 +24,7 @@ from transformers import (
 
 from npu_compiler.buckets import BucketedGraph
 from npu_compiler.buckets.sizes import Sizes
+from npu_compiler.errors import IndexRangeError
 
 pytestmark = pytest.mark.slow
 
@@ -240,6 +241,22 @@ def test_training_follows_eager_with_a_program_per_size(compiled, close):
         close([p.grad for p in model.parameters()], expected)
     assert {record.kind for record in fast.records} == {"forward", "backward"}
     assert len(fast.records) == 4
+
+
+def test_an_index_outside_is_told_without_padded_sizes():
+    def pick(table, places):
+        return table[places] * 2
+
+    table = torch.randn(5, 3)
+    fast = torch.compile(pick, backend="npu", dynamic=True, options=POWERS)
+    assert torch.equal(fast(table, torch.tensor([1, -5])), pick(table, torch.tensor([1, -5])))
+    with pytest.raises(IndexRangeError) as error:
+        fast(table, torch.tensor([0, 5, 1]))
+    text = str(error.value)
+    assert text.endswith("[index-range]")
+    assert "aten.index.Tensor" in text
+    assert "test_graph.py:" in text
+    assert "index 5 is out of bounds for dimension 0 with size 5" in text
 
 
 def test_an_input_whose_stride_is_a_size_of_nothing_else():

@@ -65,6 +65,8 @@ def regroup(dims: Dims, sizes: Sequence[int]) -> Dims | None:
     Returns:
         The dimensions of the view; None when it cuts through a factor that varies.
     """
+    if 0 in sizes:  # no elements: nothing to keep apart
+        return None if any(map(is_padded, dims)) else tuple(whole(size) for size in sizes)
     rest = list(_joined([factor for dim in dims for factor in dim]))
     rest.reverse()
     made: list[Dim] = []

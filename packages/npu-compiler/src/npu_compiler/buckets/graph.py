@@ -16,10 +16,12 @@ from torch import fx
 from torch.utils import _pytree as pytree
 
 from npu_compiler.buckets.factors import Dims, product
+from npu_compiler.buckets.output_views import OutputViews
 from npu_compiler.buckets.sizes import Sizes, evaluate
 from npu_compiler.buckets.specialize import StaticGraph, specialize
 from npu_compiler.buckets.trim import pad, trim
 from npu_compiler.buckets.writer import CannotPad
+from npu_compiler.errors import IndexRangeError
 
 __all__ = ["BucketedGraph"]
 
@@ -58,6 +60,7 @@ class BucketedGraph:
         """
         self._boxed_call = True
         self._module = graph_module
+        self._views = OutputViews(graph_module, set(sizes.symbols))
         self._sizes = sizes
         self._buckets = buckets
         self._compile = compile_static
@@ -81,7 +84,25 @@ class BucketedGraph:
             with torch.no_grad():
                 return self._module(*given)
         static, run = found
-        return _call(static, run, given, true, self._device)
+        try:
+            return _call(static, run, given, true, self._device, self._views)
+        except IndexRangeError as error:
+            if static.inputs:  # then the graph writes to none of its inputs, and may run again
+                self._tell_in_true_sizes(error, given)
+            raise
+
+    def _tell_in_true_sizes(self, error: IndexRangeError, inputs: list[Any]) -> None:
+        """Raises an error of indices with torch's reason: the program counts in padded sizes."""
+        try:
+            with torch.no_grad():
+                self._module(*inputs)
+        except (IndexError, RuntimeError) as told:
+            whose, reason = error.message.partition(" must be ")[0], str(told).splitlines()[0]
+            raise IndexRangeError(
+                f"{whose} must be inside of what it picks from; got: {reason.rstrip('.')}. Look at "
+                "where these integers come from.",
+                code=error.code,
+            ) from error
 
     def _key(self, true: Mapping[sympy.Symbol, int]) -> tuple[int, ...]:
         return tuple(
@@ -102,7 +123,7 @@ class BucketedGraph:
                 chosen = dict(zip(true, key, strict=True))
                 try:
                     static = specialize(
-                        self._module,
+                        self._views.module,
                         exact={s: size for s, size in chosen.items() if s in self._exact},
                         padded={s: size for s, size in chosen.items() if s not in self._exact},
                         device=self._device,
@@ -148,6 +169,7 @@ def _call(
     inputs: list[Any],
     true: Mapping[sympy.Symbol, int],
     device: torch.device,
+    views: OutputViews,
 ) -> Any:
     arguments = list(inputs)
     for position, dims in static.inputs.items():
@@ -163,7 +185,8 @@ def _call(
         else _true_result(leaf, static.outputs[index], true)
         for index, leaf in enumerate(leaves)
     ]
-    return pytree.tree_unflatten(results, spec)
+    taken = [views.take(index, result, true) for index, result in enumerate(results)]
+    return pytree.tree_unflatten(taken, spec)
 
 
 def _true_result(leaf: Any, dims: Any, true: Mapping[sympy.Symbol, int]) -> Any:

@@ -8,7 +8,15 @@ from typing import Any, cast
 import torch
 from torch import fx
 
-__all__ = ["is_effectful", "is_mutation", "is_symbolic", "is_view", "op_name", "written_inputs"]
+__all__ = [
+    "is_effectful",
+    "is_mutation",
+    "is_symbolic",
+    "is_view",
+    "op_name",
+    "view_chain",
+    "written_inputs",
+]
 
 
 def op_name(key: Any) -> str:
@@ -58,6 +66,17 @@ def is_view(node: fx.Node) -> bool:
         return False
     returns = node.target._schema.returns
     return bool(returns) and returns[0].alias_info is not None and not is_mutation(node)
+
+
+def view_chain(node: fx.Node) -> list[fx.Node]:
+    """A node, what it is a view of, what that is a view of, ... down to what is not a view."""
+    chain = [node]
+    while chain[-1].op == "call_function" and is_view(chain[-1]):
+        source = chain[-1].args[0]
+        if not isinstance(source, fx.Node):
+            break
+        chain.append(source)
+    return chain
 
 
 def written_inputs(node: fx.Node) -> Iterator[fx.Node]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from torch import fx
 from torch.utils import _pytree as pytree
 
-from npu_compiler.graph.calls import is_view
+from npu_compiler.graph.calls import view_chain
 from npu_compiler.passes.base import Facts, GraphPass
 
 __all__ = ["SeparateOutputViews"]
@@ -29,7 +29,7 @@ class SeparateOutputViews(GraphPass):
     def _rewrite(self, graph: fx.Graph, facts: Facts) -> int:
         output = next(node for node in graph.nodes if node.op == "output")
         results = [node for node in pytree.tree_leaves(output.args) if isinstance(node, fx.Node)]
-        chains = {node: _view_chain(node) for node in dict.fromkeys(results)}
+        chains = {node: view_chain(node) for node in dict.fromkeys(results)}
         roots = Counter(chain[-1] for chain in chains.values())
         replaced: dict[fx.Node, fx.Node] = {}
         for node, chain in chains.items():
@@ -53,14 +53,3 @@ class SeparateOutputViews(GraphPass):
             )
             graph.eliminate_dead_code()
         return len(replaced)
-
-
-def _view_chain(node: fx.Node) -> list[fx.Node]:
-    """A node, what it is a view of, what that is a view of, ... down to what is not a view."""
-    chain = [node]
-    while chain[-1].op == "call_function" and is_view(chain[-1]):
-        source = chain[-1].args[0]
-        if not isinstance(source, fx.Node):
-            break
-        chain.append(source)
-    return chain
