@@ -13,7 +13,7 @@ made = top / "npu_made"
 (made / "inner" / "__init__.py").write_text("print('inner'); from npu_made import VALUE")
 (made / "inner" / "leaf.py").write_text("print('leaf'); import npu_made")
 sys.path.insert(0, str(top))
-from npu_command.bare_packages import bare_packages, is_bare, load_packages
+from npu_command.help.bare_packages import bare_packages, is_bare, load_packages
 """
 
 
@@ -45,7 +45,7 @@ with bare_packages("npu_made.inner.leaf"):
     print(is_bare("npu_made"), leaf.npu_made.VALUE, sys.modules["npu_made.inner"].VALUE)
 import npu_made
 print(leaf is npu_made.inner.leaf, npu_made.__spec__.loader is npu_made.__loader__)
-print("npu_command.bare_packages" in str(type(npu_made.__loader__)))
+print("npu_command.help.bare_packages" in str(type(npu_made.__loader__)))
 """
     said = run_made(code)
     assert said == ["leaf", "npu_made", "inner", "False", "1", "1", "True", "True", "False"]

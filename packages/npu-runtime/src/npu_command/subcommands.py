@@ -21,9 +21,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from npu_command.bare_packages import bare_packages, load_packages
 from npu_command.endings import ENDINGS, EXIT_BROKEN_PIPE, EXIT_ERROR, EXIT_INTERRUPTED, end
 from npu_command.errors import NpuError
+from npu_command.help.bare_packages import bare_packages, load_packages
 from npu_command.help.command_parser import print_version, when_read, without_colour
 from npu_command.help.completion import COMPLETION_SUMMARY, print_completion
 from npu_command.import_notice import import_notice

@@ -1,1 +1,1 @@
-"""What a command says of itself without running: its help, and scripts for shells."""
+"""What a command says without its packages' code: its help, scripts for shells, short answers."""

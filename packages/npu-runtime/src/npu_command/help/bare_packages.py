@@ -49,7 +49,7 @@ def bare_packages(module: str) -> Iterator[None]:
             _finder.remove()
             _finder = None
             for name in set(sys.modules) - before:
-                if name.startswith("npu_") and not name.startswith(f"{__package__}."):
+                if name.startswith("npu_") and not name.startswith("npu_command."):
                     del sys.modules[name]
 
 
