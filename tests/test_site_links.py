@@ -6,7 +6,8 @@ from pages.links import check_site, main
 
 WHOLE = """<link rel="canonical" href="https://host.example/docs/index.html">
 <a href="guide.html#start">guide</a> <a href="https://host.example/">elsewhere</a>
-<a href="/docs/guide.html">guide</a> <script>{"base": "/docs/"}</script> <img src="a.png" alt="a picture">"""
+<a href="/docs/guide.html">guide</a> <script>{"base": "/docs/"}</script>
+<img src="a.png" alt="a picture">"""
 GUIDE = '<h1 id="start">Guide</h1> <a href="index.html">back</a> <a href="#start">up</a>'
 
 

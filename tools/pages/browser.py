@@ -129,7 +129,7 @@ def _faults_of(page: Page, width: int) -> list[str]:
 
 
 def _faults_not_noticed(browser: Browser, address: str) -> list[str]:
-    """Plant a picture without alt text that is not there, pale words, a wide line, broken layouts."""
+    """Plant a missing picture without alt text, pale words, a wide line, and broken layouts."""
     errors: list[str] = []
     size, where = _SIZES["phone"], f"{address}/{KINDS['guide']}"
     with _opened(browser, where, size, "light", errors) as page:

@@ -1,4 +1,4 @@
-"""Says what of an opened page's layout is broken: facts, not pixels, so that a change of words passes.
+"""Says what of an opened page's layout is broken: facts, not pixels, so that new words pass.
 
 A page that lost its style sheet, whose heading is hidden or covered, whose text is cut off, or that
 begins with an empty screen fails; nothing is compared with an earlier picture.
@@ -13,8 +13,8 @@ __all__ = ["BREAKAGES", "layout_faults"]
 # Of the first screen: the tallest band without text or picture, and the least share of its height
 # that has some. The emptiest page there is, the one for what is missing, has 0.27 on a desktop.
 _TALLEST_BLANK_PX = 180
-_LEAST_FILLED = 0.15
-# What the landing page shows before anybody scrolls: what to type, an answer, then figures and doors.
+_LEAST_FILLED = 0.1
+# What the landing page shows before anybody scrolls: what to type, an answer, figures, doors.
 _FIRST_SCREEN = {
     "desktop": (".hero pre", "img.terminal", ".figures li", ".doors li"),
     "phone": (".hero pre", "img.terminal"),
@@ -41,7 +41,8 @@ _FACTS = """() => {
   };
   const place = document.querySelector(".md-content"), filled = new Set();
   const fill = (box) => {
-    for (let y = Math.max(0, Math.floor(box.top)); y < Math.min(high, box.bottom); y++) filled.add(y);
+    const first = Math.max(0, Math.floor(box.top));
+    for (let y = first; y < Math.min(high, box.bottom); y++) filled.add(y);
   };
   const texts = document.createTreeWalker(place, NodeFilter.SHOW_TEXT);
   while (texts.nextNode()) {
@@ -66,7 +67,7 @@ _FACTS = """() => {
     header: seen(header) && header.getBoundingClientRect().height < 140,
     heading: seen(heading) && heading.getBoundingClientRect().top >= below,
     tallest, filled: filled.size / high,
-    cut: cut.map((one) => `<${one.localName} class="${one.className}"> ${one.innerText.slice(0, 30)}`),
+    cut: cut.map((one) => `<${one.localName}> ${one.innerText.slice(0, 30)}`),
   };
 }"""
 _SHOWN = """(names) => names.filter((name) => {

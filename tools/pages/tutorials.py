@@ -3,8 +3,9 @@
     python tools/pages/tutorials.py --wheels dist [--work DIR] [--keep] [docs/install.md ...]
 
 A reader's machine is played by a fresh clone, a home folder of its own and a shell that has no
-variables but PATH, HOME, TERM and those that tell pip where packages are. Its Python is the one that
-this tool runs on, without what is installed in a virtual environment. The built wheels are put where `nox -s wheels` looks for what it need not build again.
+variables but PATH, HOME, TERM and those that tell pip where packages are. Its Python is the one
+that this tool runs on, without what is installed in a virtual environment. The built wheels are put
+where `nox -s wheels` looks for what it need not build again.
 
 "Save this as `name`" starts a file with the block that follows, and later blocks of Python on the
 page are added to it. A block of bash is typed. Of a block of text after it, each line must be a

@@ -1,7 +1,7 @@
 // Device memory: the pool behind every npu tensor, and how CPU kernels write straight into it.
 //
 // Device memory is page-aligned host memory inside one reserved range of addresses (the arena), so
-// a block is recognised by a range test and a CPU kernel can run on the same bytes. Each block
+// a block is recognized by a range test and a CPU kernel can run on the same bytes. Each block
 // carries a header in front of its data; the header has one slot that npu-ops uses to cache the CPU
 // alias of the block. Drivers, which turn addresses into device memory, are in driver.h.
 #pragma once
