@@ -18,7 +18,7 @@ from npu_command.subcommands import (
 PARTS = """
 import argparse, sys
 from npu_command.errors import InputError
-from npu_command.help.command_parser import CommandParser, port_number
+from npu_command.help.command_parser import CommandParser
 
 def refusal():
     return InputError("subject: rule.", code="a-code")

@@ -59,7 +59,7 @@ def _parser() -> argparse.ArgumentParser:
         default=0,
         metavar="N",
         help="of 127.0.0.1 (default: any that is free)",
-    )  # fmt: skip
+    )
     where.add_argument("-o", "--output", metavar="PAGE.html", help="write the page instead")
     parser.add_argument("--open", action="store_true", help="ask the browser to open the page")
     return parser
