@@ -7,7 +7,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from npu_command.help.command_parser import CommandParser
+from npu_command.help.command_parser import CommandParser, port_number
 from npu_profiler.commands.messages import say
 from npu_profiler.commands.reading_options import add_file
 from npu_profiler.output_file import write_bytes
@@ -54,7 +54,11 @@ def _parser() -> argparse.ArgumentParser:
     add_file(parser)
     where = parser.add_mutually_exclusive_group()
     where.add_argument(
-        "--port", type=int, default=0, metavar="N", help="of 127.0.0.1 (default: any that is free)"
+        "--port",
+        type=port_number,
+        default=0,
+        metavar="N",
+        help="of 127.0.0.1 (default: any that is free)",
     )
     where.add_argument("-o", "--output", metavar="PAGE.html", help="write the page instead")
     parser.add_argument("--open", action="store_true", help="ask the browser to open the page")

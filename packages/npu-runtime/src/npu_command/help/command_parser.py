@@ -11,7 +11,7 @@ from typing import Any
 
 from npu_command.answers import be_quiet, with_json_file
 
-__all__ = ["CommandParser", "print_version", "when_read", "without_colour"]
+__all__ = ["CommandParser", "port_number", "print_version", "when_read", "without_colour"]
 
 Check = Callable[[argparse.Namespace], object]
 
@@ -28,6 +28,14 @@ def print_version(command: str) -> None:
     import importlib.metadata  # most calls print no version
 
     print(f"{command} {importlib.metadata.version(command)}")
+
+
+def port_number(text: str) -> int:
+    """Reads the number of a TCP port; 0 is any that is free."""
+    value = int(text)
+    if not 0 <= value <= 65535:
+        raise argparse.ArgumentTypeError(f"must be from 0 to 65535; got {value}")
+    return value
 
 
 class CommandParser(argparse.ArgumentParser):

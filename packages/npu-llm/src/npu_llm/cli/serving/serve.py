@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from npu_command.help.command_parser import CommandParser
+from npu_command.help.command_parser import CommandParser, port_number
 from npu_llm.cli.arguments import add_model, check_model, positive, scaled_path
 from npu_llm.cli.display import Display
 from npu_llm.errors import OptionError
@@ -64,7 +64,7 @@ def _add_address(parser: argparse.ArgumentParser) -> None:
         default="127.0.0.1",
         help="where to listen (default: 127.0.0.1, for this machine alone)",
     )
-    group.add_argument("--port", metavar="N", type=int, default=8000, help="default: 8000")
+    group.add_argument("--port", metavar="N", type=port_number, default=8000, help="default: 8000")
     group.add_argument("--uds", metavar="PATH", help="listen on a Unix socket instead")
     keys = group.add_mutually_exclusive_group()
     keys.add_argument("--api-key", metavar="KEY", help="what clients must send")
