@@ -23,7 +23,7 @@ _LATER = frozenset({
 # An attribute that the importer gives some layers, and a later pass others.
 _OUTPUT_PADDING = ("ConvolutionBackpropData", "GroupConvolutionBackpropData")
 # How MLIR writes down which of the optional operands are there.
-_SEGMENTS = re.compile(r"operand_?[sS]egment_?[sS]izes = array<i32: ([\d, ]*)>")
+_SEGMENTS = re.compile(r"operand_?segment_?sizes = array<i32: ([\d, ]*)>", re.IGNORECASE)
 _MOST_VALUES = 16
 # No configuration has a larger constant, so that its model is made in no time.
 _MOST_ELEMENTS = 1 << 22

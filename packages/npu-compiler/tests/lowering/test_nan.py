@@ -83,8 +83,8 @@ UNARY = {
     "logit": lambda x: torch.logit(x, 0.1),
     "masked_fill": lambda x: x.masked_fill(x > 0, -inf),
     "where": lambda x: torch.where(x == inf, 1.0, x),
-    "remainder": lambda x: torch.remainder(x, inf),
-    "fmod": lambda x: torch.fmod(x, inf),
+    "remainder": lambda x: torch.remainder(x, 2.0),
+    "fmod": lambda x: torch.fmod(x, 2.0),
     "inverse": lambda x: x**-1,
     "threshold_backward": lambda x: aten.threshold_backward.default(x, x, 0),
     "x != x": lambda x: x != x,
@@ -93,8 +93,8 @@ UNARY = {
 }  # fmt: skip
 BINARY = {
     "logaddexp": torch.logaddexp,
-    "maximum": torch.maximum, "minimum": torch.minimum, "remainder": torch.remainder,
-    "fmod": torch.fmod, "pow": torch.pow, "div": torch.div, "floor_divide": torch.floor_divide,
+    "maximum": torch.maximum, "minimum": torch.minimum,
+    "pow": torch.pow, "div": torch.div, "floor_divide": torch.floor_divide,
     "truncated": lambda x, y: torch.div(x, y, rounding_mode="trunc"), "lt": torch.lt,
     "ge": torch.ge, "eq": torch.eq, "ne": torch.ne, "where": lambda x, y: torch.where(x > y, x, y),
     "clamp": lambda x, y: aten.clamp.Tensor(x, y, x.flip(0)),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
@@ -27,8 +29,7 @@ POSITIVE = [
 BINARY = [
     aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor, aten.maximum.default,
     aten.minimum.default, aten.max.other, aten.min.other, aten.multiply.Tensor,
-    aten.rsub.Tensor, aten.remainder.Tensor, aten.fmod.Tensor,
-    aten.pow.Tensor_Tensor,
+    aten.rsub.Tensor, aten.pow.Tensor_Tensor,
 ]  # fmt: skip
 
 
@@ -85,6 +86,23 @@ def test_floor_division_of_integers_floors(lowers, divisor):
 @pytest.mark.parametrize("divisor", [3, -3])
 def test_remainder_of_integers_has_the_sign_of_the_divisor(lowers, divisor):
     lowers(lambda x: x % divisor, torch.arange(-9, 9))
+
+
+@pytest.mark.parametrize("op", [torch.fmod, torch.remainder], ids=["fmod", "remainder"])
+@pytest.mark.parametrize("divisor", [1, 2.0, -1024])
+def test_rest_by_a_power_of_two_is_exact_of_any_quotient(lowers, op, divisor):
+    found = [123456789.0, 1e10, -1e10, 3e38, -3e38, 5.75, -5.75, 1e-30, math.inf, math.nan]
+    lowers(lambda x: op(x, divisor), torch.tensor(found), tolerance=0)
+
+
+@pytest.mark.parametrize("op", [torch.fmod, torch.remainder], ids=["fmod", "remainder"])
+@pytest.mark.parametrize("divisor", [7.0, 3, 0.5, math.inf])
+def test_rest_of_floats_by_other_numbers_is_eager(compiled, op, divisor):
+    harmless, large = torch.rand(4), torch.tensor([123456789.0, 1e10, -1e10, 3e38])
+    fast = compiled(lambda x: op(x * 1, divisor))
+    for values in (harmless, large):
+        assert torch.equal(fast(values), op(values, divisor))
+    assert any(one.startswith(f"aten.{op.__name__}") for one in fast.eager_ops)
 
 
 def test_integer_division_gives_floats(lowers):

@@ -113,38 +113,28 @@ def _floored_beyond(ctx: Context, a: ov.Output, b: ov.Output, quotient: ov.Outpu
 @converter(aten.remainder.Scalar, aten.remainder.Tensor)
 def convert_remainder(ctx: Context, self: Operand, other: Operand) -> Any:
     dtype = ctx.out_dtype()
-    a, b = ctx.get(self, dtype), ctx.get(other, dtype)
-    result = ops.floor_mod(a, b).output(0)
-    if not _may_be_infinite(other, dtype) or not nan.is_exact(ctx):
-        return result
-    is_other_side = ops.less(ops.multiply(a, b), ctx.number(0, dtype))
-    return _within_infinity(ctx, a, b, result, ops.select(is_other_side, b, a).output(0))
+    _check_divisor(ctx, other, dtype)
+    return ops.floor_mod(ctx.get(self, dtype), ctx.get(other, dtype))
 
 
 @converter(aten.fmod.Scalar, aten.fmod.Tensor)
 def convert_fmod(ctx: Context, self: Operand, other: Operand) -> Any:
     dtype = ctx.out_dtype()
-    a, b = ctx.get(self, dtype), ctx.get(other, dtype)
-    result = ops.mod(a, b).output(0)
-    if not _may_be_infinite(other, dtype) or not nan.is_exact(ctx):
-        return result
-    return _within_infinity(ctx, a, b, result, a)
+    _check_divisor(ctx, other, dtype)
+    return ops.mod(ctx.get(self, dtype), ctx.get(other, dtype))
 
 
-def _may_be_infinite(divisor: Operand, dtype: torch.dtype) -> bool:
-    is_finite = isinstance(divisor, (bool, int, float)) and math.isfinite(divisor)
-    return dtype.is_floating_point and not is_finite
+def _check_divisor(ctx: Context, other: Operand, dtype: torch.dtype) -> None:
+    """Refuses a float's rest where the device's `a - trunc(a / b) * b` loses it to rounding.
 
-
-def _within_infinity(
-    ctx: Context, a: ov.Output, b: ov.Output, result: ov.Output, rest: ov.Output
-) -> ov.Output:
-    """The rest, where a finite number is divided by an infinity; the device gives NaN."""
-    work = torch.float32
-    inf = ctx.number(math.inf, work)
-    sizes = [ops.abs(ctx.convert(value, work)) for value in (a, b)]
-    is_within = ops.logical_and(ops.less(sizes[0], inf), ops.equal(sizes[1], inf))
-    return ops.select(is_within, rest, result).output(0)
+    With a power of two from 1 on, no step rounds; with other divisors, the error grows with the
+    quotient, which a comparison of other values would not show.
+    """
+    if not dtype.is_floating_point:
+        return
+    is_number = isinstance(other, (bool, int, float)) and math.isfinite(other)
+    if not is_number or abs(other) < 1 or math.frexp(other)[0] not in (0.5, -0.5):
+        ctx.refuse("a float's rest of a large quotient is exact for powers of two from 1 on alone")
 
 
 @converter(aten.pow.Tensor_Scalar, aten.pow.Tensor_Tensor, aten.pow.Scalar)
