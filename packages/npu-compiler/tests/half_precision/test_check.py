@@ -242,5 +242,5 @@ def test_command_refuses_what_is_no_saved_program(tmp_path, capsys, name, said):
     (tmp_path / "x.pt2").write_text("no program")
     assert main(["check", str(tmp_path / name), "--half"]) == 2
     error = capsys.readouterr().err
-    assert "half-file" in error
+    assert "saved-program" in error
     assert said in error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import inspect
 import json
 
@@ -143,9 +144,37 @@ def test_results_that_differ_are_refused(monkeypatch):
 
 
 def test_folder_that_is_none_is_an_error(tmp_path, capsys):
-    (tmp_path / "x.pt2").write_text("")
-    for path in (tmp_path, tmp_path / "x.pt2"):
+    for path in (tmp_path, tmp_path / "none"):
         assert main(["check", str(path)]) == 2
         error = capsys.readouterr().err
         assert str(path) in error
         assert "[export-absent]" in error
+
+
+def test_a_saved_program_is_checked_and_its_page_has_rule_call_and_line(tmp_path, capsys):
+    file, page = tmp_path / "<b>.pt2", tmp_path / "page.html"
+    torch.export.save(torch.export.export(Choice(), (torch.randn(4),)), file)
+    refused = main(["check", str(file), "--generation", "3720", "-o", str(page), "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert (found["name"], refused) == ("<b>.pt2", 0 if found["is_ready"] else 1)
+    text = page.read_text()
+    assert "&lt;b&gt;.pt2" in text
+    assert "<b>" not in text
+    assert all(html.escape(one["detail"], quote=False) in text for one in found["findings"])
+
+
+def test_a_page_of_a_refusal_leads_to_the_python_line(tmp_path, capsys):
+    npu_compiler.export(Choice(), (torch.randn(4),), tmp_path / "m", target="openvino")
+    page = tmp_path / "page.html"
+    command = ["check", str(tmp_path / "m"), "--generation", "3720"]
+    assert main([*command, "-o", str(page)]) == 1
+    assert "an NPU would refuse it" in page.read_text()
+    assert "test_rules.py:" in page.read_text()
+    assert main([*command, "-o", str(tmp_path)]) == 2
+    assert "[dump-output]" in capsys.readouterr().err
+
+
+def test_a_file_that_is_no_saved_program_is_told(tmp_path, capsys):
+    (tmp_path / "x.pt2").write_bytes(b"PK")
+    assert main(["check", str(tmp_path / "x.pt2")]) == 2
+    assert "[saved-program]" in capsys.readouterr().err

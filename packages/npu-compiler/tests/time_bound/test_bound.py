@@ -93,7 +93,7 @@ def test_a_page_that_cannot_be_written_is_an_error(tmp_path, capsys):
     assert "[dump-output]" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("options", [["-o", "x.html"], ["--estimate", "--half"]])
+@pytest.mark.parametrize("options", [["--half", "-o", "x.html"], ["--estimate", "--half"]])
 def test_options_that_do_not_go_together_are_refused(options, tmp_path, capsys):
     with pytest.raises(SystemExit) as ended:
         main(["check", str(tmp_path), *options])

@@ -1,4 +1,4 @@
-"""`npu-compiler check FOLDER`: says whether an exported model suits an NPU."""
+"""`npu-compiler check PATH`: says whether a saved or exported model suits an NPU."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ def main(arguments: Sequence[str]) -> int:
     """Prints the findings; returns 1 when one is a refusal."""
 
     def check(given: argparse.Namespace) -> None:
-        if given.output is not None and not given.estimate:
-            parser.error("--output is of --estimate: add it.")
-        if not given.half:
+        if given.output is not None and given.half:
+            parser.error("--output writes no page of --half: leave one of them out.")
+        if not given.half and (given.estimate or not given.path.is_file()):
             from npu_compiler.exported.manifest import read_manifest  # numpy: help needs none
 
-            read_manifest(given.folder)
+            read_manifest(given.path)
 
     parser = CommandParser(
         prog="npu-compiler check",
@@ -29,8 +29,9 @@ def main(arguments: Sequence[str]) -> int:
         check=check,
     )
     parser.add_argument(
-        "folder", type=Path,
-        help="that npu_compiler.export made; with --half a file that torch.export.save wrote",
+        "path", type=Path,
+        help="a folder that npu_compiler.export made, or a file that torch.export.save wrote; "
+        "--half takes files alone, --estimate folders",
     )  # fmt: skip
     parser.add_argument(
         "--generation", default="4000", help="3720: Meteor Lake; 4000: Lunar Lake (default)"
@@ -45,18 +46,25 @@ def main(arguments: Sequence[str]) -> int:
         help="give a lower bound of a run's time from published figures, not a measurement",
     )  # fmt: skip
     add_json(parser)
-    parser.add_argument(
-        "-o", "--output", type=Path, help="with --estimate: write it as an HTML page, too"
-    )
+    parser.add_argument("-o", "--output", type=Path, help="write it as an HTML page, too")
     given = parser.parse_args(arguments)
     if given.half:
-        return _half(given.folder, given.json)
+        return _half(given.path, given.json)
     if given.estimate:
-        return _estimate(given.folder, given.generation, given.output, given.json)
-    from npu_compiler.readiness import check_folder  # OpenVINO: help needs none
+        return _estimate(given.path, given.generation, given.output, given.json)
+    return _rules(given.path, given.generation, given.output, given.json)
 
-    readiness = check_folder(given.folder, generation=given.generation)
-    give_answer(given.json, readiness.as_dict(), lambda: print(readiness))
+
+def _rules(path: Path, generation: str, output: Path | None, answer: Path | None) -> int:
+    # OpenVINO and, for a file, dynamo: help needs neither.
+    from npu_compiler.readiness import check_file, check_folder, readiness_page
+
+    ask = check_file if path.is_file() else check_folder
+    readiness = ask(path, generation=generation)
+    if output is not None:
+        title = f"{readiness.name} on NPU {generation}"
+        _write(output, readiness_page(title, [readiness]))
+    give_answer(answer, readiness.as_dict(), lambda: print(readiness))
     return 0 if readiness.is_ready else 1
 
 
@@ -73,8 +81,12 @@ def _estimate(folder: Path, generation: str, output: Path | None, answer: Path |
 
     bound = bound_folder(folder, generation=generation)
     if output is not None:
-        from npu_compiler.explanations.show import write_page
-
-        write_page(output, bound.to_html())
+        _write(output, bound.to_html())
     give_answer(answer, bound.as_dict(), lambda: print(bound))
     return 0
+
+
+def _write(output: Path, page: str) -> None:
+    from npu_compiler.explanations.show import write_page
+
+    write_page(output, page)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import os
 import warnings
-import zipfile
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -18,6 +17,7 @@ from torch.export import ExportedProgram
 from npu_compiler.errors import ExportError, OptionError
 from npu_compiler.exported.capture import capture_program
 from npu_compiler.exported.composites import without_composites
+from npu_compiler.exported.saved_program import read_saved_program
 from npu_compiler.graph.kept_float32 import keep_name
 from npu_compiler.half_precision.report import HalfPrecision
 from npu_compiler.half_precision.run import is_finding
@@ -71,31 +71,14 @@ def check_half_file(path: str | os.PathLike[str]) -> HalfPrecision:
     What must be kept in float32 is looked for.
 
     Raises:
-        ExportError: [half-file] for another file; and as check_half.
+        ExportError: [saved-program] for another file; and as check_half.
     """
-    try:
-        if not zipfile.is_zipfile(path):  # torch logs a traceback of its own for it
-            raise ValueError(_kind(Path(path)))
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch's, of its own reader
-            program = without_composites(torch.export.load(path))
-        args, kwargs = program.example_inputs
-        values = _values(program, args, kwargs)
-    except Exception as failure:  # torch has many classes for a file that is none of its own
-        reason = (str(failure).strip().splitlines() or [type(failure).__name__])[0]
-        raise ExportError(
-            f"{os.fspath(path)}: half precision is checked on a file of torch.export.save with "
-            f"example inputs; got one that cannot be read ({reason}). Save the exported program.",
-            code="half-file",
-        ) from failure
+    saved = read_saved_program(path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's, of its own trees of inputs
+        program = without_composites(saved)
+        values = _values(program, *saved.example_inputs)
     return _check(Path(path).name, program, values, (), True, TOLERANCE)
-
-
-def _kind(path: Path) -> str:
-    """What is at a path that holds no saved program."""
-    if path.is_dir():
-        return "a folder, as npu_compiler.export makes it, holds none"
-    return "another kind of file" if path.exists() else "there is no such file"
 
 
 def _check(

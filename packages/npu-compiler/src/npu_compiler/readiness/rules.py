@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from npu_compiler.openvino_core import openvino_core
 from npu_compiler.readiness.report import Readiness
 from npu_runtime.public_calls import public_call
 
-__all__ = ["check", "check_folder", "check_model"]
+__all__ = ["check", "check_file", "check_folder", "check_model"]
 
 # The plugin computes in half precision where the CPU plugin computes in float32.
 _TOLERANCE = 3e-2
@@ -72,6 +73,22 @@ def check(
             finding = Finding("one program", "refused", str(failure))
             return Readiness(type(model).__name__, (finding,))
         return check_folder(folder, generation=generation)
+
+
+def check_file(path: str | os.PathLike[str], *, generation: str = "4000") -> Readiness:
+    """Says the same of a program that torch.export.save wrote, with its own example inputs.
+
+    Raises:
+        ExportError: [saved-program] for another file.
+        OptionError: [option-value] a generation whose rules are not known.
+    """
+    _check_generation(generation)
+    from npu_compiler.exported.saved_program import read_saved_program
+
+    program = read_saved_program(path)
+    args, kwargs = program.example_inputs
+    found = check(program.module(), args, kwargs=kwargs, generation=generation)
+    return replace(found, name=Path(path).name)
 
 
 def check_folder(path: str | os.PathLike[str], *, generation: str = "4000") -> Readiness:

@@ -11,10 +11,13 @@ def check(capsys, *arguments):
     return code, captured.out, captured.err
 
 
-def test_both_static_programs_of_a_model_are_compared_with_the_rules(checkpoint, capsys):
-    code, out, _ = check(capsys, checkpoint, "--json")
+def test_both_static_programs_of_a_model_are_compared_with_the_rules(checkpoint, tmp_path, capsys):
+    page = tmp_path / "page.html"
+    code, out, _ = check(capsys, checkpoint, "--json", "-o", page)
     assert code == 0
     decode, prefill = json.loads(out)
+    assert decode["name"] in page.read_text()
+    assert prefill["name"] in page.read_text()
     assert ", decode of 1 in " in decode["name"]
     assert ", prefill of 128 in " in prefill["name"]
     for program in (decode, prefill):
