@@ -14,3 +14,19 @@ def test_a_port_that_none_has_is_an_error_of_usage(given, capsys):
         parser.parse_args([f"--port={given}"])
     assert ended.value.code == 2
     assert given in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "word, said",
+    [("--generatoin", "--generation"), ("--generatoin=3", "--generation"), ("--zzz", None)],
+)
+def test_an_unknown_option_is_told_with_the_nearest_one(word, said, capsys):
+    parser = CommandParser(prog="npu-x y")
+    parser.add_argument("--generation")
+    with pytest.raises(SystemExit) as ended:
+        parser.parse_args([word])
+    assert ended.value.code == 2
+    error = capsys.readouterr().err
+    assert word in error
+    assert ("nearest option" in error) is (said is not None)
+    assert said is None or error.rstrip().endswith(said)

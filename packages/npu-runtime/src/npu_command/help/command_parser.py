@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 from npu_command.answers import be_quiet, with_json_file
 
@@ -74,6 +75,17 @@ class CommandParser(argparse.ArgumentParser):
         """Does what argparse does, once `--json` and the word behind it are told apart."""
         words = sys.argv[1:] if args is None else args
         return super().parse_known_args(with_json_file(self, words), namespace)
+
+    def error(self, message: str) -> NoReturn:
+        """Ends with usage and message, and with the nearest option where one is not known."""
+        unknown = re.search("unrecognized arguments: .*?(--[^ =]+)", message)
+        if unknown:
+            import difflib  # most calls name no option that there is not
+
+            known = [name for action in self._actions for name in action.option_strings]
+            for nearest in difflib.get_close_matches(unknown[1], known, n=1):
+                message += f"; the nearest option is {nearest}"
+        super().error(message)
 
 
 @contextmanager
