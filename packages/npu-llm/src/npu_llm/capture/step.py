@@ -47,7 +47,7 @@ from npu_llm.capture.stand_ins.routed_experts import all_experts
 from npu_llm.errors import CaptureError
 from npu_llm.older_transformers import as_in_newer
 from npu_llm.progress import Advance, counted_modules
-from npu_llm.steps.port_names import TOKEN_MASK
+from npu_llm.steps.static_layout import TOKEN_MASK
 
 __all__ = ["CapturedStep", "LayerCache", "capture_step", "join_weights"]
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 import torch
 
 from npu_llm.errors import OptionError
-from npu_llm.steps.port_names import KEY_POSITIONS
 from npu_llm.steps.slots import Relocation, Slots
+from npu_llm.steps.static_layout import KEY_POSITIONS
 from npu_llm.steps.step_cache import StepCache
 from npu_runtime import Session
 

@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from npu_llm.steps.port_names import KEY_POSITIONS, TOKEN_MASK
 from npu_llm.steps.session_cache import SessionCache
 from npu_llm.steps.slots import Relocation, Slots
+from npu_llm.steps.static_layout import KEY_POSITIONS, TOKEN_MASK
 from npu_runtime import Session
 
 __all__ = ["StateCache", "StateHistory", "describe"]

@@ -12,9 +12,8 @@ from typing import Protocol
 
 import torch
 
-from npu_llm.steps.port_names import KEY_POSITIONS
 from npu_llm.steps.slots import Relocation
-from npu_llm.steps.static_layout import StaticLayout, StaticSizes, StepSizes
+from npu_llm.steps.static_layout import KEY_POSITIONS, StaticLayout, StaticSizes, StepSizes
 from npu_llm.steps.step_cache import StepCache
 from npu_runtime import Program
 

@@ -10,12 +10,24 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from npu_llm.errors import ContextError
-from npu_llm.steps.port_names import KEY_POSITIONS, TOKEN_MASK
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["LONGEST", "LOOPED", "CacheGroup", "StaticLayout", "StaticSizes", "StepSizes"]
+__all__ = [
+    "KEY_POSITIONS",
+    "LONGEST",
+    "LOOPED",
+    "TOKEN_MASK",
+    "CacheGroup",
+    "StaticLayout",
+    "StaticSizes",
+    "StepSizes",
+]
+
+# Inputs that transformers' models do not have: each slot's position, and, for a model with states,
+# which rows' tokens count.
+KEY_POSITIONS, TOKEN_MASK = "key_positions", "token_mask"
 
 # Slots of the largest cache if the model sets no limit.
 LONGEST = 4096

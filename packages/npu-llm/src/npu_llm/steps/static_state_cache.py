@@ -11,11 +11,10 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from npu_llm.steps.port_names import TOKEN_MASK
 from npu_llm.steps.slots import Relocation
 from npu_llm.steps.state_cache import StateHistory, describe
 from npu_llm.steps.static_cache import StaticCache, StepPrograms, slot_mask
-from npu_llm.steps.static_layout import StaticSizes, StepSizes
+from npu_llm.steps.static_layout import TOKEN_MASK, StaticSizes, StepSizes
 
 __all__ = ["StaticStateCache"]
 
