@@ -83,7 +83,7 @@ def test_convolutions_in_int8_load_and_are_near(tmp_path):
     assert report.check().relative > 0
 
 
-def test_varying_sizes_take_calibration_of_several_sizes(tmp_path, load_varying):
+def test_varying_sizes_take_calibration_of_several_sizes(tmp_path):
     model = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 64)).eval()
     calls = [torch.randn(size, 64) for size in (2, 5, 9)]
     folder = npu_compiler.export(
@@ -95,7 +95,7 @@ def test_varying_sizes_take_calibration_of_several_sizes(tmp_path, load_varying)
         dtype="int4",
         group_size=32,
     )
-    assert compare_outputs(model, load_varying(folder), [torch.randn(7, 64)]).relative < 0.2
+    assert compare_outputs(model, npu_compiler.load(folder), [torch.randn(7, 64)]).relative < 0.2
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,6 @@ class ArrayRunner:
         """
         core = openvino_core()
         chosen = _choose_device(device or read_settings().device)
-        _check_sizes(manifest, chosen)
         capabilities = core.get_property(chosen, "OPTIMIZATION_CAPABILITIES")
         options = {
             **device_options(manifest.precision, device=chosen, capabilities=capabilities),
@@ -144,7 +143,6 @@ def tensor_runner(path: Path, manifest: Manifest) -> Runner:
             )
 
     device = npu_runtime.device_info()
-    _check_sizes(manifest, device.device)
     options = {**compile_options(manifest.precision), **manifest.options_for(device.device)}
     used = [port for port in manifest.inputs if port.port is not None]
 
@@ -186,22 +184,6 @@ def tensor_runner(path: Path, manifest: Manifest) -> Runner:
             return [result.cpu().numpy() for result in floats]
 
     return TensorRunner()
-
-
-def _check_sizes(manifest: Manifest, device: str) -> None:
-    """Raises where sizes vary and the device is an NPU, whose programs have one shape each."""
-    varying = [
-        f"{port.name} {port.shape}"
-        for port in manifest.inputs
-        if not all(isinstance(size, int) for size in port.shape)
-    ]
-    if varying and device.startswith("NPU"):
-        raise ExportError(
-            f"{manifest.name}: a program of an NPU has one shape; got sizes that vary: "
-            f"{', '.join(varying)}. Export it without dynamic, once per size, or load it with "
-            "device='CPU'.",
-            code="export-load",
-        )
 
 
 def _described(port: PortSpec, value: Any) -> tuple[str, tuple[int, ...]]:
