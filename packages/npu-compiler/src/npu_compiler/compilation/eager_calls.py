@@ -12,7 +12,7 @@ from npu_compiler.compilation.partition import Plan
 from npu_compiler.compilation.records import EagerNode
 from npu_compiler.errors import LoweringError, WrongResultError
 from npu_compiler.graph.calls import op_name
-from npu_compiler.graph.origins import source_line
+from npu_compiler.graph.origins import node_place, source_line
 from npu_compiler.lowering.capability import HOST_DUTIES
 from npu_compiler.verification.verdict import DIFFERED
 
@@ -43,8 +43,7 @@ def refuse_eager(node: fx.Node, reason: str) -> NoReturn:
         WrongResultError: [wrong-result] its program's results differed from torch's.
         LoweringError: [no-converter], or [cannot-lower] for another reason.
     """
-    line = source_line(node)
-    where = f"node {node.name}, {line}" if line else f"node {node.name}"
+    call = f"{op_name(node.target)} ({node_place(node)})"
     shapes = [
         tuple(value.shape)
         for source in node.all_input_nodes
@@ -52,13 +51,13 @@ def refuse_eager(node: fx.Node, reason: str) -> NoReturn:
     ]
     if DIFFERED in reason:
         raise WrongResultError(
-            f"{op_name(node.target)} ({where}) of inputs {shapes}: its program {reason}. "
+            f"{call} of inputs {shapes}: its program {reason}. "
             "Compile without strict, so that it runs eagerly.",
             code="wrong-result",
         )
     code = "no-converter" if reason.startswith("no converter") else "cannot-lower"
     raise LoweringError(
-        f"Cannot lower {op_name(node.target)} ({where}) of inputs {shapes}: {reason}. "
+        f"Cannot lower {call} of inputs {shapes}: {reason}. "
         "Register a converter, or compile without strict so that it runs eagerly.",
         code,
         node.name,

@@ -27,7 +27,7 @@ from npu_compiler.exported.for_npu import check_program, rewrite_program
 from npu_compiler.exported.manifest import Manifest, PortSpec
 from npu_compiler.exported.trial import verified
 from npu_compiler.graph.calls import is_symbolic, op_name
-from npu_compiler.graph.origins import PYTHON_LINES, node_origins, source_line
+from npu_compiler.graph.origins import PYTHON_LINES, node_origins, node_place
 from npu_compiler.known_defects.table import avoid_defects
 from npu_compiler.lowering import LoweredModel, lower
 from npu_compiler.lowering.capability import refusal
@@ -150,12 +150,11 @@ def _check_call(node: fx.Node, config: CompilerConfig) -> None:
     reason = refusal(node, config)
     if reason is None:
         return
-    line = source_line(node)
-    where = f"node {node.name}, {line}" if line else f"node {node.name}"
     code = "no-converter" if reason.startswith("no converter") else "cannot-lower"
     raise LoweringError(
-        f"Cannot lower {op_name(node.target)} ({where}): {reason}, and an exported model is one "
-        "program. Register a converter, or use npu_compiler.compile, which runs the call eagerly.",
+        f"Cannot lower {op_name(node.target)} ({node_place(node)}): {reason}, and an exported "
+        "model is one program. Register a converter, or use npu_compiler.compile, which runs the "
+        "call eagerly.",
         code,
         node.name,
         reason,

@@ -22,6 +22,7 @@ __all__ = [
     "graph_title",
     "module_path",
     "node_origins",
+    "node_place",
     "python_line",
     "source_line",
 ]
@@ -71,6 +72,12 @@ def source_line(node: fx.Node) -> str | None:
             file, _, rest = text[6:].partition('", line ')
             place = f"{file}:{rest.split(',')[0]}"
     return place
+
+
+def node_place(node: fx.Node) -> str:
+    """Returns a node's name, and its Python line where that is recorded, for an error's text."""
+    line = source_line(node)
+    return f"node {node.name}, {line}" if line else f"node {node.name}"
 
 
 def graph_title(graph: fx.Graph) -> str:

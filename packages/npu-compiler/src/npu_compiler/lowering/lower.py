@@ -15,7 +15,7 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 import npu_compiler.lowering.converters  # noqa: F401  (fills the table)
 from npu_compiler.errors import LoweringError
 from npu_compiler.graph.calls import op_name
-from npu_compiler.graph.origins import source_line
+from npu_compiler.graph.origins import node_place
 from npu_compiler.lowering.arguments import bind_arguments
 from npu_compiler.lowering.constants import saturate
 from npu_compiler.lowering.context import Context, Refused, static_shape
@@ -353,10 +353,8 @@ def _ids(ctx: Context, node: fx.Node) -> list[str]:
 
 
 def _error(node: fx.Node, reason: str, code: str) -> LoweringError:
-    line = source_line(node)
-    where = f"node {node.name}, {line}" if line else f"node {node.name}"
     return LoweringError(
-        f"Cannot lower {op_name(node.target)} ({where}): {reason}. "
+        f"Cannot lower {op_name(node.target)} ({node_place(node)}): {reason}. "
         "Register a converter for the call, or let it run eagerly.",
         code=code,
         node_name=node.name,

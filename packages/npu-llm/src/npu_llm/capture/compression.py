@@ -12,10 +12,10 @@ from npu_llm.checkpoint.streamed import StreamedWeights
 from npu_llm.choices import check_group_size
 from npu_llm.errors import OptionError
 from npu_llm.precision import Precision
+from npu_llm.steps.static_layout import KEY_POSITIONS
 
 if TYPE_CHECKING:
     from npu_llm.capture.step import CapturedStep
-from npu_llm.steps.static_layout import KEY_POSITIONS
 
 __all__ = ["Compression", "compress", "compress_by_text"]
 
