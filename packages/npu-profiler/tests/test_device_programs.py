@@ -86,7 +86,7 @@ def work():
         for _ in range(5):
             y = relu.run([x])[0]
         torch.npu.current_stream().synchronize()
-with sim.delay(2000, 3000, seed=1):
+with sim.delay(50_000, 60_000, seed=1):
     threads = [threading.Thread(target=work, name=f"w{n}") for n in range(2)]
     [t.start() for t in threads]; [t.join() for t in threads]
 """,
@@ -105,7 +105,7 @@ with sim.delay(2000, 3000, seed=1):
         target = targets[source["id"]]
         program = programs[target["pid"], target["tid"], target["ts"]]
         assert program["args"]["enqueue_thread_id"] == launch["tid"]
-        # The device takes milliseconds, the call that enqueues does not wait for it.
+        # The device takes 50 ms, the call that enqueues does not wait for it.
         assert launch["ts"] + launch["dur"] < program["ts"] + program["dur"]
         waited_us = program["ts"] - source["ts"]
         assert program["args"]["queued_us"] == pytest.approx(waited_us, abs=0.01)
