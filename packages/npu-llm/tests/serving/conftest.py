@@ -69,12 +69,12 @@ def engine_of():
 
 @pytest.fixture
 def fresh(llama):
-    """fresh(): the small llama with a pool of its own."""
-    llama.ours()  # compiles it once
+    """fresh(): the small llama on kernels, with a pool of its own."""
+    llama.ours(pipeline="kernels")  # compiles it once
 
     def make():
         return NPUModelForCausalLM.from_pretrained(
-            llama.folder, dtype="float32", cache_dir=llama.cache_dir
+            llama.folder, dtype="float32", cache_dir=llama.cache_dir, pipeline="kernels"
         )
 
     return make

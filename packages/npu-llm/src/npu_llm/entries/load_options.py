@@ -205,7 +205,8 @@ class LoadOptions:
             raise OptionError(
                 "sparse_attention: must be omitted in a pipeline without blocks of keys to choose "
                 f'from; got {self.chosen_keys} in the pipeline "{pipeline}". Omit it for dense '
-                'attention, or pass pipeline="kernels" for a model that runs so.',
+                'attention, or pass pipeline="kernels" for a model that can run on the '
+                "host's cores.",
                 code="sparse-attention",
             )
         if self.kept_as is not None and pipeline == "static":

@@ -12,6 +12,7 @@ from transformers import AutoFeatureExtractor, AutoTokenizer
 
 from npu_llm.encoder_decoders.models import NPUModelForSpeechSeq2Seq
 from npu_llm.encoder_decoders.session_cross_cache import SessionCrossCache
+from npu_llm.encoder_decoders.static_cross_cache import StaticCrossCache
 from npu_llm.serving.models.served_model import ServedModel
 from npu_llm.serving.models.served_speech import ServedSpeech
 from npu_llm.serving.scheduling.engine import EngineOptions
@@ -138,14 +139,17 @@ def test_pages_of_other_sites_cannot_send_forms(hearing):
 
 def test_a_client_that_leaves_ends_its_transcript(hearing, monkeypatch):
     tokens = []
-    step = SessionCrossCache.next
 
-    def slow(self, *args, **kwargs):
-        tokens.append(time.monotonic())
-        time.sleep(0.1)
-        return step(self, *args, **kwargs)
+    def slowed(step):
+        def slow(self, *args, **kwargs):
+            tokens.append(time.monotonic())
+            time.sleep(0.1)
+            return step(self, *args, **kwargs)
 
-    monkeypatch.setattr(SessionCrossCache, "next", slow)
+        return slow
+
+    for cache in (SessionCrossCache, StaticCrossCache):  # the second is an NPU's
+        monkeypatch.setattr(cache, "next", slowed(cache.next))
     with pytest.raises(httpx.ReadTimeout):
         httpx.post(f"{hearing.url}/v1/audio/transcriptions", files={"file": sound(65)}, timeout=1.5)
     left = time.monotonic()
