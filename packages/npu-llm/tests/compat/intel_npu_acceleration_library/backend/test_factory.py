@@ -6,10 +6,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import npu_runtime
 from npu_compiler.errors import GraphError
 from npu_compiler.openvino_core import openvino_core
 from npu_llm.compat.intel_npu_acceleration_library import conventions
-from npu_llm.compat.intel_npu_acceleration_library.backend import NNFactory
+from npu_llm.compat.intel_npu_acceleration_library.backend import NNFactory, factory
 from npu_llm.compat.intel_npu_acceleration_library.dtypes import bfloat16, float64
 from npu_llm.compat.intel_npu_acceleration_library.quantization import compress_to_i4
 from npu_llm.errors import OptionError
@@ -200,6 +201,18 @@ def test_an_input_is_set_only_where_one_is(layer):
     for place in (-1, 2):
         with pytest.raises(OptionError, match="idx must be from 0 to 1"):
             layer.set_input_tensor(W, place)
+
+
+def test_a_program_that_the_device_does_not_take_is_told(layer, tmp_path, monkeypatch):
+    class Refusing:
+        def compile_model(self, *_):
+            raise RuntimeError("planted refusal")
+
+    monkeypatch.setattr(factory, "openvino_core", Refusing)
+    with pytest.raises(npu_runtime.ProgramError, match="planted refusal") as error:
+        layer.saveCompiledModel(str(tmp_path / "model.blob"))
+    assert error.value.code == "program-load"
+    assert not (tmp_path / "model.blob").exists()
 
 
 def test_graphs_are_saved_where_files_can_be(layer, tmp_path):

@@ -310,12 +310,20 @@ class NNFactory(GraphBuilder):
 
         Raises:
             OptionError: [output-file] where it cannot be written.
+            ProgramError: [program-load] if the device takes no such program.
         """
         model = self.to_openvino(*self._ends())
         device = npu_runtime.device_info(0).device
-        compiled = openvino_core().compile_model(model, device, compile_options("float16"))
         stream = io.BytesIO()
-        compiled.export_model(stream)
+        try:
+            compiled = openvino_core().compile_model(model, device, compile_options("float16"))
+            compiled.export_model(stream)
+        except RuntimeError as refused:
+            raise npu_runtime.ProgramError(
+                f"saveCompiledModel: {device} takes no such program. OpenVINO says: "
+                f"{str(refused).strip()} `save` writes the model, for a device that does.",
+                code="program-load",
+            ) from refused
         try:
             Path(path).parent.mkdir(parents=True, exist_ok=True)  # as `save` does
             Path(path).write_bytes(stream.getvalue())
