@@ -40,7 +40,7 @@ def in_child(work):
 """
 
 
-@pytest.fixture(params=["openvino", "sim"])
+@pytest.fixture(params=["openvino", pytest.param("sim", marks=pytest.mark.long)])
 def run(tmp_path: Path, request):
     """Runs a program on a driver; gives the lines it printed. One that hangs is an error."""
 

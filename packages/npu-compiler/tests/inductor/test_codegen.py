@@ -122,7 +122,7 @@ def test_loops_are_fused_and_run_on_host_views():
     assert code.count("on_host(cpp_fused") == 1
 
 
-@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("dynamic", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_forward_and_backward_follow_cpu(dynamic, close):
     plain = nn.Sequential(
         nn.Conv2d(2, 4, 3, bias=False),
@@ -143,6 +143,7 @@ def test_forward_and_backward_follow_cpu(dynamic, close):
     close(model[1].running_var, plain[1].running_var, 1e-5)
 
 
+@pytest.mark.long
 def test_convolutions_that_inductor_lays_out_channels_last(close):
     plain = nn.Sequential(nn.Conv2d(3, 16, 3, stride=2), nn.ReLU(), nn.Conv2d(16, 16, 3))
     model = torch.compile(copy.deepcopy(plain).to("npu"))
@@ -231,6 +232,7 @@ def test_cond_runs_its_branch(close):
         close(fast(x.to("npu")), function(x))
 
 
+@pytest.mark.long
 def test_flex_attention_and_its_gradients_equal_attention_written_out(close):
     mask = create_block_mask(
         lambda b, h, i, j: i >= j, None, None, 32, 32, device="npu", BLOCK_SIZE=16

@@ -81,6 +81,7 @@ def test_a_number_beyond_int32_is_the_same_in_a_loaded_program(tmp_path):
         assert ran.stdout.split()[-1] == expected
 
 
+@pytest.mark.long
 def test_other_weights_and_options_are_other_programs(tmp_path):
     runs = [{}, {"seed": 1}, {"dtype": "int8"}, {"disabled_passes": ["fuse_linear"]}]
     results = [finish(start(tmp_path, **run)) for run in runs]
@@ -95,6 +96,7 @@ def test_processes_that_start_at_once_share_one_entry(tmp_path):
     assert len(entries(tmp_path)) == 1
 
 
+@pytest.mark.long
 def test_damaged_entry_is_built_again(tmp_path):
     finish(start(tmp_path))
     (entry,) = entries(tmp_path)
@@ -106,12 +108,14 @@ def test_damaged_entry_is_built_again(tmp_path):
     assert finish(start(tmp_path))["from_cache"] == 1
 
 
+@pytest.mark.long
 def test_directory_that_cannot_be_written_costs_the_cache_alone():
     result = finish(start(Path("/proc/no-such-place")))
     assert (result["programs"], result["from_cache"]) == (1, 0)
     assert result["error"] < 1e-5
 
 
+@pytest.mark.long
 def test_cache_of_size_zero_keeps_nothing(tmp_path, monkeypatch):
     monkeypatch.setenv("NPU_COMPILE_CACHE_SIZE_MB", "0")
     assert finish(start(tmp_path))["from_cache"] == 0

@@ -109,7 +109,14 @@ def test_greedy_and_sampled_tokens_take_our_loop(t5, way, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", [name for name in FAMILIES if name != "t5"])
+@pytest.mark.parametrize(
+    "family",
+    [
+        pytest.param(name, marks=() if name == "bart" else pytest.mark.long)
+        for name in FAMILIES
+        if name != "t5"
+    ],
+)
 def test_families_generate_the_tokens_of_transformers(
     family, each_openvino_pipeline, tmp_path, cache
 ):

@@ -15,17 +15,18 @@ QUICK = [
     ("wav2vec2-layer", "CTC"),
 ]
 SLOW = [
+    ("deberta-v2", "FeatureExtraction"), ("modernbert", "SequenceClassification"),
+    ("electra", "TokenClassification"), ("mpnet", "QuestionAnswering"), ("roberta", "MaskedLM"),
+    ("swin", "ImageClassification"), ("yolos", "ObjectDetection"),
+    ("clip", "ZeroShotImageClassification"), ("hubert", "AudioClassification"),
+]  # fmt: skip
+LONG = [
     *((name, "FeatureExtraction") for name in
-      ("roberta", "xlm-roberta", "distilbert", "mpnet", "electra", "deberta-v2", "modernbert")),
-    *((name, "SequenceClassification") for name in ("bert", "roberta", "modernbert")),
-    ("distilbert", "TokenClassification"), ("electra", "TokenClassification"),
-    ("bert", "QuestionAnswering"), ("mpnet", "QuestionAnswering"),
-    ("bert", "MaskedLM"), ("roberta", "MaskedLM"),
-    *((name, "ImageClassification") for name in ("resnet", "convnext", "swin")),
-    ("yolos", "ObjectDetection"),
-    ("clip", "ZeroShotImageClassification"),
-    ("wav2vec2", "CTC"), ("hubert", "CTC"),
-    ("wav2vec2", "AudioClassification"), ("hubert", "AudioClassification"),
+      ("roberta", "xlm-roberta", "distilbert", "mpnet", "electra", "modernbert")),
+    *((name, "SequenceClassification") for name in ("bert", "roberta")),
+    ("distilbert", "TokenClassification"), ("bert", "QuestionAnswering"), ("bert", "MaskedLM"),
+    *((name, "ImageClassification") for name in ("resnet", "convnext")),
+    ("wav2vec2", "CTC"), ("hubert", "CTC"), ("wav2vec2", "AudioClassification"),
 ]  # fmt: skip
 
 
@@ -89,7 +90,9 @@ def test_results_equal_transformers(checkpoint, tmp_path, name, task):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name, task", SLOW)
+@pytest.mark.parametrize(
+    "name, task", [*SLOW, *(pytest.param(*one, marks=pytest.mark.long) for one in LONG)]
+)
 def test_results_of_every_family_equal_transformers(checkpoint, tmp_path, name, task):
     _compare(checkpoint, tmp_path, name, task)
 

@@ -20,6 +20,8 @@ FAMILIES = (
     "Llava", "Idefics3", "SmolVLM", "Gemma3", "Qwen2VL", "Qwen2_5_VL", "InternVL", "PaliGemma",
     "LlavaOnevision",
 )  # fmt: skip
+# Tiles of images, image tokens that look ahead, positions in three dimensions.
+SAMPLED = ("Idefics3", "Gemma3", "Qwen2_5_VL")
 IMAGE, VIDEO = 90, 91
 
 pytestmark = pytest.mark.skipif(
@@ -192,7 +194,10 @@ def test_pipeline_takes_the_model_as_it_is(looker):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(one, marks=() if one in SAMPLED else pytest.mark.long) for one in FAMILIES],
+)
 def test_families_generate_the_tokens_of_transformers(name, each_openvino_pipeline, pair):
     model, ours = pair(name, pipeline=each_openvino_pipeline)
     generator = torch.Generator().manual_seed(1)
@@ -209,7 +214,7 @@ def test_families_generate_the_tokens_of_transformers(name, each_openvino_pipeli
 @pytest.mark.slow
 # Not Qwen2-VL: the plugin cuts its encoder into parts in a way that gives other numbers
 # (OpenVINO 2026.4.1; with NPUW_ONLINE_PIPELINE=NONE they are right).
-@pytest.mark.parametrize("name", ["Idefics3", "Gemma3", "Qwen2_5_VL"])
+@pytest.mark.parametrize("name", SAMPLED)
 def test_families_on_the_npu_plugin(name, pair, parts_on_npu_plugin):
     """A long text takes several pieces, or a larger one where images look ahead."""
     model, ours = pair(name, pipeline="static")

@@ -13,7 +13,7 @@ from npu_runtime.conformance.driver_table import FIELDS
 
 PROGRAM = Path(__file__).with_name("broken_drivers.py")
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("broken drivers")]
+pytestmark = [pytest.mark.long, pytest.mark.xdist_group("broken drivers")]
 
 
 def load_program() -> ModuleType:

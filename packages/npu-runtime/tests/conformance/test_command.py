@@ -21,7 +21,6 @@ def conformance(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "driver, unsupported",
     [("openvino", {"host_access_begin", "host_access_end"}), ("sim", set())],

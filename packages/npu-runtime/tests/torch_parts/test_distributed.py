@@ -89,25 +89,24 @@ def test_two_ranks_get_what_gloo_gives_on_the_cpu(case):
     check("collectives.py", case, 2)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("case", cases("collectives.py"))
 def test_four_ranks_get_what_gloo_gives_on_the_cpu(case):
     check("collectives.py", case, 4, backend="gloo")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("case", cases("collectives.py"))
 def test_gloo_may_touch_memory_that_the_simulated_device_protects(case):
     check("collectives.py", case, 2, driver="sim")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("case", cases("collectives.py"))
 def test_torchs_own_checks_of_every_collective_pass(case):
     check("collectives.py", case, 2, backend="cpu:gloo,npu:gloo", debug="DETAIL")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.long)])
 @pytest.mark.parametrize("case", cases("training.py"))
 def test_training_equals_the_same_in_one_process(case, size):

@@ -50,7 +50,9 @@ def test_what_is_put_back_is_not_lost(llama, fresh, engine_of, generated):
     for prompt in given:
         answers.ask(prompt, 40)
     found = [answers.ids(index) for index in range(len(given))]
-    assert found == [generated(llama.ours(pipeline="kernels"), p, 40, eos_token_id=None) for p in given]
+    assert found == [
+        generated(llama.ours(pipeline="kernels"), p, 40, eos_token_id=None) for p in given
+    ]
     assert answers.engine.state().preemptions > 0
     assert used_by_sequences(answers.engine) == 0
 
