@@ -44,15 +44,13 @@ def test_a_pipeline_without_rows_answers_one_after_the_other(llama, engine_of, g
 
 
 def test_what_is_put_back_is_not_lost(llama, fresh, engine_of, generated):
-    model = fresh()
+    model, alone = fresh(), llama.ours(pipeline="kernels")
     answers = engine_of(model, cache_bytes=9 * model.block_pool.store.block_bytes)
     given = [prompt * 2 for prompt in prompts(6, longest=10)]
     for prompt in given:
         answers.ask(prompt, 40)
     found = [answers.ids(index) for index in range(len(given))]
-    assert found == [
-        generated(llama.ours(pipeline="kernels"), p, 40, eos_token_id=None) for p in given
-    ]
+    assert found == [generated(alone, p, 40, eos_token_id=None) for p in given]
     assert answers.engine.state().preemptions > 0
     assert used_by_sequences(answers.engine) == 0
 
