@@ -70,7 +70,7 @@ def _loss(output: torch.Tensor) -> torch.Tensor:
     return (output.flatten() * weights).sum()
 
 
-@pytest.mark.parametrize("name", ["llama", "bert", "resnet"])
+@pytest.mark.parametrize("name", ["llama", pytest.param("bert", marks=pytest.mark.long), "resnet"])
 @pytest.mark.parametrize("device", ["cpu", "npu"])
 def test_training_step_equals_eager(compiled, name, device):
     model, inputs = build(name)

@@ -80,7 +80,11 @@ def test_a_wheels_converter_needs_no_import(tmp_path):
     "fault, said",
     [
         ("raise OSError('libmine.so is not there')", "OSError: libmine.so is not there"),
-        ("import no_such_module", "ModuleNotFoundError: No module named 'no_such_module'"),
+        pytest.param(
+            "import no_such_module",
+            "ModuleNotFoundError: No module named 'no_such_module'",
+            marks=pytest.mark.long,
+        ),
         (
             "register_fx_node_converter(torch.ops.aten.add.Tensor)(convert_twice)",
             "aten.add.Tensor: an op has one converter",

@@ -459,7 +459,7 @@ def drafts(speech, cache, tmp_path_factory):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["whole", "decoder alone"])
+@pytest.mark.parametrize("kind", [pytest.param("whole", marks=pytest.mark.long), "decoder alone"])
 def test_a_smaller_whisper_drafts_and_changes_no_token(speech, static_speech, drafts, kind):
     model, ours, extractor = speech
     given = features(extractor, 5)

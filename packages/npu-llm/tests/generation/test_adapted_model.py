@@ -101,7 +101,13 @@ def save_by_peft(llama, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # PEFT's and transformers' own about each other
-@pytest.mark.parametrize("dtype, most", [("float32", 1e-4), ("int8", 0.05), ("int4", 0.3)])
+@pytest.mark.parametrize(
+    "dtype, most",
+    [
+        ("float32", 1e-4), pytest.param("int8", 0.05, marks=pytest.mark.long),
+        pytest.param("int4", 0.3, marks=pytest.mark.long),
+    ],
+)  # fmt: skip
 def test_three_adapters_in_one_batch_are_pefts_merged_models(llama, save_by_peft, dtype, most):
     model = llama.ours(dtype)
     kinds = {

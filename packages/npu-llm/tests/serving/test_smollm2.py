@@ -59,6 +59,7 @@ def leave(client, messages, after):
             pass
 
 
+@pytest.mark.long
 def test_32_clients_at_once_get_token_by_token_what_one_gets(server, client):
     alone = [tokens_of(ask(client, messages, logprobs=True)) for messages in QUESTIONS]
     assert len({tuple(tokens) for tokens in alone}) > 16

@@ -58,7 +58,10 @@ def test_batches_hold_each_row_once_with_little_padding():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype, least", [("float32", 0.99999), ("int8", 0.999)])
+@pytest.mark.parametrize(
+    "dtype, least",
+    [pytest.param("float32", 0.99999, marks=pytest.mark.long), ("int8", 0.999)],
+)
 def test_minilm_equals_transformers(minilm, tmp_path, dtype, least):
     texts = ["The cat sits outside.", "A man is playing a guitar by the bay", "Grüße, 世界!"]
     model = NPUModelForFeatureExtraction.from_pretrained(minilm, dtype=dtype, cache_dir=tmp_path)

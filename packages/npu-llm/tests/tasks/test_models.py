@@ -98,7 +98,11 @@ def test_results_of_every_family_equal_transformers(checkpoint, tmp_path, name, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8", "int4"])
+@pytest.mark.parametrize(
+    "dtype",
+    ["float32"]
+    + [pytest.param(one, marks=pytest.mark.long) for one in ("bfloat16", "int8", "int4")],
+)
 def test_code_that_branches_on_a_size_is_refused(tmp_path, dtype):
     # SEW pads by a frame where their number is odd.
     torch.manual_seed(3)

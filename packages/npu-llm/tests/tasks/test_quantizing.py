@@ -63,7 +63,7 @@ def _error(folder, wide):
     return float((found - expected)[mask].norm() / expected[mask].norm())
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_int4_by_texts_is_nearer_than_to_nearest(wide, tmp_path, quantize):
     texts = tmp_path / "texts.txt"
     texts.write_text("\n".join(TEXTS))
@@ -89,7 +89,7 @@ def test_int8_by_texts_makes_activations_int8(wide, tmp_path, quantize):
     assert _error(tmp_path / "weights", wide) < 0.02
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_int8_by_images_that_a_file_names(checkpoint, tmp_path, quantize):
     from PIL import Image
 
@@ -112,7 +112,7 @@ def test_int8_by_images_that_a_file_names(checkpoint, tmp_path, quantize):
     assert float((found - expected).norm() / expected.norm()) < 0.2
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_encoder_and_decoder_are_rounded_to_nearest_only(tmp_path, quantize):
     torch.manual_seed(1)
     config = transformers.T5Config(

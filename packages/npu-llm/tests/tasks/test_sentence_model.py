@@ -8,7 +8,10 @@ import torch
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # its own, about its models
 
 
-@pytest.mark.parametrize("dtype, least", [("float32", 0.99999), ("int8", 0.999)])
+@pytest.mark.parametrize(
+    "dtype, least",
+    [("float32", 0.99999), pytest.param("int8", 0.999, marks=pytest.mark.long)],
+)
 def test_minilm_equals_sentence_transformers(minilm, tmp_path, dtype, least):
     theirs = pytest.importorskip("sentence_transformers").SentenceTransformer(
         str(minilm), device="cpu"

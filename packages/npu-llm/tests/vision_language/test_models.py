@@ -231,7 +231,7 @@ def test_families_on_the_npu_plugin(name, pair, parts_on_npu_plugin):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["Qwen2VL", "Qwen2_5_VL"])
+@pytest.mark.parametrize("name", [pytest.param("Qwen2VL", marks=pytest.mark.long), "Qwen2_5_VL"])
 def test_grids_of_images_and_a_video_have_their_own_positions(name, each_openvino_pipeline, pair):
     model, ours = pair(name, pipeline=each_openvino_pipeline)
     text = [5, *[IMAGE] * 6, 7, *[IMAGE] * 8, 9, *[VIDEO] * 8, 8, 10]

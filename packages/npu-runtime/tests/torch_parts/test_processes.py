@@ -175,7 +175,13 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("way", ["new", "move", "set", "seed", "send", "compute", "read"])
+_OTHER_WAYS = ("move", "set", "send", "compute", "read")
+
+
+@pytest.mark.parametrize(
+    "way",
+    ["new", "seed", *(pytest.param(way, marks=pytest.mark.long) for way in _OTHER_WAYS)],
+)
 def test_a_child_forked_after_use_is_told_to_spawn(run, way):
     said, end = run(FORKS, way)
     assert "'spawn'" in said
