@@ -345,7 +345,7 @@ def ecosystem(session: nox.Session) -> None:
     python = shared_environment(session, "ecosystem")
     install_platform(session, python, extra=[*group("test"), *group("ecosystem")])
     tests = ["tests/ecosystem", "tests/test_hugging_face.py"]
-    run_in(session, python, "-m", "pytest", "-m", "not long", *tests, *session.posargs)
+    run_in(session, python, "-m", "pytest", "-m", "not hardware", *tests, *session.posargs)
     if not session.posargs:  # then all of them have passed
         run_in(session, python, "tools/ecosystem_table.py", "docs/reference/ecosystem.md")
 

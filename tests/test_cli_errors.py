@@ -77,7 +77,7 @@ def test_unknown_dtype(run):
         assert word in done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_prompt_longer_than_the_context(run):
     done = run("npu-llm", "generate", "--greedy", "word " * 20_000)
     assert_readable(done, "context")

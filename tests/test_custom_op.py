@@ -60,7 +60,8 @@ def test_a_new_op_passes_its_tests_unchanged(run, fresh, installed):
     run_tests(run, fresh, **installed)
 
 
-@pytest.mark.parametrize("driver", ["openvino", pytest.param("sim", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("driver", ["openvino", "sim"])
 def test_the_example_passes_its_tests(run, root, installed, driver):
     run_tests(run, root / EXAMPLE, NPU_DRIVER=driver, **installed)
 
@@ -72,6 +73,7 @@ def test_the_benchmark_runs(run, root, installed):
     assert len(done.stdout.splitlines()) == 3
 
 
+@pytest.mark.long
 def test_a_new_op_can_be_installed_editable(fresh, tmp_path, run):
     """The library then lies in another folder than the Python files."""
     environment = tmp_path / "environment"

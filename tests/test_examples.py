@@ -115,7 +115,9 @@ def test_a_compiled_model_is_near_in_each_precision(example):
     assert errors["bfloat16"] < 0.05
 
 
-@pytest.mark.parametrize("family", ["llama", "phi", "qwen"])
+@pytest.mark.parametrize(
+    "family", ["llama", *(pytest.param(name, marks=pytest.mark.long) for name in ("phi", "qwen"))]
+)
 def test_a_decoder_writes_transformers_tokens(example, family):
     assert example("decoders/generate.py", family)[-1] == "the same"
 
@@ -155,6 +157,7 @@ def test_a_search_finds_what_answers_and_orders_it(example, tmp_path):
     assert scores == sorted(scores, reverse=True)
 
 
+@pytest.mark.long
 def test_passages_of_a_sound_have_rising_times(example, tmp_path, small_model):
     with wave.open(str(tmp_path / "talk.wav"), "wb") as file:
         file.setparams((1, 2, 16000, 0, "NONE", ""))
@@ -167,6 +170,7 @@ def test_passages_of_a_sound_have_rising_times(example, tmp_path, small_model):
     assert starts == sorted(starts)
 
 
+@pytest.mark.long
 def test_each_line_is_translated(example, small_model):
     asked = ("--model", str(small_model("t5-small")), "--dtype", "float32", "--beams", "2")
     text = "good morning\n\nhow are you\nwell\n"
@@ -188,6 +192,7 @@ def shown(folder: Path, *command: str) -> dict:
     return json.loads(done.stdout)["tables"]
 
 
+@pytest.mark.long
 def test_the_slow_layer_is_found_and_its_replacement_is_faster(root, tmp_path, cache):
     folder = tmp_path / "slow_layer"
     shutil.copytree(root / "examples" / "slow_layer", folder)

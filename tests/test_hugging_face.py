@@ -283,7 +283,7 @@ print(json.dumps((found[0] - found[1]).abs().max().item()))
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_flex_attention_in_a_model_on_npu_needs_no_compiler(program):
     difference, _ = program(ONE_TOKEN, CXX="no-such-compiler")
     assert difference < 1e-5
@@ -377,7 +377,7 @@ def two_ranks(run, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "launcher", [TORCHRUN, pytest.param(ACCELERATE, marks=pytest.mark.slow)], ids=lambda way: way[0]
+    "launcher", [TORCHRUN, pytest.param(ACCELERATE, marks=pytest.mark.long)], ids=lambda way: way[0]
 )
 def test_two_processes_share_the_device_and_have_the_losses_of_one(program, two_ranks, launcher):
     (_, _, expected), _ = program(RANKS, NPU_AUTO="0")
@@ -420,7 +420,7 @@ accelerator.end_training()
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_sharded_parameters_train_as_whole_ones_and_are_saved(program, two_ranks):
     (_, _, expected), _ = program(RANKS, NPU_AUTO="0")
     device, is_back, losses = two_ranks(SHARDED)
@@ -448,7 +448,7 @@ dist.destroy_process_group()
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_model_is_split_over_two_processes(two_ranks):
     device, rows, difference = two_ranks(SPLIT)
     assert (device, rows) == ("npu:0", 32)  # of 64
@@ -481,7 +481,7 @@ dist.destroy_process_group()
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_distributed_checkpoint_is_read_again(two_ranks):
     assert two_ranks(CHECKPOINT) == [True] * 4
 
@@ -504,7 +504,9 @@ def test_caches_that_are_kept_on_the_cpu_give_the_same_tokens(program):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", ["accelerate", "transformers"])
+@pytest.mark.parametrize(
+    "command", [pytest.param("accelerate", marks=pytest.mark.long), "transformers"]
+)
 def test_reports_name_the_device(run, command):
     done = run(command, "env", NPU_AUTO="1")
     assert done.returncode == 0, done.stderr

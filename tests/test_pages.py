@@ -40,13 +40,33 @@ PAGES = (
 )
 
 
+# Half a minute each and more.
+LONG = (
+    "docs/guides/choosing-a-precision.md",
+    "docs/guides/compile.md",
+    "docs/guides/export.md",
+    "docs/guides/long-context.md",
+    "docs/guides/moving-from-intel-npu-acceleration-library.md",
+    "docs/guides/sessions.md",
+    "docs/guides/sparse-attention.md",
+    "docs/guides/static-shapes.md",
+    "docs/guides/streams.md",
+)
+
+
+def mark_of(page: str):
+    if page in FIRST:
+        return ()
+    return pytest.mark.long if page in LONG else pytest.mark.slow
+
+
 def snippets(page: str) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.parametrize(
     "page",
-    [pytest.param(page, marks=() if page in FIRST else pytest.mark.slow) for page in PAGES],
+    [pytest.param(page, marks=mark_of(page)) for page in PAGES],
 )
 def test_python_on_the_page_runs(run, root, tmp_path, page):
     found = snippets((root / page).read_text())

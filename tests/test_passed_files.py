@@ -94,6 +94,7 @@ def test_torch_compile_passes_the_files_of_its_list(root, tmp_path, passed):
     assert_passed_in_order(listed(root, "torch.compile"), passed("compile.py"))
 
 
+@pytest.mark.long
 def test_generate_passes_the_files_of_its_list(root, passed):
     entered = passed("-m", "npu_llm.cli", "generate", "--greedy", "--max-new-tokens", "2", "Hi")
     assert_passed_in_order(listed(root, "npu-llm generate"), entered)

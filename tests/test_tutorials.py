@@ -20,7 +20,9 @@ def reader(tmp_path, cache):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["first-model.md", "first-trace.md"])
+@pytest.mark.parametrize(
+    "name", ["first-model.md", pytest.param("first-trace.md", marks=pytest.mark.long)]
+)
 def test_the_tutorial_does_what_it_says(root, reader, name):
     assert type_page((root / "docs" / "tutorials" / name).read_text(), reader)
 

@@ -271,6 +271,9 @@ _RECEIVERS: dict[str, Callable[[], Any]] = {
     "Readiness": lambda: importlib.import_module("npu_compiler").check(
         module(), (torch.zeros(2, 4),)
     ),
+    "TimeBound": lambda: importlib.import_module("npu_compiler").estimate(
+        module(), (torch.zeros(2, 4),)
+    ),
     "Operator": lambda: importlib.import_module(
         "npu_ops.conformance.interface.operator"
     ).aten_operator("aten.relu.default"),

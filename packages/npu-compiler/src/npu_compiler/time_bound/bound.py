@@ -72,7 +72,7 @@ class TimeBound:
     @property
     def array_s(self) -> float:
         """Seconds that the products take."""
-        return sum(map(self.product_s, self.products))
+        return sum(map(self._product_s, self.products))
 
     @property
     def seconds(self) -> float:
@@ -84,8 +84,8 @@ class TimeBound:
         """What sets it: "memory" or "array"."""
         return "memory" if self.memory_s >= self.array_s else "array"
 
-    def product_s(self, products: Products) -> float:
-        """Returns the seconds that one operation takes in the array."""
+    def _product_s(self, products: Products) -> float:
+        # Seconds that one operation takes in the array.
         figures = self.generation
         rate = figures.narrow_macs_per_s if products.is_narrow else figures.half_macs_per_s
         return products.count / rate
@@ -110,7 +110,9 @@ class TimeBound:
         """Returns everything as a page that loads nothing from elsewhere."""
         figures = dataclasses.asdict(self.generation)
         rows = [(key, row) for key, row in figures.items() if isinstance(row, dict)]
-        return render_page(_TEMPLATE, bound=self, note=_NOTE, figures=rows)
+        return render_page(
+            _TEMPLATE, bound=self, seconds_of=self._product_s, note=_NOTE, figures=rows
+        )
 
     def __str__(self) -> str:
         figures, traffic = self.generation, self.traffic
@@ -124,9 +126,9 @@ class TimeBound:
             f"memory  {_time(self.memory_s)}  {moved}",
             f"array   {_time(self.array_s)}  {self._product_text()}",
         ]
-        largest = sorted(self.products, key=self.product_s, reverse=True)[:_SHOWN]
+        largest = sorted(self.products, key=self._product_s, reverse=True)[:_SHOWN]
         lines += [
-            f"        {_time(self.product_s(one))}  {one.operation} {one.node}" for one in largest
+            f"        {_time(self._product_s(one))}  {one.operation} {one.node}" for one in largest
         ]
         if self.left_out:
             listed = ", ".join(f"{count} {kind}" for kind, count in self.left_out.items())
