@@ -43,9 +43,8 @@ breaks a rule. *Partitioned*: no program breaks a rule, and there are several, o
 what `CompilerConfig(target="NPU")` makes of it, for NPU 4000: equal forms of what is refused
 (*rewritten*), and calls on the host for the rest. A newer driver may take more. Memory and speed
 are not compared here. Each model is called once before it is compiled: in its first call
-transformers installs hooks, or chooses a form of attention, where torch would cut the graph. All
-rows were made so on 2026-11-25, and asked for sizes that vary inside a program as well. They
-are older than 52 conditions on single operations that became rules on 2026-11-26.
+transformers installs hooks, or chooses a form of attention, where torch would cut the graph. Sizes
+that vary inside a program are refused. All rows were made on 2026-11-26.
 
 The suite has {total} architectures; those that are not listed have not been compared.
 [Language models' steps on an NPU](npu-programs.md) has the programs of decoders with a cache.
