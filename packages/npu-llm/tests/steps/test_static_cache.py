@@ -1,3 +1,5 @@
+import os
+
 import pytest
 import torch
 
@@ -190,6 +192,21 @@ def test_exported_folder_starts_in_its_pipeline_only(llama, tmp_path):
     with pytest.raises(OptionError, match="static; got dynamic") as caught:
         NPUModelForCausalLM.from_pretrained(folder, pipeline="dynamic")
     assert caught.value.code == "exported-pipeline"
+
+
+def test_programs_that_a_folder_cannot_take_are_kept_in_the_cache(llama, tmp_path, monkeypatch):
+    folder = export(llama.folder, tmp_path / "out", dtype="float32", pipeline="static")
+    files = sorted(folder.rglob("*"))
+    monkeypatch.setattr(os, "access", lambda path, _: path != folder)  # root may write everywhere
+    for is_first in (True, False):
+        model = NPUModelForCausalLM.from_pretrained(folder, cache_dir=tmp_path / "cache")
+        assert model.report.from_cache
+        ids = random_ids(1, 10)
+        torch.testing.assert_close(
+            model(ids).logits, llama.reference(ids).logits, rtol=1e-4, atol=1e-4
+        )
+        assert (model._pipeline.programs.compiled == 0) != is_first
+    assert sorted(folder.rglob("*")) == files
 
 
 def test_steps_that_the_static_pipeline_cannot_run(llama):

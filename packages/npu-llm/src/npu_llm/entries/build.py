@@ -174,14 +174,15 @@ def load_pipeline(entry: Entry, form: CompiledForm, *, verify: Verify = "first")
 
         @functools.cache
         def for_rank(rank: int) -> StaticPrograms:
-            folder = form.folder / VARIANTS
+            name = f"{VARIANTS}/rank-{rank}" if entry.adapted else VARIANTS
             given = replace(layout, given=port_shapes(entry.adapted, rank))
             return StaticPrograms(
                 entry.model_path,
                 given,
-                folder / f"rank-{rank}" if entry.adapted else folder,
+                form.folder / name,
                 load,
                 verify=verify_variant(entry, given, verify),
+                spare=form.spare and form.spare / name,
             )
 
         idle = idle_inputs(entry.adapted)

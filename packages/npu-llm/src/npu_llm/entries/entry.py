@@ -75,9 +75,11 @@ class CompiledForm:
 
     Attributes:
         folder: holds the folder of the files, and a record of them beside it.
+        spare: where programs go that `folder` lacks and cannot take.
     """
 
     folder: Path
+    spare: Path | None = None
 
     @property
     def blobs(self) -> Path:

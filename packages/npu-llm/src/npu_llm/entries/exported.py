@@ -161,9 +161,11 @@ def prepare_exported(folder: Path, options: LoadOptions) -> Prepared:
     form = entry.compiled
     # What is found out here about an exported program is kept outside its folder.
     is_new = options.verified == "always" or not is_compared(form)
+    cache = CompileCache(options.cache_folder or read_settings().cache_dir)
     if reason is not None or (entry.pipeline == "kernels" and is_new):
-        cache = CompileCache(options.cache_folder or read_settings().cache_dir)
         form = cache.compiled_form(_form_key(entry))
+    elif entry.static_layout is not None and not os.access(form.folder, os.W_OK):
+        form = replace(form, spare=cache.compiled_form(_form_key(entry)).folder)
     with progress.stage("compile"):
         loaded = load_pipeline(entry, form, verify=options.verified)
     report = LoadReport(

@@ -58,6 +58,7 @@ class StaticPrograms:
         load: LoadVariant,
         *,
         verify: VerifyVariant | None = None,
+        spare: Path | None = None,
     ) -> None:
         """Names the model.
 
@@ -67,10 +68,12 @@ class StaticPrograms:
             folder: where variants are kept.
             load: loads a variant as a program.
             verify: loads a program and compares it; None to compare nothing.
+            spare: where variants are kept that `folder` lacks; None where it can be written.
         """
         self.layout = layout
         self._model = model
         self._folder = folder
+        self._spare = spare
         self._load = load
         self._verify = verify or _unverified
         self._verdicts: dict[StepSizes, Verdict] = {}
@@ -94,7 +97,7 @@ class StaticPrograms:
         with self._lock:
             program = self._programs.get(sizes)
             if program is None:
-                folder = self._folder / str(sizes)
+                folder = self._place(str(sizes))
                 path = write_variant(self._model, folder, self.layout.port_shapes(sizes))
                 load = functools.partial(self._load, path, folder / "blob")
                 program, self._verdicts[sizes] = self._verify(sizes, load, folder)
@@ -104,6 +107,11 @@ class StaticPrograms:
             while len(self._programs) > _KEPT:
                 self._programs.popitem(last=False)
             return program
+
+    def _place(self, name: str) -> Path:
+        """Returns the folder of a variant."""
+        folder = self._folder / name
+        return folder if self._spare is None or folder.is_dir() else self._spare / name
 
 
 def load_variant(name: str, options: Mapping[str, str]) -> LoadVariant:
