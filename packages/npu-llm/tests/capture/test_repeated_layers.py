@@ -85,7 +85,13 @@ def computed(graph: fx.Graph) -> list[str]:
     return [str(node.target) for node, value in values if not isinstance(value, torch.SymInt)]
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    "family",
+    [
+        pytest.param(name, marks=pytest.mark.long if name in ("gemma3", "mixtral") else ())
+        for name in FAMILIES
+    ],
+)
 def test_copies_are_what_tracing_each_layer_gives(family, monkeypatch):
     config, expected = FAMILIES[family]
     model = make(config)

@@ -412,7 +412,10 @@ _FALLBACK = _TIMES | {
     [
         ((5,), {"language": "en"}),
         ((5,), {}),  # the language is found out
-        ((5, 7), {"language": "de", "task": "translate", "num_beams": 3}),
+        pytest.param(
+            *((5, 7), {"language": "de", "task": "translate", "num_beams": 3}),
+            marks=pytest.mark.long,
+        ),
         ((5,), _TIMES | {"language": "en", "return_token_timestamps": True}),
         ((75,), _TIMES | {"return_segments": True}),
         ((75,), _TIMES | {"return_segments": True, "return_token_timestamps": True}),
@@ -494,7 +497,7 @@ def test_sound_with_nan_is_refused(speech):
     assert caught.value.code == "input-not-finite"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_moonshine_writes_down_what_transformers_does(tmp_path, cache):
     sizes = {"vocab_size": 97, "hidden_size": 24, "intermediate_size": 40}
     for half in ("encoder", "decoder"):

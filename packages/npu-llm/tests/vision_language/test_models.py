@@ -214,7 +214,9 @@ def test_families_generate_the_tokens_of_transformers(name, each_openvino_pipeli
 @pytest.mark.slow
 # Not Qwen2-VL: the plugin cuts its encoder into parts in a way that gives other numbers
 # (OpenVINO 2026.4.1; with NPUW_ONLINE_PIPELINE=NONE they are right).
-@pytest.mark.parametrize("name", SAMPLED)
+@pytest.mark.parametrize(
+    "name", [*(pytest.param(one, marks=pytest.mark.long) for one in SAMPLED[:2]), SAMPLED[2]]
+)
 def test_families_on_the_npu_plugin(name, pair, parts_on_npu_plugin):
     """A long text takes several pieces, or a larger one where images look ahead."""
     model, ours = pair(name, pipeline="static")
