@@ -174,7 +174,8 @@ class NamedCalls:
             wt_dtype: of the parameters; by default x's.
         """
         given = x if act_dtype is None else self.to(x, act_dtype)
-        dtype = given.dtype if wt_dtype is None else wt_dtype
+        # What is no tensor of a graph has no dtype; the call below refuses it.
+        dtype = getattr(given, "dtype", torch.float32) if wt_dtype is None else wt_dtype
         weight = self.parameter((output_channels, input_channels), dtype)
         offset = self.parameter((output_channels,), dtype) if bias else None
         return self._call(F.linear, (given, weight, offset))
