@@ -40,7 +40,7 @@ PAGES = (
 )
 
 
-# Half a minute each and more.
+# Some 25 s each and more.
 LONG = (
     "docs/guides/choosing-a-precision.md",
     "docs/guides/compile.md",
@@ -64,10 +64,7 @@ def snippets(page: str) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)
 
 
-@pytest.mark.parametrize(
-    "page",
-    [pytest.param(page, marks=mark_of(page)) for page in PAGES],
-)
+@pytest.mark.parametrize("page", [pytest.param(page, marks=mark_of(page)) for page in PAGES])
 def test_python_on_the_page_runs(run, root, tmp_path, page):
     found = snippets((root / page).read_text())
     assert found

@@ -161,11 +161,12 @@ def prepare_exported(folder: Path, options: LoadOptions) -> Prepared:
     form = entry.compiled
     # What is found out here about an exported program is kept outside its folder.
     is_new = options.verified == "always" or not is_compared(form)
-    cache = CompileCache(options.cache_folder or read_settings().cache_dir)
-    if reason is not None or (entry.pipeline == "kernels" and is_new):
-        form = cache.compiled_form(_form_key(entry))
-    elif entry.static_layout is not None and not os.access(form.folder, os.W_OK):
-        form = replace(form, spare=cache.compiled_form(_form_key(entry)).folder)
+    is_elsewhere = reason is not None or (entry.pipeline == "kernels" and is_new)
+    takes_no_more = entry.static_layout is not None and not os.access(form.folder, os.W_OK)
+    if is_elsewhere or takes_no_more:
+        cache = CompileCache(options.cache_folder or read_settings().cache_dir)
+        kept = cache.compiled_form(_form_key(entry))
+        form = kept if is_elsewhere else replace(form, spare=kept.folder)
     with progress.stage("compile"):
         loaded = load_pipeline(entry, form, verify=options.verified)
     report = LoadReport(
