@@ -92,7 +92,8 @@ def tests(session: nox.Session, suite: str) -> None:
     if suite != "integration" and "--cov" in arguments:
         # What the other packages do while this one is tested would only lower the figure.
         arguments[arguments.index("--cov")] = f"--cov={package.replace('-', '_')}"
-    flags = ["-n", str(os.cpu_count() or 1), "--dist", distribution, *arguments]
+    report = f"--junitxml={BUILD / 'junit' / suite}.xml"
+    flags = ["-n", str(os.cpu_count() or 1), "--dist", distribution, report, *arguments]
     places = [where]
     if suite != package:
         environment |= SIMULATOR

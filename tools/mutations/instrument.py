@@ -1,0 +1,39 @@
+"""Puts the switches of drawn C++ mutations into a copy of the repository, never into the original."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from mutations.draw import Mutation
+
+HERE = Path(__file__).parent
+
+
+def instrument(tree: Path, mutations: list[Mutation]) -> None:
+    """Rewrites the C++ of `tree` so that NPU_MUTANT selects a mutation when a process starts."""
+    for mutation in mutations:
+        if not mutation.is_native:
+            continue
+        file = tree / mutation.file
+        lines = file.read_text().split("\n")
+        places = [at for at, line in enumerate(lines) if line == mutation.before]
+        if not places:
+            raise SystemExit(f"mutation {mutation.number} does not apply to {mutation.file}")
+        place = min(places, key=lambda at: abs(at + 1 - mutation.line))
+        lines[place] = mutation.after.replace("MUTANT", f"npu_mutant({mutation.number})")
+        file.write_text("\n".join(lines))
+    for settings in tree.glob("packages/*/CMakeLists.txt"):
+        switch = settings.parent / "csrc" / "mutation_switch.h"
+        shutil.copy(HERE / "switch.h", switch)
+        text = settings.read_text()
+        options = "add_compile_options(-include ${CMAKE_CURRENT_SOURCE_DIR}/csrc/mutation_switch.h)"
+        if options not in text:
+            before, after = text.split("find_package(Python", 1)
+            settings.write_text(f"{before}{options}\nfind_package(Python{after}")
+
+
+def install_hook(site_packages: Path) -> None:
+    """Has each interpreter of an environment import the hook."""
+    shutil.copy(HERE / "hook.py", site_packages / "npu_mutation_hook.py")
+    (site_packages / "npu_mutation_hook.pth").write_text("import npu_mutation_hook\n")
