@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import forked_python
 import numpy as np
 import openvino as ov
 import pytest
@@ -113,20 +114,14 @@ def delayed() -> Iterator[None]:
 
 @pytest.fixture
 def run_python() -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Runs code in a new Python process, with environment variables as keywords."""
+    """Runs code in a process forked from one that has torch, with environment variables as keywords."""
 
     def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
         inherited = dict(os.environ)
         if "NPU_DRIVER" in environment:
             inherited.pop("NPU_DEVICE", None)  # it names a device of this run's driver
-        return subprocess.run(
-            [sys.executable, "-c", code],
-            env=inherited | environment,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=120,
-        )
+        command = [sys.executable, "-c", code]
+        return forked_python.run(command, env=inherited | environment, timeout=120)
 
     return run
 
