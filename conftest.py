@@ -22,6 +22,7 @@ _fixtures: list[tuple[str, float]] = []
 def pytest_fixture_setup(
     fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest
 ) -> Generator[None, object, object]:
+    """Records how long a fixture took to set up."""
     start_s = time.perf_counter()
     try:
         return (yield)
@@ -35,6 +36,7 @@ def pytest_fixture_setup(
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Adds the durations to the report."""
     _count_compiling()
     keep = item.user_properties.append
     keep((f"{call.when}_s", f"{call.duration:.4f}"))

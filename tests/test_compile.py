@@ -77,7 +77,6 @@ def test_explain_counts_programs_and_nodes(model):
     assert "1 program" in str(explanation)
 
 
-@pytest.mark.slow
 def test_flex_attention_in_a_compiled_function_has_eagers_results_and_gradients():
     flex = importlib.import_module("torch.nn.attention.flex_attention")
     torch.manual_seed(0)

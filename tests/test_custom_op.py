@@ -17,7 +17,7 @@ EXAMPLE = "examples/custom_op"
 GUIDE = "docs/guides/adding-an-op.md"
 SECOND_OP = {"csrc/write_ring.cpp", "src/NAME/python_alone.py", "tests/test_write_ring.py"}
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("custom_op")]
+pytestmark = pytest.mark.xdist_group("custom_op")
 
 
 def install(place: Path, *projects: Path) -> dict[str, str]:

@@ -12,8 +12,6 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.slow
-
 
 def test_compiled_training_on_digits_is_as_right_as_the_cpus(root):
     done = subprocess.run(

@@ -82,7 +82,6 @@ def test_trainer_on_npu_has_the_losses_of_the_cpu(program):
     assert log.count("run on npu where no device is named: NPU_AUTO=1 asks for it") == 1
 
 
-@pytest.mark.slow
 def test_trainer_compiles_for_npu(program):
     code = f"""{START}
 npu = train("npu", torch_compile_backend="npu")
@@ -178,15 +177,7 @@ print(json.dumps([is_torch_npu_available(), accelerate.Accelerator().device.type
     assert "npu: " not in log
 
 
-@pytest.mark.parametrize(
-    "first",
-    [
-        "torch",
-        "transformers",
-        pytest.param("accelerate", marks=pytest.mark.slow),
-        pytest.param("peft", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize("first", ["torch", "transformers", "accelerate", "peft"])
 def test_the_libraries_are_told_whichever_is_imported_first(program, first):
     code = f"""
 import json, {first}, sys, importlib.util
@@ -264,7 +255,6 @@ print(json.dumps([(one - other).abs().max().item() for one, other in zip(*found)
 """
 
 
-@pytest.mark.slow
 def test_flex_attention_on_npu_is_attention(program):
     logits, gradient = program(FLEX)[0]
     assert logits < 1e-5
@@ -298,7 +288,6 @@ print(json.dumps([torch_device, backend_device_count(torch_device),
 """
 
 
-@pytest.mark.slow
 def test_transformers_own_tests_take_npu_by_name(program):
     found, _ = program(TESTED, NPU_AUTO="", TRANSFORMERS_TEST_DEVICE="npu")
     assert found == ["npu", 1, False]
@@ -323,7 +312,6 @@ print(json.dumps([(logits[0] - logits[1]).abs().max().item(), logits[1].abs().ma
 """
 
 
-@pytest.mark.slow
 def test_flash_attention_on_npu_is_attention(program):
     (difference, largest), _ = program(FLASH)
     assert difference < 0.02 * largest
@@ -395,7 +383,6 @@ if int(os.environ.get("RANK", 0)) == 0:
 """
 
 
-@pytest.mark.slow
 def test_trainer_in_two_processes_has_the_losses_of_the_cpu(program, two_ranks):
     one, _ = program(TRAINER_RANKS)
     two = two_ranks(TRAINER_RANKS)
@@ -503,7 +490,6 @@ def test_caches_that_are_kept_on_the_cpu_give_the_same_tokens(program):
     assert found == [True, True, True]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "command", [pytest.param("accelerate", marks=pytest.mark.long), "transformers"]
 )
@@ -534,7 +520,6 @@ if accelerator.is_main_process:
 """
 
 
-@pytest.mark.slow
 def test_parts_of_any_rank_are_gathered(two_ranks):
     zeros, ones = [0] * 3, [1] * 3
     assert two_ranks(GATHERED) == [[0, 1], [0, 0, 1, 1], [zeros, zeros, ones, ones]]
@@ -551,7 +536,6 @@ if accelerator.is_main_process:
 """
 
 
-@pytest.mark.slow
 def test_a_model_of_several_processes_moves_its_inputs(two_ranks):
     assert two_ranks(INPUTS_OF_THE_CPU) == "npu"
 

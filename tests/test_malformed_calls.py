@@ -63,7 +63,6 @@ SAMPLES = [
 ]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("count, seed", SAMPLES)
 def test_malformed_calls_end_as_documented(count, seed):
     sample = ["--count", str(count), "--seed", str(seed)]

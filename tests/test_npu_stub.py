@@ -279,13 +279,11 @@ def test_known_defects_of_the_cpu_plugin_are_avoided_for_the_stub(on_stub, root)
     assert found == ["{} {'Greater'}", "{} {'Less'}"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("compiler, told", [("right", "2 0"), ("broken", "0 1")])
 def test_a_compiler_that_forgets_static_shapes_is_noticed(on_stub, compiler, told):
     assert on_stub(VARYING, compiler) == [told]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("compiler, told", [("right", "True"), ("broken", "refused")])
 def test_a_language_model_with_its_cache_as_state_is_noticed(on_stub, compiler, told):
     assert on_stub(STATE, compiler) == [told]
@@ -336,7 +334,6 @@ def driver(root, tmp_path_factory) -> Driver:
     return Driver(root, tmp_path_factory.mktemp("driver"))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "part, before, after, told",
     [

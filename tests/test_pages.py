@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-FIRST = ("README.md", "docs/doors/bring-a-model.md")
 PAGES = (
-    *FIRST,
+    "README.md",
+    "docs/doors/bring-a-model.md",
     "docs/guides/choosing-a-precision.md",
     "docs/guides/compile.md",
     "docs/guides/dataloader-and-processes.md",
@@ -38,8 +38,6 @@ PAGES = (
     "docs/guides/where-ops-run.md",
     "docs/reference/errors.md",
 )
-
-
 # Some 25 s each and more.
 LONG = (
     "docs/guides/choosing-a-precision.md",
@@ -54,17 +52,13 @@ LONG = (
 )
 
 
-def mark_of(page: str):
-    if page in FIRST:
-        return ()
-    return pytest.mark.long if page in LONG else pytest.mark.slow
-
-
 def snippets(page: str) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)
 
 
-@pytest.mark.parametrize("page", [pytest.param(page, marks=mark_of(page)) for page in PAGES])
+@pytest.mark.parametrize(
+    "page", [pytest.param(page, marks=pytest.mark.long if page in LONG else ()) for page in PAGES]
+)
 def test_python_on_the_page_runs(run, root, tmp_path, page):
     found = snippets((root / page).read_text())
     assert found
@@ -75,7 +69,6 @@ def test_python_on_the_page_runs(run, root, tmp_path, page):
         assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.slow
 def test_recipes_of_the_cookbook_run(run, root, tmp_path):
     recipes = snippets((root / "docs/cookbook.md").read_text())
     assert len(recipes) == 20

@@ -5,8 +5,6 @@ import re
 
 import pytest
 
-pytestmark = pytest.mark.slow
-
 # Runs a module or script with arguments, and writes which files of ours were entered, in order.
 # What runs while a module is imported is not part of the call.
 RECORD = """

@@ -93,7 +93,6 @@ def words_of(text):
     return [word for word in text.split() if not set(word) <= set("─━┃│┏┓┗┛┡┩└┘┳┴┼╇-+|?")]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("words", LINES, ids=" ".join)
 def test_no_terminal_breaks_a_word_or_a_line(words, tmp_path):
     texts = {}
@@ -175,7 +174,6 @@ def screen(text):
     return "\n".join(lines)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("place", PLACES)
 def test_no_terminal_breaks_a_word_of_a_chat(place, url, tmp_path):
     environment = PLACES[place] | {"NPU_LLM_CACHE_DIR": str(tmp_path)}

@@ -15,7 +15,7 @@ import pytest
 
 GUIDE = "docs/guides/writing-a-driver.md"
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("toy_driver")]
+pytestmark = pytest.mark.xdist_group("toy_driver")
 
 
 def pip(*arguments: str) -> None:

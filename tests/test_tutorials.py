@@ -19,7 +19,6 @@ def reader(tmp_path, cache):
         yield one
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["first-model.md", pytest.param("first-trace.md", marks=pytest.mark.long)]
 )

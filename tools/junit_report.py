@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import xml.etree.ElementTree as ElementTree
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,40 +10,67 @@ from pathlib import Path
 __all__ = ["Case", "read_cases"]
 
 _UNHAPPY = ("failure", "error")
+_FILE = re.compile(r"(?:.*\.)?test_\w+")  # in front of the names of classes
 
 
 @dataclass(frozen=True)
 class Case:
-    """What came of a test.
+    """The outcome of a test.
 
     Attributes:
         owner: its class, or its file without ".py".
         name: with its parameters.
         result: "passed", "skipped" or "failed".
         message: of a failure; else "".
+        file: dotted, without ".py".
+        duration_s: of set-up, call and teardown together.
+        properties: names and values, in order; a name can occur twice.
     """
 
     owner: str
     name: str
     result: str
     message: str = ""
+    file: str = ""
+    duration_s: float = 0.0
+    properties: tuple[tuple[str, str], ...] = ()
 
 
 def read_cases(report: Path) -> list[Case]:
-    """Returns each test once, in order: it failed if it failed anywhere.
+    """Returns each test once, in order: it failed if any of its entries did.
 
-    A test can stand in a report twice: for itself, and for what is cleaned up after it.
+    A report can have two entries of a test: one for itself, and one for its teardown. Their
+    durations and properties are joined.
     """
     found: dict[tuple[str, str], Case] = {}
     for case in ElementTree.parse(report).iter("testcase"):
         place, name = case.get("classname", ""), case.get("name", "")
-        failure = next((part for part in case if part.tag in _UNHAPPY), None)
-        known = found.get((place, name))
-        if failure is None and known is not None and known.result == "failed":
-            continue
-        result = "skipped" if case.find("skipped") is not None else "passed"
-        message = ""
-        if failure is not None:
-            result, message = "failed", failure.get("message") or ""
-        found[place, name] = Case(place.rpartition(".")[2], name, result, message)
+        known = found.get((place, name), Case("", "", ""))
+        result, message = _outcome(case)
+        if known.result == "failed" and result != "failed":
+            result, message = known.result, known.message
+        file = _FILE.match(place)
+        found[place, name] = Case(
+            owner=place.rpartition(".")[2],
+            name=name,
+            result=result,
+            message=message,
+            file=file[0] if file else place,
+            duration_s=known.duration_s + float(case.get("time", 0)),
+            properties=known.properties + _properties(case),
+        )
     return list(found.values())
+
+
+def _outcome(case: ElementTree.Element) -> tuple[str, str]:
+    """Returns an entry's result, and the message of a failure."""
+    for part in case:
+        if part.tag in _UNHAPPY:
+            return "failed", part.get("message") or ""
+    return ("skipped" if case.find("skipped") is not None else "passed"), ""
+
+
+def _properties(case: ElementTree.Element) -> tuple[tuple[str, str], ...]:
+    """Returns the properties that an entry's test recorded."""
+    found = case.iterfind("properties/property")
+    return tuple((item.get("name", ""), item.get("value", "")) for item in found)

@@ -23,7 +23,6 @@ print(json.dumps(losses))
 """
 
 
-@pytest.mark.slow
 def test_two_workers_have_the_losses_of_one_process(run, root, tmp_path):
     page = (root / "docs/guides/distributed.md").read_text()
     snippets = re.findall(r"^```python\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)

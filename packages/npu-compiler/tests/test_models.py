@@ -13,8 +13,6 @@ from npu_compiler.suite import find, make
 from npu_compiler.suite.families.architecture import VOCABULARY
 from npu_compiler.suite.measurement import tensors_of
 
-pytestmark = pytest.mark.slow
-
 SAMPLE = (
     "llama", "qwen3", "mistral", "gemma2", "phi3", "gpt2", "gpt_neox", "bert", "modernbert",
     "vit", "resnet", "convnext", "swin", "whisper", "clip", "t5", "mixtral", "lfm2",

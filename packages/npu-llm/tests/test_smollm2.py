@@ -9,8 +9,6 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Llama
 
 from npu_llm import NPUModelForCausalLM
 
-pytestmark = pytest.mark.slow
-
 _STORY = "The lighthouse keeper counted the ships that passed in the night and wrote them down. "
 PROMPTS = {
     "question": "Explain in two sentences what a neural processing unit is.",

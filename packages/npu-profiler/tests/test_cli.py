@@ -8,8 +8,6 @@ import time
 
 import pytest
 
-pytestmark = pytest.mark.slow
-
 EAGER = """
 import threading, torch
 torch.manual_seed(0)

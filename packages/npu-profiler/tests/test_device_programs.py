@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("relu_model")]
+pytestmark = pytest.mark.usefixtures("relu_model")
 
 LOAD = """
 import threading, torch, npu_runtime

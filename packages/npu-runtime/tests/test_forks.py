@@ -16,10 +16,7 @@ import pytest
 from openvino import opset13 as ops
 
 # Its processes are given their driver, and so cover sim in every run.
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.driver("openvino", "its processes use both drivers already"),
-]
+pytestmark = pytest.mark.driver("openvino", "its processes use both drivers already")
 
 HEADER = """
 import os, sys, threading, time, torch

@@ -5,8 +5,6 @@ On the simulated device every program is enqueued, and a stream is a thread of i
 
 import pytest
 
-pytestmark = pytest.mark.slow
-
 SETUP = """
 import torch, npu_runtime, numpy as np, openvino as ov, os, tempfile, threading
 from npu_runtime import sim

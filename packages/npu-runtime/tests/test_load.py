@@ -13,10 +13,7 @@ PROGRAM = Path(__file__).parent / "load" / "mixed_load.py"
 THREADS, STREAMS = 8, 4
 
 # Its processes are given their driver, and so cover sim in every run.
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.driver("openvino", "its processes use both drivers already"),
-]
+pytestmark = pytest.mark.driver("openvino", "its processes use both drivers already")
 
 
 def run_load(*flags: str, **environment: str) -> dict[str, object]:

@@ -12,10 +12,7 @@ import pytest
 LOAD = Path(__file__).parent / "load"
 
 # Its processes are given their driver, and so cover sim in every run.
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.driver("openvino", "its processes use both drivers already"),
-]
+pytestmark = pytest.mark.driver("openvino", "its processes use both drivers already")
 
 
 @pytest.fixture

@@ -26,8 +26,6 @@ from npu_compiler.buckets import BucketedGraph
 from npu_compiler.buckets.sizes import Sizes
 from npu_compiler.errors import IndexRangeError
 
-pytestmark = pytest.mark.slow
-
 POWERS = {"buckets": "powers of two"}
 VOCABULARY = 99
 LONGEST = 80

@@ -132,7 +132,6 @@ def test_sum_over_a_long_sequence_overflows():
     assert plain.findings[0].op.startswith("aten.sum")
 
 
-@pytest.mark.slow
 def test_t5s_feed_forward_overflows_and_is_mended():
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
@@ -151,7 +150,6 @@ def test_t5s_feed_forward_overflows_and_is_mended():
     assert not any("SelfAttention" in name for name in found.keep_float32)
 
 
-@pytest.mark.slow
 def test_gemmas_scaled_embedding_overflows_and_is_mended():
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)

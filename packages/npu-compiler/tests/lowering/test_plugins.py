@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.slow
-
 OPS = """
 import torch
 library = torch.library.Library("{name}", "DEF")

@@ -11,8 +11,6 @@ from npu_command.children import Child
 from npu_compiler.suite import find, supervision
 from npu_compiler.suite.measurement import Measurement
 
-pytestmark = pytest.mark.slow
-
 ANSWER = Measurement("opt", "text decoder", programs=1, error=0.0, finished=True)
 
 

@@ -130,7 +130,6 @@ def test_another_word_is_no_list_of_names():
         npu_compiler.CompilerConfig(keep_float32="automatic")
 
 
-@pytest.mark.slow
 def test_gemma_compiles_by_itself_with_its_embedding_in_float32():
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)

@@ -15,8 +15,6 @@ import torch
 from npu_compiler import register_fx_node_converter
 from npu_compiler.compilation.records import compile_statistics
 
-pytestmark = pytest.mark.slow
-
 SCRIPT = """
 import json, sys, torch
 from npu_compiler.compilation.records import compile_statistics

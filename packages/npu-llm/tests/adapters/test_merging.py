@@ -45,7 +45,6 @@ def test_an_adapter_of_another_model_is_refused(tiny, save_adapter, tmp_path):
     assert not (tmp_path / "merged").exists()
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # PEFT's and transformers' own about each other
 @pytest.mark.parametrize("options", [{}, {"use_rslora": True}, {"use_dora": True}])
 def test_merged_models_equal_pefts(llama, tmp_path, options):

@@ -12,8 +12,6 @@ from transformers import AutoModelForCausalLM
 from npu_llm import ChatSession, NPUModelForCausalLM
 from npu_llm.prompts.chat_prompt import encode_chat
 
-pytestmark = pytest.mark.slow
-
 GREEDY = {"do_sample": False, "max_new_tokens": 6}
 QUESTIONS = (
     "Name a river in Europe.",

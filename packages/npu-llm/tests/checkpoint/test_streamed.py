@@ -15,8 +15,6 @@ from npu_llm.checkpoint.loading import load_model
 from npu_llm.checkpoint.source import find_source
 from npu_llm.checkpoint.streamed import StreamedWeights
 
-pytestmark = pytest.mark.slow
-
 IDS = torch.tensor([[5, 9, 3, 7, 1, 4]])
 
 

@@ -16,8 +16,6 @@ from npu_llm.cli.display import Display
 from npu_llm.cli.lines import LineReader
 from npu_llm.steps.paged_cache import PagedCache
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture(scope="module")
 def model(checkpoint, cache_dir):

@@ -69,7 +69,6 @@ def run(tmp_path):
     return run
 
 
-@pytest.mark.slow
 def test_programs_of_the_readme_run(run, tmp_path):
     (tmp_path / "readme.py").write_text(README)
     done = run("readme.py")

@@ -108,7 +108,6 @@ def test_greedy_and_sampled_tokens_take_our_loop(t5, way, monkeypatch):
     assert type(found[1]).__name__ == "GenerateEncoderDecoderOutput"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "family",
     [
@@ -188,7 +187,6 @@ def test_npu_plugin_runs_the_static_programs(t5, static_t5, parts_on_npu_plugin)
         assert_same_tokens(model, on_plugin, padded(model), **way)
 
 
-@pytest.mark.slow
 def test_kernels_are_refused_and_static_folders_are_what_they_are(t5, tmp_path):
     model, _, folder = t5
     with pytest.raises(OptionError, match="several programs") as caught:
@@ -255,7 +253,6 @@ def test_a_draft_changes_no_token(t5):
     assert plain.tolist() == drafted.tolist()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["bfloat16", "int8", "int4"])
 def test_other_precisions_are_near(tmp_path, cache, dtype, each_openvino_pipeline):
     torch.manual_seed(1)
@@ -269,7 +266,6 @@ def test_other_precisions_are_near(tmp_path, cache, dtype, each_openvino_pipelin
     assert ours.precision.name == dtype
 
 
-@pytest.mark.slow
 def test_exported_folder_starts_without_compiling(t5, tmp_path):
     model, _, folder = t5
     target = NPUModelForSeq2SeqLM.export(folder, tmp_path / "out", dtype="float32")
@@ -295,7 +291,6 @@ def test_checkpoint_of_another_task_is_refused(tmp_path):
     assert caught.value.code == "unknown-architecture"
 
 
-@pytest.mark.slow
 def test_text_longer_than_the_encoder_takes_is_refused(tmp_path, cache):
     save(tmp_path, *FAMILIES["bart"])
     ours = NPUModelForSeq2SeqLM.from_pretrained(tmp_path, dtype="float32", cache_dir=cache)
@@ -317,7 +312,6 @@ def test_foreign_cache_and_labels_are_refused(t5):
     assert caught.value.code == "no-inner-states"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("task", ["text2text-generation", "translation", "summarization"])
 def test_text_pipelines_take_the_model_unchanged(t5, task):
     if task not in transformers.pipelines.PIPELINE_REGISTRY.get_supported_tasks():
@@ -339,7 +333,6 @@ def test_text_pipelines_take_the_model_unchanged(t5, task):
     assert found[0] == found[1]
 
 
-@pytest.mark.slow
 def test_encoder_that_reads_something_else_is_refused(tmp_path):
     config = transformers.Speech2TextConfig(
         vocab_size=97, d_model=24, encoder_layers=1, decoder_layers=1, encoder_ffn_dim=40,
@@ -404,7 +397,6 @@ _FALLBACK = _TIMES | {
 }  # fmt: skip
 
 
-@pytest.mark.slow
 # transformers' own times of tokens, where a sound has one.
 @pytest.mark.filterwarnings("ignore:std:UserWarning")
 @pytest.mark.parametrize(
@@ -433,7 +425,6 @@ def test_whisper_writes_down_what_transformers_does(speech, static_speech, secon
     assert found[0] == found[2]
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:std:UserWarning")
 def test_npu_plugin_runs_the_static_programs_of_whisper(speech, static_speech, parts_on_npu_plugin):
     model, _, extractor = speech
@@ -461,7 +452,6 @@ def drafts(speech, cache, tmp_path_factory):
     return {"whole": ours, "decoder alone": alone}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", [pytest.param("whole", marks=pytest.mark.long), "decoder alone"])
 def test_a_smaller_whisper_drafts_and_changes_no_token(speech, static_speech, drafts, kind):
     model, ours, extractor = speech
@@ -472,7 +462,6 @@ def test_a_smaller_whisper_drafts_and_changes_no_token(speech, static_speech, dr
         assert plain(found) == expected
 
 
-@pytest.mark.slow
 def test_pipeline_takes_the_model_unchanged(speech, whisper):
     model, ours, extractor = speech
     tokenizer = transformers.AutoTokenizer.from_pretrained(whisper)
@@ -487,7 +476,6 @@ def test_pipeline_takes_the_model_unchanged(speech, whisper):
     assert found[0]["chunks"]
 
 
-@pytest.mark.slow
 def test_sound_with_nan_is_refused(speech):
     _, ours, extractor = speech
     given = features(extractor, 5)

@@ -99,7 +99,6 @@ def save_by_peft(llama, tmp_path):
     return save
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # PEFT's and transformers' own about each other
 @pytest.mark.parametrize(
     "dtype, most",
@@ -145,7 +144,6 @@ def test_what_an_adapter_costs_is_told(llama, save_adapter):
     model.complete()
 
 
-@pytest.mark.slow
 def test_tokens_with_an_adapter_are_those_of_the_merged_model(model, save_adapter, tmp_path, llama):
     path = save_adapter("one", "self_attn.k_proj")
     model.set_adapter(model.load_adapter(path, "mine"), scale=0.5)
@@ -157,7 +155,6 @@ def test_tokens_with_an_adapter_are_those_of_the_merged_model(model, save_adapte
     assert model.generate(IDS, attention_mask=mask, **options).tolist() == expected.tolist()
 
 
-@pytest.mark.slow
 def test_states_and_adapters_go_together(tiny, save_adapter):
     model = tiny("lfm2").ours()
     path = save_adapter("one", "self_attn.q_proj")
@@ -190,7 +187,6 @@ def test_what_can_only_be_merged_is_refused_by_name(model, save_adapter):
     assert model.adapters == ()
 
 
-@pytest.mark.slow
 def test_an_adapter_of_other_sizes_is_refused(tiny, save_adapter):
     path = save_adapter("one", "self_attn.k_proj")
     model = tiny("gpt2").ours()

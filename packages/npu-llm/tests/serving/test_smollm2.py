@@ -8,8 +8,6 @@ from npu_llm import NPUModelForCausalLM
 from npu_llm.serving.models.served_model import ServedModel
 from npu_llm.serving.scheduling.engine import EngineOptions
 
-pytestmark = pytest.mark.slow
-
 CLIENTS = 32
 SYSTEM = "You are a helpful assistant who answers each question in one short and simple sentence."
 # Half of them begin alike.

@@ -57,7 +57,6 @@ def test_batches_hold_each_row_once_with_little_padding():
     )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "dtype, least",
     [pytest.param("float32", 0.99999, marks=pytest.mark.long), ("int8", 0.999)],

@@ -96,7 +96,6 @@ def test_answers_are_the_likeliest_parts_of_their_contexts(checkpoint, cache):
     assert caught.value.code == "context-overflow"
 
 
-@pytest.mark.slow
 def test_accuracy_of_words_is_by_their_first_tokens(checkpoint, cache):
     auto = transformers.AutoModelForTokenClassification
     folder = checkpoint("distilbert", auto)
@@ -114,7 +113,6 @@ def test_accuracy_of_words_is_by_their_first_tokens(checkpoint, cache):
     }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["image", "audio"])
 def test_accuracy_of_images_and_sounds_read_from_files(checkpoint, tmp_path, cache, capsys, kind):
     from PIL import Image
@@ -151,7 +149,6 @@ def test_accuracy_of_images_and_sounds_read_from_files(checkpoint, tmp_path, cac
     assert "75.00%" in out
 
 
-@pytest.mark.slow
 def test_word_errors_are_those_of_transformers_transcripts(checkpoint, cache, tmp_path):
     folder = checkpoint("wav2vec2-layer", transformers.AutoModelForCTC)
     letters = ["<pad>", "<s>", "</s>", "<unk>", "|", *"abcdefghijklmnopqrstuvwxyz'"]
@@ -180,7 +177,6 @@ def test_word_errors_are_those_of_transformers_transcripts(checkpoint, cache, tm
     assert 0 < found.figures["CER"] == jiwer.cer(*both)
 
 
-@pytest.mark.slow
 def test_whisper_answers_samples_in_the_language_asked_for(whisper, cache):
     at = np.arange(2 * 16000) / 16000
     sound = (np.sin(2 * np.pi * (200 + 40 * np.floor(at)) * at) / 4).astype(np.float32)

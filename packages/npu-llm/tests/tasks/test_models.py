@@ -9,12 +9,10 @@ import transformers
 import npu_llm
 from npu_llm.errors import CaptureError
 
-QUICK = [
+FAMILIES = [
     ("bert", "FeatureExtraction"),
     ("vit", "ImageClassification"),
     ("wav2vec2-layer", "CTC"),
-]
-SLOW = [
     ("deberta-v2", "FeatureExtraction"), ("modernbert", "SequenceClassification"),
     ("electra", "TokenClassification"), ("mpnet", "QuestionAnswering"), ("roberta", "MaskedLM"),
     ("swin", "ImageClassification"), ("yolos", "ObjectDetection"),
@@ -84,20 +82,13 @@ def _compare(checkpoint, cache, name, task):
         _assert_same(model(**given), expected)
 
 
-@pytest.mark.parametrize("name, task", QUICK)
-def test_results_equal_transformers(checkpoint, tmp_path, name, task):
-    _compare(checkpoint, tmp_path, name, task)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
-    "name, task", [*SLOW, *(pytest.param(*one, marks=pytest.mark.long) for one in LONG)]
+    "name, task", [*FAMILIES, *(pytest.param(*one, marks=pytest.mark.long) for one in LONG)]
 )
 def test_results_of_every_family_equal_transformers(checkpoint, tmp_path, name, task):
     _compare(checkpoint, tmp_path, name, task)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "dtype",
     ["float32"]

@@ -77,7 +77,6 @@ def test_int4_by_texts_is_nearer_than_to_nearest(wide, tmp_path, quantize):
     assert nearest < _error(tmp_path / "coarse", wide)
 
 
-@pytest.mark.slow
 def test_int8_by_texts_makes_activations_int8(wide, tmp_path, quantize):
     texts = tmp_path / "texts.txt"
     texts.write_text("\n".join(TEXTS))

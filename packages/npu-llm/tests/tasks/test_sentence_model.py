@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # its own, about its models
+pytestmark = pytest.mark.filterwarnings("ignore")  # its own, about its models
 
 
 @pytest.mark.parametrize(

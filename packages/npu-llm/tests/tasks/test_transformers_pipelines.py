@@ -92,8 +92,6 @@ CLASSES = {
     "automatic-speech-recognition": "CTC",
 }
 
-QUICK = {"text-classification", "object-detection", "automatic-speech-recognition"}
-
 
 def _assert_near(found, expected):
     """Equal words and structure; numbers within 1e-4 of the largest beside them."""
@@ -117,10 +115,7 @@ def _assert_near(found, expected):
 
 
 @pytest.mark.filterwarnings("ignore")  # transformers' own, the same for its own classes
-@pytest.mark.parametrize(
-    "task",
-    [pytest.param(one, marks=() if one in QUICK else pytest.mark.slow) for one in PIPELINES],
-)
+@pytest.mark.parametrize("task", PIPELINES)
 def test_pipeline_answers_as_with_transformers(checkpoint, tmp_path, task):
     family, processors, given, options = PIPELINES[task]
     name = CLASSES[task]

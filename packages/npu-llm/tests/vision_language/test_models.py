@@ -193,7 +193,6 @@ def test_pipeline_takes_the_model_as_it_is(looker):
     assert said[0][0]["generated_text"] == said[1][0]["generated_text"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [pytest.param(one, marks=() if one in SAMPLED else pytest.mark.long) for one in FAMILIES],
@@ -211,7 +210,6 @@ def test_families_generate_the_tokens_of_transformers(name, each_openvino_pipeli
     assert_same_tokens(model, ours, {"input_ids": torch.tensor([[4, 5, 6, 7]])})
 
 
-@pytest.mark.slow
 # Not Qwen2-VL: the plugin cuts its encoder into parts in a way that gives other numbers
 # (OpenVINO 2026.4.1; with NPUW_ONLINE_PIPELINE=NONE they are right).
 @pytest.mark.parametrize(
@@ -232,7 +230,6 @@ def test_families_on_the_npu_plugin(name, pair, parts_on_npu_plugin):
     assert_same_tokens(model, on_plugin, {"input_ids": torch.tensor([[4, 5, 6, 7]])})
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", [pytest.param("Qwen2VL", marks=pytest.mark.long), "Qwen2_5_VL"])
 def test_grids_of_images_and_a_video_have_their_own_positions(name, each_openvino_pipeline, pair):
     model, ours = pair(name, pipeline=each_openvino_pipeline)
@@ -263,7 +260,6 @@ def test_grids_of_images_and_a_video_have_their_own_positions(name, each_openvin
         assert caught.value.code == "context-overflow"
 
 
-@pytest.mark.slow
 def test_tiles_of_images_and_frames_of_a_video(pair):
     model, ours = pair("LlavaOnevision")
     generator = torch.Generator().manual_seed(4)
@@ -279,7 +275,6 @@ def test_tiles_of_images_and_frames_of_a_video(pair):
     assert_same_tokens(model, ours, {"input_ids": ids, "pixel_values_videos": frames})
 
 
-@pytest.mark.slow
 def test_padded_images_and_fewer_of_them_in_a_row(pair):
     model, ours = pair("Idefics3", vision_config={
         "hidden_size": 32, "intermediate_size": 37, "num_hidden_layers": 2,
@@ -298,7 +293,6 @@ def test_padded_images_and_fewer_of_them_in_a_row(pair):
     assert_same_tokens(model, ours, given | {"pixel_attention_mask": mask})
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["bfloat16", "int8", "int4"])
 def test_other_precisions_are_near(family, tmp_path, cache, dtype):
     sizes = {"hidden_size": 128, "intermediate_size": 256, "head_dim": 32, "vocab_size": 397}
@@ -314,7 +308,6 @@ def test_other_precisions_are_near(family, tmp_path, cache, dtype):
     assert ours.precision.name == dtype
 
 
-@pytest.mark.slow
 def test_exported_folder_starts_without_compiling(looker, tmp_path):
     model, _, folder = looker
     target = NPUModelForImageTextToText.export(folder, tmp_path / "out", dtype="float32")

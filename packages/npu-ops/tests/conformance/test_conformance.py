@@ -11,8 +11,6 @@ from npu_ops.conformance.cell import Outcome
 from npu_ops.conformance.running.supervision import run_tasks
 from npu_ops.seal import digest, read_sealed, seal
 
-pytestmark = pytest.mark.slow
-
 
 def conformance(*arguments):
     return main(["conformance", "--jobs=1", *arguments])

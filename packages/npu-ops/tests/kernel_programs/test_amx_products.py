@@ -12,7 +12,6 @@ AVX512 = ("avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512vl", "avx512dq", 
 CPU = set(Path("/proc/cpuinfo").read_text().split()) if Path("/proc/cpuinfo").exists() else set()
 
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.skipif(shutil.which("c++") is None, reason="needs a C++ compiler"),
     pytest.mark.skipif("avx512_bf16" not in CPU, reason="what stands around them is AVX-512"),
 ]

@@ -79,14 +79,12 @@ def test_any_layout_picks_what_each_sequence_alone_picks(place, to_device, **dra
     check(place, to_device, **drawn)
 
 
-@pytest.mark.slow
 @settings(QUIET, max_examples=30)
 @given(**LARGE)
 def test_any_layout_of_large_sizes(place, to_device, **drawn):
     check(place, to_device, **drawn)
 
 
-@pytest.mark.slow
 @settings(QUIET, max_examples=5)
 @given(**LONGEST)
 def test_any_layout_of_the_longest_context(place, to_device, **drawn):

@@ -8,8 +8,6 @@ import pytest
 
 from npu_runtime.conformance.driver_table import FIELDS
 
-pytestmark = pytest.mark.slow
-
 
 def conformance(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(

@@ -20,7 +20,6 @@ RANKS = Path(__file__).parent / "ranks"
 
 # Its processes are given their driver, and so cover sim in every run.
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.driver("openvino", "its processes use both drivers already"),
     pytest.mark.xdist_group("ranks"),
 ]

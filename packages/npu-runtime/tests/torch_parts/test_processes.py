@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.slow
-
 HEADER = """
 import os, pickle, sys, warnings, torch
 import torch.multiprocessing as mp

@@ -208,7 +208,6 @@ np.savez("results.npz", *[results[index] for index in range(len(results))])
 """
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("layouts", LAYOUTS, ids="-".join)
 def test_the_plugin_of_the_npu_takes_both_with_equal_results(lowers, tmp_path, layouts):
     given, options = placed(layouts)

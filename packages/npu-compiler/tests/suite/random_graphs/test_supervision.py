@@ -14,8 +14,6 @@ from npu_compiler.suite.random_graphs.ledger import Finding, Ledger
 from npu_compiler.suite.random_graphs.modes import PLAIN
 from npu_compiler.suite.random_graphs.supervision import Limits
 
-pytestmark = pytest.mark.slow
-
 GRAPH = RandomGraph((InputSpec((2, 3)),), (Step("torch.tanh", (Ref(0),)),), (1,)).to_json()
 FINE = "say(result={'kind': 'equal', 'detail': '', 'programs': 1, 'nodes': 2, 'lowered': 2})\n"
 WRONG = "say(result={'kind': 'differs', 'detail': 'by 1'})\n"

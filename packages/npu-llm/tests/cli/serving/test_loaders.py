@@ -98,7 +98,6 @@ def test_an_entry_of_the_compile_cache_is_refused_in_one_sentence(shelf, cache_d
         shelf(model=entry)
 
 
-@pytest.mark.slow
 def test_a_model_of_speech_starts_with_what_it_needs(shelf, whisper):
     given = shelf(model=whisper)
     served = given.loaded["base"]

@@ -43,7 +43,6 @@ def ask(url, count, **more):
     return {"url": f"{url}/v1/chat/completions", "json": {**body, **more}, "timeout": 60}
 
 
-@pytest.mark.slow
 def test_a_signal_ends_it_once_what_runs_is_answered(talkative, cache_dir):
     options = ("--alias", "small", "--log-format", "json", "--grace", "120")
     running = Running(talkative, cache_dir, *options)
@@ -62,7 +61,6 @@ def test_a_signal_ends_it_once_what_runs_is_answered(talkative, cache_dir):
     assert "secret" not in err + "".join(running.said)
 
 
-@pytest.mark.slow
 def test_grace_bounds_how_long_that_takes(talkative, cache_dir):
     running = Running(talkative, cache_dir, "--grace", "1")
     body = ask(running.url, 60_000, stream=True, logit_bias={"2": -100})
@@ -74,7 +72,6 @@ def test_grace_bounds_how_long_that_takes(talkative, cache_dir):
     assert time.monotonic() - started < 15
 
 
-@pytest.mark.slow
 def test_a_socket_of_the_file_system_serves(checkpoint, cache_dir, tmp_path):
     place = tmp_path / "s"
     running = Running(checkpoint, cache_dir, "--uds", str(place))
@@ -85,7 +82,6 @@ def test_a_socket_of_the_file_system_serves(checkpoint, cache_dir, tmp_path):
     assert running.end()[0] == 0
 
 
-@pytest.mark.slow
 def test_a_port_that_is_taken_is_told(checkpoint, cache_dir):
     options = ["--model", str(checkpoint), "--cache-dir", str(cache_dir), "--dtype", "float32"]
     with socket.socket() as other:
@@ -133,7 +129,6 @@ def test_help_imports_nothing_of_the_server():
         assert f" {name}\n" not in found.stderr
 
 
-@pytest.mark.slow
 def test_clients_that_leave_halfway_take_nothing_with_them():
     soak = Path(__file__).parents[2] / "load" / "soak.py"
     command = [sys.executable, "-W", "ignore", soak, "--minutes", "0.15", "--clients", "12"]

@@ -28,7 +28,6 @@ def run(llava, tmp_path_factory, capsys):
     return run
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("beams", [None, 3])
 def test_the_answer_is_that_of_transformers(run, llava, pictures, beams):
     files = [pictures / "noise.png", pictures / "red.png"]

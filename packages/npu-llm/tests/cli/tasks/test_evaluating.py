@@ -24,7 +24,6 @@ def measure(tmp_path, tmp_path_factory, capsys):
     return run
 
 
-@pytest.mark.slow
 def test_translations_have_the_scores_of_transformers_answers(m2m, measure):
     samples = [
         {"source": "the fox", "target": "a fox"},
@@ -47,7 +46,6 @@ def test_translations_have_the_scores_of_transformers_answers(m2m, measure):
     assert {"BLEU", "samples", "precision", "task", "loss"} < found[0].keys()
 
 
-@pytest.mark.slow
 def test_files_that_samples_name_must_be_there(whisper, measure):
     code, _, said = measure(whisper, [{"audio": "absent.wav", "text": "a"}])
     assert code == 2

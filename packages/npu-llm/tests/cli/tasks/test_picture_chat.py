@@ -9,7 +9,6 @@ def picture(tmp_path_factory):
     return path
 
 
-@pytest.mark.slow
 def test_a_picture_is_shown_with_the_next_question(command, llava, picture):
     lines = ["/image", "/image absent.png", f"/image {picture}", "what is this ?", "/undo"]
     lines += [

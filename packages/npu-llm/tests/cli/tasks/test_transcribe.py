@@ -36,7 +36,6 @@ def run(whisper, tmp_path_factory, capsys):
     return run
 
 
-@pytest.mark.slow
 def test_formats_hold_the_same_words(run, sounds):
     code, text, err = run("--language", "en", "--timestamps", "segment", sounds / "long.wav")
     assert code == 0, err
@@ -52,7 +51,6 @@ def test_formats_hold_the_same_words(run, sounds):
     assert len(re.findall(r"\d\d:\d\d:\d\d,\d{3} --> ", subtitles)) == len(passages)
 
 
-@pytest.mark.slow
 def test_words_have_times_within_the_sound(run, sounds):
     _, found, _ = run(
         "--language", "en", "--timestamps", "word", "--format", "json", sounds / "short.wav"
@@ -62,7 +60,6 @@ def test_words_have_times_within_the_sound(run, sounds):
     assert all(0 <= word["start"] <= word["end"] <= 5.0 for word in words)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("beams", [1, 3])
 def test_terminal_shows_how_far_it_is_and_gets_the_same_words(run, sounds, beams, monkeypatch):
     asked = ("--language", "en", "--beams", beams, sounds / "long.wav")
@@ -74,7 +71,6 @@ def test_terminal_shows_how_far_it_is_and_gets_the_same_words(run, sounds, beams
     assert " %" in err
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name, code", [("slow.wav", "audio-rate"), ("empty.wav", "audio-empty")])
 def test_sound_that_does_not_fit_is_one_sentence(run, sounds, name, code):
     status, out, err = run(sounds / name)
@@ -91,7 +87,6 @@ def test_missing_file_is_refused_before_the_model(run):
     assert "audio-unreadable" in err
 
 
-@pytest.mark.slow
 def test_unknown_language_and_missing_processor(run, sounds, whisper, tmp_path):
     _, _, err = run("--language", "klingon", sounds / "short.wav")
     assert "[speech-option]" in err

@@ -17,7 +17,6 @@ def run(m2m, tmp_path_factory, capsys):
     return run
 
 
-@pytest.mark.slow
 def test_each_line_becomes_one_and_blank_ones_stay(run, m2m):
     code, out, err = run("--prefix", "to z: ", "--max-new-tokens", "8", "the fox\n\na dog")
     assert code == 0, err
@@ -33,7 +32,6 @@ def test_each_line_becomes_one_and_blank_ones_stay(run, m2m):
     assert out == f"{expected[0]}\n\n{expected[1]}\n"
 
 
-@pytest.mark.slow
 def test_languages_of_a_model_without_are_refused(run):
     code, out, err = run("--to", "deu_Latn", "the fox")
     assert code != 0

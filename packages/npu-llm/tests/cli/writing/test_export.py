@@ -129,7 +129,6 @@ def test_group_size_that_no_kernel_has(run, checkpoint, tmp_path):
     assert "48" in err
 
 
-@pytest.mark.slow
 def test_a_model_of_images_and_text_in_programs_of_fixed_sizes(run, llava, tmp_path):
     how = ("--dtype", "float32", "--pipeline", "static")
     code, _, err = run("export", llava, "-o", tmp_path / "out", *how)

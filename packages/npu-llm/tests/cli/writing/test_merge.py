@@ -46,7 +46,6 @@ def test_a_path_that_exists_is_no_scale(tmp_path, monkeypatch):
     assert scaled_path("a:3")[1] == 1.0
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # PEFT's and transformers' own about each other
 def test_an_adapted_classifier_is_merged_with_its_new_classes(capsys, tmp_path):
     peft = pytest.importorskip("peft")

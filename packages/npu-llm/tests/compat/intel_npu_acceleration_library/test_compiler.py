@@ -108,7 +108,6 @@ def test_integers_do_not_train():
     assert caught.value.code == "quantized-training"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("dtype, error", [(torch.float16, 1e-3), (int8, 0.02), (int4, 0.15)])
 def test_use_to_compiles_the_model_as_a_whole(dtype, error):
     model = small()

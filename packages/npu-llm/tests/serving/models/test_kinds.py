@@ -1,8 +1,6 @@
 import subprocess
 import sys
 
-import pytest
-
 from npu_llm.serving.models.kinds import kind_of
 
 
@@ -26,7 +24,6 @@ def test_models_that_write_are_known_without_transformers(tmp_path):
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-@pytest.mark.slow
 def test_real_weights_of_sentence_transformers_are_an_encoder():
     from importlib.util import find_spec
     from pathlib import Path

@@ -14,10 +14,7 @@ from npu_ops.conformance.fuzz.strategies import calls
 from npu_ops.conformance.fuzz.supervision import Finding, Kind, make_alone, make_child, run_tasks
 from npu_ops.conformance.fuzz.worker import _strides
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.filterwarnings("ignore:.*(Sparse|quantize)", "ignore:.*deprecated"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore:.*(Sparse|quantize)", "ignore:.*deprecated")
 
 ADD = "aten::add.Tensor"
 SCHEMA = torch.ops.aten.add.Tensor._schema
