@@ -59,10 +59,14 @@ def draw(seed: int, count: int) -> list[Mutation]:
 
 
 Change = tuple[int, str, str, str]  # line, operator, text before, text after
+Changes = Callable[[str, int], list[Change]]  # of a file's text and a line's number
 
 
 def _chosen(
-    chance: random.Random, files: list[Path], count: int, changes_of: Callable[[str, int], list[Change]]
+    chance: random.Random,
+    files: list[Path],
+    count: int,
+    changes_of: Callable[[str, int], list[Change]],
 ) -> Iterator[tuple[str, int, str, str, str]]:
     lines = [len(file.read_text().splitlines()) for file in files]
     found = 0
@@ -144,7 +148,9 @@ def _native_changes(text: str, line: int) -> list[Change]:
     """Returns the changes of a C++ line that one conditional expression can switch on and off."""
     before = text.splitlines()[line - 1]
     code = before.split("//")[0].rstrip()
-    if not code.startswith(" ") or re.search(r"constexpr|static_assert|case |#|template|enum", code):
+    if not code.startswith(" ") or re.search(
+        r"constexpr|static_assert|case |#|template|enum", code
+    ):
         return []
     found: list[Change] = []
 

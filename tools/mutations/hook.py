@@ -1,4 +1,4 @@
-"""An import hook that reports which tests reach drawn lines, or runs a process with one of them changed.
+"""An import hook: reports which tests reach drawn lines, or changes one of them for a process.
 
 Copied into an environment's site-packages, where a .pth file imports it at each start. It does
 nothing unless NPU_MUTATIONS names a table. With NPU_MUTATION_HITS, a folder, each process appends
@@ -13,6 +13,7 @@ import importlib.machinery
 import json
 import os
 import sys
+from pathlib import Path
 
 _SEEN = set()
 
@@ -22,8 +23,8 @@ def hit(number):
     key = number, os.environ.get("PYTEST_CURRENT_TEST", "import").rsplit(" ", 1)[0]
     if key not in _SEEN:
         _SEEN.add(key)
-        place = os.path.join(os.environ["NPU_MUTATION_HITS"], str(os.getpid()))
-        with open(place, "a") as file:
+        place = Path(os.environ["NPU_MUTATION_HITS"]) / str(os.getpid())
+        with place.open("a") as file:
             file.write(f"{number}\t{key[1]}\n")
 
 
@@ -90,8 +91,6 @@ class _Finder(importlib.abc.MetaPathFinder):
         return spec
 
 
-if table := os.environ.get("NPU_MUTATIONS"):
-    if "NPU_MUTANT" in os.environ or "NPU_MUTATION_HITS" in os.environ:
-        builtins.__npu_mutation_hit__ = hit
-        with open(table) as file:
-            sys.meta_path.insert(0, _Finder(json.load(file)))
+if "NPU_MUTATIONS" in os.environ and {"NPU_MUTANT", "NPU_MUTATION_HITS"} & {*os.environ}:
+    builtins.__npu_mutation_hit__ = hit
+    sys.meta_path.insert(0, _Finder(json.loads(Path(os.environ["NPU_MUTATIONS"]).read_text())))

@@ -1,4 +1,4 @@
-"""Puts the switches of drawn C++ mutations into a copy of the repository, never into the original."""
+"""Puts the switches of drawn C++ mutations into a copy of the repository."""
 
 from __future__ import annotations
 
