@@ -163,6 +163,21 @@ def wide(ctx: Context, value: ov.Output) -> ov.Output:
     return ctx.convert(value, torch.float32) if is_bfloat16 else value
 
 
+def infinity(ctx: Context, value: ov.Output) -> ov.Output:
+    """Infinity in the type of wide(value).
+
+    It stays in float16 where the value is: in a program that is computed in half precision the
+    CPU plugin makes a float32 constant the largest number of float16 (OpenVINO 2026.4.1).
+    """
+    is_half = value.get_element_type() == ov.Type.f16
+    return ctx.number(math.inf, torch.float16 if is_half else torch.float32)
+
+
+def is_infinite(ctx: Context, value: ov.Output) -> ov.Output:
+    """Whether each element is an infinity of either sign."""
+    return ops.equal(ops.abs(wide(ctx, value)), infinity(ctx, value)).output(0)
+
+
 def is_lost(value: Any, dtype: torch.dtype) -> bool:
     """Whether a number is one that the device loses in constants of a dtype; see wide."""
     return dtype is torch.bfloat16 and isinstance(value, float) and math.isinf(value)

@@ -105,8 +105,7 @@ def convert_isnan(ctx: Context, self: Operand) -> Any:
 
 @converter(aten.isinf.default)
 def convert_isinf(ctx: Context, self: Operand) -> Any:
-    work = torch.float32
-    return ops.equal(ops.abs(ctx.get(self, work)), ctx.number(float("inf"), work))
+    return nan.is_infinite(ctx, ctx.get(self))
 
 
 @converter(aten.where.self, aten.where.ScalarOther, aten.where.ScalarSelf, aten.where.Scalar)

@@ -91,7 +91,8 @@ def _floor_divide(ctx: Context, self: Operand, other: Operand) -> Any:
         a, b = ctx.get(self, work), ctx.get(other, work)
         quotient = ops.floor(ops.divide(a, b)).output(0)
         if nan.is_exact(ctx):
-            quotient = _floored_beyond(ctx, a, b, quotient)
+            is_infinite = [nan.is_infinite(ctx, ctx.get(side, dtype)) for side in (self, other)]
+            quotient = _floored_beyond(ctx, a, b, is_infinite, quotient)
         return ctx.convert(quotient, dtype)
     a, b = ctx.get(self, dtype), ctx.get(other, dtype)
     # The CPU plugin's integer division truncates; subtracting the floored remainder first makes
@@ -99,15 +100,18 @@ def _floor_divide(ctx: Context, self: Operand, other: Operand) -> Any:
     return ops.divide(ops.subtract(a, ops.floor_mod(a, b)), b)
 
 
-def _floored_beyond(ctx: Context, a: ov.Output, b: ov.Output, quotient: ov.Output) -> ov.Output:
-    """The floored quotients of infinities as torch has them: by way of a remainder."""
+def _floored_beyond(
+    ctx: Context, a: ov.Output, b: ov.Output, is_infinite: list[ov.Output], quotient: ov.Output
+) -> ov.Output:
+    """Returns the floored quotients of infinities as torch has them, by way of a remainder."""
     work = torch.float32
-    zero, inf = ctx.number(0, work), ctx.number(math.inf, work)
-    is_endless, is_beyond = ops.equal(ops.abs(a), inf), ops.equal(ops.abs(b), inf)
-    lost = ops.logical_and(is_endless, ops.not_equal(b, zero))
-    below = ops.logical_and(is_beyond, ops.less(ops.multiply(a, b), zero))
-    value = ops.select(below, ctx.number(-1, work), quotient)
-    return ops.select(lost, ctx.number(math.nan, work), value).output(0)
+    zero = ctx.number(0, work)
+    lost = ops.logical_and(is_infinite[0], ops.not_equal(b, zero))
+    below = ops.logical_and(is_infinite[1], ops.less(ops.multiply(a, b), zero))
+    value = ops.select(below, ctx.number(-1, work), quotient).output(0)
+    # As nan.infinity, a NaN that is a constant stays in float16 where the result is.
+    kept = torch.float16 if ctx.out_dtype() is torch.float16 else work
+    return ops.select(lost, ctx.number(math.nan, kept), ctx.convert(value, kept)).output(0)
 
 
 @converter(aten.remainder.Scalar, aten.remainder.Tensor)

@@ -191,18 +191,12 @@ def convert_logsumexp(ctx: Context, self: fx.Node, dim: Any, keepdim: bool) -> A
     value = ctx.get(self)
     peak = ops.reduce_max(value, indices, True).output(0)
     # An infinity would leave NaN where it is taken from itself.
-    is_endless = ops.equal(ops.abs(nan.wide(ctx, peak)), _inf(ctx, value))
+    is_endless = nan.is_infinite(ctx, peak)
     peak = ops.select(is_endless, ctx.number(0, ctx.out_dtype()), peak)
     powers = nan.exp(ctx, ops.subtract(value, peak).output(0))
     total = ops.reduce_sum(powers, indices, True)
     result = ops.add(ops.log(total), peak).output(0)
     return result if keepdim else ctx.squeeze(result, axes)
-
-
-def _inf(ctx: Context, value: ov.Output) -> ov.Output:
-    """Infinity in the type of nan.wide(value)."""
-    is_half = value.get_element_type() == ov.Type.f16
-    return ctx.number(float("inf"), torch.float16 if is_half else torch.float32)
 
 
 @converter(aten.cumsum.default)
@@ -291,7 +285,7 @@ def convert_softmax(ctx: Context, self: fx.Node, dim: int, **_: Any) -> Any:
         soft = ops.softmax(value, ctx.axis(self, dim)).output(0)
         return _whole_rows(ctx, soft, axis, dim)
     # A row of -inf alone is 0 in _safe_softmax.
-    low = ops.negative(_inf(ctx, value))
+    low = ops.negative(nan.infinity(ctx, value))
     is_seen = ops.not_equal(nan.wide(ctx, value), low)
     is_live = ops.reduce_logical_or(is_seen, axis, True)
     floor = ctx.number(MASKED, ctx.out_dtype())
