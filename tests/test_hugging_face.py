@@ -556,15 +556,11 @@ def test_a_model_of_several_processes_moves_its_inputs(two_ranks):
     assert two_ranks(INPUTS_OF_THE_CPU) == "npu"
 
 
-def test_what_it_adds_to_imports_is_modules_of_ours_and_few(program):
+def test_what_it_adds_to_imports_is_modules_of_ours(program):
     without, _ = program(IMPORTED, TORCH_DEVICE_BACKEND_AUTOLOAD="0")
     added = set(program(IMPORTED)[0]) - set(without)
     ours = ("npu_command", "npu_ops", "npu_runtime", "npu_runtime_autoload", "torch.npu")
     assert [name for name in added if not re.match(rf"({'|'.join(ours)})(\.|$)", name)] == []
-    rooms = ("npu_runtime.hug", "npu_runtime.light", "npu_runtime.other_libraries")
-    told = [name for name in added if name.startswith(rooms)]
-    assert len(told) <= 14  # which these libraries' imports are the reason of
-    assert len(added) <= 110
 
 
 # Times of this thread's processor inside what was added, and of the imports around it.
