@@ -567,13 +567,13 @@ def test_what_it_adds_to_imports_is_modules_of_ours(program):
 COST = """
 import compileall, json, sys, time
 from pathlib import Path
-from npu_command import late_import
-ours = Path(late_import.__file__).parents[1] / "npu_runtime"
+from npu_command import import_hooks
+ours = Path(import_hooks.__file__).parents[1] / "npu_runtime"
 compileall.compile_dir(ours, quiet=1)  # as pip does, where this tree is installed editable
 clock = time.thread_time
 spent, asked = [0.0], [0]
 begun = clock()
-find = late_import._Finder.find_spec
+find = import_hooks._Finder.find_spec
 
 def timed(function):
     def called(*arguments, **named):
@@ -588,17 +588,17 @@ def counted(*arguments):
     asked[0] += 1
     return find(*arguments)
 
-late_import._Finder.find_spec = counted
+import_hooks._Finder.find_spec = counted
 import torch
 hook = sys.modules["npu_runtime.hugging_face.hook"]
 replacing = sys.modules["npu_runtime.other_libraries.replacing"]
 hook._begin, replacing._change = timed(hook._begin), timed(replacing._change)
-sys.meta_path[:] = [one for one in sys.meta_path if not hasattr(one, "_around")]
+sys.meta_path[:] = [one for one in sys.meta_path if not isinstance(one, import_hooks._Finder)]
 timed(hook.install)()
 import transformers, accelerate
 from transformers import Trainer
 whole = clock() - begun
-one = late_import._Finder("never", None)
+one = import_hooks._Finder({"never"}, None)
 start = clock()
 for _ in range(10000):
     find(one, "another", None)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from npu_command.late_import import when_imported
+from npu_command.import_hooks import when_imported
 from npu_profiler.errors import TraceError
 from npu_profiler.listeners.device_events import DeviceEvents
 from npu_profiler.listeners.import_calls import ImportCalls

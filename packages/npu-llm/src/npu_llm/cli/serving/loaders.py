@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from npu_command.help.import_notice import import_notice
+from npu_command.import_notice import import_notice
 from npu_llm.adapters.adapter_file import read_adapter
 from npu_llm.checkpoint.source import DEFAULT_WEIGHTS
 from npu_llm.cli.display import Display
