@@ -59,6 +59,24 @@ def run(tmp_path: Path, cache: Path) -> Run:
 
 
 @pytest.fixture(scope="session")
+def pip() -> Callable[..., None]:
+    """Runs pip of this environment, which must succeed."""
+
+    def run(*arguments: str) -> None:
+        done = subprocess.run(
+            [sys.executable, "-m", "pip", "--disable-pip-version-check", *arguments],
+            env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=600,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    return run
+
+
+@pytest.fixture(scope="session")
 def tiny_llama_config() -> dict[str, int]:
     """Sizes of a Llama small enough to train in a test, with grouped key and value heads."""
     return {

@@ -20,22 +20,6 @@ SECOND_OP = {"csrc/write_ring.cpp", "src/NAME/python_alone.py", "tests/test_writ
 pytestmark = pytest.mark.xdist_group("custom_op")
 
 
-def install(place: Path, *projects: Path) -> dict[str, str]:
-    """Builds and installs wheels into a directory; returns what lets Python find it."""
-    flags = ["--no-deps", "--no-build-isolation", "--check-build-dependencies", "--quiet"]
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", *flags]
-    done = subprocess.run(
-        [*pip, "--target", str(place), *map(str, projects)],
-        env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return {"PYTHONPATH": str(place)}
-
-
 @pytest.fixture(scope="module")
 def fresh(tmp_path_factory) -> Path:
     """The project that `npu-ops new my_op` writes."""
@@ -43,9 +27,12 @@ def fresh(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def installed(root, fresh, tmp_path_factory) -> dict[str, str]:
+def installed(root, fresh, pip, tmp_path_factory) -> dict[str, str]:
     """The environment variables with which Python finds both wheels."""
-    return install(tmp_path_factory.mktemp("site"), root / EXAMPLE, fresh)
+    place = str(tmp_path_factory.mktemp("site"))
+    flags = ("--no-deps", "--no-build-isolation", "--check-build-dependencies", "--quiet")
+    pip("install", *flags, "--target", place, str(root / EXAMPLE), str(fresh))
+    return {"PYTHONPATH": place}
 
 
 def run_tests(run, project: Path, **environment: str) -> None:

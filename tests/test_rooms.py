@@ -5,8 +5,6 @@ import tomllib
 
 import pytest
 
-# Folders of many small modules of one kind, listed in one place.
-ONE_KIND = {"converters", "passes", "rules"}
 PACKAGES = ["npu_command", "npu_runtime", "npu_ops", "npu_compiler", "npu_llm", "npu_profiler"]
 
 
@@ -38,13 +36,3 @@ def test_each_module_stands_in_a_room(root, package):
     modules = {path.stem for path in source.glob("*.py")} - {"__init__"}
     folders = {path.parent.name for path in source.glob("*/__init__.py")}
     assert modules | folders == {room for layer in contracts(root)[package] for room in layer}
-
-
-@pytest.mark.parametrize("package", PACKAGES)
-def test_no_room_has_more_than_fifteen_modules(root, package):
-    (source,) = root.glob(f"packages/*/src/{package}")
-    counts = {
-        folder: len([path for path in folder.glob("*.py") if path.stem != "__init__"])
-        for folder in {path.parent for path in source.rglob("*.py")}
-    }
-    assert {f.name for f, count in counts.items() if count > 15} <= ONE_KIND

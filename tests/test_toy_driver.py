@@ -4,12 +4,8 @@ It is installed into a directory of its own, not into the environment: an instal
 comes before OpenVINO, and would serve every other test.
 """
 
-import os
 import re
 import shlex
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
@@ -18,20 +14,8 @@ GUIDE = "docs/guides/writing-a-driver.md"
 pytestmark = pytest.mark.xdist_group("toy_driver")
 
 
-def pip(*arguments: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "pip", "--disable-pip-version-check", *arguments],
-        env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
 @pytest.fixture(scope="module")
-def toy(root, tmp_path_factory) -> dict[str, str]:
+def toy(root, pip, tmp_path_factory) -> dict[str, str]:
     """The environment variables with which Python finds the toy driver's wheel."""
     place = tmp_path_factory.mktemp("toy")
     flags = ("--no-deps", "--no-build-isolation", "--check-build-dependencies")

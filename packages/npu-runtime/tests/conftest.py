@@ -15,7 +15,7 @@ import openvino as ov
 import pytest
 from openvino import opset13 as ops
 
-from npu_runtime import sim
+from npu_runtime import observe, sim
 from npu_runtime.config import config as settings
 
 # The driver that serves this run, as NPU_DRIVER names it.
@@ -110,6 +110,15 @@ def delayed() -> Iterator[None]:
     """Enqueued work takes up to a millisecond on the simulated device, elsewhere what it takes."""
     with sim.delay(0, 1000, seed=7):
         yield
+
+
+@pytest.fixture
+def heard() -> Iterator[list[observe.Event]]:
+    """Events that were delivered; the listener is removed when the test ends."""
+    events: list[observe.Event] = []
+    observe.add_listener(events.extend)
+    yield events
+    observe.remove_listener(events.extend)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import npu_command
 
 def test_no_module_of_it_imports_torch_or_ours(run_python):
     names = [path.stem for path in Path(npu_command.__file__).parent.glob("[!_]*.py")]
-    assert len(names) > 10
+    assert names
     done = run_python(
         "import importlib, json, sys\n"
         f"for name in {sorted(names)!r}:\n"

@@ -9,15 +9,6 @@ from npu_runtime import load_program, observe
 F32 = {"INFERENCE_PRECISION_HINT": "f32"}
 
 
-@pytest.fixture
-def heard():
-    """Events that were delivered; the listener goes when the test ends."""
-    events: list[observe.Event] = []
-    observe.add_listener(events.extend)
-    yield events
-    observe.remove_listener(events.extend)
-
-
 def test_nobody_listens_at_first():
     assert not observe.is_enabled()
 

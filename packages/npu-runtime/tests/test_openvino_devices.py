@@ -13,7 +13,7 @@ pytestmark = pytest.mark.driver("openvino", "it asks OpenVINO")
 # said afterwards.
 ASK = """
 import dataclasses, json, sys
-from npu_command.help.bare_packages import bare_packages
+from npu_command.import_hooks import bare_packages
 def ask(device_info):
     try:
         return dataclasses.asdict(device_info({index}))

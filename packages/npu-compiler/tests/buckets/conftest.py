@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from npu_compiler.buckets import trim
+from npu_compiler.buckets import graph
 
 # The first is no other size of the tests' tensors: torch takes equal sizes for one.
 LENGTHS = (11, 13, 9, 5, 7, 19)
@@ -17,7 +17,7 @@ LENGTHS = (11, 13, 9, 5, 7, 19)
 @pytest.fixture(autouse=True)
 def _poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
     """NaN instead of zeros behind float inputs: what reaches a true value is seen."""
-    plain = trim.pad
+    plain = graph._pad
 
     def pad(tensor: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
         made = plain(tensor, sizes)
@@ -30,7 +30,7 @@ def _poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
         part.copy_(tensor.detach())
         return poisoned
 
-    monkeypatch.setattr("npu_compiler.buckets.graph.pad", pad)
+    monkeypatch.setattr("npu_compiler.buckets.graph._pad", pad)
 
 
 @pytest.fixture

@@ -150,17 +150,9 @@ def test_t5s_feed_forward_overflows_and_is_mended():
     assert not any("SelfAttention" in name for name in found.keep_float32)
 
 
-def test_gemmas_scaled_embedding_overflows_and_is_mended():
-    transformers = pytest.importorskip("transformers")
-    torch.manual_seed(0)
-    config = transformers.GemmaConfig(
-        vocab_size=50, hidden_size=64, intermediate_size=64, num_hidden_layers=1,
-        num_attention_heads=2, num_key_value_heads=1, head_dim=16,
-    )  # fmt: skip
-    model = transformers.GemmaModel(config).eval()
-    with torch.no_grad():
-        model.embed_tokens.weight.mul_(3e5)  # fits; times 8, the root of the width, does not
-    plain, found = mended(model, torch.randint(1, 50, (1, 6)), use_cache=False, return_dict=False)
+def test_gemmas_scaled_embedding_overflows_and_is_mended(overflowing_gemma):
+    tokens = torch.randint(1, 50, (1, 6))
+    plain, found = mended(overflowing_gemma, tokens, use_cache=False, return_dict=False)
     first = plain.findings[0]
     assert (first.op, first.module) == ("aten.mul.Tensor", "embed_tokens")
     assert "modeling_gemma.py:" in first.line
@@ -199,14 +191,20 @@ def test_model_in_another_dtype_is_an_error():
     assert caught.value.code == "half-dtype"
 
 
-def test_command_reads_a_saved_program(tmp_path, capsys):
+@pytest.fixture
+def planted(tmp_path):
+    """A saved program whose norm overflows in half precision."""
     torch.manual_seed(0)
     model = Planted().eval()
     with torch.no_grad():
         model.first.weight.mul_(1000)
     path = tmp_path / "model.pt2"
     torch.export.save(torch.export.export(model, (torch.randn(3, 8),)), path)
-    assert main(["check", str(path), "--half", "--json"]) == 1
+    return path
+
+
+def test_command_reads_a_saved_program(planted, capsys):
+    assert main(["check", str(planted), "--half", "--json"]) == 1
     content = json.loads(capsys.readouterr().out)
     assert content["keep_float32"] == ["norm"]
     assert content["is_harmless"]
@@ -215,14 +213,8 @@ def test_command_reads_a_saved_program(tmp_path, capsys):
     assert content["error_before"] > _TOLERANCE >= content["error"]
 
 
-def test_command_says_what_is_wrong_where_and_what_mends_it(tmp_path, capsys):
-    torch.manual_seed(0)
-    model = Planted().eval()
-    with torch.no_grad():
-        model.first.weight.mul_(1000)
-    path = tmp_path / "model.pt2"
-    torch.export.save(torch.export.export(model, (torch.randn(3, 8),)), path)
-    assert main(["check", str(path), "--half"]) == 1
+def test_command_says_what_is_wrong_where_and_what_mends_it(planted, capsys):
+    assert main(["check", str(planted), "--half"]) == 1
     first, call, mended_line, option = capsys.readouterr().out.splitlines()
     assert first == "model.pt2: in half precision, outputs are off by 1.0e+00, more than 1e-02"
     assert "aten.pow.Tensor_Scalar" in call

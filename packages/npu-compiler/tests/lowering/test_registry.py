@@ -53,7 +53,7 @@ def test_near_matches_are_spelt_alike():
 def test_listing_is_sorted_and_has_no_doubles():
     names = registered_ops()
     assert list(names) == sorted(set(names))
-    assert len(names) > 250
+    assert "aten.mm.default" in names
 
 
 def test_every_row_says_where_it_is():

@@ -18,8 +18,6 @@ from npu_compiler.compilation.records import collecting
 from npu_compiler.errors import LoweringError, OptionError, WrongResultWarning
 from npu_compiler.kernel_programs.tensors.graphs import lower_tensors_to_kernels
 from npu_compiler.options import CompilerConfig
-from npu_compiler.torch_compile.recall import memory
-from npu_compiler.torch_compile.recall.graph import RecalledGraph
 from npu_ops.kernel_programs.tensor_execution import TensorExecution
 
 
@@ -283,20 +281,12 @@ def test_verify_always_judges_each_run(monkeypatch):
             torch.testing.assert_close(fast(x), model(x), rtol=1e-4, atol=1e-5)
 
 
-def test_a_known_graph_is_recalled_with_its_kernels(monkeypatch, small):
-    made: list[RecalledGraph] = []
-
-    class Watched(RecalledGraph):
-        def __init__(self, *args: Any, **kwargs: Any) -> None:
-            super().__init__(*args, **kwargs)
-            made.append(self)
-
-    monkeypatch.setattr(memory, "RecalledGraph", Watched)
+def test_a_known_graph_is_recalled_with_its_kernels(recalled, small):
     model, x = net(), torch.randn(2, 10)
     assert targets(model, x) == [small]
-    assert made == []
+    assert recalled == []
     assert targets(model, x) == [small]
-    assert len(made) == 1
+    assert len(recalled) == 1
     with torch.no_grad():
         fast = torch.compile(model, backend="npu")
         fast(x)

@@ -14,32 +14,26 @@ from torch import nn
 
 from npu_compiler.compilation.records import collecting, compile_statistics
 from npu_compiler.programs import ProgramCache
-from npu_compiler.torch_compile.recall import GraphStore, memory
+from npu_compiler.torch_compile.recall import GraphStore
 from npu_compiler.torch_compile.recall.graph import RecalledGraph
 
 
 @pytest.fixture
-def again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., bool]:
+def again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, recalled: list[RecalledGraph]
+) -> Callable[..., bool]:
     """Compiles and calls, from a state as in a new process; returns whether the graph was known."""
     monkeypatch.setenv("NPU_COMPILE_CACHE_DIR", str(tmp_path))
-    made: list[RecalledGraph] = []
-
-    class Watched(RecalledGraph):
-        def __init__(self, *args: Any, **kwargs: Any) -> None:
-            super().__init__(*args, **kwargs)
-            made.append(self)
-
-    monkeypatch.setattr(memory, "RecalledGraph", Watched)
 
     def call(model: Any, *inputs: Any, grad: bool = False, **options: Any) -> bool:
         torch._dynamo.reset()
-        made.clear()
+        recalled.clear()
         with torch.set_grad_enabled(grad):
             found = torch.compile(model, backend="npu", options=options)(*inputs)
             expected = model(*inputs)
         tolerance = {"rtol": 1e-2, "atol": 1e-2} if options else {"rtol": 1e-4, "atol": 1e-5}
         torch.testing.assert_close(found, expected, **tolerance)
-        return bool(made)
+        return bool(recalled)
 
     return call
 

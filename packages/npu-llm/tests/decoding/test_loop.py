@@ -10,22 +10,8 @@ from transformers import (
     StoppingCriteriaList,
 )
 from transformers.generation import GenerationMixin
-from transformers.generation.streamers import BaseStreamer
 
 from npu_llm.cache_names import CACHE
-
-
-class Heard(BaseStreamer):
-    """What a streamer is given."""
-
-    def __init__(self):
-        self.tokens, self.ended = [], 0
-
-    def put(self, value):
-        self.tokens.append(value.tolist())
-
-    def end(self):
-        self.ended += 1
 
 
 @pytest.fixture
@@ -92,14 +78,13 @@ def test_criteria_of_a_caller_end_rows_as_with_transformers(llama, prompt, long_
     assert got.shape[1] == 14
 
 
-def test_streamer_hears_prompt_and_tokens(llama, prompt):
+def test_streamer_gets_prompt_and_tokens(llama, prompt, streamer):
     one = {name: tensor[:1] for name, tensor in prompt.items()}
-    heard = Heard()
     options = {"max_new_tokens": 5, "do_sample": False, "eos_token_id": None}
-    got = llama.ours().generate(**one, streamer=heard, **options)
-    assert heard.ended == 1
-    flat = [token for piece in heard.tokens[1:] for token in piece]
-    assert [heard.tokens[0][0], flat] == [one["input_ids"][0].tolist(), got[0, 9:].tolist()]
+    got = llama.ours().generate(**one, streamer=streamer, **options)
+    assert streamer.ended == 1
+    assert streamer.values[0].tolist() == one["input_ids"].tolist()
+    assert streamer.tokens == got[0].tolist()
 
 
 def test_a_cache_is_returned_and_continued(llama, prompt):

@@ -227,21 +227,11 @@ def test_forward_gives_logits_and_a_cache_to_go_on_with(t5, logit_tolerance):
     torch.testing.assert_close(found, expected, rtol=logit_tolerance, atol=near)
 
 
-def test_streamer_gets_each_token(t5):
+def test_streamer_gets_each_token(t5, streamer):
     model, ours, _ = t5
-
-    class Seen(transformers.generation.streamers.BaseStreamer):
-        tokens: list = []
-
-        def put(self, value):
-            self.tokens += value.reshape(-1).tolist()
-
-        def end(self):
-            pass
-
     given = {"input_ids": padded(model)["input_ids"][:1]}
-    seen = Seen()
-    assert ours.generate(**given, max_new_tokens=7, streamer=seen)[0].tolist() == seen.tokens
+    output = ours.generate(**given, max_new_tokens=7, streamer=streamer)
+    assert output[0].tolist() == streamer.tokens
 
 
 def test_a_draft_changes_no_token(t5):

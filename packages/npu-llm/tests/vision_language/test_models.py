@@ -158,21 +158,11 @@ def test_forward_gives_logits_and_a_cache_to_go_on_with(looker):
     assert ours(**given, use_cache=False).past_key_values is None
 
 
-def test_streamer_gets_each_token(looker):
+def test_streamer_gets_each_token(looker, streamer):
     _, ours, _ = looker
-
-    class Seen(transformers.generation.streamers.BaseStreamer):
-        tokens: list = []
-
-        def put(self, value):
-            self.tokens += value.reshape(-1).tolist()
-
-        def end(self):
-            pass
-
     given = {"input_ids": torch.tensor([[1, 4, 4, 4, 4, 9]]), "pixel_values": pictures(1)}
-    seen = Seen()
-    assert ours.generate(**given, max_new_tokens=7, streamer=seen)[0].tolist() == seen.tokens
+    output = ours.generate(**given, max_new_tokens=7, streamer=streamer)
+    assert output[0].tolist() == streamer.tokens
 
 
 def test_pipeline_takes_the_model_as_it_is(looker):

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from npu_command.late_import import when_imported
+from npu_command.import_hooks import when_imported
 
 __all__ = ["register"]
 

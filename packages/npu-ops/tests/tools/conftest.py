@@ -1,9 +1,11 @@
-"""What the tests of the tools share: faults planted in the device's kernels."""
+"""Fixtures: faults planted in the device's kernels, and a program for `npu-ops run`."""
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,3 +26,16 @@ def plant() -> Iterator[Plant]:
 
     yield put
     library._destroy()
+
+
+@pytest.fixture
+def script(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[str]:
+    """The file name of the program `SCRIPT` of the test's module, in the working directory."""
+    monkeypatch.setattr("sys.argv", ["npu-ops"])
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "program.py").write_text(request.module.SCRIPT)
+    yield "program.py"
+    torch.use_deterministic_algorithms(False)
+    sys.modules.pop("program", None)  # `-m program` imports it, as Python's own -m does

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -62,15 +60,6 @@ if __name__ == "__main__":
     torch.multinomial(model(tokens)[0, -1].softmax(-1), 1, generator=generator)
     print("loss", loss.item())
 """
-
-
-@pytest.fixture
-def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    monkeypatch.setattr("sys.argv", ["npu-ops"])
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "program.py").write_text(SCRIPT)
-    yield "program.py"
-    torch.use_deterministic_algorithms(False)
 
 
 def test_a_sound_training_run_is_no_alarm_of_any_tool(

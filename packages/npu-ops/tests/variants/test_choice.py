@@ -30,6 +30,19 @@ def refuse(call: OpCall, *, device_index: int) -> OpProgram:
     raise OpsError("no such program", "no-program")
 
 
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Calls for which a program was requested, and refused."""
+    calls: list[str] = []
+
+    def builder(call: OpCall, *, device_index: int) -> OpProgram:
+        calls.append(str(call))
+        return refuse(call, device_index=device_index)
+
+    monkeypatch.setattr(choice, "_builder", lambda: builder)
+    return calls
+
+
 def product() -> torch.Tensor:
     return torch.ones(2, 3, device="npu") @ torch.ones(3, 4, device="npu")
 
@@ -49,16 +62,7 @@ def test_a_program_that_cannot_be_built_leaves_the_host_kernel(
     assert made == choice.Choice(KEY, "host", "no such program [no-program]")
 
 
-def test_a_signature_is_asked_about_once(
-    chooser: choice.Chooser, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[str] = []
-
-    def builder(call: OpCall, *, device_index: int) -> OpProgram:
-        asked.append(str(call))
-        return refuse(call, device_index=device_index)
-
-    monkeypatch.setattr(choice, "_builder", lambda: builder)
+def test_a_signature_is_asked_about_once(chooser: choice.Chooser, asked: list[str]) -> None:
     npu_ops.variants.set_variant_policy(mode="program")
     for _ in range(3):
         product()
@@ -67,15 +71,8 @@ def test_a_signature_is_asked_about_once(
 
 
 def test_nothing_is_measured_while_waits_are_reported(
-    chooser: choice.Chooser, monkeypatch: pytest.MonkeyPatch
+    chooser: choice.Chooser, asked: list[str]
 ) -> None:
-    asked: list[str] = []
-
-    def builder(call: OpCall, *, device_index: int) -> OpProgram:
-        asked.append(str(call))
-        return refuse(call, device_index=device_index)
-
-    monkeypatch.setattr(choice, "_builder", lambda: builder)
     npu_ops.variants.set_variant_policy(tune=True)
     torch.npu.set_sync_debug_mode("error")
     try:

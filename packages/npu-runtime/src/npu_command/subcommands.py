@@ -23,10 +23,10 @@ from pathlib import Path
 
 from npu_command.endings import ENDINGS, EXIT_BROKEN_PIPE, EXIT_ERROR, EXIT_INTERRUPTED, end
 from npu_command.errors import NpuError
-from npu_command.help.bare_packages import bare_packages, load_packages
 from npu_command.help.command_parser import print_version, when_read, without_colour
 from npu_command.help.completion import COMPLETION_SUMMARY, print_completion
-from npu_command.help.import_notice import import_notice
+from npu_command.import_hooks import bare_packages, load_packages
+from npu_command.import_notice import import_notice
 from npu_command.interrupt import as_exception, end_at_once, give_back
 from npu_command.text_table import aligned, terminal_width
 

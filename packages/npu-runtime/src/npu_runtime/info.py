@@ -10,7 +10,7 @@ import operator
 from dataclasses import dataclass
 from typing import Any
 
-from npu_command.help.bare_packages import is_bare, load_packages
+from npu_command.import_hooks import is_bare, load_packages
 from npu_runtime.config import config, problem
 from npu_runtime.errors import DeviceError
 from npu_runtime.openvino_devices import serving_device

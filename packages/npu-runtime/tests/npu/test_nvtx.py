@@ -5,16 +5,7 @@ import threading
 import pytest
 import torch
 
-from npu_runtime import observe
 from npu_runtime.errors import InputError
-
-
-@pytest.fixture
-def heard():
-    events: list[observe.Event] = []
-    observe.add_listener(events.extend)
-    yield events
-    observe.remove_listener(events.extend)
 
 
 def test_ranges_nest(heard):

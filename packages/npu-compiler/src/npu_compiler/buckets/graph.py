@@ -15,13 +15,13 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
-from npu_compiler.buckets.factors import Dims, product
+from npu_compiler.buckets.factors import Dims, is_padded, product
 from npu_compiler.buckets.output_views import OutputViews
 from npu_compiler.buckets.sizes import Sizes, evaluate
 from npu_compiler.buckets.specialize import StaticGraph, specialize
-from npu_compiler.buckets.trim import pad, trim
 from npu_compiler.buckets.writer import CannotPad
 from npu_compiler.errors import IndexRangeError
+from npu_compiler.graph.layout import axis_order, inverse_order, is_dense
 
 __all__ = ["BucketedGraph"]
 
@@ -173,7 +173,7 @@ def _call(
 ) -> Any:
     arguments = list(inputs)
     for position, dims in static.inputs.items():
-        arguments[position] = pad(inputs[position], [product(dim)[1] for dim in dims])
+        arguments[position] = _pad(inputs[position], [product(dim)[1] for dim in dims])
     arguments += [
         torch.tensor([evaluate(count, true)], dtype=torch.int64).to(device)
         for count in static.counts
@@ -192,5 +192,59 @@ def _call(
 def _true_result(leaf: Any, dims: Any, true: Mapping[sympy.Symbol, int]) -> Any:
     if isinstance(leaf, torch.Tensor):
         found: Dims = dims
-        return trim(leaf, found, true)
+        return _trim(leaf, found, true)
     return leaf if dims is None else evaluate(dims, true)
+
+
+def _pad(tensor: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
+    """Returns a tensor with zeros behind its elements, in the memory order of the tensor.
+
+    Args:
+        tensor: of any sizes.
+        sizes: at least the tensor's, dimension by dimension.
+    """
+    if tuple(tensor.shape) == tuple(sizes):
+        return tensor
+    order = axis_order(tensor) or tuple(range(tensor.dim()))
+    made = torch.zeros([sizes[a] for a in order], dtype=tensor.dtype, device=tensor.device)
+    made = made.permute(inverse_order(order))
+    part = made
+    for axis, size in enumerate(tensor.shape):
+        part = part.narrow(axis, 0, size)
+    part.copy_(tensor.detach())
+    return made
+
+
+def _trim(tensor: torch.Tensor, dims: Dims, true: Mapping[sympy.Symbol, int]) -> torch.Tensor:
+    """Returns the true values of a padded result.
+
+    Args:
+        tensor: of padded sizes.
+        dims: factors of the dimensions, which locate the true values.
+        true: the sizes of the call.
+    """
+    if not any(map(is_padded, dims)):
+        return tensor
+    factors = [factor for dim in dims for factor in dim]
+    sizes = [int(evaluate(factor.true, true)) for factor in factors]
+    if all(factor.size == size for factor, size in zip(factors, sizes, strict=True)):
+        return tensor
+    joined = any(len(dim) > 1 and is_padded(dim) for dim in dims)
+    part = tensor
+    if joined:
+        part = part.reshape([factor.size for factor in factors])
+        for axis, size in enumerate(sizes):
+            part = part.narrow(axis, 0, size)
+        shape = []
+        rest = list(sizes)
+        for dim in dims:
+            own, rest = rest[: len(dim)], rest[len(dim) :]
+            total = 1
+            for size in own:
+                total *= size
+            shape.append(total)
+        return part.reshape(shape)
+    for axis, dim in enumerate(dims):
+        if is_padded(dim):
+            part = part.narrow(axis, 0, int(evaluate(dim[0].true, true)))
+    return part if is_dense(part) else part.clone()

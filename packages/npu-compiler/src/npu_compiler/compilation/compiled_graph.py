@@ -6,23 +6,23 @@ import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import fx
 
 from npu_compiler.compilation.assembly import Assembled, assemble
-from npu_compiler.compilation.building import RefusedNode
+from npu_compiler.compilation.building import RefusedNode, count_calls
 from npu_compiler.compilation.debug import GraphDump
-from npu_compiler.compilation.eager_calls import eager_calls, eager_records, refuse_eager
 from npu_compiler.compilation.partition import Plan, make_plan
-from npu_compiler.compilation.records import GraphRecord, next_graph_name, publish
+from npu_compiler.compilation.records import EagerNode, GraphRecord, next_graph_name, publish
 from npu_compiler.compilation.targets import CAPTURED
-from npu_compiler.errors import IndexRangeError, LoweringError
-from npu_compiler.graph.calls import written_inputs
+from npu_compiler.errors import IndexRangeError, LoweringError, WrongResultError
+from npu_compiler.graph.calls import op_name, written_inputs
 from npu_compiler.graph.kept_float32 import mark_kept_float32
+from npu_compiler.graph.origins import node_place, source_line
 from npu_compiler.graph.source_names import kept_source_name
-from npu_compiler.lowering.capability import HOST_IS_BETTER, takes_from_host
+from npu_compiler.lowering.capability import HOST_DUTIES, HOST_IS_BETTER, takes_from_host
 from npu_compiler.lowering.integer_widths import bits_seen
 from npu_compiler.lowering.registry import functional_forms
 from npu_compiler.options import CompilerConfig
@@ -348,9 +348,9 @@ class CompiledGraph:
                 plan = make_plan(
                     self._module.graph, config=self._config, refused=refused, seen=self._seen
                 )
-            fallbacks = [one for one in eager_calls(plan) if one[1] != HOST_IS_BETTER]
+            fallbacks = [one for one in _eager_calls(plan) if one[1] != HOST_IS_BETTER]
             if self._config.strict and fallbacks:
-                refuse_eager(*fallbacks[0])
+                _refuse_eager(*fallbacks[0])
             if not plan.segments:
                 return plan, Assembled(self._module.forward, (), frozenset())
             try:
@@ -391,7 +391,10 @@ class CompiledGraph:
     def _record(
         self, plan: Plan, assembled: Assembled, verdicts: Mapping[str, Verdict]
     ) -> GraphRecord:
-        eager = eager_records(plan)
+        eager = tuple(
+            EagerNode(node.name, op_name(node.target), reason, source_line(node))
+            for node, reason in _eager_calls(plan)
+        )
         programs = tuple(
             replace(program, verdict=verdicts.get(program.name, program.verdict))
             for program in assembled.programs
@@ -409,3 +412,41 @@ class CompiledGraph:
             tuned=self._tuned,
             auto_kept=self._auto_kept,
         )
+
+
+def _eager_calls(plan: Plan) -> list[tuple[fx.Node, str]]:
+    """Returns the calls that could not be lowered into a program, with the reasons."""
+    return [
+        (node, reason)
+        for node, reason in plan.eager.items()
+        if reason not in HOST_DUTIES and count_calls([node])
+    ]
+
+
+def _refuse_eager(node: fx.Node, reason: str) -> NoReturn:
+    """Raises the error of a strict compilation for a call that would run eagerly.
+
+    Raises:
+        WrongResultError: [wrong-result] if the results of its program differed from torch's.
+        LoweringError: [no-converter], or [cannot-lower] for another reason.
+    """
+    call = f"{op_name(node.target)} ({node_place(node)})"
+    shapes = [
+        tuple(value.shape)
+        for source in node.all_input_nodes
+        if isinstance(value := source.meta.get("val"), torch.Tensor)
+    ]
+    if DIFFERED in reason:
+        raise WrongResultError(
+            f"{call} of inputs {shapes}: its program {reason}. "
+            "Compile without strict, so that it runs eagerly.",
+            code="wrong-result",
+        )
+    code = "no-converter" if reason.startswith("no converter") else "cannot-lower"
+    raise LoweringError(
+        f"Cannot lower {call} of inputs {shapes}: {reason}. "
+        "Register a converter, or compile without strict so that it runs eagerly.",
+        code,
+        node.name,
+        reason,
+    )

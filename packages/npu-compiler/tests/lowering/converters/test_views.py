@@ -78,24 +78,14 @@ def test_a_view_of_the_same_shape_costs_nothing(lowers):
     assert "Reshape" not in {node.get_type_name() for node in lowered.lowered.model.get_ops()}
 
 
-def test_expand_to_a_symbolic_size(lowers):
-    lowers(
-        lambda x, y: x.expand(y.shape[0], -1) + y,
-        torch.randn(1, 4),
-        torch.randn(3, 4),
-        dynamic=True,
-        run_on=(torch.randn(1, 4), torch.randn(6, 4)),
-    )
-
-
-def test_slice_up_to_a_symbolic_size(lowers):
-    lowers(
-        lambda x, y: x[: y.shape[0]] + y,
-        torch.randn(16, 4),
-        torch.randn(3, 4),
-        dynamic=True,
-        run_on=(torch.randn(16, 4), torch.randn(6, 4)),
-    )
+@pytest.mark.parametrize(
+    "function, rows",
+    [(lambda x, y: x.expand(y.shape[0], -1) + y, 1), (lambda x, y: x[: y.shape[0]] + y, 16)],
+    ids=["expand", "slice"],
+)
+def test_symbolic_sizes_are_arguments_of_views(lowers, function, rows):
+    x, y, longer = torch.randn(rows, 4), torch.randn(3, 4), torch.randn(6, 4)
+    lowers(function, x, y, dynamic=True, run_on=(torch.randn(rows, 4), longer))
 
 
 def test_tensors_are_broadcast_to_each_other(lowers):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from npu_command.help.command_parser import CommandParser
-from npu_command.help.import_notice import import_notice
+from npu_command.import_notice import import_notice
 from npu_command.interrupt import as_exception
 from npu_llm.cli.answer_settings import as_generate
 from npu_llm.cli.arguments import add_generation, add_model, add_server, check_model

@@ -20,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from npu_command.answers import is_quiet
-from npu_command.help.import_notice import Imports
+from npu_command.import_notice import Imports
 from npu_llm.progress import STAGES, ProgressListener, Stage
 
 # Called with how much is done, and of how much.

@@ -11,7 +11,7 @@ from typing import Any
 
 from npu_command.answers import add_json, give_answer
 from npu_command.help.command_parser import CommandParser
-from npu_command.help.import_notice import import_notice
+from npu_command.import_notice import import_notice
 from npu_llm.choices import parse_dtype
 from npu_llm.cli.arguments import add_model, check_model, positive
 from npu_llm.cli.tasks.evaluating import (

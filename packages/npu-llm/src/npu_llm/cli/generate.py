@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from npu_command.answers import add_json, give_answer
 from npu_command.help.command_parser import CommandParser
-from npu_command.help.import_notice import import_notice
+from npu_command.import_notice import import_notice
 from npu_llm.cli.arguments import (
     add_adapters,
     add_generation,

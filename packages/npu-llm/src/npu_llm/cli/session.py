@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import npu_runtime
-from npu_command.help.import_notice import import_notice
+from npu_command.import_notice import import_notice
 from npu_llm.bench import process_memory_bytes
 from npu_llm.checkpoint.source import DEFAULT_WEIGHTS, find_installed_weights, find_source
 from npu_llm.cli.answer_text.streamer import AnswerStreamer

@@ -1,10 +1,12 @@
-"""A small model that translates."""
+"""A small model that translates, and a run of a command in float32."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 import transformers
+
+from npu_llm.cli import main
 
 
 @pytest.fixture(scope="session")
@@ -26,3 +28,17 @@ def m2m(tmp_path_factory):
         parameter.data.mul_(4 if parameter.dim() > 1 else 1)
     model.save_pretrained(folder)
     return folder
+
+
+@pytest.fixture
+def run_task(tmp_path_factory, capsys):
+    """run_task(command, model, *arguments): the exit code, and both outputs."""
+
+    def run(command, model, *arguments):
+        cache = tmp_path_factory.getbasetemp() / f"{command}-cache"
+        options = ("--model", str(model), "--dtype", "float32", "--cache-dir", str(cache))
+        code = main([command, *options, *map(str, arguments)])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run

@@ -2,8 +2,6 @@ import pytest
 import transformers
 from PIL import Image
 
-from npu_llm.cli import main
-
 
 @pytest.fixture(scope="module")
 def pictures(tmp_path_factory):
@@ -16,16 +14,8 @@ def pictures(tmp_path_factory):
 
 
 @pytest.fixture
-def run(llava, tmp_path_factory, capsys):
-    cache = tmp_path_factory.getbasetemp() / "describe-cache"
-
-    def run(*arguments, model=llava):
-        options = ("--model", str(model), "--dtype", "float32", "--cache-dir", str(cache))
-        code = main(["describe", *options, *map(str, arguments)])
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return run
+def run(llava, run_task):
+    return lambda *arguments, model=llava: run_task("describe", model, *arguments)
 
 
 @pytest.mark.parametrize("beams", [None, 3])

@@ -4,22 +4,17 @@ import pytest
 import sacrebleu
 import transformers
 
-from npu_llm.cli import main
-
 
 @pytest.fixture
-def measure(tmp_path, tmp_path_factory, capsys):
+def measure(tmp_path, run_task):
     """measure(model, samples, *options): exit code, what --json wrote, both outputs."""
-    cache = tmp_path_factory.getbasetemp() / "eval-cache"
 
     def run(model, samples, *more):
         (tmp_path / "samples.jsonl").write_text("\n".join(map(json.dumps, samples)))
-        options = ("--model", str(model), "--dtype", "float32", "--cache-dir", str(cache))
         files = ("--data", str(tmp_path / "samples.jsonl"), "--json", str(tmp_path / "out.json"))
-        code = main(["eval", *options, *files, *more])
-        captured = capsys.readouterr()
+        code, out, err = run_task("eval", model, *files, *more)
         found = json.loads((tmp_path / "out.json").read_text()) if code == 0 else None
-        return code, found, captured.out + captured.err
+        return code, found, out + err
 
     return run
 

@@ -5,8 +5,6 @@ import wave
 import numpy as np
 import pytest
 
-from npu_llm.cli import main
-
 
 @pytest.fixture(scope="module")
 def sounds(tmp_path_factory):
@@ -24,16 +22,8 @@ def sounds(tmp_path_factory):
 
 
 @pytest.fixture
-def run(whisper, tmp_path_factory, capsys):
-    cache = tmp_path_factory.getbasetemp() / "speech-cache"
-
-    def run(*arguments, model=whisper):
-        options = ("--model", str(model), "--dtype", "float32", "--cache-dir", str(cache))
-        code = main(["transcribe", *options, *map(str, arguments)])
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return run
+def run(whisper, run_task):
+    return lambda *arguments, model=whisper: run_task("transcribe", model, *arguments)
 
 
 def test_formats_hold_the_same_words(run, sounds):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import csv
-import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,15 +23,6 @@ if __name__ == "__main__":
     (x.exp() * 2).sum().backward()
     print("arguments", sys.argv[1:])
 """
-
-
-@pytest.fixture
-def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    monkeypatch.setattr("sys.argv", ["npu-ops"])
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "program.py").write_text(SCRIPT)
-    yield "program.py"
-    sys.modules.pop("program", None)  # `-m program.py` imports it, as Python's own -m does
 
 
 def rows(file: Path) -> list[dict[str, str]]:

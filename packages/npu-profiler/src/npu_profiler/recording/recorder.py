@@ -6,7 +6,9 @@ Running a program under a recording is in npu_profiler.commands.trace.
 import contextlib
 import dataclasses
 import gc
+import importlib.metadata
 import os
+import platform
 import sys
 import threading
 import time
@@ -15,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from npu_command.late_import import when_imported
+from npu_command.import_hooks import when_imported
 from npu_profiler.errors import TraceError
 from npu_profiler.listeners.device_events import DeviceEvents
 from npu_profiler.listeners.import_calls import ImportCalls
@@ -26,7 +28,6 @@ from npu_profiler.listeners.step_marks import is_step, listen_to_torch
 from npu_profiler.listeners.thread_names import ThreadNames
 from npu_profiler.output_file import check_writable
 from npu_profiler.recording.assemble import Assembler
-from npu_profiler.recording.facts import versions
 from npu_profiler.recording.steps import StepGate
 from npu_profiler.recording.summary import Summary, Tally, op_times
 from npu_profiler.signal_mask import signals_blocked
@@ -287,7 +288,7 @@ class Recording:
                     f"all but the warm-up: {self.gate.steps} steps were marked, and the warm-up "
                     f"takes {self.options.warmup}"
                 )
-            facts = {"problems": self._problems, **versions(), **facts}
+            facts = {"problems": self._problems, **_versions(), **facts}
             self.summary = self._tally.summarize(facts)
             if file is not None:
                 file.finish(facts)
@@ -456,6 +457,15 @@ class Recording:
             "clock_marks": alignment.marks,
             "unreadable_torch_events": unreadable,
         }
+
+
+def _versions() -> dict[str, str]:
+    """Returns the versions of Python and of the installed packages that make a trace, by name."""
+    found = {"python": platform.python_version()}
+    for name in ("torch", "npu-profiler", "npu-runtime"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found
 
 
 @contextlib.contextmanager

@@ -1,1 +1,1 @@
-"""What a command says without its packages' code: its help, scripts for shells, short answers."""
+"""Options of every subcommand, and completion scripts for shells."""

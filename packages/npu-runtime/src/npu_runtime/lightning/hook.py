@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from functools import partial
 
-from npu_command.late_import import while_importing
+from npu_command.import_hooks import while_importing
 from npu_runtime.other_libraries.replacing import change_when_imported
 
 __all__ = ["install"]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from types import CodeType, ModuleType
 from typing import Any
 
-from npu_command.late_import import when_imported
+from npu_command.import_hooks import when_imported
 
 __all__ = ["change_when_imported", "forget_answers", "replace", "replace_copies", "wrap"]
 

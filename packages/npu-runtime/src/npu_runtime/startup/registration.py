@@ -11,7 +11,7 @@ from types import ModuleType
 import torch
 import torch.utils.backend_registration as backend_registration
 
-from npu_command.late_import import when_imported
+from npu_command.import_hooks import when_imported
 from npu_runtime import _C, npu
 from npu_runtime.config import config, problem
 from npu_runtime.hugging_face import hook as hugging_face

@@ -17,7 +17,7 @@ import torch.profiler.profiler
 import torch.utils.data
 from torch.utils import _device
 
-from npu_command.late_import import while_importing
+from npu_command.import_hooks import while_importing
 from npu_runtime import npu
 from npu_runtime.transfer.cuda_names import patch_cuda
 from npu_runtime.transfer.device_arguments import (

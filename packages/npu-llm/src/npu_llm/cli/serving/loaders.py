@@ -10,12 +10,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from npu_command.help.import_notice import import_notice
+from npu_command.import_notice import import_notice
 from npu_llm.adapters.adapter_file import read_adapter
-from npu_llm.checkpoint.source import DEFAULT_WEIGHTS
+from npu_llm.checkpoint.facts import read_facts
+from npu_llm.checkpoint.requirements import weights_bytes
+from npu_llm.checkpoint.source import DEFAULT_WEIGHTS, find_installed_weights, find_source
 from npu_llm.cli.display import Display
-from npu_llm.cli.serving.sizes import sizes_of
 from npu_llm.entries.export_folder import is_exported
+from npu_llm.entries.load_options import LoadOptions
 from npu_llm.errors import OptionError
 from npu_llm.generation.adapters import check_usable
 from npu_llm.serving.models.kinds import Kind, kind_of
@@ -23,7 +25,7 @@ from npu_llm.serving.models.served_encoder import ServedEncoder
 from npu_llm.serving.models.served_model import ServedModel
 from npu_llm.serving.models.served_speech import ServedSpeech
 from npu_llm.serving.models.shelf import Served, Shelf
-from npu_llm.serving.scheduling.engine import EngineOptions
+from npu_llm.serving.scheduling.engine import CACHE_BYTES, EngineOptions
 
 __all__ = ["make_shelf"]
 
@@ -91,7 +93,7 @@ def make_shelf(options: argparse.Namespace, engine: EngineOptions, display: Disp
         each[name] = each[parent]
         loaders[name] = partial(_load_adapted, name, bases[parent], path, scale, engine)
     most_bytes = None if options.max_memory is None else options.max_memory << 20
-    sizes = {} if most_bytes is None else sizes_of(each, kinds, engine, most_bytes=most_bytes)
+    sizes = {} if most_bytes is None else _sizes(each, kinds, engine, most_bytes=most_bytes)
     shelf = Shelf(
         loaders,
         kinds={name: _CLASSES[kind] for name, kind in kinds.items()},
@@ -104,6 +106,51 @@ def make_shelf(options: argparse.Namespace, engine: EngineOptions, display: Disp
     if len(paths) == 1:  # what cannot start is told at once
         shelf.loaded[names[0]] = loaders[names[0]]()
     return shelf
+
+
+def _sizes(
+    each: Mapping[str, argparse.Namespace],
+    kinds: Mapping[str, Kind],
+    engine: EngineOptions,
+    *,
+    most_bytes: int,
+) -> dict[str, int]:
+    """Returns the memory that each model takes in bytes: weights as they run, and KV cache.
+
+    The sizes come from the headers of the models' files.
+
+    Args:
+        each: options of each model and of each adapter, whose program has separate weights.
+        kinds: kinds of the models, without the adapters.
+        engine: options of the text models.
+        most_bytes: limit for all loaded models together.
+
+    Raises:
+        OptionError: [models-memory] if one model alone exceeds the limit.
+        ModelError: as npu_llm.checkpoint.facts.read_facts does.
+    """
+    found = {}
+    for name, options in each.items():
+        found[name] = _weights_bytes(options, is_adapted=name not in kinds)
+        if kinds.get(name) == "text":
+            found[name] += CACHE_BYTES if engine.cache_bytes is None else engine.cache_bytes
+        if found[name] > most_bytes:
+            raise OptionError(
+                f"--max-memory: must hold the largest model with its cache; got {most_bytes >> 20} "
+                f"MB for {name}, which takes {found[name] >> 20}. Raise it, or lower "
+                "--cache-memory.",
+                code="models-memory",
+            )
+    return found
+
+
+def _weights_bytes(options: argparse.Namespace, *, is_adapted: bool) -> int:
+    if options.model is not None and is_exported(folder := Path(options.model).expanduser()):
+        return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+    source = find_installed_weights() if options.model is None else find_source(options.model)
+    wanted = LoadOptions(dtype=options.dtype, pipeline=options.pipeline)
+    kernels = wanted.pipeline_here == "kernels" and not is_adapted
+    return weights_bytes(read_facts(source), wanted.precision, kernels=kernels)
 
 
 def _parent(bases: Mapping[str, _Base], each: Mapping[str, argparse.Namespace]) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from npu_command.help.bare_packages import load_packages
+from npu_command.import_hooks import load_packages
 from npu_compiler.verification.verdict import Verdict
 from npu_llm.checkpoint.facts import ModelFacts, context_length, read_facts
 from npu_llm.checkpoint.requirements import (

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from npu_command.help.completion import offer
-from npu_command.help.import_notice import import_notice
+from npu_command.import_notice import import_notice
 from npu_llm.checkpoint.processors import load_beside
 from npu_llm.choices import DEFAULT_PRECISION, PRECISION_NAMES
 from npu_llm.cli.arguments import add_verify

@@ -33,7 +33,7 @@ def sound(seconds, rate=16000):
 
 @pytest.fixture(scope="module")
 def transcriber(whisper, tmp_path_factory):
-    cache = tmp_path_factory.getbasetemp() / "speech-cache"
+    cache = tmp_path_factory.getbasetemp() / "transcribe-cache"
     model = NPUModelForSpeechSeq2Seq.from_pretrained(whisper, dtype="float32", cache_dir=cache)
     extractor = AutoFeatureExtractor.from_pretrained(whisper)
     return Transcriber(model, extractor, AutoTokenizer.from_pretrained(whisper))

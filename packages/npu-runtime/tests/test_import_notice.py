@@ -7,7 +7,7 @@ import types
 import pytest
 
 from npu_command import answers
-from npu_command.help.import_notice import Imports, import_notice
+from npu_command.import_notice import Imports, import_notice
 
 
 class Stream(io.StringIO):
