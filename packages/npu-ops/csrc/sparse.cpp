@@ -4,6 +4,9 @@
 
 #include <vector>
 
+#include <ATen/SparseCsrTensorImpl.h>
+#include <ATen/SparseTensorImpl.h>
+
 namespace npu::ops {
 namespace {
 

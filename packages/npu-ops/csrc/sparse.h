@@ -3,8 +3,7 @@
 // fallback.cpp).
 #pragma once
 
-#include <ATen/SparseCsrTensorImpl.h>
-#include <ATen/SparseTensorImpl.h>
+#include <ATen/core/Tensor.h>
 #include <c10/util/FunctionRef.h>
 
 namespace npu::ops {

@@ -82,4 +82,13 @@ at::Tensor number_as(const at::Tensor& tensor, c10::ScalarType dtype) {
   return tensor;
 }
 
+std::string full_name(const char* name, const char* overload_name) {
+  if (*overload_name == '\0') return name;
+  return std::string(name) + "." + overload_name;
+}
+
+OpPlan& find_plan(const char* name, const char* overload_name) {
+  return ops::plan_of(c10::Dispatcher::singleton().findSchemaOrThrow(name, overload_name));
+}
+
 }  // namespace npu::ops::hot

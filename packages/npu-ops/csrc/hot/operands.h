@@ -5,6 +5,7 @@
 #pragma once
 
 #include <optional>
+#include <string>
 #include <type_traits>
 
 #include <ATen/core/Tensor.h>
@@ -137,19 +138,19 @@ inline void check_call(const char* name) {
   if (C10_UNLIKELY(is_capturing())) refuse_capture(name);
 }
 
-// "aten::add.Tensor"
+// "aten::add.Tensor", and the plan of the op; both are looked up once for each op.
+std::string full_name(const char* name, const char* overload_name);
+OpPlan& find_plan(const char* name, const char* overload_name);
+
 template <typename Op>
 const char* name_of() {
-  static const std::string name = *Op::overload_name == '\0'
-                                      ? std::string(Op::name)
-                                      : std::string(Op::name) + "." + Op::overload_name;
+  static const std::string name = full_name(Op::name, Op::overload_name);
   return name.c_str();
 }
 
 template <typename Op>
 OpPlan& plan_of() {
-  static OpPlan& plan =
-      ops::plan_of(c10::Dispatcher::singleton().findSchemaOrThrow(Op::name, Op::overload_name));
+  static OpPlan& plan = find_plan(Op::name, Op::overload_name);
   return plan;
 }
 

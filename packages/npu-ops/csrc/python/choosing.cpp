@@ -2,8 +2,9 @@
 //
 // Both keep Python's lock: a row takes microseconds, and another thread that took the lock
 // meanwhile would keep the next step waiting for longer.
+#include <ATen/ops/empty.h>
 #include <pybind11/stl.h>
-#include <torch/extension.h>
+#include <torch/csrc/utils/pybind.h>
 
 #include <string>
 #include <vector>

@@ -2,8 +2,10 @@
 // step or a program is given is checked here, as kernels look nowhere but where they are told.
 #include <ATen/EmptyTensor.h>
 #include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
 #include <pybind11/stl.h>
-#include <torch/extension.h>
+#include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/utils/pybind.h>
 
 #include <map>
 #include <new>

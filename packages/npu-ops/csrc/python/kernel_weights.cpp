@@ -4,6 +4,7 @@
 #include <optional>
 
 #include <pybind11/stl.h>
+#include <torch/csrc/utils/pybind.h>
 
 #include "kernel_programs/linear.h"
 #include "kernel_programs/row_kernels.h"

@@ -1,8 +1,8 @@
 // Packed weights of Python (npu_ops.kernel_programs.weights) as the kernels take them, checked.
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <pybind11/pybind11.h>
-#include <torch/extension.h>
 
 #include <string>
 #include <vector>

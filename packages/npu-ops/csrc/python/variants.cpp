@@ -69,7 +69,7 @@ ProgramCache::Found choose(const OpPlan& plan, at::ArrayRef<c10::IValue> argumen
     const py::object answer = py::reinterpret_borrow<py::function>(python_choose)(
         plan.name, described, static_cast<int>(device_of(arguments)), needs_grad);
     if (answer.is_none()) return choice;
-    choice->program = answer.attr("program").cast<std::shared_ptr<Program>>();
+    choice->program = answer.attr("program").cast<std::shared_ptr<npu::Program>>();
     choice->inputs = answer.attr("inputs").cast<std::vector<std::uint32_t>>();
     for (const std::uint32_t position : choice->inputs)
       choice->input_orders.push_back(variants::axis_order(arguments[position].toTensor()));
