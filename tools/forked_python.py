@@ -362,6 +362,7 @@ def _receive(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
 
 def _become(request: dict[str, Any]) -> list[str]:
     """Takes over a request's files, environment and directory; returns what is left to run."""
+    threading.main_thread()._set_native_id()  # type: ignore[attr-defined]  # the server's till now
     if request["start_new_session"]:
         os.setsid()
     for number, file in enumerate(request["files"]):
