@@ -9,7 +9,8 @@ and started no thread; the child takes over environment, directory and files, lo
 
 A real process is started where the difference could show: for another program, for interpreter
 options apart from -c, -m and -u, and where a variable differs that is read when an interpreter or
-a library is loaded. What tests about importing itself need is `subprocess`.
+a library is loaded. PYTHONPATH may name more folders, if their modules are nowhere else. What tests
+about importing itself need is `subprocess`.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import atexit
 import contextlib
 import gc
 import importlib
+import importlib.util
 import json
 import os
 import runpy
@@ -41,6 +43,7 @@ __all__ = ["run", "start"]
 # Read when an interpreter or a library is loaded: a server has the values of its own start.
 _READ_AT_START = ("PYTHON", "LD_", "MALLOC_", "OMP_", "GOMP_", "KMP_", "MKL_", "GLIBC_", "ASAN_")
 _AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"
+_PATH = "PYTHONPATH"
 
 
 # ------------------------------------------------------------------------------------ the client
@@ -258,7 +261,25 @@ def _can_fork(arguments: list[str], environment: Mapping[str, str]) -> bool:
     else:
         is_known = _is_script(program)
     names = {name for name in {*environment, *os.environ} if name.startswith(_READ_AT_START)}
-    return is_known and all(environment.get(name) == os.environ.get(name) for name in names)
+    changed = {name for name in names if environment.get(name) != os.environ.get(name)}
+    return is_known and (
+        not changed or (changed == {_PATH} and not _is_shadowed(environment.get(_PATH, "")))
+    )
+
+
+def _is_shadowed(path: str) -> bool:
+    """Whether a folder of PYTHONPATH that is new has a module that Python finds without it."""
+    former = _folders(os.environ.get(_PATH, ""))
+    new = [Path(folder) for folder in _folders(path) if folder not in former]
+    names = {file.name.partition(".")[0] for folder in new for file in folder.glob("*")}
+    at_start = {"sitecustomize", "usercustomize"} & names
+    return bool(at_start) or any(
+        name.isidentifier() and importlib.util.find_spec(name) is not None for name in names
+    )
+
+
+def _folders(path: str) -> list[str]:
+    return [folder for folder in path.split(os.pathsep) if folder]
 
 
 def _is_script(program: str) -> bool:
@@ -368,9 +389,12 @@ def _become(request: dict[str, Any]) -> list[str]:
     for number, file in enumerate(request["files"]):
         os.dup2(file, number)
         os.close(file)
+    former = _folders(os.environ.get(_PATH, ""))
     os.environ.clear()
     os.environ.update(request["environment"])
     os.chdir(request["directory"])
+    kept = [folder for folder in sys.path[1:] if folder not in former]
+    sys.path[1:] = [*_folders(os.environ.get(_PATH, "")), *kept]
     arguments = request["arguments"]
     if arguments[0] == sys.executable:
         arguments = arguments[1:]
