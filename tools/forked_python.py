@@ -9,7 +9,8 @@ and started no thread; the child takes over environment, directory and files, lo
 
 A real process is started where the difference could show: for another program, for interpreter
 options apart from -c, -m and -u, and where a variable differs that is read when an interpreter or
-a library is loaded. What tests about importing itself need is `subprocess`.
+a library is loaded. PYTHONPATH may name more folders, if their modules are nowhere else. What tests
+about importing itself need is `subprocess`.
 
 A child ends as an interpreter does, with the destructors of all libraries that it has loaded. Those
 of the server's libraries, torch's among them, are left out: they take 0.15 s and belong to others.
@@ -23,6 +24,7 @@ import contextlib
 import ctypes
 import gc
 import importlib
+import importlib.util
 import json
 import multiprocessing.process
 import os
@@ -53,6 +55,7 @@ _READ_BY_PRELOADED = ("TORCHDYNAMO_", "TORCHINDUCTOR_", "HF_", "TRANSFORMERS_")
 _READ_WHEN_USED = {_AUTOLOAD, "TORCH_HOME", "TORCHINDUCTOR_CACHE_DIR"}
 # A server has these values, whatever a test does to its own environment before it needs one.
 _ENVIRONMENT = dict(os.environ)
+_PATH = "PYTHONPATH"
 
 
 # ------------------------------------------------------------------------------------ the client
@@ -313,9 +316,29 @@ def _can_fork(
         is_known = _is_script(program)
     read = _READ_AT_START + (_READ_BY_PRELOADED if preload else ())
     names = {name for name in {*environment, *_ENVIRONMENT} if name.startswith(read)}
-    return is_known and all(
-        environment.get(name) == _ENVIRONMENT.get(name) for name in names - _READ_WHEN_USED
+    changed = {
+        name
+        for name in names - _READ_WHEN_USED
+        if environment.get(name) != _ENVIRONMENT.get(name)
+    }
+    return is_known and (
+        not changed or (changed == {_PATH} and not _is_shadowed(environment.get(_PATH, "")))
     )
+
+
+def _is_shadowed(path: str) -> bool:
+    """Whether a folder of PYTHONPATH that is new has a module that Python finds without it."""
+    former = _folders(_ENVIRONMENT.get(_PATH, ""))
+    new = [Path(folder) for folder in _folders(path) if folder not in former]
+    names = {file.name.partition(".")[0] for folder in new for file in folder.glob("*")}
+    at_start = {"sitecustomize", "usercustomize"} & names
+    return bool(at_start) or any(
+        name.isidentifier() and importlib.util.find_spec(name) is not None for name in names
+    )
+
+
+def _folders(path: str) -> list[str]:
+    return [folder for folder in path.split(os.pathsep) if folder]
 
 
 def _is_script(program: str) -> bool:
@@ -430,14 +453,18 @@ def _receive(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
 
 def _become(request: dict[str, Any]) -> list[str]:
     """Takes over a request's files, environment and directory; returns what is left to run."""
+    threading.main_thread()._set_native_id()  # type: ignore[attr-defined]  # the server's till now
     if request["start_new_session"]:
         os.setsid()
     for number, file in enumerate(request["files"]):
         os.dup2(file, number)
         os.close(file)
+    former = _folders(os.environ.get(_PATH, ""))
     os.environ.clear()
     os.environ.update(request["environment"])
     os.chdir(request["directory"])
+    kept = [folder for folder in sys.path[1:] if folder not in former]
+    sys.path[1:] = [*_folders(os.environ.get(_PATH, "")), *kept]
     arguments = request["arguments"]
     if arguments[0] == sys.executable:
         arguments = arguments[1:]
