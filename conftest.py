@@ -1,4 +1,4 @@
-"""Durations of each test's parts, as properties in the JUnit files that `nox -s tests` keeps.
+"""Durations of tests in the JUnit files that `nox -s tests` keeps, and cheaper processes and seeds.
 
 `setup_s`, `call_s` and `teardown_s` are the phases; `fixture:NAME` is the set-up of one fixture,
 without the fixtures that it requests; `compile_s` is the time that the test's own process, and not
@@ -6,11 +6,14 @@ its children, spent on capturing, lowering and building programs.
 """
 
 import contextlib
+import subprocess
 import sys
 import time
+import types
 from collections.abc import Generator, Iterator
 from typing import Any
 
+import forked_python
 import pytest
 
 SHORTEST_S = 0.005  # of a fixture that is worth a property
@@ -77,3 +80,27 @@ def _count_compiling() -> None:
 
     counted.counted = True  # type: ignore[attr-defined]
     observe.span = counted
+
+
+@pytest.fixture
+def forked_children(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forks the child processes of `npu_command.children`, with torch's test databases loaded."""
+    from npu_command import children
+
+    def start(command: list[str], *, text: bool, **options: Any) -> object:
+        databases = ["torch.testing._internal.common_methods_invocations"]
+        return forked_python.start(command, preload=databases, **options)
+
+    replaced = types.SimpleNamespace(Popen=start, PIPE=subprocess.PIPE)
+    monkeypatch.setattr(children, "subprocess", replaced)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Makes torch.manual_seed cheap: it formats a stack for each kind of device that is absent."""
+    torch = sys.modules.get("torch")
+    if torch is not None and not hasattr(torch.random, "seeds_absent_devices"):
+        torch.random.seeds_absent_devices = False
+        for kind in ("cuda", "xpu", "mtia"):
+            module = getattr(torch, kind)
+            if not module.is_available():
+                module.manual_seed_all = lambda seed: None

@@ -2,10 +2,10 @@
 
 import logging
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 
+import forked_python
 import pytest
 import torch
 
@@ -93,15 +93,13 @@ def test_the_environment_sets_the_rules() -> None:
         "try: torch.cumprod(x, 0)\n"
         "except NotImplementedError as error: print(error)\n"
     )
-    done = subprocess.run(
+    done = forked_python.run(
         [sys.executable, "-c", script],
         env={
             **os.environ,
             "NPU_STRICT": "1",
             "NPU_FALLBACK_OPS": "aten.cumsum",
         },
-        capture_output=True,
-        text=True,
         timeout=120,
         check=True,
     )
@@ -139,11 +137,9 @@ def test_the_environment_forces_ops_from_the_start() -> None:
         "x + x, x * x\n"
         "print(torch.npu.fallback_report())\n"
     )
-    done = subprocess.run(
+    done = forked_python.run(
         [sys.executable, "-c", script],
         env={**os.environ, "NPU_FALLBACK_OPS": "add"},
-        capture_output=True,
-        text=True,
         timeout=120,
         check=True,
     )

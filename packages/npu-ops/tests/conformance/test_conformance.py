@@ -1,15 +1,18 @@
 import csv
 import json
-import subprocess
 import sys
 from xml.etree import ElementTree
 
+import forked_python
 import pytest
 
 from npu_ops.cli import main
 from npu_ops.conformance.cell import Outcome
 from npu_ops.conformance.running.supervision import run_tasks
 from npu_ops.seal import digest, read_sealed, seal
+
+
+pytestmark = pytest.mark.usefixtures("forked_children")
 
 
 def conformance(*arguments):
@@ -109,7 +112,7 @@ def test_a_failure_comes_with_its_command_in_every_report(tmp_path, capsys):
 
 def test_the_module_is_the_command():
     command = (sys.executable, "-m", "npu_ops.conformance", "--list", "--op", "tril")
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = forked_python.run(command)
     assert done.returncode == 0, done.stderr
     assert "tril:float32:contiguous:" in done.stdout
 

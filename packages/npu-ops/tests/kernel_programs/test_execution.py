@@ -1,10 +1,10 @@
 """Whole programs against the reference, and what happens around them: threads, forks, bad rows."""
 
-import subprocess
 import sys
 import threading
 from pathlib import Path
 
+import forked_python
 import pytest
 import torch
 
@@ -332,14 +332,7 @@ before = execution.step(one_sequence_of(0, 40))
 def run_child(body, **how):
     folder = Path(__file__).resolve().parent.parent
     code = CHILD.format(folder=str(folder), body=body)
-    return subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        **how,
-    )
+    return forked_python.run([sys.executable, "-c", code], timeout=120, **how)
 
 
 ENDED = """

@@ -220,7 +220,7 @@ def keys_and_bounds(content, cache, *, key_heads, key, value):
 
 @pytest.mark.parametrize("cache", CACHES)
 @settings(
-    max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(data=st.data())
 def test_bounds_hold_whatever_was_written_rewound_and_copied(kernel_set, cache, data):

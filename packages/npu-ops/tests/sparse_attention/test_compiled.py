@@ -36,8 +36,7 @@ def paged_arguments():
     return cache, table, torch.tensor(LENGTHS, dtype=torch.int32)
 
 
-@pytest.mark.parametrize("device", ["cpu", "npu"])
-@pytest.mark.parametrize("layout", ["BSND", "PA_BSND"])
+@pytest.mark.parametrize("layout, device", [("BSND", "cpu"), ("PA_BSND", "npu")])
 def test_indexer_passes_opcheck(to_device, layout, device):
     given = tensors()
     options = {"sparse_count": 8, "layout_key": layout}
@@ -75,8 +74,7 @@ def test_indexer_of_int8_passes_opcheck(to_device, device):
     torch.library.opcheck(npu.lightning_indexer.default, arguments, to_device(options, device))
 
 
-@INDUCTOR
-@pytest.mark.parametrize("backend, device", [("inductor", "cpu"), ("npu", "npu")])
+@pytest.mark.parametrize("backend, device", [("aot_eager", "cpu"), ("npu", "npu")])
 def test_compiled_indexer_of_int8_picks_the_same(backend, device):
     pytest.importorskip("npu_compiler")
     given = [tensors()[name].to(device) for name in ("query", "key", "weights")]
@@ -85,9 +83,15 @@ def test_compiled_indexer_of_int8_picks_the_same(backend, device):
         assert torch.equal(compiled(*given), picked_of_int8(*given))
 
 
-@pytest.mark.parametrize("needs_gradients", [False, True])
-@pytest.mark.parametrize("device", ["cpu", "npu"])
-@pytest.mark.parametrize("layout", ["BSND", "PA_BSND"])
+@pytest.mark.parametrize(
+    "layout, device, needs_gradients",
+    [
+        ("BSND", "cpu", True),
+        ("BSND", "npu", False),
+        ("PA_BSND", "cpu", False),
+        ("PA_BSND", "npu", True),
+    ],
+)
 def test_attention_passes_opcheck(to_device, layout, device, needs_gradients):
     given = tensors()
     key, value = given["key"], given["value"]
@@ -133,7 +137,6 @@ def test_compiled_for_any_length_without_compiling_again():
             torch.testing.assert_close(compiled(**given), both(**given))
 
 
-@INDUCTOR
 def test_compiled_training_step_has_the_eager_gradients():
     given = tensors()
 
@@ -145,7 +148,8 @@ def test_compiled_training_step_has_the_eager_gradients():
         y.square().sum().backward()
         return [mine[name].grad for name in ("query", "key", "value")]
 
-    compiled = torch.compile(both, backend="inductor", fullgraph=True)
+    # Parts the graph as Inductor does, without the C++ that Inductor compiles.
+    compiled = torch.compile(both, backend="aot_eager_decomp_partition", fullgraph=True)
     expected = gradients(both)
     assert all(part.any() for part in expected)
     torch.testing.assert_close(gradients(compiled), expected, rtol=1e-4, atol=1e-5)

@@ -1,8 +1,9 @@
 import logging
-import multiprocessing
+import sys
 import threading
 from pathlib import Path
 
+import forked_python
 import pytest
 from filelock import FileLock
 
@@ -20,21 +21,21 @@ def test_a_second_process_reads_what_one_wrote(tmp_path: Path) -> None:
     assert again.calls("NPU") == {"aten.mm 4x4xf32 4x4xf32": ONE}
 
 
-def _add(path: Path, name: str) -> None:
-    records = Records(path)
-    for index in range(10):
-        records.add("NPU", f"{name} {index}", ONE)
+ADD = """
+import pathlib, sys
+from npu_ops.variants.records import Measurement, Records
+records = Records(pathlib.Path(sys.argv[1]))
+for index in range(10):
+    one = Measurement(program_us=1.5, host_us=3.0, is_equal=True, largest_error=1e-7)
+    records.add("NPU", f"{sys.argv[2]} {index}", one)
+"""
 
 
 def test_processes_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
     path = tmp_path / "records.json"
-    context = multiprocessing.get_context("spawn")
-    writers = [context.Process(target=_add, args=(path, name)) for name in ("a", "b")]
-    for writer in writers:
-        writer.start()
-    for writer in writers:
-        writer.join(60)
-    assert [writer.exitcode for writer in writers] == [0, 0]
+    command = [sys.executable, "-c", ADD, path]
+    writers = [forked_python.start([*command, name]) for name in ("a", "b")]
+    assert [writer.wait(60) for writer in writers] == [0, 0]
     assert len(Records(path).calls("NPU")) == 20
 
 

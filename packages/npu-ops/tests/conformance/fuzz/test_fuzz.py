@@ -1,13 +1,10 @@
 """A sample of `python -m npu_ops.conformance.fuzz`, and that it sees what it looks for."""
 
-import subprocess
-import sys
-
 import pytest
 import torch
 from hypothesis import given, settings
 
-from npu_ops.conformance.fuzz.__main__ import op_names
+from npu_ops.conformance.fuzz.__main__ import main, op_names
 from npu_ops.conformance.fuzz.call import Call, Mark, TensorSpec, place
 from npu_ops.conformance.fuzz.exclusions import is_comparable, is_undefined
 from npu_ops.conformance.fuzz.strategies import calls
@@ -20,11 +17,11 @@ ADD = "aten::add.Tensor"
 SCHEMA = torch.ops.aten.add.Tensor._schema
 
 
-def test_a_sample_of_calls_ends_as_on_the_cpu():
-    command = [sys.executable, "-m", "npu_ops.conformance.fuzz", "--calls=300", "--seed=0"]
-    done = subprocess.run([*command, "--jobs=1"], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "0 to mend" in done.stdout
+def test_a_sample_of_calls_ends_as_on_the_cpu(forked_children, capsys):
+    code = main(["--calls=300", "--seed=0", "--jobs=1"])
+    shown = capsys.readouterr()
+    assert code == 0, shown.out + shown.err
+    assert "0 to mend" in shown.out
 
 
 @settings(max_examples=30, database=None, deadline=None)
@@ -64,7 +61,7 @@ def test_a_call_over_several_devices_is_known_as_such(leaf, is_mixed):
     assert Call(ADD, [leaf]).is_mixed is is_mixed
 
 
-def test_a_signal_is_a_finding_and_the_rest_goes_on():
+def test_a_signal_is_a_finding_and_the_rest_goes_on(forked_children):
     # Steps through memory with strides that torch's kernel does not check.
     far = Call("aten::_reshape_alias_copy", [TensorSpec((2,)), [2], [2**40]])
     assert "SIGSEGV" in make_alone(make_child(timeout_s=120), far.to_json(), "cpu")

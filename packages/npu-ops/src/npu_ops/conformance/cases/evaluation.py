@@ -10,7 +10,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from npu_ops.conformance.cases.case import Case
-from npu_ops.conformance.comparison import copy_to, on_cpu
+from npu_ops.conformance.comparison import copy_to, on_cpu, seed_devices
 
 __all__ = ["Evaluation", "evaluate"]
 
@@ -54,7 +54,7 @@ def evaluate(
     placed = copy_to(given, device)
     positional, keywords = operator.bind(placed)
     call = operator.host_function(check) if is_host else operator.function(check)
-    _seed(device)
+    seed_devices(_SEED, device)
     try:
         result = call(*positional, **keywords)
         if check == "backward":
@@ -66,13 +66,6 @@ def evaluate(
     if check == "in-place" and not problem and result is not positional[0]:
         problem = "the result is not the tensor that was written"
     return Evaluation(on_cpu(tree_leaves(result)), on_cpu(after), problem=problem)
-
-
-def _seed(device: str) -> None:
-    # Not torch.manual_seed, which formats a stack for each kind of device that is not there: 5 ms.
-    torch.default_generator.manual_seed(_SEED)
-    if torch.device(device).type != "cpu":
-        torch.get_device_module(device).manual_seed(_SEED)
 
 
 def _gradients(arguments: Any, result: Any) -> list[torch.Tensor | None]:

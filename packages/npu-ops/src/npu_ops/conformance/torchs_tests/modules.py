@@ -11,7 +11,14 @@ from typing import Any
 import torch
 
 from npu_ops.conformance.cell import Cell, Sample, cell_of
-from npu_ops.conformance.comparison import copy_to, difference, gradients, outcome, placement
+from npu_ops.conformance.comparison import (
+    copy_to,
+    difference,
+    gradients,
+    outcome,
+    placement,
+    seed_devices,
+)
 
 __all__ = ["module_cells"]
 
@@ -30,7 +37,7 @@ def module_cells(info: Any, dtype: torch.dtype, *, most_samples: int | None = No
 
 
 def _samples(info: Any, dtype: torch.dtype, *, training: bool) -> Iterator[Sample]:
-    torch.manual_seed(0)
+    seed_devices(0)
     inputs = info.module_inputs_func(
         info, device="cpu", dtype=dtype, requires_grad=True, training=training
     )
@@ -40,7 +47,7 @@ def _samples(info: Any, dtype: torch.dtype, *, training: bool) -> Iterator[Sampl
 
 
 def _compare(info: Any, given: Any, dtype: torch.dtype, *, training: bool) -> str | None:
-    torch.manual_seed(1)
+    seed_devices(1)
     build = given.constructor_input
     here = info.module_cls(*build.args, **build.kwargs).to(dtype).train(training)
     there = copy.deepcopy(here).to("npu")

@@ -11,7 +11,14 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from npu_ops.conformance.cell import Cell, Sample, cell_of
-from npu_ops.conformance.comparison import copy_to, difference, gradients, outcome, placement
+from npu_ops.conformance.comparison import (
+    copy_to,
+    difference,
+    gradients,
+    outcome,
+    placement,
+    seed_devices,
+)
 from npu_ops.incomparable_ops import is_undefined, stays_on_cpu
 
 __all__ = ["CHECKS", "DTYPES", "operator_cells"]
@@ -60,8 +67,9 @@ def _arguments(sample: Any) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
 
 
 def _samples(op: Any, dtype: torch.dtype, *, requires_grad: bool = False) -> Iterator[Any]:
-    torch.manual_seed(0)
-    yield from op.sample_inputs("cpu", dtype, requires_grad=requires_grad)
+    # Not op.sample_inputs, which reads the source of each caller for the name of torch's test.
+    seed_devices(0)
+    yield from op.sample_inputs_func(op, "cpu", dtype, requires_grad)
 
 
 def _tensors(sample: Any) -> list[torch.Tensor]:
@@ -171,8 +179,8 @@ def _out(op: Any, dtype: torch.dtype) -> Iterator[Sample]:
 def _errors(op: Any, dtype: torch.dtype) -> Iterator[Sample]:
     if dtype is not torch.float32 or op.error_inputs_func is None:
         return
-    torch.manual_seed(0)
-    for error in op.error_inputs("cpu"):
+    seed_devices(0)
+    for error in op.error_inputs_func(op, "cpu"):
         yield functools.partial(_forward_of, op, error.sample_input)
 
 
