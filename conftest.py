@@ -13,8 +13,9 @@ import types
 from collections.abc import Generator, Iterator
 from typing import Any
 
-import forked_python
 import pytest
+
+import forked_python
 
 SHORTEST_S = 0.005  # of a fixture that is worth a property
 _compiling = {"depth": 0, "total_s": 0.0}

@@ -317,9 +317,7 @@ def _can_fork(
     read = _READ_AT_START + (_READ_BY_PRELOADED if preload else ())
     names = {name for name in {*environment, *_ENVIRONMENT} if name.startswith(read)}
     changed = {
-        name
-        for name in names - _READ_WHEN_USED
-        if environment.get(name) != _ENVIRONMENT.get(name)
+        name for name in names - _READ_WHEN_USED if environment.get(name) != _ENVIRONMENT.get(name)
     }
     return is_known and (
         not changed or (changed == {_PATH} and not _is_shadowed(environment.get(_PATH, "")))

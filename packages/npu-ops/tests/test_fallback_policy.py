@@ -5,10 +5,10 @@ import os
 import sys
 from collections.abc import Iterator
 
-import forked_python
 import pytest
 import torch
 
+import forked_python
 import npu_ops
 
 

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import forked_python
 import numpy as np
 import openvino as ov
 import pytest
 from openvino import opset13 as ops
 
+import forked_python
 from npu_runtime import observe, sim
 from npu_runtime.config import config as settings
 
@@ -123,7 +123,7 @@ def heard() -> Iterator[list[observe.Event]]:
 
 @pytest.fixture
 def run_python() -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Runs code in a process forked from one that has torch, with environment variables as keywords."""
+    """Runs code in a forked Python process, with environment variables as keywords."""
 
     def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
         inherited = dict(os.environ)

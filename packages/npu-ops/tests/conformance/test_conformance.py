@@ -3,14 +3,13 @@ import json
 import sys
 from xml.etree import ElementTree
 
-import forked_python
 import pytest
 
+import forked_python
 from npu_ops.cli import main
 from npu_ops.conformance.cell import Outcome
 from npu_ops.conformance.running.supervision import run_tasks
 from npu_ops.seal import digest, read_sealed, seal
-
 
 pytestmark = pytest.mark.usefixtures("forked_children")
 

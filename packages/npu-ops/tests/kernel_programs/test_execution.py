@@ -4,10 +4,10 @@ import sys
 import threading
 from pathlib import Path
 
-import forked_python
 import pytest
 import torch
 
+import forked_python
 from npu_ops import _C
 from npu_ops.errors import OperatorInputError
 from npu_ops.kernel_programs.execution import Execution

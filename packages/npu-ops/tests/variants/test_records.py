@@ -3,10 +3,10 @@ import sys
 import threading
 from pathlib import Path
 
-import forked_python
 import pytest
 from filelock import FileLock
 
+import forked_python
 from npu_ops.variants.records import Measurement, Records
 
 ONE = Measurement(program_us=1.5, host_us=3.0, is_equal=True, largest_error=1e-7)
