@@ -318,7 +318,7 @@ def test_as_many_threads_as_torch_may_use():
 
 CHILD = """
 import os, sys
-sys.path.insert(0, {folder!r})
+sys.path[:0] = {folders!r}
 import torch
 from kernel_programs.test_execution import a_layer, one_sequence_of
 from npu_ops.kernel_programs.execution import Execution
@@ -330,8 +330,8 @@ before = execution.step(one_sequence_of(0, 40))
 
 
 def run_child(body, **how):
-    folder = Path(__file__).resolve().parent.parent
-    code = CHILD.format(folder=str(folder), body=body)
+    folders = [str(Path(__file__).resolve().parents[1]), str(Path(forked_python.__file__).parent)]
+    code = CHILD.format(folders=folders, body=body)
     return forked_python.run([sys.executable, "-c", code], timeout=120, **how)
 
 
