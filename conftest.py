@@ -55,7 +55,7 @@ def pytest_runtest_makereport(
 
 
 def _count_compiling() -> None:
-    """Adds up the spans of category `compile` from now on, without becoming a listener."""
+    """Adds up the spans of categories `compile` and `load` from now on, without becoming a listener."""
     observe = sys.modules.get("npu_runtime.observe")
     if observe is None or hasattr(observe.span, "counted"):
         return
@@ -77,7 +77,7 @@ def _count_compiling() -> None:
         category: str, name: str, **args: object
     ) -> contextlib.AbstractContextManager[None]:
         span = emit(category, name, **args)
-        return timed(span) if category == "compile" else span
+        return timed(span) if category in ("compile", "load") else span
 
     counted.counted = True  # type: ignore[attr-defined]
     observe.span = counted
