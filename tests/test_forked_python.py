@@ -203,6 +203,16 @@ def test_a_started_process_reads_writes_and_waits():
     assert process.returncode == process.wait() == process.poll() == 0
 
 
+def test_processes_run_at_the_same_time():
+    code = "import os; print(len(os.listdir('/proc/self/fd')), flush=True); input()"
+    pipe = subprocess.PIPE
+    alone = int(run("import os; print(len(os.listdir('/proc/self/fd')))").stdout)
+    processes = [forked_python.start([PYTHON, "-c", code], stdin=pipe, stdout=pipe) for _ in "abc"]
+    assert [process.stdout.readline() for process in processes] == [f"{alone}\n"] * 3
+    assert [process.communicate("\n", timeout=60)[0] for process in processes] == [""] * 3
+    assert [process.returncode for process in processes] == [0] * 3
+
+
 def test_output_is_whole_after_a_timeout():
     code = "import time; print('before', flush=True); time.sleep(60)"
     process = forked_python.start(

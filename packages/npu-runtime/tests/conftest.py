@@ -1,5 +1,6 @@
 """Small OpenVINO models, fresh Python processes, traces of torch, and tests of one driver."""
 
+import gc
 import json
 import os
 import subprocess
@@ -24,6 +25,12 @@ DRIVER = settings.driver or "openvino"
 DEVICES = 2 if settings.device == "SIM2" else 1
 
 deselected_by_reason: dict[str, int] = {}
+
+
+def pytest_collection_finish() -> None:
+    """Spares tests that collect garbage the objects of torch and of the collection."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -123,14 +130,25 @@ def heard() -> Iterator[list[observe.Event]]:
 
 @pytest.fixture
 def run_python() -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Runs code in a forked Python process, with environment variables as keywords."""
+    """Runs code in a process of its own, with environment variables as keywords.
 
-    def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    The process is forked from one that has torch, and has npu before the code runs. What is about
+    imports of torch, or about the end of a process that did it, sets is_real: a new interpreter.
+    """
+
+    def run(
+        code: str, *, is_real: bool = False, **environment: str
+    ) -> subprocess.CompletedProcess[str]:
         inherited = dict(os.environ)
         if "NPU_DRIVER" in environment:
             inherited.pop("NPU_DEVICE", None)  # it names a device of this run's driver
         command = [sys.executable, "-c", code]
-        return forked_python.run(command, env=inherited | environment, timeout=120)
+        variables = inherited | environment
+        if is_real:
+            return subprocess.run(
+                command, env=variables, capture_output=True, text=True, check=False, timeout=120
+            )
+        return forked_python.run(command, env=variables, timeout=120)
 
     return run
 

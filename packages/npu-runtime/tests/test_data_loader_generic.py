@@ -59,7 +59,7 @@ class TestDataLoader(TestCase):
 
     def test_spawned_workers_send_npu_tensors(self, device):
         data = TensorDataset(torch.arange(8, device=device), torch.ones(8, 2, device=device))
-        loader = DataLoader(data, batch_size=4, num_workers=2, multiprocessing_context="spawn")
+        loader = DataLoader(data, batch_size=4, num_workers=1, multiprocessing_context="spawn")
         seen = []
         for index, value in loader:
             self.assertEqual(index.device, torch.device(device))

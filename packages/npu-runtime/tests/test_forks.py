@@ -5,7 +5,6 @@ a child that hangs or dies by a signal fails the test.
 """
 
 import os
-import subprocess
 import sys
 import textwrap
 from pathlib import Path
@@ -15,6 +14,8 @@ import openvino as ov
 import pytest
 from openvino import opset13 as ops
 
+import forked_python
+
 # Its processes are given their driver, and so cover sim in every run.
 pytestmark = pytest.mark.driver("openvino", "its processes use both drivers already")
 
@@ -22,7 +23,7 @@ HEADER = """
 import os, sys, threading, time, torch
 import npu_runtime, npu_runtime.sim
 
-def in_child(work):
+def in_child(work, leaves=LEAVES):
     child = os.fork()
     if child == 0:
         try:
@@ -30,7 +31,7 @@ def in_child(work):
         except Exception as error:
             print(type(error).__name__, "forked-after-use" in str(error))
         sys.stdout.flush()
-        if LEAVES == "at once":
+        if leaves == "at once":
             os._exit(0)
         raise SystemExit(0)
     print(os.waitpid(child, 0)[1])
@@ -44,14 +45,8 @@ def run(tmp_path: Path, request):
     def run(code: str, *, leaves: str = "after cleaning up") -> list[str]:
         script = tmp_path / "program.py"
         script.write_text(f"LEAVES = {leaves!r}\n" + HEADER + textwrap.dedent(code))
-        done = subprocess.run(
-            [sys.executable, str(script)],
-            env=os.environ | {"NPU_DRIVER": request.param},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=240,  # two dozen children end one after the other
-        )
+        variables = os.environ | {"NPU_DRIVER": request.param}
+        done = forked_python.run([sys.executable, str(script)], env=variables, timeout=240)
         assert done.returncode == 0, done.stderr
         return done.stdout.splitlines()
 
@@ -91,33 +86,53 @@ def test_every_use_in_the_child_is_an_error(run):
     lines = run(f"""
         x = torch.ones(2, device="npu")
         y = torch.ones(2, device="npu", requires_grad=True)
-        for name, use in {USES!r}.items():
+        uses = {USES!r}
+        for name, use in uses.items():
             print(name)
-            in_child(lambda: eval(use))
+            in_child(lambda: eval(use), leaves="at once")
+
+        def work():
+            errors = set()
+            for use in uses.values():
+                try:
+                    eval(use)
+                except Exception as error:
+                    errors.add("forked-after-use" in str(error))
+            return errors
+
+        in_child(work)
     """)
+    *lines, of_all, end = lines
     cases = zip(lines[::3], lines[1::3], lines[2::3], strict=True)
     wrong = [case for case in cases if not case[1].endswith("Error True") or case[2] != "0"]
     assert wrong == []
     assert lines[::3] == list(USES)
+    assert (of_all, end) == ("{True}", "0")
 
 
-@pytest.mark.parametrize(
-    "use",
-    [
-        "kept = torch.ones(3).pin_memory()",
-        "kept = torch.empty(3, pin_memory=True)",
-        "kept = torch.npu.Stream().native_handle",
-        "torch.npu.current_stream().record_event()",
-        "torch.npu.memory_allocated()",
-    ],
+FIRST_USES = (
+    "kept = torch.ones(3).pin_memory()",
+    "kept = torch.empty(3, pin_memory=True)",
+    "kept = torch.npu.Stream().native_handle",
+    "torch.npu.current_stream().record_event()",
+    "torch.npu.memory_allocated()",
 )
-def test_any_way_to_open_the_device_counts_as_use(run, use):
+
+
+def test_any_way_to_open_the_device_counts_as_use(run):
     lines = run(f"""
-        {use}
-        in_child(lambda: torch.ones(2, device="npu"))
+        for use in {FIRST_USES!r}:
+            print(use, flush=True)
+            parent = os.fork()  # the device was not used yet
+            if parent == 0:
+                exec(use)
+                in_child(lambda: torch.ones(2, device="npu"))
+                raise SystemExit(0)
+            print(os.waitpid(parent, 0)[1], flush=True)
     """)
-    assert lines[-2].endswith("Error True")
-    assert lines[-1] == "0"
+    assert lines[::4] == list(FIRST_USES)
+    assert all(said.endswith("Error True") for said in lines[1::4]), lines
+    assert lines[2::4] == lines[3::4] == ["0"] * len(FIRST_USES)
 
 
 def test_the_child_uses_the_cpu_as_ever(run):
@@ -217,7 +232,7 @@ def test_forks_among_threads_that_allocate_and_emit_hang_nobody(run):
             npu_runtime.observe.flush()
             return len(kept)
 
-        for _ in range(15):
+        for _ in range(10):
             in_child(work)
         is_over = True
         for thread in threads:
@@ -225,7 +240,7 @@ def test_forks_among_threads_that_allocate_and_emit_hang_nobody(run):
     """,
         leaves="at once",
     )
-    assert lines == ["99", "0"] * 15
+    assert lines == ["99", "0"] * 10
 
 
 def test_workers_forked_after_use_load_cpu_data(run):

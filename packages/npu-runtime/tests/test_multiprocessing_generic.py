@@ -30,14 +30,8 @@ class TestMultiprocessing(TestCase):
             self.assertEqual(pool.apply(torch.Tensor.cpu, (x,)).device.type, "cpu")
             listed = pool.map(torch.sum, [x, x[1:], x[:0]])
             self.assertEqual([value.item() for value in listed], [15, 12, 0])
-
-    def test_an_error_of_a_worker_comes_back_as_itself(self, device):
-        x = torch.ones(3, device=device)
-        with (
-            mp.get_context("spawn").Pool(1) as pool,
-            self.assertRaisesRegex(RuntimeError, "size of tensor"),
-        ):
-            pool.apply(torch.add, (x, torch.ones(4, device=device)))
+            with self.assertRaisesRegex(RuntimeError, "size of tensor"):  # the worker's own error
+                pool.apply(torch.add, (x, torch.ones(4, device=device)))
 
     @dtypes(torch.float32, torch.bfloat16, torch.float64, torch.int8, torch.bool, torch.complex64)
     def test_every_dtype_arrives(self, device, dtype):

@@ -9,8 +9,7 @@ from npu_runtime.other_wheels.drivers import openvino_library
 
 pytestmark = pytest.mark.driver("openvino", "it asks OpenVINO")
 
-# What device_info says before the packages' code has run, whether it runs for that, and what is
-# said afterwards.
+# What device_info says before the packages' code has run, and whether it runs for that.
 ASK = """
 import dataclasses, json, sys
 from npu_command.import_hooks import bare_packages
@@ -22,10 +21,15 @@ def ask(device_info):
 with bare_packages("npu_runtime.commands.info"):
     from npu_runtime.info import device_info
     said = ask(device_info)
-    needs_torch = "torch" in sys.modules
-import npu_runtime
-print(json.dumps([said, needs_torch, ask(npu_runtime.device_info)]))
+    needs_packages = "npu_runtime._C" in sys.modules
 """
+SAY_HOW = ASK + "print(json.dumps(['torch' in sys.modules, said['device']]))\n"
+# And what is said afterwards, in a process that has torch and npu's packages not yet.
+COMPARE = (
+    ASK
+    + "import npu_runtime\nprint(json.dumps([said, needs_packages, ask(npu_runtime.device_info)]))"
+)
+BARE = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
 
 
 @pytest.mark.parametrize("wanted", ["", "CPU"])
@@ -48,10 +52,13 @@ def test_without_openvinos_library_there_is_none(library):
 
 
 def test_device_info_says_the_same_without_torch(run_python):
-    said, needs_torch, real = json.loads(
-        run_python(ASK.format(index=0), NPU_DRIVER="openvino").stdout
+    settings = {"NPU_DRIVER": "openvino"}
+    done = run_python(SAY_HOW.format(index=0), is_real=True, **settings)
+    assert json.loads(done.stdout) == [False, serving_device(openvino_library(), "")["device"]]
+    said, needs_packages, real = json.loads(
+        run_python(COMPARE.format(index=0), **BARE, **settings).stdout
     )
-    assert not needs_torch
+    assert not needs_packages
     assert said == real
 
 
@@ -68,8 +75,9 @@ def test_device_info_says_the_same_without_torch(run_python):
 )
 def test_what_openvino_does_not_tell_is_told_by_the_driver(index, settings, run_python):
     settings = {"NPU_DRIVER": "openvino", **settings}
-    said, needs_torch, real = json.loads(run_python(ASK.format(index=index), **settings).stdout)
-    assert needs_torch
+    done = run_python(COMPARE.format(index=index), **BARE, **settings)
+    said, needs_packages, real = json.loads(done.stdout)
+    assert needs_packages
     assert said == real
 
 
@@ -78,14 +86,15 @@ def test_a_vendors_driver_is_asked_where_one_is_installed(run_python, tmp_path):
     wheel.mkdir()
     (wheel / "METADATA").write_text("Metadata-Version: 2.1\nName: vendor\nVersion: 1.0\n")
     (wheel / "entry_points.txt").write_text("[npu_runtime.drivers]\nvendor = no_vendor:library\n")
+    installed = f"import sys\nsys.path.append({str(tmp_path)!r})\n"
     for driver, needed in (("", True), ("openvino", False)):
-        settings = {"NPU_DRIVER": driver, "PYTHONPATH": str(tmp_path)}
-        said, needs_torch, real = json.loads(run_python(ASK.format(index=0), **settings).stdout)
-        assert needs_torch == needed
+        code = installed + COMPARE.format(index=0)
+        said, needs_packages, real = json.loads(run_python(code, **BARE, NPU_DRIVER=driver).stdout)
+        assert needs_packages == needed
         assert said == real
 
 
 def test_another_torch_than_the_native_code_is_built_for_is_not_passed_over(run_python):
     code = "import importlib.metadata as m\nm.version = lambda name: '2.14.0'\n"
-    _, needs_torch, _ = json.loads(run_python(code + ASK.format(index=0)).stdout)
-    assert needs_torch
+    _, needs_packages, _ = json.loads(run_python(code + COMPARE.format(index=0), **BARE).stdout)
+    assert needs_packages

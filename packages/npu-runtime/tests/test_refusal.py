@@ -29,6 +29,7 @@ def test_the_error_in_python_is_an_input_error(run_python):
         "import npu_runtime\n"
         "try:\n    npu_runtime.device_info()\n"
         "except npu_runtime.InputError as error:\n    print(error.code)\n",
+        is_real=True,
         NPU_ATTACH="2",
     )
     assert done.stdout.split() == ["bad-setting"], done.stderr

@@ -3,11 +3,12 @@
 import importlib.util
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+import forked_python
 
 LOAD = Path(__file__).parent / "load"
 
@@ -27,14 +28,9 @@ def soak(monkeypatch):
 
 @pytest.mark.parametrize("driver", [pytest.param("sim", marks=pytest.mark.long), "openvino"])
 def test_a_short_soak_is_clean(driver):
-    done = subprocess.run(
-        [sys.executable, str(LOAD / "soak.py"), "--minutes=0.15"],
-        env=os.environ | {"NPU_DRIVER": driver, "NPU_DEVICE": ""},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
+    command = [sys.executable, str(LOAD / "soak.py"), "--minutes=0.05", "--operations=100"]
+    variables = os.environ | {"NPU_DRIVER": driver, "NPU_DEVICE": ""}
+    done = forked_python.run(command, env=variables, timeout=300)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout.splitlines()[-1])
     assert result["driver"] == driver

@@ -25,7 +25,7 @@ def main():
     device = torch.device("cuda", torch.cuda.current_device())
     model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Dropout(0.1), nn.Linear(16, 2)).cuda()
     model = DistributedDataParallel(model, device_ids=[0])
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
     scaler = torch.amp.GradScaler("cuda")
     inputs = torch.randn(64, 8)
     data = TensorDataset(inputs, (inputs.sum(dim=1) > 0).long())
@@ -34,7 +34,7 @@ def main():
     end = torch.cuda.Event(enable_timing=True)
     start.record()
     losses = []
-    for epoch in range(12):
+    for epoch in range(4):
         total = 0.0
         for x, y in loader:
             x, y = x.to(device, non_blocking=True), y.cuda(non_blocking=True)

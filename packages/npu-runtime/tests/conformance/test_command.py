@@ -6,17 +6,13 @@ import sys
 
 import pytest
 
+import forked_python
 from npu_runtime.conformance.driver_table import FIELDS
 
 
 def conformance(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "npu_runtime.conformance", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
+    command = [sys.executable, "-m", "npu_runtime.conformance", *arguments]
+    return forked_python.run(command, timeout=300)
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,14 @@ ASK = "print(transformers.utils.import_utils.is_torch_npu_available())\n"
 def libraries(tmp_path, run_python):
     """Writes packages, and runs code that finds them before those that are installed."""
 
-    def run(files, code, **environment):
+    def run(files, code, *, is_real=False, **environment):
         for name, text in files.items():
             path = tmp_path / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
         done = run_python(
             f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n{code}",
+            is_real=is_real,
             **{"NPU_AUTO": "1", **environment},
         )
         assert done.returncode == 0, done.stderr
@@ -35,15 +36,16 @@ def transformers(question=QUESTION, init="", utils=""):
 
 
 @pytest.mark.parametrize(
-    "code",
+    "code, is_real, autoload",
     [
-        "import torch, transformers\n",
-        "import transformers, torch\n",
-        "import npu_runtime, transformers\n",
+        ("import torch, transformers\n", False, "1"),
+        ("import transformers, torch\n", True, "1"),
+        ("import npu_runtime, transformers\n", False, "0"),
     ],
 )
-def test_the_question_is_answered_in_each_order_of_imports(libraries, code):
-    done = libraries(transformers(), code + ASK)
+def test_the_question_is_answered_in_each_order_of_imports(libraries, code, is_real, autoload):
+    variables = {"TORCH_DEVICE_BACKEND_AUTOLOAD": autoload}
+    done = libraries(transformers(), code + ASK, is_real=is_real, **variables)
     assert done.stdout.split() == ["True"], done.stderr
     assert "run on npu where no device is named: NPU_AUTO=1 asks for it" in done.stderr
 
@@ -52,7 +54,7 @@ def test_a_library_that_imports_torch_while_it_is_imported_is_changed_when_it_is
     question = f"import torch\n{QUESTION}"  # torch comes first, and finds half a module
     copied = "from transformers.utils.import_utils import is_torch_npu_available as copied\n"
     code = f"import transformers, json.tool\n{ASK}print(transformers.utils.copied())"
-    done = libraries(transformers(question, utils=copied), code)
+    done = libraries(transformers(question, utils=copied), code, is_real=True)
     assert done.stdout.split() == ["True", "True"], done.stderr
 
 

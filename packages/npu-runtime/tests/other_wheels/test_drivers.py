@@ -33,6 +33,11 @@ def vendor(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def installed(vendor: Path) -> str:
+    """Code that puts a wheel on the path."""
+    return f"import sys; sys.path.append({str(vendor)!r})\n"
+
+
 @pytest.mark.parametrize(
     "driver, at_first_use", [("", "1"), ("openvino", "0"), ("sim", "0")], ids=["any", "ov", "sim"]
 )
@@ -43,8 +48,7 @@ def test_drivers_are_looked_for_when_a_device_is_opened(run_python, driver, at_f
 
 def test_a_wheel_that_fails_is_warned_of_and_another_driver_serves(run_python, vendor):
     done = run_python(
-        "import torch, npu_runtime; print(npu_runtime.device_info().driver)",
-        PYTHONPATH=str(vendor),
+        installed(vendor) + "import torch, npu_runtime; print(npu_runtime.device_info().driver)",
         NPU_DRIVER="",
     )
     assert done.stdout.strip() == "openvino", done.stderr
@@ -90,10 +94,9 @@ def test_kernels_that_are_not_installed_are_an_error(monkeypatch):
 
 def test_a_wheel_that_fails_and_was_asked_for_says_why(run_python, vendor):
     done = run_python(
-        "import torch, npu_runtime\n"
+        installed(vendor) + "import torch, npu_runtime\n"
         "try:\n    npu_runtime.device_info()\n"
         "except npu_runtime.DeviceError as error:\n    print(error)",
-        PYTHONPATH=str(vendor),
         NPU_DRIVER="lost",
     )
     assert "lost: OSError: no chip here" in done.stdout, done.stderr
@@ -103,9 +106,8 @@ def test_a_wheel_that_fails_and_was_asked_for_says_why(run_python, vendor):
 
 def test_the_conformance_test_says_why_such_a_wheel_cannot_be_tested(run_python, vendor):
     done = run_python(
-        "import sys; from npu_runtime.conformance.__main__ import main\n"
+        installed(vendor) + "from npu_runtime.conformance.__main__ import main\n"
         "sys.exit(main(['--driver', 'lost']))",
-        PYTHONPATH=str(vendor),
     )
     assert done.returncode == 2
     assert "OSError: no chip here" in done.stderr
@@ -114,10 +116,9 @@ def test_the_conformance_test_says_why_such_a_wheel_cannot_be_tested(run_python,
 
 def test_an_unknown_driver_is_told_with_the_installed_ones(run_python, vendor):
     done = run_python(
-        "import torch, npu_runtime\n"
+        installed(vendor) + "import torch, npu_runtime\n"
         "try:\n    npu_runtime.device_info()\n"
         "except npu_runtime.DeviceError as error:\n    print(error)",
-        PYTHONPATH=str(vendor),
         NPU_DRIVER="nope",
     )
     assert "these drivers are installed: openvino, sim, lost" in done.stdout, done.stderr

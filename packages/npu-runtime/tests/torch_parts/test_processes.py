@@ -4,12 +4,13 @@ Each case is a program of its own: what counts is what that process did to the d
 started another one, and spawn imports the main module again.
 """
 
-import subprocess
 import sys
 import textwrap
 from pathlib import Path
 
 import pytest
+
+import forked_python
 
 HEADER = """
 import os, pickle, sys, warnings, torch
@@ -25,13 +26,7 @@ def run(tmp_path: Path):
     def run(code: str, *arguments: str, timeout_s: float = 120) -> list[str]:
         script = tmp_path / "program.py"
         script.write_text(HEADER + textwrap.dedent(code))
-        done = subprocess.run(
-            [sys.executable, str(script), *arguments],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=timeout_s,
-        )
+        done = forked_python.run([sys.executable, str(script), *arguments], timeout=timeout_s)
         assert done.returncode == 0, done.stderr
         return done.stdout.splitlines()
 
@@ -68,31 +63,6 @@ def test_queues_take_tensors_both_ways(run, method):
     ]
 
 
-def test_a_pipe_takes_parameters_storages_and_shared_memory(run):
-    lines = run("""
-        def work(pipe):
-            base, view, parameter, frozen, storage = pipe.recv()
-            view[0] = 70
-            pipe.send((base[2].item(), type(parameter).__name__, parameter.requires_grad,
-                       frozen.requires_grad, storage.device.type, storage.tolist()))
-
-        if __name__ == "__main__":
-            context = mp.get_context("spawn")
-            here, there = context.Pipe()
-            worker = context.Process(target=work, args=(there,))
-            worker.start()
-            base = torch.arange(4, device="npu")
-            parameter = torch.nn.Parameter(torch.ones(2, device="npu"))
-            frozen = torch.nn.Parameter(torch.ones(2, device="npu"), requires_grad=False)
-            storage = torch.arange(3, dtype=torch.uint8, device="npu").untyped_storage()
-            here.send((base, base[2:], parameter, frozen, storage))
-            print(*here.recv())
-            print(base.tolist())
-            worker.join(60)
-    """)
-    assert lines == ["70 Parameter True False npu [0, 1, 2]", "[0, 1, 2, 3]"]
-
-
 def test_every_layout_arrives(run):
     lines = run("""
         from multiprocessing.reduction import ForkingPickler
@@ -108,20 +78,35 @@ def test_every_layout_arrives(run):
     assert lines == ["npu:0 True True True"] * 4
 
 
-def test_a_module_goes_to_a_pool(run):
+def test_modules_parameters_storages_and_shared_memory_go_to_a_pool(run):
     lines = run("""
         def forward(model, x):
             with torch.no_grad():
                 return model(x)
 
+        def look(base, view, parameter, frozen, storage):
+            view[0] = 70
+            return (base[2].item(), type(parameter).__name__, parameter.requires_grad,
+                    frozen.requires_grad, storage.device.type, storage.tolist())
+
         if __name__ == "__main__":
             model = torch.nn.Linear(4, 2).to("npu").share_memory()
             x = torch.randn(3, 4, device="npu")
-            with mp.get_context("spawn").Pool(2) as pool:
+            base = torch.arange(4, device="npu")
+            parameter = torch.nn.Parameter(torch.ones(2, device="npu"))
+            frozen = torch.nn.Parameter(torch.ones(2, device="npu"), requires_grad=False)
+            storage = torch.arange(3, dtype=torch.uint8, device="npu").untyped_storage()
+            with mp.get_context("spawn").Pool(1) as pool:
                 results = pool.starmap(forward, [(model, x)] * 3)
+                print(*pool.apply(look, (base, base[2:], parameter, frozen, storage)))
+            print(base.tolist())
             print([torch.allclose(r, model(x)) for r in results], results[0].device)
     """)
-    assert lines == ["[True, True, True] npu:0"]
+    assert lines == [
+        "70 Parameter True False npu [0, 1, 2]",
+        "[0, 1, 2, 3]",
+        "[True, True, True] npu:0",
+    ]
 
 
 def test_what_autograd_computed_is_not_sent(run):
@@ -137,54 +122,47 @@ def test_what_autograd_computed_is_not_sent(run):
 
 
 FORKS = """
-from npu_runtime import NpuError
+def send(outbox, x):
+    outbox.send(x)
 
-def work(outbox):
+WAYS = {
+    "new": lambda outbox, x: torch.ones(2, device="npu"),
+    "move": lambda outbox, x: torch.ones(2).to("npu"),
+    "wait": lambda outbox, x: torch.npu.synchronize(),
+    "seed": lambda outbox, x: torch.npu.manual_seed(1),
+    "compute": lambda outbox, x: x + 1,
+    "read": lambda outbox, x: x.tolist(),
+    "send": send,
+}
+
+def work(way, outbox):
     try:
-        if sys.argv[1] == "new":
-            torch.ones(2, device="npu")
-        elif sys.argv[1] == "move":
-            torch.ones(2).to("npu")
-        elif sys.argv[1] == "set":
-            torch.npu.synchronize()
-        elif sys.argv[1] == "seed":
-            torch.npu.manual_seed(1)
-        elif sys.argv[1] == "compute":
-            x + 1
-        elif sys.argv[1] == "read":
-            x.tolist()
-        elif sys.argv[1] == "send":
-            outbox.put(x)
-        outbox.put("no error")
+        WAYS[way](outbox, x)
+        outbox.send("no error")
     except RuntimeError as error:
-        outbox.put(str(error))
+        outbox.send(str(error))
 
 if __name__ == "__main__":
     x = torch.ones(2, device="npu")
     assert not torch.npu._is_in_bad_fork()
     context = mp.get_context("fork")
-    here, outbox = context.Pipe()
-    outbox.put = outbox.send
-    worker = context.Process(target=work, args=(outbox,))
-    worker.start()
-    print(here.recv())
-    worker.join(60)
-    print(worker.exitcode, torch.npu._is_in_bad_fork(), x.sum().item())
+    for way in WAYS:
+        here, outbox = context.Pipe()
+        worker = context.Process(target=work, args=(way, outbox))
+        worker.start()
+        print(way)
+        print(here.recv())
+        worker.join(60)
+        print(worker.exitcode, torch.npu._is_in_bad_fork(), x.sum().item())
 """
 
 
-_OTHER_WAYS = ("move", "set", "send", "compute", "read")
-
-
-@pytest.mark.parametrize(
-    "way",
-    ["new", "seed", *(pytest.param(way, marks=pytest.mark.long) for way in _OTHER_WAYS)],
-)
-def test_a_child_forked_after_use_is_told_to_spawn(run, way):
-    said, end = run(FORKS, way)
-    assert "'spawn'" in said
-    assert said.endswith("[forked-after-use]")
-    assert end == "0 False 2.0"
+def test_a_child_forked_after_use_is_told_to_spawn(run):
+    lines = run(FORKS)
+    assert lines[::3] == ["new", "move", "wait", "seed", "compute", "read", "send"]
+    assert all("'spawn'" in said for said in lines[1::3]), lines
+    assert all(said.endswith("[forked-after-use]") for said in lines[1::3]), lines
+    assert lines[2::3] == ["0 False 2.0"] * 7
 
 
 def test_a_child_forked_after_use_may_use_the_cpu_and_seed_it(run):
@@ -226,7 +204,10 @@ if __name__ == "__main__":
     if sys.argv[2] == "used":
         torch.ones(1, device="npu")
     context = sys.argv[1]
-    loader = DataLoader(Numbers(), batch_size=4, num_workers=2, multiprocessing_context=context)
+    workers = 2 if context == "fork" else 1
+    loader = DataLoader(
+        Numbers(), batch_size=4, num_workers=workers, multiprocessing_context=context
+    )
     try:
         for batch in loader:
             print(batch.device, batch[:, 0].tolist())
@@ -275,7 +256,7 @@ def test_a_worker_that_returns_what_autograd_computed_raises_and_does_not_hang(r
 
         if __name__ == "__main__":
             loader = DataLoader(
-                Computes(), batch_size=None, num_workers=1, multiprocessing_context="spawn"
+                Computes(), batch_size=None, num_workers=1, multiprocessing_context="fork"
             )
             try:
                 print(list(loader))
@@ -296,7 +277,7 @@ class Host(Dataset):
 if __name__ == "__main__":
     torch.ones(1, device="npu")
     loader = DataLoader(
-        Host(), batch_size=4, num_workers=2, pin_memory=True,
+        Host(), batch_size=4, num_workers=2 if sys.argv[1] == "fork" else 1, pin_memory=True,
         persistent_workers=True, multiprocessing_context=sys.argv[1],
     )
     for _ in range(2):

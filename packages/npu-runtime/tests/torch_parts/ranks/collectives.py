@@ -6,6 +6,7 @@ Started by test_distributed.py with RANK, WORLD_SIZE and DIRECTORY; writes one l
 import json
 import os
 import traceback
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -341,6 +342,8 @@ def compare(function: Case) -> None:
 
 
 def main() -> None:
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore", FutureWarning)
     directory = Path(os.environ["DIRECTORY"])
     dist.init_process_group(
         os.environ.get("BACKEND") or None,

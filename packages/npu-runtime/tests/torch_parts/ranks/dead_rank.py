@@ -12,10 +12,11 @@ import torch
 import torch.distributed as dist
 
 RANK = int(os.environ["RANK"])
-TIMEOUT_S = 3
+TIMEOUT_S = 1
 
 
 def main() -> None:
+    torch.set_num_threads(1)
     directory = Path(os.environ["DIRECTORY"])
     dist.init_process_group(
         init_method=f"file://{directory}/rendezvous",

@@ -8,6 +8,7 @@ import copy
 import json
 import os
 import traceback
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -295,6 +296,8 @@ def tensor_parallel() -> None:
 
 
 def main() -> None:
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore", FutureWarning)
     dist.init_process_group(
         os.environ.get("BACKEND") or None,
         init_method=f"file://{DIRECTORY}/rendezvous",

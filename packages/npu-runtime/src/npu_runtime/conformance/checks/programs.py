@@ -116,7 +116,7 @@ def gives_its_memory_back(bench: Bench) -> None:
         bench.must("program_load", 0, byref(source), byref(program))
         bench.call("program_unload", program)
 
-    expect_no_growth(repeat, times=25, what="a program")
+    expect_no_growth(repeat, times=10, what="a program")
 
 
 def _count(bench: Bench, program: c_void_p, direction: Direction) -> int:
