@@ -2,9 +2,7 @@
 
 import gzip
 import json
-import multiprocessing
 import os
-import runpy
 import subprocess
 import sys
 from collections import defaultdict
@@ -15,9 +13,12 @@ from typing import Any
 
 import pytest
 
+import forked_python
 from npu_profiler.trace_format.chrome import format_piece, format_tracks, new_flow_ids
 from npu_profiler.trace_format.timeline import Piece, Track
 from npu_profiler.trace_format.trace_file import TraceFile
+
+PRELOAD = ("torch._dynamo",)  # which torch's profiler and optimizers import
 
 
 @dataclass(frozen=True)
@@ -109,50 +110,72 @@ def run_python(tmp_path):
     return run
 
 
-@pytest.fixture(scope="session")
-def warm_processes():
-    """Starts processes in which torch is already imported, which saves seconds for each."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch"])
-    return context
-
-
 @pytest.fixture
-def run_warm(warm_processes, tmp_path):
-    """Runs a program's text in a process of its own, and returns what it printed by lines."""
+def run_forked(tmp_path):
+    """Runs `python` as `run_python` does, in a process forked from one that has imported torch."""
 
-    def run(source: str) -> list[str]:
-        program, output = tmp_path / "body.py", tmp_path / "output.txt"
-        program.write_text(
-            f"import os, sys\nos.chdir({str(tmp_path)!r})\n"
-            f"os.dup2(os.open('output.txt', os.O_CREAT | os.O_WRONLY), 1)\nos.dup2(1, 2)\n{source}"
+    def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        return forked_python.run(
+            [sys.executable, *arguments],
+            cwd=tmp_path,
+            env={**os.environ, **environment},
+            timeout=300,
+            preload=PRELOAD,
         )
-        process = warm_processes.Process(target=runpy.run_path, args=(str(program),))
-        process.start()
-        process.join(timeout=120)
-        printed = output.read_text()
-        program.unlink()
-        output.unlink()
-        assert process.exitcode == 0, printed
-        return printed.splitlines()
 
     return run
 
 
 @pytest.fixture
-def run_trace(run_python, tmp_path, check_schema):
-    """Runs a script's text under `npu-profiler trace`, and checks the schema of what it wrote."""
+def start_forked(tmp_path):
+    """Starts `python` with arguments as `run_forked` does; returns the process."""
+
+    def start(*arguments: str, stdout: int | None = None, **environment: str) -> Any:
+        return forked_python.start(
+            [sys.executable, *arguments],
+            cwd=tmp_path,
+            env={**os.environ, **environment},
+            stdout=stdout,
+            preload=PRELOAD,
+        )
+
+    return start
+
+
+@pytest.fixture
+def run_lines(run_forked, tmp_path):
+    """Runs a program's text in a process of its own, and returns what it printed by lines."""
+
+    def run(source: str) -> list[str]:
+        program = tmp_path / "body.py"
+        program.write_text(f"import os\nos.dup2(1, 2)\n{source}")
+        done = run_forked("body.py")
+        program.unlink()
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout.splitlines()
+
+    return run
+
+
+@pytest.fixture
+def run_trace(run_python, run_forked, tmp_path, check_schema):
+    """Runs a script's text under `npu-profiler trace`, and checks the schema of what it wrote.
+
+    With `is_new` the process is a new interpreter, so that the script is what imports torch.
+    """
 
     def run(
         source: str,
         *arguments: str,
         options: tuple[str, ...] = (),
         output: str = "trace.json",
+        is_new: bool = False,
         **environment: str,
     ) -> Traced:
         (tmp_path / "program.py").write_text(source)
         command = ["-m", "npu_profiler", "trace", "-o", output, *options]
-        result = run_python(*command, "program.py", *arguments, **environment)
+        start = run_python if is_new else run_forked
+        result = start(*command, "program.py", *arguments, **environment)
         traced = Traced(result.returncode, result.stdout, result.stderr, tmp_path / output)
         if traced.path.exists():
             check_schema(traced.document)

@@ -19,7 +19,7 @@ print(loss.item(), model[0].weight.grad.sum().item())
 
 
 def test_eager_script_shows_ops_and_backward_and_gives_the_same_results(run_trace, run_python):
-    traced = run_trace(EAGER)
+    traced = run_trace(EAGER, is_new=True)
     assert traced.returncode == 0
     assert traced.stdout == run_python("program.py").stdout != ""
     names = traced.names("X", "cpu_op")
@@ -42,19 +42,21 @@ def test_summary_goes_to_stderr_only(run_trace):
 def test_environment_set_before_torch_counts(run_trace):
     traced = run_trace(
         "import os; os.environ['OMP_NUM_THREADS'] = '1'\n"
-        "import torch; print(torch.get_num_threads(), os.environ.get('KINETO_LOG_LEVEL'))"
+        "import torch; print(torch.get_num_threads(), os.environ.get('KINETO_LOG_LEVEL'))",
+        is_new=True,
     )
     assert traced.stdout == "1 None\n"
 
 
 def test_program_without_torch_has_its_process(run_trace):
-    traced = run_trace("import sys; print('torch' in sys.modules)")
+    traced = run_trace("import sys; print('torch' in sys.modules)", is_new=True)
     assert traced.stdout == "False\n"
     assert list(traced.processes()) == ["python program.py"]
 
 
 def test_arguments_reach_the_script_untouched(run_trace):
-    traced = run_trace("import sys; print(sys.argv)", "-o", "x", "--stacks", "--", "-m")
+    arguments = ("-o", "x", "--stacks", "--", "-m")
+    traced = run_trace("import sys; print(sys.argv)", *arguments, is_new=True)
     assert traced.stdout == "['program.py', '-o', 'x', '--stacks', '--', '-m']\n"
 
 
@@ -112,7 +114,7 @@ def test_module_runs_with_m(run_python, tmp_path):
     [("raise ValueError('x')", 1), ("sys.exit(5)", 5), ("sys.exit('why')", 1), ("x = (", 1)],
 )
 def test_script_keeps_exit_code_and_message_and_leaves_a_trace(run_trace, run_python, ending, code):
-    traced = run_trace(f"import sys\n{ending}\n")
+    traced = run_trace(f"import sys\n{ending}\n", is_new=True)
     plain = run_python("program.py")
     assert traced.returncode == plain.returncode == code
     own = "".join(
@@ -175,19 +177,20 @@ def test_killed_script_leaves_a_whole_trace_and_dies_as_told(
 
 
 @pytest.mark.parametrize("output", ["trace.json", "trace.json.gz"])
-def test_script_killed_without_a_word_leaves_a_trace_that_can_be_opened(tmp_path, output):
+def test_script_killed_without_a_word_leaves_a_trace_that_can_be_opened(
+    start_forked, tmp_path, output
+):
     (tmp_path / "program.py").write_text(
         "import time, torch\ntorch.ones(2).sin()\n"
         "while True:\n    torch.ones(2).cos(); time.sleep(0.01)\n"
     )
     path = tmp_path / output
-    with subprocess.Popen(
-        [sys.executable, "-m", "npu_profiler", "trace", "-o", output, "program.py"], cwd=tmp_path
-    ) as process:
+    command = ("-m", "npu_profiler", "trace", "-o", output, "program.py")
+    with start_forked(*command) as process:
         try:
             deadline = time.monotonic() + 120
             while time.monotonic() < deadline and b"aten::cos" not in _bytes(path):
-                time.sleep(0.1)
+                time.sleep(0.02)
         finally:
             process.kill()
     assert process.returncode == -signal.SIGKILL
@@ -218,9 +221,9 @@ print(layer.weight.sum().item())
 """
 
 
-def test_only_the_steps_asked_for_are_recorded_and_results_are_equal(run_trace, run_python):
+def test_only_the_steps_asked_for_are_recorded_and_results_are_equal(run_trace, run_forked):
     traced = run_trace(TRAINING, options=("--steps", "2", "--warmup", "3"))
-    assert traced.stdout == run_python("program.py").stdout != ""
+    assert traced.stdout == run_forked("program.py").stdout != ""
     assert traced.names("X", "user_annotation").count("step 3") == 1
     named = {name for name in traced.names("X", "user_annotation") if name.startswith("step ")}
     assert named == {"step 3", "step 4"}

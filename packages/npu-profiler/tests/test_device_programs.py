@@ -152,13 +152,13 @@ def test_layers_of_the_first_runs_and_of_every_kth_stand_in_their_programs(run_t
 
 
 def test_without_the_option_no_layer_is_recorded(run_trace):
-    traced = run_trace(LAYERED)
+    traced = run_trace(LOAD + "for _ in range(7):\n    relu.run([x])\n")
     assert len(traced.events("X", "program")) == 7
     assert traced.events("X", "layer") == []
 
 
 @needs_ops
-def test_eager_script_on_npu_shows_copies_fallbacks_memory_and_equal_results(run_trace, run_python):
+def test_eager_script_on_npu_shows_copies_fallbacks_memory_and_equal_results(run_trace, run_forked):
     traced = run_trace("""
 import torch
 torch.manual_seed(0)
@@ -168,7 +168,7 @@ y.backward()
 print(y.item(), x.grad.cpu().sum().item())
 """)
     assert traced.returncode == 0
-    assert traced.stdout == run_python("program.py").stdout != ""
+    assert traced.stdout == run_forked("program.py").stdout != ""
     assert "cpu to npu" in traced.names("X", "copy")
     assert any(name.startswith("aten::roll") for name in traced.names("i", "fallback"))
     values = [event["args"]["allocated_bytes"] for event in traced.events("C")]
@@ -252,7 +252,7 @@ def line_of(text):
 def test_stacks_and_layers_lead_from_the_python_line_to_the_layer_and_back(run_trace, cache_folder):
     # The first step is left out: compiling takes minutes when its Python calls are recorded.
     options = ("--stacks", "--layers", "--modules", "--warmup", "1", "--steps", "1")
-    traced = run_trace(MODEL, options=options, NPU_COMPILER_CACHE_DIR=cache_folder)
+    traced = run_trace(MODEL, options=options, NPU_COMPILE_CACHE_DIR=cache_folder)
     assert traced.returncode == 0, traced.stderr
     up, down = line_of("        wide = self.up(x)"), line_of("        return self.down(wide)")
     assert sorted(origin for origin in layers_by_name(traced).values() if origin[0]) == [
@@ -279,6 +279,6 @@ def test_stacks_and_layers_lead_from_the_python_line_to_the_layer_and_back(run_t
 
 @needs_compiler
 def test_layers_of_a_compiled_model_know_their_module_and_line(run_trace, cache_folder):
-    traced = run_trace(MODEL, options=("--layers",), NPU_COMPILER_CACHE_DIR=cache_folder)
+    traced = run_trace(MODEL, options=("--layers",), NPU_COMPILE_CACHE_DIR=cache_folder)
     down = line_of("        return self.down(wide)")
     assert ("layers.1.down", down) in layers_by_name(traced).values()

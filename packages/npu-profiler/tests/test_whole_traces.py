@@ -4,7 +4,6 @@ import importlib.util
 import json
 import signal
 import subprocess
-import sys
 
 import pytest
 
@@ -72,10 +71,10 @@ torch.nn.Sequential(Slow())(torch.ones(2))
 """
 
 
-def test_script_killed_within_a_module_shows_where_it_was(tmp_path, check_schema):
+def test_script_killed_within_a_module_shows_where_it_was(start_forked, tmp_path, check_schema):
     (tmp_path / "program.py").write_text(IN_FORWARD)
-    command = [sys.executable, "-m", "npu_profiler", "trace", "--modules", "program.py"]
-    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as process:
+    command = ("-m", "npu_profiler", "trace", "--modules", "program.py")
+    with start_forked(*command, stdout=subprocess.PIPE) as process:
         try:
             assert process.stdout.readline() == "ready\n"
             process.send_signal(signal.SIGTERM)
@@ -124,10 +123,10 @@ print(model.generate(prompt, max_new_tokens=8, min_new_tokens=8, do_sample=False
 
 @pytest.mark.long
 @needs_llm
-def test_answer_of_a_language_model_has_its_steps_programs_and_layers(run_trace, run_python):
+def test_answer_of_a_language_model_has_its_steps_programs_and_layers(run_trace, run_forked):
     traced = run_trace(ANSWER, options=("--layers", "--modules", "--memory"))
     assert traced.returncode == 0, traced.stderr
-    assert traced.stdout == run_python("program.py").stdout != ""
+    assert traced.stdout == run_forked("program.py").stdout != ""
     assert len(traced.names("X", "prefill")) == 1
     assert len(traced.names("X", "decode")) == 7
     assert len(traced.names("X", "program")) == len(traced.names("s", "launch")) == 8

@@ -2,7 +2,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 
 import pytest
@@ -16,13 +15,11 @@ while True:
 
 
 @pytest.fixture
-def job(tmp_path):
+def job(start_forked, tmp_path):
     """A job that waits for `npu-profiler attach`."""
     (tmp_path / "job.py").write_text(JOB)
-    environment = {**os.environ, "NPU_ATTACH": "1", "TMPDIR": str(tmp_path)}
-    process = subprocess.Popen(
-        [sys.executable, "job.py"], cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True
-    )
+    environment = {"NPU_ATTACH": "1", "TMPDIR": str(tmp_path)}
+    process = start_forked("job.py", stdout=subprocess.PIPE, **environment)
     with process:
         try:
             assert process.stdout.readline() == "ready\n"

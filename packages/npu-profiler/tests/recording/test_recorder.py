@@ -6,8 +6,8 @@ import pytest
 
 
 @pytest.fixture
-def run(run_warm):
-    return lambda body: run_warm("import npu_profiler\n" + body)
+def run(run_lines):
+    return lambda body: run_lines("import npu_profiler\n" + body)
 
 
 def test_trace_writes_what_happened_inside(run, tmp_path, check_schema):

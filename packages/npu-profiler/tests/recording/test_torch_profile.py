@@ -13,8 +13,8 @@ from npu_runtime import observe
 
 
 @pytest.fixture
-def run(run_warm):
-    return lambda body: run_warm(PROLOGUE + body)
+def run(run_lines):
+    return lambda body: run_lines(PROLOGUE + body)
 
 
 def rows(events):

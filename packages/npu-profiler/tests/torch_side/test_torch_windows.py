@@ -14,8 +14,8 @@ names = lambda window: [item.name for item in window.recorded.slices]
 
 
 @pytest.fixture
-def run(run_warm):
-    return lambda body: run_warm(PROLOGUE + body)
+def run(run_lines):
+    return lambda body: run_lines(PROLOGUE + body)
 
 
 def test_ops_of_all_threads_are_recorded(run):
