@@ -10,6 +10,9 @@ and started no thread; the child takes over environment, directory and files, lo
 A real process is started where the difference could show: for another program, for interpreter
 options apart from -c, -m and -u, and where a variable differs that is read when an interpreter or
 a library is loaded. What tests about importing itself need is `subprocess`.
+
+A child ends as an interpreter does, with the destructors of all libraries that it has loaded. Those
+of the server's libraries, torch's among them, are left out: they take 0.15 s and belong to others.
 """
 
 from __future__ import annotations
@@ -17,9 +20,11 @@ from __future__ import annotations
 import array
 import atexit
 import contextlib
+import ctypes
 import gc
 import importlib
 import json
+import multiprocessing.process
 import os
 import runpy
 import selectors
@@ -38,9 +43,16 @@ from typing import IO, Any
 
 __all__ = ["run", "start"]
 
-# Read when an interpreter or a library is loaded: a server has the values of its own start.
-_READ_AT_START = ("PYTHON", "LD_", "MALLOC_", "OMP_", "GOMP_", "KMP_", "MKL_", "GLIBC_", "ASAN_")
 _AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"
+# Prefixes of variables that are read when an interpreter or a library is loaded.
+_READ_AT_START = (
+    *("PYTHON", "LD_", "LANG", "LC_", "TZ", "MALLOC_", "GLIBC_", "ASAN_", "LSAN_", "UBSAN_"),
+    *("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "TORCH_", "PYTORCH_", "ATEN_"),
+)
+_READ_BY_PRELOADED = ("TORCHDYNAMO_", "TORCHINDUCTOR_", "HF_", "TRANSFORMERS_")
+_READ_WHEN_USED = {_AUTOLOAD, "TORCH_HOME", "TORCHINDUCTOR_CACHE_DIR"}
+# A server has these values, whatever a test does to its own environment before it needs one.
+_ENVIRONMENT = dict(os.environ)
 
 
 # ------------------------------------------------------------------------------------ the client
@@ -51,8 +63,8 @@ def run(
     *,
     env: Mapping[str, str] | None = None,
     cwd: str | os.PathLike[str] | None = None,
-    input: str | None = None,
-    stdin: int | None = None,
+    input: str | None = None,  # noqa: A002
+    stdin: int | IO[str] | None = None,
     timeout: float | None = None,
     check: bool = False,
     capture_output: bool = True,
@@ -62,38 +74,48 @@ def run(
     """Runs a command to its end and returns its output as text.
 
     Args:
-        command, env, cwd, input, stdin, timeout, check: as `subprocess.run` takes them.
-        capture_output, text: True, so that a call reads as one of `subprocess.run`.
+        command: the program and its arguments.
+        env: all its variables, this process's by default.
+        cwd: its directory.
+        input: text to read from its standard input, which is empty by default.
+        stdin: a file to read instead.
+        timeout: in seconds.
+        check: raise an error if it fails.
+        capture_output: True, so that a call reads as one of `subprocess.run`.
+        text: True as well.
         preload: modules that the server imports besides torch. Each choice has a server.
 
     Raises:
         subprocess.TimeoutExpired: it did not end within `timeout` seconds; it was killed.
         subprocess.CalledProcessError: it failed, and `check` is set.
     """
-    assert capture_output and text
+    assert capture_output
+    assert text
     arguments = list(map(str, command))
     environment = dict(os.environ if env is None else env)
-    if not _can_fork(arguments, environment):
+    if not _can_fork(arguments, environment, cwd, preload):
         return subprocess.run(
             arguments, env=environment, cwd=cwd, input=input, timeout=timeout, check=check,
             stdin=stdin if input is None else None, capture_output=True, text=True,
         )  # fmt: skip
     with contextlib.ExitStack() as files:
-        given = files.enter_context(tempfile.TemporaryFile("w+"))
-        given.write(input or "")
-        given.seek(0)
+        if stdin in (None, subprocess.DEVNULL) or input is not None:
+            given = files.enter_context(tempfile.TemporaryFile("w+"))
+            given.write(input or "")
+            given.seek(0)
+        else:
+            given = files.enter_context(_duplicate(stdin, "r"))
         outputs = [files.enter_context(tempfile.TemporaryFile("w+")) for _ in range(2)]
         process = _Forked(arguments, environment, cwd, [given, *outputs], preload=preload)
         try:
             process.wait(timeout)
-        except subprocess.TimeoutExpired:
+        except subprocess.TimeoutExpired as expired:
             process.kill()
             process.wait()
+            expired.stdout, expired.stderr = map(_read_whole, outputs)
             raise
-        for output in outputs:
-            output.seek(0)
-        out, err = (output.read() for output in outputs)
-    done = subprocess.CompletedProcess(arguments, process.returncode or 0, out, err)
+        out, err = map(_read_whole, outputs)
+    done = subprocess.CompletedProcess(arguments, process.wait(), out, err)
     if check:
         done.check_returncode()
     return done
@@ -104,7 +126,7 @@ def start(
     *,
     env: Mapping[str, str] | None = None,
     cwd: str | os.PathLike[str] | None = None,
-    stdin: int | None = None,
+    stdin: int | IO[str] | None = None,
     stdout: int | IO[str] | None = None,
     stderr: int | IO[str] | None = None,
     start_new_session: bool = False,
@@ -113,7 +135,7 @@ def start(
     """Starts a command; returns an object with the members of `subprocess.Popen` in text mode."""
     arguments = list(map(str, command))
     environment = dict(os.environ if env is None else env)
-    if not _can_fork(arguments, environment):
+    if not _can_fork(arguments, environment, cwd, preload):
         return subprocess.Popen(
             arguments, env=environment, cwd=cwd, stdin=stdin, stdout=stdout, stderr=stderr,
             start_new_session=start_new_session, text=True,
@@ -129,14 +151,11 @@ def start(
             continue
         ours.append(None)
         if wanted == subprocess.STDOUT:
-            theirs.append(os.fdopen(os.dup(theirs[1].fileno()), mode))
+            theirs.append(_duplicate(theirs[1], mode))
         elif wanted == subprocess.DEVNULL:
-            theirs.append(open(os.devnull, mode))
-        elif wanted is None:
-            theirs.append(os.fdopen(os.dup(number), mode))
+            theirs.append(Path(os.devnull).open(mode))  # noqa: SIM115
         else:
-            source = wanted if isinstance(wanted, int) else wanted.fileno()
-            theirs.append(os.fdopen(os.dup(source), mode))
+            theirs.append(_duplicate(number if wanted is None else wanted, mode))
     try:
         return _Forked(
             arguments, environment, cwd, theirs, ours, start_new_session, preload=preload
@@ -144,6 +163,15 @@ def start(
     finally:
         for file in theirs:
             file.close()
+
+
+def _duplicate(source: int | IO[str], mode: str) -> IO[str]:
+    return os.fdopen(os.dup(source if isinstance(source, int) else source.fileno()), mode)
+
+
+def _read_whole(file: IO[str]) -> str:
+    file.seek(0)
+    return file.read()
 
 
 class _Forked:
@@ -162,6 +190,8 @@ class _Forked:
         self.args = arguments
         self.stdin, self.stdout, self.stderr = ours
         self.returncode: int | None = None
+        self._texts: dict[int, str] = {}
+        self._threads: list[threading.Thread] | None = None
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.connect(_server_address(tuple(preload)))
         request = {
@@ -177,7 +207,7 @@ class _Forked:
         self._socket.sendmsg([header], ancillary)
         self._socket.sendall(text)
         self._answers = self._socket.makefile("r")
-        self.pid = int(self._answers.readline())
+        self.pid = self._read_number()
 
     def wait(self, timeout: float | None = None) -> int:
         """Returns the exit code, that of a signal negative."""
@@ -186,7 +216,7 @@ class _Forked:
                 selector.register(self._socket, selectors.EVENT_READ)
                 if not selector.select(timeout):
                     raise subprocess.TimeoutExpired(self.args, timeout or 0)
-            self.returncode = int(self._answers.readline())
+            self.returncode = self._read_number()
             self._answers.close()
             self._socket.close()
         return self.returncode
@@ -198,34 +228,49 @@ class _Forked:
         return self.returncode
 
     def communicate(
-        self, input: str | None = None, timeout: float | None = None
+        self,
+        input: str | None = None,  # noqa: A002
+        timeout: float | None = None,
     ) -> tuple[str | None, str | None]:
-        """Writes the input, reads all output, and waits for the end."""
-        texts: dict[int, str] = {}
+        """Writes the input, reads all output, and waits for the end.
 
-        def read(index: int, file: IO[str]) -> None:
-            texts[index] = file.read()
-
-        given = enumerate((self.stdout, self.stderr))
-        readers = [
-            threading.Thread(target=read, args=(index, file), daemon=True)
-            for index, file in given
-            if file is not None and not file.closed
-        ]
-        for reader in readers:
-            reader.start()
-        if self.stdin is not None:
-            with contextlib.suppress(BrokenPipeError):
-                self.stdin.write(input or "")
-            with contextlib.suppress(BrokenPipeError):
-                self.stdin.close()
+        After a timeout it can be called again, and loses no output.
+        """
+        if self._threads is None:
+            self._threads = [
+                threading.Thread(target=self._read, args=(index, file), daemon=True)
+                for index, file in enumerate((self.stdout, self.stderr))
+                if file is not None and not file.closed
+            ]
+            if self.stdin is not None and not self.stdin.closed:
+                write = threading.Thread(target=self._write, args=(input or "",), daemon=True)
+                self._threads.append(write)
+            for thread in self._threads:
+                thread.start()
         end_s = None if timeout is None else time.monotonic() + timeout
-        for reader in readers:
-            reader.join(None if end_s is None else max(0, end_s - time.monotonic()))
-            if reader.is_alive():
+        for thread in self._threads:
+            thread.join(None if end_s is None else max(0, end_s - time.monotonic()))
+            if thread.is_alive():
                 raise subprocess.TimeoutExpired(self.args, timeout or 0)
         self.wait(None if end_s is None else max(0, end_s - time.monotonic()))
-        return texts.get(0), texts.get(1)
+        return self._texts.get(0), self._texts.get(1)
+
+    def _read_number(self) -> int:
+        line = self._answers.readline()
+        if not line:
+            raise RuntimeError("the server of forked processes has ended")
+        return int(line)
+
+    def _read(self, index: int, file: IO[str]) -> None:
+        with file:
+            self._texts[index] = file.read()
+
+    def _write(self, text: str) -> None:
+        assert self.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self.stdin.write(text)
+        with contextlib.suppress(BrokenPipeError):
+            self.stdin.close()
 
     def send_signal(self, number: int) -> None:
         """Sends a signal if the process has not ended."""
@@ -251,14 +296,26 @@ class _Forked:
         self.wait()
 
 
-def _can_fork(arguments: list[str], environment: Mapping[str, str]) -> bool:
-    program, first = arguments[0], arguments[1] if len(arguments) > 1 else ""
+def _can_fork(
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    cwd: str | os.PathLike[str] | None,
+    preload: Sequence[str],
+) -> bool:
+    program, *rest = arguments
     if program == sys.executable:
-        is_known = first in ("-c", "-m", "-u") or (first != "" and not first.startswith("-"))
+        rest = rest[1:] if rest[:1] == ["-u"] else rest
+        first = rest[0] if rest else "-"
+        known = ("-c", "-m") if len(rest) > 1 else ()
+        is_file = not first.startswith("-") and Path(cwd or "", first).is_file()
+        is_known = first in known or is_file
     else:
         is_known = _is_script(program)
-    names = {name for name in {*environment, *os.environ} if name.startswith(_READ_AT_START)}
-    return is_known and all(environment.get(name) == os.environ.get(name) for name in names)
+    read = _READ_AT_START + (_READ_BY_PRELOADED if preload else ())
+    names = {name for name in {*environment, *_ENVIRONMENT} if name.startswith(read)}
+    return is_known and all(
+        environment.get(name) == _ENVIRONMENT.get(name) for name in names - _READ_WHEN_USED
+    )
 
 
 def _is_script(program: str) -> bool:
@@ -281,7 +338,7 @@ def _server_address(preload: tuple[str, ...]) -> str:
         process = subprocess.Popen(
             [sys.executable, __file__, address, str(theirs.fileno()), *preload],
             pass_fds=[theirs.fileno()],
-            env=os.environ | {_AUTOLOAD: "0"},
+            env=_ENVIRONMENT | {_AUTOLOAD: "0"},
         )
         theirs.close()
         if control.recv(1) != b"!":
@@ -307,7 +364,7 @@ def _serve(address: str, control: socket.socket, modules: list[str]) -> dict[str
     """Forks for each request; returns None to the server at its end, and to each child its own."""
     for module in ("numpy", "torch", *modules):
         importlib.import_module(module)
-
+    _leave_out_destructors()
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(address)
     listener.listen(64)
@@ -338,16 +395,27 @@ def _serve(address: str, control: socket.socket, modules: list[str]) -> dict[str
                     end = os.pidfd_open(pid)
                     ends[end] = pid, connection
                     selector.register(end, selectors.EVENT_READ)
-                    connection.sendall(f"{pid}\n".encode())
+                    with contextlib.suppress(OSError):  # the client may have gone
+                        connection.sendall(f"{pid}\n".encode())
                     continue
                 end = key.fd
                 selector.unregister(end)
                 pid, connection = ends.pop(end)
                 os.close(end)
                 code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-                with contextlib.suppress(OSError):  # the client may have gone
+                with contextlib.suppress(OSError):
                     connection.sendall(f"{code}\n".encode())
                 connection.close()
+
+
+def _leave_out_destructors() -> None:
+    """Ends a process when its exit comes to what was registered before this call.
+
+    C runs what was registered at its exit in reverse order. Output of C is written even so.
+    """
+    libc = ctypes.CDLL(None)
+    libc.on_exit(ctypes.cast(libc._exit, ctypes.c_void_p), None)
+    libc["__cxa_atexit"](ctypes.cast(libc.fflush, ctypes.c_void_p), None, None)
 
 
 def _receive(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
@@ -376,39 +444,48 @@ def _become(request: dict[str, Any]) -> list[str]:
     is_unbuffered = arguments[0] == "-u" or bool(os.environ.get("PYTHONUNBUFFERED"))
     if arguments[0] == "-u":
         arguments = arguments[1:]
-    sys.stdin = sys.__stdin__ = open(0, closefd=False)
-    for number, name, errors in ((1, "stdout", "strict"), (2, "stderr", "backslashreplace")):
-        file = open(number, "w", errors=errors, closefd=False)
-        is_immediate = is_unbuffered or number == 2
-        file.reconfigure(line_buffering=is_immediate or file.isatty(), write_through=is_unbuffered)
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        old = getattr(sys, name)
+        file = open(  # noqa: SIM115
+            number, old.mode, encoding=old.encoding, errors=old.errors, closefd=False
+        )
+        if number:
+            is_immediate = is_unbuffered or number == 2 or file.isatty()
+            file.reconfigure(line_buffering=is_immediate, write_through=is_unbuffered)
         setattr(sys, name, file)
         setattr(sys, f"__{name}__", file)
-    if os.environ.get(_AUTOLOAD, "1") == "1":
-        import torch
+    tempfile.tempdir = None  # found again, where TMPDIR says
+    multiprocessing.process.ORIGINAL_DIR = str(Path.cwd())
+    multiprocessing.process.current_process().authkey = os.urandom(32)
+    import numpy
+    import torch
 
+    numpy.random.seed()
+    if os.environ.get(_AUTOLOAD, "1") == "1":
         torch._import_device_backends()
     return arguments
 
 
 def _run(arguments: list[str]) -> None:
     """Runs what stands after the interpreter's name on a command line."""
+    main = types.ModuleType("__main__")
+    sys.modules["__main__"] = main
     if arguments[0] == "-c":
-        main = types.ModuleType("__main__")
-        sys.modules["__main__"] = main
         sys.argv = ["-c", *arguments[2:]]
         sys.path[0] = ""
-        exec(compile(arguments[1], "<string>", "exec"), main.__dict__)
+        source: str | bytes = arguments[1]
+        name = "<string>"
     elif arguments[0] == "-m":
-        sys.argv = arguments[1:]
+        sys.argv = ["-m", *arguments[2:]]
         sys.path[0] = str(Path.cwd())
-        runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+        runpy._run_module_as_main(arguments[1])  # what `python -m` calls
+        return
     else:
         sys.argv = arguments
         sys.path[0] = str(Path(arguments[0]).resolve().parent)
-        main = types.ModuleType("__main__")
-        main.__file__ = arguments[0]
-        sys.modules["__main__"] = main
-        exec(compile(Path(arguments[0]).read_bytes(), arguments[0], "exec"), main.__dict__)
+        main.__file__ = name = str(Path.cwd() / arguments[0])
+        source = Path(name).read_bytes()
+    exec(compile(source, name, "exec", dont_inherit=True), main.__dict__)
 
 
 def _main() -> None:
@@ -420,9 +497,12 @@ def _main() -> None:
         _run(arguments)
     except (SystemExit, KeyboardInterrupt):
         raise
-    except BaseException as error:
+    except BaseException as error:  # noqa: BLE001
         trace = error.__traceback__
-        while trace is not None and trace.tb_frame.f_code.co_filename in (__file__, "<frozen runpy>"):
+        while trace is not None and trace.tb_frame.f_code.co_filename in (
+            __file__,
+            "<frozen runpy>",
+        ):
             trace = trace.tb_next
         sys.excepthook(type(error), error.with_traceback(trace), trace)
         raise SystemExit(1) from None
