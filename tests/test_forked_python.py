@@ -203,6 +203,19 @@ def test_a_started_process_reads_writes_and_waits():
     assert process.returncode == process.wait() == process.poll() == 0
 
 
+def test_processes_may_run_at_the_same_time():
+    code = "print('ready', flush=True); print(input())"
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with (
+        forked_python.start([PYTHON, "-c", code], **pipes) as one,
+        forked_python.start([PYTHON, "-c", code], **pipes) as other,
+    ):
+        for process in (one, other):
+            assert process.stdout.readline() == "ready\n"
+        assert other.communicate("second")[0] == "second\n"
+        assert one.communicate("first")[0] == "first\n"
+
+
 def test_output_is_whole_after_a_timeout():
     code = "import time; print('before', flush=True); time.sleep(60)"
     process = forked_python.start(

@@ -386,7 +386,7 @@ def _serve(address: str, control: socket.socket, modules: list[str]) -> dict[str
                     if pid == 0:
                         for inherited in (listener, control, connection):
                             inherited.close()
-                        for end, other in ends.values():
+                        for end, (_, other) in ends.items():
                             os.close(end)
                             other.close()
                         return request | {"files": files}
