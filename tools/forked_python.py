@@ -204,7 +204,8 @@ class _Forked:
         texts: dict[int, str] = {}
 
         def read(index: int, file: IO[str]) -> None:
-            texts[index] = file.read()
+            with file:
+                texts[index] = file.read()
 
         given = enumerate((self.stdout, self.stderr))
         readers = [
@@ -370,6 +371,8 @@ def _become(request: dict[str, Any]) -> list[str]:
     os.environ.clear()
     os.environ.update(request["environment"])
     os.chdir(request["directory"])
+    # The server may have been started in the background, where a shell has ctrl-c ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     arguments = request["arguments"]
     if arguments[0] == sys.executable:
         arguments = arguments[1:]
