@@ -461,6 +461,8 @@ def _become(request: dict[str, Any]) -> list[str]:
     os.environ.clear()
     os.environ.update(request["environment"])
     os.chdir(request["directory"])
+    # The server may have been started in the background, where a shell has ctrl-c ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     kept = [folder for folder in sys.path[1:] if folder not in former]
     sys.path[1:] = [*_folders(os.environ.get(_PATH, "")), *kept]
     arguments = request["arguments"]

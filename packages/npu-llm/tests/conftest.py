@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import fcntl
+import gc
 import json
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -132,6 +138,12 @@ def device_pipelines() -> tuple[str, ...]:
     return ("static",) if device_info().device.startswith("NPU") else ("dynamic", "static")
 
 
+def pytest_collection_finish() -> None:
+    """Keeps collections of garbage, one at the end of each build, from visiting the libraries."""
+    gc.collect()
+    gc.freeze()
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Runs a test once for each value of some arguments.
 
@@ -149,19 +161,97 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("sampled_architecture", names)
 
 
+@dataclass(frozen=True)
+class Shared:
+    """Checkpoints and compiled models that all processes of a test run share.
+
+    A checkpoint is written by the first process that requests it. A model is compiled by the first
+    that loads it; the others copy the entries into a compile cache of their own, so that no process
+    sees what another one writes later.
+    """
+
+    root: Path
+    own: Path
+
+    def cache_dir(self, folder: Path) -> Path:
+        """Returns this process's compile cache for a checkpoint."""
+        return self.own / folder.name
+
+    def checkpoint(self, name: str, save: Callable[[Path], Any]) -> Path:
+        """Returns the folder of this name, once `save(folder)` has filled it in some process."""
+        folder = self.root / "checkpoints" / name
+        with self._locked(name):
+            if not folder.exists():
+                draft = self.root / "drafts" / name
+                save(draft)
+                draft.rename(folder)
+        return folder
+
+    def load(self, kind: type, folder: Path, **options: Any) -> Any:
+        """Returns `kind.from_pretrained(folder, **options)`, compiled once in a run."""
+        name = f"{folder.name} {kind.__name__} {sorted(options.items())}"
+        kept, cache = self.root / "entries" / name, self.cache_dir(folder)
+        cache.mkdir(exist_ok=True)
+        with self._locked(name):
+            before = set(cache.iterdir())
+            is_known = kept.exists()
+            if is_known:
+                _copy_entries(kept.iterdir(), cache)
+            model = kind.from_pretrained(folder, cache_dir=cache, **options)
+            if not is_known:
+                kept.mkdir()
+                _copy_entries(set(cache.iterdir()) - before, kept)
+        return model
+
+    @contextlib.contextmanager
+    def _locked(self, name: str) -> Iterator[None]:
+        with (self.root / "locks" / name).open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)  # until it is closed
+            yield
+
+
+def _copy_entries(entries: Iterable[Path], target: Path) -> None:
+    for entry in entries:
+        if not (target / entry.name).exists():
+            shutil.copytree(entry, target / entry.name, symlinks=True, copy_function=_copy_file)
+
+
+def _copy_file(source: str, target: str) -> None:
+    # Weights are never written to again.
+    if Path(source).lstat().st_size > 4 << 20:
+        os.link(source, target)
+    else:
+        shutil.copy2(source, target, follow_symlinks=False)
+
+
+@pytest.fixture(scope="session")
+def shared(tmp_path_factory) -> Shared:
+    root = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        root = root.parent
+    root /= "shared"
+    for name in ("checkpoints", "drafts", "entries", "locks"):
+        (root / name).mkdir(parents=True, exist_ok=True)
+    return Shared(root, tmp_path_factory.mktemp("caches"))
+
+
 @dataclass
 class Pair:
     """A checkpoint, transformers' model of it in fp32 on the CPU, and ours by precision."""
 
     folder: Path
     reference: Any
-    cache_dir: Path
+    shared: Shared
     _ours: dict[tuple[str, str], NPUModelForCausalLM] = field(default_factory=dict)
+
+    @property
+    def cache_dir(self) -> Path:
+        return self.shared.cache_dir(self.folder)
 
     def ours(self, dtype: str = "float32", pipeline: str = "auto") -> NPUModelForCausalLM:
         if (dtype, pipeline) not in self._ours:
-            self._ours[dtype, pipeline] = NPUModelForCausalLM.from_pretrained(
-                self.folder, dtype=dtype, pipeline=pipeline, cache_dir=self.cache_dir
+            self._ours[dtype, pipeline] = self.shared.load(
+                NPUModelForCausalLM, self.folder, dtype=dtype, pipeline=pipeline
             )
         return self._ours[dtype, pipeline]
 
@@ -200,14 +290,20 @@ class NpuwProgram:
         return [torch.from_numpy(array.copy()) for array in arrays]
 
 
-def save_tiny(name: str, folder: Path, **changes: Any) -> Any:
-    """Saves a small model with random weights; returns it."""
+def make_tiny(name: str, **changes: Any) -> Any:
+    """Returns a small model with random weights."""
     class_name, sizes = {**ARCHITECTURES, **WITH_STATES}[name]
     torch.manual_seed(5)
     config = getattr(transformers, class_name)(**{**sizes, "initializer_range": 0.3, **changes})
     model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
     model.generation_config.eos_token_id = 2
     model.generation_config.pad_token_id = 0
+    return model
+
+
+def save_tiny(name: str, folder: Path, **changes: Any) -> Any:
+    """Saves a small model with random weights; returns it."""
+    model = make_tiny(name, **changes)
     model.save_pretrained(folder)
     return model
 
@@ -227,6 +323,17 @@ def logit_tolerance() -> float:
 @pytest.fixture(scope="session", name="save_tiny")
 def _save_tiny():
     return save_tiny
+
+
+@pytest.fixture(scope="session")
+def saved_tiny(shared):
+    """saved_tiny(name, **changes): the shared folder of a small model."""
+
+    def get(name: str, **changes: Any) -> Path:
+        folder = "-".join([name, *(f"{key}={value}" for key, value in sorted(changes.items()))])
+        return shared.checkpoint(folder, lambda target: save_tiny(name, target, **changes))
+
+    return get
 
 
 _CHAT = (
@@ -270,49 +377,29 @@ def save_speaker(
     return folder
 
 
-class Collected(transformers.generation.streamers.BaseStreamer):
-    """A streamer that keeps the values of `put`, and counts the calls of `end`."""
+@pytest.fixture(scope="session")
+def saved_speaker(shared):
+    """saved_speaker(**how): the shared folder of what `save_speaker` writes."""
 
-    def __init__(self) -> None:
-        self.values: list[torch.Tensor] = []
-        self.ended = 0
+    def get(**how: Any) -> Path:
+        # A template is long, and has letters that a path must not have.
+        named = (f"{key}={len(value) if key == 'before' else value}" for key, value in how.items())
+        return shared.checkpoint(
+            "-".join(["speaker", *named]), lambda target: save_speaker(target, **how)
+        )
 
-    @property
-    def parts(self) -> list[list[int]]:
-        return [value.flatten().tolist() for value in self.values]
-
-    @property
-    def tokens(self) -> list[int]:
-        return [token for part in self.parts for token in part]
-
-    def put(self, value: torch.Tensor) -> None:
-        assert not self.ended
-        self.values.append(value)
-
-    def end(self) -> None:
-        self.ended += 1
-
-
-@pytest.fixture
-def streamer() -> Collected:
-    return Collected()
-
-
-@pytest.fixture(scope="session", name="save_speaker")
-def _save_speaker():
-    return save_speaker
+    return get
 
 
 @pytest.fixture(scope="session")
-def tiny(tmp_path_factory):
+def tiny(shared):
     """tiny(name): a Pair, made once."""
     made: dict[str, Pair] = {}
 
     def get(name: str) -> Pair:
         if name not in made:
-            folder = tmp_path_factory.mktemp(name)
-            model = save_tiny(name, folder)
-            made[name] = Pair(folder, model, tmp_path_factory.mktemp(f"{name}-cache"))
+            model = make_tiny(name)
+            made[name] = Pair(shared.checkpoint(name, model.save_pretrained), model, shared)
         return made[name]
 
     return get
@@ -330,8 +417,13 @@ def weights() -> Path:
 
 
 @pytest.fixture(scope="session")
-def smollm_cache(tmp_path_factory) -> Path:
-    return tmp_path_factory.mktemp("smollm-cache")
+def smollm(shared, weights):
+    """smollm(dtype="float32", **options): the real model."""
+
+    def load(dtype: str = "float32", **options: Any) -> NPUModelForCausalLM:
+        return shared.load(NPUModelForCausalLM, weights, dtype=dtype, **options)
+
+    return load
 
 
 @pytest.fixture(scope="session")
@@ -408,9 +500,12 @@ def save_adapter(tmp_path):
 
 
 @pytest.fixture(scope="session")
-def whisper(tmp_path_factory):
+def whisper(shared):
     """A folder with a small multilingual Whisper, its tokenizer and its feature extractor."""
-    folder = tmp_path_factory.mktemp("whisper")
+    return shared.checkpoint("whisper", _save_whisper)
+
+
+def _save_whisper(folder):
     letters = transformers.convert_slow_tokenizer.bytes_to_unicode().values()
     words = {letter: number for number, letter in enumerate(letters)}
     tokenizer = transformers.WhisperTokenizer(vocab=words | {"<|endoftext|>": 256}, merges=[])
@@ -446,13 +541,15 @@ def whisper(tmp_path_factory):
         pad_token_id=end, bos_token_id=end,
     )  # fmt: skip
     model.save_pretrained(folder)
-    return folder
 
 
 @pytest.fixture(scope="session")
-def llava(tmp_path_factory):
+def llava(shared):
     """A folder with a small LLaVA, its tokenizer and its processor, with a chat template."""
-    folder = tmp_path_factory.mktemp("llava")
+    return shared.checkpoint("llava", _save_llava)
+
+
+def _save_llava(folder):
     words = ["<pad>", "<s>", "</s>", "<unk>", "<image>", "USER:", "ASSISTANT:", "SYSTEM:"]
     words += ["what", "is", "this", "and", "that", "?", "be", "brief"]
     words += [f"w{number}" for number in range(99 - len(words))]
@@ -494,4 +591,3 @@ def llava(tmp_path_factory):
         bos_token_id=1, eos_token_id=2, pad_token_id=0
     )
     model.save_pretrained(folder)
-    return folder

@@ -3,47 +3,54 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 
 import pytest
 
+import forked_python
+from npu_llm import NPUModelForCausalLM
+
 
 @pytest.fixture(scope="session")
-def checkpoint(save_speaker, tmp_path_factory):
+def checkpoint(saved_speaker):
     """A Llama of two layers with random weights, context 256, and its tokenizer."""
-    return save_speaker(tmp_path_factory.mktemp("checkpoint"))
+    return saved_speaker()
 
 
 @pytest.fixture(scope="session")
-def talkative(save_speaker, tmp_path_factory):
+def talkative(saved_speaker):
     """The same with a context that holds answers of seconds."""
-    return save_speaker(tmp_path_factory.mktemp("talkative"), context=65536)
+    return saved_speaker(context=65536)
 
 
 @pytest.fixture(scope="session")
-def wide(save_speaker, tmp_path_factory):
+def wide(saved_speaker):
     """The first with layers that are wide enough for weights of four bits."""
-    sizes = {"hidden_size": 64, "intermediate_size": 160, "num_key_value_heads": 2}
-    return save_speaker(tmp_path_factory.mktemp("wide"), **sizes)
+    return saved_speaker(hidden_size=64, intermediate_size=160, num_key_value_heads=2)
 
 
 @pytest.fixture(scope="session")
-def cache_dir(tmp_path_factory):
-    return tmp_path_factory.mktemp("cli-cache")
+def cache_dir(checkpoint, shared):
+    """A compile cache with the first in float32."""
+    shared.load(NPUModelForCausalLM, checkpoint, dtype="float32")
+    return shared.cache_dir(checkpoint)
+
+
+@pytest.fixture(scope="session")
+def preload():
+    """What conversations and servers import: processes are forked from one that has it."""
+    return ["torch._dynamo", "transformers.generation.utils"]
 
 
 @pytest.fixture
-def command(checkpoint, cache_dir):
+def command(checkpoint, cache_dir, preload):
     """command(*arguments): the finished process."""
 
     def run(*arguments, text=None, model=checkpoint, **environment):
         options = ["--cache-dir", str(cache_dir)] + (["--model", str(model)] if model else [])
         line = [sys.executable, "-m", "npu_llm.cli", arguments[0], *options, *arguments[1:]]
-        return subprocess.run(
-            line, input=text, capture_output=True, text=True, check=False, timeout=300,
-            env={**os.environ, **environment},
-        )  # fmt: skip
+        variables = {**os.environ, **environment}
+        return forked_python.run(line, input=text, timeout=300, env=variables, preload=preload)
 
     return run
 

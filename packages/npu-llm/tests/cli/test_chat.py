@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+import forked_python
 from npu_llm import NPUModelForCausalLM
 from npu_llm.cli import main
 from npu_llm.cli.chat import Chat
@@ -18,8 +19,8 @@ from npu_llm.steps.paged_cache import PagedCache
 
 
 @pytest.fixture(scope="module")
-def model(checkpoint, cache_dir):
-    return NPUModelForCausalLM.from_pretrained(checkpoint, dtype="float32", cache_dir=cache_dir)
+def model(checkpoint, shared):
+    return shared.load(NPUModelForCausalLM, checkpoint, dtype="float32")
 
 
 @pytest.fixture
@@ -268,20 +269,20 @@ TAKEN = b"\r\n\x1b[?2004l\r"  # a line has been read, and readline's mode of pas
 class Terminal:
     """A chat in a pseudo-terminal."""
 
-    def __init__(self, checkpoint, cache_dir, *arguments):
+    def __init__(self, checkpoint, cache_dir, *arguments, preload):
         line = [sys.executable, "-m", "npu_llm.cli", "chat", "--model", str(checkpoint)]
         line += ["--cache-dir", str(cache_dir), "--dtype", "float32", *arguments]
-        self.process, terminal = pty.fork()
-        if self.process == 0:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-            os.execv(line[0], line)
+        terminal, inside = pty.openpty()
+        files = dict.fromkeys(("stdin", "stdout", "stderr"), inside)
+        self.process = forked_python.start(line, start_new_session=True, preload=preload, **files)
+        os.close(inside)
         self.screen = os.fdopen(terminal, "r+b", buffering=0)
         self.seen = b""
 
     def read(self):
         ready, _, _ = select.select([self.screen], [], [], 120)
         if not ready:  # a test that waits for ever would say nothing
-            os.kill(self.process, signal.SIGKILL)
+            self.process.kill()
             pytest.fail(f"nothing came any more after {self.seen!r}")
         part = self.screen.read(1)
         if not part:
@@ -302,26 +303,37 @@ class Terminal:
             while True:
                 self.read()
         self.screen.close()
-        return os.waitstatus_to_exitcode(os.waitpid(self.process, 0)[1])
+        return self.process.wait()
 
 
-def test_terminal_gets_a_prompt_and_end_of_input_leaves(checkpoint, cache_dir):
-    terminal = Terminal(checkpoint, cache_dir, "--greedy", "--max-new-tokens", "4")
+@pytest.fixture
+def terminal(cache_dir, shared, preload):
+    """terminal(checkpoint, *arguments): a chat in a pseudo-terminal."""
+
+    def start(checkpoint, *arguments):
+        shared.load(NPUModelForCausalLM, checkpoint, dtype="float32")
+        return Terminal(checkpoint, shared.cache_dir(checkpoint), *arguments, preload=preload)
+
+    return start
+
+
+def test_terminal_gets_a_prompt_and_end_of_input_leaves(checkpoint, terminal):
+    chat = terminal(checkpoint, "--greedy", "--max-new-tokens", "4")
     for typed in (b"/help\n", b"the quick\n", b"\x04"):
-        terminal.wait_for(b"> ")
-        terminal.type(typed)
-    assert terminal.end() == 0
-    assert b"/reset" in terminal.seen
-    assert b"Read " in terminal.seen
+        chat.wait_for(b"> ")
+        chat.type(typed)
+    assert chat.end() == 0
+    assert b"/reset" in chat.seen
+    assert b"Read " in chat.seen
 
 
-def test_what_was_typed_is_recalled_in_the_next_chat(checkpoint, cache_dir):
-    first = Terminal(checkpoint, cache_dir, "--greedy", "--max-new-tokens", "4")
+def test_what_was_typed_is_recalled_in_the_next_chat(checkpoint, terminal):
+    first = terminal(checkpoint, "--greedy", "--max-new-tokens", "4")
     for typed in (b"\x1b[200~/system the\nlazy dog\x1b[201~\n", b"\x04"):
         first.wait_for(b"> ")
         first.type(typed)
     assert first.end() == 0
-    second = Terminal(checkpoint, cache_dir, "--greedy", "--max-new-tokens", "4")
+    second = terminal(checkpoint, "--greedy", "--max-new-tokens", "4")
     for typed in (b"\x1b[A\n", b"\x04"):  # the key "up"
         second.wait_for(b"> ")
         second.type(typed)
@@ -329,49 +341,49 @@ def test_what_was_typed_is_recalled_in_the_next_chat(checkpoint, cache_dir):
     assert b"lazy dog" in second.seen.partition(b"system: the")[2]
 
 
-def test_pasted_lines_are_one_message(checkpoint, cache_dir):
-    terminal = Terminal(checkpoint, cache_dir, "--greedy", "--max-new-tokens", "4")
-    terminal.wait_for(PROMPT)
-    terminal.type(b"\x1b[200~the quick\nbrown fox\x1b[201~\n")
-    terminal.wait_for(PROMPT)
-    terminal.type(b"\x04")
-    assert terminal.end() == 0
-    assert terminal.seen.count(b"Read ") == 1
+def test_pasted_lines_are_one_message(checkpoint, terminal):
+    chat = terminal(checkpoint, "--greedy", "--max-new-tokens", "4")
+    chat.wait_for(PROMPT)
+    chat.type(b"\x1b[200~the quick\nbrown fox\x1b[201~\n")
+    chat.wait_for(PROMPT)
+    chat.type(b"\x04")
+    assert chat.end() == 0
+    assert chat.seen.count(b"Read ") == 1
 
 
-def test_what_is_typed_during_an_answer_stands_at_the_next_prompt(talkative, cache_dir):
-    terminal = Terminal(talkative, cache_dir, "--max-new-tokens", "300", "--greedy")
-    terminal.wait_for(PROMPT)
-    terminal.type(b"the quick\n")
-    terminal.wait_for(TAKEN)
-    terminal.read()  # the answer has begun
-    terminal.type(b"/set top_p 0.25\n")
-    terminal.wait_for(b"set: top_p 0.25")
-    terminal.wait_for(PROMPT)
-    terminal.type(b"\x04")
-    assert terminal.end() == 0
-    answer, after = terminal.seen.split(b"Read ")
+def test_what_is_typed_during_an_answer_stands_at_the_next_prompt(talkative, terminal):
+    chat = terminal(talkative, "--max-new-tokens", "300", "--greedy")
+    chat.wait_for(PROMPT)
+    chat.type(b"the quick\n")
+    chat.wait_for(TAKEN)
+    chat.read()  # the answer has begun
+    chat.type(b"/set top_p 0.25\n")
+    chat.wait_for(b"set: top_p 0.25")
+    chat.wait_for(PROMPT)
+    chat.type(b"\x04")
+    assert chat.end() == 0
+    answer, after = chat.seen.split(b"Read ")
     assert b"/set" not in answer
     assert b"/set top_p 0.25" in after
 
 
-def test_ctrl_c_stops_the_answer_and_keeps_what_was_read(talkative, cache_dir):
+def test_ctrl_c_stops_the_answer_and_keeps_what_was_read(talkative, terminal):
     arguments = ("--max-new-tokens", "20000", "--temperature", "9", "--seed", "3")
-    terminal = Terminal(talkative, cache_dir, *arguments)
-    terminal.wait_for(b"> ")
-    terminal.type(b"the quick\n")
-    terminal.wait_for(TAKEN)
-    terminal.read()  # the answer has begun
-    os.kill(terminal.process, signal.SIGINT)
-    terminal.wait_for(PROMPT)
-    terminal.type(b"brown fox\n")
-    terminal.wait_for(TAKEN)
-    terminal.read()
-    os.kill(terminal.process, signal.SIGINT)
-    terminal.wait_for(PROMPT)
-    terminal.type(b"\x04")
-    assert terminal.end() == 0
-    text = terminal.seen.decode(errors="replace")
+    chat = terminal(talkative, *arguments)
+    chat.wait_for(b"> ")
+    chat.type(b"the quick\n")
+    chat.wait_for(TAKEN)
+    chat.read()  # the answer has begun
+    chat.process.send_signal(signal.SIGINT)
+    chat.wait_for(PROMPT)
+    chat.type(b"brown fox\n")
+    chat.wait_for(TAKEN)
+    chat.read()
+    chat.process.send_signal(signal.SIGINT)
+    chat.wait_for(PROMPT)
+    chat.type(b"\x04")
+    assert chat.end() == 0
+    text = chat.seen.decode(errors="replace")
     assert "(interrupted)" in text
     read, of = text.rsplit("Read ", 1)[1].split(" tokens")[0].split(" of ")
     assert int(read) < int(of)

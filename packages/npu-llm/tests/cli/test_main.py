@@ -10,6 +10,7 @@ import time
 
 import pytest
 
+import forked_python
 from npu_llm.cli import main
 
 CODE = re.compile(r"\[([a-z]+(?:-[a-z]+)+)\]\n$")
@@ -224,36 +225,33 @@ def test_device_that_is_absent(command):
     assert "Traceback" not in done.stderr
 
 
-def start_long_answer(checkpoint, cache_dir):
+@pytest.fixture
+def long_answer(checkpoint, cache_dir, preload):
     """A process in the middle of an answer."""
     line = [sys.executable, "-m", "npu_llm.cli", "generate", "--model", str(checkpoint)]
     line += ["--cache-dir", str(cache_dir), "--max-new-tokens", "240", "--seed", "3"]
-    # A run that a shell put in the background ignores ctrl-c, and its children would inherit that.
-    process = subprocess.Popen(
-        [*line, "--temperature", "9", "Tell me"], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )  # fmt: skip
-    assert process.stdout.read(1)
-    return process
+    line += ["--temperature", "9", "Tell me"]
+    outputs = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with forked_python.start(line, preload=preload, **outputs) as process:
+        assert process.stdout.read(1)
+        yield process
 
 
-def test_ctrl_c_ends_with_130_and_no_traceback(checkpoint, cache_dir):
-    with start_long_answer(checkpoint, cache_dir) as process:
-        process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=60)
-    if process.returncode == 0:
+def test_ctrl_c_ends_with_130_and_no_traceback(long_answer):
+    long_answer.send_signal(signal.SIGINT)
+    _, err = long_answer.communicate(timeout=60)
+    if long_answer.returncode == 0:
         pytest.fail("the answer was over before the signal came")
-    assert process.returncode == 130
-    assert b"Traceback" not in err
+    assert long_answer.returncode == 130
+    assert "Traceback" not in err
 
 
-def test_reader_that_goes_away_ends_with_141_and_no_traceback(checkpoint, cache_dir):
-    with start_long_answer(checkpoint, cache_dir) as process:
-        process.stdout.close()
-        err = process.stderr.read()
-    assert process.returncode == 141
-    assert b"Traceback" not in err
-    assert b"BrokenPipe" not in err
+def test_reader_that_goes_away_ends_with_141_and_no_traceback(long_answer):
+    long_answer.stdout.close()
+    err = long_answer.stderr.read()
+    assert long_answer.wait() == 141
+    assert "Traceback" not in err
+    assert "BrokenPipe" not in err
 
 
 def test_help_needs_no_model_and_no_time():

@@ -81,10 +81,12 @@ def question(numbers: random.Random, model: str) -> dict[str, object]:
     return asked
 
 
-async def ask(client: httpx.AsyncClient, numbers: random.Random, model: str, told: Told) -> None:
+async def ask(
+    client: httpx.AsyncClient, numbers: random.Random, model: str, told: Told, stay_s: float
+) -> None:
     """One request; a third of the clients leave before its end."""
     asked = question(numbers, model)
-    leaves_after = numbers.expovariate(1 / 1.5) if numbers.random() < 1 / 3 else None
+    leaves_after = numbers.expovariate(1 / stay_s) if numbers.random() < 1 / 3 else None
     try:
         async with asyncio.timeout(leaves_after):
             async with client.stream("POST", "/v1/chat/completions", json=asked) as answer:
@@ -128,7 +130,7 @@ async def load(url: str, process: int, options: argparse.Namespace) -> bool:
         async def one_client(seed: int) -> None:
             numbers = random.Random(seed)
             while time.monotonic() < end:
-                await ask(client, numbers, model, told)
+                await ask(client, numbers, model, told, options.stay)
 
         clients = [asyncio.create_task(one_client(seed)) for seed in range(options.clients)]
         pause = min(60, options.minutes * 20)
@@ -162,6 +164,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--clients", type=int, default=100)
+    parser.add_argument("--stay", type=float, default=1.5, help="mean seconds until clients leave")
     parser.add_argument("--model", help="what npu-llm serve takes")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import functools
+import json
 
 import pytest
 import torch
 import transformers
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+
+import npu_llm
 
 WORDS = (
     "the", "a", "cat", "dog", "sat", "on", "mat", "where", "is", "who", "what", "was", "it", "in",
@@ -75,27 +78,59 @@ def make_config(name):
 
 
 @pytest.fixture(scope="session")
-def checkpoint(tmp_path_factory):
-    """Returns how a folder with a small model is made: checkpoint(family, auto class)."""
+def checkpoint(shared):
+    """checkpoint(family, auto class): a folder with a small model and what prepares its inputs."""
 
     @functools.cache
-    def make(name, auto):
-        folder = tmp_path_factory.mktemp(f"{name}-{auto.__name__}")
-        torch.manual_seed(3)
-        config = make_config(name)
-        if auto is transformers.AutoModelForQuestionAnswering:
-            config.num_labels = 2  # where an answer begins, and where it ends
-        model = auto.from_config(config).eval()
-        for parameter in model.parameters():
-            # So that results differ by more than what two orders of summation do.
-            parameter.data.add_(torch.randn_like(parameter) * 0.05)
-        model.save_pretrained(folder)
-        config = model.config
-        if hasattr(config, "text_config") or getattr(config, "max_position_embeddings", None):
-            make_tokenizer(config).save_pretrained(folder)
-        return folder
+    def get(name, auto):
+        kind = f"{name}-{auto.__name__}"
+        return shared.checkpoint(kind, lambda folder: save(name, auto, folder))
 
-    return make
+    return get
+
+
+@pytest.fixture(scope="session")
+def compiled(checkpoint, shared):
+    """compiled(task, family, **options): our model of a family, compiled once in a run."""
+
+    def load(task, name, **options):
+        kind = getattr(npu_llm, f"NPUModelFor{task}")
+        return shared.load(kind, checkpoint(name, auto_class(task)), **options)
+
+    return load
+
+
+def auto_class(task):
+    """Returns transformers' class for models of a task, such as "CTC"."""
+    if task == "FeatureExtraction":
+        return transformers.AutoModel
+    return getattr(transformers, f"AutoModelFor{task}")
+
+
+def save(name, auto, folder):
+    """Saves a small model of a family with what prepares its inputs."""
+    torch.manual_seed(3)
+    config = make_config(name)
+    if auto is transformers.AutoModelForQuestionAnswering:
+        config.num_labels = 2  # where an answer begins, and where it ends
+    model = auto.from_config(config).eval()
+    for parameter in model.parameters():
+        # So that results differ by more than what two orders of summation do.
+        parameter.data.add_(torch.randn_like(parameter) * 0.05)
+    model.save_pretrained(folder)
+    config = model.config
+    if hasattr(config, "text_config") or getattr(config, "max_position_embeddings", None):
+        make_tokenizer(config).save_pretrained(folder)
+    if name == "vit":
+        sizes = {"height": 32, "width": 32}
+        transformers.ViTImageProcessor(size=sizes).save_pretrained(folder)
+    if name.startswith("wav2vec2"):
+        transformers.Wav2Vec2FeatureExtractor().save_pretrained(folder)
+    if auto is transformers.AutoModelForCTC:
+        letters = ["<pad>", "<s>", "</s>", "<unk>", "|", *"abcdefghijklmnopqrstuvwxyz'"]
+        vocabulary = folder / "vocab.json"
+        vocabulary.write_text(json.dumps({one: at for at, one in enumerate(letters)}))
+        transformers.Wav2Vec2CTCTokenizer(vocabulary).save_pretrained(folder)
 
 
 def make_tokenizer(config):

@@ -14,10 +14,8 @@ TEXTS = ["the cat sat", "where is bob", "anna lives in paris and bob lives in lo
 
 
 @pytest.fixture(scope="module")
-def encoder(checkpoint, tmp_path_factory):
-    folder = checkpoint("bert", transformers.AutoModel)
-    cache = tmp_path_factory.mktemp("cache")
-    return NPUModelForFeatureExtraction.from_pretrained(folder, cache_dir=cache)
+def encoder(compiled):
+    return compiled("FeatureExtraction", "bert")
 
 
 def test_vectors_do_not_depend_on_the_batch(encoder):
@@ -59,11 +57,11 @@ def test_batches_hold_each_row_once_with_little_padding():
 
 @pytest.mark.parametrize(
     "dtype, least",
-    [pytest.param("float32", 0.99999, marks=pytest.mark.long), ("int8", 0.999)],
+    [("float32", 0.99999), pytest.param("int8", 0.999, marks=pytest.mark.long)],
 )
-def test_minilm_equals_transformers(minilm, tmp_path, dtype, least):
+def test_minilm_equals_transformers(minilm, shared, dtype, least):
     texts = ["The cat sits outside.", "A man is playing a guitar by the bay", "Grüße, 世界!"]
-    model = NPUModelForFeatureExtraction.from_pretrained(minilm, dtype=dtype, cache_dir=tmp_path)
+    model = shared.load(NPUModelForFeatureExtraction, minilm, dtype=dtype)
     tokens = model.tokenizer(texts, padding=True, return_tensors="pt")
     reference = transformers.AutoModel.from_pretrained(minilm, dtype=torch.float32).eval()
     with torch.no_grad():

@@ -12,12 +12,7 @@ import torch
 import transformers
 
 from npu_llm import (
-    NPUModelForCTC,
-    NPUModelForFeatureExtraction,
-    NPUModelForQuestionAnswering,
-    NPUModelForSequenceClassification,
     NPUModelForSpeechSeq2Seq,
-    NPUModelForTokenClassification,
 )
 from npu_llm.cli import main
 from npu_llm.errors import ContextError, OptionError
@@ -41,15 +36,15 @@ def cache(tmp_path_factory):
     return tmp_path_factory.mktemp("cache")
 
 
-def test_accuracy_of_texts_is_the_share_that_transformers_has_right(checkpoint, cache):
+def test_accuracy_of_texts_is_the_share_that_transformers_has_right(checkpoint, compiled):
     auto = transformers.AutoModelForSequenceClassification
-    folder = checkpoint("bert", auto)
+    folder = checkpoint("roberta", auto)
     right = [int(one) for one in _classes(folder, auto)]
     names = ["left", "middle", "right"]
     # One by name, one wrong.
     labels = [names[right[0]], (right[1] + 1) % 3, *right[2:]]
     samples = [{"text": text, "label": label} for text, label in zip(TEXTS, labels, strict=True)]
-    model = NPUModelForSequenceClassification.from_pretrained(folder, cache_dir=cache)
+    model = compiled("SequenceClassification", "roberta")
     for batch_size in (1, 3):
         found = evaluate_task(model, samples, processors=folder, batch_size=batch_size)
         assert found.figures == {"accuracy": 0.8}
@@ -72,7 +67,7 @@ def _answer(model, tokenizer, question, context):
     return context[offsets[first][0] : offsets[last][1]]
 
 
-def test_answers_are_the_likeliest_parts_of_their_contexts(checkpoint, cache):
+def test_answers_are_the_likeliest_parts_of_their_contexts(checkpoint, compiled):
     auto = transformers.AutoModelForQuestionAnswering
     folder = checkpoint("bert", auto)
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
@@ -84,7 +79,7 @@ def test_answers_are_the_likeliest_parts_of_their_contexts(checkpoint, cache):
         for text, answer in zip(TEXTS, right, strict=True)
     ]
     samples[0]["answer"] = ["bob", "nobody"]
-    model = NPUModelForQuestionAnswering.from_pretrained(folder, cache_dir=cache)
+    model = compiled("QuestionAnswering", "bert")
     found = evaluate_task(model, samples, processors=folder)
     assert found.predictions == tuple(right)
     assert found.figures == {"F1": pytest.approx(0.8), "exact match": pytest.approx(0.8)}
@@ -96,7 +91,7 @@ def test_answers_are_the_likeliest_parts_of_their_contexts(checkpoint, cache):
     assert caught.value.code == "context-overflow"
 
 
-def test_accuracy_of_words_is_by_their_first_tokens(checkpoint, cache):
+def test_accuracy_of_words_is_by_their_first_tokens(checkpoint, compiled):
     auto = transformers.AutoModelForTokenClassification
     folder = checkpoint("distilbert", auto)
     # A token for each word, between <cls> and <sep>.
@@ -106,7 +101,7 @@ def test_accuracy_of_words_is_by_their_first_tokens(checkpoint, cache):
         {"tokens": text.split(), "labels": labels}
         for text, labels in zip(TEXTS, classes, strict=True)
     ]
-    model = NPUModelForTokenClassification.from_pretrained(folder, cache_dir=cache)
+    model = compiled("TokenClassification", "distilbert")
     words = sum(map(len, classes))
     assert evaluate_task(model, samples, processors=folder).figures == {
         "accuracy": pytest.approx(1 - 1 / words)
@@ -114,19 +109,18 @@ def test_accuracy_of_words_is_by_their_first_tokens(checkpoint, cache):
 
 
 @pytest.mark.parametrize("kind", ["image", "audio"])
-def test_accuracy_of_images_and_sounds_read_from_files(checkpoint, tmp_path, cache, capsys, kind):
+def test_accuracy_of_images_and_sounds_read_from_files(
+    checkpoint, compiled, shared, tmp_path, capsys, kind
+):
     from PIL import Image
 
     is_image = kind == "image"
     task = "ImageClassification" if is_image else "AudioClassification"
     auto = getattr(transformers, f"AutoModelFor{task}")
     folder = checkpoint("vit" if is_image else "wav2vec2", auto)
-    prepare = (
-        transformers.ViTImageProcessor(size={"height": 32, "width": 32})
-        if is_image
-        else transformers.Wav2Vec2FeatureExtractor()
-    )
-    prepare.save_pretrained(folder)
+    compiled(task, "vit" if is_image else "wav2vec2")
+    processor = transformers.AutoImageProcessor if is_image else transformers.AutoFeatureExtractor
+    prepare = processor.from_pretrained(folder)
     draws = np.random.default_rng(3)
     lines = []
     reference = auto.from_pretrained(folder).eval()
@@ -143,18 +137,15 @@ def test_accuracy_of_images_and_sounds_read_from_files(checkpoint, tmp_path, cac
             right = int(reference(**given).logits.argmax())
         file = f"{number}.{'png' if is_image else 'wav'}"
         lines.append({kind: file, "label": right if number else (right + 1) % 3})
+    cache = shared.cache_dir(folder)
     code, out, err = _eval(folder, cache, tmp_path, lines, capsys, "--compare", "none")
     assert code == 0, err
     assert "4 samples" in out
     assert "75.00%" in out
 
 
-def test_word_errors_are_those_of_transformers_transcripts(checkpoint, cache, tmp_path):
+def test_word_errors_are_those_of_transformers_transcripts(checkpoint, compiled):
     folder = checkpoint("wav2vec2-layer", transformers.AutoModelForCTC)
-    letters = ["<pad>", "<s>", "</s>", "<unk>", "|", *"abcdefghijklmnopqrstuvwxyz'"]
-    (tmp_path / "vocab.json").write_text(json.dumps({one: at for at, one in enumerate(letters)}))
-    transformers.Wav2Vec2CTCTokenizer(tmp_path / "vocab.json").save_pretrained(folder)
-    transformers.Wav2Vec2FeatureExtractor().save_pretrained(folder)
     draws = np.random.default_rng(5)
     sounds = [draws.normal(size=length).astype(np.float32) for length in (4000, 6000)]
     recognize = transformers.pipeline(
@@ -168,7 +159,7 @@ def test_word_errors_are_those_of_transformers_transcripts(checkpoint, cache, tm
     assert all(texts)
     right = ["three small words", texts[1]]
     samples = [{"audio": one, "text": text} for one, text in zip(sounds, right, strict=True)]
-    model = NPUModelForCTC.from_pretrained(folder, cache_dir=cache)
+    model = compiled("CTC", "wav2vec2-layer")
     found = evaluate_task(model, samples, processors=folder)
     assert found.predictions == tuple(texts)
     plain = transformers.models.whisper.english_normalizer.BasicTextNormalizer()
@@ -177,7 +168,7 @@ def test_word_errors_are_those_of_transformers_transcripts(checkpoint, cache, tm
     assert 0 < found.figures["CER"] == jiwer.cer(*both)
 
 
-def test_whisper_answers_samples_in_the_language_asked_for(whisper, cache):
+def test_whisper_answers_samples_in_the_language_asked_for(whisper, shared):
     at = np.arange(2 * 16000) / 16000
     sound = (np.sin(2 * np.pi * (200 + 40 * np.floor(at)) * at) / 4).astype(np.float32)
     # Letters alone: with random weights it would write times, and end.
@@ -192,15 +183,20 @@ def test_whisper_answers_samples_in_the_language_asked_for(whisper, cache):
     )
     text = recognize({"raw": sound, "sampling_rate": 16000}, generate_kwargs=asked)["text"]
     assert text
-    model = NPUModelForSpeechSeq2Seq.from_pretrained(whisper, dtype="float32", cache_dir=cache)
+    model = shared.load(NPUModelForSpeechSeq2Seq, whisper, dtype="float32")
     samples = [{"audio": sound, "text": "zwei Töne"}]
     found = evaluate_task(model, samples, processors=whisper, generate=asked)
     assert found.predictions == (text,)
     assert found.figures["WER"] > 0
 
 
-def test_vectors_are_compared_with_those_in_float32(checkpoint, cache, tmp_path, capsys):
+def test_vectors_are_compared_with_those_in_float32(checkpoint, compiled, shared, tmp_path, capsys):
     folder = checkpoint("bert", transformers.AutoModel)
+    models = [
+        compiled("FeatureExtraction", "bert"),
+        compiled("FeatureExtraction", "bert", dtype="int8"),
+    ]
+    cache = shared.cache_dir(folder)
     lines = [{"text": text} for text in TEXTS]
     report = tmp_path / "eval.json"
     asked = ("--dtype", "int8", "--json", str(report))
@@ -208,10 +204,6 @@ def test_vectors_are_compared_with_those_in_float32(checkpoint, cache, tmp_path,
     assert code == 0, err
     exact, small = json.loads(report.read_text())
     assert exact["cosine"] == pytest.approx(1)
-    models = [
-        NPUModelForFeatureExtraction.from_pretrained(folder, dtype=dtype, cache_dir=cache)
-        for dtype in ("float32", "int8")
-    ]
     both = [model.encode(TEXTS) for model in models]
     cosines = torch.nn.functional.cosine_similarity(*both)
     assert small["cosine"] == pytest.approx(float(cosines.mean()), abs=1e-6)

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-import transformers
 
-from npu_llm import NPUModelForCTC, NPUModelForFeatureExtraction, NPUModelForImageClassification
 from npu_llm.errors import ContextError, OptionError
 
 
 @pytest.fixture(scope="module")
-def encoder(checkpoint, tmp_path_factory):
-    folder = checkpoint("bert", transformers.AutoModel)
-    cache = tmp_path_factory.mktemp("cache")
-    return NPUModelForFeatureExtraction.from_pretrained(folder, cache_dir=cache)
+def encoder(compiled):
+    return compiled("FeatureExtraction", "bert")
 
 
 def test_mask_and_types_may_be_omitted(encoder):
@@ -57,9 +53,8 @@ def test_text_longer_than_the_model_takes_is_refused(encoder):
     assert "41" in str(caught.value)
 
 
-def test_sound_with_nan_is_refused(checkpoint, tmp_path):
-    folder = checkpoint("wav2vec2", transformers.AutoModelForCTC)
-    model = NPUModelForCTC.from_pretrained(folder, cache_dir=tmp_path, verify="off")
+def test_sound_with_nan_is_refused(compiled):
+    model = compiled("CTC", "wav2vec2-layer")
     sound = torch.randn(2, 900)
     sound[1, 70] = torch.nan
     with pytest.raises(OptionError, match="NaN") as caught:
@@ -68,9 +63,8 @@ def test_sound_with_nan_is_refused(checkpoint, tmp_path):
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 32, 32), (3, 32, 32)])
-def test_image_without_its_channels_is_refused(checkpoint, tmp_path, shape):
-    folder = checkpoint("vit", transformers.AutoModelForImageClassification)
-    model = NPUModelForImageClassification.from_pretrained(folder, cache_dir=tmp_path, verify="off")
+def test_image_without_its_channels_is_refused(compiled, shape):
+    model = compiled("ImageClassification", "vit")
     with pytest.raises(OptionError) as caught:
         model(pixel_values=torch.randn(shape))
     assert caught.value.code == "image-channels"

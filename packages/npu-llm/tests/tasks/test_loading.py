@@ -14,10 +14,19 @@ from npu_llm.errors import ModelError, OptionError
 IDS = torch.tensor([[2, 7, 9, 11, 3], [2, 8, 3, 0, 0]])
 
 
-def test_second_start_traces_and_compiles_nothing(checkpoint, tmp_path):
-    folder = checkpoint("bert", transformers.AutoModel)
-    first = NPUModelForFeatureExtraction.from_pretrained(folder, cache_dir=tmp_path)
-    second = NPUModelForFeatureExtraction.from_pretrained(folder, cache_dir=tmp_path)
+@pytest.fixture(scope="module")
+def started(checkpoint, tmp_path_factory):
+    """A model without a tokenizer, started for the first time and from the cache."""
+    place = tmp_path_factory.mktemp("started")
+    folder = shutil.copytree(checkpoint("bert", transformers.AutoModel), place / "bare")
+    for file in folder.glob("tokenizer*"):
+        file.unlink()
+    kind, cache = NPUModelForFeatureExtraction, place / "cache"
+    return [kind.from_pretrained(folder, cache_dir=cache) for _ in range(2)]
+
+
+def test_second_start_traces_and_compiles_nothing(started):
+    first, second = started
     assert not first.report.entry_from_cache
     assert second.report.from_cache
     assert torch.equal(first(IDS)[0], second(IDS)[0])
@@ -51,13 +60,8 @@ def test_checkpoint_of_another_kind_is_refused(checkpoint, tmp_path):
     assert caught.value.code == "unknown-architecture"
 
 
-def test_model_without_tokenizer_says_so(checkpoint, tmp_path):
-    folder = shutil.copytree(checkpoint("bert", transformers.AutoModel), tmp_path / "bare")
-    for file in folder.glob("tokenizer*"):
-        file.unlink()
-    model = NPUModelForFeatureExtraction.from_pretrained(
-        folder, cache_dir=tmp_path / "cache", verify="off"
-    )
+def test_model_without_tokenizer_says_so(started):
+    _, model = started
     with pytest.raises(ModelError, match="a tokenizer") as caught:
         model.encode("the cat")
     assert caught.value.code == "missing-processor"

@@ -70,12 +70,11 @@ def _assert_same(found, expected):
             assert worst <= 1e-4 * scale, (name, worst, scale)
 
 
-def _compare(checkpoint, cache, name, task):
+def _compare(checkpoint, compiled, name, task):
     auto = _auto(task)
-    folder = checkpoint(name, auto)
-    model = getattr(npu_llm, f"NPUModelFor{task}").from_pretrained(folder, cache_dir=cache)
+    model = compiled(task, name)
     assert model.verification.status in ("right", "unchecked")
-    reference = auto.from_pretrained(folder, dtype=torch.float32).eval()
+    reference = auto.from_pretrained(checkpoint(name, auto), dtype=torch.float32).eval()
     for given in _calls(model, model._program):
         with torch.no_grad():
             expected = reference(**given)
@@ -85,8 +84,8 @@ def _compare(checkpoint, cache, name, task):
 @pytest.mark.parametrize(
     "name, task", [*FAMILIES, *(pytest.param(*one, marks=pytest.mark.long) for one in LONG)]
 )
-def test_results_of_every_family_equal_transformers(checkpoint, tmp_path, name, task):
-    _compare(checkpoint, tmp_path, name, task)
+def test_results_of_every_family_equal_transformers(checkpoint, compiled, name, task):
+    _compare(checkpoint, compiled, name, task)
 
 
 @pytest.mark.parametrize(

@@ -46,11 +46,8 @@ def test_scores_are_those_of_transformers_best_first(cross_encoder, tmp_path):
     ]
 
 
-def test_classifier_of_three_classes_is_refused(checkpoint, tmp_path):
-    folder = checkpoint("bert", transformers.AutoModelForSequenceClassification)
-    model = NPUModelForSequenceClassification.from_pretrained(
-        folder, cache_dir=tmp_path, verify="off"
-    )
+def test_classifier_of_three_classes_is_refused(compiled):
+    model = compiled("SequenceClassification", "roberta")
     with pytest.raises(ModelError, match="got 3") as caught:
         model.rerank("where", DOCUMENTS)
     assert caught.value.code == "model-task"

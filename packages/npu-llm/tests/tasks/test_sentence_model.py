@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from npu_llm import NPUModelForFeatureExtraction
+
 pytestmark = pytest.mark.filterwarnings("ignore")  # its own, about its models
 
 
@@ -12,13 +14,14 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # its own, about its models
     "dtype, least",
     [("float32", 0.99999), pytest.param("int8", 0.999, marks=pytest.mark.long)],
 )
-def test_minilm_equals_sentence_transformers(minilm, tmp_path, dtype, least):
+def test_minilm_equals_sentence_transformers(minilm, shared, dtype, least):
     theirs = pytest.importorskip("sentence_transformers").SentenceTransformer(
         str(minilm), device="cpu"
     )
     from npu_llm.tasks.sentence_model import SentenceTransformer
 
-    kept = {"dtype": dtype, "cache_dir": str(tmp_path)}
+    shared.load(NPUModelForFeatureExtraction, minilm, dtype=dtype)
+    kept = {"dtype": dtype, "cache_dir": str(shared.cache_dir(minilm))}
     ours = SentenceTransformer(str(minilm), model_kwargs=kept)
     texts = ["The cat sits outside.", "A man is playing a guitar by the bay", "Grüße, 世界!"]
     found, expected = (

@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 import torch
 import transformers
 
-import npu_llm
-
 TEXTS = ["the cat sat on the mat", "where is bob", "anna lives in paris and bob in london"]
-
-
-def _ctc_tokenizer(folder):
-    letters = ["<pad>", "<s>", "</s>", "<unk>", "|", *"abcdefghijklmnopqrstuvwxyz'"]
-    (folder / "vocab.json").write_text(json.dumps({one: at for at, one in enumerate(letters)}))
-    return transformers.Wav2Vec2CTCTokenizer(folder / "vocab.json")
 
 
 def _image_processor(kind, **sizes):
@@ -44,38 +34,38 @@ PIPELINES = {
     "feature-extraction": ("bert", {}, TEXTS, {}),
     "text-classification": ("roberta", {}, TEXTS, {"top_k": 3}),
     "zero-shot-classification": (
-        "bert", {}, TEXTS[0], {"candidate_labels": ["cat", "dog", "london"]},
+        "roberta", {}, TEXTS[0], {"candidate_labels": ["cat", "dog", "london"]},
     ),
     "token-classification": ("distilbert", {}, TEXTS, {"aggregation_strategy": "simple"}),
-    "fill-mask": ("bert", {}, ["the <mask> sat", "bob is in <mask>"], {"top_k": 4}),
+    "fill-mask": ("roberta", {}, ["the <mask> sat", "bob is in <mask>"], {"top_k": 4}),
     "image-classification": (
         "vit",
-        {"image_processor": lambda _: _image_processor("ViT", size={"height": 32, "width": 32})},
+        {"image_processor": lambda: _image_processor("ViT", size={"height": 32, "width": 32})},
         _images, {"top_k": 3},
     ),
     "object-detection": (
         "yolos",
-        {"image_processor": lambda _: _image_processor(
+        {"image_processor": lambda: _image_processor(
             "Yolos", size={"height": 32, "width": 48}, do_pad=False
         )},
         _images, {"threshold": 0.0},
     ),
     "zero-shot-image-classification": (
         "clip",
-        {"image_processor": lambda _: _image_processor(
+        {"image_processor": lambda: _image_processor(
             "CLIP", size={"height": 32, "width": 32}, do_center_crop=False
         )},
         _images, {"candidate_labels": ["a cat", "the dog"]},
     ),
     "audio-classification": (
-        "wav2vec2", {"feature_extractor": lambda _: transformers.Wav2Vec2FeatureExtractor()},
+        "wav2vec2", {"feature_extractor": lambda: transformers.Wav2Vec2FeatureExtractor()},
         _sounds, {"top_k": 2},
     ),
     "automatic-speech-recognition": (
         "wav2vec2-layer",
-        {"feature_extractor": lambda _: transformers.Wav2Vec2FeatureExtractor(
+        {"feature_extractor": lambda: transformers.Wav2Vec2FeatureExtractor(
             return_attention_mask=True
-        ), "tokenizer": _ctc_tokenizer},
+        )},
         _sounds, {},
     ),
 }  # fmt: skip
@@ -116,17 +106,17 @@ def _assert_near(found, expected):
 
 @pytest.mark.filterwarnings("ignore")  # transformers' own, the same for its own classes
 @pytest.mark.parametrize("task", PIPELINES)
-def test_pipeline_answers_as_with_transformers(checkpoint, tmp_path, task):
+def test_pipeline_answers_as_with_transformers(checkpoint, compiled, task):
     family, processors, given, options = PIPELINES[task]
     name = CLASSES[task]
     auto = transformers.AutoModel if name == "FeatureExtraction" else getattr(
         transformers, f"AutoModelFor{name}"
     )  # fmt: skip
     folder = checkpoint(family, auto)
-    made = {kind: make(tmp_path) for kind, make in processors.items()}
+    made = {kind: make() for kind, make in processors.items()}
     if "tokenizer" not in made and any(folder.glob("tokenizer*")):
         made["tokenizer"] = transformers.AutoTokenizer.from_pretrained(folder)
-    ours = getattr(npu_llm, f"NPUModelFor{name}").from_pretrained(folder, cache_dir=tmp_path / "c")
+    ours = compiled(name, family)
     theirs = auto.from_pretrained(folder, dtype=torch.float32).eval()
     inputs = given() if callable(given) else given
     for batch_size in (1, 2):
@@ -139,9 +129,9 @@ def test_pipeline_answers_as_with_transformers(checkpoint, tmp_path, task):
         _assert_near(found, expected)
 
 
-def test_inputs_stay_with_the_model_where_the_process_uses_npu(checkpoint, tmp_path):
+def test_inputs_stay_with_the_model_where_the_process_uses_npu(checkpoint, compiled):
     folder = checkpoint("roberta", transformers.AutoModelForSequenceClassification)
-    ours = npu_llm.NPUModelForSequenceClassification.from_pretrained(folder, cache_dir=tmp_path)
+    ours = compiled("SequenceClassification", "roberta")
     torch.npu.init()  # else the libraries take the CPU here, which stands in for an NPU
     classify = transformers.pipeline(
         "text-classification",

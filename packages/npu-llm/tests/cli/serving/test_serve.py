@@ -10,6 +10,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+import forked_python
+from npu_llm import NPUModelForCausalLM
 from npu_llm.cli.serving.serve import main
 from npu_llm.errors import ModelError, OptionError, ServerError
 
@@ -17,12 +19,12 @@ from npu_llm.errors import ModelError, OptionError, ServerError
 class Running:
     """The command in a process of its own."""
 
-    def __init__(self, checkpoint, cache_dir, *options):
-        line = [sys.executable, "-W", "ignore", "-m", "npu_llm.cli", "serve", "--model",
-                str(checkpoint), "--cache-dir", str(cache_dir), "--dtype", "float32",
-                "--port", "0", *options]  # fmt: skip
-        self.process = subprocess.Popen(
-            line, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ
+    def __init__(self, checkpoint, cache_dir, *options, preload):
+        line = [sys.executable, "-m", "npu_llm.cli", "serve", "--model", str(checkpoint),
+                "--cache-dir", str(cache_dir), "--dtype", "float32", "--port", "0",
+                *options]  # fmt: skip
+        self.process = forked_python.start(
+            line, stderr=subprocess.PIPE, stdout=subprocess.PIPE, preload=preload
         )
         self.said = []
         for text in self.process.stderr:
@@ -38,48 +40,59 @@ class Running:
         return self.process.returncode, out, err
 
 
+@pytest.fixture
+def running(cache_dir, shared, preload):
+    """running(checkpoint, *options): the command, once it serves."""
+
+    def start(checkpoint, *options):
+        shared.load(NPUModelForCausalLM, checkpoint, dtype="float32")
+        return Running(checkpoint, shared.cache_dir(checkpoint), *options, preload=preload)
+
+    return start
+
+
 def ask(url, count, **more):
     body = {"messages": [{"role": "user", "content": "a secret prompt"}], "max_tokens": count}
     return {"url": f"{url}/v1/chat/completions", "json": {**body, **more}, "timeout": 60}
 
 
-def test_a_signal_ends_it_once_what_runs_is_answered(talkative, cache_dir):
+def test_a_signal_ends_it_once_what_runs_is_answered(talkative, running):
     options = ("--alias", "small", "--log-format", "json", "--grace", "120")
-    running = Running(talkative, cache_dir, *options)
-    assert "small at http://127.0.0.1" in running.said[-1]
-    body = ask(running.url, 3000, stream=True, logit_bias={"2": -100})
+    server = running(talkative, *options)
+    assert "small at http://127.0.0.1" in server.said[-1]
+    body = ask(server.url, 3000, stream=True, logit_bias={"2": -100})
     with httpx.stream("POST", **body) as stream:
         lines = stream.iter_lines()
         next(lines)
-        running.process.send_signal(signal.SIGTERM)
+        server.process.send_signal(signal.SIGTERM)
         text = "\n".join(lines)
     assert text.rstrip().endswith("[DONE]")
-    out, err = running.process.communicate(timeout=60)
-    assert (running.process.returncode, out) == (0, "")
+    out, err = server.process.communicate(timeout=60)
+    assert (server.process.returncode, out) == (0, "")
     (line,) = [json.loads(one) for one in err.splitlines() if "chat/completions" in one]
     assert (line["status"], line["completion_tokens"], line["model"]) == (200, 3000, "small")
-    assert "secret" not in err + "".join(running.said)
+    assert "secret" not in err + "".join(server.said)
 
 
-def test_grace_bounds_how_long_that_takes(talkative, cache_dir):
-    running = Running(talkative, cache_dir, "--grace", "1")
-    body = ask(running.url, 60_000, stream=True, logit_bias={"2": -100})
+def test_grace_bounds_how_long_that_takes(talkative, running):
+    server = running(talkative, "--grace", "1")
+    body = ask(server.url, 60_000, stream=True, logit_bias={"2": -100})
     with httpx.stream("POST", **body) as stream:
         next(stream.iter_lines())
         started = time.monotonic()
-        code, _, _ = running.end(signal.SIGINT)
+        code, _, _ = server.end(signal.SIGINT)
     assert code == 0
     assert time.monotonic() - started < 15
 
 
-def test_a_socket_of_the_file_system_serves(checkpoint, cache_dir, tmp_path):
+def test_a_socket_of_the_file_system_serves(checkpoint, running, tmp_path):
     place = tmp_path / "s"
-    running = Running(checkpoint, cache_dir, "--uds", str(place))
+    server = running(checkpoint, "--uds", str(place))
     transport = httpx.HTTPTransport(uds=str(place))
     with httpx.Client(transport=transport) as client:
         answer = client.post(**ask("http://any.example", 4)).json()
     assert answer["usage"]["completion_tokens"] <= 4
-    assert running.end()[0] == 0
+    assert server.end()[0] == 0
 
 
 def test_a_port_that_is_taken_is_told(checkpoint, cache_dir):
@@ -129,8 +142,12 @@ def test_help_imports_nothing_of_the_server():
         assert f" {name}\n" not in found.stderr
 
 
-def test_clients_that_leave_halfway_take_nothing_with_them():
+def test_clients_that_leave_halfway_take_nothing_with_them(talkative, tmp_path):
     soak = Path(__file__).parents[2] / "load" / "soak.py"
-    command = [sys.executable, "-W", "ignore", soak, "--minutes", "0.15", "--clients", "12"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    command = [sys.executable, "-W", "ignore", soak, "--minutes", "0.05", "--clients", "12"]
+    command += ["--model", talkative, "--stay", "0.02"]
+    variables = {**os.environ, "NPU_LLM_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=300, check=False, env=variables
+    )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
