@@ -55,7 +55,7 @@ def pytest_runtest_makereport(
 
 
 def _count_compiling() -> None:
-    """Adds up the spans of categories `compile` and `load` from now on, without becoming a listener."""
+    """Adds up spans of the categories `compile` and `load`, without becoming a listener."""
     observe = sys.modules.get("npu_runtime.observe")
     if observe is None or hasattr(observe.span, "counted"):
         return
