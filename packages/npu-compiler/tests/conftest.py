@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import subprocess
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +15,7 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
+import forked_python
 from npu_compiler.compilation.records import GraphRecord, collecting
 from npu_compiler.lowering import LoweredModel, lower
 from npu_compiler.npu_rules.operations import check_operations
@@ -29,6 +32,9 @@ TOLERANCE = {
     torch.float16: 2e-3,
     torch.bfloat16: 2e-2,
 }
+
+# Imported once for all child processes of a worker: what torch.compile imports, and OpenVINO.
+PRELOAD = ("torch._dynamo", "torch._functorch.aot_autograd", "openvino.opset15")
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -74,6 +80,18 @@ class Lowered:
     expected: list[Any]
 
 
+@pytest.fixture(scope="session")
+def run_python() -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs a command of this interpreter, with torch and its compiler already imported."""
+    return functools.partial(forked_python.run, preload=PRELOAD)
+
+
+@pytest.fixture(scope="session")
+def start_python() -> Callable[..., Any]:
+    """Starts a command of this interpreter, with torch and its compiler already imported."""
+    return functools.partial(forked_python.start, preload=PRELOAD)
+
+
 @pytest.fixture
 def without_torch() -> dict[str, str]:
     """The environment of a process without torch, which runs models by OpenVINO's Python interface.
@@ -88,17 +106,22 @@ def without_torch() -> dict[str, str]:
 def lowers(on_npu: bool, for_npu: bool) -> Callable[..., Lowered]:
     """Lowers a function on example inputs, runs it, and compares results with eager.
 
+    Functions by name are lowered as one program, since a program costs more than the calls in it.
+    Each is compared by itself, and a failure names all that differ.
+
     On an NPU a function whose sizes vary is lowered as for a bucket: for the sizes that it runs on.
     """
 
     def check(
-        function: Callable[..., Any],
+        function: Callable[..., Any] | Mapping[str, Callable[..., Any]],
         *inputs: torch.Tensor,
         dynamic: bool = False,
         run_on: tuple[torch.Tensor, ...] | None = None,
         whole: bool = False,
         tolerance: float | None = None,
     ) -> Lowered:
+        named = function if isinstance(function, Mapping) else {"": function}
+        function = lambda *given: [each(*given) for each in named.values()]  # noqa: E731
         used = run_on or inputs
         varies = dynamic and not on_npu
         with warnings.catch_warnings():
@@ -123,9 +146,19 @@ def lowers(on_npu: bool, for_npu: bool) -> Callable[..., Lowered]:
             [given[name].contiguous() for name in lowered.input_names], output_device="cpu"
         )
         results = [outputs[index] for index in lowered.outputs if index is not None]
-        expected = pytree.tree_leaves(function(*used))
-        for result, reference in zip(results, expected, strict=True):
-            assert_close(result, reference, tolerance or TOLERANCE[precision])
+        leaves = {name: pytree.tree_leaves(each(*used)) for name, each in named.items()}
+        owners = [name for name, references in leaves.items() for _ in references]
+        expected = [reference for references in leaves.values() for reference in references]
+        allowed = TOLERANCE[precision] if tolerance is None else tolerance
+        faults: dict[str, str] = {}
+        for name, result, reference in zip(owners, results, expected, strict=True):
+            try:
+                assert_close(result, reference, allowed)
+            except AssertionError as fault:
+                if not name:
+                    raise
+                faults.setdefault(name, str(fault))
+        assert not faults, "\n".join(f"{name}: {fault}" for name, fault in faults.items())
         return Lowered(lowered, results, expected)
 
     return check

@@ -2,7 +2,6 @@
 
 import copy
 import os
-import subprocess
 import sys
 
 import pytest
@@ -39,7 +38,7 @@ def test_training_with_replayed_passes_equals_eager_training():
     assert expected[-1] < expected[0]
 
 
-def test_a_compiled_model_runs_where_the_driver_guards_its_memory():
+def test_a_compiled_model_runs_where_the_driver_guards_its_memory(run_python):
     code = (
         "import torch\n"
         "model = torch.nn.Linear(4, 3).to('npu')\n"
@@ -48,12 +47,6 @@ def test_a_compiled_model_runs_where_the_driver_guards_its_memory():
         "    y = torch.compile(model, backend='npu')(x)\n"
         "    print(torch.allclose(y, model(x), atol=1e-5))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env=os.environ | {"NPU_DRIVER": "sim", "NPU_DEVICE": "SIM"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+    simulated = os.environ | {"NPU_DRIVER": "sim", "NPU_DEVICE": "SIM"}
+    done = run_python([sys.executable, "-c", code], env=simulated, timeout=120)
     assert done.stdout.split() == ["True"], done.stderr

@@ -14,8 +14,8 @@ from npu_compiler.suite.families.architecture import VOCABULARY
 from npu_compiler.suite.measurement import tensors_of
 
 SAMPLE = (
-    "llama", "qwen3", "mistral", "gemma2", "phi3", "gpt2", "gpt_neox", "bert", "modernbert",
-    "vit", "resnet", "convnext", "swin", "whisper", "clip", "t5", "mixtral", "lfm2",
+    "llama", "gemma2", "phi3", "gpt2", "bert", "modernbert", "resnet", "swin", "whisper", "clip",
+    "t5", "mixtral", "lfm2",
 )  # fmt: skip
 
 
@@ -44,7 +44,7 @@ def test_family_is_one_program_and_equals_eager(compiled, close, name):
         assert a.data_ptr() != b.data_ptr()
 
 
-@pytest.mark.parametrize("name", ["llama", "bert", "vit"])
+@pytest.mark.parametrize("name", ["llama", "vit"])
 def test_half_precision_model_follows_float32(compiled, name):
     model, inputs = build(name)
     with torch.no_grad():
@@ -68,8 +68,10 @@ def _loss(output: torch.Tensor) -> torch.Tensor:
     return (output.flatten() * weights).sum()
 
 
-@pytest.mark.parametrize("name", ["llama", pytest.param("bert", marks=pytest.mark.long), "resnet"])
-@pytest.mark.parametrize("device", ["cpu", "npu"])
+@pytest.mark.parametrize(
+    "name, device",
+    [("llama", "npu"), ("resnet", "cpu"), pytest.param("bert", "cpu", marks=pytest.mark.long)],
+)
 def test_training_step_equals_eager(compiled, name, device):
     model, inputs = build(name)
     _loss(tensors_of(model(**inputs))[0]).backward()
@@ -95,7 +97,7 @@ def test_lengths_that_change_compile_a_dynamic_program_once(compiled, close):
     model, _ = build("bert")
     fast = compiled(model)
     with torch.no_grad():
-        for length in (5, 9, 12, 3, 17):
+        for length in (5, 9, 3):
             ids = torch.randint(3, VOCABULARY, (2, length))
             close(fast(input_ids=ids)[0], model(input_ids=ids)[0])
     # One for the first length, one for all others.

@@ -65,7 +65,7 @@ def test_compiled_step_follows_a_scheduler_without_a_compile(compiled, name):
     fast = compiled(ours.optimizer.step)
     places = [weight.data_ptr() for weight in ours.model.parameters()]
     counts = []
-    for _ in range(6):
+    for _ in range(4):
         step_both(reference, ours, fast.function)
         reference.scheduler.step()
         ours.scheduler.step()
@@ -74,10 +74,10 @@ def test_compiled_step_follows_a_scheduler_without_a_compile(compiled, name):
     assert places == [weight.data_ptr() for weight in ours.model.parameters()]
     # The first step makes the momenta, so that a second graph serves those after it.
     assert counts[0] > 0
-    assert counts[1:] == [counts[1]] * 5
+    assert counts[1:] == [counts[1]] * 3
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", ["nesterov", "amsgrad"])
 def test_compiled_step_with_a_number_as_rate_equals_eager(compiled, name):
     reference, ours = pair(name, 0.05)
     fast = compiled(ours.optimizer.step)

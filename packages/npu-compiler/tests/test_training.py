@@ -1,5 +1,7 @@
 """Every type of layer trains compiled: results and gradients are eager's, in float32 and autocast.
 
+Layers are compiled side by side as one model, and compared each by itself.
+
 Whole models, and losses over steps, are in test_models.py, test_in_place.py and
 benchmarks/training.py.
 """
@@ -77,6 +79,8 @@ LAYERS = {
     "prelu": Layer(lambda: nn.PReLU(), (3, 4)),
 }
 
+RECURRENT = ("lstm", "gru")
+
 # Pooling and activations have no weights: a convolution in front of them has.
 AFTER_CONVOLUTION = {
     "max pool": nn.MaxPool2d(2),
@@ -120,19 +124,32 @@ LOSSES = {
 }
 
 
-def step(model, x, loss):
-    """Gradients of a loss by parameter and input, with the output."""
-    model.zero_grad()
-    given = x.clone().requires_grad_(x.dtype.is_floating_point)
-    output = model(given)
-    loss(output.float()).backward()
-    found = [p.grad.clone() for p in model.parameters()]
-    return output.detach(), found + ([given.grad] if given.requires_grad else [])
+class Together(nn.Module):
+    """Models side by side, each with an input and an output of its own, as one model."""
+
+    def __init__(self, models):
+        super().__init__()
+        self.models = nn.ModuleList(models)
+
+    def forward(self, *inputs):
+        return [model(x) for model, x in zip(self.models, inputs, strict=True)]
 
 
 def weighted(output):
     weights = torch.linspace(-1, 2, output.numel()).reshape(output.shape)
     return (output * weights).sum()
+
+
+def step(together, inputs, loss):
+    """The output and the gradients of each model, by parameter and input."""
+    together.zero_grad()
+    given = [x.clone().requires_grad_(x.dtype.is_floating_point) for x in inputs]
+    outputs = together(*given)
+    sum(loss(output.float()) for output in outputs).backward()
+    return [
+        (output.detach(), [p.grad.clone() for p in (*model.parameters(), x) if p.requires_grad])
+        for model, x, output in zip(together.models, given, outputs, strict=True)
+    ]
 
 
 def differences(found, expected):
@@ -144,56 +161,79 @@ def differences(found, expected):
     ]
 
 
-def check(compiled, model, x, loss=weighted, *, autocast=False):
-    model.train()
-    reference = copy.deepcopy(model)
-    fast = compiled(model)
-    expected_output, expected = step(reference, x, loss)
-    if not autocast:
-        output, found = step(fast.function, x, loss)
-        assert max(differences([output, *found], [expected_output, *expected])) <= 1e-4
-    else:
+def check(compiled, models, inputs, loss=weighted, *, autocast=False):
+    """Compiles models by name as one, trains a step, and compares each with eager by itself."""
+    ours = Together(models.values()).train()
+    reference = copy.deepcopy(ours)
+    fast = compiled(ours)
+    expected = step(reference, inputs, loss)
+    theirs = expected
+    if autocast:
         with torch.autocast("cpu", torch.bfloat16):
-            _, theirs = step(reference, x, loss)
-            output, found = step(fast.function, x, loss)
-            assert output.dtype == reference(x).dtype
-        bound = 2 * max(differences(theirs, expected)) + 2e-2
-        assert max(differences(found, expected)) <= bound
-    for ours, theirs in zip(model.buffers(), reference.buffers(), strict=True):
-        if not autocast:
-            torch.testing.assert_close(ours, theirs)
+            theirs = step(reference, inputs, loss)
+            found = step(fast.function, inputs, loss)
+    else:
+        found = step(fast.function, inputs, loss)
+    faults = []
+    for name, mine, half, full in zip(models, found, theirs, expected, strict=True):
+        if autocast:
+            error = max(differences(mine[1], full[1]))
+            bound = 2 * max(differences(half[1], full[1])) + 2e-2
+        else:
+            error, bound = max(differences([mine[0], *mine[1]], [full[0], *full[1]])), 1e-4
+        if mine[0].dtype is not half[0].dtype or not error <= bound:
+            faults.append(f"{name}: {mine[0].dtype}, off by {error:.1e} of {bound:.1e}")
+    assert not faults, "\n".join(faults)
+    if not autocast:
+        for mine, theirs in zip(ours.buffers(), reference.buffers(), strict=True):
+            torch.testing.assert_close(mine, theirs)
     return fast
 
 
+def assert_trained_by_programs(fast):
+    kinds = {record.kind for record in fast.records if record.programs}
+    assert kinds == {"forward", "backward"}
+
+
 @pytest.mark.parametrize("autocast", [False, True], ids=["float32", "autocast"])
-@pytest.mark.parametrize("name", LAYERS)
-def test_layer_trains(compiled, name, autocast):
+def test_layers_train(compiled, autocast):
+    layers = {name: layer for name, layer in LAYERS.items() if name not in RECURRENT}
+    models = {name: layer.make() for name, layer in layers.items()}
+    inputs = [layer.inputs() for layer in layers.values()]
+    assert_trained_by_programs(check(compiled, models, inputs, autocast=autocast))
+
+
+@pytest.mark.parametrize("autocast", [False, True], ids=["float32", "autocast"])
+@pytest.mark.parametrize("name", RECURRENT)
+def test_recurrent_layers_which_torch_does_not_trace_train_eagerly(compiled, name, autocast):
     if name == "lstm" and autocast and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
         pytest.skip("torch's own LSTM has no bfloat16 kernel on this processor")
     layer = LAYERS[name]
-    fast = check(compiled, layer.make(), layer.inputs(), autocast=autocast)
-    kinds = {record.kind for record in fast.records}
-    # torch does not trace recurrent layers, which run eagerly.
-    assert kinds == (set() if name in ("lstm", "gru") else {"forward", "backward"})
-    assert bool(fast.programs) is bool(kinds)
+    fast = check(compiled, {name: layer.make()}, [layer.inputs()], autocast=autocast)
+    assert fast.records == []
 
 
 @pytest.mark.parametrize("autocast", [False, True], ids=["float32", "autocast"])
-@pytest.mark.parametrize("name", AFTER_CONVOLUTION)
-def test_layer_without_weights_trains(compiled, name, autocast):
-    model = nn.Sequential(nn.Conv2d(3, 4, 3), AFTER_CONVOLUTION[name])
-    fast = check(compiled, model, torch.randn(2, 3, 10, 10), autocast=autocast)
-    assert any(record.programs for record in fast.records if record.kind == "forward")
+def test_layers_without_weights_train(compiled, autocast):
+    models = {
+        name: nn.Sequential(nn.Conv2d(3, 4, 3), layer) for name, layer in AFTER_CONVOLUTION.items()
+    }
+    inputs = [torch.randn(2, 3, 10, 10) for _ in models]
+    assert_trained_by_programs(check(compiled, models, inputs, autocast=autocast))
 
 
-@pytest.mark.parametrize("name", LOSSES)
-def test_loss_trains(compiled, name):
-    class Model(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layer = nn.Linear(6, 5)
+class WithLoss(nn.Module):
+    """A layer and a loss of its result."""
 
-        def forward(self, x):
-            return LOSSES[name](self.layer(x))
+    def __init__(self, loss):
+        super().__init__()
+        self.layer, self.loss = nn.Linear(6, 5), loss
 
-    check(compiled, Model(), torch.randn(3, 6), lambda loss: loss)
+    def forward(self, x):
+        return self.loss(self.layer(x))
+
+
+def test_losses_train(compiled):
+    models = {name: WithLoss(loss) for name, loss in LOSSES.items()}
+    inputs = [torch.randn(3, 6) for _ in models]
+    assert_trained_by_programs(check(compiled, models, inputs, lambda loss: loss))

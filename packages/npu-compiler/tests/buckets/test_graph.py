@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import random
 import warnings
 
 import pytest
@@ -28,14 +27,16 @@ from npu_compiler.errors import IndexRangeError
 
 POWERS = {"buckets": "powers of two"}
 VOCABULARY = 99
-LONGEST = 80
+LONGEST = 40
+# In three buckets, the last of which is cut at the longest.
+LENGTHS = (19, 30, 33, 40, 6, 8, 21)
 
 
 def bert():
     return BertModel(
         BertConfig(
             hidden_size=32,
-            num_hidden_layers=2,
+            num_hidden_layers=1,
             num_attention_heads=4,
             intermediate_size=64,
             vocab_size=VOCABULARY,
@@ -48,7 +49,7 @@ def llama():
     return LlamaForCausalLM(
         LlamaConfig(
             hidden_size=32,
-            num_hidden_layers=2,
+            num_hidden_layers=1,
             num_attention_heads=4,
             num_key_value_heads=2,
             intermediate_size=64,
@@ -56,10 +57,6 @@ def llama():
             max_position_embeddings=LONGEST,
         )
     ).eval()
-
-
-def lengths(count):
-    return random.Random(0).choices(range(2, LONGEST + 1), k=count)
 
 
 def buckets(sizes):
@@ -73,37 +70,35 @@ def ids_of(length, rows=2):
     return ids
 
 
-def test_bert_of_fifty_lengths_compiles_once_per_bucket(compiled, close):
+def test_bert_of_many_lengths_compiles_once_per_bucket(compiled, close):
     model = bert()
     fast = compiled(model, options=POWERS)
-    sizes = lengths(50)
     with torch.no_grad():
-        for length in sizes:
+        for length in LENGTHS:
             ids, mask = ids_of(length), torch.ones(2, length, dtype=torch.long)
             mask[0, length // 2 :] = 0
             torch._dynamo.maybe_mark_dynamic(mask, 1)
             given = {"input_ids": ids, "attention_mask": mask}
             close(tuple(fast(**given).values()), tuple(model(**given).values()))
-    assert fast.programs <= len(buckets(sizes))
+    assert fast.programs <= len(buckets(LENGTHS))
     assert fast.eager_ops == []
 
 
-def test_decoder_of_fifty_lengths_compiles_once_per_bucket(compiled, close):
+def test_decoder_of_many_lengths_compiles_once_per_bucket(compiled, close):
     model = llama()
     fast = compiled(model, options=POWERS)
-    sizes = lengths(50)
     with torch.no_grad():
-        for length in sizes:
+        for length in LENGTHS:
             ids = ids_of(length)
             close(fast(ids, use_cache=False).logits, model(ids, use_cache=False).logits)
-    assert fast.programs <= len(buckets(sizes))
+    assert fast.programs <= len(buckets(LENGTHS))
     assert fast.eager_ops == []
 
 
 @pytest.mark.parametrize("device", ["cpu", "npu"])
-def test_resnet_of_five_batch_sizes_compiles_once_per_bucket(compiled, close, device):
+def test_resnet_of_four_batch_sizes_compiles_once_per_bucket(compiled, close, device):
     model = ResNetModel(ResNetConfig(embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1]))
-    batches = {rows: torch.randn(rows, 3, 32, 32) for rows in (5, 2, 7, 8, 4)}
+    batches = {rows: torch.randn(rows, 3, 32, 32) for rows in (5, 7, 8, 4)}
     with torch.no_grad():
         expected = {rows: model.eval()(x).pooler_output for rows, x in batches.items()}
         fast = compiled(model.to(device), options=POWERS)
@@ -113,7 +108,7 @@ def test_resnet_of_five_batch_sizes_compiles_once_per_bucket(compiled, close, de
             result = fast(placed).pooler_output
             assert result.device.type == device
             close(result, expected[rows])
-    assert fast.programs <= 3
+    assert fast.programs <= 2
     assert fast.eager_ops == []
 
 
@@ -121,10 +116,10 @@ def test_length_of_the_first_call_is_static_without_a_mark(compiled, close):
     model = bert()
     fast = compiled(model, options=POWERS)
     with torch.no_grad():
-        for length in (21, 33, 40, 64, 21):
+        for length in (19, 25, 30, 27, 19):
             ids = torch.randint(0, VOCABULARY, (2, length))
             close(fast(ids)[0], model(ids)[0])
-    assert fast.programs == 3  # 21 alone, then 64, and 32 is not needed
+    assert fast.programs == 2  # 19 alone, then 32, and 16 is not needed
 
 
 def test_listed_buckets_are_taken(compiled, close):

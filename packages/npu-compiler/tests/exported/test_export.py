@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -313,6 +314,17 @@ def test_what_lies_at_the_path_stays_unless_asked(tmp_path, close):
     close(npu_compiler.load(path)(x), model(x))
 
 
+@pytest.fixture(scope="module")
+def linear(tmp_path_factory):
+    """A folder that tests copy before they change it."""
+    return folder_of(tmp_path_factory.mktemp("linear"), nn.Linear(4, 4), torch.ones(2, 4))
+
+
+@pytest.fixture(scope="module")
+def loaded_linear(linear):
+    return npu_compiler.load(linear)
+
+
 @pytest.mark.parametrize(
     "args, kwargs, text",
     [
@@ -325,10 +337,9 @@ def test_what_lies_at_the_path_stays_unless_asked(tmp_path, close):
         (("text",), {}, "must have dtype float32"),
     ],
 )
-def test_call_that_does_not_fit_is_an_error(tmp_path, args, kwargs, text):
-    loaded = npu_compiler.load(folder_of(tmp_path, nn.Linear(4, 4), torch.ones(2, 4)))
+def test_call_that_does_not_fit_is_an_error(loaded_linear, args, kwargs, text):
     with pytest.raises(ExportError) as error:
-        loaded(*args, **kwargs)
+        loaded_linear(*args, **kwargs)
     assert error.value.code == "export-input"
     assert text in str(error.value)
 
@@ -373,8 +384,8 @@ INPUT = {"name": "input", "dtype": "float32", "port": 0}
         ),
     ],
 )
-def test_damaged_folder_is_an_error(tmp_path, damage, code, text):
-    path = folder_of(tmp_path, nn.Linear(64, 64), torch.ones(1, 64))
+def test_damaged_folder_is_an_error(linear, tmp_path, damage, code, text):
+    path = shutil.copytree(linear, tmp_path / "model")
     damage(path)
     with pytest.raises(ExportError) as error:
         npu_compiler.load(path)

@@ -108,24 +108,28 @@ def capped_between(q, keys, values, seen):
     return torch.where(seen, scores, -1e38).softmax(-1) @ values
 
 
+# A step is traced in a second: each part of a decoder is in one, and parts that do not meet share.
 KNOWN = {
-    "layer norm in calls": {"inner": centered},
-    "columns side by side": {"inner": by_heads},
-    "square of a relu": {"activation": lambda x: torch.relu(x).square()},
-    "merged heads": {"attend": merged},
-    "slopes that are scaled": {"attend": scaled_with_slopes},
-    "cap in calls": {"attend": capped_between},
-    "places with an offset": {"place": lambda positions: positions + 3},
     "halves": {},
-    "neighbours of a part": {"rotate": interleaved},
-    "no rotation": {"rotate": lambda x, positions: x},
-    "window": {"mask": windowed},
-    "numbers added": {"mask": added},
-    "slopes": {"mask": distant},
-    "gelu in calls": {
-        "activation": lambda x: 0.5 * x * (1 + torch.tanh(0.7978845608 * (x + 0.044715 * x**3)))
+    "layer norm in calls, square of a relu, neighbours of a part, window": {
+        "inner": centered,
+        "activation": lambda x: torch.relu(x).square(),
+        "rotate": interleaved,
+        "mask": windowed,
     },
-    "scaled": {"inner": lambda x: x * 0.3},
+    "columns side by side, gelu in calls, no rotation, numbers added": {
+        "inner": by_heads,
+        "activation": lambda x: 0.5 * x * (1 + torch.tanh(0.7978845608 * (x + 0.044715 * x**3))),
+        "rotate": lambda x, positions: x,
+        "mask": added,
+    },
+    "merged heads, scaled": {"attend": merged, "inner": lambda x: x * 0.3},
+    "slopes that are scaled, places with an offset": {
+        "attend": scaled_with_slopes,
+        "place": lambda positions: positions + 3,
+    },
+    "cap in calls": {"attend": capped_between},
+    "slopes": {"mask": distant},
 }
 
 

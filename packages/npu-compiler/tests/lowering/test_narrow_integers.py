@@ -30,30 +30,35 @@ def every(dtype):
     return torch.tensor(values[: len(values) // 2 * 2], dtype=dtype).reshape(2, -1)
 
 
-CASTS = [
-    (source, target)
-    for source in (*INTEGERS, torch.float32, torch.bool)
-    for target in (*INTEGERS, torch.float32, torch.bool)
-    if source is not target
-]
+DTYPES = [*INTEGERS, torch.float32, torch.bool]
 
 
-@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
-@pytest.mark.parametrize("source, target", CASTS, ids=str)
-def test_cast_of_extreme_values_equals_eager(lowers, source, target, dynamic):
+def cast(source, target):
+    """A function of values and of a one, by which a cast to a narrow dtype is of no input."""
+
     def function(x, one):
         computed = (x.to(torch.float32) * one).to(source) if source in NARROW else x
         cast = computed.to(target)
         return cast, torch.cat([cast, cast]).t(), cast.to(torch.float32) * one
 
-    lowers(function, every(source), torch.tensor(1.0), dynamic=dynamic, tolerance=0.0)
+    return function
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize("source", DTYPES, ids=str)
+def test_casts_of_extreme_values_equal_eager(lowers, source, dynamic):
+    casts = {str(target): cast(source, target) for target in DTYPES if source is not target}
+    lowers(casts, every(source), torch.tensor(1.0), dynamic=dynamic, tolerance=0.0)
 
 
 @pytest.mark.parametrize("source", [torch.float16, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("target", [torch.uint8, torch.int8], ids=str)
-def test_cast_from_a_half_type_equals_eager(lowers, source, target):
+def test_cast_from_a_half_type_equals_eager(lowers, source):
     values = torch.tensor([[0.5, -0.5, 100.75, -100.75], [127.0, -128.0, 200.0, 255.0]])
-    lowers(lambda x: x.to(target).to(torch.float32), values.to(source))
+    casts = {
+        str(target): lambda x, target=target: x.to(target).to(torch.float32)
+        for target in (torch.uint8, torch.int8)
+    }
+    lowers(casts, values.to(source))
 
 
 MOVES = {
@@ -84,18 +89,21 @@ MOVES = {
 
 
 @pytest.mark.parametrize("dtype", NARROW, ids=str)
-@pytest.mark.parametrize("name", MOVES)
-def test_values_are_moved_and_compared_as_in_eager(lowers, name, dtype):
+def test_values_are_moved_and_compared_as_in_eager(lowers, dtype):
     info = torch.iinfo(dtype)
     values = torch.arange(24) * 11 - 120
     values[:2], values[2:4] = info.min, info.max
 
-    def function(x):
-        moved = MOVES[name](x)
-        first = moved[0] if isinstance(moved, tuple) else moved
-        return moved, first.to(torch.float32) * 0.5
+    def with_arithmetic(move):
+        def function(x):
+            moved = move(x)
+            first = moved[0] if isinstance(moved, tuple) else moved
+            return moved, first.to(torch.float32) * 0.5
 
-    lowers(function, values.to(dtype).reshape(2, 3, 4))
+        return function
+
+    moves = {name: with_arithmetic(move) for name, move in MOVES.items()}
+    lowers(moves, values.to(dtype).reshape(2, 3, 4))
 
 
 @pytest.mark.parametrize(

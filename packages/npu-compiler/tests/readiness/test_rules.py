@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import inspect
 import json
+import subprocess
 
 import pytest
 import torch
@@ -21,6 +22,13 @@ class Net(torch.nn.Module):
 
     def forward(self, x):
         return self.second(torch.nn.functional.gelu(self.first(x)))
+
+
+@pytest.fixture
+def without_plugin(monkeypatch):
+    """Leaves out the run on OpenVINO's plugin for NPUs, which is a process for each check."""
+    done = subprocess.CompletedProcess([], 0, '{"step": "done", "error": 0.0}', "")
+    monkeypatch.setattr(module.subprocess, "run", lambda *_, **__: done)
 
 
 def verdicts(readiness):
@@ -86,6 +94,7 @@ class Choice(torch.nn.Module):
         return torch.where(x > 0, x > 1, x < -1)
 
 
+@pytest.mark.usefixtures("without_plugin")
 def test_refused_operation_leads_to_its_node_and_python_line(tmp_path, capsys):
     npu_compiler.export(Choice(), (torch.randn(4),), tmp_path / "m", target="openvino")
     assert main(["check", str(tmp_path / "m"), "--json", "--generation", "3720"]) == 1
@@ -110,6 +119,7 @@ class Versions(torch.nn.Module):
         return written, x.unsqueeze(1).max(1)[0], x.var(1)
 
 
+@pytest.mark.usefixtures("without_plugin")
 def test_calls_become_versions_of_operations_that_the_importer_takes():
     found = npu_compiler.check(Versions(), (torch.randn(3, 6), torch.randn(3, 2)))
     assert verdicts(found)["operation types"] == "accepted", str(found)
@@ -121,8 +131,6 @@ def test_generation_without_rules_is_refused_before_anything_is_done():
 
 
 def test_plugin_whose_process_dies_is_a_finding(monkeypatch):
-    import subprocess
-
     def died(command, **_):
         return subprocess.CompletedProcess(command, -11, "", "")
 
@@ -133,8 +141,6 @@ def test_plugin_whose_process_dies_is_a_finding(monkeypatch):
 
 
 def test_results_that_differ_are_refused(monkeypatch):
-    import subprocess
-
     def differs(command, **_):
         return subprocess.CompletedProcess(command, 0, '{"step": "done", "error": 0.5}', "")
 
@@ -163,6 +169,7 @@ def test_a_saved_program_is_checked_and_its_page_has_rule_call_and_line(tmp_path
     assert all(html.escape(one["detail"], quote=False) in text for one in found["findings"])
 
 
+@pytest.mark.usefixtures("without_plugin")
 def test_a_page_of_a_refusal_leads_to_the_python_line(tmp_path, capsys):
     npu_compiler.export(Choice(), (torch.randn(4),), tmp_path / "m", target="openvino")
     page = tmp_path / "page.html"

@@ -91,14 +91,13 @@ def test_dtype_is_the_precision_of_the_program(dtype, precision, bound):
     assert relative_error(result, expected) < bound
 
 
-@pytest.mark.parametrize("device", ["cpu", "npu"])
 @pytest.mark.parametrize(
-    "options, bound",
+    "options, bound, device",
     [
-        ({"dtype": torch.int8}, 0.01),
-        ({"dtype": "int8", "symmetric": True}, 0.01),
-        ({"dtype": "int4", "group_size": 32}, 0.1),
-        ({"dtype": "int4", "precision": "bfloat16"}, 0.1),
+        ({"dtype": torch.int8}, 0.01, "npu"),
+        ({"dtype": "int8", "symmetric": True}, 0.01, "cpu"),
+        ({"dtype": "int4", "group_size": 32}, 0.1, "npu"),
+        ({"dtype": "int4", "precision": "bfloat16"}, 0.1, "cpu"),
     ],
     ids=str,
 )
@@ -149,11 +148,11 @@ def test_another_config_compiles_anew():
 
 
 def test_many_modules_of_one_class_are_all_compiled():
-    layers = [npu_compiler.compile(nn.Linear(8, 8)) for _ in range(12)]
+    layers = [npu_compiler.compile(nn.Linear(8, 8)) for _ in range(9)]  # one above dynamo's limit
     with collecting() as records:
         for layer in layers:
             layer(torch.randn(2, 8))
-    assert len(records) == 12
+    assert len(records) == 9
 
 
 def test_copies_and_files_hold_the_plain_module():

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import openvino.opset15 as ops
 import pytest
@@ -32,26 +34,29 @@ print(json.dumps({"error": float((found - expected).abs().max()), "programs": no
 """
 
 
-def start(directory: Path, *, seed: int = 0, **options: object) -> subprocess.Popen[str]:
-    environment = {**os.environ, "NPU_COMPILE_CACHE_DIR": str(directory)}
-    command = [sys.executable, "-c", SCRIPT, str(seed), json.dumps(options)]
-    return subprocess.Popen(
-        command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
+Compile = Callable[..., dict[str, float]]
 
 
-def finish(process: subprocess.Popen[str]) -> dict[str, float]:
-    out, err = process.communicate(timeout=240)
-    assert process.returncode == 0, err
-    return json.loads(out.splitlines()[-1])
+@pytest.fixture
+def compile_afresh(run_python: Callable[..., Any]) -> Compile:
+    """Compiles and runs in a process of its own, with a directory for the cache."""
+
+    def fresh(directory: Path, *, seed: int = 0, **options: object) -> dict[str, float]:
+        environment = {**os.environ, "NPU_COMPILE_CACHE_DIR": str(directory)}
+        command = [sys.executable, "-c", SCRIPT, str(seed), json.dumps(options)]
+        done = run_python(command, env=environment, timeout=240)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout.splitlines()[-1])
+
+    return fresh
 
 
 def entries(directory: Path) -> list[Path]:
     return [path for path in (directory / "programs").iterdir() if not path.name.startswith(".")]
 
 
-def test_second_process_compiles_nothing(tmp_path):
-    first, second = (finish(start(tmp_path)) for _ in range(2))
+def test_second_process_compiles_nothing(tmp_path, compile_afresh):
+    first, second = (compile_afresh(tmp_path) for _ in range(2))
     assert (first["programs"], first["from_cache"]) == (1, 0)
     assert (second["programs"], second["from_cache"]) == (1, 1)
     assert max(first["error"], second["error"]) < 1e-5
@@ -67,56 +72,62 @@ print(compile_statistics().from_cache)
 """
 
 
-def test_a_number_beyond_int32_is_the_same_in_a_loaded_program(tmp_path):
+def test_a_number_beyond_int32_is_the_same_in_a_loaded_program(tmp_path, run_python):
     """The end of a reversed slice is one."""
     environment = {**os.environ, "NPU_COMPILE_CACHE_DIR": str(tmp_path)}
     for expected in ("0", "1"):
-        ran = subprocess.run(
-            [sys.executable, "-c", FLIP], env=environment, text=True, capture_output=True,
-            timeout=240, check=False,
-        )  # fmt: skip
+        ran = run_python([sys.executable, "-c", FLIP], env=environment, timeout=240)
         assert ran.returncode == 0, ran.stderr
         assert ran.stdout.split()[-1] == expected
 
 
-@pytest.mark.long
-def test_other_weights_and_options_are_other_programs(tmp_path):
-    runs = [{}, {"seed": 1}, {"dtype": "int8"}, {"disabled_passes": ["fuse_linear"]}]
-    results = [finish(start(tmp_path, **run)) for run in runs]
-    assert [result["from_cache"] for result in results] == [0, 0, 0, 0]
-    assert len(entries(tmp_path)) == 4
+def test_other_weights_and_options_are_other_programs(compiled, monkeypatch, tmp_path):
+    monkeypatch.setenv("NPU_COMPILE_CACHE_DIR", str(tmp_path))
+    runs = [(0, {}), (1, {}), (0, {"dtype": "int8"}), (0, {"disabled_passes": ["fuse_linear"]})]
+    for seed, options in runs:
+        torch._dynamo.reset()
+        torch.manual_seed(seed)
+        model = torch.nn.Sequential(torch.nn.Linear(64, 16), torch.nn.GELU()).eval()
+        before = compile_statistics().from_cache
+        with torch.no_grad():
+            compiled(model, options=options)(torch.ones(2, 64))
+        assert compile_statistics().from_cache == before
+    assert len(entries(tmp_path)) == len(runs)
 
 
-def test_processes_that_start_at_once_share_one_entry(tmp_path):
-    running = [start(tmp_path) for _ in range(4)]
-    results = [finish(process) for process in running]
+def test_processes_that_start_at_once_share_one_entry(tmp_path, compile_afresh):
+    with ThreadPoolExecutor(3) as pool:
+        results = list(pool.map(lambda _: compile_afresh(tmp_path), range(3)))
     assert all(result["error"] < 1e-5 for result in results)
     assert len(entries(tmp_path)) == 1
 
 
-@pytest.mark.long
-def test_damaged_entry_is_built_again(tmp_path):
-    finish(start(tmp_path))
+def test_damaged_entry_is_built_again(tmp_path, compile_afresh):
+    compile_afresh(tmp_path)
     (entry,) = entries(tmp_path)
     with (entry / "model.bin").open("r+b") as file:
         file.truncate(100)
-    again = finish(start(tmp_path))
+    again = compile_afresh(tmp_path)
     assert again["from_cache"] == 0
     assert again["error"] < 1e-5
-    assert finish(start(tmp_path))["from_cache"] == 1
+    assert compile_afresh(tmp_path)["from_cache"] == 1
 
 
-@pytest.mark.long
-def test_directory_that_cannot_be_written_costs_the_cache_alone():
-    result = finish(start(Path("/proc/no-such-place")))
+def test_directory_that_cannot_be_written_costs_the_cache_alone(compile_afresh):
+    result = compile_afresh(Path("/proc/no-such-place"))
     assert (result["programs"], result["from_cache"]) == (1, 0)
     assert result["error"] < 1e-5
 
 
-@pytest.mark.long
-def test_cache_of_size_zero_keeps_nothing(tmp_path, monkeypatch):
+def test_cache_of_size_zero_keeps_nothing(compiled, tmp_path, monkeypatch):
+    monkeypatch.setenv("NPU_COMPILE_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("NPU_COMPILE_CACHE_SIZE_MB", "0")
-    assert finish(start(tmp_path))["from_cache"] == 0
+    before = compile_statistics().from_cache
+    with torch.no_grad():
+        for _ in range(2):
+            torch._dynamo.reset()
+            compiled(torch.nn.Linear(4, 4).eval())(torch.ones(2, 4))
+    assert compile_statistics().from_cache == before
     assert not (tmp_path / "programs").exists()
 
 

@@ -9,36 +9,35 @@ aten = torch.ops.aten
 COMPARISONS = ["eq", "ne", "lt", "le", "gt", "ge"]
 
 
-@pytest.mark.parametrize("name", COMPARISONS)
+def named(*names):
+    return {name: getattr(torch, name) for name in names}
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.bool], ids=str)
-def test_comparison_equals_eager(lowers, name, dtype):
-    op = getattr(torch, name)
+def test_comparison_equals_eager(lowers, dtype):
     a = torch.randint(0, 3, (4, 6)).to(dtype)
-    lowers(lambda x, y: op(x, y), a, a.flip(0))
+    lowers(named(*COMPARISONS), a, a.flip(0))
 
 
-@pytest.mark.parametrize("name", COMPARISONS)
-def test_comparison_with_a_number_equals_eager(lowers, name):
-    op = getattr(torch, name)
-    lowers(lambda x: op(x, 1), torch.arange(4))
-    lowers(lambda x: op(x, 1.5), torch.arange(4))
+def test_comparison_with_a_number_equals_eager(lowers):
+    def with_numbers(op):
+        return lambda x: (op(x, 1), op(x, 1.5))
+
+    ops = {name: with_numbers(op) for name, op in named(*COMPARISONS).items()}
+    lowers(ops, torch.arange(4))
 
 
-@pytest.mark.parametrize("name", ["logical_and", "logical_or", "logical_xor"])
 @pytest.mark.parametrize("dtype", [torch.bool, torch.float32, torch.int64], ids=str)
-def test_logic_equals_eager(lowers, name, dtype):
-    op = getattr(torch, name)
+def test_logic_equals_eager(lowers, dtype):
     a = torch.tensor([0, 0, 1, 1]).to(dtype)
     b = torch.tensor([0, 1, 0, 1]).to(dtype)
-    lowers(lambda x, y: op(x, y), a, b)
+    lowers(named("logical_and", "logical_or", "logical_xor"), a, b)
 
 
-@pytest.mark.parametrize("name", ["bitwise_and", "bitwise_or", "bitwise_xor"])
 @pytest.mark.parametrize("dtype", [torch.bool, torch.int64, torch.int32], ids=str)
-def test_bits_equal_eager(lowers, name, dtype):
-    op = getattr(torch, name)
+def test_bits_equal_eager(lowers, dtype):
     a = torch.randint(0, 2 if dtype is torch.bool else 99, (8,)).to(dtype)
-    lowers(lambda x, y: op(x, y), a, a.flip(0))
+    lowers(named("bitwise_and", "bitwise_or", "bitwise_xor"), a, a.flip(0))
 
 
 def test_negations_equal_eager(lowers):

@@ -11,22 +11,23 @@ FLOATS = [torch.float32, torch.bfloat16]
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=str)
-@pytest.mark.parametrize(
-    "arguments",
-    [
+def test_conv2d_equals_eager(lowers, layout, dtype):
+    forms = [
         {},
         {"stride": 2, "padding": 1},
         {"dilation": 2, "padding": (2, 1)},
         {"groups": 2},
         {"groups": 4, "padding": 1},
-    ],
-    ids=str,
-)
-def test_conv2d_equals_eager(lowers, arguments, layout, dtype):
-    groups = arguments.get("groups", 1)
+    ]
+
+    def convolve(form):
+        place = {1: 0, 2: 1, 4: 2}[form.get("groups", 1)]
+        return lambda x, b, *weights: F.conv2d(x, weights[place], b, **form)
+
     x = torch.randn(2, 4, 9, 8).to(dtype).to(memory_format=layout)
-    w = torch.randn(8, 4 // groups, 3, 3).to(dtype)
-    lowers(lambda x, w, b: F.conv2d(x, w, b, **arguments), x, w, torch.randn(8).to(dtype))
+    weights = [torch.randn(8, width, 3, 3).to(dtype) for width in (4, 2, 1)]
+    convolutions = {str(form): convolve(form) for form in forms}
+    lowers(convolutions, x, torch.randn(8).to(dtype), *weights)
 
 
 def test_conv_without_bias_and_whole_equals_eager(lowers):

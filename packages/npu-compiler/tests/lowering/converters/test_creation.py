@@ -5,30 +5,26 @@ from __future__ import annotations
 import pytest
 import torch
 
+CREATED = {
+    "x+full((3,4),2.5)": lambda x: x + torch.full((3, 4), 2.5),
+    "x+zeros(4)": lambda x: x + torch.zeros(4),
+    "x*ones(3,1)": lambda x: x * torch.ones(3, 1),
+    "full_like(x,3.0)+x": lambda x: torch.full_like(x, 3.0) + x,
+    "zeros_like(x,dtype=int64)+x": lambda x: torch.zeros_like(x, dtype=torch.int64) + x,
+    "x.new_ones(4)+x": lambda x: x.new_ones(4) + x,
+    "x+arange(4)": lambda x: x + torch.arange(4),
+    "x+arange(1,9,2)": lambda x: x + torch.arange(1, 9, 2),
+    "x+arange(0.0,2.0,0.5)": lambda x: x + torch.arange(0.0, 2.0, 0.5),
+    "x+linspace(0,1,4)": lambda x: x + torch.linspace(0, 1, 4),
+    "x+tensor(2.0)": lambda x: x + torch.tensor(2.0),
+    "x.tril()+x.triu(1)": lambda x: x.tril() + x.triu(1),
+    "tril(x,-1)+triu(x,-1)": lambda x: torch.tril(x, -1) + torch.triu(x, -1),
+    "x.clone()+x.detach()": lambda x: x.clone() + x.detach(),
+}
 
-@pytest.mark.parametrize(
-    "function",
-    [
-        pytest.param(lambda x: x + torch.full((3, 4), 2.5), id="x+full((3,4),2.5)"),
-        pytest.param(lambda x: x + torch.zeros(4), id="x+zeros(4)"),
-        pytest.param(lambda x: x * torch.ones(3, 1), id="x*ones(3,1)"),
-        pytest.param(lambda x: torch.full_like(x, 3.0) + x, id="full_like(x,3.0)+x"),
-        pytest.param(
-            lambda x: torch.zeros_like(x, dtype=torch.int64) + x, id="zeros_like(x,dtype=int64)+x"
-        ),
-        pytest.param(lambda x: x.new_ones(4) + x, id="x.new_ones(4)+x"),
-        pytest.param(lambda x: x + torch.arange(4), id="x+arange(4)"),
-        pytest.param(lambda x: x + torch.arange(1, 9, 2), id="x+arange(1,9,2)"),
-        pytest.param(lambda x: x + torch.arange(0.0, 2.0, 0.5), id="x+arange(0.0,2.0,0.5)"),
-        pytest.param(lambda x: x + torch.linspace(0, 1, 4), id="x+linspace(0,1,4)"),
-        pytest.param(lambda x: x + torch.tensor(2.0), id="x+tensor(2.0)"),
-        pytest.param(lambda x: x.tril() + x.triu(1), id="x.tril()+x.triu(1)"),
-        pytest.param(lambda x: torch.tril(x, -1) + torch.triu(x, -1), id="tril(x,-1)+triu(x,-1)"),
-        pytest.param(lambda x: x.clone() + x.detach(), id="x.clone()+x.detach()"),
-    ],
-)
-def test_creation_equals_eager(lowers, function):
-    lowers(function, torch.randn(3, 4))
+
+def test_creation_equals_eager(lowers):
+    lowers(CREATED, torch.randn(3, 4))
 
 
 @pytest.mark.parametrize(

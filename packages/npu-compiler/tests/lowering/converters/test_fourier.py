@@ -6,18 +6,22 @@ import torch
 from npu_compiler.graph.fourier_ops import pairs_of_complex, pairs_of_real, real_of_pairs
 
 
-@pytest.mark.parametrize("dims", [[0], [1], [2], [1, 2], [2, 0], [0, 1, 2]])
-@pytest.mark.parametrize("scale", [1.0, 0.25])
+@pytest.mark.parametrize(
+    "dims, scale", [([0], 1.0), ([1], 0.25), ([2], 1.0), ([1, 2], 0.25), ([2, 0], 1.0),
+                    ([0, 1, 2], 0.25)]
+)  # fmt: skip
 def test_transforms_equal_eager(lowers, dims, scale):
     torch.manual_seed(0)
-    x = torch.randn(4, 5, 6)
-    lowers(lambda x: pairs_of_real(x, dims, scale), x)
-    pairs = torch.randn(4, 5, 6, 2)
-    for inverse in (False, True):
-        lowers(lambda x: pairs_of_complex(x, dims, inverse, scale), pairs)  # noqa: B023
+    real, pairs = torch.randn(4, 5, 6), torch.randn(4, 5, 6, 2)
     size = pairs.shape[dims[-1]]
-    for last in (2 * size - 2, 2 * size - 1):
-        lowers(lambda x: real_of_pairs(x, dims, last, scale), pairs)  # noqa: B023
+    transforms = {
+        "of real": lambda x, y: pairs_of_real(x, dims, scale),
+        "of complex": lambda x, y: pairs_of_complex(y, dims, False, scale),
+        "inverse of complex": lambda x, y: pairs_of_complex(y, dims, True, scale),
+        "to an even length": lambda x, y: real_of_pairs(y, dims, 2 * size - 2, scale),
+        "to an odd length": lambda x, y: real_of_pairs(y, dims, 2 * size - 1, scale),
+    }
+    lowers(transforms, real, pairs)
 
 
 def test_ops_are_those_of_torch():

@@ -8,53 +8,40 @@ import torch.nn.functional as F
 
 ROWS = torch.tensor([0, 2, 1, 2])
 
+INDEXING = {
+    "x[i]": lambda x, i: x[i],
+    "x[:,i]": lambda x, i: x[:, i],
+    "x[i,i]": lambda x, i: x[i, i],
+    "x[i[:,None],i[None]]": lambda x, i: x[i[:, None], i[None]],
+    "x[i[:,None,None],-i[:2]]": lambda x, i: x[i[:, None, None], -i[:2]],
+    "x[:,i[:2,None,None],i]": lambda x, i: x[:, i[:2, None, None], i],
+    "x[i[:1],i[:,None]]": lambda x, i: x[i[:1], i[:, None]],
+    "x[:,i,i]": lambda x, i: x[:, i, i],
+    "x[i,:,i]": lambda x, i: x[i, :, i],
+    "x[-i]": lambda x, i: x[-i],
+    "x[-i,-i]": lambda x, i: x[-i, -i],
+    "x.index_select(1,i)": lambda x, i: x.index_select(1, i),
+    "x.gather(1,i[None,:3,None].expand(3,3,4))": lambda x, i: x.gather(
+        1, i[None, :3, None].expand(3, 3, 4)
+    ),
+    "x.scatter(0,i[None,:3,None].expand(1,3,4),7)": lambda x, i: x.scatter(
+        0, i[None, :3, None].expand(1, 3, 4), 7
+    ),
+    "x.scatter(0,i[None,:3,None].expand(1,3,4),x[:1]+1)": lambda x, i: x.scatter(
+        0, i[None, :3, None].expand(1, 3, 4), x[:1] + 1
+    ),
+    "x.index_copy(0,i[:2],x[:2]+1)": lambda x, i: x.index_copy(0, i[:2], x[:2] + 1),
+    "index_put(x,[i[:2]],x[:2]+1)": lambda x, i: torch.index_put(x, [i[:2]], x[:2] + 1),
+    "index_put(x,[i[:2],i[:2]],x[0,0])": lambda x, i: torch.index_put(x, [i[:2], i[:2]], x[0, 0]),
+    "index_put(x,[mask],7)": lambda x, i: torch.index_put(
+        x, [x[..., 0] > 20], torch.tensor(7).to(x.dtype)
+    ),
+}
+
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64], ids=str)
-@pytest.mark.parametrize(
-    "function",
-    [
-        pytest.param(lambda x, i: x[i], id="x[i]"),
-        pytest.param(lambda x, i: x[:, i], id="x[:,i]"),
-        pytest.param(lambda x, i: x[i, i], id="x[i,i]"),
-        pytest.param(lambda x, i: x[i[:, None], i[None]], id="x[i[:,None],i[None]]"),
-        pytest.param(lambda x, i: x[i[:, None, None], -i[:2]], id="x[i[:,None,None],-i[:2]]"),
-        pytest.param(lambda x, i: x[:, i[:2, None, None], i], id="x[:,i[:2,None,None],i]"),
-        pytest.param(lambda x, i: x[i[:1], i[:, None]], id="x[i[:1],i[:,None]]"),
-        pytest.param(lambda x, i: x[:, i, i], id="x[:,i,i]"),
-        pytest.param(lambda x, i: x[i, :, i], id="x[i,:,i]"),
-        pytest.param(lambda x, i: x[-i], id="x[-i]"),
-        pytest.param(lambda x, i: x[-i, -i], id="x[-i,-i]"),
-        pytest.param(lambda x, i: x.index_select(1, i), id="x.index_select(1,i)"),
-        pytest.param(
-            lambda x, i: x.gather(1, i[None, :3, None].expand(3, 3, 4)),
-            id="x.gather(1,i[None,:3,None].expand(3,3,4))",
-        ),
-        pytest.param(
-            lambda x, i: x.scatter(0, i[None, :3, None].expand(1, 3, 4), 7),
-            id="x.scatter(0,i[None,:3,None].expand(1,3,4),7)",
-        ),
-        pytest.param(
-            lambda x, i: x.scatter(0, i[None, :3, None].expand(1, 3, 4), x[:1] + 1),
-            id="x.scatter(0,i[None,:3,None].expand(1,3,4),x[:1]+1)",
-        ),
-        pytest.param(
-            lambda x, i: x.index_copy(0, i[:2], x[:2] + 1), id="x.index_copy(0,i[:2],x[:2]+1)"
-        ),
-        pytest.param(
-            lambda x, i: torch.index_put(x, [i[:2]], x[:2] + 1), id="index_put(x,[i[:2]],x[:2]+1)"
-        ),
-        pytest.param(
-            lambda x, i: torch.index_put(x, [i[:2], i[:2]], x[0, 0]),
-            id="index_put(x,[i[:2],i[:2]],x[0,0])",
-        ),
-        pytest.param(
-            lambda x, i: torch.index_put(x, [x[..., 0] > 20], torch.tensor(7).to(x.dtype)),
-            id="index_put(x,[mask],7)",
-        ),
-    ],
-)
-def test_indexing_equals_eager(lowers, function, dtype):
-    lowers(function, torch.arange(48).reshape(3, 4, 4)[:, :3].contiguous().to(dtype), ROWS)
+def test_indexing_equals_eager(lowers, dtype):
+    lowers(INDEXING, torch.arange(48).reshape(3, 4, 4)[:, :3].contiguous().to(dtype), ROWS)
 
 
 def test_rows_and_columns_of_a_mask_are_gathered_without_a_table(lowers):

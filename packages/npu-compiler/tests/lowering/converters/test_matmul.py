@@ -12,38 +12,27 @@ from npu_compiler.lowering import lower
 
 FLOATS = [torch.float32, torch.bfloat16, torch.float16]
 
+PRODUCTS = {
+    "a@b": lambda a, b: a @ b,
+    "a@b.t().contiguous().t()": lambda a, b: a @ b.t().contiguous().t(),
+    "linear(a,b.t().contiguous())": lambda a, b: F.linear(a, b.t().contiguous()),
+    "linear(a,b.t().contiguous(),b[0])": lambda a, b: F.linear(a, b.t().contiguous(), b[0]),
+    "addmm(b[0],a,b,beta=0.5,alpha=2.0)": lambda a, b: torch.addmm(b[0], a, b, beta=0.5, alpha=2.0),
+    "bmm(a[None],b[None])": lambda a, b: torch.bmm(a[None], b[None]),
+    "baddbmm(b[None,:1],a[None],b[None])": lambda a, b: torch.baddbmm(
+        b[None, :1], a[None], b[None]
+    ),
+    "mv(a,b[:,0])": lambda a, b: torch.mv(a, b[:, 0]),
+    "dot(a[0],b[:,0])": lambda a, b: torch.dot(a[0], b[:, 0]),
+    "einsum('ij,jk->ki',a,b)": lambda a, b: torch.einsum("ij,jk->ki", a, b),
+    "matmul(a[None,None],b)": lambda a, b: torch.matmul(a[None, None], b),
+    "matmul(a.t(),a)": lambda a, b: torch.matmul(a.t(), a),
+}
+
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
-@pytest.mark.parametrize(
-    "function",
-    [
-        pytest.param(lambda a, b: a @ b, id="a@b"),
-        pytest.param(lambda a, b: a @ b.t().contiguous().t(), id="a@b.t().contiguous().t()"),
-        pytest.param(
-            lambda a, b: F.linear(a, b.t().contiguous()), id="linear(a,b.t().contiguous())"
-        ),
-        pytest.param(
-            lambda a, b: F.linear(a, b.t().contiguous(), b[0]),
-            id="linear(a,b.t().contiguous(),b[0])",
-        ),
-        pytest.param(
-            lambda a, b: torch.addmm(b[0], a, b, beta=0.5, alpha=2.0),
-            id="addmm(b[0],a,b,beta=0.5,alpha=2.0)",
-        ),
-        pytest.param(lambda a, b: torch.bmm(a[None], b[None]), id="bmm(a[None],b[None])"),
-        pytest.param(
-            lambda a, b: torch.baddbmm(b[None, :1], a[None], b[None]),
-            id="baddbmm(b[None,:1],a[None],b[None])",
-        ),
-        pytest.param(lambda a, b: torch.mv(a, b[:, 0]), id="mv(a,b[:,0])"),
-        pytest.param(lambda a, b: torch.dot(a[0], b[:, 0]), id="dot(a[0],b[:,0])"),
-        pytest.param(lambda a, b: torch.einsum("ij,jk->ki", a, b), id="einsum('ij,jk->ki',a,b)"),
-        pytest.param(lambda a, b: torch.matmul(a[None, None], b), id="matmul(a[None,None],b)"),
-        pytest.param(lambda a, b: torch.matmul(a.t(), a), id="matmul(a.t(),a)"),
-    ],
-)
-def test_product_equals_eager(lowers, function, dtype):
-    lowers(function, torch.randn(4, 8).to(dtype), torch.randn(8, 6).to(dtype))
+def test_product_equals_eager(lowers, dtype):
+    lowers(PRODUCTS, torch.randn(4, 8).to(dtype), torch.randn(8, 6).to(dtype))
 
 
 @pytest.mark.parametrize("bias", [True, False])

@@ -6,51 +6,32 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+POOLS = {
+    "max_pool2d(x,2)": lambda x: F.max_pool2d(x, 2),
+    "max_pool2d(x,3,stride=2,padding=1)": lambda x: F.max_pool2d(x, 3, stride=2, padding=1),
+    "max_pool2d(x,3,stride=2,ceil_mode=True)": lambda x: F.max_pool2d(
+        x, 3, stride=2, ceil_mode=True
+    ),
+    "max_pool2d(x,2,stride=1,dilation=2)": lambda x: F.max_pool2d(x, 2, stride=1, dilation=2),
+    "avg_pool2d(x,2)": lambda x: F.avg_pool2d(x, 2),
+    "avg_pool2d(x,3,stride=2,padding=1)": lambda x: F.avg_pool2d(x, 3, stride=2, padding=1),
+    "avg_pool2d(x,3,stride=2,padding=1,count_include_pad=False)": lambda x: F.avg_pool2d(
+        x, 3, stride=2, padding=1, count_include_pad=False
+    ),
+    "avg_pool2d(x,3,stride=2,ceil_mode=True)": lambda x: F.avg_pool2d(
+        x, 3, stride=2, ceil_mode=True
+    ),
+    "avg_pool2d(x,20,ceil_mode=True)": lambda x: F.avg_pool2d(x, 20, ceil_mode=True),
+    "adaptive_avg_pool2d(x,1)": lambda x: F.adaptive_avg_pool2d(x, 1),
+    "adaptive_avg_pool2d(x,(3,2))": lambda x: F.adaptive_avg_pool2d(x, (3, 2)),
+    "adaptive_max_pool2d(x,(4,3))": lambda x: F.adaptive_max_pool2d(x, (4, 3)),
+    "adaptive_max_pool2d(x,(9,12))": lambda x: F.adaptive_max_pool2d(x, (9, 12)),
+}
+
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize(
-    "function",
-    [
-        pytest.param(lambda x: F.max_pool2d(x, 2), id="max_pool2d(x,2)"),
-        pytest.param(
-            lambda x: F.max_pool2d(x, 3, stride=2, padding=1),
-            id="max_pool2d(x,3,stride=2,padding=1)",
-        ),
-        pytest.param(
-            lambda x: F.max_pool2d(x, 3, stride=2, ceil_mode=True),
-            id="max_pool2d(x,3,stride=2,ceil_mode=True)",
-        ),
-        pytest.param(
-            lambda x: F.max_pool2d(x, 2, stride=1, dilation=2),
-            id="max_pool2d(x,2,stride=1,dilation=2)",
-        ),
-        pytest.param(lambda x: F.avg_pool2d(x, 2), id="avg_pool2d(x,2)"),
-        pytest.param(
-            lambda x: F.avg_pool2d(x, 3, stride=2, padding=1),
-            id="avg_pool2d(x,3,stride=2,padding=1)",
-        ),
-        pytest.param(
-            lambda x: F.avg_pool2d(x, 3, stride=2, padding=1, count_include_pad=False),
-            id="avg_pool2d(x,3,stride=2,padding=1,count_include_pad=False)",
-        ),
-        pytest.param(
-            lambda x: F.avg_pool2d(x, 3, stride=2, ceil_mode=True),
-            id="avg_pool2d(x,3,stride=2,ceil_mode=True)",
-        ),
-        pytest.param(
-            lambda x: F.avg_pool2d(x, 20, ceil_mode=True),
-            id="avg_pool2d(x,20,ceil_mode=True)",
-        ),
-        pytest.param(lambda x: F.adaptive_avg_pool2d(x, 1), id="adaptive_avg_pool2d(x,1)"),
-        pytest.param(lambda x: F.adaptive_avg_pool2d(x, (3, 2)), id="adaptive_avg_pool2d(x,(3,2))"),
-        pytest.param(lambda x: F.adaptive_max_pool2d(x, (4, 3)), id="adaptive_max_pool2d(x,(4,3))"),
-        pytest.param(
-            lambda x: F.adaptive_max_pool2d(x, (9, 12)), id="adaptive_max_pool2d(x,(9,12))"
-        ),
-    ],
-)
-def test_pooling_equals_eager(lowers, function, dtype):
-    lowers(function, torch.randn(2, 3, 9, 8).to(dtype))
+def test_pooling_equals_eager(lowers, dtype):
+    lowers(POOLS, torch.randn(2, 3, 9, 8).to(dtype))
 
 
 def test_pooling_in_three_dimensions_equals_eager(lowers):
@@ -72,21 +53,20 @@ def test_uneven_adaptive_maxima_keep_nan_and_infinities(lowers, special):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize(
-    "arguments",
-    [
+def test_positions_of_maxima_are_those_of_the_first_of_equals(lowers, dtype):
+    forms = [
         {"kernel_size": 2},
         {"kernel_size": 2, "ceil_mode": True},
         {"kernel_size": 3, "stride": 2, "padding": 1},
         {"kernel_size": 3, "stride": 2, "padding": 1, "ceil_mode": True},
         {"kernel_size": 2, "stride": 1, "dilation": 2},
         {"kernel_size": (2, 3), "stride": (2, 1), "padding": (1, 1), "dilation": (2, 1)},
-    ],
-    ids=str,
-)
-def test_positions_of_maxima_are_those_of_the_first_of_equals(lowers, arguments, dtype):
-    x = torch.randn(2, 3, 9, 12).mul(2).round().to(dtype)
-    lowers(lambda x: F.max_pool2d(x, **arguments, return_indices=True), x)
+    ]
+    pools = {
+        str(form): lambda x, form=form: F.max_pool2d(x, **form, return_indices=True)
+        for form in forms
+    }
+    lowers(pools, torch.randn(2, 3, 9, 12).mul(2).round().to(dtype))
 
 
 @pytest.mark.parametrize("size", [1, 6])

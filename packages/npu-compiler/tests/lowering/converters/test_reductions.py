@@ -8,76 +8,70 @@ import torch
 aten = torch.ops.aten
 FLOATS = [torch.float32, torch.bfloat16, torch.float16]
 
+REDUCTIONS = {
+    "x.sum()": lambda x: x.sum(),
+    "x.sum(-1)": lambda x: x.sum(-1),
+    "x.sum((0,2),keepdim=True)": lambda x: x.sum((0, 2), keepdim=True),
+    "x.sum(-1)+vector": lambda x: x.sum(-1) + x[0, :, 0],
+    "x.var(1)": lambda x: x.var(1),
+    "aten.var.dim(x,-1,False)": lambda x: aten.var.dim(x, [-1], False),
+    "aten.std.dim(x,1,True,True)": lambda x: aten.std.dim(x, [1], True, True),
+    "x.mean()": lambda x: x.mean(),
+    "x.mean(1,keepdim=True)": lambda x: x.mean(1, keepdim=True),
+    "x.mean((-1,-2))": lambda x: x.mean((-1, -2)),
+    "x.amax(1)": lambda x: x.amax(1),
+    "x.amin((0,1),keepdim=True)": lambda x: x.amin((0, 1), keepdim=True),
+    "x.max()": lambda x: x.max(),
+    "x.min()": lambda x: x.min(),
+    "x.max(1)[0]": lambda x: x.max(1)[0],
+    "softmax(x,-1)": lambda x: torch.softmax(x, -1),
+    "softmax(x,1)": lambda x: torch.softmax(x, 1),
+    "log_softmax(x,-1)": lambda x: torch.log_softmax(x, -1),
+    "logsumexp(x,(1,))": lambda x: torch.logsumexp(x, (1,)),
+    "linalg.vector_norm(x,2,(-1,))": lambda x: torch.linalg.vector_norm(x, 2, (-1,)),
+}
+
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
-@pytest.mark.parametrize(
-    "function",
-    [
-        pytest.param(lambda x: x.sum(), id="x.sum()"),
-        pytest.param(lambda x: x.sum(-1), id="x.sum(-1)"),
-        pytest.param(lambda x: x.sum((0, 2), keepdim=True), id="x.sum((0,2),keepdim=True)"),
-        pytest.param(lambda x: x.sum(-1) + x[0, :, 0], id="x.sum(-1)+vector"),
-        pytest.param(lambda x: x.var(1), id="x.var(1)"),
-        pytest.param(lambda x: aten.var.dim(x, [-1], False), id="aten.var.dim(x,-1,False)"),
-        pytest.param(lambda x: aten.std.dim(x, [1], True, True), id="aten.std.dim(x,1,True,True)"),
-        pytest.param(lambda x: x.mean(), id="x.mean()"),
-        pytest.param(lambda x: x.mean(1, keepdim=True), id="x.mean(1,keepdim=True)"),
-        pytest.param(lambda x: x.mean((-1, -2)), id="x.mean((-1,-2))"),
-        pytest.param(lambda x: x.amax(1), id="x.amax(1)"),
-        pytest.param(lambda x: x.amin((0, 1), keepdim=True), id="x.amin((0,1),keepdim=True)"),
-        pytest.param(lambda x: x.max(), id="x.max()"),
-        pytest.param(lambda x: x.min(), id="x.min()"),
-        pytest.param(lambda x: x.max(1)[0], id="x.max(1)[0]"),
-        pytest.param(lambda x: torch.softmax(x, -1), id="softmax(x,-1)"),
-        pytest.param(lambda x: torch.softmax(x, 1), id="softmax(x,1)"),
-        pytest.param(lambda x: torch.log_softmax(x, -1), id="log_softmax(x,-1)"),
-        pytest.param(lambda x: torch.logsumexp(x, (1,)), id="logsumexp(x,(1,))"),
-        pytest.param(
-            lambda x: torch.linalg.vector_norm(x, 2, (-1,)), id="linalg.vector_norm(x,2,(-1,))"
-        ),
-    ],
-)
-def test_reduction_equals_eager(lowers, function, dtype):
-    lowers(function, torch.randn(3, 4, 5).to(dtype))
+def test_reduction_equals_eager(lowers, dtype):
+    lowers(REDUCTIONS, torch.randn(3, 4, 5).to(dtype))
 
 
-@pytest.mark.parametrize(
-    "function",
-    [
-        pytest.param(lambda x: x.var(), id="x.var()"),
-        pytest.param(lambda x: x.var(-1, correction=0), id="x.var(-1,correction=0)"),
-        pytest.param(lambda x: x.std((0, 1), keepdim=True), id="x.std((0,1),keepdim=True)"),
-        pytest.param(lambda x: torch.var_mean(x, 1), id="var_mean(x,1)"),
-        pytest.param(lambda x: torch.linalg.vector_norm(x, 1), id="linalg.vector_norm(x,1)"),
-        pytest.param(lambda x: x.prod(1), id="x.prod(1)"),
-        pytest.param(lambda x: x.cumsum(1), id="x.cumsum(1)"),
-        pytest.param(lambda x: x.sum(dim=[]), id="x.sum(dim=[])"),
-        pytest.param(lambda x: x.t().contiguous().sum(0), id="x.t().contiguous().sum(0)"),
-    ],
-)
-def test_statistics_equal_eager(lowers, function):
-    lowers(function, torch.randn(3, 4))
+STATISTICS = {
+    "x.var()": lambda x: x.var(),
+    "x.var(-1,correction=0)": lambda x: x.var(-1, correction=0),
+    "x.std((0,1),keepdim=True)": lambda x: x.std((0, 1), keepdim=True),
+    "var_mean(x,1)": lambda x: torch.var_mean(x, 1),
+    "linalg.vector_norm(x,1)": lambda x: torch.linalg.vector_norm(x, 1),
+    "x.prod(1)": lambda x: x.prod(1),
+    "x.cumsum(1)": lambda x: x.cumsum(1),
+    "x.sum(dim=[])": lambda x: x.sum(dim=[]),
+    "x.t().contiguous().sum(0)": lambda x: x.t().contiguous().sum(0),
+}
 
 
-@pytest.mark.parametrize(
-    "function",
-    [
-        pytest.param(lambda x: x.sum(), id="x.sum()"),
-        pytest.param(lambda x: x.sum(1), id="x.sum(1)"),
-        pytest.param(lambda x: x.cumsum(0), id="x.cumsum(0)"),
-        pytest.param(lambda x: x.amax(1), id="x.amax(1)"),
-        pytest.param(lambda x: x.max(1), id="x.max(1)"),
-        pytest.param(lambda x: x.min(0, keepdim=True), id="x.min(0,keepdim=True)"),
-        pytest.param(lambda x: x.argmax(1), id="x.argmax(1)"),
-        pytest.param(lambda x: x.argmin(0, keepdim=True), id="x.argmin(0,keepdim=True)"),
-        pytest.param(lambda x: x.argmax(), id="x.argmax()"),
-        pytest.param(lambda x: (x > 3).any(), id="(x>3).any()"),
-        pytest.param(lambda x: (x > 3).all(1), id="(x>3).all(1)"),
-        pytest.param(lambda x: (x > 3).sum(1), id="(x>3).sum(1)"),
-    ],
-)
-def test_integer_reduction_equals_eager(lowers, function):
-    lowers(function, torch.randint(0, 9, (4, 5)))
+def test_statistics_equal_eager(lowers):
+    lowers(STATISTICS, torch.randn(3, 4))
+
+
+OF_INTEGERS = {
+    "x.sum()": lambda x: x.sum(),
+    "x.sum(1)": lambda x: x.sum(1),
+    "x.cumsum(0)": lambda x: x.cumsum(0),
+    "x.amax(1)": lambda x: x.amax(1),
+    "x.max(1)": lambda x: x.max(1),
+    "x.min(0,keepdim=True)": lambda x: x.min(0, keepdim=True),
+    "x.argmax(1)": lambda x: x.argmax(1),
+    "x.argmin(0,keepdim=True)": lambda x: x.argmin(0, keepdim=True),
+    "x.argmax()": lambda x: x.argmax(),
+    "(x>3).any()": lambda x: (x > 3).any(),
+    "(x>3).all(1)": lambda x: (x > 3).all(1),
+    "(x>3).sum(1)": lambda x: (x > 3).sum(1),
+}
+
+
+def test_integer_reduction_equals_eager(lowers):
+    lowers(OF_INTEGERS, torch.randint(0, 9, (4, 5)))
 
 
 def test_first_of_equal_values_is_the_extreme(lowers):

@@ -94,51 +94,52 @@ def run(lowers, function, *inputs):
     return lowers(function, *inputs).results[0]
 
 
-@pytest.mark.parametrize("mode", [0, 3])
-@pytest.mark.parametrize("count", [1, 5, 64])
 @pytest.mark.parametrize("layouts", LAYOUTS, ids="-".join)
-def test_indexer_equals_its_reference(lowers, layouts, count, mode):
+def test_indexer_equals_its_reference(lowers, layouts):
     given, options = placed(layouts)
     named, fixed = tables(options, "key", "layout_key")
     names, values = list(named), list(named.values())
 
-    def of(op):
+    def of(op, count, mode):
         return lambda q, k, w, *more: op(
             q, k, w, **dict(zip(names, more, strict=True)), **fixed,
             sparse_count=count, sparse_mode=mode,
         )  # fmt: skip
 
     inputs = (given["query"], given["key"], given["weights"], *values)
-    picked = run(lowers, of(npu.lightning_indexer), *inputs)
-    assert torch.equal(picked, of(lightning_indexer.reference)(*inputs))
-    assert (picked >= 0).any()
-    assert (picked == -1).any() or (layouts[0], count) == ("BSND", 1)
+    cases = [(count, mode) for count in (1, 5, 64) for mode in (0, 3)]
+    found = lowers({str(case): of(npu.lightning_indexer, *case) for case in cases}, *inputs).results
+    for (count, mode), picked in zip(cases, found, strict=True):
+        assert torch.equal(picked, of(lightning_indexer.reference, count, mode)(*inputs))
+        assert (picked >= 0).any()
+        assert (picked == -1).any() or (layouts[0], count) == ("BSND", 1)
 
 
-@pytest.mark.parametrize("mode", [0, 3])
-@pytest.mark.parametrize("block", [1, 4])
 @pytest.mark.parametrize("layouts", LAYOUTS, ids="-".join)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_attention_equals_its_reference(lowers, layouts, block, mode, dtype):
+def test_attention_equals_its_reference(lowers, layouts, dtype):
     given, options = placed(layouts, lengths_dtype=torch.int64)
     named, fixed = tables(options, "kv", "layout_kv")
     names, values = list(named), list(named.values())
-    indices = picked_blocks(given["query"], layouts[0], block)
+    blocks = (1, 4)
+    indices = [picked_blocks(given["query"], layouts[0], block) for block in blocks]
 
-    def of(op):
-        return lambda q, k, v, i, qr, kr, *more: op(
-            q, k, v, i, 0.3, block, query_rope=qr, key_rope=kr,
+    def of(op, block, mode):
+        return lambda q, k, v, of_one, of_four, qr, kr, *more: op(
+            q, k, v, of_one if block == 1 else of_four, 0.3, block, query_rope=qr, key_rope=kr,
             **dict(zip(names, more, strict=True)), **fixed, sparse_mode=mode,
         )  # fmt: skip
 
     floats = [given[name].to(dtype) for name in ("query", "key", "value", "rope", "key_rope")]
-    inputs = (*floats[:3], indices, *floats[3:], *values)
-    y = run(lowers, of(npu.sparse_flash_attention), *inputs)
-    reference = of(sparse_flash_attention.reference)(*inputs)
+    inputs = (*floats[:3], *indices, *floats[3:], *values)
+    cases = [(block, mode) for block in blocks for mode in (0, 3)]
+    ours = {str(case): of(npu.sparse_flash_attention, *case) for case in cases}
     tolerance = 2e-5 if dtype is torch.float32 else 2e-2
-    torch.testing.assert_close(y, reference, rtol=tolerance, atol=tolerance)
-    assert (y == 0).all(-1).any()
-    assert (y != 0).any()
+    for case, y in zip(cases, lowers(ours, *inputs).results, strict=True):
+        reference = of(sparse_flash_attention.reference, *case)(*inputs)
+        torch.testing.assert_close(y, reference, rtol=tolerance, atol=tolerance)
+        assert (y == 0).all(-1).any()
+        assert (y != 0).any()
 
 
 def test_scores_that_are_equal_or_not_numbers_are_picked_as_the_op_picks(lowers):

@@ -78,7 +78,7 @@ def test_a_signal_is_a_finding_and_the_rest_runs(child):
 
 def test_a_hang_is_a_finding(child):
     child("if number == 1: time.sleep(60)\n" + FINE)
-    ledger, (finding,) = run(3, timeout_s=3)
+    ledger, (finding,) = run(3, timeout_s=1)
     assert (ledger.graphs, finding.end) == (3, "hangs")
 
 
@@ -120,7 +120,7 @@ def test_a_run_goes_on_where_it_was_stopped(child, tmp_path, monkeypatch):
 
 def test_a_run_ends_in_time(child):
     child("time.sleep(0.2)\n" + FINE)
-    ledger, _ = run(1000, seconds=2)
+    ledger, _ = run(1000, seconds=1)
     assert 0 < ledger.graphs < 50
 
 
