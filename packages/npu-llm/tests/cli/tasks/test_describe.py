@@ -2,6 +2,7 @@ import pytest
 import transformers
 from PIL import Image
 
+from npu_llm import NPUModelForImageTextToText
 from npu_llm.cli import main
 
 
@@ -16,8 +17,10 @@ def pictures(tmp_path_factory):
 
 
 @pytest.fixture
-def run(llava, tmp_path_factory, capsys):
-    cache = tmp_path_factory.getbasetemp() / "describe-cache"
+def run(llava, shared, capsys):
+    shared.load(NPUModelForImageTextToText, llava, dtype="float32")
+    capsys.readouterr()
+    cache = shared.cache_dir(llava)
 
     def run(*arguments, model=llava):
         options = ("--model", str(model), "--dtype", "float32", "--cache-dir", str(cache))

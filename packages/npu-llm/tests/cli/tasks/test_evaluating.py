@@ -8,13 +8,13 @@ from npu_llm.cli import main
 
 
 @pytest.fixture
-def measure(tmp_path, tmp_path_factory, capsys):
+def measure(tmp_path, shared, capsys):
     """measure(model, samples, *options): exit code, what --json wrote, both outputs."""
-    cache = tmp_path_factory.getbasetemp() / "eval-cache"
 
     def run(model, samples, *more):
         (tmp_path / "samples.jsonl").write_text("\n".join(map(json.dumps, samples)))
-        options = ("--model", str(model), "--dtype", "float32", "--cache-dir", str(cache))
+        place = ("--cache-dir", str(shared.cache_dir(model)))
+        options = ("--model", str(model), "--dtype", "float32", *place)
         files = ("--data", str(tmp_path / "samples.jsonl"), "--json", str(tmp_path / "out.json"))
         code = main(["eval", *options, *files, *more])
         captured = capsys.readouterr()

@@ -1,6 +1,8 @@
 import pytest
 from PIL import Image
 
+from npu_llm import NPUModelForImageTextToText
+
 
 @pytest.fixture(scope="module")
 def picture(tmp_path_factory):
@@ -10,7 +12,8 @@ def picture(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_a_picture_is_shown_with_the_next_question(command, llava, picture):
+def test_a_picture_is_shown_with_the_next_question(command, llava, picture, shared):
+    shared.load(NPUModelForImageTextToText, llava, dtype="float32")
     lines = ["/image", "/image absent.png", f"/image {picture}", "what is this ?", "/undo"]
     lines += [
         "/retry",

@@ -5,8 +5,9 @@ from npu_llm.cli import main
 
 
 @pytest.fixture
-def run(m2m, tmp_path_factory, capsys):
-    cache = tmp_path_factory.getbasetemp() / "translate-cache"
+def run(m2m, shared, capsys):
+    capsys.readouterr()
+    cache = shared.cache_dir(m2m)
 
     def run(*arguments):
         options = ("--model", str(m2m), "--dtype", "float32", "--cache-dir", str(cache))
