@@ -24,6 +24,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from npu_compiler.openvino_core import openvino_core
 from npu_llm import NPUModelForCausalLM
 from npu_llm.checkpoint.source import find_installed_weights
+from npu_llm.entries.exported import export
 from npu_llm.part_programs.loading import Ready
 from npu_llm.precision import PRECISIONS, cache_dtype
 from npu_llm.steps.static_programs import StaticPrograms
@@ -408,6 +409,19 @@ def tiny(shared):
 @pytest.fixture(scope="session")
 def llama(tiny):
     return tiny("llama")
+
+
+@pytest.fixture(scope="session")
+def exported_llama(llama, shared):
+    """exported_llama(dtype, pipeline): a folder that nobody may write to."""
+
+    def get(dtype: str, pipeline: str) -> Path:
+        how = {"dtype": dtype, "pipeline": pipeline}
+        return shared.checkpoint(
+            f"exported-{dtype}-{pipeline}", lambda folder: export(llama.folder, folder, **how)
+        )
+
+    return get
 
 
 @pytest.fixture(scope="session")

@@ -5,9 +5,11 @@ import inspect
 import pytest
 import torch
 
-# Through the NPU plugin: one whose attention is taken apart, one with windows, one whose scores are
-# bent so that its cache is joined, one that counts along its mask, one with experts.
-ON_NPU_PLUGIN = ("bloom", "gemma2", "llama", "mistral", "qwen3_moe")
+pytestmark = pytest.mark.slow
+
+# Through the NPU plugin: one whose attention is taken apart, one with windows whose scores are bent
+# so that its cache is joined, one that counts along its mask, one with experts.
+ON_NPU_PLUGIN = ("bloom", "gemma2", "llama", "qwen3_moe")
 
 
 def assert_greedy_tokens_are_transformers(pair, pipeline):

@@ -5,7 +5,6 @@ import torch
 
 import npu_llm
 from npu_llm.choices import parse_kv_cache
-from npu_llm.entries.exported import export
 from npu_llm.errors import OptionError
 from npu_llm.evaluation import evaluate
 
@@ -69,8 +68,8 @@ def test_each_way_starts_from_the_compile_cache_beside_the_other(llama, tmp_path
         assert model.kv_cache == kv_cache
 
 
-def test_exported_folder_keeps_it_in_the_compile_cache(llama, tmp_path):
-    folder = export(llama.folder, tmp_path / "out", dtype="int8", pipeline="dynamic")
+def test_exported_folder_keeps_it_in_the_compile_cache(exported_llama, tmp_path):
+    folder = exported_llama("int8", "dynamic")
     before = sorted(folder.rglob("*"))
     first, second = (
         npu_llm.load(folder, kv_cache="u8", cache_dir=tmp_path / "cache") for _ in range(2)
@@ -100,8 +99,8 @@ def test_another_name_is_an_error_that_lists_the_choices(unknown):
     assert parse_kv_cache("auto") is None
 
 
-def test_static_pipeline_refuses_it_before_any_work(llama, tmp_path):
-    exported = export(llama.folder, tmp_path / "static", dtype="int8", pipeline="static")
+def test_static_pipeline_refuses_it_before_any_work(llama, exported_llama, tmp_path):
+    exported = exported_llama("int8", "static")
     for path, options in ((llama.folder, {"pipeline": "static"}), (exported, {})):
         with pytest.raises(OptionError) as caught:
             npu_llm.load(path, kv_cache="u8", cache_dir=tmp_path / "cache", **options)

@@ -31,8 +31,13 @@ PROMPTS = {
 # Asked through the chat template.
 _ASKED = {"question", "list", "french", "rewrite", "summary"}
 # These stand for the others in a usual run; the others: -m long.
-_ALWAYS = {"question", "french"}
-_LENGTH = 64
+_ALWAYS = {
+    ("question", "auto"),
+    ("french", "auto"),
+    ("question", "static"),
+    ("french", "npu plugin"),
+}
+_LENGTH = 24
 
 
 @pytest.fixture(scope="module")
@@ -58,8 +63,8 @@ def folder(reference, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def ours(weights, smollm_cache):
-    return NPUModelForCausalLM.from_pretrained(weights, dtype="float32", cache_dir=smollm_cache)
+def ours(smollm):
+    return smollm()
 
 
 def encode(tokenizer, text, name):
@@ -87,23 +92,24 @@ def expected(reference, tokenizer):
 
 
 @pytest.fixture(scope="module")
-def pipelines(ours, weights, smollm_cache, on_npu_plugin):
-    static = NPUModelForCausalLM.from_pretrained(
-        weights, dtype="float32", pipeline="static", cache_dir=smollm_cache
-    )
-    return {"dynamic": ours, "static": static, "npu plugin": on_npu_plugin(static)}
+def pipelines(ours, smollm, on_npu_plugin):
+    static = smollm(pipeline="static")
+    return {"auto": ours, "static": static, "npu plugin": on_npu_plugin(static)}
 
 
 _GREEDY = {"max_new_tokens": _LENGTH, "do_sample": False, "eos_token_id": None}
-_PIPELINES = ("dynamic", "static", "npu plugin")
+_PIPELINES = ("auto", "static", "npu plugin")
 
 
-@pytest.mark.parametrize("pipeline", _PIPELINES)
 @pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=() if name in _ALWAYS else pytest.mark.long) for name in PROMPTS],
+    "name, pipeline",
+    [
+        pytest.param(name, pipeline, marks=() if (name, pipeline) in _ALWAYS else pytest.mark.long)
+        for name in PROMPTS
+        for pipeline in _PIPELINES
+    ],
 )
-def test_64_greedy_tokens_equal_those_of_transformers(expected, pipelines, name, pipeline):
+def test_greedy_tokens_equal_those_of_transformers(expected, pipelines, name, pipeline):
     inputs, tokens = expected(name)
     if name == "long":
         assert inputs["input_ids"].shape[1] == 500
@@ -148,14 +154,16 @@ def test_tokenizer_of_the_model_is_that_of_the_file(ours, tokenizer):
     assert ours.tokenizer.eos_token_id == tokenizer.eos_token_id
 
 
-def test_second_start_traces_and_compiles_nothing(ours, weights, smollm_cache, monkeypatch):
+def test_second_start_traces_and_compiles_nothing(ours, weights, shared, monkeypatch):
     from npu_llm.entries import build
 
     def fail(*_, **__):
         raise AssertionError("a start from the cache reads no weights")
 
     monkeypatch.setattr(build, "fill_entry", fail)
-    again = NPUModelForCausalLM.from_pretrained(weights, dtype="float32", cache_dir=smollm_cache)
+    again = NPUModelForCausalLM.from_pretrained(
+        weights, dtype="float32", cache_dir=shared.cache_dir(weights)
+    )
     assert again.report.from_cache
     assert again.report.build_time_s == 0
     ids = torch.tensor([[1, 400, 500, 600]])
@@ -167,7 +175,7 @@ def test_second_start_traces_and_compiles_nothing(ours, weights, smollm_cache, m
 @pytest.mark.parametrize(
     "dtype, bound",
     [
-        ("bfloat16", 0.05), pytest.param("float16", 0.05, marks=pytest.mark.long),
+        *(pytest.param(one, 0.05, marks=pytest.mark.long) for one in ("bfloat16", "float16")),
         pytest.param("int8", 0.1, marks=pytest.mark.long), ("int4", 0.9),
     ],
 )  # fmt: skip

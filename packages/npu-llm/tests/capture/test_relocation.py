@@ -9,7 +9,8 @@ from npu_llm.checkpoint.source import find_source
 from npu_llm.steps.static_layout import KEY_POSITIONS
 
 
-def test_every_architecture_can_have_holes_in_its_cache(tiny, architecture):
+def test_every_architecture_can_have_holes_in_its_cache(tiny, sampled_architecture):
+    architecture = sampled_architecture
     model, weights = load_model(find_source(tiny(architecture).folder))
     captured = capture_step(model)
     before = list(captured.graph_module.graph.nodes)

@@ -8,25 +8,25 @@ from npu_llm.capture import repeated_layers
 from npu_llm.capture.step import capture_step
 
 SIZES = {
-    "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 7, "num_attention_heads": 4,
+    "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 5, "num_attention_heads": 4,
     "num_key_value_heads": 2, "vocab_size": 97, "max_position_embeddings": 64,
     "bos_token_id": None, "eos_token_id": None, "pad_token_id": 0, "initializer_range": 0.3,
 }  # fmt: skip
 GPT = {
-    "n_embd": 32, "n_layer": 7, "n_head": 4, "vocab_size": 97, "n_positions": 64,
+    "n_embd": 32, "n_layer": 5, "n_head": 4, "vocab_size": 97, "n_positions": 64,
     "bos_token_id": None, "eos_token_id": None, "initializer_range": 0.3,
 }  # fmt: skip
 KINDS = [("sliding_attention", "full_attention")[place == 5] for place in range(12)]
 FAMILIES = {  # how many of the layers are copied
-    "llama": (transformers.LlamaConfig(**SIZES), 4),
+    "llama": (transformers.LlamaConfig(**SIZES), 2),
     "gemma3": (
         transformers.Gemma3TextConfig(
             **SIZES | {"num_hidden_layers": 12, "layer_types": KINDS, "sliding_window": 5}
         ),
         8,
     ),
-    "mixtral": (transformers.MixtralConfig(**SIZES, num_local_experts=4), 4),
-    "gpt2": (transformers.GPT2Config(**GPT), 4),
+    "mixtral": (transformers.MixtralConfig(**SIZES, num_local_experts=4), 2),
+    "gpt2": (transformers.GPT2Config(**GPT), 2),
     "gpt2 scaled by the layer": (
         transformers.GPT2Config(**GPT, scale_attn_by_inverse_layer_idx=True),
         0,
@@ -37,7 +37,7 @@ FAMILIES = {  # how many of the layers are copied
 if hasattr(transformers, "DeepseekV32Config"):
     FAMILIES["deepseek_v32"] = (  # the first layer has no experts
         transformers.DeepseekV32Config(
-            **SIZES | {"num_key_value_heads": 4, "num_hidden_layers": 6},
+            **SIZES | {"num_key_value_heads": 4, "num_hidden_layers": 5},
             kv_lora_rank=20,
             q_lora_rank=36,
             qk_rope_head_dim=8,
@@ -53,7 +53,7 @@ if hasattr(transformers, "DeepseekV32Config"):
             index_head_dim=12,
             index_n_heads=6,
         ),
-        2,
+        1,
     )
 
 
@@ -126,11 +126,11 @@ def test_a_last_layer_that_is_traced_otherwise_is_noticed(monkeypatch):
 
     def by_place(mlp, hidden):
         owner = next(one for one in model.model.layers if one.mlp is mlp)
-        return forward(mlp, hidden) * (2 if owner.self_attn.layer_idx == 6 else 1)
+        return forward(mlp, hidden) * (2 if owner.self_attn.layer_idx == 4 else 1)
 
     monkeypatch.setattr(type(model.model.layers[0].mlp), "forward", by_place)
     captured, copied = capture(model, monkeypatch)
-    assert copied == 4  # in the trace that was given up
+    assert copied == 2  # in the trace that was given up
     ids = torch.arange(3, 9).reshape(2, 3)
     past = [torch.zeros(2, heads, 0, size) for heads, size in captured.caches]
     logits, *_ = captured.graph_module(

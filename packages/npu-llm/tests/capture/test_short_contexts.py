@@ -17,7 +17,7 @@ def run(captured, ids, past):
         return captured.graph_module(*arguments, *past)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def indexed(tiny):
     """A model that chooses 16 tokens, and its step."""
     model = tiny("deepseek_v32").reference

@@ -13,12 +13,17 @@ from npu_llm.errors import CaptureError
 aten = torch.ops.aten
 
 
+@pytest.fixture(scope="module")
+def captured(llama):
+    """The step of the small Llama, which nobody may change."""
+    return capture_step(llama.reference)
+
+
 def targets(graph_module: fx.GraphModule) -> list:
     return [node.target for node in graph_module.graph.nodes if node.op == "call_function"]
 
 
-def test_step_has_the_cache_as_inputs_and_outputs(llama):
-    captured = capture_step(llama.reference)
+def test_step_has_the_cache_as_inputs_and_outputs(captured):
     placeholders = [node for node in captured.graph_module.graph.nodes if node.op == "placeholder"]
     assert captured.inputs == (
         "input_ids", "attention_mask", "position_ids", "logits_to_keep"
@@ -29,23 +34,21 @@ def test_step_has_the_cache_as_inputs_and_outputs(llama):
     assert len(output.args[0]) == 1 + 2 * 2
 
 
-def test_batch_tokens_and_past_stay_symbolic(llama):
-    captured = capture_step(llama.reference)
+def test_batch_tokens_and_past_stay_symbolic(captured):
     values = [node.meta["val"] for node in captured.graph_module.graph.nodes if node.op != "output"]
     shapes = [value.shape for value in values if isinstance(value, torch.Tensor)]
     fixed = {size for shape in shapes for size in shape if isinstance(size, int)}
     assert not {11, 13, 17, 30} & fixed
 
 
-def test_attention_and_linear_stay_whole(llama):
-    found = targets(capture_step(llama.reference).graph_module)
+def test_attention_and_linear_stay_whole(captured):
+    found = targets(captured.graph_module)
     assert found.count(aten.scaled_dot_product_attention.default) == 2
     assert aten.linear.default in found
     assert aten.mm.default not in found
 
 
-def test_graph_gives_the_numbers_of_the_model(llama):
-    captured = capture_step(llama.reference)
+def test_graph_gives_the_numbers_of_the_model(captured, llama):
     ids = torch.arange(3, 9).reshape(2, 3)
     past = [torch.zeros(2, 2, 0, 8) for _ in range(4)]
     arguments = (ids, torch.ones_like(ids), torch.arange(3).expand(2, 3), torch.arange(3))
@@ -61,13 +64,6 @@ def test_no_class_of_transformers_is_changed(llama):
     assert type(llama.reference).forward is forward
     assert dict(transformers.cache_utils.DynamicLayer.__dict__) == before
     assert not any(module._forward_hooks for module in llama.reference.modules())
-
-
-def test_progress_reaches_its_end(llama):
-    shares = []
-    capture_step(llama.reference, on_progress=lambda share, _: shares.append(share))
-    assert shares[-1] == 1.0
-    assert shares == sorted(shares)
 
 
 def test_a_recurrent_model_takes_one_token_and_its_states(tiny):
@@ -123,8 +119,8 @@ def test_model_that_cannot_be_one_program_is_refused(kind, rule, code):
     assert caught.value.code == code
 
 
-def test_calls_know_their_module_and_the_line_in_its_code(llama):
-    origins = node_origins(capture_step(llama.reference).graph_module.graph)
+def test_calls_know_their_module_and_the_line_in_its_code(captured, llama):
+    origins = node_origins(captured.graph_module.graph)
     by_module = dict(origins.values())
     file = "transformers/models/llama/modeling_llama.py"
     assert by_module["model.layers.1.mlp.down_proj"].startswith(f"{file}:")
@@ -133,14 +129,16 @@ def test_calls_know_their_module_and_the_line_in_its_code(llama):
     assert not any(module._forward_pre_hooks for module in llama.reference.modules())
 
 
-def test_a_trace_leaves_garbage_collection_and_torch_as_they_were(llama):
+def test_a_trace_reports_its_progress_and_leaves_garbage_collection_as_it_was(llama):
     find_frames = symbolic_shapes.uninteresting_files
-    seen = []
+    seen, shares = [], []
     handle = llama.reference.register_forward_pre_hook(lambda *_: seen.append(gc.isenabled()))
     try:
-        capture_step(llama.reference)
+        capture_step(llama.reference, on_progress=lambda share, _: shares.append(share))
     finally:
         handle.remove()
     assert seen[-1] is False
     assert gc.isenabled()
     assert symbolic_shapes.uninteresting_files is find_frames
+    assert shares[-1] == 1.0
+    assert shares == sorted(shares)

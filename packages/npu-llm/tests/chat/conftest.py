@@ -50,9 +50,9 @@ def _save_words():
 
 
 @pytest.fixture(scope="session")
-def saved(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("talk") / "words"
-    return folder, save_words(folder)
+def saved(shared):
+    folder = shared.checkpoint("words", save_words)
+    return folder, LlamaForCausalLM.from_pretrained(folder).eval()
 
 
 @pytest.fixture(scope="session")
@@ -66,22 +66,22 @@ def reference(saved):
 
 
 @pytest.fixture(scope="session")
-def cache_dir(tmp_path_factory):
-    return tmp_path_factory.mktemp("talk-cache")
+def cache_dir(folder, shared):
+    return shared.cache_dir(folder)
 
 
 @pytest.fixture(scope="session")
-def model(folder, cache_dir):
-    return NPUModelForCausalLM.from_pretrained(folder, dtype="float32", cache_dir=cache_dir)
+def model(folder, shared):
+    return shared.load(NPUModelForCausalLM, folder, dtype="float32")
 
 
 @pytest.fixture
-def small(tmp_path, cache_dir):
+def small(shared):
     """A model whose context holds 64 tokens."""
-    save_words(tmp_path / "small", max_position_embeddings=64)
-    return NPUModelForCausalLM.from_pretrained(
-        tmp_path / "small", dtype="float32", cache_dir=cache_dir
+    folder = shared.checkpoint(
+        "words-64", lambda place: save_words(place, max_position_embeddings=64)
     )
+    return shared.load(NPUModelForCausalLM, folder, dtype="float32")
 
 
 @pytest.fixture

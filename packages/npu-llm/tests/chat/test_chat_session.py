@@ -27,8 +27,8 @@ def resident_mb():
 # Turns
 
 
-def test_forty_turns_read_their_own_tokens_only(session, model, answer_of, steps):
-    for turn in range(40):
+def test_twenty_turns_read_their_own_tokens_only(session, model, answer_of, steps):
+    for turn in range(20):
         held = session.cached_tokens
         reply = session.ask(question(turn))
         asked = [*session.messages[:-1]]
@@ -40,7 +40,7 @@ def test_forty_turns_read_their_own_tokens_only(session, model, answer_of, steps
         assert [tokens for _, tokens in steps[1:]] == [1] * 7
         assert reply.tokens == answer_of(asked)
         steps.clear()
-    assert len(session.messages) == 81
+    assert len(session.messages) == 41
 
 
 def test_memory_stays_flat(session):
@@ -56,7 +56,7 @@ def test_memory_stays_flat(session):
 
 def test_what_is_forgotten_does_not_pile_up(session):
     session.ask("w4")
-    for turn in range(150):
+    for turn in range(60):
         session.undo()
         session.ask(question(turn % 30))
         assert session._read.cache.hidden_tokens <= 256 + 20

@@ -1,7 +1,6 @@
 """Sessions and prompt lookup with the real SmolLM2-135M-Instruct."""
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -9,9 +8,14 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from npu_llm import ChatSession, NPUModelForCausalLM
+import forked_python
+from npu_llm import ChatSession
 from npu_llm.prompts.chat_prompt import encode_chat
 
+pytestmark = pytest.mark.slow
+
+# What a conversation imports: processes are forked from one that has it.
+PRELOAD = ["torch._dynamo", "transformers.generation.utils"]
 GREEDY = {"do_sample": False, "max_new_tokens": 6}
 QUESTIONS = (
     "Name a river in Europe.",
@@ -24,8 +28,8 @@ QUESTIONS = (
 
 
 @pytest.fixture(scope="module")
-def model(weights, smollm_cache):
-    return NPUModelForCausalLM.from_pretrained(weights, dtype="float32", cache_dir=smollm_cache)
+def model(smollm):
+    return smollm()
 
 
 def fresh_answer(model, messages, **options):
@@ -93,11 +97,9 @@ def test_stop_string_ends_an_answer(model):
     assert len(reply.tokens) < 20
 
 
-@pytest.mark.parametrize("pipeline", ["dynamic", pytest.param("static", marks=pytest.mark.long)])
-def test_prompt_lookup_gives_the_same_tokens_in_fewer_steps(weights, smollm_cache, pipeline):
-    model = NPUModelForCausalLM.from_pretrained(
-        weights, dtype="float32", pipeline=pipeline, cache_dir=smollm_cache
-    )
+@pytest.mark.parametrize("pipeline", ["auto", pytest.param("static", marks=pytest.mark.long)])
+def test_prompt_lookup_gives_the_same_tokens_in_fewer_steps(smollm, pipeline):
+    model = smollm() if pipeline == "auto" else smollm(pipeline=pipeline)
     text = "The keeper climbed the steps, lit the lamp, and counted the ships of the night. "
     session = ChatSession(model, do_sample=False, max_new_tokens=60)
     question = f"Repeat the following text word for word:\n\n{text * 2}"
@@ -107,18 +109,11 @@ def test_prompt_lookup_gives_the_same_tokens_in_fewer_steps(weights, smollm_cach
     assert guessed.tokens == plain.tokens
 
 
-CHILD = """
-import sys
-from npu_llm.cli import main
-sys.exit(main(sys.argv[1:]))
-"""
-
-
-def test_chat_from_a_pipe(weights, smollm_cache, tmp_path):
-    line = [sys.executable, "-c", CHILD, "chat", "--greedy", "--max-new-tokens", "10"]
-    line += ["--dtype", "float32", "--cache-dir", str(smollm_cache)]
+def test_chat_from_a_pipe(model, weights, shared, tmp_path):
+    line = [sys.executable, "-m", "npu_llm.cli", "chat", "--greedy", "--max-new-tokens", "10"]
+    line += ["--dtype", "float32", "--cache-dir", str(shared.cache_dir(weights))]
     line += ["--session", str(tmp_path / "talk")]
     for question in QUESTIONS[:2]:
-        done = subprocess.run(line, input=question, capture_output=True, text=True, check=False)
+        done = forked_python.run(line, input=question, preload=PRELOAD)
         assert done.returncode == 0, done.stderr
     assert "continuing with 2 messages" in done.stderr

@@ -10,6 +10,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
+import forked_python
 from npu_llm import ChatSession, NPUModelForCausalLM, SessionError
 from npu_llm.steps import block_layout
 
@@ -146,6 +147,8 @@ def test_place_that_cannot_be_written(session, tmp_path, assert_code):
     assert list(tmp_path.iterdir()) == []
 
 
+# What a conversation imports: the process is forked from one that has it.
+PRELOAD = ["torch._dynamo", "transformers.generation.utils"]
 CHILD = """
 import sys
 from npu_llm import ChatSession, NPUModelForCausalLM
@@ -163,7 +166,7 @@ def test_killed_process_is_taken_up_from_its_last_save(
     model, answer_of, folder, cache_dir, tmp_path, greedy
 ):
     line = [sys.executable, "-c", CHILD, str(folder), str(cache_dir), str(tmp_path / "talk")]
-    with subprocess.Popen(line, stdout=subprocess.PIPE) as child:
+    with forked_python.start(line, stdout=subprocess.PIPE, preload=PRELOAD) as child:
         child.stdout.readline()
         child.send_signal(signal.SIGKILL)
     assert child.returncode == -signal.SIGKILL

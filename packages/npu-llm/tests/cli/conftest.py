@@ -43,11 +43,11 @@ def preload():
 
 
 @pytest.fixture
-def command(checkpoint, cache_dir, preload):
+def command(checkpoint, shared, preload):
     """command(*arguments): the finished process."""
 
     def run(*arguments, text=None, model=checkpoint, **environment):
-        options = ["--cache-dir", str(cache_dir)] + (["--model", str(model)] if model else [])
+        options = ["--cache-dir", str(shared.cache_dir(model)), "--model", str(model)]
         line = [sys.executable, "-m", "npu_llm.cli", arguments[0], *options, *arguments[1:]]
         variables = {**os.environ, **environment}
         return forked_python.run(line, input=text, timeout=300, env=variables, preload=preload)

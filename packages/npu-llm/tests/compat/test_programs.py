@@ -1,10 +1,11 @@
 """Programs run by `python -m npu_llm.compat`, each in a process of its own."""
 
 import os
-import subprocess
 import sys
 
 import pytest
+
+import forked_python
 
 # The programs of that library's README, and what else one may say of its names.
 README = """
@@ -60,11 +61,9 @@ def run(tmp_path):
     """Runs `python -m npu_llm.compat` with words, in a folder of its own."""
 
     def run(*words):
-        return subprocess.run(
-            [sys.executable, "-m", "npu_llm.compat", *words],
-            cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False,
-            env={**os.environ, "NPU_LLM_CACHE_DIR": str(tmp_path)},
-        )  # fmt: skip
+        line = [sys.executable, "-m", "npu_llm.compat", *words]
+        variables = {**os.environ, "NPU_LLM_CACHE_DIR": str(tmp_path)}
+        return forked_python.run(line, cwd=tmp_path, timeout=300, env=variables)
 
     return run
 

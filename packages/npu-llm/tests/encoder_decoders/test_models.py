@@ -52,6 +52,19 @@ def cache(tmp_path_factory):
     return tmp_path_factory.mktemp("cache")
 
 
+@pytest.fixture
+def saved(shared):
+    """saved(family): torch's model, and its folder."""
+
+    def get(family):
+        folder = shared.checkpoint(family, lambda place: save(place, *FAMILIES[family]))
+        name, _ = FAMILIES[family]
+        kind = "MarianMTModel" if name == "Marian" else f"{name}ForConditionalGeneration"
+        return getattr(transformers, kind).from_pretrained(folder).eval(), folder
+
+    return get
+
+
 @pytest.fixture(scope="module")
 def t5(tmp_path_factory, cache):
     """torch's model, ours, and the folder."""
@@ -117,11 +130,11 @@ def test_greedy_and_sampled_tokens_take_our_loop(t5, way, monkeypatch):
     ],
 )
 def test_families_generate_the_tokens_of_transformers(
-    family, each_openvino_pipeline, tmp_path, cache
+    family, each_openvino_pipeline, saved, shared
 ):
-    model = save(tmp_path, *FAMILIES[family])
-    ours = NPUModelForSeq2SeqLM.from_pretrained(
-        tmp_path, dtype="float32", pipeline=each_openvino_pipeline, cache_dir=cache
+    model, folder = saved(family)
+    ours = shared.load(
+        NPUModelForSeq2SeqLM, folder, dtype="float32", pipeline=each_openvino_pipeline
     )
     for way in WAYS.values():
         assert_same_tokens(model, ours, padded(model), **way)
@@ -243,14 +256,19 @@ def test_a_draft_changes_no_token(t5):
     assert plain.tolist() == drafted.tolist()
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "int8", "int4"])
-def test_other_precisions_are_near(tmp_path, cache, dtype, each_openvino_pipeline):
+@pytest.mark.parametrize(
+    "dtype, is_static", [("bfloat16", True), ("int8", False), ("int4", True), ("int4", False)]
+)
+def test_other_precisions_are_near(tmp_path, cache, dtype, is_static, openvino_pipeline):
     torch.manual_seed(1)
     sizes = {"d_model": 128, "d_kv": 32, "d_ff": 256, "vocab_size": 397} | _START
     config = transformers.T5Config(num_layers=2, num_heads=4, **sizes)
     transformers.T5ForConditionalGeneration(config).save_pretrained(tmp_path)
     ours = NPUModelForSeq2SeqLM.from_pretrained(
-        tmp_path, dtype=dtype, pipeline=each_openvino_pipeline, cache_dir=cache
+        tmp_path,
+        dtype=dtype,
+        pipeline="static" if is_static else openvino_pipeline,
+        cache_dir=cache,
     )
     assert ours.verification.status == "right"
     assert ours.precision.name == dtype
@@ -281,9 +299,9 @@ def test_checkpoint_of_another_task_is_refused(tmp_path):
     assert caught.value.code == "unknown-architecture"
 
 
-def test_text_longer_than_the_encoder_takes_is_refused(tmp_path, cache):
-    save(tmp_path, *FAMILIES["bart"])
-    ours = NPUModelForSeq2SeqLM.from_pretrained(tmp_path, dtype="float32", cache_dir=cache)
+def test_text_longer_than_the_encoder_takes_is_refused(saved, shared, openvino_pipeline):
+    _, folder = saved("bart")
+    ours = shared.load(NPUModelForSeq2SeqLM, folder, dtype="float32", pipeline=openvino_pipeline)
     with pytest.raises(ContextError, match="takes 70 tokens; got 71") as caught:
         ours.generate(torch.full((1, 71), 5))
     assert caught.value.code == "context-overflow"
@@ -338,18 +356,16 @@ def test_encoder_that_reads_something_else_is_refused(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def speech(whisper, cache):
+def speech(whisper, shared):
     """torch's Whisper, ours, and its feature extractor."""
     model = transformers.WhisperForConditionalGeneration.from_pretrained(whisper).eval()
-    ours = NPUModelForSpeechSeq2Seq.from_pretrained(whisper, dtype="float32", cache_dir=cache)
+    ours = shared.load(NPUModelForSpeechSeq2Seq, whisper, dtype="float32")
     return model, ours, transformers.WhisperFeatureExtractor.from_pretrained(whisper)
 
 
 @pytest.fixture(scope="module")
-def static_speech(whisper, cache):
-    return NPUModelForSpeechSeq2Seq.from_pretrained(
-        whisper, dtype="float32", pipeline="static", cache_dir=cache
-    )
+def static_speech(whisper, shared):
+    return shared.load(NPUModelForSpeechSeq2Seq, whisper, dtype="float32", pipeline="static")
 
 
 def sound(seconds):
@@ -427,7 +443,7 @@ def test_npu_plugin_runs_the_static_programs_of_whisper(speech, static_speech, p
 
 @pytest.fixture(scope="module")
 def drafts(speech, cache, tmp_path_factory):
-    """Whisper with one layer of its decoder, as Distil-Whisper: ours, and torch's decoder alone."""
+    """drafts(kind): Whisper with one layer of its decoder, ours whole, or torch's decoder alone."""
     model, _, _ = speech
     folder = tmp_path_factory.mktemp("draft")
     kinds = (transformers.WhisperForConditionalGeneration, transformers.WhisperForCausalLM)
@@ -438,17 +454,23 @@ def drafts(speech, cache, tmp_path_factory):
         each.load_state_dict(model.state_dict(), strict=False)
         each.generation_config = copy.deepcopy(model.generation_config)  # drafting changes it
     whole.save_pretrained(folder)
-    ours = NPUModelForSpeechSeq2Seq.from_pretrained(folder, dtype="float32", cache_dir=cache)
-    return {"whole": ours, "decoder alone": alone}
+
+    def get(kind):
+        if kind == "decoder alone":
+            return alone
+        return NPUModelForSpeechSeq2Seq.from_pretrained(folder, dtype="float32", cache_dir=cache)
+
+    return get
 
 
 @pytest.mark.parametrize("kind", [pytest.param("whole", marks=pytest.mark.long), "decoder alone"])
 def test_a_smaller_whisper_drafts_and_changes_no_token(speech, static_speech, drafts, kind):
     model, ours, extractor = speech
     given = features(extractor, 5)
+    draft = drafts(kind)
     expected = plain(model.generate(**given, language="en"))
     for each in (ours, static_speech):
-        found = each.generate(**given, language="en", assistant_model=drafts[kind])
+        found = each.generate(**given, language="en", assistant_model=draft)
         assert plain(found) == expected
 
 

@@ -18,23 +18,9 @@ PROMPT = torch.tensor([[5, 9, 3, 7]])
 
 
 @pytest.fixture(scope="module")
-def exported(llama, tmp_path_factory):
+def exported(exported_llama):
     """A Llama of two layers in int8."""
-    return export(llama.folder, tmp_path_factory.mktemp("export") / "llama", dtype="int8")
-
-
-@pytest.fixture(scope="module")
-def compiled(llama, tmp_path_factory):
-    """compiled(pipeline): the same for a pipeline whose programs are compiled for a device."""
-    made = {}
-
-    def get(pipeline):
-        if pipeline not in made:
-            folder = tmp_path_factory.mktemp("compiled") / "llama"
-            made[pipeline] = export(llama.folder, folder, dtype="int8", pipeline=pipeline)
-        return made[pipeline]
-
-    return get
+    return exported_llama("int8", "auto")
 
 
 @pytest.fixture
@@ -46,10 +32,11 @@ def copy(exported, tmp_path):
 
 
 @pytest.fixture
-def compiled_copy(compiled, each_openvino_pipeline, tmp_path):
+def compiled_copy(exported_llama, each_openvino_pipeline, tmp_path):
     """A copy of a compiled folder somewhere else."""
     folder = tmp_path / "compiled copy"
-    shutil.copytree(compiled(each_openvino_pipeline), folder, copy_function=shutil.copy)
+    compiled = exported_llama("int8", each_openvino_pipeline)
+    shutil.copytree(compiled, folder, copy_function=shutil.copy)
     return folder
 
 

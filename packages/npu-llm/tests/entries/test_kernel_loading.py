@@ -16,18 +16,27 @@ SHORT = {"do_sample": False, "max_new_tokens": 3}
 
 
 @pytest.fixture
-def load(tmp_path, save_tiny):
+def folder(saved_tiny):
+    return saved_tiny("llama", hidden_size=64, max_position_embeddings=4096)
+
+
+@pytest.fixture
+def load(folder, shared):
     """load(dtype, ...): the same small model each time."""
-    save_tiny("llama", tmp_path / "model", hidden_size=64)
-    return lambda dtype="float32", **how: NPUModelForCausalLM.from_pretrained(
-        tmp_path / "model", dtype=dtype, pipeline="kernels", cache_dir=tmp_path / "cache", **how
-    )
+
+    def get(dtype="float32", **how):
+        shared.load(NPUModelForCausalLM, folder, dtype=dtype, pipeline="kernels")
+        return NPUModelForCausalLM.from_pretrained(
+            folder, dtype=dtype, pipeline="kernels", cache_dir=shared.cache_dir(folder), **how
+        )
+
+    return get
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int8"])
 @pytest.mark.parametrize("kv_cache", [None, "u8"])
-def test_a_block_takes_what_is_computed_beforehand(load, tmp_path, dtype, kv_cache):
-    facts = read_facts(find_source(tmp_path / "model"))
+def test_a_block_takes_what_is_computed_beforehand(load, folder, dtype, kv_cache):
+    facts = read_facts(find_source(folder))
     expected = cache_bytes_per_token(facts, PRECISIONS[dtype], kv_cache, kernels=True)
     store = load(dtype, kv_cache=kv_cache)._pipeline.pool.store
     assert store.block_bytes == 16 * expected
@@ -48,12 +57,9 @@ def test_blocks_are_bounded_by_memory(load, monkeypatch):
 
 
 @pytest.mark.parametrize("asked, blocks", [(None, 64), (1000, 63), (40, 16)])
-def test_the_tokens_that_were_promised_have_room(tmp_path, save_tiny, monkeypatch, asked, blocks):
+def test_the_tokens_that_were_promised_have_room(load, monkeypatch, asked, blocks):
     """Whether they fit was checked before: less may be free a moment later."""
-    save_tiny("llama", tmp_path / "model", max_position_embeddings=4096)
+    load()
     monkeypatch.setattr(kernel_loading, "spare_bytes", lambda _: -1)
-    model = NPUModelForCausalLM.from_pretrained(
-        tmp_path / "model", dtype="float32", pipeline="kernels", max_context=asked,
-        cache_dir=tmp_path / "cache",
-    )  # fmt: skip
+    model = load(max_context=asked)
     assert model._pipeline.pool.most == blocks

@@ -7,7 +7,7 @@ from npu_llm.entries.entry import Entry
 from npu_runtime import observe
 
 NO_TOKEN = 10_000  # beyond the vocabulary: 4.57's prompt lookup cannot do without an end
-GREEDY = {"max_new_tokens": 40, "do_sample": False, "eos_token_id": NO_TOKEN, "pad_token_id": 0}
+GREEDY = {"max_new_tokens": 24, "do_sample": False, "eos_token_id": NO_TOKEN, "pad_token_id": 0}
 LOOKUP = {"prompt_lookup_num_tokens": 4}
 
 
@@ -98,19 +98,6 @@ def test_sampling_with_a_seed_repeats(llama, drafts, way, monkeypatch):
         results.append(assisted(llama, drafts, way, **options)[0].tolist())
     assert results[0] == results[1] != results[2]
     assert len(results[0]) == 39 + 30
-
-
-def test_samples_come_as_often_as_without_guesses(llama):
-    options = {"do_sample": True, "temperature": 4.0, "top_k": 3, "max_new_tokens": 2}
-    options |= {"eos_token_id": NO_TOKEN, "pad_token_id": 0}
-    counts = []
-    for how in ({}, LOOKUP):
-        torch.manual_seed(5)
-        tokens = [
-            llama.ours().generate(prompt(), **how, **options)[0, 39].item() for _ in range(300)
-        ]
-        counts.append(torch.bincount(torch.tensor(tokens), minlength=97) / 300)
-    assert (counts[0] - counts[1]).abs().max() < 0.12
 
 
 def test_tokens_on_the_device(llama):

@@ -81,13 +81,10 @@ def fresh(llama):
 
 
 @pytest.fixture(scope="session")
-def talkative_model(save_tiny, tmp_path_factory):
+def talkative_model(saved_tiny, shared):
     """A llama whose context holds answers of seconds."""
-    folder = tmp_path_factory.mktemp("talkative")
-    save_tiny("llama", folder, max_position_embeddings=65536)
-    return NPUModelForCausalLM.from_pretrained(
-        folder, dtype="float32", cache_dir=tmp_path_factory.mktemp("talkative-cache")
-    )
+    folder = saved_tiny("llama", max_position_embeddings=65536)
+    return shared.load(NPUModelForCausalLM, folder, dtype="float32")
 
 
 @pytest.fixture(scope="session")
@@ -109,21 +106,17 @@ SHOWS_TOOLS = "{% if tools %}{{ tools | tojson }} <tool_call>{% endif %}"
 
 
 @pytest.fixture(scope="session")
-def speakers(save_speaker, tmp_path_factory):
+def speakers(saved_speaker, shared):
     """speakers(name): a model that can be served, in float32; "tools" has a template for those."""
-    cache = tmp_path_factory.mktemp("speakers-cache")
     kinds = {
         "plain": {"context": 512},
         "tools": {"context": 1024, "before": SHOWS_TOOLS},
         "long": {"context": 65536},
     }
-    folders = {}
 
     def load(name):
-        if name not in folders:
-            folder = tmp_path_factory.mktemp(name)
-            folders[name] = save_speaker(folder, num_key_value_heads=2, **kinds[name])
-        return NPUModelForCausalLM.from_pretrained(folders[name], dtype="float32", cache_dir=cache)
+        folder = saved_speaker(num_key_value_heads=2, **kinds[name])
+        return shared.load(NPUModelForCausalLM, folder, dtype="float32")
 
     return load
 
@@ -132,9 +125,13 @@ WORDS = ("<pad>", "<unk>", "<cls>", "<sep>", "the", "cat", "dog", "sat", "mat", 
 
 
 @pytest.fixture(scope="session")
-def encoder(tmp_path_factory):
+def encoder(shared):
     """A small BERT with random weights, of 40 tokens, whose vectors may be cut to 12 numbers."""
-    folder = tmp_path_factory.mktemp("encoder")
+    folder = shared.checkpoint("encoder", _save_encoder)
+    return shared.load(NPUModelForFeatureExtraction, folder)
+
+
+def _save_encoder(folder):
     torch.manual_seed(5)
     config = BertConfig(
         vocab_size=len(WORDS), hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
@@ -154,9 +151,6 @@ def encoder(tmp_path_factory):
         tokenizer_object=tokenizer, pad_token="<pad>", unk_token="<unk>", cls_token="<cls>",
         sep_token="<sep>", model_max_length=40,
     ).save_pretrained(folder)  # fmt: skip
-    return NPUModelForFeatureExtraction.from_pretrained(
-        folder, cache_dir=tmp_path_factory.mktemp("encoder-cache")
-    )
 
 
 class Served:

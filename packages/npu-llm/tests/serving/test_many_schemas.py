@@ -7,6 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 import jsonschema
 import pytest
 
+pytestmark = pytest.mark.slow
+
+COUNT = 60
 WORDS = ("name", "kind", "size", "place", "when", 'é"\\')
 PATTERNS = ("^[a-c]{1,4}$", "^\\d{3}-\\d{2}$", "^(on|off)?$", "^[A-Z][a-z]{0,5}$")
 
@@ -54,10 +57,10 @@ def talker(serve):
         yield running.client()
 
 
-def test_answers_to_200_schemas_parse_and_validate(talker):
+def test_answers_to_many_schemas_parse_and_validate(talker):
     numbers = random.Random(20)
-    schemas = [schema_of(numbers) for _ in range(200)]
-    assert len({json.dumps(schema) for schema in schemas}) > 190
+    schemas = [schema_of(numbers) for _ in range(COUNT)]
+    assert len({json.dumps(schema) for schema in schemas}) > 0.9 * COUNT
 
     def answer(index):
         form = {"name": "x", "schema": schemas[index]}
@@ -68,6 +71,6 @@ def test_answers_to_200_schemas_parse_and_validate(talker):
         ).choices[0]  # fmt: skip
 
     with ThreadPoolExecutor(8) as threads:
-        for schema, choice in zip(schemas, threads.map(answer, range(200)), strict=True):
+        for schema, choice in zip(schemas, threads.map(answer, range(COUNT)), strict=True):
             assert choice.finish_reason == "stop", schema
             jsonschema.validate(json.loads(choice.message.content), schema)

@@ -4,7 +4,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from npu_llm import NPUModelForCausalLM
 from npu_llm.serving.models.served_model import ServedModel
 from npu_llm.serving.scheduling.engine import EngineOptions
 
@@ -19,11 +18,9 @@ QUESTIONS = [
 
 
 @pytest.fixture(scope="module")
-def server(weights, smollm_cache, serve_loaders):
+def server(smollm, serve_loaders):
     def load():
-        model = NPUModelForCausalLM.from_pretrained(
-            weights, dtype="float32", cache_dir=smollm_cache
-        )
+        model = smollm()
         # A cache for a third of what is asked at once: sequences are put back meanwhile, and
         # beginnings have to go.
         cache_bytes = 48 * model.block_pool.store.block_bytes

@@ -1,14 +1,16 @@
 import os
+import shutil
 
 import pytest
 import torch
 
-from npu_llm import NPUModelForCausalLM, export
+from npu_llm import NPUModelForCausalLM
 from npu_llm.capture.static_step import make_static
 from npu_llm.capture.step import capture_step
 from npu_llm.choices import choose_pipeline
 from npu_llm.entries import lower_step
 from npu_llm.errors import CacheError, CaptureError, ContextError, OptionError
+from npu_llm.steps import static_programs
 from npu_llm.steps.static_cache import StaticCache
 from npu_llm.steps.static_layout import StaticSizes
 from npu_llm.steps.static_programs import StaticPrograms, write_variant
@@ -140,17 +142,18 @@ def test_reset_forgets_rows_and_memory(model, small):
     assert cache.get_seq_length() == 6
 
 
-def test_programs_are_kept_on_disk_and_few_in_memory(model, tmp_path):
+def test_programs_are_kept_on_disk_and_few_in_memory(model, tmp_path, monkeypatch):
+    monkeypatch.setattr(static_programs, "_KEPT", 2)
     known = model._pipeline.programs
     programs = StaticPrograms(known._model, known.layout, tmp_path, known._load)
-    sizes = StaticSizes(64, chunks=(1,), smallest=2)
+    sizes = StaticSizes(64, chunks=(1,), smallest=16)
     for capacity in sizes.capacities:
         cache = StaticCache(
             programs, StaticSizes(capacity, chunks=(1,)), relocation=model._pipeline.relocation
         )
         model(random_ids(1, 1), past_key_values=cache)
-    assert programs.compiled == len(sizes.capacities) == 6
-    assert len(programs._programs) == 4
+    assert programs.compiled == len(sizes.capacities) == 3
+    assert len(programs._programs) == 2
     again = StaticPrograms(known._model, known.layout, tmp_path, known._load)
     for capacity in sizes.capacities:
         cache = StaticCache(
@@ -181,8 +184,8 @@ def test_pipeline_by_name_or_by_device():
     assert caught.value.code == "npu-dynamic"
 
 
-def test_exported_folder_starts_in_its_pipeline_only(llama, tmp_path):
-    folder = export(llama.folder, tmp_path / "out", dtype="float32", pipeline="static")
+def test_exported_folder_starts_in_its_pipeline_only(llama, exported_llama, tmp_path):
+    folder = shutil.copytree(exported_llama("float32", "static"), tmp_path / "out", symlinks=True)
     again = NPUModelForCausalLM.from_pretrained(folder, cache_dir=tmp_path / "cache")
     assert again.pipeline == "static"
     assert again.report.from_cache
@@ -194,8 +197,10 @@ def test_exported_folder_starts_in_its_pipeline_only(llama, tmp_path):
     assert caught.value.code == "exported-pipeline"
 
 
-def test_programs_that_a_folder_cannot_take_are_kept_in_the_cache(llama, tmp_path, monkeypatch):
-    folder = export(llama.folder, tmp_path / "out", dtype="float32", pipeline="static")
+def test_programs_that_a_folder_cannot_take_are_kept_in_the_cache(
+    llama, exported_llama, tmp_path, monkeypatch
+):
+    folder = shutil.copytree(exported_llama("float32", "static"), tmp_path / "out", symlinks=True)
     files = sorted(folder.rglob("*"))
     monkeypatch.setattr(os, "access", lambda path, _: path != folder)  # root may write everywhere
     for is_first in (True, False):

@@ -8,9 +8,7 @@ from npu_llm import NPUModelForCausalLM
 
 
 @pytest.fixture(scope="session")
-def speaker(save_speaker, tmp_path_factory):
+def speaker(saved_speaker, shared):
     # More logits than tokens, as real models have.
-    folder = save_speaker(tmp_path_factory.mktemp("speaker"), context=512, logits=7)
-    return NPUModelForCausalLM.from_pretrained(
-        folder, dtype="float32", cache_dir=tmp_path_factory.mktemp("speaker-cache")
-    )
+    folder = saved_speaker(context=512, logits=7)
+    return shared.load(NPUModelForCausalLM, folder, dtype="float32")

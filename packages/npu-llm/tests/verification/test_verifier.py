@@ -1,5 +1,6 @@
 """Programs that compute something else than torch are not served; right ones cost nothing later."""
 
+import functools
 import json
 import shutil
 import warnings
@@ -21,24 +22,20 @@ from npu_llm.errors import OptionError
 from npu_llm.verification.kept_verdict import VERDICT
 
 IDS = torch.tensor([[5, 9, 3, 7, 1, 4, 11, 6, 2, 8]])
-PRECISIONS = ("float32", "bfloat16", "float16", "int8", "int4")
+# Precisions with a pipeline each, where it has them: each precision, and each pipeline twice.
+PAIRS = [("bfloat16", True), ("float16", False), ("int8", True), ("int4", False)]
 # Wide enough for its weights to be compressed.
 WIDE = {"hidden_size": 128, "intermediate_size": 256, "vocab_size": 400}
 
 
 @pytest.fixture(scope="session")
-def wide(tmp_path_factory, save_tiny):
+def wide(shared, saved_tiny):
     """wide(dtype, pipeline): a Llama that is built once for each."""
-    folder = tmp_path_factory.mktemp("wide")
-    save_tiny("llama", folder / "model", **WIDE)
-    made = {}
+    folder = saved_tiny("llama", **WIDE)
 
+    @functools.cache
     def get(dtype, pipeline):
-        if (dtype, pipeline) not in made:
-            made[dtype, pipeline] = NPUModelForCausalLM.from_pretrained(
-                folder / "model", dtype=dtype, pipeline=pipeline, cache_dir=folder / "cache"
-            )
-        return made[dtype, pipeline]
+        return shared.load(NPUModelForCausalLM, folder, dtype=dtype, pipeline=pipeline)
 
     return get
 
@@ -134,9 +131,11 @@ def test_a_wrong_program_is_not_served(wide, changed, each_openvino_pipeline, fa
     assert "SNIPPETS_MODE=DISABLE" in str(caught.value)
 
 
-@pytest.mark.parametrize("dtype", PRECISIONS[1:])
-def test_a_wrong_layer_is_seen_in_each_precision(wide, changed, each_openvino_pipeline, dtype):
-    entry = changed(wide(dtype, each_openvino_pipeline), flip_a_product)
+@pytest.mark.parametrize("dtype, is_dynamic", PAIRS)
+def test_a_wrong_layer_is_seen_in_each_precision(
+    wide, changed, openvino_pipeline, dtype, is_dynamic
+):
+    entry = changed(wide(dtype, openvino_pipeline if is_dynamic else "static"), flip_a_product)
     with pytest.raises(WrongResultError, match=r"\[wrong-result\]"):
         build.load_pipeline(entry, entry.compiled)
 
@@ -147,9 +146,9 @@ def test_a_wrong_program_is_seen_beside_a_cache_in_8_bits(wide, changed):
         build.load_pipeline(entry, entry.compiled)
 
 
-@pytest.mark.parametrize("dtype", PRECISIONS)
-def test_a_right_program_is_served(wide, changed, each_openvino_pipeline, dtype):
-    entry = changed(wide(dtype, each_openvino_pipeline), nothing)
+@pytest.mark.parametrize("dtype, is_dynamic", [("float32", True), ("float32", False), *PAIRS])
+def test_a_right_program_is_served(wide, changed, openvino_pipeline, dtype, is_dynamic):
+    entry = changed(wide(dtype, openvino_pipeline if is_dynamic else "static"), nothing)
     pipeline = build.load_pipeline(entry, entry.compiled)
     assert pipeline.program.inputs
     assert pipeline.verdict.status == "right"

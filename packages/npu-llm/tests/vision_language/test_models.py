@@ -1,3 +1,5 @@
+import json
+
 import pytest
 import torch
 import transformers
@@ -6,6 +8,7 @@ from PIL import Image
 import npu_llm
 from npu_llm import NPUAutoModel, NPUModelForImageTextToText, NPUModelForSeq2SeqLM
 from npu_llm.cache_names import CACHE
+from npu_llm.entries.entry import MANIFEST
 from npu_llm.errors import ContextError, ModelError, OptionError
 from npu_llm.vision_language.examples import example_images, example_text
 from npu_llm.vision_language.observing import count_image_tokens
@@ -30,33 +33,28 @@ pytestmark = pytest.mark.skipif(
 
 
 @pytest.fixture(scope="module")
-def looker(llava, cache):
+def looker(llava, shared):
     """torch's model, ours, and the folder."""
     model = transformers.LlavaForConditionalGeneration.from_pretrained(llava).eval()
-    ours = NPUModelForImageTextToText.from_pretrained(llava, dtype="float32", cache_dir=cache)
+    ours = shared.load(NPUModelForImageTextToText, llava, dtype="float32")
     return model, ours, llava
 
 
 @pytest.fixture(scope="module")
-def static_looker(llava, cache):
+def static_looker(llava, shared):
     """The same in programs of fixed sizes."""
-    return NPUModelForImageTextToText.from_pretrained(
-        llava, dtype="float32", pipeline="static", cache_dir=cache
-    )
+    return shared.load(NPUModelForImageTextToText, llava, dtype="float32", pipeline="static")
 
 
 @pytest.fixture
-def pair(family, tmp_path, cache):
+def pair(family, shared):
     """pair(family, **changes): torch's model and ours."""
 
-    def start(name, *, pipeline=None, **changes):
-        if not (tmp_path / "config.json").exists():
-            family(name, **changes).save_pretrained(tmp_path)
-        kind = getattr(transformers, f"{name}ForConditionalGeneration")
-        ours = NPUModelForImageTextToText.from_pretrained(
-            tmp_path, dtype="float32", pipeline=pipeline, cache_dir=cache
-        )
-        return kind.from_pretrained(tmp_path).eval(), ours
+    def start(name, *, pipeline="auto", kind="", **changes):
+        folder = shared.checkpoint(name + kind, family(name, **changes).save_pretrained)
+        theirs = getattr(transformers, f"{name}ForConditionalGeneration")
+        ours = shared.load(NPUModelForImageTextToText, folder, dtype="float32", pipeline=pipeline)
+        return theirs.from_pretrained(folder).eval(), ours
 
     return start
 
@@ -130,10 +128,11 @@ def test_answers_depend_on_the_pictures_and_need_none(looker):
     assert_same_tokens(model, ours, {"input_ids": torch.tensor([[1, 30, 31, 32]])})
 
 
-def test_second_start_compiles_nothing(looker, cache):
-    _, ours, folder = looker
-    again = NPUModelForImageTextToText.from_pretrained(folder, dtype="float32", cache_dir=cache)
-    assert not ours.report.from_cache
+def test_second_start_compiles_nothing(looker, shared):
+    *_, folder = looker
+    again = NPUModelForImageTextToText.from_pretrained(
+        folder, dtype="float32", cache_dir=shared.cache_dir(folder)
+    )
     assert again.report.from_cache
     assert again.report.build_time_s == 0
 
@@ -266,7 +265,7 @@ def test_tiles_of_images_and_frames_of_a_video(pair):
 
 
 def test_padded_images_and_fewer_of_them_in_a_row(pair):
-    model, ours = pair("Idefics3", vision_config={
+    model, ours = pair("Idefics3", kind="-large", vision_config={
         "hidden_size": 32, "intermediate_size": 37, "num_hidden_layers": 2,
         "num_attention_heads": 4, "image_size": 56, "patch_size": 4,
     })  # fmt: skip
@@ -300,7 +299,11 @@ def test_other_precisions_are_near(family, tmp_path, cache, dtype):
 
 def test_exported_folder_starts_without_compiling(looker, tmp_path):
     model, _, folder = looker
-    target = NPUModelForImageTextToText.export(folder, tmp_path / "out", dtype="float32")
+    target = NPUModelForImageTextToText.export(
+        folder, tmp_path / "out", dtype="float32", pipeline="static"
+    )
+    about = json.loads((target / MANIFEST).read_text())["about"]
+    assert (about["pipeline"], about["task"]) == ("static", "AutoModelForImageTextToText")
     ours = NPUAutoModel.from_pretrained(target)
     assert isinstance(ours, NPUModelForImageTextToText)
     assert ours.report.from_cache

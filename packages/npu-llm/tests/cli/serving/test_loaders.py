@@ -4,7 +4,7 @@ import queue
 import pytest
 import torch
 
-from npu_llm import NPUModelForCausalLM
+from npu_llm import NPUModelForCausalLM, NPUModelForSpeechSeq2Seq
 from npu_llm.cli.display import Display
 from npu_llm.cli.serving.loaders import make_shelf
 from npu_llm.cli.serving.serve import make_parser
@@ -18,11 +18,12 @@ PROMPT = [5, 9, 14, 20]
 
 
 @pytest.fixture
-def shelf(checkpoint, cache_dir):
+def shelf(checkpoint, shared):
     """shelf(*options): the models that a command with these would serve."""
 
     def make(*options, model=checkpoint):
-        given = ["--model", str(model), "--cache-dir", str(cache_dir), "--dtype", "float32"]
+        given = ["--model", str(model), "--cache-dir", str(shared.cache_dir(model))]
+        given += ["--dtype", "float32"]
         parsed = make_parser().parse_args([*given, "--alias", "base", *options])
         return make_shelf(parsed, EngineOptions(cache_bytes=1 << 20), Display())
 
@@ -41,7 +42,7 @@ async def answer(shelf, name, count=12):
         return tokens
 
 
-def test_adapters_are_models_of_their_own(shelf, checkpoint, cache_dir, save_adapter):
+def test_adapters_are_models_of_their_own(shelf, checkpoint, shared, save_adapter):
     path = save_adapter("loud", "self_attn.q_proj", "mlp.down_proj")
     given = shelf("--adapter", f"loud={path}", "--adapter", f"half={path}:0.5")
     assert given.names == ["base", "loud", "half"]
@@ -60,7 +61,7 @@ def test_adapters_are_models_of_their_own(shelf, checkpoint, cache_dir, save_ada
         return found
 
     found = asyncio.run(work())
-    model = NPUModelForCausalLM.from_pretrained(checkpoint, dtype="float32", cache_dir=cache_dir)
+    model = shared.load(NPUModelForCausalLM, checkpoint, dtype="float32")
     model.load_adapter(path, "loud")
     for name, scale in (("base", 0.0), ("loud", 1.0), ("half", 0.5)):
         model.set_adapter({"loud": scale} if scale else None)
@@ -98,7 +99,8 @@ def test_an_entry_of_the_compile_cache_is_refused_in_one_sentence(shelf, cache_d
         shelf(model=entry)
 
 
-def test_a_model_of_speech_starts_with_what_it_needs(shelf, whisper):
+def test_a_model_of_speech_starts_with_what_it_needs(shelf, shared, whisper):
+    shared.load(NPUModelForSpeechSeq2Seq, whisper, dtype="float32")
     given = shelf(model=whisper)
     served = given.loaded["base"]
     assert isinstance(served, ServedSpeech)

@@ -6,13 +6,18 @@ import pytest
 import torch
 import transformers
 
-from npu_llm.cli import main
+from npu_llm import NPUModelForSeq2SeqLM
 
 
 @pytest.fixture(scope="session")
-def m2m(tmp_path_factory):
+def m2m(shared):
     """A folder with a small T5 and a tokenizer that has languages as NLLB's has."""
-    folder = tmp_path_factory.mktemp("translator")
+    folder = shared.checkpoint("translator", _save)
+    shared.load(NPUModelForSeq2SeqLM, folder, dtype="float32")
+    return folder
+
+
+def _save(folder):
     vocabulary = [("<s>", 0.0), ("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0)]
     vocabulary += [(letter, -2.0) for letter in "▁abcdefghijklmnopqrstuvwxyz"]
     tokenizer = transformers.T5Tokenizer(vocab=vocabulary, extra_ids=0)
@@ -27,18 +32,3 @@ def m2m(tmp_path_factory):
     for parameter in model.parameters():
         parameter.data.mul_(4 if parameter.dim() > 1 else 1)
     model.save_pretrained(folder)
-    return folder
-
-
-@pytest.fixture
-def run_task(tmp_path_factory, capsys):
-    """run_task(command, model, *arguments): the exit code, and both outputs."""
-
-    def run(command, model, *arguments):
-        cache = tmp_path_factory.getbasetemp() / f"{command}-cache"
-        options = ("--model", str(model), "--dtype", "float32", "--cache-dir", str(cache))
-        code = main([command, *options, *map(str, arguments)])
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return run

@@ -2,6 +2,9 @@ import pytest
 import transformers
 from PIL import Image
 
+from npu_llm import NPUModelForImageTextToText
+from npu_llm.cli import main
+
 
 @pytest.fixture(scope="module")
 def pictures(tmp_path_factory):
@@ -14,8 +17,18 @@ def pictures(tmp_path_factory):
 
 
 @pytest.fixture
-def run(llava, run_task):
-    return lambda *arguments, model=llava: run_task("describe", model, *arguments)
+def run(llava, shared, capsys):
+    shared.load(NPUModelForImageTextToText, llava, dtype="float32")
+    capsys.readouterr()
+    cache = shared.cache_dir(llava)
+
+    def run(*arguments, model=llava):
+        options = ("--model", str(model), "--dtype", "float32", "--cache-dir", str(cache))
+        code = main(["describe", *options, *map(str, arguments)])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run
 
 
 @pytest.mark.parametrize("beams", [None, 3])

@@ -1,6 +1,8 @@
 import pytest
 from PIL import Image
 
+from npu_llm import NPUModelForImageTextToText
+
 
 @pytest.fixture(scope="module")
 def picture(tmp_path_factory):
@@ -9,7 +11,8 @@ def picture(tmp_path_factory):
     return path
 
 
-def test_a_picture_is_shown_with_the_next_question(command, llava, picture):
+def test_a_picture_is_shown_with_the_next_question(command, llava, picture, shared):
+    shared.load(NPUModelForImageTextToText, llava, dtype="float32")
     lines = ["/image", "/image absent.png", f"/image {picture}", "what is this ?", "/undo"]
     lines += [
         "/retry",

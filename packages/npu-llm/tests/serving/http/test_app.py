@@ -41,7 +41,7 @@ fields = (
 bodies = st.dictionaries(st.sampled_from(fields), values, max_size=5)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(path=st.sampled_from(PLACES), body=bodies, is_whole=st.booleans())
 def test_bodies_of_any_shape_are_answered_or_refused(server, path, body, is_whole):
     if is_whole:  # one field of a good request is drawn
@@ -56,7 +56,7 @@ def test_bodies_of_any_shape_are_answered_or_refused(server, path, body, is_whol
     assert response.status_code == 200 or is_refused(response), (body, response.text)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 @given(content=st.binary(max_size=60) | values.map(lambda one: json.dumps(one).encode()))
 def test_bytes_of_any_kind_are_refused(server, content):
     response = post(server, PLACES[0], content)

@@ -32,9 +32,8 @@ def sound(seconds, rate=16000):
 
 
 @pytest.fixture(scope="module")
-def transcriber(whisper, tmp_path_factory):
-    cache = tmp_path_factory.getbasetemp() / "transcribe-cache"
-    model = NPUModelForSpeechSeq2Seq.from_pretrained(whisper, dtype="float32", cache_dir=cache)
+def transcriber(whisper, shared):
+    model = shared.load(NPUModelForSpeechSeq2Seq, whisper, dtype="float32")
     extractor = AutoFeatureExtractor.from_pretrained(whisper)
     return Transcriber(model, extractor, AutoTokenizer.from_pretrained(whisper))
 
