@@ -5,8 +5,6 @@ import inspect
 import pytest
 import torch
 
-pytestmark = pytest.mark.slow
-
 # Through the NPU plugin: one whose attention is taken apart, one with windows whose scores are bent
 # so that its cache is joined, one that counts along its mask, one with experts.
 ON_NPU_PLUGIN = ("bloom", "gemma2", "llama", "qwen3_moe")

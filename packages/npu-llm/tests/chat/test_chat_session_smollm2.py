@@ -12,8 +12,6 @@ import forked_python
 from npu_llm import ChatSession
 from npu_llm.prompts.chat_prompt import encode_chat
 
-pytestmark = pytest.mark.slow
-
 # What a conversation imports: processes are forked from one that has it.
 PRELOAD = ["torch._dynamo", "transformers.generation.utils"]
 GREEDY = {"do_sample": False, "max_new_tokens": 6}

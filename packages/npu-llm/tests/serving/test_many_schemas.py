@@ -7,8 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 import jsonschema
 import pytest
 
-pytestmark = pytest.mark.slow
-
 COUNT = 60
 WORDS = ("name", "kind", "size", "place", "when", 'é"\\')
 PATTERNS = ("^[a-c]{1,4}$", "^\\d{3}-\\d{2}$", "^(on|off)?$", "^[A-Z][a-z]{0,5}$")

@@ -7,6 +7,7 @@ import torch
 import transformers
 
 from npu_llm import NPUModelForSeq2SeqLM
+from npu_llm.cli import main
 
 
 @pytest.fixture(scope="session")
@@ -32,3 +33,18 @@ def _save(folder):
     for parameter in model.parameters():
         parameter.data.mul_(4 if parameter.dim() > 1 else 1)
     model.save_pretrained(folder)
+
+
+@pytest.fixture
+def run_task(shared, capsys):
+    """run_task(command, model, *arguments): the exit code, and both outputs."""
+
+    def run(command, model, *arguments):
+        place = ("--cache-dir", str(shared.cache_dir(model)))
+        capsys.readouterr()
+        options = ("--model", str(model), "--dtype", "float32", *place)
+        code = main([command, *options, *map(str, arguments)])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run

@@ -3,7 +3,6 @@ import transformers
 from PIL import Image
 
 from npu_llm import NPUModelForImageTextToText
-from npu_llm.cli import main
 
 
 @pytest.fixture(scope="module")
@@ -17,18 +16,9 @@ def pictures(tmp_path_factory):
 
 
 @pytest.fixture
-def run(llava, shared, capsys):
+def run(llava, run_task, shared):
     shared.load(NPUModelForImageTextToText, llava, dtype="float32")
-    capsys.readouterr()
-    cache = shared.cache_dir(llava)
-
-    def run(*arguments, model=llava):
-        options = ("--model", str(model), "--dtype", "float32", "--cache-dir", str(cache))
-        code = main(["describe", *options, *map(str, arguments)])
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return run
+    return lambda *arguments, model=llava: run_task("describe", model, *arguments)
 
 
 @pytest.mark.parametrize("beams", [None, 3])

@@ -6,13 +6,11 @@ import transformers
 
 
 @pytest.fixture
-def measure(tmp_path, shared, capsys):
+def measure(tmp_path, run_task):
     """measure(model, samples, *options): exit code, what --json wrote, both outputs."""
 
     def run(model, samples, *more):
         (tmp_path / "samples.jsonl").write_text("\n".join(map(json.dumps, samples)))
-        place = ("--cache-dir", str(shared.cache_dir(model)))
-        options = ("--model", str(model), "--dtype", "float32", *place)
         files = ("--data", str(tmp_path / "samples.jsonl"), "--json", str(tmp_path / "out.json"))
         code, out, err = run_task("eval", model, *files, *more)
         found = json.loads((tmp_path / "out.json").read_text()) if code == 0 else None

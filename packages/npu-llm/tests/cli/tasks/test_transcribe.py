@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from npu_llm import NPUModelForSpeechSeq2Seq
-from npu_llm.cli import main
 
 
 @pytest.fixture(scope="module")
@@ -25,18 +24,9 @@ def sounds(tmp_path_factory):
 
 
 @pytest.fixture
-def run(whisper, shared, capsys):
+def run(whisper, run_task, shared):
     shared.load(NPUModelForSpeechSeq2Seq, whisper, dtype="float32")
-    capsys.readouterr()
-    cache = shared.cache_dir(whisper)
-
-    def run(*arguments, model=whisper):
-        options = ("--model", str(model), "--dtype", "float32", "--cache-dir", str(cache))
-        code = main(["transcribe", *options, *map(str, arguments)])
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return run
+    return lambda *arguments, model=whisper: run_task("transcribe", model, *arguments)
 
 
 def test_formats_hold_the_same_words(run, sounds):
@@ -94,9 +84,12 @@ def test_unknown_language_and_missing_processor(run, sounds, whisper, tmp_path):
     _, _, err = run("--language", "klingon", sounds / "short.wav")
     assert "[speech-option]" in err
     assert "klingon" in err
-    for file in whisper.iterdir():
-        if not file.name.startswith("preprocessor"):
-            (tmp_path / file.name).write_bytes(file.read_bytes())
-    _, _, err = run(sounds / "short.wav", model=tmp_path)
-    assert "[missing-processor]" in err
-    assert "a feature extractor" in err
+    for missing, named in (("preprocessor", "a feature extractor"), ("tokenizer", "a tokenizer")):
+        folder = tmp_path / missing
+        folder.mkdir()
+        for file in whisper.iterdir():
+            if not file.name.startswith(missing):
+                (folder / file.name).write_bytes(file.read_bytes())
+        _, _, err = run(sounds / "short.wav", model=folder)
+        assert "[missing-processor]" in err
+        assert named in err

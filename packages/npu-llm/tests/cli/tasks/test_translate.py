@@ -3,17 +3,8 @@ import transformers
 
 
 @pytest.fixture
-def run(m2m, shared, capsys):
-    capsys.readouterr()
-    cache = shared.cache_dir(m2m)
-
-    def run(*arguments):
-        options = ("--model", str(m2m), "--dtype", "float32", "--cache-dir", str(cache))
-        code = main(["translate", *options, *arguments])
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return run
+def run(m2m, run_task):
+    return lambda *arguments: run_task("translate", m2m, *arguments)
 
 
 def test_each_line_becomes_one_and_blank_ones_stay(run, m2m):
