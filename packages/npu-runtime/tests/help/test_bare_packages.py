@@ -20,7 +20,7 @@ from npu_command.help.bare_packages import bare_packages, is_bare, load_packages
 @pytest.fixture
 def run_made(run_python, tmp_path):
     def run(code):
-        done = run_python(PACKAGES.format(place=str(tmp_path)) + code)
+        done = run_python(PACKAGES.format(place=str(tmp_path)) + code, is_real=True)
         assert done.returncode == 0, done.stderr
         return done.stdout.split()
 
