@@ -175,7 +175,7 @@ def test_a_wait_for_an_import_that_fails_goes_on(package, tmp_path, monkeypatch)
 @pytest.fixture
 def run_made(run_python, tmp_path):
     def run(code):
-        done = run_python(PACKAGES.format(place=str(tmp_path)) + code)
+        done = run_python(PACKAGES.format(place=str(tmp_path)) + code, is_real=True)
         assert done.returncode == 0, done.stderr
         return done.stdout.split()
 
