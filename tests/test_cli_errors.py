@@ -39,8 +39,8 @@ def assert_readable(done, *words: str) -> None:
         assert word in done.stderr.replace("\n", " ")
 
 
-def test_model_path_that_is_not_there(run):
-    done = run("npu-llm", "generate", "--model", "nowhere/model.gguf", "Hello")
+def test_model_path_that_is_not_there(run_new):
+    done = run_new("npu-llm", "generate", "--model", "nowhere/model.gguf", "Hello")
     assert_readable(done, "nowhere/model.gguf")
 
 
@@ -69,8 +69,8 @@ def test_device_that_nobody_knows(run):
     assert_readable(run("npu-runtime", "info", NPU_DEVICE="TPU"), "TPU")
 
 
-def test_unknown_dtype(run):
-    done = run("npu-llm", "generate", "--dtype", "float8", "Hello")
+def test_unknown_dtype(run_new):
+    done = run_new("npu-llm", "generate", "--dtype", "float8", "Hello")
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
     for word in ("float8", "float32", "int4"):
@@ -83,8 +83,8 @@ def test_prompt_longer_than_the_context(run):
     assert_readable(done, "context")
 
 
-def test_script_to_trace_that_is_not_there(run):
-    assert_readable(run("npu-profiler", "trace", "-o", "t.json", "nowhere.py"), "nowhere.py")
+def test_script_to_trace_that_is_not_there(run_new):
+    assert_readable(run_new("npu-profiler", "trace", "-o", "t.json", "nowhere.py"), "nowhere.py")
 
 
 @pytest.fixture(scope="module")
@@ -124,10 +124,11 @@ def test_prompt_that_is_no_utf_8(cache):
     assert done.stderr.endswith(b"[text-encoding]\n")
 
 
+# The first opens the device; the others print without torch.
 COMMANDS = [
     ["npu-runtime", "info"],
-    ["npu-ops", "explain", "aten.mm", "64x64xf32"],
-    ["npu-compiler", "cache"],
+    ["npu-ops", "--help"],
+    ["npu-compiler", "completion", "bash"],
     ["npu-llm", "info"],
     ["npu-profiler", "--help"],
 ]
@@ -165,10 +166,11 @@ def test_reader_that_has_gone(cache, command):
     assert (done.returncode, done.stderr) == (141, b"")
 
 
-# Up to 1.6 GB the imports fail, or the device; beyond, any step of a model's build.
+# Below 1 GB the command refuses to begin. Up to 1.6 GB the imports fail, or the device; beyond, any
+# step of a model's build.
 @pytest.mark.parametrize(
     "megabytes",
-    [300, 800, 1200, 1600, *(pytest.param(size, marks=pytest.mark.long) for size in (2000, 2400))],
+    [300, 1200, 1600, *(pytest.param(size, marks=pytest.mark.long) for size in (2000, 2400))],
 )
 def test_memory_that_is_not_there_is_one_sentence(checkpoint, tmp_path, megabytes):
     size = megabytes * 1_000_000

@@ -62,10 +62,10 @@ def test_what_gives_no_json_is_a_subcommand():
     assert WITHOUT_JSON.keys() <= {(package, name) for package, name, _ in SUBCOMMANDS}
 
 
-def test_json_goes_to_a_file_beside_the_text(run, tmp_path):
-    on_screen = run("npu-llm", "models", "--cache-dir", str(tmp_path), "--json")
+def test_json_goes_to_a_file_beside_the_text(run_new, tmp_path):
+    on_screen = run_new("npu-llm", "models", "--cache-dir", str(tmp_path), "--json")
     file = tmp_path / "said.json"
-    beside = run("npu-llm", "models", "--cache-dir", str(tmp_path), "--json", str(file))
+    beside = run_new("npu-llm", "models", "--cache-dir", str(tmp_path), "--json", str(file))
     assert on_screen.returncode == beside.returncode == 0
     assert "0 entries" in beside.stdout
     assert file.read_text() == on_screen.stdout == "[]\n"
@@ -81,8 +81,8 @@ def test_json_spares_what_stands_behind_it(run, tmp_path):
     assert script.read_text() == "print('said')\n"
 
 
-def test_a_file_for_json_is_looked_at_before_the_work(run, tmp_path):
-    done = run("npu-llm", "bench", "--json", str(tmp_path / "none" / "said.json"))
+def test_a_file_for_json_is_looked_at_before_the_work(run_new, tmp_path):
+    done = run_new("npu-llm", "bench", "--json", str(tmp_path / "none" / "said.json"))
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.endswith("[output-file]\n")
 
@@ -92,8 +92,8 @@ def test_a_file_for_json_is_looked_at_before_the_work(run, tmp_path):
     [("npu-llm", "info"), ("npu-compiler", "cache", "rm"), ("npu-runtime", "completion")],
     ids=" ".join,
 )
-def test_the_version_is_said_after_a_subcommand_too(run, words):
-    done = run(*words, "--no-color", "--version")
+def test_the_version_is_said_after_a_subcommand_too(run_new, words):
+    done = run_new(*words, "--no-color", "--version")
     expected = f"{words[0]} {version(words[0])}\n"
     assert (done.returncode, done.stdout, done.stderr) == (0, expected, "")
 

@@ -10,20 +10,38 @@ from npu_command.subcommands import read_command
 COMMANDS = ("npu-runtime", "npu-ops", "npu-compiler", "npu-llm", "npu-profiler")
 
 
+@pytest.fixture(scope="module")
+def scripts():
+    """(command, shell) -> the script that was printed."""
+    return {}
+
+
+@pytest.fixture
+def written(run, scripts):
+    """written(command, shell): the script that a command prints for a shell."""
+
+    def script(name, shell):
+        if (name, shell) not in scripts:
+            done = run(name, "completion", shell)
+            assert (done.returncode, done.stderr) == (0, "")
+            scripts[name, shell] = done.stdout
+        return scripts[name, shell]
+
+    return script
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 @pytest.mark.parametrize("shell", ["bash", "fish", "zsh"])
-def test_the_script_names_each_subcommand_and_its_options(run, name, shell):
-    done = run(name, "completion", shell)
-    assert (done.returncode, done.stderr) == (0, "")
+def test_the_script_names_each_subcommand_and_its_options(written, name, shell):
+    script = written(name, shell)
     for subcommand in (*read_command(name.replace("-", "_")).subcommands, "completion"):
-        assert subcommand in done.stdout
-    assert "json" in done.stdout
+        assert subcommand in script
+    assert "json" in script
 
 
-def complete(run, tmp_path, *words):
+def complete(written, tmp_path, *words):
     """What bash offers for the last of the words."""
-    script = run(words[0], "completion", "bash").stdout
-    (tmp_path / "script.bash").write_text(script)
+    (tmp_path / "script.bash").write_text(written(words[0], "bash"))
     function = f"_shtab_{words[0].replace('-', '_')}"
     line = (
         f"source script.bash; COMP_WORDS=({' '.join(words)}); COMP_CWORD={len(words) - 1}; "
@@ -50,6 +68,6 @@ def complete(run, tmp_path, *words):
     ],
     ids=" ".join,
 )
-def test_bash_offers_subcommands_options_choices_and_files(run, tmp_path, words, offered):
+def test_bash_offers_subcommands_options_choices_and_files(written, tmp_path, words, offered):
     (tmp_path / "a-trace.json").touch()
-    assert complete(run, tmp_path, *words) == offered
+    assert complete(written, tmp_path, *words) == offered

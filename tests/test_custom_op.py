@@ -35,22 +35,22 @@ def installed(root, fresh, pip, tmp_path_factory) -> dict[str, str]:
     return {"PYTHONPATH": place}
 
 
-def run_tests(run, project: Path, **environment: str) -> None:
-    done = run(
+def run_tests(run_new, project: Path, **environment: str) -> None:
+    done = run_new(
         "python", "-m", "pytest", str(project), "-q", "-p", "no:cacheprovider", **environment
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"^\d+ passed in", done.stdout, flags=re.MULTILINE), done.stdout
 
 
-def test_a_new_op_passes_its_tests_unchanged(run, fresh, installed):
-    run_tests(run, fresh, **installed)
+def test_a_new_op_passes_its_tests_unchanged(run_new, fresh, installed):
+    run_tests(run_new, fresh, **installed)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("driver", ["openvino", "sim"])
-def test_the_example_passes_its_tests(run, root, installed, driver):
-    run_tests(run, root / EXAMPLE, NPU_DRIVER=driver, **installed)
+def test_the_example_passes_its_tests(run_new, root, installed, driver):
+    run_tests(run_new, root / EXAMPLE, NPU_DRIVER=driver, **installed)
 
 
 def test_the_benchmark_runs(run, root, installed):

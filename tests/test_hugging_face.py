@@ -2,6 +2,8 @@
 
 import json
 import re
+import socket
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -56,16 +58,25 @@ print(json.dumps(results))
 """
 
 
+def ran(run, code, environment):
+    done = run("python", "-c", code, **{"NPU_AUTO": "1", **environment})
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1]), done.stderr
+
+
 @pytest.fixture
 def program(run):
-    """Runs a program, by default with npu chosen; gives what it printed last, and its log."""
+    """Runs a program, by default with npu chosen; gives what it printed last, and its log.
 
-    def ran(code, **environment):
-        done = run("python", "-c", code, **{"NPU_AUTO": "1", **environment})
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout.splitlines()[-1]), done.stderr
+    The libraries are imported already when npu is there, as where a program imports them first.
+    """
+    return lambda code, **environment: ran(run, code, environment)
 
-    return ran
+
+@pytest.fixture
+def new_program(run_new):
+    """Runs a program as `program` does, in an interpreter that has imported nothing."""
+    return lambda code, **environment: ran(run_new, code, environment)
 
 
 def test_trainer_on_npu_has_the_losses_of_the_cpu(program):
@@ -177,39 +188,29 @@ print(json.dumps([is_torch_npu_available(), accelerate.Accelerator().device.type
     assert "npu: " not in log
 
 
-@pytest.mark.parametrize("first", ["torch", "transformers", "accelerate", "peft"])
-def test_the_libraries_are_told_whichever_is_imported_first(program, first):
-    code = f"""
-import json, {first}, sys, importlib.util
+# What the libraries are told of npu.
+TOLD = """
+import importlib.util
 from transformers import Trainer, is_torch_npu_available
 from transformers.utils import is_torch_bf16_gpu_available
 from accelerate.utils import is_npu_available
 import torch, peft.utils.other
-print(json.dumps([is_torch_npu_available(), is_torch_bf16_gpu_available(), is_npu_available(),
-                  peft.utils.other.infer_device(), "torch_npu" in sys.modules,
-                  importlib.util.find_spec("torch_npu") is not None]))
+told = [is_torch_npu_available(), is_torch_bf16_gpu_available(), is_npu_available(),
+        peft.utils.other.infer_device(), "torch_npu" in sys.modules,
+        importlib.util.find_spec("torch_npu") is not None]
 """
-    found, _ = program(code)
-    assert found == [True, True, True, "npu", False, False]
+ALL_TOLD = [True, True, True, "npu", False, False]
 
 
-def test_their_import_opens_no_device_and_says_nothing(program):
-    code = """
-import json, torch, transformers, accelerate, peft
-from transformers import AutoModelForCausalLM, Trainer, pipeline
-from npu_runtime import _C
-print(json.dumps(_C.is_open()))
-"""
-    is_open, log = program(code)
-    assert is_open is False
-    assert "npu: " not in log  # torchao, where it is installed, has its own to say
+@pytest.mark.parametrize("first", ["transformers", "accelerate", "peft"])
+def test_the_libraries_are_told_whichever_is_imported_first(new_program, first):
+    found, _ = new_program(f"import json, {first}, sys{TOLD}print(json.dumps(told))")
+    assert found == ALL_TOLD
 
 
 @pytest.mark.parametrize("first", ["torch", "transformers"])
-def test_a_model_that_is_moved_off_npu_is_said_to_be(program, first):
-    code = f"""
-import {first}
-{START}
+def test_a_model_that_is_moved_off_npu_is_said_to_be(new_program, program, first):
+    code = f"""{START}
 arguments = TrainingArguments(output_dir="out", report_to=[])
 on_npu = model().to("npu")
 trainer = Trainer(model=on_npu, args=arguments)
@@ -219,7 +220,8 @@ named = TrainingArguments(output_dir="out", report_to=[], use_cpu=True)
 Trainer(model=model().to("npu"), args=named)
 print(json.dumps([trainer.model.device.type, moved.device.type]))
 """
-    found, log = program(code, NPU_AUTO="")
+    start = {"torch": new_program, "transformers": program}[first]
+    found, log = start(code, NPU_AUTO="")
     assert found == ["cpu", "cpu"]
     moves = re.findall(r"npu: (\S+) moves the model from npu:0 to cpu", log)
     assert moves == ["Trainer", "Accelerator.prepare"]
@@ -280,7 +282,8 @@ def test_flex_attention_in_a_model_on_npu_needs_no_compiler(program):
 
 
 TESTED = """
-import json
+import json, os
+os.environ["TRANSFORMERS_TEST_DEVICE"] = "npu"
 from transformers.testing_utils import backend_device_count, require_torch_accelerator, torch_device
 skipped = require_torch_accelerator(type("Tests", (), {}))
 print(json.dumps([torch_device, backend_device_count(torch_device),
@@ -289,7 +292,7 @@ print(json.dumps([torch_device, backend_device_count(torch_device),
 
 
 def test_transformers_own_tests_take_npu_by_name(program):
-    found, _ = program(TESTED, NPU_AUTO="", TRANSFORMERS_TEST_DEVICE="npu")
+    found, _ = program(TESTED, NPU_AUTO="")
     assert found == ["npu", 1, False]
 
 
@@ -312,8 +315,8 @@ print(json.dumps([(logits[0] - logits[1]).abs().max().item(), logits[1].abs().ma
 """
 
 
-def test_flash_attention_on_npu_is_attention(program):
-    (difference, largest), _ = program(FLASH)
+def test_flash_attention_on_npu_is_attention(new_program):
+    (difference, largest), _ = new_program(FLASH)
     assert difference < 0.02 * largest
 
 
@@ -341,8 +344,12 @@ for x, y in loader:
 
 
 RANKS = f"""{accelerated()}
+rank = accelerator.process_index
+parts = [torch.full(shape, rank) for shape in ((), (2,), (2, 3))]
+gathered = [accelerator.gather(part.to(accelerator.device)).tolist() for part in parts]
+moved = model(torch.ones(3, 8)).device.type
 if accelerator.is_main_process:
-    print(json.dumps([str(accelerator.device), accelerator.state.backend, losses]))
+    print(json.dumps([str(accelerator.device), accelerator.state.backend, losses, gathered, moved]))
 accelerator.end_training()
 """
 
@@ -368,24 +375,36 @@ def two_ranks(run, tmp_path):
     "launcher", [TORCHRUN, pytest.param(ACCELERATE, marks=pytest.mark.long)], ids=lambda way: way[0]
 )
 def test_two_processes_share_the_device_and_have_the_losses_of_one(program, two_ranks, launcher):
-    (_, _, expected), _ = program(RANKS, NPU_AUTO="0")
-    device, backend, losses = two_ranks(RANKS, launcher=launcher)
+    (_, _, expected, *_), _ = program(RANKS, NPU_AUTO="0")
+    device, backend, losses, gathered, moved = two_ranks(RANKS, launcher=launcher)
     assert (device, backend) == ("npu:0", "npu_gloo")
     assert losses == pytest.approx(expected, abs=1e-5)
+    zeros, ones = [0] * 3, [1] * 3
+    assert gathered == [[0, 1], [0, 0, 1, 1], [zeros, zeros, ones, ones]]  # parts of any rank
+    assert moved == "npu"  # the model moves inputs of the CPU
 
 
 TRAINER_RANKS = f"""{START}
 import os
+torch.set_num_threads(1)
 size = int(os.environ.get("WORLD_SIZE", 1))
 result = train("trained", per_device_train_batch_size=4 // size, use_cpu=size == 1)
-if int(os.environ.get("RANK", 0)) == 0:
-    print(json.dumps(result))
+print(json.dumps(result))
 """
 
 
-def test_trainer_in_two_processes_has_the_losses_of_the_cpu(program, two_ranks):
+def test_trainer_in_two_processes_has_the_losses_of_the_cpu(program):
     one, _ = program(TRAINER_RANKS)
-    two = two_ranks(TRAINER_RANKS)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    with ThreadPoolExecutor(2) as pool:
+        ranks = [
+            pool.submit(program, TRAINER_RANKS, RANK=rank, LOCAL_RANK=rank, **shared)
+            for rank in "01"
+        ]
+        two, other = (rank.result()[0] for rank in ranks)
+    assert two == other
     assert (one["device"], two["device"]) == ("cpu", "npu")
     assert two["losses"] == pytest.approx(one["losses"], abs=1e-5)
 
@@ -409,7 +428,7 @@ accelerator.end_training()
 
 @pytest.mark.long
 def test_sharded_parameters_train_as_whole_ones_and_are_saved(program, two_ranks):
-    (_, _, expected), _ = program(RANKS, NPU_AUTO="0")
+    (_, _, expected, *_), _ = program(RANKS, NPU_AUTO="0")
     device, is_back, losses = two_ranks(SHARDED)
     assert (device, is_back) == ("npu", True)
     assert losses == pytest.approx(expected, abs=1e-5)
@@ -501,48 +520,28 @@ def test_reports_name_the_device(run, command):
     assert json.loads(product.stdout)["devices"][0]["full_name"] in done.stdout
 
 
-IMPORTED = """
+IMPORTS_END = "all is imported"
+IMPORTED = f"""
 import json, sys, torch, transformers, accelerate
 from transformers import Trainer
-print(json.dumps(sorted(sys.modules)))
+imported = sorted(sys.modules)
+import peft
+from transformers import AutoModelForCausalLM, pipeline
+ours = sys.modules.get("npu_runtime._C")
+is_open = ours is not None and ours.is_open()
+print({IMPORTS_END!r}, file=sys.stderr)
 """
 
 
-GATHERED = """
-import json, torch
-from accelerate import Accelerator
-accelerator = Accelerator()
-rank = accelerator.process_index
-parts = [torch.full(shape, rank) for shape in ((), (2,), (2, 3))]
-gathered = [accelerator.gather(part.to(accelerator.device)).tolist() for part in parts]
-if accelerator.is_main_process:
-    print(json.dumps(gathered))
-"""
-
-
-def test_parts_of_any_rank_are_gathered(two_ranks):
-    zeros, ones = [0] * 3, [1] * 3
-    assert two_ranks(GATHERED) == [[0, 1], [0, 0, 1, 1], [zeros, zeros, ones, ones]]
-
-
-INPUTS_OF_THE_CPU = """
-import json, torch
-from accelerate import Accelerator
-accelerator = Accelerator()
-model = accelerator.prepare(torch.nn.Linear(2, 1))
-output = model(torch.ones(3, 2))
-if accelerator.is_main_process:
-    print(json.dumps(output.device.type))
-"""
-
-
-def test_a_model_of_several_processes_moves_its_inputs(two_ranks):
-    assert two_ranks(INPUTS_OF_THE_CPU) == "npu"
-
-
-def test_what_it_adds_to_imports_is_modules_of_ours(program):
-    without, _ = program(IMPORTED, TORCH_DEVICE_BACKEND_AUTOLOAD="0")
-    added = set(program(IMPORTED)[0]) - set(without)
+def test_imports_behind_torchs_open_no_device_add_modules_of_ours_and_are_told(new_program):
+    shown = "print(json.dumps([imported, is_open, told]))"
+    without, _ = new_program(f"{IMPORTED}told = []\n{shown}", TORCH_DEVICE_BACKEND_AUTOLOAD="0")
+    (imported, is_open, told), log = new_program(f"{IMPORTED}{TOLD}{shown}")
+    assert told == ALL_TOLD
+    assert is_open is False
+    assert "npu: " not in log.split(IMPORTS_END)[0]  # torchao, where it is installed, has its own
+    added = set(imported) - set(without[0])
+    assert "npu_runtime._C" in added
     ours = ("npu_command", "npu_ops", "npu_runtime", "npu_runtime_autoload", "torch.npu")
     assert [name for name in added if not re.match(rf"({'|'.join(ours)})(\.|$)", name)] == []
 
@@ -591,7 +590,7 @@ print(json.dumps([spent[0] / whole, asked[0]]))
 """
 
 
-def test_what_it_adds_to_imports_is_a_hundredth_of_them_at_most(program):
-    (share, asked), _ = program(COST)
+def test_what_it_adds_to_imports_is_a_hundredth_of_them_at_most(new_program):
+    (share, asked), _ = new_program(COST)
     assert asked > 1000
     assert 0 < share < 0.01

@@ -2,6 +2,7 @@
 
 import fcntl
 import json
+import locale
 import os
 import pty
 import re
@@ -14,9 +15,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+# A process with another locale than this one's cannot be forked.
+UTF_8 = {} if locale.getencoding().lower() == "utf-8" else {"LC_ALL": "C.UTF-8"}
 PLACES = {
-    "colour": {"TERM": "xterm-256color", "LC_ALL": "C.UTF-8"},
-    "plain": {"TERM": "xterm-256color", "LC_ALL": "C.UTF-8", "NO_COLOR": "1"},
+    "colour": {"TERM": "xterm-256color", **UTF_8},
+    "plain": {"TERM": "xterm-256color", "NO_COLOR": "1", **UTF_8},
     "ascii": {
         "TERM": "xterm", "LC_ALL": "POSIX", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0",
     },
@@ -32,7 +35,7 @@ LINES = [
     ("npu_profiler", "--help"),
     ("npu_llm", "generate", "--help"),
 ]
-SEEN = [("colour", 60), ("plain", 60), ("plain", 80), ("plain", 160), ("ascii", 80)]
+SEEN = [("colour", 60), ("plain", 60), ("plain", 160), ("ascii", 80)]
 ANSWER = """# Rivers
 
 A river *begins* where rain or melting snow gathers, and grows by every brook that joins it — the
@@ -54,7 +57,7 @@ _NUMBER = re.compile(r"^[0-9.,]+$")
 _CONTROL = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]|\r")
 
 
-def shown(words, width, environment, typed=()):
+def shown(words, width, environment, typed=(), start=subprocess.Popen):
     """The bytes that a command sends to a terminal.
 
     At each prompt the terminal gets the width and then the line that `typed` has next.
@@ -63,8 +66,8 @@ def shown(words, width, environment, typed=()):
     code = f"import npu_command, sys; sys.exit(npu_command.{package}())"
     terminal, inner = pty.openpty()
     resize(inner, width)
-    kept = {name: text for name, text in os.environ.items() if name not in ("COLUMNS", "LANG")}
-    process = subprocess.Popen(
+    kept = {name: text for name, text in os.environ.items() if name != "COLUMNS"}
+    process = start(
         [sys.executable, "-c", code, *arguments],
         stdin=inner, stdout=inner, stderr=inner, env=kept | environment,
     )  # fmt: skip
@@ -94,10 +97,13 @@ def words_of(text):
 
 
 @pytest.mark.parametrize("words", LINES, ids=" ".join)
-def test_no_terminal_breaks_a_word_or_a_line(words, tmp_path):
+def test_no_terminal_breaks_a_word_or_a_line(words, start, tmp_path):
+    if words[0] != "npu_runtime":
+        start = subprocess.Popen  # without torch a new process costs no more
     texts = {}
     for place, width in SEEN:
-        output = shown(words, width, PLACES[place] | {"NPU_LLM_CACHE_DIR": str(tmp_path)})
+        environment = PLACES[place] | {"NPU_LLM_CACHE_DIR": str(tmp_path)}
+        output = shown(words, width, environment, start=start)
         if place != "colour":
             assert not re.search(rb"\x1b\[[0-9;]*3[0-9]", output), "a colour"
         text = texts[place, width] = _CONTROL.sub(b"", output).decode()
