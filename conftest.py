@@ -6,6 +6,7 @@ its children, spent on capturing, lowering and building programs.
 """
 
 import contextlib
+import gc
 import subprocess
 import sys
 import time
@@ -81,6 +82,12 @@ def _count_compiling() -> None:
 
     counted.counted = True  # type: ignore[attr-defined]
     observe.span = counted
+
+
+def pytest_collection_finish() -> None:
+    """Keeps collections of garbage in tests from visiting the objects of torch and of pytest."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

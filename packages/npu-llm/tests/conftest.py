@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import fcntl
-import gc
 import json
 import os
 import shutil
@@ -137,12 +136,6 @@ _SAMPLED = {"llama", "gemma2", "gpt2", "qwen3_moe", "bloom", "deepseek_v32"}
 def device_pipelines() -> tuple[str, ...]:
     """Pipelines of OpenVINO's programs that the device has, the one that suits it first."""
     return ("static",) if device_info().device.startswith("NPU") else ("dynamic", "static")
-
-
-def pytest_collection_finish() -> None:
-    """Keeps collections of garbage, one at the end of each build, from visiting the libraries."""
-    gc.collect()
-    gc.freeze()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

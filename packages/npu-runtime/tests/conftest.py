@@ -1,6 +1,5 @@
 """Small OpenVINO models, fresh Python processes, traces of torch, and tests of one driver."""
 
-import gc
 import json
 import os
 import subprocess
@@ -25,12 +24,6 @@ DRIVER = settings.driver or "openvino"
 DEVICES = 2 if settings.device == "SIM2" else 1
 
 deselected_by_reason: dict[str, int] = {}
-
-
-def pytest_collection_finish() -> None:
-    """Spares tests that collect garbage the objects of torch and of the collection."""
-    gc.collect()
-    gc.freeze()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
