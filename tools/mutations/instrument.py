@@ -22,15 +22,7 @@ def instrument(tree: Path, mutations: list[Mutation]) -> None:
             raise SystemExit(f"mutation {mutation.number} does not apply to {mutation.file}")
         place = min(places, key=lambda at: abs(at + 1 - mutation.line))
         lines[place] = mutation.after.replace("MUTANT", f"npu_mutant({mutation.number})")
-        file.write_text("\n".join(lines))
-    for settings in tree.glob("packages/*/CMakeLists.txt"):
-        switch = settings.parent / "csrc" / "mutation_switch.h"
-        shutil.copy(HERE / "switch.h", switch)
-        text = settings.read_text()
-        options = "add_compile_options(-include ${CMAKE_CURRENT_SOURCE_DIR}/csrc/mutation_switch.h)"
-        if options not in text:
-            before, after = text.split("find_package(Python", 1)
-            settings.write_text(f"{before}{options}\nfind_package(Python{after}")
+        file.write_text("\n".join([f'#include "{HERE / "switch.h"}"', *lines]))
 
 
 def install_hook(site_packages: Path) -> None:

@@ -1,4 +1,4 @@
-// Switches of drawn C++ mutations: included in front of each file of an instrumented build.
+// Switches of drawn C++ mutations: included by each instrumented file.
 #pragma once
 #include <unistd.h>
 
