@@ -337,6 +337,34 @@ _CHAT = (
 _SENTENCE = "the quick brown fox jumps over the lazy dog"
 
 
+class Collected(transformers.generation.streamers.BaseStreamer):
+    """A streamer that keeps the values of `put`, and counts the calls of `end`."""
+
+    def __init__(self) -> None:
+        self.values: list[torch.Tensor] = []
+        self.ended = 0
+
+    @property
+    def parts(self) -> list[list[int]]:
+        return [value.flatten().tolist() for value in self.values]
+
+    @property
+    def tokens(self) -> list[int]:
+        return [token for part in self.parts for token in part]
+
+    def put(self, value: torch.Tensor) -> None:
+        assert not self.ended
+        self.values.append(value)
+
+    def end(self) -> None:
+        self.ended += 1
+
+
+@pytest.fixture
+def streamer() -> Collected:
+    return Collected()
+
+
 def save_speaker(
     folder: Path, *, before: str = "", context: int = 256, logits: int = 0, **sizes: Any
 ) -> Path:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 import transformers
@@ -40,7 +42,7 @@ def run_task(shared, capsys):
     """run_task(command, model, *arguments): the exit code, and both outputs."""
 
     def run(command, model, *arguments):
-        place = ("--cache-dir", str(shared.cache_dir(model)))
+        place = ("--cache-dir", str(shared.cache_dir(Path(model))))
         capsys.readouterr()
         options = ("--model", str(model), "--dtype", "float32", *place)
         code = main([command, *options, *map(str, arguments)])
