@@ -16,6 +16,7 @@ import sys
 from pathlib import Path
 
 _SEEN = set()
+_HITS = os.environ.get("NPU_MUTATION_HITS", "")  # a forked process may have another environment
 
 
 def hit(number):
@@ -23,7 +24,7 @@ def hit(number):
     key = number, os.environ.get("PYTEST_CURRENT_TEST", "import").rsplit(" ", 1)[0]
     if key not in _SEEN:
         _SEEN.add(key)
-        place = Path(os.environ["NPU_MUTATION_HITS"]) / str(os.getpid())
+        place = Path(_HITS) / str(os.getpid())
         with place.open("a") as file:
             file.write(f"{number}\t{key[1]}\n")
 
