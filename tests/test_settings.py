@@ -39,8 +39,6 @@ WRONG = {
 OF_COMPILER = {name for name in WRONG if name.startswith("NPU_COMPILE_")}
 OF_LLM = {"NPU_LLM_CACHE_DIR"}
 OF_DEVICE = {name for name, (_, code) in WRONG.items() if code} - OF_COMPILER - OF_LLM
-# The rest goes the same ways, one of each is enough for a usual run.
-USUAL = {"NPU_STRICT", "NPU_DEVICE", "NPU_COMPILE_CACHE_SIZE_MB", "NPU_LLM_CACHE_DIR"}
 
 PROGRAM = """
 import torch, warnings
@@ -57,13 +55,6 @@ print(torch.ones(2).sum().item())
 attempt(lambda: torch.ones(2, device="npu"))
 attempt(lambda: torch.compile(torch.nn.ReLU(), backend="npu")(torch.ones(2)))
 """
-
-
-def marked(names):
-    return [
-        pytest.param(name, marks=() if name in USUAL else pytest.mark.long)
-        for name in sorted(names)
-    ]
 
 
 @pytest.fixture
@@ -92,7 +83,7 @@ def test_no_variable_is_left_out(root):
     assert set(re.findall(r"^\| `([A-Z<>_]+)` \|", ours, re.M)) == set(WRONG)
 
 
-@pytest.mark.parametrize("name", marked(OF_DEVICE))
+@pytest.mark.parametrize("name", sorted(OF_DEVICE))
 def test_torch_imports_and_the_device_says_what_is_wrong(run, wrong, name):
     done = run(sys.executable, "-c", PROGRAM, **wrong(name))
     assert done.returncode == 0, done.stderr
@@ -106,7 +97,7 @@ def test_torch_imports_and_the_device_says_what_is_wrong(run, wrong, name):
         assert "RuntimeWarning: npu: the device will not serve: " + name in done.stderr
 
 
-@pytest.mark.parametrize("name", marked(OF_COMPILER))
+@pytest.mark.parametrize("name", sorted(OF_COMPILER))
 def test_compiling_says_what_is_wrong(run, wrong, name):
     done = run(sys.executable, "-c", PROGRAM, **wrong(name))
     assert done.returncode == 0, done.stderr
@@ -116,7 +107,7 @@ def test_compiling_says_what_is_wrong(run, wrong, name):
     assert_sentence(line, name)
 
 
-@pytest.mark.parametrize("name", marked(name for name in WRONG if WRONG[name][1] is None))
+@pytest.mark.parametrize("name", sorted(name for name in WRONG if WRONG[name][1] is None))
 def test_any_text_is_a_list_of_patterns_or_a_level(run, wrong, name):
     done = run(sys.executable, "-c", PROGRAM, **wrong(name))
     assert done.stdout.splitlines() == ["2.0", "fine", "fine"], done.stderr
@@ -130,13 +121,7 @@ COMMANDS = {
 }
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        pytest.param(c, marks=() if c == "npu-runtime" else pytest.mark.long)
-        for c in sorted(COMMANDS)
-    ],
-)
+@pytest.mark.parametrize("command", sorted(COMMANDS))
 def test_each_command_says_what_is_wrong(run, wrong, tmp_path, command):
     (tmp_path / "script.py").write_text("import torch\nprint(torch.ones(2, device='npu'))\n")
     done = run(*COMMANDS[command], **wrong("NPU_STRICT"))
@@ -146,7 +131,6 @@ def test_each_command_says_what_is_wrong(run, wrong, tmp_path, command):
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.long
 def test_a_traced_program_has_the_error_for_its_own(run, wrong, tmp_path):
     (tmp_path / "script.py").write_text(
         "import torch\n"
@@ -159,7 +143,6 @@ def test_a_traced_program_has_the_error_for_its_own(run, wrong, tmp_path):
     assert (tmp_path / "trace.json").exists()
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("name", sorted(OF_DEVICE - {"NPU_STRICT"}))
 def test_a_command_says_what_is_wrong_with_any_of_the_device(run, wrong, name):
     done = run("npu-runtime", "info", **wrong(name))
@@ -167,7 +150,6 @@ def test_a_command_says_what_is_wrong_with_any_of_the_device(run, wrong, name):
     assert_sentence(done.stderr, name)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("name", sorted(OF_COMPILER))
 def test_a_compiling_command_says_what_is_wrong(run, wrong, tmp_path, name):
     (tmp_path / "script.py").write_text(
@@ -178,7 +160,6 @@ def test_a_compiling_command_says_what_is_wrong(run, wrong, tmp_path, name):
     assert_sentence(done.stderr, name)
 
 
-@pytest.mark.long
 def test_the_cache_of_language_models_is_a_folder(run, wrong):
     done = run("npu-llm", "generate", "Hello", **wrong("NPU_LLM_CACHE_DIR"))
     assert done.returncode == 2, done.stderr
