@@ -28,7 +28,8 @@ def checkpoint(tmp_path, save_tiny):
     """checkpoint(name, dtype): a folder with weights that bfloat16 holds, stored in dtype."""
 
     def save(name, dtype):
-        model = save_tiny(name, tmp_path / "original").to(torch.bfloat16)
+        layers = "n_layer" if name in ("gpt2", "bloom") else "num_hidden_layers"
+        model = save_tiny(name, tmp_path / "original", **{layers: 1}).to(torch.bfloat16)
         model.to(dtype).save_pretrained(tmp_path / str(dtype))
         return tmp_path / str(dtype)
 

@@ -17,7 +17,7 @@ SHORT = {"do_sample": False, "max_new_tokens": 3}
 
 @pytest.fixture
 def folder(saved_tiny):
-    return saved_tiny("llama", hidden_size=64)
+    return saved_tiny("llama", hidden_size=64, num_hidden_layers=1)
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def test_blocks_are_bounded_by_memory(load, monkeypatch):
 @pytest.mark.parametrize("asked, blocks", [(None, 64), (1000, 63), (40, 16)])
 def test_the_tokens_that_were_promised_have_room(load, saved_tiny, monkeypatch, asked, blocks):
     """Whether they fit was checked before: less may be free a moment later."""
-    folder = saved_tiny("llama", max_position_embeddings=4096)
+    folder = saved_tiny("llama", max_position_embeddings=4096, num_hidden_layers=1)
     load(folder=folder)
     monkeypatch.setattr(kernel_loading, "spare_bytes", lambda _: -1)
     model = load(folder=folder, max_context=asked)

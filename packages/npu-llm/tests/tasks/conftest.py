@@ -17,8 +17,9 @@ WORDS = (
     "paris", "london", "anna", "bob", "lives",
 )  # fmt: skip
 SIZES = {
-    "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 44,
+    "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 44,
 }  # fmt: skip
+DEEP = {"num_hidden_layers": 2}  # in one family of texts, and where layers differ
 TEXT = {**SIZES, "vocab_size": 32, "max_position_embeddings": 40, "pad_token_id": 0}
 LABELS = {"id2label": {0: "left", 1: "middle", 2: "right"}, "label2id": {}}
 SOUND = {
@@ -33,11 +34,11 @@ def make_config(name):
     """Returns the config of a family, with random numbers to be drawn by its class."""
     t = transformers
     made = {
-        "bert": lambda: t.BertConfig(**TEXT, **LABELS),
+        "bert": lambda: t.BertConfig(**TEXT | DEEP, **LABELS),
         "roberta": lambda: t.RobertaConfig(**TEXT | {"pad_token_id": 1}, **LABELS),
         "xlm-roberta": lambda: t.XLMRobertaConfig(**TEXT | {"pad_token_id": 1}, **LABELS),
         "distilbert": lambda: t.DistilBertConfig(
-            dim=32, n_layers=2, n_heads=4, hidden_dim=44, vocab_size=32,
+            dim=32, n_layers=1, n_heads=4, hidden_dim=44, vocab_size=32,
             max_position_embeddings=40, **LABELS,
         ),
         "mpnet": lambda: t.MPNetConfig(**TEXT | {"pad_token_id": 1}, **LABELS),
@@ -47,7 +48,7 @@ def make_config(name):
             norm_rel_ebd="layer_norm", share_att_key=True, **LABELS,
         ),
         "modernbert": lambda: t.ModernBertConfig(
-            **TEXT, local_attention=8, bos_token_id=1, eos_token_id=2, cls_token_id=2,
+            **TEXT | DEEP, local_attention=8, bos_token_id=1, eos_token_id=2, cls_token_id=2,
             sep_token_id=3, **LABELS,
         ),
         "vit": lambda: t.ViTConfig(**VISION),

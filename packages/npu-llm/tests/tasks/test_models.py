@@ -97,7 +97,7 @@ def test_code_that_branches_on_a_size_is_refused(tmp_path, dtype):
     # SEW pads by a frame where their number is odd.
     torch.manual_seed(3)
     config = transformers.SEWConfig(
-        hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=44,
+        hidden_size=32, num_hidden_layers=1, num_attention_heads=4, intermediate_size=44,
         vocab_size=32, conv_dim=(8, 12), conv_stride=(5, 4), conv_kernel=(10, 4),
         num_feat_extract_layers=2, num_conv_pos_embeddings=16, num_conv_pos_embedding_groups=2,
     )  # fmt: skip
