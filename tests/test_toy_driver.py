@@ -26,18 +26,6 @@ def toy(root, pip, tmp_path_factory) -> dict[str, str]:
     return {"PYTHONPATH": str(place / "site")}
 
 
-def test_it_passes_the_conformance_test(run, toy):
-    done = run("python", "-m", "npu_runtime.conformance", "--driver", "toy", **toy)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stderr == ""
-
-
-def test_pytorch_runs_on_it(run, toy):
-    code = "import torch; print(torch.ones(3, device='npu') + 1)"
-    done = run("python", "-c", code, NPU_DRIVER="toy", **toy)
-    assert done.stdout.strip() == "tensor([2., 2., 2.], device='npu:0')", done.stderr
-
-
 def test_a_model_trains_on_it(run, toy):
     code = (
         "import torch\n"
@@ -123,14 +111,19 @@ def console_blocks(text: str) -> list[tuple[str, list[str]]]:
     return found
 
 
-def test_the_guide_shows_what_its_commands_print(run, root, toy):
-    """`...` on the page stands for lines that are left out."""
+def test_the_guides_commands_succeed_and_print_what_it_shows(run, root, toy):
+    """The conformance test, the device's description, and an addition in PyTorch.
+
+    `...` on the page stands for lines that are left out.
+    """
     shown = console_blocks((root / GUIDE).read_text())
+    assert shown[0][0] == "python -m npu_runtime.conformance --driver toy"
     assert len(shown) == 3
     for command, lines in shown:
         words = shlex.split(command)
         variables = dict(word.split("=", 1) for word in words if re.match(r"NPU_\w+=", word))
         done = run(*words[len(variables) :], **variables, **toy)
+        assert (done.returncode, done.stderr) == (0, ""), done.stdout
         printed = iter(done.stdout.splitlines())
         for line in lines:
             if line != "...":
