@@ -157,7 +157,7 @@ def test_an_enqueued_run_tells_who_enqueued_it_when_and_where(run_python):
         "options = {'INFERENCE_PRECISION_HINT': 'f32'}\n"
         "run = npu_runtime.load_program(path, name='relu', options=options, device_index=1).run\n"
         "x = torch.ones(4, device='npu:1'); heard = []; observe.add_listener(heard.extend)\n"
-        "with sim.delay(5000, 6000), torch.npu.stream(torch.npu.Stream('npu:1')):\n"
+        "with sim.delay(100_000, 110_000), torch.npu.stream(torch.npu.Stream('npu:1')):\n"
         "    before = time.time_ns(); run([x]); after = time.time_ns()\n"
         "    torch.npu.synchronize(1)\n"
         "    stream = torch.npu.current_stream(1).stream_id\n"
@@ -169,7 +169,7 @@ def test_an_enqueued_run_tells_who_enqueued_it_when_and_where(run_python):
         "assert before <= done.args['enqueue_ns'] == launch.start_ns <= after\n"
         "assert done.args['device_index'] == launch.args['device_index'] == 1\n"
         "assert done.args['stream'] == launch.args['stream'] == stream\n"
-        "assert launch.duration_ns < 5_000_000 <= done.duration_ns\n"
+        "assert launch.duration_ns < 100_000_000 <= done.duration_ns\n"
         "assert [e.name for e in heard if e.category == 'sync'] == ['device']\n"
         "print('ok')\n",
         NPU_DRIVER="sim",
