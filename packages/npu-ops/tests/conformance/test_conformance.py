@@ -140,5 +140,5 @@ def test_a_task_that_ends_its_process_costs_that_task_alone():
 
 def test_a_task_that_takes_too_long_is_ended():
     cells = []
-    run_tasks(tasks(0), jobs=1, timeout_s=0.1, environment={}, on_cells=cells.extend)
+    run_tasks(tasks(0), jobs=1, timeout_s=0.01, environment={}, on_cells=cells.extend)
     assert [cell.outcome for cell in cells] == [Outcome.TIMEOUT]
