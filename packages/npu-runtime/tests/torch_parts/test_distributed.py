@@ -54,8 +54,8 @@ def run_ranks(
         ]
     finally:
         for process in processes:
-            process.kill()
-            process.wait()
+            with process:
+                process.kill()
 
 
 @functools.cache
