@@ -53,8 +53,8 @@ def run_ranks(
         ]
     finally:
         for process in processes:
-            process.kill()
-            process.wait()
+            with process:
+                process.kill()
 
 
 @functools.cache
