@@ -29,7 +29,7 @@ def wide(tmp_path_factory, checkpoint):
     folder = tmp_path_factory.mktemp("wide")
     torch.manual_seed(3)
     config = transformers.BertConfig(
-        vocab_size=32, hidden_size=128, num_hidden_layers=1, num_attention_heads=4,
+        vocab_size=32, hidden_size=128, num_hidden_layers=2, num_attention_heads=4,
         intermediate_size=256, max_position_embeddings=40, pad_token_id=0,
     )  # fmt: skip
     transformers.BertModel(config).eval().save_pretrained(folder)

@@ -25,9 +25,7 @@ IDS = torch.tensor([[5, 9, 3, 7, 1, 4, 11, 6, 2, 8]])
 # Precisions with a pipeline each, where it has them: each precision, and each pipeline twice.
 PAIRS = [("bfloat16", True), ("float16", False), ("int8", True), ("int4", False)]
 # Wide enough for its weights to be compressed.
-WIDE = {
-    "hidden_size": 128, "intermediate_size": 256, "vocab_size": 400, "num_hidden_layers": 1,
-}  # fmt: skip
+WIDE = {"hidden_size": 128, "intermediate_size": 256, "vocab_size": 400}
 
 
 @pytest.fixture(scope="session")
