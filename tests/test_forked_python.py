@@ -185,12 +185,17 @@ def test_other_programs_and_other_starts_are_real_processes(is_forked, tmp_path,
     assert not is_forked(PYTHON, "-u", "-O", "-c", "1")
     assert not is_forked(PYTHON, str(tmp_path))
     assert not is_forked(PYTHON, str(tmp_path / "absent.py"))
-    for name in ("PYTHONPATH", "OMP_NUM_THREADS", "LC_ALL", "TORCH_DISTRIBUTED_DEBUG"):
+    for name in ("PYTHONHASHSEED", "OMP_NUM_THREADS", "LC_ALL", "TORCH_DISTRIBUTED_DEBUG"):
         assert not is_forked(PYTHON, "-c", "1", env=os.environ | {name: "changed"})
     offline = os.environ | {"HF_HUB_OFFLINE": "changed"}
     assert is_forked(PYTHON, "-c", "1", env=offline)
     assert not is_forked(PYTHON, "-c", "1", env=offline, preload=["colorsys"])
-    monkeypatch.setenv("PYTHONPATH", "changed")  # the server has the value of its start
+    more = os.environ | {"PYTHONPATH": str(tmp_path)}
+    (tmp_path / "made_for_this.py").touch()
+    assert is_forked(PYTHON, "-c", "1", env=more)
+    (tmp_path / "json.py").touch()  # another one is found today
+    assert not is_forked(PYTHON, "-c", "1", env=more)
+    monkeypatch.setenv("OMP_NUM_THREADS", "changed")  # the server has the value of its start
     assert not is_forked(PYTHON, "-c", "1")
 
 
