@@ -59,13 +59,13 @@ def draw_indices(queries, keys, count, block_size):
 
 
 def assert_near(got, expected, dtype):
-    """1e-5 in float32; 5e-3 for 99 % in bfloat16, and nowhere more than a few roundings."""
+    """1e-5 in float32; 5e-3 in bfloat16 for all but 1 % or one, and nowhere more than roundings."""
     if dtype is torch.float32:
         torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
         return
     got, expected = got.float(), expected.float()
     near = torch.isclose(got, expected, rtol=5e-3, atol=1e-4)
-    assert near.numel() == 0 or near.float().mean() >= 0.99
+    assert int((~near).sum()) <= max(1, near.numel() // 100)
     torch.testing.assert_close(got, expected, rtol=1.6e-2, atol=1e-3)
 
 
