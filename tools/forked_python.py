@@ -483,6 +483,7 @@ def _become(request: dict[str, Any]) -> list[str]:
         setattr(sys, f"__{name}__", file)
     tempfile.tempdir = None  # found again, where TMPDIR says
     multiprocessing.process.ORIGINAL_DIR = str(Path.cwd())
+    multiprocessing.process._children.clear()  # type: ignore[attr-defined]  # the server's
     multiprocessing.process.current_process().authkey = os.urandom(32)
     import numpy
     import torch
