@@ -34,6 +34,7 @@ from malformed.verdict import Outcome
 __all__ = ["Maker"]
 
 _KEPT_TEXT = 4_000
+_FIFO_PATIENCE_S = 10.0  # for a call that reads a pipe to which nobody writes
 _CALLERS = re.compile(f"{os.sep}torch{os.sep}(nn|_dynamo){os.sep}")
 _HERE = str(Path(__file__).parent)
 
@@ -120,7 +121,9 @@ class Maker:
         now = time.monotonic()
         if count != one.seen:
             one.seen, one.since, one.is_told = count, now, False
-        patience_s = self._patience_s
+        call = one.batch.calls[min(one.done + count, len(one.batch.calls) - 1)]
+        reads_fifo = "'fifo'" in str(call)
+        patience_s = min(self._patience_s, _FIFO_PATIENCE_S) if reads_fifo else self._patience_s
         if now - one.since > 2 * patience_s:
             os.kill(one.pid, signal.SIGKILL)
         elif now - one.since > patience_s and not one.is_told:
