@@ -40,7 +40,7 @@ SUITES = [*PACKAGES, *(package + SIMULATED for package in NATIVE), "integration"
 DISTRIBUTION = {
     "npu-runtime": "loadgroup",  # ranks that run many cases, drivers that are compiled
     "npu-llm": "loadfile",  # models of a file
-    "integration": "loadgroup",  # wheels that are built and installed
+    "integration": "loadfile",  # wheels that are built and installed
 }
 # The tests that run a second time on the simulated device, which faults when the host touches its
 # memory: those that place, copy, share and free memory, and those that fall back to host kernels.

@@ -17,8 +17,6 @@ EXAMPLE = "examples/custom_op"
 GUIDE = "docs/guides/adding-an-op.md"
 SECOND_OP = {"csrc/write_ring.cpp", "src/NAME/python_alone.py", "tests/test_write_ring.py"}
 
-pytestmark = pytest.mark.xdist_group("custom_op")
-
 
 @pytest.fixture(scope="module")
 def fresh(tmp_path_factory) -> Path:

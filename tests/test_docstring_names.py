@@ -32,6 +32,7 @@ GROUPS = {
     "npu_runtime.inductor",
     "npu_runtime.observers",
 }
+CHANGES_TORCH = "npu_runtime.transfer_to_npu"  # for the process that imports it
 FULL = rf"(?<![\w./-])((?:{'|'.join(OURS)}|torch\.npu|torch\.ops\.npu)(?:\.[A-Za-z_]\w*)+)"
 SHORT = r"`([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+)(?:\([^`]*\))?`"
 SOURCES = ("py", "pyi", "cpp", "h", "md", "toml")
@@ -77,6 +78,8 @@ def resolves(name):
     if length == len(parts):
         return True
     found = importlib.import_module(module)
+    if module == CHANGES_TORCH:
+        found.deactivate()
     for part in parts[length:]:
         fields = getattr(found, "__annotations__", {})
         if not hasattr(found, part) and part not in fields:

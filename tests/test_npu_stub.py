@@ -239,9 +239,6 @@ extern "C" __attribute__((visibility("default"))) const npu_driver* npu_driver_t
 """
 
 
-pytestmark = pytest.mark.xdist_group("npu_stub")  # the libraries are compiled once
-
-
 @pytest.fixture(scope="module")
 def stub(tmp_path_factory) -> Path:
     return build_stub(tmp_path_factory.mktemp("stub"))

@@ -11,8 +11,6 @@ import pytest
 
 GUIDE = "docs/guides/writing-a-driver.md"
 
-pytestmark = pytest.mark.xdist_group("toy_driver")
-
 
 @pytest.fixture(scope="module")
 def toy(root, pip, tmp_path_factory) -> dict[str, str]:
