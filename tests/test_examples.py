@@ -34,8 +34,7 @@ def test_compiled_training_on_digits_is_as_right_as_the_cpus(example):
 
 def test_conversation_reads_only_what_is_new(example):
     questions = ["What is the capital of France?", "And of Italy?"]
-    # Of the precision that `npu-llm generate` has by default: it is compiled for other tests, too.
-    text = "\n".join(example("chat/converse.py", "--dtype", "int8", *questions))
+    text = "\n".join(example("chat/converse.py", *questions))
     assert "Paris" in text
     assert "Rome" in text
     costs = re.findall(r"read (\d+) of (\d+) tokens; .* ([\d.]+) tokens/s", text)

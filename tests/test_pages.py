@@ -50,7 +50,7 @@ LONG = (
     "docs/guides/static-shapes.md",
     "docs/guides/streams.md",
 )
-# The snippets, by number, for which transformers must be changed while it is imported.
+# The snippets, by number, that set a variable of ours before they import torch.
 NEW = {("docs/guides/hugging-face.md", 0)}
 
 
