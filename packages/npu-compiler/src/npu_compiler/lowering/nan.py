@@ -169,8 +169,7 @@ def infinity(ctx: Context, value: ov.Output) -> ov.Output:
     It stays in float16 where the value is: in a program that is computed in half precision the
     CPU plugin makes a float32 constant the largest number of float16 (OpenVINO 2026.4.1).
     """
-    is_half = value.get_element_type() == ov.Type.f16
-    return ctx.number(math.inf, torch.float16 if is_half else torch.float32)
+    return _constant(ctx, wide(ctx, value), math.inf)
 
 
 def is_infinite(ctx: Context, value: ov.Output) -> ov.Output:
