@@ -66,7 +66,7 @@ def _chosen(
     chance: random.Random,
     files: list[Path],
     count: int,
-    changes_of: Callable[[str, int], list[Change]],
+    changes_of: Changes,
 ) -> Iterator[tuple[str, int, str, str, str]]:
     lines = [len(file.read_text().splitlines()) for file in files]
     found = 0

@@ -29,6 +29,14 @@ def hit(number):
             file.write(f"{number}\t{key[1]}\n")
 
 
+def place_of(row, lines):
+    """Returns the index of the line that a mutation changes, also where other lines have moved."""
+    places = [at for at, line in enumerate(lines) if line == row["before"]]
+    if not places:
+        raise SystemExit(f"mutation {row['number']} does not apply to {row['file']}")
+    return min(places, key=lambda at: abs(at + 1 - row["line"]))
+
+
 class _Loader(importlib.machinery.SourceFileLoader):
     rows = ()
 
@@ -38,13 +46,7 @@ class _Loader(importlib.machinery.SourceFileLoader):
         if (chosen := os.environ.get("NPU_MUTANT")) is not None:
             for row in self.rows:
                 if row["number"] == int(chosen):
-                    if row["before"] not in lines:
-                        raise SystemExit(f"mutation {chosen} does not apply to {path}")
-                    at = min(
-                        (i for i, line in enumerate(lines) if line == row["before"]),
-                        key=lambda i: abs(i + 1 - row["line"]),
-                    )
-                    lines[at] = row["after"]
+                    lines[place_of(row, lines)] = row["after"]
             return compile("\n".join(lines), path, "exec", dont_inherit=True)
         tree = ast.parse("\n".join(lines), path)
         for row in self.rows:

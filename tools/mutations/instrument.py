@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 
 from mutations.draw import Mutation
+from mutations.hook import place_of
 
 HERE = Path(__file__).parent
 
@@ -17,11 +19,9 @@ def instrument(tree: Path, mutations: list[Mutation]) -> None:
             continue
         file = tree / mutation.file
         lines = file.read_text().split("\n")
-        places = [at for at, line in enumerate(lines) if line == mutation.before]
-        if not places:
-            raise SystemExit(f"mutation {mutation.number} does not apply to {mutation.file}")
-        place = min(places, key=lambda at: abs(at + 1 - mutation.line))
-        lines[place] = mutation.after.replace("MUTANT", f"npu_mutant({mutation.number})")
+        lines[place_of(asdict(mutation), lines)] = mutation.after.replace(
+            "MUTANT", f"npu_mutant({mutation.number})"
+        )
         file.write_text("\n".join([f'#include "{HERE / "switch.h"}"', *lines]))
 
 

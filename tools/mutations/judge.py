@@ -18,8 +18,8 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from xml.etree import ElementTree
 
+from junit_report import read_cases
 from mutations.draw import Mutation
 
 FIRST = 25  # tests that run before the rest
@@ -181,19 +181,10 @@ def read_hits(folder: Path) -> dict[int, set[str]]:
 
 def read_durations(tree: Path) -> dict[str, float]:
     """Returns the seconds of each test of the gate's JUnit files, by its id."""
-    found = {}
+    found: dict[str, float] = {}
     for report in sorted((tree / "build" / "junit").glob("*.xml")):
-        for case in ElementTree.parse(report).iter("testcase"):
-            parts = case.get("classname", "").split(".")
-            file = next(
-                (end for end in range(len(parts), 0, -1) if _module(tree, parts[:end])), None
-            )
-            if file is not None:
-                name = "::".join([_module(tree, parts[:file]), *parts[file:], case.get("name", "")])
-                found.setdefault(name, float(case.get("time", 0)))
+        for case in read_cases(report):
+            file = case.file.replace(".", "/")
+            owner = [] if file.endswith(f"/{case.owner}") else [case.owner]
+            found.setdefault("::".join([f"{file}.py", *owner, case.name]), case.duration_s)
     return found
-
-
-def _module(tree: Path, parts: list[str]) -> str:
-    name = "/".join(parts) + ".py"
-    return name if (tree / name).is_file() else ""

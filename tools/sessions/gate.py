@@ -26,7 +26,7 @@ def mutations(session: nox.Session) -> None:
     Works on a clone of HEAD in build/mutations: draws, compiles the C++ faults in with switches,
     runs the gate once to record which tests reach which line, and then those tests for each fault.
     """
-    session.install("cosmic-ray>=8.7,<9")
+    session.install("cosmic-ray>=8.7,<9", "nox")
     place = BUILD / "mutations"
     tree, table, hits = place / "tree", place / "table.json", place / "hits"
     shutil.rmtree(place, ignore_errors=True)
@@ -37,7 +37,6 @@ def mutations(session: nox.Session) -> None:
     session.run(*tool, "draw", *session.posargs, env=path)
     session.run(*tool, "instrument", str(tree), env=path)
     gate = ("python", "-m", "nox", "-f", str(tree / "noxfile.py"), "-s")
-    session.install("nox")
     session.run(*gate, "tests(npu-profiler)", "--", "--collect-only", "-q", silent=True)
     python = tree / ".nox" / "platform" / "bin" / "python"
     (packages,) = python.parents[1].glob("lib/python*/site-packages")
