@@ -360,6 +360,12 @@ class Collected(transformers.generation.streamers.BaseStreamer):
         self.ended += 1
 
 
+@pytest.fixture(scope="session")
+def preload() -> list[str]:
+    """Modules that conversations and servers import, for processes forked with them."""
+    return ["torch._dynamo", "transformers.generation.utils"]
+
+
 @pytest.fixture
 def streamer() -> Collected:
     return Collected()

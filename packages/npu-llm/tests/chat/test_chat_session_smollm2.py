@@ -12,8 +12,6 @@ import forked_python
 from npu_llm import ChatSession
 from npu_llm.prompts.chat_prompt import encode_chat
 
-# What a conversation imports: processes are forked from one that has it.
-PRELOAD = ["torch._dynamo", "transformers.generation.utils"]
 GREEDY = {"do_sample": False, "max_new_tokens": 6}
 QUESTIONS = (
     "Name a river in Europe.",
@@ -107,11 +105,11 @@ def test_prompt_lookup_gives_the_same_tokens_in_fewer_steps(smollm, pipeline):
     assert guessed.tokens == plain.tokens
 
 
-def test_chat_from_a_pipe(model, weights, shared, tmp_path):
+def test_chat_from_a_pipe(model, weights, shared, tmp_path, preload):
     line = [sys.executable, "-m", "npu_llm.cli", "chat", "--greedy", "--max-new-tokens", "10"]
     line += ["--dtype", "float32", "--cache-dir", str(shared.cache_dir(weights))]
     line += ["--session", str(tmp_path / "talk")]
     for question in QUESTIONS[:2]:
-        done = forked_python.run(line, input=question, preload=PRELOAD)
+        done = forked_python.run(line, input=question, preload=preload)
         assert done.returncode == 0, done.stderr
     assert "continuing with 2 messages" in done.stderr

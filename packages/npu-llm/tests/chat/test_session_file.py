@@ -147,8 +147,6 @@ def test_place_that_cannot_be_written(session, tmp_path, assert_code):
     assert list(tmp_path.iterdir()) == []
 
 
-# What a conversation imports: the process is forked from one that has it.
-PRELOAD = ["torch._dynamo", "transformers.generation.utils"]
 CHILD = """
 import sys
 from npu_llm import ChatSession, NPUModelForCausalLM
@@ -163,10 +161,10 @@ for piece in session.stream("w60", max_new_tokens=1500):
 
 
 def test_killed_process_is_taken_up_from_its_last_save(
-    model, answer_of, folder, cache_dir, tmp_path, greedy
+    model, answer_of, folder, cache_dir, tmp_path, greedy, preload
 ):
     line = [sys.executable, "-c", CHILD, str(folder), str(cache_dir), str(tmp_path / "talk")]
-    with forked_python.start(line, stdout=subprocess.PIPE, preload=PRELOAD) as child:
+    with forked_python.start(line, stdout=subprocess.PIPE, preload=preload) as child:
         child.stdout.readline()
         child.send_signal(signal.SIGKILL)
     assert child.returncode == -signal.SIGKILL

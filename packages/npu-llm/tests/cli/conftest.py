@@ -36,12 +36,6 @@ def cache_dir(checkpoint, shared):
     return shared.cache_dir(checkpoint)
 
 
-@pytest.fixture(scope="session")
-def preload():
-    """What conversations and servers import: processes are forked from one that has it."""
-    return ["torch._dynamo", "transformers.generation.utils"]
-
-
 @pytest.fixture
 def command(checkpoint, shared, preload):
     """command(*arguments): the finished process."""
