@@ -122,8 +122,9 @@ class Maker:
         if count != one.seen:
             one.seen, one.since, one.is_told = count, now, False
         call = one.batch.calls[min(one.done + count, len(one.batch.calls) - 1)]
-        reads_fifo = "'fifo'" in str(call)
-        patience_s = min(self._patience_s, _FIFO_PATIENCE_S) if reads_fifo else self._patience_s
+        patience_s = self._patience_s
+        if _reads_fifo(call):
+            patience_s = min(patience_s, _FIFO_PATIENCE_S)
         if now - one.since > 2 * patience_s:
             os.kill(one.pid, signal.SIGKILL)
         elif now - one.since > patience_s and not one.is_told:
@@ -251,10 +252,15 @@ def _make(call: Call) -> Outcome:
                 getattr(owner, "stop", getattr(owner, "finish", None))()
             return Outcome("ok")
         except KeyboardInterrupt as error:
-            kind = "waited" if "'fifo'" in str(call) else "slow"
+            kind = "waited" if _reads_fifo(call) else "slow"
             return Outcome(kind, text=_stack(error))
         except BaseException as error:  # noqa: BLE001  # it is what is judged
             return _raised(error)
+
+
+def _reads_fifo(call: Call) -> bool:
+    """Whether a call is given the pipe to which nobody writes."""
+    return "'fifo'" in str(call)
 
 
 def _raised(error: BaseException) -> Outcome:
