@@ -9,8 +9,8 @@ and started no thread; the child takes over environment, directory and files, lo
 
 A real process is started where the difference could show: for another program, for interpreter
 options apart from -c, -m and -u, and where a variable differs that is read when an interpreter or
-a library is loaded. PYTHONPATH may name more folders, if their modules are nowhere else. What tests
-about importing itself need is `subprocess`.
+a library is loaded. PYTHONPATH may name more folders, if their modules are nowhere else. Tests
+about importing itself use `subprocess`.
 
 A child ends as an interpreter does, with the destructors of all libraries that it has loaded. Those
 of the server's libraries, torch's among them, are left out: they take 0.15 s and belong to others.

@@ -123,10 +123,10 @@ def heard() -> Iterator[list[observe.Event]]:
 
 @pytest.fixture
 def run_python() -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Runs code in a process of its own, with environment variables as keywords.
+    """Runs code in a separate process, with environment variables as keywords.
 
-    The process is forked from one that has torch, and has npu before the code runs. What is about
-    imports of torch, or about the end of a process that did it, sets is_real: a new interpreter.
+    The process is forked from one that has torch, and has npu before the code runs. Tests about
+    importing torch, or about the end of a process that did, set is_real for a new interpreter.
     """
 
     def run(
