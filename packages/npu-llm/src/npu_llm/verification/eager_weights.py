@@ -184,7 +184,8 @@ class EagerWeights(TorchFunctionMode):
         rows = self._embedded(func, args)
         if rows is not None:
             return self._rounded(rows)
-        is_pick = func in _PICKS
+        # Picking from another tensor stays a view: models write through it.
+        is_pick = func in _PICKS and any(isinstance(arg, torch.nn.Parameter) for arg in args)
         args, named = pytree.tree_map_only(
             torch.nn.Parameter, self._stored if is_pick else self._value, (args, named)
         )
