@@ -30,6 +30,7 @@ class Settings:
             (NPU_COMPILE_TARGET: "openvino", "kernels" or "NPU"); None to choose.
         device: which of OpenVINO's devices runs exported models in a process without torch
             (NPU_DEVICE, as npu-runtime reads it; by default the NPU where there is one).
+        target_compiler: library of an NPU's compiler (NPU_TARGET_COMPILER); None to search for one.
     """
 
     cache_dir: Path
@@ -38,6 +39,7 @@ class Settings:
     debug_dir: Path | None
     target: str | None = None
     device: str | None = None
+    target_compiler: Path | None = None
 
 
 def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
@@ -49,6 +51,7 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
     """
     values = os.environ if environment is None else environment
     given = read_folder(values, "NPU_COMPILE_CACHE_DIR", error=OptionError)
+    given_library = values.get("NPU_TARGET_COMPILER")
     megabytes = read_number(
         values, "NPU_COMPILE_CACHE_SIZE_MB", 20_000, of="megabytes", error=OptionError
     )
@@ -59,6 +62,7 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
         debug_dir=read_folder(values, "NPU_COMPILE_DEBUG", error=OptionError),
         target=_read_target(values),
         device=values.get("NPU_DEVICE") or None,
+        target_compiler=Path(given_library) if given_library else None,
     )
 
 

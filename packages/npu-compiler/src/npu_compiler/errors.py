@@ -19,6 +19,7 @@ __all__ = [
     "QualityError",
     "RegistryError",
     "SuiteError",
+    "TargetError",
     "TuningError",
     "WrongResultError",
     "WrongResultWarning",
@@ -69,6 +70,10 @@ class DumpError(CompilerError, ValueError):
 
 class TuningError(CompilerError, ValueError):
     """A file of tuning records cannot be read or written."""
+
+
+class TargetError(CompilerError, ValueError):
+    """A vendor's compiler is missing, damaged, or cannot be fetched or started."""
 
 
 class SuiteError(CompilerError, ValueError):

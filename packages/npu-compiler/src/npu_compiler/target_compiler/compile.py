@@ -1,0 +1,212 @@
+"""Compiles a model for a target and keeps the report and the blob by content."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+import tempfile
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import openvino as ov
+
+from npu_command.whole_files import write_json
+from npu_compiler.config import read_settings
+from npu_compiler.errors import TargetError
+from npu_compiler.target_compiler.report import Estimate, TargetReport, read_estimate, read_reason
+from npu_compiler.target_compiler.sources import CompilerSource, find_source
+from npu_compiler.target_compiler.targets import Target, find_target
+from npu_compiler.target_compiler.vcl_process import Answer, CompilerProcess, Limits
+from npu_compiler.target_compiler.vcl_request import flags_of, write_ir
+
+__all__ = ["TargetCompiler", "target_compiler"]
+
+_REPORT, _BLOB, _SCHEDULE = "report.json", "program.blob", "schedule.json"
+_FORMAT = 1
+
+
+class TargetCompiler:
+    """One version of a vendor's compiler; compiles models one at a time.
+
+    The process starts with the first model that is not in the cache, and starts again after it has
+    ended. Use it in a `with` statement, which ends the process.
+    """
+
+    def __init__(
+        self,
+        source: CompilerSource,
+        *,
+        limits: Limits | None = None,
+        cache_dir: Path | None = None,
+    ) -> None:
+        """Names the compiler.
+
+        Args:
+            source: of the compiler.
+            limits: of each compilation.
+            cache_dir: for reports and blobs; `target/reports` in the platform's cache by default.
+        """
+        self.source = source
+        self.version = source.version()
+        self._limits = limits or Limits()
+        self._directory = cache_dir or read_settings().cache_dir / "target" / "reports"
+        self._process: CompilerProcess | None = None
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> TargetCompiler:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the compiler's process; a later call starts another."""
+        with self._lock:
+            if self._process is not None:
+                self._process.close()
+                self._process = None
+
+    def compile(
+        self,
+        model: ov.Model,
+        target: str | Target,
+        options: Mapping[str, str] | None = None,
+        *,
+        limits: Limits | None = None,
+    ) -> TargetReport:
+        """Compiles a model, or returns the report that was kept.
+
+        A refusal, a crash, a hang and a lack of memory are reports with the reason.
+
+        Args:
+            model: with static shapes; stays as it is.
+            target: such as "lunar-lake" or "4000".
+            options: further options of the compiler, such as NPU_COMPILER_DYNAMIC_QUANTIZATION.
+            limits: other than the object's own.
+
+        Raises:
+            OptionError: [unknown-target].
+            TargetError: [target-compiler] the compiler does not start; [target-cache] the cache
+                folder cannot be written.
+        """
+        chosen = find_target(target) if isinstance(target, str) else target
+        try:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(prefix=".", dir=self._directory) as place:
+                ir, flags = Path(place) / "model.ir", flags_of(model, chosen.number, options or {})
+                parts = (str(_FORMAT), self.version, flags, write_ir(model, ir))
+                entry = self._directory / hashlib.sha256("\n".join(parts).encode()).hexdigest()
+                known = _read(entry)
+                if known is not None:
+                    return known
+                with self._lock:
+                    answer = self._running().compile(ir, flags, limits or self._limits)
+                    report = self._report(answer, chosen, model)
+                    if answer.is_limited:  # more time or memory may give another answer
+                        return report
+                    return _keep(report, answer, entry, Path(place))
+        except OSError as failure:
+            raise TargetError(
+                f"target: {str(self._directory)!r} must be a folder that can be written; got "
+                f"{failure.strerror}. Make room, or set NPU_COMPILE_CACHE_DIR.",
+                code="target-cache",
+            ) from failure
+
+    def _running(self) -> CompilerProcess:
+        if self._process is not None and not self._process.is_running:
+            self._process.close()
+            self._process = None
+        if self._process is None:
+            self._process = self.source.start()
+        return self._process
+
+    def _report(self, answer: Answer, target: Target, model: ov.Model) -> TargetReport:
+        is_accepted = answer.code == 0
+        reason = answer.ended or ("" if is_accepted else read_reason(answer.log))
+        if answer.ended and "[ERROR]" in answer.log:
+            reason += f": {read_reason(answer.log)}"
+        return TargetReport(
+            target=target.number,
+            compiler=self.version,
+            is_accepted=is_accepted,
+            reason=reason,
+            operation="" if is_accepted else _named_operation(reason, model),
+            blob=answer.blob if is_accepted else None,
+            blob_bytes=answer.blob.stat().st_size if is_accepted else 0,
+            duration_s=round(answer.duration_s, 3),
+            estimate=read_estimate(answer.log) if is_accepted else None,
+            schedule=answer.schedule,
+        )
+
+
+def target_compiler(release: str | None = None, *, limits: Limits | None = None) -> TargetCompiler:
+    """Returns the compiler that is installed.
+
+    Args:
+        release: of OpenVINO, such as "2026.3.0"; the first source by default.
+        limits: of each compilation.
+
+    Raises:
+        TargetError: [target-absent] none is installed; [target-wine] Wine is missing;
+            [target-compiler] it does not start.
+    """
+    return TargetCompiler(find_source(release), limits=limits)
+
+
+def _named_operation(reason: str, model: ov.Model) -> str:
+    """Returns the longest name of an operation that occurs in a reason as a word."""
+    words = set(re.findall(r"[\w./:]+", reason))
+    names = {str(node.get_friendly_name()) for node in model.get_ordered_ops()}
+    # A name such as "x" is a word of English as well.
+    return max((name for name in names & words if len(name) > 2), key=len, default="")
+
+
+def _keep(report: TargetReport, answer: Answer, entry: Path, place: Path) -> TargetReport:
+    """Moves the answer's files into the cache, whole or not at all."""
+    draft = place / "entry"
+    draft.mkdir()
+    if report.is_accepted:
+        shutil.move(answer.blob, draft / _BLOB)
+    if answer.schedule is not None:
+        shutil.move(answer.schedule, draft / _SCHEDULE)
+    fields = report.as_dict() | {
+        "blob": report.is_accepted,
+        "schedule": answer.schedule is not None,
+    }
+    write_json(draft / _REPORT, fields)
+    try:
+        draft.rename(entry)
+    except OSError:
+        if _read(entry) is None:  # otherwise another process was faster
+            shutil.rmtree(entry, ignore_errors=True)
+            draft.rename(entry)
+    kept = _read(entry)
+    assert kept is not None, "a report that was just written can be read"
+    return kept
+
+
+def _read(entry: Path) -> TargetReport | None:
+    try:
+        fields: dict[str, Any] = json.loads((entry / _REPORT).read_text())
+        blob, schedule = entry / _BLOB, entry / _SCHEDULE
+        if fields["blob"] and blob.stat().st_size != fields["blob_bytes"]:
+            return None
+        given = fields.pop("estimate")
+        estimate = None
+        if given is not None:
+            estimate = Estimate(**{**given, "unmodeled": tuple(given["unmodeled"])})
+        fields["blob"] = blob if fields["blob"] else None
+        fields["schedule"] = schedule if fields["schedule"] else None
+        return TargetReport(**fields, estimate=estimate)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

@@ -1,0 +1,193 @@
+"""Sources of Intel's NPU compiler: a Linux library of this system, or Windows' through Wine."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from npu_command.whole_files import locked, write_json
+from npu_compiler.config import read_settings
+from npu_compiler.errors import TargetError
+from npu_compiler.target_compiler.vcl_process import CompilerProcess
+
+__all__ = ["CompilerSource", "find_source", "installed_folder", "list_sources", "wine_command"]
+
+_HERE = Path(__file__).parent
+_CLIENT = _HERE / "vcl_client.exe"
+_LIBRARIES = (
+    "libnpu_driver_compiler.so",
+    "libopenvino_intel_npu_compiler_loader.so",
+    "libopenvino_intel_npu_compiler.so",
+)
+_FOLDERS = ("/usr/lib/x86_64-linux-gnu", "/usr/local/lib", "/usr/lib", "/usr/lib64")
+_WINE = ("/usr/lib/wine/wine64", "wine64", "wine")
+_DLLS = ("openvino_intel_npu_compiler_loader.dll", "openvino_intel_npu_compiler.dll")
+# Nothing of .NET, of a browser or of a desktop is needed.
+_WINE_ENVIRONMENT = {"WINEDEBUG": "-all", "WINEDLLOVERRIDES": "mscoree,mshtml,winemenubuilder="}
+
+
+@dataclass(frozen=True)
+class CompilerSource:
+    """One version of the compiler that can be started here.
+
+    Attributes:
+        kind: "setting" for a library that the user named, "driver" or "openvino" for one that this
+            system has, "wine" for one that `npu-compiler target install` fetched.
+        library: the compiler, a .so or .dll.
+        release: of the OpenVINO wheel that it came with; "" for another source.
+    """
+
+    kind: str
+    library: Path
+    release: str = ""
+
+    @property
+    def is_windows(self) -> bool:
+        """Whether it needs Wine."""
+        return self.library.suffix.lower() == ".dll"
+
+    def start(self) -> CompilerProcess:
+        """Starts the compiler in a process.
+
+        Raises:
+            TargetError: [target-compiler] it does not start; [target-wine] Wine is missing.
+        """
+        if not self.is_windows:
+            command = [sys.executable, "-I", str(_HERE / "vcl_client.py")]
+            return CompilerProcess(command, str(self.library), {}, windows_paths=False)
+        prefix = _home() / "wine"
+        folder = _as_windows(self.library.parent)
+        environment = {**_WINE_ENVIRONMENT, "WINEPREFIX": str(prefix), "WINEPATH": folder}
+        command = [wine_command(), str(_CLIENT)]
+        with locked(prefix):  # two first starts would make its folder at once
+            return CompilerProcess(
+                command, _as_windows(self.library), environment, windows_paths=True
+            )
+
+    def version(self) -> str:
+        """Returns the compiler's version, which is kept, since a start takes a second.
+
+        Raises:
+            TargetError: as `start`.
+        """
+        stat = self.library.stat()
+        key = f"{self.library}:{stat.st_size}:{stat.st_mtime_ns}"
+        file = _home() / "versions.json"
+        known = _read_versions(file)
+        if key not in known:
+            process = self.start()
+            version = process.version
+            process.close()
+            with locked(file):
+                known = {**_read_versions(file), key: version}
+                write_json(file, known)
+        return known[key]
+
+
+def list_sources() -> Iterator[CompilerSource]:
+    """Yields the sources in the order in which they are chosen.
+
+    Raises:
+        TargetError: [target-compiler] the library that NPU_TARGET_COMPILER names is absent.
+    """
+    given = read_settings().target_compiler
+    if given is not None:
+        if not given.is_file():
+            raise TargetError(
+                f"NPU_TARGET_COMPILER: must be the path of a library; got {str(given)!r}, which "
+                "is not a file. Correct it, or unset it.",
+                code="target-compiler",
+            )
+        yield CompilerSource("setting", given)
+    seen = set[Path]()
+    for kind, library in _linux_libraries():
+        if library.resolve() not in seen:
+            seen.add(library.resolve())
+            yield CompilerSource(kind, library)
+    releases = sorted(installed_folder().glob("[0-9]*"), key=_release_order, reverse=True)
+    for folder in releases:
+        for name in _DLLS:
+            if (folder / name).is_file():
+                yield CompilerSource("wine", folder / name, folder.name)
+                break
+
+
+def find_source(release: str | None = None) -> CompilerSource:
+    """Returns the first source, or that of a release.
+
+    Raises:
+        TargetError: [target-absent] there is none.
+    """
+    sources = list(list_sources())
+    for source in sources:
+        if release in (None, source.release):
+            return source
+    have = ", ".join(source.release or str(source.library) for source in sources) or "none"
+    wanted = "a compiler for NPUs" if release is None else f"release {release} of the NPU compiler"
+    advice = "npu-compiler target install" + (f" {release}" if release else "")
+    raise TargetError(
+        f"target: {wanted} must be installed; found {have}. Run `{advice}`.", code="target-absent"
+    )
+
+
+def installed_folder() -> Path:
+    """Returns the folder with one folder for each release that was fetched."""
+    return _home() / "intel"
+
+
+def wine_command() -> str:
+    """Returns the path of Wine.
+
+    Raises:
+        TargetError: [target-wine] it is not installed.
+    """
+    for name in _WINE:
+        found = shutil.which(name)
+        if found is not None:
+            return found
+    raise TargetError(
+        "target: Intel's NPU compiler for Windows runs under Wine, which is not installed. Run "
+        "`apt-get install wine64`, or your system's equivalent.",
+        code="target-wine",
+    )
+
+
+def _home() -> Path:
+    return read_settings().cache_dir / "target"
+
+
+def _linux_libraries() -> Iterator[tuple[str, Path]]:
+    searched = [*filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(":")), *_FOLDERS]
+    for name in _LIBRARIES:
+        for folder in searched:
+            if (Path(folder) / name).is_file():
+                yield "driver" if "driver" in name else "openvino", Path(folder) / name
+    spec = importlib.util.find_spec("openvino")
+    for place in (
+        spec.submodule_search_locations if spec and spec.submodule_search_locations else ()
+    ):
+        for name in _LIBRARIES:
+            if (Path(place) / "libs" / name).is_file():
+                yield "openvino", Path(place) / "libs" / name
+
+
+def _as_windows(path: Path) -> str:
+    return f"Z:{path.absolute()}".replace("/", "\\")
+
+
+def _release_order(folder: Path) -> tuple[int, ...]:
+    return tuple(int(part) for part in folder.name.split(".") if part.isdigit())
+
+
+def _read_versions(file: Path) -> dict[str, str]:
+    try:
+        content = json.loads(file.read_text())
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}

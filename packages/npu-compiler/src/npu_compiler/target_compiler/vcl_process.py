@@ -1,0 +1,206 @@
+"""A process that runs Intel's NPU compiler, which may crash, hang or fill memory."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from npu_compiler.errors import TargetError
+
+__all__ = ["Answer", "CompilerProcess", "Limits"]
+
+_POLL_S = 0.25
+_START_S = 120.0  # the first start of Wine makes its folder
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_AT_LIMIT = ", and was ended"
+SCHEDULE = "compileTimeScheduleTrace.json"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bounds of one request.
+
+    Attributes:
+        duration_s: seconds until the process is killed.
+        memory_bytes: resident memory at which it is killed; by default three quarters of all.
+    """
+
+    duration_s: float = 900.0
+    memory_bytes: int = os.sysconf("SC_PHYS_PAGES") * _PAGE_BYTES * 3 // 4
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The answer to one request.
+
+    Attributes:
+        code: the compiler's result; 0 is success; None if its process ended.
+        ended: how the process ended; "" if it did not.
+        is_limited: whether it was ended at a limit.
+        log: all that the compiler printed.
+        blob: the file, if the code is 0.
+        schedule: Chrome trace of the engines; None if the compiler wrote none.
+        duration_s: seconds from request to answer.
+    """
+
+    code: int | None
+    ended: str
+    is_limited: bool
+    log: str
+    blob: Path
+    schedule: Path | None
+    duration_s: float
+
+
+class CompilerProcess:
+    """One process with one version of the compiler, for many requests, one at a time."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        library: str,
+        environment: Mapping[str, str],
+        *,
+        windows_paths: bool,
+    ) -> None:
+        """Starts the process and reads the compiler's version.
+
+        Args:
+            command: of a client of the compiler; see vcl_client.c.
+            library: path of the compiler, as the client reads it.
+            environment: variables besides the process's own.
+            windows_paths: whether the client reads paths as Windows does, below Z:.
+
+        Raises:
+            TargetError: [target-compiler] the process does not start.
+        """
+        self._folder = tempfile.TemporaryDirectory(prefix="npu-target-")
+        self.folder = Path(self._folder.name)
+        self._windows_paths = windows_paths
+        self._printed = self.folder / "printed.txt"
+        with self._printed.open("wb") as printed:
+            self._process = subprocess.Popen(
+                list(command),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=printed,
+                env={**os.environ, **environment},
+                cwd=self.folder,
+                start_new_session=True,
+            )
+        line, ended = self._ask([library], Limits(duration_s=_START_S))
+        if ended or line[:1] != ["ready"]:
+            said = ended or " ".join(line[1:])
+            printed_text = self._printed.read_text(errors="replace").strip()[-300:]
+            self.close()
+            raise TargetError(
+                f"NPU compiler: {library} must start; got: {said}. {printed_text} Run "
+                "`npu-compiler target list`, and install another version if this one is damaged.",
+                code="target-compiler",
+            )
+        self.version, self.model_format, self.opset = line[1], line[2], int(line[3])
+
+    def compile(self, ir: Path, flags: str, limits: Limits) -> Answer:
+        """Compiles one IR; the answer's files are in this process's folder until the next call."""
+        blob, log, schedule = (self.folder / name for name in ("blob", "log.txt", SCHEDULE))
+        for file in (blob, log, schedule):
+            file.unlink(missing_ok=True)
+        given = self.folder / "flags.txt"
+        given.write_bytes(flags.encode() + b"\0")
+        begin = self._printed.stat().st_size
+        start_s = time.monotonic()
+        line, ended = self._ask([self._path(file) for file in (ir, given, blob, log)], limits)
+        duration_s = time.monotonic() - start_s
+        with self._printed.open("rb") as printed:
+            printed.seek(begin)
+            text = printed.read().decode(errors="replace")
+        if log.exists():
+            text += log.read_text(errors="replace")
+        if not ended and line[0] != "done":
+            ended = " ".join(line[1:])
+        return Answer(
+            code=None if ended else int(line[1], 16),
+            ended=ended,
+            is_limited=ended.endswith(_AT_LIMIT),
+            log=text,
+            blob=blob,
+            schedule=schedule if schedule.exists() else None,
+            duration_s=duration_s,
+        )
+
+    @property
+    def is_running(self) -> bool:
+        """Whether another request can be made."""
+        return self._process.poll() is None
+
+    def close(self) -> None:
+        """Ends the process and removes its folder."""
+        self._kill()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+        self._folder.cleanup()
+
+    def _ask(self, parts: Sequence[str], limits: Limits) -> tuple[list[str], str]:
+        """Returns the answer's fields, or how the process ended instead."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        until_s = time.monotonic() + limits.duration_s
+        pending = b""
+        try:
+            self._process.stdin.write("\t".join(parts).encode() + b"\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            return [], self._ending()
+        out = self._process.stdout.fileno()
+        while b"\n" not in pending:
+            try:
+                ready, _, _ = select.select([out], [], [], _POLL_S)
+            except KeyboardInterrupt:
+                self._kill()
+                raise
+            if ready:
+                part = os.read(out, 1 << 16)
+                if not part:
+                    return [], self._ending()
+                pending += part
+            elif time.monotonic() > until_s:
+                self._kill()
+                return [], f"it did not answer within {limits.duration_s:.0f} s{_AT_LIMIT}"
+            elif _resident_bytes(self._process.pid) > limits.memory_bytes:
+                self._kill()
+                return [], (
+                    f"it needed more than {limits.memory_bytes / 1e9:.1f} GB of memory{_AT_LIMIT}"
+                )
+        return pending.decode(errors="replace").rstrip("\r\n").split("\t"), ""
+
+    def _ending(self) -> str:
+        code = self._process.wait()
+        if code >= 0:
+            return f"its process ended with exit code {code}"
+        return f"its process ended with {signal.Signals(-code).name}"
+
+    def _kill(self) -> None:
+        if self.is_running:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+    def _path(self, path: Path) -> str:
+        return f"Z:{path}".replace("/", "\\") if self._windows_paths else str(path)
+
+
+def _resident_bytes(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE_BYTES
+    except (OSError, IndexError, ValueError):
+        return 0
