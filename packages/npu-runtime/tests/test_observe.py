@@ -22,7 +22,7 @@ def test_a_span_tells_when_it_was_and_what(heard):
     assert event.category == "compile"
     assert event.args == {"nodes": 3}
     assert before <= event.start_ns <= time.time_ns()
-    assert event.duration_ns >= 10_000_000
+    assert 10_000_000 <= event.duration_ns <= time.time_ns() - before
 
 
 def test_a_span_is_emitted_when_its_body_raises(heard):

@@ -5,6 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from npu_compiler.errors import LoweringError
+from npu_compiler.lowering import lower
 
 ROWS = torch.tensor([0, 2, 1, 2])
 
@@ -42,6 +46,14 @@ INDEXING = {
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64], ids=str)
 def test_indexing_equals_eager(lowers, dtype):
     lowers(INDEXING, torch.arange(48).reshape(3, 4, 4)[:, :3].contiguous().to(dtype), ROWS)
+
+
+@pytest.mark.parametrize("call", [torch.index_select, torch.gather])
+def test_picking_from_a_scalar_is_refused(call):
+    example = torch.tensor(1.5), torch.tensor(0)
+    traced = make_fx(lambda x, i: call(x, 0, i), tracing_mode="fake")(*example)
+    with pytest.raises(LoweringError, match="a scalar cannot be gathered from"):
+        lower(traced)
 
 
 def test_rows_and_columns_of_a_mask_are_gathered_without_a_table(lowers):
