@@ -22,8 +22,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 import npu_runtime
 from npu_command.errors import KindError
 from npu_command.whole_files import write_json
@@ -84,6 +82,8 @@ def content_key(parts: Mapping[str, Any], *, device: str | None = None) -> str:
         parts: JSON-like description of the model, its weights' identity, its dtype and options.
         device: OpenVINO's name of the device; by default the one that serves.
     """
+    import torch  # late: a vendor's compiler is asked in processes without it
+
     serving = npu_runtime.device_info()
     facts = {
         "parts": parts,

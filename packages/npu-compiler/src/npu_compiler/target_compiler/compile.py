@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import hashlib
-import json
+import os
 import re
 import shutil
 import tempfile
 import threading
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 import openvino as ov
 
-from npu_command.whole_files import write_json
 from npu_compiler.config import read_settings
 from npu_compiler.errors import TargetError
+from npu_compiler.programs.cache import ProgramCache
 from npu_compiler.target_compiler.report import Estimate, TargetReport, read_estimate, read_reason
 from npu_compiler.target_compiler.sources import CompilerSource, find_source
 from npu_compiler.target_compiler.targets import Target, find_target
@@ -26,8 +26,8 @@ from npu_compiler.target_compiler.vcl_request import flags_of, write_ir
 
 __all__ = ["TargetCompiler", "target_compiler"]
 
-_REPORT, _BLOB, _SCHEDULE = "report.json", "program.blob", "schedule.json"
-_FORMAT = 1
+_BLOB, _SCHEDULE = "program.blob", "schedule.json"
+_FORMAT = 2
 
 
 class TargetCompiler:
@@ -42,19 +42,19 @@ class TargetCompiler:
         source: CompilerSource,
         *,
         limits: Limits | None = None,
-        cache_dir: Path | None = None,
+        cache_dir: str | os.PathLike[str] | None = None,
     ) -> None:
         """Names the compiler.
 
         Args:
             source: of the compiler.
             limits: of each compilation.
-            cache_dir: for reports and blobs; `target/reports` in the platform's cache by default.
+            cache_dir: for reports and blobs; that of compiled programs by default.
         """
         self.source = source
         self.version = source.version()
         self._limits = limits or Limits()
-        self._directory = cache_dir or read_settings().cache_dir / "target" / "reports"
+        self._cache = ProgramCache(cache_dir)
         self._process: CompilerProcess | None = None
         self._lock = threading.Lock()
 
@@ -96,31 +96,68 @@ class TargetCompiler:
 
         Raises:
             OptionError: [unknown-target].
-            TargetError: [target-compiler] the compiler does not start; [target-cache] the cache
-                folder cannot be written.
+            TargetError: [target-compiler] the compiler does not start; [target-cache] its files
+                cannot be written.
         """
         chosen = find_target(target) if isinstance(target, str) else target
+        flags = flags_of(model, chosen.number, options or {})
         try:
-            self._directory.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(prefix=".", dir=self._directory) as place:
-                ir, flags = Path(place) / "model.ir", flags_of(model, chosen.number, options or {})
+            place = tempfile.TemporaryDirectory(
+                prefix="npu-target-", dir=read_settings().temporary_dir
+            )
+            with place as folder:
+                ir = Path(folder) / "model.ir"
                 parts = (str(_FORMAT), self.version, flags, write_ir(model, ir))
-                entry = self._directory / hashlib.sha256("\n".join(parts).encode()).hexdigest()
-                known = _read(entry)
-                if known is not None:
-                    return known
+                key = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:40]
+                kept = self._find(key)
+                if kept is not None:
+                    return kept
                 with self._lock:
                     answer = self._running().compile(ir, flags, limits or self._limits)
                     report = self._report(answer, chosen, model)
                     if answer.is_limited:  # more time or memory may give another answer
                         return report
-                    return _keep(report, answer, entry, Path(place))
+                    self._keep(key, report, f"{model.get_friendly_name()}, {chosen}")
         except OSError as failure:
             raise TargetError(
-                f"target: {str(self._directory)!r} must be a folder that can be written; got "
-                f"{failure.strerror}. Make room, or set NPU_COMPILE_CACHE_DIR.",
+                f"target: the model's file must be written for the compiler; got "
+                f"{failure.strerror}. Make room, or set NPU_COMPILE_TMPDIR.",
                 code="target-cache",
             ) from failure
+        kept = self._find(key)
+        if kept is None:
+            raise TargetError(
+                f"target: {str(self._cache.directory)!r} must be a folder that can be written, for "
+                "reports and blobs. Make room, or set NPU_COMPILE_CACHE_DIR.",
+                code="target-cache",
+            )
+        return kept
+
+    def _find(self, key: str) -> TargetReport | None:
+        found = self._cache.find_files(key)
+        if found is None:
+            return None
+        entry, facts = found
+        blob, schedule = entry / _BLOB, entry / _SCHEDULE
+        estimate = facts["estimate"]
+        return TargetReport(
+            **facts
+            | {
+                "blob": blob if blob.exists() else None,
+                "schedule": schedule if schedule.exists() else None,
+                "estimate": None if estimate is None else Estimate.from_dict(estimate),
+            }
+        )
+
+    def _keep(self, key: str, report: TargetReport, name: str) -> None:
+        def write(place: Path) -> None:
+            if report.blob is not None:
+                shutil.move(report.blob, place / _BLOB)
+            if report.schedule is not None:
+                shutil.move(report.schedule, place / _SCHEDULE)
+
+        facts = replace(report, blob=None, schedule=None).as_dict()
+        self._cache.store_files(key, write, name=name, facts=facts)
 
     def _running(self) -> CompilerProcess:
         if self._process is not None and not self._process.is_running:
@@ -169,44 +206,3 @@ def _named_operation(reason: str, model: ov.Model) -> str:
     names = {str(node.get_friendly_name()) for node in model.get_ordered_ops()}
     # A name such as "x" is a word of English as well.
     return max((name for name in names & words if len(name) > 2), key=len, default="")
-
-
-def _keep(report: TargetReport, answer: Answer, entry: Path, place: Path) -> TargetReport:
-    """Moves the answer's files into the cache, whole or not at all."""
-    draft = place / "entry"
-    draft.mkdir()
-    if report.is_accepted:
-        shutil.move(answer.blob, draft / _BLOB)
-    if answer.schedule is not None:
-        shutil.move(answer.schedule, draft / _SCHEDULE)
-    fields = report.as_dict() | {
-        "blob": report.is_accepted,
-        "schedule": answer.schedule is not None,
-    }
-    write_json(draft / _REPORT, fields)
-    try:
-        draft.rename(entry)
-    except OSError:
-        if _read(entry) is None:  # otherwise another process was faster
-            shutil.rmtree(entry, ignore_errors=True)
-            draft.rename(entry)
-    kept = _read(entry)
-    assert kept is not None, "a report that was just written can be read"
-    return kept
-
-
-def _read(entry: Path) -> TargetReport | None:
-    try:
-        fields: dict[str, Any] = json.loads((entry / _REPORT).read_text())
-        blob, schedule = entry / _BLOB, entry / _SCHEDULE
-        if fields["blob"] and blob.stat().st_size != fields["blob_bytes"]:
-            return None
-        given = fields.pop("estimate")
-        estimate = None
-        if given is not None:
-            estimate = Estimate(**{**given, "unmodeled": tuple(given["unmodeled"])})
-        fields["blob"] = blob if fields["blob"] else None
-        fields["schedule"] = schedule if fields["schedule"] else None
-        return TargetReport(**fields, estimate=estimate)
-    except (OSError, ValueError, KeyError, TypeError):
-        return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,11 @@ class Estimate:
     activity_factor: float | None
     compile_memory_bytes: int | None
     unmodeled: tuple[str, ...]
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> Estimate:
+        """Returns the estimate that `dataclasses.asdict` gave, also after JSON."""
+        return cls(**{**fields, "unmodeled": tuple(fields["unmodeled"])})
 
     def __str__(self) -> str:
         parts = [f"{self.latency_ms:.3g} ms"]
