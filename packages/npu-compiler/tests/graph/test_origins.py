@@ -1,9 +1,12 @@
+import openvino as ov
+import openvino.opset13 as ops
 import pytest
 import torch
 from torch import fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from npu_compiler.graph.origins import node_origins
+from npu_compiler.graph.origins import keep_origins, kept_origins, node_origins
+from npu_compiler.openvino_core import openvino_core
 
 TRACE = """  File "/code/train.py", line 7, in forward
     return self.fc(x)
@@ -61,3 +64,13 @@ def test_class_of_a_root_may_be_given_by_its_name(node):
 def test_call_without_an_origin_is_not_among_them(node):
     assert isinstance(node, fx.Node)
     assert node_origins(node.graph) == {}
+
+
+def test_a_model_on_disk_keeps_the_origins_of_its_calls(tmp_path):
+    port = ops.parameter([1], ov.Type.f32)
+    model = ov.Model([ops.relu(port)], [port])
+    assert kept_origins(model) == {}
+    keep_origins(model, {"relu": ("blocks.0", 'my "model".py:7')})
+    ov.save_model(model, tmp_path / "model.xml")
+    read = openvino_core().read_model(tmp_path / "model.xml")
+    assert kept_origins(read) == {"relu": ("blocks.0", 'my "model".py:7')}

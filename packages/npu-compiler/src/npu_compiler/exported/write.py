@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import shutil
 import tempfile
@@ -27,7 +26,7 @@ from npu_compiler.exported.for_npu import check_program, rewrite_program
 from npu_compiler.exported.manifest import Manifest, PortSpec
 from npu_compiler.exported.trial import verified
 from npu_compiler.graph.calls import is_symbolic, op_name
-from npu_compiler.graph.origins import PYTHON_LINES, node_origins, node_place
+from npu_compiler.graph.origins import keep_origins, node_origins, node_place
 from npu_compiler.known_defects.table import avoid_defects
 from npu_compiler.lowering import LoweredModel, lower
 from npu_compiler.lowering.capability import refusal
@@ -115,9 +114,7 @@ def export(
         check_indices=chosen.check_indices,
         fixed_sizes=for_npu,
     )
-    origins = node_origins(module.graph)
-    python_lines = {name: line for name, (_, line) in origins.items() if line}
-    lowered.model.set_rt_info(json.dumps(python_lines), list(PYTHON_LINES))
+    keep_origins(lowered.model, node_origins(module.graph))
     precision = chosen.computed_in or own_precision(module.graph)
     described = _describe(model, captured, lowered, precision, chosen.compression)
     program = compressed(

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import openvino as ov
 from openvino._offline_transformations import apply_moc_transformations
 
-from npu_compiler.graph.origins import PYTHON_LINES
+from npu_compiler.graph.origins import kept_origins
 from npu_compiler.npu_rules.before_import import is_replaced, replacement
 from npu_compiler.npu_rules.conditions import condition_findings
 from npu_compiler.npu_rules.finding import Finding
@@ -53,7 +52,7 @@ def check_operations(model: ov.Model, *, generation: str) -> list[Finding]:
         A refusal for each broken rule and operation; one accepted finding for each rule that
         nothing breaks; one unknown finding for each operation whose tests the authors skip.
     """
-    lines = _python_lines(model)
+    lines = {name: line for name, (_, line) in kept_origins(model).items()}
     prepared = model.clone()
     apply_moc_transformations(prepared, cf=True)
     rules = source_rules()
@@ -184,11 +183,3 @@ def _operand_findings(
             source = rules.place("constants", asked["line"], asked["file"])
             maker = port.get_node().get_friendly_name()
             yield "constant inputs", f"{name} is a constant; got the result of {maker}.", source
-
-
-def _python_lines(model: ov.Model) -> Mapping[str, str]:
-    path = list(PYTHON_LINES)
-    if not model.has_rt_info(path):
-        return {}
-    lines: dict[str, str] = json.loads(str(model.get_rt_info(path).value))
-    return lines
