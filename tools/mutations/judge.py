@@ -88,7 +88,8 @@ class Gate:
     ) -> list[str]:
         package = mutation.file.split("/")[1]
         known = [test for test in tests if test in durations_s]
-        if "import" in tests:  # a line that runs when its module is imported
+        # A line that runs when its module is imported, or in processes that keep no record.
+        if "import" in tests or not known:
             known = [test for test in durations_s if test.startswith(f"packages/{package}/")]
         inside = Path(mutation.file).parts[4:]
         folder = "/".join(("packages", package, "tests", *inside[:-1]))
