@@ -92,6 +92,11 @@ SOURCES = {
         f"{COMPILER}/quantize/compress.py:CompressedWeight",
         f"{COMPILER}/verification/verdict.py:Verdict",
     ],
+    "npu-compiler target list": [
+        *(f"{COMPILER}/commands/target.py:{name}" for name in ("_list", "_described", "_missing")),
+        f"{COMPILER}/target_compiler/targets.py:Target",
+    ],
+    "npu-compiler target install": [f"{COMPILER}/commands/target.py:_install"],
     "npu-compiler tune": [
         f"{COMPILER}/tuning/report.py:TuningReport",
         f"{COMPILER}/tuning/store.py:TuningRecord",

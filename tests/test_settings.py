@@ -32,6 +32,7 @@ WRONG = {
     "NPU_PROFILE_LAYERS": ("banana", "bad-setting"),
     "NPU_SANITIZER": ("banana", "bad-setting"),
     "NPU_STRICT": ("banana", "bad-setting"),
+    "NPU_TARGET_COMPILER": ("/nowhere", None),  # read where a compiler is started
     "OP_<TOOL>_DISABLE_LIST": ("[,*?", None),
     "OP_<TOOL>_LIST": ("[,*?", None),
     "KINETO_LOG_LEVEL": ("banana", None),

@@ -31,6 +31,7 @@ class Settings:
         device: which of OpenVINO's devices runs exported models in a process without torch
             (NPU_DEVICE, as npu-runtime reads it; by default the NPU where there is one).
         target_compiler: library of an NPU's compiler (NPU_TARGET_COMPILER); None to search for one.
+        library_folders: where the linker finds libraries before the system's (LD_LIBRARY_PATH).
     """
 
     cache_dir: Path
@@ -40,6 +41,7 @@ class Settings:
     target: str | None = None
     device: str | None = None
     target_compiler: Path | None = None
+    library_folders: tuple[Path, ...] = ()
 
 
 def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
@@ -63,6 +65,9 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
         target=_read_target(values),
         device=values.get("NPU_DEVICE") or None,
         target_compiler=Path(given_library) if given_library else None,
+        library_folders=tuple(
+            Path(folder) for folder in values.get("LD_LIBRARY_PATH", "").split(":") if folder
+        ),
     )
 
 

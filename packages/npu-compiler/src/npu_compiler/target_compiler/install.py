@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import shutil
 import subprocess
@@ -12,7 +13,12 @@ from pathlib import Path
 
 from npu_command.whole_files import locked
 from npu_compiler.errors import TargetError
-from npu_compiler.target_compiler.sources import CompilerSource, find_source, installed_folder
+from npu_compiler.target_compiler.sources import (
+    CompilerSource,
+    installed_folder,
+    installed_source,
+    wine_command,
+)
 
 __all__ = ["LATEST", "RELEASES", "install"]
 
@@ -38,54 +44,79 @@ _LIBRARIES = (
 _INSIDE = "openvino/libs/"
 
 
-def install(release: str = LATEST, *, wheel: Path | None = None) -> CompilerSource:
+def install(
+    release: str = LATEST, *, wheel: Path | None = None, shows_progress: bool = False
+) -> CompilerSource:
     """Fetches one release with pip, checks its hash and keeps its compiler.
+
+    A release that is installed already is replaced.
 
     Args:
         release: of OpenVINO.
         wheel: the wheel for Windows, if it was fetched otherwise.
+        shows_progress: whether pip shows on standard error how far it is.
 
     Returns:
         The source; its `version()` starts it for the first time.
 
     Raises:
-        TargetError: [target-release] the release is not known; [target-download] pip cannot fetch
-            the wheel; [target-hash] the wheel is not the published one; [target-compiler] it holds
-            no compiler.
+        TargetError: [target-release] the release is not known; [target-wine] Wine is missing;
+            [target-download] pip cannot fetch the wheel; [target-hash] the wheel is not the
+            published one; [target-compiler] it holds no compiler; [target-cache] the folder cannot
+            be written.
     """
     if release not in RELEASES:
+        near = difflib.get_close_matches(release, RELEASES, n=1)
+        hint = f" Did you mean {near[0]}?" if near else ""
         raise TargetError(
-            f"release: must be one of {', '.join(RELEASES)}; got {release!r}. Choose one of these.",
+            f"release: must be one of {', '.join(RELEASES)}; got {release!r}.{hint} Choose one of "
+            "these.",
             code="target-release",
         )
-    folder = installed_folder() / release
-    with locked(folder), tempfile.TemporaryDirectory(dir=folder.parent, prefix=".") as place:
-        fetched = wheel if wheel is not None else _fetch(release, Path(place))
-        _check(fetched, release)
-        draft = Path(place) / "libraries"
-        draft.mkdir()
-        _unpack(fetched, draft, release)
-        if folder.exists():
-            shutil.rmtree(folder)
-        draft.rename(folder)
-    return find_source(release)
+    wine_command()
+    home = installed_folder()
+    try:
+        with locked(home):
+            home.mkdir(exist_ok=True)
+            for left in home.glob(".*"):  # by an installation that was killed
+                shutil.rmtree(left)
+            with tempfile.TemporaryDirectory(dir=home, prefix=".") as place:
+                fetched = wheel or _fetch(release, Path(place), shows_progress=shows_progress)
+                _check(fetched, release)
+                draft = Path(place) / "libraries"
+                draft.mkdir()
+                _unpack(fetched, draft, release)
+                folder = home / release
+                if folder.exists():
+                    shutil.rmtree(folder)
+                draft.rename(folder)
+    except OSError as failure:
+        raise TargetError(
+            f"target: {str(home)!r} must be a folder that can be written, with 1 GB of room; got "
+            f"{failure.strerror}. Make room, or set NPU_COMPILE_CACHE_DIR.",
+            code="target-cache",
+        ) from failure
+    source = installed_source(folder)
+    assert source is not None, "the libraries were just unpacked"
+    return source
 
 
-def _fetch(release: str, place: Path) -> Path:
+def _fetch(release: str, place: Path, *, shows_progress: bool) -> Path:
     command = [
-        sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check",
-        "--no-deps", "--platform", "win_amd64", "--python-version", "3.11", "--only-binary=:all:",
+        sys.executable, "-m", "pip", "download", "--disable-pip-version-check", "--no-deps",
+        "--platform", "win_amd64", "--python-version", "3.11", "--only-binary=:all:",
         "--dest", str(place), f"openvino=={release}",
     ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    shown = sys.stderr.fileno() if shows_progress else subprocess.DEVNULL
+    done = subprocess.run(command, stdout=shown, stderr=subprocess.PIPE, text=True, check=False)
     wheels = sorted(place.glob("*.whl"))
     if done.returncode or not wheels:
         said = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
         raise TargetError(
             f"openvino=={release}: pip must fetch the wheel for Windows; got: {said} Fetch it with "
             "`pip download --no-deps --platform win_amd64 --python-version 3.11 "
-            f"--only-binary=:all: openvino=={release}` where there is a network, and pass --wheel "
-            "with its path.",
+            f"--only-binary=:all: openvino=={release}` on a machine that reaches PyPI, and pass "
+            "--wheel with its path.",
             code="target-download",
         )
     return wheels[0]

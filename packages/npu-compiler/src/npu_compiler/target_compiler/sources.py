@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import shutil
 import sys
 from collections.abc import Iterator
@@ -16,7 +15,14 @@ from npu_compiler.config import read_settings
 from npu_compiler.errors import TargetError
 from npu_compiler.target_compiler.vcl_process import CompilerProcess
 
-__all__ = ["CompilerSource", "find_source", "installed_folder", "list_sources", "wine_command"]
+__all__ = [
+    "CompilerSource",
+    "find_source",
+    "installed_folder",
+    "installed_source",
+    "list_sources",
+    "wine_command",
+]
 
 _HERE = Path(__file__).parent
 _CLIENT = _HERE / "vcl_client.exe"
@@ -66,9 +72,15 @@ class CompilerSource:
         environment = {**_WINE_ENVIRONMENT, "WINEPREFIX": str(prefix), "WINEPATH": folder}
         command = [wine_command(), str(_CLIENT)]
         with locked(prefix):  # two first starts would make its folder at once
-            return CompilerProcess(
-                command, _as_windows(self.library), environment, windows_paths=True
-            )
+            is_first = not prefix.exists()
+            try:
+                return CompilerProcess(
+                    command, _as_windows(self.library), environment, windows_paths=True
+                )
+            except BaseException:  # Ctrl-C, too
+                if is_first:
+                    shutil.rmtree(prefix, ignore_errors=True)
+                raise
 
     def version(self) -> str:
         """Returns the compiler's version, which is kept, since a start takes a second.
@@ -111,11 +123,15 @@ def list_sources() -> Iterator[CompilerSource]:
             seen.add(library.resolve())
             yield CompilerSource(kind, library)
     releases = sorted(installed_folder().glob("[0-9]*"), key=_release_order, reverse=True)
-    for folder in releases:
-        for name in _DLLS:
-            if (folder / name).is_file():
-                yield CompilerSource("wine", folder / name, folder.name)
-                break
+    yield from filter(None, map(installed_source, releases))
+
+
+def installed_source(folder: Path) -> CompilerSource | None:
+    """Returns the source in the folder of an installed release, or None."""
+    for name in _DLLS:
+        if (folder / name).is_file():
+            return CompilerSource("wine", folder / name, folder.name)
+    return None
 
 
 def find_source(release: str | None = None) -> CompilerSource:
@@ -163,11 +179,10 @@ def _home() -> Path:
 
 
 def _linux_libraries() -> Iterator[tuple[str, Path]]:
-    searched = [*filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(":")), *_FOLDERS]
     for name in _LIBRARIES:
-        for folder in searched:
-            if (Path(folder) / name).is_file():
-                yield "driver" if "driver" in name else "openvino", Path(folder) / name
+        for folder in (*read_settings().library_folders, *map(Path, _FOLDERS)):
+            if (folder / name).is_file():
+                yield "driver" if "driver" in name else "openvino", folder / name
     spec = importlib.util.find_spec("openvino")
     for place in (
         spec.submodule_search_locations if spec and spec.submodule_search_locations else ()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import select
 import signal
 import subprocess
@@ -21,6 +22,7 @@ _POLL_S = 0.25
 _START_S = 120.0  # the first start of Wine makes its folder
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _AT_LIMIT = ", and was ended"
+_READY_FIELDS = 4
 SCHEDULE = "compileTimeScheduleTrace.json"
 
 
@@ -44,7 +46,7 @@ class Answer:
     Attributes:
         code: the compiler's result; 0 is success; None if its process ended.
         ended: how the process ended; "" if it did not.
-        is_limited: whether it was ended at a limit.
+        is_limited: whether it was ended at a limit, or from outside, as Linux does without memory.
         log: all that the compiler printed.
         blob: the file, if the code is 0.
         schedule: Chrome trace of the engines; None if the compiler wrote none.
@@ -97,19 +99,23 @@ class CompilerProcess:
                 start_new_session=True,
             )
         line, ended = self._ask([library], Limits(duration_s=_START_S))
-        if ended or line[:1] != ["ready"]:
-            said = ended or " ".join(line[1:])
+        if ended or line[0] != "ready" or len(line) != _READY_FIELDS:
             printed_text = self._printed.read_text(errors="replace").strip()[-300:]
+            said = " ".join(filter(None, (ended or " ".join(line[1:2]), printed_text)))
             self.close()
             raise TargetError(
-                f"NPU compiler: {library} must start; got: {said}. {printed_text} Run "
+                f"NPU compiler: {library} must start; got: {said.rstrip('.')}. Run "
                 "`npu-compiler target list`, and install another version if this one is damaged.",
                 code="target-compiler",
             )
         self.version, self.model_format, self.opset = line[1], line[2], int(line[3])
 
     def compile(self, ir: Path, flags: str, limits: Limits) -> Answer:
-        """Compiles one IR; the answer's files are in this process's folder until the next call."""
+        """Compiles one IR; the answer's files are in this process's folder until the next call.
+
+        Raises:
+            TargetError: [target-cache] the request cannot be read, or the blob not be written.
+        """
         blob, log, schedule = (self.folder / name for name in ("blob", "log.txt", SCHEDULE))
         for file in (blob, log, schedule):
             file.unlink(missing_ok=True)
@@ -124,12 +130,19 @@ class CompilerProcess:
             text = printed.read().decode(errors="replace")
         if log.exists():
             text += log.read_text(errors="replace")
-        if not ended and line[0] != "done":
-            ended = " ".join(line[1:])
+        if line[:1] == ["error"]:
+            raise TargetError(
+                f"NPU compiler: the client must read its request and write the blob; got: "
+                f"{line[1]}. Make room in {str(self.folder)!r}, or set TMPDIR.",
+                code="target-cache",
+            )
+        if not ended and not (line[0] == "done" and _is_hexadecimal(line[1:2])):
+            self._kill()
+            ended = f"it answered {' '.join(line)!r}"
         return Answer(
             code=None if ended else int(line[1], 16),
             ended=ended,
-            is_limited=ended.endswith(_AT_LIMIT),
+            is_limited=ended.endswith((_AT_LIMIT, signal.SIGKILL.name)),
             log=text,
             blob=blob,
             schedule=schedule if schedule.exists() else None,
@@ -197,6 +210,10 @@ class CompilerProcess:
 
     def _path(self, path: Path) -> str:
         return f"Z:{path}".replace("/", "\\") if self._windows_paths else str(path)
+
+
+def _is_hexadecimal(fields: Sequence[str]) -> bool:
+    return bool(fields) and bool(re.fullmatch("[0-9a-f]+", fields[0]))
 
 
 def _resident_bytes(pid: int) -> int:

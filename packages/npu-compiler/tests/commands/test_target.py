@@ -1,0 +1,55 @@
+"""`npu-compiler target`: what is installed, and what is missing."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from npu_compiler.cli import main
+from npu_compiler.target_compiler import sources
+
+
+@pytest.fixture(autouse=True)
+def _empty(tmp_path, monkeypatch):
+    monkeypatch.setenv("NPU_COMPILE_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.delenv("NPU_TARGET_COMPILER", raising=False)
+    monkeypatch.setattr(sources, "_FOLDERS", ())
+    monkeypatch.setattr(sources, "_WINE", ("/nowhere",))
+
+
+def test_list_names_targets_and_the_commands_for_what_is_missing(capsys):
+    assert main(["target", "list"]) == 0
+    text = capsys.readouterr().out
+    assert "lunar-lake    4000" in text
+    assert "`apt-get install wine64`" in text
+    assert "`npu-compiler target install`" in text
+    assert main(["target", "list", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["sources"] == []
+    assert [one["command"] for one in found["missing"]] == [
+        "apt-get install wine64", "npu-compiler target install",
+    ]  # fmt: skip
+
+
+def test_list_has_the_reason_why_a_compiler_does_not_start(tmp_path, monkeypatch, capsys):
+    (tmp_path / "damaged.so").write_text("damaged")
+    monkeypatch.setenv("NPU_TARGET_COMPILER", str(tmp_path / "damaged.so"))
+    assert main(["target", "list", "--json"]) == 0
+    (source,) = json.loads(capsys.readouterr().out)["sources"]
+    assert (source["kind"], source["version"]) == ("setting", "")
+    assert "file too short" in source["problem"]
+    assert main(["target", "list"]) == 0
+    assert "does not start" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "words, code",
+    [
+        (["2025.4.1"], "target-release"),
+        (["--wheel", "none.whl"], "target-wine"),
+    ],
+)
+def test_installation_that_fails_is_explained(words, code, capsys):
+    assert main(["target", "install", *words]) == 2
+    assert f"[{code}]" in capsys.readouterr().err
