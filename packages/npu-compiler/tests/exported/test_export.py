@@ -49,6 +49,13 @@ def folder_of(tmp_path, model, *args, **options):
     return npu_compiler.export(model, args, tmp_path / "model", **options)
 
 
+def test_a_program_of_torch_export_is_a_model(tmp_path, close):
+    program = torch.export.export(nn.Linear(3, 2), (torch.randn(4, 3),))
+    model, x = program.module(), torch.randn(4, 3)
+    loaded = npu_compiler.load(folder_of(tmp_path, model, x))
+    close(loaded(x), model(x))
+
+
 def test_result_and_its_structure_equal_the_module(tmp_path, close):
     model, x = Model().eval(), torch.randn(2, 5, 16)
     loaded = npu_compiler.load(folder_of(tmp_path, model, x))

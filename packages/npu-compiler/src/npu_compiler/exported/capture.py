@@ -5,6 +5,7 @@ Nothing may be left to Python here, so torch.export captures and says what it ca
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
@@ -159,7 +160,8 @@ def capture_program(
     """
     flags = {module: module.training for module in model.modules()}
     try:
-        model.eval()
+        with contextlib.suppress(NotImplementedError):  # a program of torch.export has one mode
+            model.eval()
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             program = torch.export.export(
