@@ -6,6 +6,7 @@
 #include <dlfcn.h>
 
 #include <array>
+#include <atomic>
 #include <cstdarg>
 #include <cstdint>
 #include <cstdio>
@@ -30,6 +31,7 @@ constexpr std::size_t kPage = 4096;
 constexpr std::string_view kFullName = "Recording stub of an NPU 4000, computed by the CPU";
 constexpr std::string_view kDriverVersion = "1000000";
 ov_remote_context context;
+std::atomic<bool> reads_raw{false};  // whether blobs are imported as the compiler wrote them
 
 // ------------------------------------------------------------------ the real library, and errors
 
@@ -247,11 +249,12 @@ ov_status_e read_ports(const ov_compiled_model_t* compiled, Model& model) {
   return OK;
 }
 
-ov_status_e note_compiled(ov_status_e status, ov_compiled_model_t** compiled) {
+// Counts a model that was "compiled" or "imported".
+ov_status_e note(const char* what, ov_status_e status, ov_compiled_model_t** compiled) {
   if (status != OK) return status;
   Model model;
   if (const auto read = read_ports(*compiled, model); read != OK) return read;
-  count("compiled");
+  count(what);
   const std::lock_guard lock(mutex);
   models[*compiled] = std::make_shared<const Model>(std::move(model));
   return OK;
@@ -476,7 +479,7 @@ ov_status_e ov_core_compile_model_props(const ov_core_t* core, const ov_model_t*
     return REAL(ov_core_compile_model_props)(core, model, "CPU", passed.size(), passed.data(),
                                              compiled);
   };
-  return note_compiled(compile_on_cpu(passed, compile), compiled);
+  return note("compiled", compile_on_cpu(passed, compile), compiled);
 }
 
 ov_status_e ov_core_compile_model_from_file_props(const ov_core_t* core, const char* path,
@@ -502,7 +505,36 @@ ov_status_e ov_core_compile_model_from_file_props(const ov_core_t* core, const c
     return REAL(ov_core_compile_model_from_file_props)(core, path, "CPU", passed.size(),
                                                        passed.data(), compiled);
   };
-  return note_compiled(compile_on_cpu(passed, compile), compiled);
+  return note("compiled", compile_on_cpu(passed, compile), compiled);
+}
+
+ov_status_e ov_core_set_property(const ov_core_t* core, const char* device, ...) {
+  last_error.clear();
+  std::va_list arguments;
+  va_start(arguments, device);
+  const char* key = va_arg(arguments, char*);
+  const char* value = va_arg(arguments, char*);
+  va_end(arguments);
+  if (!is_npu(device)) return REAL(ov_core_set_property)(core, device, key, value);
+  if (std::string_view(key) != "NPU_IMPORT_RAW_BLOB") return refuse(NOT_FOUND, not_found(key));
+  reads_raw = std::string_view(value) == "YES";
+  return OK;
+}
+
+// A blob of this NPU is one that the CPU plugin exported. The plugin reads one of the compiler's
+// only where it is told that its own trailer is absent.
+ov_status_e ov_core_import_model(const ov_core_t* core, const char* content,
+                                 const std::size_t content_size, const char* device,
+                                 ov_compiled_model_t** compiled) {
+  last_error.clear();
+  if (!is_npu(device))
+    return REAL(ov_core_import_model)(core, content, content_size, device, compiled);
+  if (!reads_raw) return refuse(GENERAL_ERROR, "The blob is missing the NPU metadata!");
+  const auto precise =
+      REAL(ov_core_set_property)(core, "CPU", "INFERENCE_PRECISION_HINT", "f32");
+  if (precise != OK) return precise;
+  return note("imported",
+              REAL(ov_core_import_model)(core, content, content_size, "CPU", compiled), compiled);
 }
 
 ov_status_e ov_compiled_model_get_property(const ov_compiled_model_t* compiled, const char* key,

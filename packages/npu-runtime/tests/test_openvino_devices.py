@@ -1,10 +1,12 @@
 """The device that would serve, asked without torch: what opening it says."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
-from npu_runtime.openvino_devices import serving_device
+from npu_runtime import info
+from npu_runtime.openvino_devices import architecture_of, serving_device
 from npu_runtime.other_wheels.drivers import openvino_library
 
 pytestmark = pytest.mark.driver("openvino", "it asks OpenVINO")
@@ -98,3 +100,16 @@ def test_another_torch_than_the_native_code_is_built_for_is_not_passed_over(run_
     code = "import importlib.metadata as m\nm.version = lambda name: '2.14.0'\n"
     _, needs_packages, _ = json.loads(run_python(code + COMPARE.format(index=0), **BARE).stdout)
     assert needs_packages
+
+
+def test_a_device_that_is_not_there_has_no_architecture():
+    assert architecture_of(openvino_library(), "GPU.7") == ""
+
+
+def test_only_an_npu_has_a_generation(monkeypatch):
+    serving = info.device_info()
+    found = info.npu_architecture.__wrapped__()
+    assert found == ("4000" if serving.device == "NPU" else "")  # that of tools/npu_stub
+    monkeypatch.setattr(info, "device_info", lambda: replace(serving, device="NPU"))
+    monkeypatch.setattr(info, "architecture_of", lambda library, device: f"4000 of {device}")
+    assert info.npu_architecture.__wrapped__() == "4000 of NPU"

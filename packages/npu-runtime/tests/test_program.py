@@ -1,4 +1,6 @@
 import gc
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -249,3 +251,35 @@ def test_output_device_that_is_no_name_of_one(scale):
 
 def test_property_of_a_name_that_none_has(scale):
     assert scale.get_property("\ud800") == ""
+
+
+EXPORT = """
+import sys
+import openvino
+compiled = openvino.Core().compile_model(sys.argv[1], "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+open(sys.argv[2], "wb").write(compiled.export_model().getvalue())
+"""
+
+
+@pytest.fixture
+def blob(save_model, scale_model, tmp_path):
+    """What the device's own compiler made of a model: here that of the CPU plugin."""
+    path = tmp_path / "scale.blob"
+    model = str(save_model(scale_model))
+    subprocess.run([sys.executable, "-c", EXPORT, model, str(path)], check=True)
+    return path
+
+
+def test_a_blob_is_imported_and_not_compiled(blob):
+    program = load_program(blob, name="scale", options=F32)
+    assert program.loaded_from_cache
+    plus, twice = program.run([torch.zeros(2, 3), torch.ones(2, 3)])
+    torch.testing.assert_close(plus, torch.ones(2, 3))
+    torch.testing.assert_close(twice, torch.full((2, 3), 2.0))
+
+
+@pytest.mark.parametrize("content", [b"", b"\x7fELF of another device" * 9])
+def test_a_blob_that_the_device_does_not_take_is_an_error(blob, content):
+    blob.write_bytes(content)
+    with pytest.raises(ProgramError, match="program-load"):
+        load_program(blob, name="scale", options=F32)

@@ -25,7 +25,9 @@ namespace npu::openvino {
   X(ov_core_get_available_devices)               \
   X(ov_core_get_default_context)                 \
   X(ov_core_get_property)                        \
+  X(ov_core_import_model)                        \
   X(ov_core_read_model_from_memory_buffer)       \
+  X(ov_core_set_property)                        \
   X(ov_free)                                     \
   X(ov_get_error_info)                           \
   X(ov_get_last_err_msg)                         \

@@ -46,6 +46,7 @@ struct npu_program {
   ov_compiled_model_t* compiled = nullptr;
   std::vector<npu_port> ports[2];  // by npu_direction
   bool has_layers = true;          // whether its runs record layers
+  bool is_imported = false;        // from a blob, without compiling
   mutable npu::openvino::LayerMeans means;
   mutable npu::openvino::LayerShapes shapes;
 };

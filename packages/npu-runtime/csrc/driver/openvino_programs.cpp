@@ -1,4 +1,8 @@
 // Programs of the OpenVINO driver: compiled models, their ports and properties.
+#include <fstream>
+#include <iterator>
+#include <mutex>
+#include <shared_mutex>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -8,8 +12,38 @@
 namespace npu::openvino {
 namespace {
 
+// Reading an NPU's blob is a setting of the whole core, which also changes how cached programs are
+// read: others compile before it is set or after it is reset.
+std::shared_mutex core_settings;
+
+bool is_blob(const npu_program_source* source) {
+  return source->path != nullptr && std::string_view(source->path).ends_with(".blob");
+}
+
+npu_status read_blob(const std::string& content, ov_compiled_model_t** compiled) {
+  NPU_OV(ov_core_import_model, device.core, content.data(), content.size(), device.name.c_str(),
+         compiled);
+  return NPU_OK;
+}
+
+npu_status import_blob(const char* path, ov_compiled_model_t** compiled) {
+  std::ifstream file(path, std::ios::binary);
+  const std::string content{std::istreambuf_iterator<char>(file), {}};
+  if (content.empty())
+    return fail(NPU_ERROR_ARGUMENT, std::string("program_load: cannot read ") + path);
+  if (!device.name.starts_with("NPU")) return read_blob(content, compiled);
+  // As the compiler wrote it, without the plugin's trailer, which names one release of OpenVINO.
+  constexpr const char* kRaw = "NPU_IMPORT_RAW_BLOB";
+  const std::unique_lock lock(core_settings);
+  NPU_OV(ov_core_set_property, device.core, device.name.c_str(), kRaw, "YES");
+  const npu_status status = read_blob(content, compiled);
+  device.api.ov_core_set_property(device.core, device.name.c_str(), kRaw, "NO");
+  return status;
+}
+
 npu_status compile(const npu_program_source* source, const std::vector<ov_property_t>& properties,
                    ov_compiled_model_t** compiled) {
+  const std::shared_lock lock(core_settings);
   if (source->path != nullptr) {
     NPU_OV(ov_core_compile_model_from_file_props, device.core, source->path, device.name.c_str(),
            properties.size(), properties.data(), compiled);
@@ -120,7 +154,9 @@ npu_status program_load(std::int32_t index, const npu_program_source* source,
     properties[i] = {source->options[i].key, source->options[i].value};
   }
   auto loaded = std::make_unique<npu_program>();
-  NPU_TRY(compile(source, properties, &loaded->compiled));
+  loaded->is_imported = is_blob(source);
+  NPU_TRY(loaded->is_imported ? import_blob(source->path, &loaded->compiled)
+                              : compile(source, properties, &loaded->compiled));
   if (const npu_status status = read_ports(*loaded); status != NPU_OK) {
     program_unload(loaded.release());
     return status;
@@ -159,6 +195,10 @@ npu_status program_port(const npu_program* program, npu_direction direction, std
 npu_status program_property(const npu_program* program, const char* key, char* value,
                             std::size_t bytes) {
   if (std::string_view(key) == "LAYER_SHAPES") return layer_shapes(program, value, bytes);
+  if (program->is_imported && std::string_view(key) == "LOADED_FROM_CACHE") {
+    copy_text(value, bytes, "YES");
+    return NPU_OK;
+  }
   char* text = nullptr;
   if (device.api.ov_compiled_model_get_property(program->compiled, key, &text) != OK) {
     return fail(NPU_ERROR_UNSUPPORTED,

@@ -71,7 +71,9 @@ typedef struct npu_option {
 } npu_option;
 
 /* Where a program comes from: a file, or text in memory with its weights. Exactly one of `path` and
- * `model` is set. `weights` must stay valid and unchanged until the program is unloaded. */
+ * `model` is set. A path that ends in ".blob" is a program that the device's compiler made ahead of
+ * time, to be imported; options do not apply to it. `weights` must stay valid and unchanged until
+ * the program is unloaded. */
 typedef struct npu_program_source {
   const char* path;
   const char* model;

@@ -13,12 +13,12 @@ from typing import Any
 from npu_command.import_hooks import is_bare, load_packages
 from npu_runtime.config import config, problem
 from npu_runtime.errors import DeviceError
-from npu_runtime.openvino_devices import serving_device
+from npu_runtime.openvino_devices import architecture_of, serving_device
 from npu_runtime.other_wheels.drivers import openvino_library, vendor_entry_points
 from npu_runtime.public_calls import public_call
 from npu_runtime_autoload.torch_version import is_built_for
 
-__all__ = ["DeviceInfo", "device_info"]
+__all__ = ["DeviceInfo", "device_info", "npu_architecture"]
 
 
 @dataclass(frozen=True)
@@ -72,6 +72,15 @@ def device_info(index: int = 0) -> DeviceInfo:
         memory_bytes=properties["memory_bytes"],
         reason=properties["reason"],
     )
+
+
+@functools.cache
+def npu_architecture() -> str:
+    """Returns the generation of the NPU that serves, such as "4000"; "" for other devices."""
+    serving = device_info()
+    if serving.driver != "openvino" or not serving.device.startswith("NPU"):
+        return ""
+    return architecture_of(openvino_library(), serving.device)
 
 
 def _opened(index: int) -> dict[str, Any]:

@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import ctypes
 import os
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
-__all__ = ["serving_device"]
+__all__ = ["architecture_of", "serving_device"]
+
+_Found = TypeVar("_Found")
 
 # Bytes of the driver table's texts, the closing zero among them (include/npu/driver.h).
 _NAME, _FULL_NAME, _VERSION, _CAPABILITIES = 64, 256, 64, 256
 _NPU_VERSION = 24
+_ARCHITECTURE = "DEVICE_ARCHITECTURE"
 
 
 class _Names(ctypes.Structure):
@@ -39,16 +43,36 @@ def serving_device(library: str, wanted: str) -> dict[str, Any] | None:
         What the extension module's `device_properties` does; None where there is no such device,
         or OpenVINO does not answer: opening the device says why.
     """
+    return _asked(library, lambda openvino, core: _described(openvino, core, wanted))
+
+
+def architecture_of(library: str, device: str) -> str:
+    """Returns the architecture of a device as OpenVINO names it, such as "4000"; "" for none.
+
+    Args:
+        library: path of OpenVINO's C library.
+        device: its name.
+    """
+    return (
+        _asked(library, lambda openvino, core: _property(openvino, core, device, _ARCHITECTURE))
+        or ""
+    )
+
+
+def _asked(
+    library: str, ask: Callable[[ctypes.CDLL, ctypes.c_void_p], _Found | None]
+) -> _Found | None:
+    """Returns what a core answers; None without a library or the functions that are called."""
     try:
         openvino = ctypes.CDLL(library)
         core = ctypes.c_void_p()
         if openvino.ov_core_create(ctypes.byref(core)) != 0:
             return None
         try:
-            return _described(openvino, core, wanted)
+            return ask(openvino, core)
         finally:
             openvino.ov_core_free(core)
-    except (OSError, AttributeError):  # no library, or one without these functions
+    except (OSError, AttributeError):
         return None
 
 
@@ -59,15 +83,8 @@ def _described(openvino: ctypes.CDLL, core: ctypes.c_void_p, wanted: str) -> dic
     device, reason = found
 
     def asked(key: str, size: int) -> str | None:
-        value = ctypes.c_char_p()
-        status = openvino.ov_core_get_property(
-            core, device.encode(), key.encode(), ctypes.byref(value)
-        )
-        if status != 0:
-            return None
-        text = _cut(value.value, size)
-        openvino.ov_free(value)
-        return text
+        text = _property(openvino, core, device, key)
+        return None if text is None else _cut(text.encode(), size)
 
     full_name = asked("FULL_DEVICE_NAME", _FULL_NAME)
     return {
@@ -81,6 +98,15 @@ def _described(openvino: ctypes.CDLL, core: ctypes.c_void_p, wanted: str) -> dic
         "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
         "reason": reason,
     }
+
+
+def _property(openvino: ctypes.CDLL, core: ctypes.c_void_p, device: str, key: str) -> str | None:
+    value = ctypes.c_char_p()
+    if openvino.ov_core_get_property(core, device.encode(), key.encode(), ctypes.byref(value)):
+        return None
+    text = (value.value or b"").decode("utf-8", "replace")
+    openvino.ov_free(value)
+    return text
 
 
 def _device_names(openvino: ctypes.CDLL, core: ctypes.c_void_p) -> list[str]:

@@ -125,7 +125,7 @@ class Program(_Runner):
 
     @property
     def loaded_from_cache(self) -> bool:
-        """Whether a compiled blob from ``cache_dir`` served, so that nothing was compiled."""
+        """Whether a compiled blob served, so that nothing was compiled."""
         return self._native.loaded_from_cache
 
     def check_indices(self, checks: Sequence[IndexCheck]) -> None:
@@ -182,11 +182,12 @@ def load_program(
     cache_dir: str | os.PathLike[str] | None = None,
     profiling: bool = False,
 ) -> Program:
-    """Compiles an OpenVINO model for the npu device, or imports it from the cache.
+    """Compiles an OpenVINO model for the npu device, or imports a compiled one.
 
     Args:
         model: path of an IR file (``.xml``, its ``.bin`` beside it, mapped into memory), or the
-            bytes of the xml.
+            bytes of the xml; or path of a ``.blob`` that the device's compiler made ahead of time.
+            It is imported, and ``options``, ``cache_dir`` and ``profiling`` do not apply to it.
         weights: with bytes: the weights that the xml refers to. Kept alive by the program, and not
             to be changed.
         name: shown in traces and errors.
@@ -233,7 +234,8 @@ def _source(model: str | os.PathLike[str] | bytes, name: str) -> tuple[str, byte
     path = Path(model)
     if not path.is_file():
         raise InputError(
-            f"load_program({name!r}): there is no file {path}. Pass the path of an OpenVINO .xml.",
+            f"load_program({name!r}): there is no file {path}. Pass the path of an OpenVINO .xml, "
+            "or of a .blob.",
             code="program-load-input",
         )
     return os.fspath(path), b""
