@@ -20,8 +20,9 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -30,6 +31,7 @@ from npu_command.early_interrupt import leave
 __all__ = [
     "EXIT_INTERRUPTED",
     "as_exception",
+    "done_at_interrupt",
     "end_at_once",
     "give_back",
     "leave_early",
@@ -42,7 +44,7 @@ _PATIENCE_S = 0.3  # for the main thread to return from a native call
 _CLEANUP_S = 1.0
 _SHOW_CURSOR = b"\x1b[?25h"  # a progress bar hides it
 
-_drafts: set[Path] = set()
+_undone: list[Callable[[], object]] = []
 _program = ""
 _wakeup: tuple[int, int] | None = None
 _ending: int | None = None  # the thread that ends the process
@@ -93,13 +95,18 @@ def leave_early() -> None:
 
 
 @contextmanager
-def removed_at_interrupt(folder: Path) -> Iterator[None]:
-    """Within it, Ctrl-C that ends the process removes a folder that is not whole yet."""
-    _drafts.add(folder)
+def done_at_interrupt(action: Callable[[], object]) -> Iterator[None]:
+    """Within it, Ctrl-C that ends the process calls a function before, which must be quick."""
+    _undone.append(action)
     try:
         yield
     finally:
-        _drafts.discard(folder)
+        _undone.remove(action)
+
+
+def removed_at_interrupt(folder: Path) -> contextlib.AbstractContextManager[None]:
+    """Within it, Ctrl-C that ends the process removes a folder that is not whole yet."""
+    return done_at_interrupt(partial(shutil.rmtree, folder, ignore_errors=True))
 
 
 def _take() -> None:
@@ -158,8 +165,9 @@ def _end() -> None:
     with _lock:
         _ending = threading.get_ident()
         _say()
-        for folder in list(_drafts):
-            shutil.rmtree(folder, ignore_errors=True)
+        for action in tuple(_undone):
+            with contextlib.suppress(Exception):
+                action()
         os._exit(EXIT_INTERRUPTED)
 
 
