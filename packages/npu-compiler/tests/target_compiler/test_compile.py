@@ -5,11 +5,14 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
+import openvino as ov
+import openvino.opset15 as ops
 import pytest
 
 from npu_compiler.errors import OptionError, TargetError
 from npu_compiler.programs import ProgramCache
 from npu_compiler.target_compiler import TargetCompiler, target_compiler
+from npu_compiler.target_compiler.compile import _named_operation
 from npu_compiler.target_compiler.sources import CompilerSource
 from npu_compiler.target_compiler.vcl_process import Limits
 
@@ -129,3 +132,21 @@ def test_unknown_target_is_refused_before_anything_starts(compiler, model, monke
     monkeypatch.setattr(CompilerSource, "start", lambda _: pytest.fail("started"))
     with pytest.raises(OptionError, match=r"got 'lunar-lak'.*Did you mean 'lunar-lake'"):
         compiler.compile(model, "lunar-lak")
+
+
+@pytest.mark.parametrize(
+    "reason, operation",
+    [
+        ('loc(fused<{name = "add_1/Add"}>["add_1/Add/cast"])', "add_1/Add"),
+        ("Upper bounds are not specified for node 'add'", "add"),
+        ("cannot add shapes", ""),
+        ("Unsupported operation add_1/Add with type Add", "add_1/Add"),
+    ],
+)
+def test_operation_is_found_in_the_compilers_words(reason, operation):
+    x = ops.parameter([2], name="x")
+    first, second = ops.add(x, x), ops.add(x, x)
+    first.set_friendly_name("add")
+    second.set_friendly_name("add_1/Add")
+    model = ov.Model([first, second], [x], "names")
+    assert _named_operation(reason, model) == operation

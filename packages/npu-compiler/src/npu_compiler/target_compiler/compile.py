@@ -18,7 +18,13 @@ import openvino as ov
 from npu_compiler.config import read_settings
 from npu_compiler.errors import TargetError
 from npu_compiler.programs.cache import ProgramCache
-from npu_compiler.target_compiler.report import Estimate, TargetReport, read_estimate, read_reason
+from npu_compiler.target_compiler.report import (
+    UNEXPLAINED,
+    Estimate,
+    TargetReport,
+    read_estimate,
+    read_reason,
+)
 from npu_compiler.target_compiler.sources import CompilerSource, find_source
 from npu_compiler.target_compiler.targets import Target, find_target
 from npu_compiler.target_compiler.vcl_process import Answer, CompilerProcess, Limits
@@ -169,9 +175,9 @@ class TargetCompiler:
 
     def _report(self, answer: Answer, target: Target, model: ov.Model) -> TargetReport:
         is_accepted = answer.code == 0
-        reason = answer.ended or ("" if is_accepted else read_reason(answer.log))
-        if answer.ended and "[ERROR]" in answer.log:
-            reason += f": {read_reason(answer.log)}"
+        reason = "" if is_accepted else read_reason(answer.log)
+        if answer.ended:
+            reason = f"{answer.ended}; {reason}" if reason != UNEXPLAINED else answer.ended
         return TargetReport(
             target=target.number,
             compiler=self.version,
@@ -201,8 +207,13 @@ def target_compiler(release: str | None = None, *, limits: Limits | None = None)
 
 
 def _named_operation(reason: str, model: ov.Model) -> str:
-    """Returns the longest name of an operation that occurs in a reason as a word."""
-    words = set(re.findall(r"[\w./:]+", reason))
+    """Returns the first name of an operation in a reason, also of one that a pass derived."""
     names = {str(node.get_friendly_name()) for node in model.get_ordered_ops()}
-    # A name such as "x" is a word of English as well.
-    return max((name for name in names & words if len(name) > 2), key=len, default="")
+    for quote, found in re.findall(r"""(["'`]?)([\w.:/]+)""", reason):
+        if not quote and found.isalpha():
+            continue  # a word of English, which may be the name of an operation as well
+        while found and found not in names:  # a/b/c derives from a/b
+            found = found.rpartition("/")[0]
+        if found:
+            return found
+    return ""

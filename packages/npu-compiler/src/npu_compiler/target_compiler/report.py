@@ -9,8 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["ESTIMATE_NOTE", "Estimate", "TargetReport", "read_estimate", "read_reason"]
+__all__ = [
+    "ESTIMATE_NOTE",
+    "UNEXPLAINED",
+    "Estimate",
+    "TargetReport",
+    "read_estimate",
+    "read_reason",
+]
 
+UNEXPLAINED = "refused without a message"
 ESTIMATE_NOTE = "the compiler's estimate, not a measurement"
 
 _LATENCY = re.compile(r"Estimated inference latency: ([0-9.eE+-]+) us")
@@ -20,6 +28,7 @@ _PEAK = re.compile(r"Compilation memory usage: Peak (\d+) KB")
 _UNMODELED = re.compile(r"unsupported by VPUNN[^\[\n]*\[([^\]\n]*)\]")
 _ENGINES = {"DMA": "DMA", "DPU": "DPU", "SW": "SHAVE"}
 _ERROR_LINE = re.compile(r"^\[ERROR\]\s+\S+\s+(.*)$", re.MULTILINE)
+_UNHANDLED = re.compile(r"^(Unhandled exception: .*?)(?: \(0x\w+\))?\.?$", re.MULTILINE)  # Wine's
 _MOST_REASON = 600
 
 
@@ -111,8 +120,11 @@ def read_estimate(log: str) -> Estimate | None:
 def read_reason(log: str) -> str:
     """Returns the compiler's own words for a refusal, on one line."""
     said = log.rpartition("Compiler returned msg:")[2].strip() if "returned msg:" in log else ""
-    lines = dict.fromkeys([*said.splitlines()[:3], *_ERROR_LINE.findall(log)[:2]])
-    return " ".join(" ".join(lines).split())[:_MOST_REASON] or "refused without a message"
+    lines = dict.fromkeys(
+        [*said.splitlines()[:3], *_ERROR_LINE.findall(log)[:2], *_UNHANDLED.findall(log)[:1]]
+    )
+    words = " ".join(lines).replace("\0", " ").split()
+    return " ".join(words)[:_MOST_REASON] or UNEXPLAINED
 
 
 def _last(pattern: re.Pattern[str], log: str) -> str | None:

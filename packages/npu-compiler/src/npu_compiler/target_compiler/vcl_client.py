@@ -134,7 +134,11 @@ def _compile(
 
 def _write_log(library: ctypes.CDLL, log: ctypes.c_void_p, path: Path) -> None:
     size = ctypes.c_uint64()
-    if not log.value or library.vclLogHandleGetString(log, ctypes.byref(size), None) or not size.value:
+    if (
+        not log.value
+        or library.vclLogHandleGetString(log, ctypes.byref(size), None)
+        or not size.value
+    ):
         return
     text = ctypes.create_string_buffer(size.value + 1)
     if not library.vclLogHandleGetString(log, ctypes.byref(size), text):
