@@ -198,6 +198,7 @@ def _digest_sources(package: str, *, parts: tuple[str, ...] = ()) -> str:
         inside = file.relative_to(folder)
         first = inside.parts[0]
         counts = first in parts if parts else first not in ("tests", "benchmarks", "build", "dist")
-        if counts and "__pycache__" not in inside.parts and file.is_file():
+        is_made = "__pycache__" in inside.parts or file.suffix == ".exe"  # by hatch_build.py
+        if counts and not is_made and file.is_file():
             digest.update(f"{inside} {digest_file(file)}\n".encode())
     return digest.hexdigest()
