@@ -31,11 +31,16 @@ from sessions.repository import (
     group,
     named_packages,
 )
+from sessions.target_compiler import prepare_compiler
 from sessions.wheels import tested_platform
 
 SIMULATED = "-sim"
 # Suites that run a second time with two devices of the driver that protects its memory.
-SUITES = [*PACKAGES, *(package + SIMULATED for package in NATIVE), "integration"]
+SIMULATED_SUITES = [package + SIMULATED for package in NATIVE]
+# What is compiled by Intel's NPU compiler, under Wine: left out, with the reason, if it is absent.
+WINE = "-wine"
+WINE_TESTS = "target_compiler/test_with_compiler.py"
+SUITES = [*PACKAGES, *SIMULATED_SUITES, f"npu-compiler{WINE}", "integration"]
 # How pytest-xdist distributes tests to processes: one by one, except where fixtures take long.
 DISTRIBUTION = {
     "npu-runtime": "loadgroup",  # ranks that run many cases, drivers that are compiled
@@ -60,6 +65,7 @@ TYPED_TOOLS = (
     "tools/pages/tutorials.py",
     "tools/release.py",
     "tools/sessions",
+    "tools/target_compiler.py",
 )
 
 nox.needs_version = ">=2025.2.9"
@@ -90,21 +96,27 @@ def tests(session: nox.Session, suite: str) -> None:
     """Test the installed wheels: each package, memory on the simulated device too, then all.
 
     This gates a change. It leaves out tests marked `long`: `-- -m "long and not hardware"`.
+    NPU_TESTS_COMPILER=1 lets it install what `npu-compiler-wine` needs.
     """
     python = tested_platform(session)
-    package = suite.removesuffix(SIMULATED)
+    package = suite.removesuffix(SIMULATED).removesuffix(WINE)
     where = ROOT / "tests" if suite == "integration" else ROOT / "packages" / package / "tests"
     # Threads of one process that spin while they wait take the processors from the others.
-    environment = {"OMP_WAIT_POLICY": "passive"}
+    environment = {"OMP_WAIT_POLICY": "passive", "NPU_TESTS_COMPILER": "0"}
     distribution = DISTRIBUTION.get(package, "worksteal")
     arguments = list(session.posargs)
     if suite != "integration" and "--cov" in arguments:
         # Lines that other packages run while this one is tested would only lower the figure.
         arguments[arguments.index("--cov")] = f"--cov={package.replace('-', '_')}"
-    report = f"--junitxml={BUILD / 'junit' / suite}.xml"
-    flags = ["-n", str(os.cpu_count() or 1), "--dist", distribution, report, *arguments]
+    report = BUILD / "junit" / f"{suite}.xml"
+    report_flag = f"--junitxml={report}"
+    flags = ["-n", str(os.cpu_count() or 1), "--dist", distribution, report_flag, *arguments]
     places = [where]
-    if suite != package:
+    if suite.endswith(WINE):
+        prepare_compiler(session, python, report)
+        environment["NPU_TESTS_COMPILER"] = "1"
+        places = [where / WINE_TESTS]
+    if suite.endswith(SIMULATED):
         environment |= SIMULATOR
         named = map(Path, SIMULATED_TESTS[package].split())
         places = [where / name.parent / f"test_{name.name}.py" for name in named]

@@ -127,3 +127,9 @@ def test_without_reports_the_error_names_the_session_to_run(tmp_path, capsys):
     assert shown.out == ""
     assert "Run nox -s tests." in shown.err
     assert f"{tmp_path}{os.sep}junit" in shown.err
+
+
+def test_suite_that_was_left_out_is_named_with_its_reason_at_the_end(build):
+    (build / "junit" / "npu-compiler-wine.txt").write_text("Wine is not installed.\n")
+    text = durations.write_report(durations.read_report(build), most=2)
+    assert text.endswith("npu-compiler-wine was left out. Wine is not installed.")

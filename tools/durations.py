@@ -1,7 +1,8 @@
 """Prints where `nox -s tests` spent its time; run by `nox -s durations`.
 
-The builds and installs are in build/durations.json, the tests in build/junit. Each entry is from
-the last run of its step or suite, which a column dates.
+The builds and installs are in build/durations.json; the tests are in build/junit, and the reasons
+for which a suite was left out. Each entry is from the last run of its step or suite, which a column
+dates.
 """
 
 from __future__ import annotations
@@ -52,10 +53,11 @@ class Suite:
 
 @dataclass(frozen=True)
 class Report:
-    """All steps and suites, in the order in which they ran."""
+    """All steps and suites in the order in which they ran, and why suites were left out."""
 
     steps: tuple[Step, ...]
     suites: tuple[Suite, ...]
+    left_out: dict[str, str]
 
 
 @dataclass
@@ -89,11 +91,14 @@ def read_report(build: Path) -> Report:
     return Report(
         steps=tuple(sorted(steps, key=lambda step: step.started)),
         suites=tuple(sorted(map(_read_suite, files), key=lambda suite: suite.started)),
+        left_out={
+            file.stem: file.read_text().strip() for file in sorted((build / "junit").glob("*.txt"))
+        },
     )
 
 
 def write_report(report: Report, *, most: int) -> str:
-    """Returns the tables of a report, at most 100 columns wide.
+    """Returns the tables of a report, at most 100 columns wide, and why suites were left out.
 
     Args:
         report: steps and suites.
@@ -106,6 +111,7 @@ def write_report(report: Report, *, most: int) -> str:
         _write_files(report.suites, most),
         _write_fixtures(report.suites, most),
         _write_total(report),
+        *(f"{name} was left out. {why}" for name, why in report.left_out.items()),
     ]
     return "\n\n".join(tables)
 
