@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import functools
 import os
+import shutil
 import subprocess
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -246,3 +248,31 @@ def overflowing_gemma() -> torch.nn.Module:
 def _precision(inputs: tuple[torch.Tensor, ...]) -> torch.dtype:
     floats = {tensor.dtype for tensor in inputs if tensor.dtype.is_floating_point}
     return next(iter(floats)) if len(floats) == 1 else torch.float32
+
+
+@pytest.fixture(scope="session")
+def fake_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A library with the interface of Intel's NPU compiler; option FAKE says what it does."""
+    if shutil.which("cc") is None:
+        pytest.skip("needs a C compiler")
+    library = tmp_path_factory.mktemp("fake") / "libfake_vcl.so"
+    source = Path(__file__).with_name("target_compiler") / "fake_vcl.c"
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True, timeout=60)
+    return library
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache folder, and no compiler of this machine."""
+    monkeypatch.setenv("NPU_COMPILE_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.delenv("NPU_TARGET_COMPILER", raising=False)
+    monkeypatch.delenv("LD_LIBRARY_PATH", raising=False)
+    monkeypatch.setattr("npu_compiler.target_compiler.sources._FOLDERS", ())
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def installed(fake_library: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The library as the compiler that the user named."""
+    monkeypatch.setenv("NPU_TARGET_COMPILER", str(fake_library))
+    return home

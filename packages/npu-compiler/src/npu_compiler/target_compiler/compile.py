@@ -9,12 +9,14 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Mapping
+from concurrent.futures import CancelledError
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 
 import openvino as ov
 
+from npu_command.interrupt import removed_at_interrupt
 from npu_compiler.config import read_settings
 from npu_compiler.errors import TargetError
 from npu_compiler.programs.cache import ProgramCache
@@ -63,6 +65,7 @@ class TargetCompiler:
         self._cache = ProgramCache(cache_dir)
         self._process: CompilerProcess | None = None
         self._lock = threading.Lock()
+        self._is_stopped = False
 
     def __enter__(self) -> TargetCompiler:
         return self
@@ -81,6 +84,13 @@ class TargetCompiler:
             if self._process is not None:
                 self._process.close()
                 self._process = None
+
+    def stop(self) -> None:
+        """Ends the process from another thread; its compilation raises, and keeps nothing."""
+        self._is_stopped = True
+        process = self._process
+        if process is not None:
+            process.kill()
 
     def compile(
         self,
@@ -102,6 +112,7 @@ class TargetCompiler:
 
         Raises:
             OptionError: [unknown-target].
+            CancelledError: another thread called `stop`.
             TargetError: [target-compiler] the compiler does not start; [target-cache] its files
                 cannot be written.
         """
@@ -111,7 +122,7 @@ class TargetCompiler:
             place = tempfile.TemporaryDirectory(
                 prefix="npu-target-", dir=read_settings().temporary_dir
             )
-            with place as folder:
+            with place as folder, removed_at_interrupt(Path(folder)):
                 ir = Path(folder) / "model.ir"
                 parts = (str(_FORMAT), self.version, flags, write_ir(model, ir))
                 key = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:40]
@@ -120,6 +131,8 @@ class TargetCompiler:
                     return kept
                 with self._lock:
                     answer = self._running().compile(ir, flags, limits or self._limits)
+                    if self._is_stopped:
+                        raise CancelledError
                     report = self._report(answer, chosen, model)
                     if answer.is_limited:  # more time or memory may give another answer
                         return report
@@ -171,6 +184,8 @@ class TargetCompiler:
             self._process = None
         if self._process is None:
             self._process = self.source.start()
+        if self._is_stopped:
+            raise CancelledError
         return self._process
 
     def _report(self, answer: Answer, target: Target, model: ov.Model) -> TargetReport:

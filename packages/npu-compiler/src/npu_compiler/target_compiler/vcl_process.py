@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from npu_command.interrupt import done_at_interrupt
 from npu_compiler.errors import TargetError
 
 __all__ = ["Answer", "CompilerProcess", "Limits"]
@@ -98,6 +99,9 @@ class CompilerProcess:
                 cwd=self.folder,
                 start_new_session=True,
             )
+        # It is in a session of its own, which Ctrl-C does not reach.
+        self._at_interrupt = contextlib.ExitStack()
+        self._at_interrupt.enter_context(done_at_interrupt(self._end))
         line, ended = self._ask([library], Limits(duration_s=_START_S))
         if ended or line[0] != "ready" or len(line) != _READY_FIELDS:
             printed_text = self._printed.read_text(errors="replace").strip()[-300:]
@@ -137,7 +141,7 @@ class CompilerProcess:
                 code="target-cache",
             )
         if not ended and not (line[0] == "done" and _is_hexadecimal(line[1:2])):
-            self._kill()
+            self.kill()
             ended = f"it answered {' '.join(line)!r}"
         return Answer(
             code=None if ended else int(line[1], 16),
@@ -156,7 +160,8 @@ class CompilerProcess:
 
     def close(self) -> None:
         """Ends the process and removes its folder."""
-        self._kill()
+        self._at_interrupt.close()
+        self.kill()
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
                 with contextlib.suppress(OSError):
@@ -179,7 +184,7 @@ class CompilerProcess:
             try:
                 ready, _, _ = select.select([out], [], [], _POLL_S)
             except KeyboardInterrupt:
-                self._kill()
+                self.kill()
                 raise
             if ready:
                 part = os.read(out, 1 << 16)
@@ -187,10 +192,10 @@ class CompilerProcess:
                     return [], self._ending()
                 pending += part
             elif time.monotonic() > until_s:
-                self._kill()
+                self.kill()
                 return [], f"it did not answer within {limits.duration_s:.0f} s{_AT_LIMIT}"
             elif _resident_bytes(self._process.pid) > limits.memory_bytes:
-                self._kill()
+                self.kill()
                 return [], (
                     f"it needed more than {limits.memory_bytes / 1e9:.1f} GB of memory{_AT_LIMIT}"
                 )
@@ -202,7 +207,12 @@ class CompilerProcess:
             return f"its process ended with exit code {code}"
         return f"its process ended with {signal.Signals(-code).name}"
 
-    def _kill(self) -> None:
+    def _end(self) -> None:
+        self.kill()
+        self._folder.cleanup()
+
+    def kill(self) -> None:
+        """Ends the process, whatever it does; any thread may."""
         if self.is_running:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
