@@ -72,10 +72,19 @@ class LoadedModel:
 
     @property
     def from_cache(self) -> bool:
-        """Whether the device compiled nothing, because an earlier load had left what it needs."""
+        """Whether the device compiled nothing: a blob or an earlier load had left what it needs."""
+        return self._runner_in_use.from_cache
+
+    @property
+    def compiled_because(self) -> str | None:
+        """Why a folder with blobs was compiled on its NPU all the same; None where it was not."""
+        return self._runner_in_use.compiled_because
+
+    @property
+    def _runner_in_use(self) -> Runner:
         runner = self._arrays or self._tensors
         assert runner is not None
-        return runner.from_cache
+        return runner
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the model once.

@@ -10,14 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from npu_compiler.errors import ExportError
+from npu_compiler.programs.ahead_blobs import AheadBlob, read_blob_records
 from npu_compiler.programs.device_options import PRECISIONS
 from npu_compiler.programs.fingerprint import fingerprint
 from npu_compiler.programs.index_checks import read_records
 
-__all__ = ["FILE_NAME", "FORMAT", "Manifest", "PortSpec", "build", "read_manifest"]
+__all__ = ["FILE_NAME", "FORMAT", "PROGRAM", "Manifest", "PortSpec", "build", "read_manifest"]
 
 FORMAT = 1
 FILE_NAME = "manifest.json"
+PROGRAM = "model"  # the folder's only program, as its blobs' records name it
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,7 @@ class Manifest:
         index_checks: what each run looks at, with ports of the IR; see
             npu_compiler.programs.index_checks.
         device_options: of OpenVINO's CPU plugin, without which the model is wrong.
+        blobs: the program compiled ahead of time for NPUs.
         verified: "yes" where it gave torch's results when it was exported, else why not.
         format: of this file.
     """
@@ -70,6 +73,7 @@ class Manifest:
     files: Mapping[str, Mapping[str, Any]]
     index_checks: tuple[Mapping[str, Any], ...] = ()
     device_options: Mapping[str, str] = field(default_factory=dict)
+    blobs: tuple[AheadBlob, ...] = ()
     verified: str = "no"
     format: int = FORMAT
 
@@ -165,6 +169,7 @@ def read_manifest(folder: Path) -> Manifest:
                 "device_options": {
                     str(name): str(text) for name, text in raw.get("device_options", {}).items()
                 },
+                "blobs": read_blob_records(raw.get("blobs", [])),
                 "verified": str(raw.get("verified", "no")),
             }
         )

@@ -16,8 +16,9 @@ from npu_compiler.config import read_settings
 from npu_compiler.errors import ExportError
 from npu_compiler.exported.by_shapes import ByShapes, Shapes, has_one_shape, with_fixed_shapes
 from npu_compiler.exported.kept import KeptModel
-from npu_compiler.exported.manifest import Manifest, PortSpec
+from npu_compiler.exported.manifest import PROGRAM, Manifest, PortSpec
 from npu_compiler.openvino_core import openvino_core
+from npu_compiler.programs.ahead_blobs import AheadBlobs
 from npu_compiler.programs.device_options import device_options
 from npu_compiler.programs.index_checks import check_arrays, check_indices
 
@@ -30,6 +31,10 @@ class Runner(Protocol):
     @property
     def from_cache(self) -> bool:
         """Whether the device compiled nothing so far."""
+
+    @property
+    def compiled_because(self) -> str | None:
+        """Why the blobs of the folder did not serve; None where they did, or there is none."""
 
     def describe(self, port: PortSpec, value: Any) -> tuple[str, tuple[int, ...]]:
         """Returns dtype and shape of a value that is given for an input."""
@@ -62,6 +67,10 @@ class ArrayRunner:
         }
         ports = (*manifest.inputs, *manifest.outputs)
         is_exchanged = any(port.dtype == "bfloat16" for port in ports)
+        # A blob's ports are bfloat16, which arrays cannot be.
+        served = "" if is_exchanged else _architecture(chosen)
+        self._blobs = AheadBlobs(path.parent, manifest.blobs, served)
+        imported: list[ov.CompiledModel] = []
 
         def compile_model(
             shapes: Shapes | None, given: dict[str, str], blobs: Path | None
@@ -77,7 +86,13 @@ class ArrayRunner:
             size = {} if blobs is None else {"CACHE_MODE": "OPTIMIZE_SIZE"}
             return core.compile_model(str(path), chosen, {**kept, **size, **given})
 
-        def load(shapes: Shapes | None) -> ov.CompiledModel:
+        def import_blob(blob: Path) -> ov.CompiledModel:
+            # As the compiler wrote it, without the plugin's trailer.
+            raw = {"NPU_IMPORT_RAW_BLOB": "YES"} if chosen.startswith("NPU") else {}
+            imported.append(core.import_model(blob.read_bytes(), chosen, raw))
+            return imported[-1]
+
+        def compile_here(shapes: Shapes | None) -> ov.CompiledModel:
             known = {"device": _identity(chosen), "options": options, "by": "array"}
             facts = known if shapes is None else {**known, "shapes": shapes}
             try:
@@ -93,7 +108,16 @@ class ArrayRunner:
                     code="export-load",
                 ) from failure
 
-        self._programs = ByShapes(load, manifest, _is_from_cache, one_shape=has_one_shape(chosen))
+        def load(shapes: Shapes | None) -> ov.CompiledModel:
+            compile_model = partial(compile_here, shapes)
+            if shapes is not None:  # a folder with blobs has one shape
+                return compile_model()
+            return self._blobs.load(PROGRAM, path, import_blob, compile_model)
+
+        def is_ready(compiled: ov.CompiledModel) -> bool:
+            return any(one is compiled for one in imported) or _is_from_cache(compiled)
+
+        self._programs = ByShapes(load, manifest, is_ready, one_shape=has_one_shape(chosen))
         self._own = threading.local()
         self._name, self._checks = manifest.name, manifest.index_checks
 
@@ -101,6 +125,11 @@ class ArrayRunner:
     def from_cache(self) -> bool:
         """Whether the device compiled nothing so far."""
         return self._programs.from_cache
+
+    @property
+    def compiled_because(self) -> str | None:
+        """Why the blobs of the folder did not serve; None where they did, or there is none."""
+        return self._blobs.compiled_because
 
     def describe(self, port: PortSpec, value: Any) -> tuple[str, tuple[int, ...]]:
         """Returns dtype and shape of an array."""
@@ -132,6 +161,7 @@ def tensor_runner(path: Path, manifest: Manifest) -> Runner:
 
     import npu_runtime
     from npu_compiler.programs.precision import compile_options
+    from npu_runtime import info, layer_recording
 
     def load_program(
         shapes: Shapes | None, given: dict[str, str], blobs: Path | None
@@ -146,7 +176,15 @@ def tensor_runner(path: Path, manifest: Manifest) -> Runner:
     options = {**compile_options(manifest.precision), **manifest.options_for(device.device)}
     used = [port for port in manifest.inputs if port.port is not None]
 
-    def load(shapes: Shapes | None) -> npu_runtime.Program:
+    # A blob records no layers.
+    can_serve = bool(manifest.blobs) and not layer_recording.is_wanted()
+    architecture = info.npu_architecture() if can_serve else ""
+    blobs = AheadBlobs(path.parent, manifest.blobs, architecture)
+
+    def import_blob(blob: Path) -> npu_runtime.Program:
+        return npu_runtime.load_program(blob, name=manifest.name, options=options)
+
+    def compile_here(shapes: Shapes | None) -> npu_runtime.Program:
         known = [device.driver, device.device, device.full_name, device.driver_version]
         served = {"device": known, "options": options, "by": "program"}
         facts = served if shapes is None else {**served, "shapes": shapes}
@@ -154,6 +192,14 @@ def tensor_runner(path: Path, manifest: Manifest) -> Runner:
             partial(load_program, shapes), options, device=device.device,
             from_cache=_loaded_from_cache,
         )  # fmt: skip
+        return program
+
+    def load(shapes: Shapes | None) -> npu_runtime.Program:
+        compile_model = partial(compile_here, shapes)
+        if shapes is not None:  # a folder with blobs has one shape
+            program = compile_model()
+        else:
+            program = blobs.load(PROGRAM, path, import_blob, compile_model)
         check_indices(program, manifest.index_checks)
         return program
 
@@ -163,6 +209,10 @@ def tensor_runner(path: Path, manifest: Manifest) -> Runner:
         @property
         def from_cache(self) -> bool:
             return programs.from_cache
+
+        @property
+        def compiled_because(self) -> str | None:
+            return blobs.compiled_because
 
         def describe(self, port: PortSpec, value: Any) -> tuple[str, tuple[int, ...]]:
             if not isinstance(value, torch.Tensor):
@@ -211,6 +261,13 @@ def _identity(device: str) -> list[str]:
     if "NPU_DRIVER_VERSION" in core.get_property(device, "SUPPORTED_PROPERTIES"):
         facts.append(str(core.get_property(device, "NPU_DRIVER_VERSION")))
     return facts
+
+
+def _architecture(device: str) -> str:
+    """Returns the generation of an NPU; "" for another device."""
+    if not device.startswith("NPU"):
+        return ""
+    return str(openvino_core().get_property(device, "DEVICE_ARCHITECTURE"))
 
 
 def _choose_device(wanted: str | None) -> str:

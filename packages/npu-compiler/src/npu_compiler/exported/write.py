@@ -6,7 +6,7 @@ import dataclasses
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -19,11 +19,12 @@ from torch.utils import _pytree as pytree
 
 from npu_compiler.compilation.building import own_precision
 from npu_compiler.compilation.targets import is_for_npu
-from npu_compiler.errors import ExportError, LoweringError
+from npu_compiler.errors import ExportError, LoweringError, OptionError
+from npu_compiler.exported.ahead import BlobProgress, find_targets, write_blobs
 from npu_compiler.exported.calibration import check_calibration, compressed
 from npu_compiler.exported.capture import Captured, capture_module
 from npu_compiler.exported.for_npu import check_program, rewrite_program
-from npu_compiler.exported.manifest import Manifest, PortSpec
+from npu_compiler.exported.manifest import PROGRAM, Manifest, PortSpec
 from npu_compiler.exported.trial import verified
 from npu_compiler.graph.calls import is_symbolic, op_name
 from npu_compiler.graph.origins import keep_origins, node_origins, node_place
@@ -33,6 +34,9 @@ from npu_compiler.lowering.capability import refusal
 from npu_compiler.options import CompilerConfig, resolve_config
 from npu_compiler.programs.fingerprint import fingerprint
 from npu_compiler.programs.load import write_model
+from npu_compiler.target_compiler.parallel import TargetJob
+from npu_compiler.target_compiler.sources import find_source
+from npu_compiler.target_compiler.targets import Target
 from npu_runtime import device_info
 from npu_runtime.public_calls import public_call
 
@@ -52,6 +56,9 @@ def export(
     config: CompilerConfig | None = None,
     calibration: Iterable[Any] | None = None,
     overwrite: bool = False,
+    targets: Sequence[str] = (),
+    skip_refused: bool = False,
+    on_progress: BlobProgress | None = None,
     **options: Any,
 ) -> Path:
     """Writes a model to a folder that npu_compiler.load runs without torch and without its class.
@@ -75,6 +82,11 @@ def export(
             activations take. That, and rounding "awq", need NNCF: pip install
             'npu-compiler[quantization]'.
         overwrite: replace what lies at the path.
+        targets: NPUs by name or number, as ("lunar-lake", "5010"), for which the program is
+            compiled ahead of time. Such a folder is for an NPU, as on the device NPU; sizes must
+            not vary. The vendor's compiler must be installed: npu-compiler target install.
+        skip_refused: go without the blob of a target whose compiler refuses the program.
+        on_progress: called with the share of the blobs that is done, and what is being done.
         options: the options by name, instead of config.
 
     Returns:
@@ -84,11 +96,15 @@ def export(
         ExportError: [export-capture], [export-writes] or [export-dynamic] for a model that cannot
             be one program of varying sizes, [export-output] for a result that JSON cannot describe,
             [export-exists] when something lies at the path, [export-npu] for what an NPU would
-            refuse with target "NPU", [wrong-result] for a model that computes something else than
+            refuse with target "NPU", [target-refused] when a target's compiler refuses the program,
+            [wrong-result] for a model that computes something else than
             torch.
         LoweringError: [no-converter] or [cannot-lower] naming the call and its source line.
-        OptionError: as CompilerConfig; [option-conflict] when calibration and the options do not go
-            together, [quantize-data] or [quantize-library] when it cannot be used.
+        TargetError: [target-absent], [target-wine], [target-compiler] when there is no compiler for
+            targets that runs here.
+        OptionError: as CompilerConfig; [unknown-target]; [option-conflict] when dynamic and
+            targets, or calibration and the options, do not go together; [quantize-data] or
+            [quantize-library] when calibration cannot be used.
     """
     folder = Path(path)
     if folder.exists() and not overwrite:
@@ -98,7 +114,9 @@ def export(
             code="export-exists",
         )
     chosen = resolve_config("npu_compiler.export", config, options, is_calibrated=True)
-    for_npu = is_for_npu(chosen, device_info().device)
+    compiled_for = find_targets(targets)
+    _check_targets(compiled_for, dynamic)
+    for_npu = bool(compiled_for) or is_for_npu(chosen, device_info().device)
     # What is written is one program of the device's compiler, whatever the host would do better.
     chosen = chosen if chosen.target == "NPU" else replace(chosen, target="openvino")
     check_calibration(chosen, is_given=calibration is not None)
@@ -138,7 +156,27 @@ def export(
             config=chosen,
         )
 
-    return _write(folder, program, described, judge)
+    def compile_ahead(place: Path, manifest: Manifest) -> Manifest:
+        jobs = [TargetJob(PROGRAM, place / "model.xml", target) for target in compiled_for]
+        blobs = write_blobs(
+            place, jobs, name=manifest.name, skip_refused=skip_refused, on_progress=on_progress
+        )
+        return dataclasses.replace(manifest, blobs=blobs)
+
+    steps = [judge, compile_ahead] if compiled_for else [judge]
+    return _write(folder, program, described, steps)
+
+
+def _check_targets(targets: Sequence[Target], dynamic: Mapping[str, Iterable[int]] | None) -> None:
+    if not targets:
+        return
+    if dynamic:
+        raise OptionError(
+            "npu_compiler.export: `dynamic` must be left out with `targets`, whose programs have "
+            f"one shape each; got {sorted(dynamic)}. Leave one of them out.",
+            code="option-conflict",
+        )
+    find_source().version()  # raises now instead of after the capture
 
 
 def _check_call(node: fx.Node, config: CompilerConfig) -> None:
@@ -272,16 +310,22 @@ def _write(
     folder: Path,
     model: ov.Model,
     manifest: Manifest,
-    judge: Callable[[Path, Manifest], Manifest],
+    steps: Sequence[Callable[[Path, Manifest], Manifest]],
 ) -> Path:
-    """Writes beside the folder and renames, so that no reader sees half of it."""
+    """Writes beside the folder and renames, so that no reader sees half of it.
+
+    The steps complete what is written, and its manifest.
+    """
     folder.parent.mkdir(parents=True, exist_ok=True)
     place = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
         place.chmod(0o755)
         write_model(model, place / "model.xml")
         files = {file.name: fingerprint(file) for file in sorted(place.iterdir())}
-        judge(place, Manifest(**{**vars(manifest), "files": files})).write(place)
+        manifest = dataclasses.replace(manifest, files=files)
+        for step in steps:
+            manifest = step(place, manifest)
+        manifest.write(place)
         if folder.is_dir() and not folder.is_symlink():
             shutil.rmtree(folder)
         else:

@@ -1,0 +1,80 @@
+"""`npu-compiler export FILE`: writes a saved program as a folder, with blobs for NPUs."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from npu_command.answers import add_json, give_answer, is_quiet
+from npu_command.help.command_parser import CommandParser
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Writes the folder and prints its path."""
+
+    def check(given: argparse.Namespace) -> None:
+        from npu_compiler.target_compiler.targets import find_target
+
+        for name in given.target:
+            find_target(name)
+
+    parser = CommandParser(
+        prog="npu-compiler export",
+        description="Write a program of torch.export.save as a folder for npu_compiler.load, with "
+        "the sizes of its example inputs; compile it ahead of time for NPUs.",
+        check=check,
+    )
+    parser.add_argument("path", type=Path, help="a file that torch.export.save wrote")
+    parser.add_argument(
+        "-o", "--output", type=Path, required=True, metavar="DIR", help="the folder to write"
+    )
+    parser.add_argument("--dtype", help="precision, as npu_compiler.export takes it")
+    parser.add_argument(
+        "--target", action="append", default=[], metavar="NPU",
+        help="lunar-lake, 5010, ...; may be repeated. `npu-compiler target list` shows all",
+    )  # fmt: skip
+    parser.add_argument(
+        "--skip-refused", action="store_true",
+        help="go without the blob of a target whose compiler refuses the program",
+    )  # fmt: skip
+    parser.add_argument("--overwrite", action="store_true", help="replace what is at the path")
+    add_json(parser)
+    given = parser.parse_args(arguments)
+    return _export(given)
+
+
+def _export(given: argparse.Namespace) -> int:
+    # dynamo and OpenVINO: help needs neither.
+    from npu_compiler.exported.manifest import read_manifest
+    from npu_compiler.exported.saved_program import read_saved_program
+    from npu_compiler.exported.write import export
+
+    program = read_saved_program(given.path)
+    args, kwargs = program.example_inputs
+    folder = export(
+        program.module(),
+        args,
+        given.output,
+        kwargs=kwargs,
+        overwrite=given.overwrite,
+        targets=given.target,
+        skip_refused=given.skip_refused,
+        on_progress=None if is_quiet() else _tell,
+        **({} if given.dtype is None else {"dtype": given.dtype}),
+    )
+    blobs = read_manifest(folder).blobs
+    for blob in blobs:
+        if not is_quiet():
+            print(blob, file=sys.stderr)
+    document = {"folder": folder, "blobs": [dataclasses.asdict(blob) for blob in blobs]}
+    give_answer(given.json, document, lambda: print(folder))
+    return 0
+
+
+def _tell(_: float, doing: str) -> None:
+    print(doing, file=sys.stderr)

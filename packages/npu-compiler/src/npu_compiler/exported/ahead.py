@@ -1,0 +1,102 @@
+"""Compiles an exported folder's programs for NPUs that need not be in this machine."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from npu_compiler.errors import ExportError
+from npu_compiler.programs.ahead_blobs import BLOB_FOLDER, AheadBlob
+from npu_compiler.programs.fingerprint import fingerprint
+from npu_compiler.target_compiler.parallel import TargetJob, compile_jobs, worker_count
+from npu_compiler.target_compiler.report import ESTIMATE_NOTE, TargetReport
+from npu_compiler.target_compiler.targets import Target, find_target
+
+__all__ = ["BlobProgress", "find_targets", "write_blobs"]
+
+# Called with the share of the blobs that is done, and what is being done.
+BlobProgress = Callable[[float, str], None]
+
+
+def find_targets(names: Sequence[str]) -> tuple[Target, ...]:
+    """Returns the targets with these names or numbers, each once.
+
+    Raises:
+        OptionError: [unknown-target].
+    """
+    return tuple(dict.fromkeys(find_target(name) for name in names))
+
+
+def write_blobs(
+    folder: Path,
+    jobs: Sequence[TargetJob],
+    *,
+    name: str,
+    skip_refused: bool = False,
+    on_progress: BlobProgress | None = None,
+) -> tuple[AheadBlob, ...]:
+    """Compiles programs and writes their blobs into a folder.
+
+    Args:
+        folder: that becomes the exported one.
+        jobs: its programs, each for one target.
+        name: of the model, for messages.
+        skip_refused: whether a program that a target's compiler refuses goes without a blob; the
+            record has the reason.
+        on_progress: see BlobProgress.
+
+    Returns:
+        The records, in the order of the jobs.
+
+    Raises:
+        ExportError: [target-refused] naming program, target, operation and reason.
+        TargetError: see npu_compiler.target_compiler.target_compiler.
+    """
+    tell = on_progress or (lambda share, doing: None)
+    count, workers = len(jobs), worker_count(jobs)
+    tell(0.0, f"{count} blobs, {workers} at a time")
+    done = {}
+    for job, report in compile_jobs(jobs):
+        if not report.is_accepted and not skip_refused:
+            raise _refused(name, job, report)
+        done[job.program, job.target] = _record(folder, job, report)
+        verdict = "compiled" if report.is_accepted else "refused"
+        tell(len(done) / count, f"{len(done)} of {count}, {job.program} {verdict} for {job.target}")
+    return tuple(done[job.program, job.target] for job in jobs)
+
+
+def _record(folder: Path, job: TargetJob, report: TargetReport) -> AheadBlob:
+    record = AheadBlob(
+        target=job.target.number,
+        program=job.program,
+        compiler=report.compiler,
+        model=fingerprint(job.model),
+        refused=report.reason,
+    )
+    if report.blob is None:
+        return record
+    place = folder / BLOB_FOLDER / job.target.number / f"{job.program}.blob"
+    place.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(report.blob, place)
+    estimate = None
+    if report.estimate is not None:
+        estimate = {"note": ESTIMATE_NOTE, **dataclasses.asdict(report.estimate)}
+    return dataclasses.replace(
+        record,
+        file=str(place.relative_to(folder)),
+        blob=fingerprint(place),
+        estimate=estimate,
+    )
+
+
+def _refused(name: str, job: TargetJob, report: TargetReport) -> ExportError:
+    at = f"operation {report.operation!r}: " if report.operation else ""
+    return ExportError(
+        f"{name}: the compiler of {job.target} must take each program of the folder; "
+        f"{report.compiler} refused {job.program!r}: {at}{report.reason} Change the model there, "
+        "leave out this target, or go without its blob with skip_refused=True (--skip-refused): "
+        "the device then tries to compile it.",
+        code="target-refused",
+    )
