@@ -5,7 +5,7 @@ import pytest
 
 from npu_profiler import cli
 from npu_profiler.commands import llm as command
-from npu_profiler.sweeps import llm
+from npu_profiler.program import platform_command
 
 # As npu-llm writes it: a stand-in for the command, which is another package's.
 STAND_IN = """#!{python}
@@ -26,7 +26,7 @@ def stand_in(tmp_path, monkeypatch):
     path = tmp_path / "npu-llm"
     path.write_text(STAND_IN.format(python=sys.executable))
     path.chmod(0o755)
-    monkeypatch.setattr(llm.sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setattr(platform_command.sys, "executable", str(tmp_path / "python"))
 
 
 def test_each_dtype_is_a_run_of_the_command(stand_in, tmp_path, capsys):
@@ -45,11 +45,11 @@ def test_its_failure_is_told_with_its_exit_code(stand_in, capfd):
     assert cli.main(["llm", "--dtypes", "int3"]) == 2
     error = capfd.readouterr().err
     assert "no dtype int3" in error
-    assert "[llm-failed]" in error
+    assert "[command-failed]" in error
 
 
 def test_without_npu_llm_the_error_says_how_to_install_it(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(llm.sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setattr(platform_command.sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", str(tmp_path))
     assert cli.main(["llm"]) == 2
-    assert "pip install npu-llm. [llm-missing]" in capsys.readouterr().err
+    assert "pip install npu-llm. [command-missing]" in capsys.readouterr().err

@@ -8,9 +8,10 @@ from npu_command.help.command_parser import CommandParser
 from npu_profiler.commands.messages import say
 from npu_profiler.commands.sweep import add_outputs
 from npu_profiler.errors import TraceError
+from npu_profiler.program.platform_command import run_command
 from npu_profiler.reports.pictures.picture_file import check_target, write_picture
 from npu_profiler.reports.tables.text import format_table
-from npu_profiler.sweeps.llm import draw, find_command, run_bench, to_table
+from npu_profiler.sweeps.llm import draw, to_table
 
 __all__ = ["main"]
 
@@ -30,7 +31,6 @@ def main(words: Sequence[str]) -> int:
     arguments = _parser().parse_args(words)
     prompts = _read_lengths(arguments.sizes)
     picture = check_target(arguments.plot) if arguments.plot else None
-    command = find_command()
     given = ["--prompt", prompts, "--new", str(arguments.new), "--repeats", str(arguments.repeats)]
     if arguments.model is not None:
         given += ["--model", arguments.model]
@@ -39,7 +39,8 @@ def main(words: Sequence[str]) -> int:
     for dtype in dtypes:
         chosen = [] if dtype is None else ["--dtype", dtype.strip()]
         say(f"npu-llm bench {' '.join([*given, *chosen])}")
-        benches.append(run_bench(command, [*given, *chosen]))
+        bench = ["bench", *given, *chosen]
+        benches.append(run_command("npu-llm", bench, output="--json", caller="llm"))
     lines = format_table(to_table(benches))
     document = {"command": "llm", "benches": benches}
     give_answer(arguments.json, document, lambda: print("\n".join(lines)))

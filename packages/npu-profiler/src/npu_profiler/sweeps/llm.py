@@ -1,72 +1,18 @@
-"""Language models over prompt lengths and dtypes, measured by npu-llm's own benchmark in a child.
+"""Language models over prompt lengths and dtypes, by the figures of `npu-llm bench`."""
 
-npu-profiler does not import npu-llm: it runs the command that comes with it, if it is installed.
-"""
-
-import json
-import shutil
-import subprocess
-import sys
-import tempfile
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from npu_command.charts import Chart, Panel, draw_bars
-from npu_profiler.errors import TraceError
 from npu_profiler.reports.tables.model import Column, Table
 
-__all__ = ["draw", "find_command", "run_bench", "to_table"]
+__all__ = ["draw", "to_table"]
 
-_COMMAND = "npu-llm"
 _PANELS = {
     "first_token_s": "Time to first token (ms)",
     "prefill_tokens_per_s": "Prefill (tokens/s)",
     "decode_tokens_per_s": "Decode (tokens/s)",
 }
-
-
-def find_command() -> str:
-    """Where npu-llm is installed: beside this Python, else on PATH.
-
-    Raises:
-        TraceError: [llm-missing] It is not.
-    """
-    beside = Path(sys.executable).parent / _COMMAND
-    found = str(beside) if beside.is_file() else shutil.which(_COMMAND)
-    if found is None:
-        raise TraceError(
-            "llm: needs the command npu-llm; it is neither beside this Python nor on PATH. "
-            "Install it: pip install npu-llm.",
-            code="llm-missing",
-        )
-    return found
-
-
-def run_bench(command: str, words: Sequence[str]) -> dict[str, Any]:
-    """Runs `npu-llm bench` with arguments; what it tells meanwhile goes to stderr.
-
-    Returns:
-        What it wrote as JSON: facts, and `records`.
-
-    Raises:
-        TraceError: [llm-failed] It ended with an error, which it has explained on stderr.
-    """
-    with tempfile.TemporaryDirectory() as scratch:
-        target = Path(scratch) / "bench.json"
-        ended = subprocess.run(
-            [command, "bench", *words, "--json", str(target)],
-            stdout=subprocess.DEVNULL,
-            check=False,
-        )
-        if ended.returncode != 0 or not target.is_file():
-            raise TraceError(
-                f"llm: npu-llm bench {' '.join(words)} must end well; got exit code "
-                f"{ended.returncode}. See its message above.",
-                code="llm-failed",
-            )
-        found: dict[str, Any] = json.loads(target.read_text("utf-8"))
-    return found
 
 
 def to_table(benches: Sequence[Mapping[str, Any]]) -> Table:

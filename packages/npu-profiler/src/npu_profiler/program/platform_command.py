@@ -1,0 +1,60 @@
+"""Runs a command of another package, which npu-profiler does not import, and reads its JSON."""
+
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from npu_profiler.errors import TraceError
+
+__all__ = ["run_command"]
+
+
+def run_command(name: str, words: Sequence[str], *, output: str, caller: str) -> dict[str, Any]:
+    """Runs a command; its standard error is this process's.
+
+    Args:
+        name: of the command and its distribution.
+        words: its arguments.
+        output: its option for the JSON file to write.
+        caller: subcommand that runs it, for errors.
+
+    Returns:
+        The content of the JSON file.
+
+    Raises:
+        TraceError: [command-missing] it is not installed; [command-failed] it ended with an error,
+            which it reported on standard error.
+    """
+    command = _find(name, caller)
+    with tempfile.TemporaryDirectory() as scratch:
+        target = Path(scratch) / "output.json"
+        ended = subprocess.run(
+            [command, *words, output, str(target)], stdout=subprocess.PIPE, text=True, check=False
+        )
+        if ended.returncode != 0 or not target.is_file():
+            sys.stderr.write(ended.stdout)
+            raise TraceError(
+                f"{caller}: {name} {' '.join(words)} must end well; got exit code "
+                f"{ended.returncode}. See its message above.",
+                code="command-failed",
+            )
+        found: dict[str, Any] = json.loads(target.read_text("utf-8"))
+    return found
+
+
+def _find(name: str, caller: str) -> str:
+    """Returns the command's path: next to this Python, else on PATH."""
+    beside = Path(sys.executable).parent / name
+    found = str(beside) if beside.is_file() else shutil.which(name)
+    if found is None:
+        raise TraceError(
+            f"{caller}: needs the command {name}; it is neither beside this Python nor on PATH. "
+            f"Install it: pip install {name}.",
+            code="command-missing",
+        )
+    return found
