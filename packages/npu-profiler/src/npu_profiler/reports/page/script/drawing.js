@@ -2,7 +2,7 @@
 
 const HUES = [221, 12, 145, 38, 280, 190, 330, 95, 255, 60];
 const FONT = "11px system-ui, sans-serif", BOLD = "bold 12px system-ui, sans-serif";
-// Of slices narrower than this many pixels, one is drawn for all that begin within them.
+// Of slices narrower than this many pixels, one is drawn for all that end within them.
 const DENSE = 2, MOST_ARROWS = 60;
 
 class Drawing {
@@ -123,7 +123,7 @@ class Drawing {
         continue;
       }
       pen.fillRect(left, top, Math.max(right - left, 1), SLICE - 2);
-      const next = after(starts, start + DENSE * pixel, place + 1);
+      const next = after(ends, start + DENSE * pixel, place + 1);
       if (next > place + 2) pen.fillRect(left, top, DENSE, SLICE - 2);
       place = next;
     }
