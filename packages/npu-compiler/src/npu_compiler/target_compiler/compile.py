@@ -17,8 +17,10 @@ from types import TracebackType
 import openvino as ov
 
 from npu_command.interrupt import removed_at_interrupt
+from npu_command.whole_files import write_json
 from npu_compiler.config import read_settings
 from npu_compiler.errors import TargetError
+from npu_compiler.graph.origins import kept_origins
 from npu_compiler.programs.cache import ProgramCache
 from npu_compiler.target_compiler.report import (
     UNEXPLAINED,
@@ -27,6 +29,7 @@ from npu_compiler.target_compiler.report import (
     read_estimate,
     read_reason,
 )
+from npu_compiler.target_compiler.schedule import read_schedule
 from npu_compiler.target_compiler.sources import CompilerSource, find_source
 from npu_compiler.target_compiler.targets import Target, find_target
 from npu_compiler.target_compiler.vcl_process import Answer, CompilerProcess, Limits
@@ -35,7 +38,7 @@ from npu_compiler.target_compiler.vcl_request import flags_of, write_ir
 __all__ = ["TargetCompiler", "target_compiler"]
 
 _BLOB, _SCHEDULE = "program.blob", "schedule.json"
-_FORMAT = 2
+_FORMAT = 3
 
 
 class TargetCompiler:
@@ -203,7 +206,7 @@ class TargetCompiler:
             blob_bytes=answer.blob.stat().st_size if is_accepted else 0,
             duration_s=round(answer.duration_s, 3),
             estimate=read_estimate(answer.log) if is_accepted else None,
-            schedule=answer.schedule,
+            schedule=_schedule(answer.schedule, model),
         )
 
 
@@ -219,6 +222,15 @@ def target_compiler(release: str | None = None, *, limits: Limits | None = None)
             [target-compiler] it does not start.
     """
     return TargetCompiler(find_source(release), limits=limits)
+
+
+def _schedule(trace: Path | None, model: ov.Model) -> Path | None:
+    """Reads the compiler's trace and writes the schedule in its place."""
+    schedule = None if trace is None else read_schedule(trace, kept_origins(model))
+    if trace is None or schedule is None:
+        return None
+    write_json(trace, schedule.as_dict())
+    return trace
 
 
 def _named_operation(reason: str, model: ov.Model) -> str:

@@ -42,6 +42,7 @@ class Estimate:
         activity_factor: 0 to 1, by which the compiler scales its figure for energy; None without.
         compile_memory_bytes: the compiler's own peak memory; None without.
         unmodeled: SHAVE operations that the cost model lacks and the latency therefore omits.
+        note: says that the figures are an estimate.
     """
 
     latency_ms: float
@@ -49,6 +50,7 @@ class Estimate:
     activity_factor: float | None
     compile_memory_bytes: int | None
     unmodeled: tuple[str, ...]
+    note: str = ESTIMATE_NOTE
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Estimate:
@@ -60,7 +62,7 @@ class Estimate:
         parts += [f"{name} {share:.0f} %" for name, share in self.shares.items()]
         if self.unmodeled:
             parts.append(f"without {', '.join(self.unmodeled)}, which its cost model lacks")
-        return f"{', '.join(parts)} ({ESTIMATE_NOTE})"
+        return f"{', '.join(parts)} ({self.note})"
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,8 @@ class TargetReport:
         blob_bytes: size of that file.
         duration_s: seconds of compiling.
         estimate: None if refused, or if the compiler gives none.
-        schedule: Chrome trace of the engines (JSON), if it was requested.
+        schedule: JSON file of a target_compiler.schedule.Schedule; None if refused, or if the
+            compiler gives none.
     """
 
     target: str
