@@ -47,9 +47,9 @@ def main(words: Sequence[str]) -> int:
     arguments = _parser().parse_args(words)
     check_top(arguments.top)
     base_files, new_files = _files(arguments)
-    cut: list[str] = []
-    base = [_read(file, cut) for file in base_files]
-    new = [_read(file, cut) for file in new_files]
+    notes: list[str] = []
+    base = [_read(file, notes) for file in base_files]
+    new = [_read(file, notes) for file in new_files]
     step = shared_step([*base, *new])
     tables = {"whole trace": compare_totals(base, new)}
     for name in [arguments.by] if arguments.by else _TABLES:
@@ -59,11 +59,10 @@ def main(words: Sequence[str]) -> int:
         )
     worse = _failing(tables, arguments.fail_above)
     shown = {name: _changed(name, rows, arguments) for name, rows in tables.items()}
-    lines = [f"{file} has no end: its program was killed, or still runs" for file in cut]
-    lines += _lines(base_files, new_files, step, tables, shown, arguments.top)
+    lines = [*notes, *_lines(base_files, new_files, step, tables, shown, arguments.top)]
     if arguments.fail_above is not None:
         lines += ["", *_verdict_lines(worse, arguments.fail_above)]
-    document = _document(base_files, new_files, step, tables, worse)
+    document = {"notes": notes, **_document(base_files, new_files, step, tables, worse)}
     give_answer(arguments.json, document, lambda: print("\n".join(lines)))
     return EXIT_SLOWER if worse else 0
 
@@ -81,8 +80,8 @@ def _files(arguments: argparse.Namespace) -> tuple[list[str], list[str]]:
     )
 
 
-def _read(file: str, cut: list[str]) -> Samples:
-    """Reads a trace, which is let go before the next is read; notes it among those cut off."""
+def _read(file: str, notes: list[str]) -> Samples:
+    """Reads a trace, which is let go before the next is read; notes what sets it apart."""
     trace = load_trace(file)
     if not any(map(len, trace.tracks)):
         raise TraceError(
@@ -91,7 +90,9 @@ def _read(file: str, cut: list[str]) -> Samples:
             code="trace-empty",
         )
     if not trace.is_complete:
-        cut.append(file)
+        notes.append(f"{file} has no end: its program was killed, or still runs")
+    if trace.estimate:
+        notes.append(f"{file}: {trace.estimate['note']}")
     return take_samples(trace)
 
 

@@ -40,7 +40,7 @@ def main(words: Sequence[str]) -> int:
         chosen = [] if dtype is None else ["--dtype", dtype.strip()]
         say(f"npu-llm bench {' '.join([*given, *chosen])}")
         bench = ["bench", *given, *chosen]
-        benches.append(run_command("npu-llm", bench, output="--json", caller="llm"))
+        benches.append(run_command("npu-llm", bench, caller="llm"))
     lines = format_table(to_table(benches))
     document = {"command": "llm", "benches": benches}
     give_answer(arguments.json, document, lambda: print("\n".join(lines)))

@@ -6,6 +6,7 @@ The figures are computed in `npu_profiler.queries` and shown by `npu_profiler.re
 import argparse
 import dataclasses
 from collections.abc import Sequence
+from pathlib import Path
 
 from npu_command.answers import add_json, give_answer
 from npu_command.help.command_parser import CommandParser
@@ -14,10 +15,10 @@ from npu_profiler.queries.launches import launches
 from npu_profiler.queries.overview import Overview, overview
 from npu_profiler.reading import Trace, load_trace
 from npu_profiler.reports.tables import Table, format_table
-from npu_profiler.reports.tables.overview_text import heading_lines, overview_lines
+from npu_profiler.reports.tables.overview_text import figure_lines, heading_lines
 from npu_profiler.reports.tables.views import VIEWS, missing_note
 
-__all__ = ["main"]
+__all__ = ["give_summary", "main"]
 
 # Without --by: what a trace has of these.
 _USUAL = ("op", "program", "type")
@@ -38,19 +39,32 @@ def main(words: Sequence[str]) -> int:
     arguments = _parser().parse_args(words)
     check_top(arguments.top)
     trace = load_trace(arguments.file)
+    give_summary(
+        trace, [arguments.by] if arguments.by else _USUAL, top=arguments.top, json=arguments.json
+    )
+    return 0
+
+
+def give_summary(trace: Trace, views: Sequence[str], *, top: int, json: Path | None) -> None:
+    """Prints the figures of a trace and tables, or writes them as JSON.
+
+    Args:
+        trace: to read.
+        views: of `VIEWS`; one that is alone says why it is empty.
+        top: rows of a table, 0 for all.
+        json: of the option --json.
+    """
     launched = launches(trace)
-    chosen = [arguments.by] if arguments.by else _USUAL
-    tables = {name: VIEWS[name](trace, launched) for name in chosen}
+    tables = {name: VIEWS[name](trace, launched) for name in views}
     found = overview(trace)
-    lines = [*heading_lines(trace), "", *overview_lines(found)]
+    lines = [*heading_lines(trace), "", *figure_lines(trace, found)]
     for name, table in tables.items():
         if table.rows:
-            lines += ["", *format_table(table, limit=arguments.top)]
-        elif arguments.by:
+            lines += ["", *format_table(table, limit=top)]
+        elif len(views) == 1:
             lines += ["", missing_note(name, trace)]
-    document = _document(trace, found, tables, arguments.top)
-    give_answer(arguments.json, document, lambda: print("\n".join(lines)))
-    return 0
+    document = _document(trace, found, tables, top)
+    give_answer(json, document, lambda: print("\n".join(lines)))
 
 
 def _document(

@@ -14,17 +14,16 @@ from npu_profiler.errors import TraceError
 __all__ = ["run_command"]
 
 
-def run_command(name: str, words: Sequence[str], *, output: str, caller: str) -> dict[str, Any]:
+def run_command(name: str, words: Sequence[str], *, caller: str) -> Any:
     """Runs a command; its standard error is this process's.
 
     Args:
         name: of the command and its distribution.
-        words: its arguments.
-        output: its option for the JSON file to write.
+        words: its arguments, to which `--json FILE` is added.
         caller: subcommand that runs it, for errors.
 
     Returns:
-        The content of the JSON file.
+        Its answer.
 
     Raises:
         TraceError: [command-missing] it is not installed; [command-failed] it ended with an error,
@@ -32,9 +31,9 @@ def run_command(name: str, words: Sequence[str], *, output: str, caller: str) ->
     """
     command = _find(name, caller)
     with tempfile.TemporaryDirectory() as scratch:
-        target = Path(scratch) / "output.json"
+        target = Path(scratch) / "answer.json"
         ended = subprocess.run(
-            [command, *words, output, str(target)], stdout=subprocess.PIPE, text=True, check=False
+            [command, *words, "--json", str(target)], stdout=subprocess.PIPE, text=True, check=False
         )
         if ended.returncode != 0 or not target.is_file():
             sys.stderr.write(ended.stdout)
@@ -43,8 +42,7 @@ def run_command(name: str, words: Sequence[str], *, output: str, caller: str) ->
                 f"{ended.returncode}. See its message above.",
                 code="command-failed",
             )
-        found: dict[str, Any] = json.loads(target.read_text("utf-8"))
-    return found
+        return json.loads(target.read_text("utf-8"))
 
 
 def _find(name: str, caller: str) -> str:

@@ -3,13 +3,14 @@
 Layers are sampled: shares are of the runs that told them.
 """
 
-from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from npu_profiler.queries.programs import layer_ns
 from npu_profiler.reading import SliceRef, Trace
+from npu_profiler.recording.schedule import ENGINES
 from npu_profiler.roofline.costs import costs_of_layers
 from npu_profiler.roofline.layer_cost import Cost
 
@@ -29,6 +30,8 @@ class LayerRow:
         layers: how many different layers these are.
         flops: of those of its runs whose operations are known; None if there are none.
         moved_bytes: read and written in those of its runs whose shapes are known; None without.
+        line: Python line that it comes from; empty where that is not known.
+        engine_ns: time of each of `ENGINES`, of an estimate; empty without.
     """
 
     name: str
@@ -42,6 +45,8 @@ class LayerRow:
     total_ns: int
     flops: float | None
     moved_bytes: float | None
+    line: str
+    engine_ns: Mapping[str, int]
 
 
 def layer_rows(trace: Trace) -> list[LayerRow]:
@@ -95,9 +100,21 @@ def _grouped(
                 total_ns=sum(map(layer_ns, group)),
                 flops=sum_known(costs[layer].flops for layer in group),
                 moved_bytes=sum_known(costs[layer].size_bytes for layer in group),
+                line="" if is_kind else _text(args.get("line")),
+                engine_ns=_engine_ns(group),
             )
         )
     return sorted(rows, key=lambda row: (-row.total_ns, row.name, row.kind))
+
+
+def _engine_ns(group: Iterable[SliceRef]) -> dict[str, int]:
+    spent: Counter[str] = Counter()
+    for layer in group:
+        told = layer.args
+        for engine in ENGINES:
+            if f"{engine}_us" in told:
+                spent[engine] += round(told[f"{engine}_us"] * 1000)
+    return dict(spent)
 
 
 def _text(value: Any) -> str:

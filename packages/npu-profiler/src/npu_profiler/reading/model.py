@@ -6,6 +6,7 @@ quarter of what it takes in the file.
 
 from __future__ import annotations
 
+import re
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
@@ -17,7 +18,7 @@ from typing import Any
 __all__ = ["Counter", "Flow", "Flows", "Instant", "Names", "SliceRef", "Trace", "Track"]
 
 _NO_ARGS: Mapping[str, Any] = {}
-_DEVICE = "npu:"
+_DEVICE = re.compile(r"npu:(\d+)(?: \(.*\))?")
 
 
 class Names:
@@ -51,7 +52,7 @@ class Track:
         names: words that the columns refer to, shared by the tracks of a trace.
 
     Attributes:
-        process: what the group of rows is called: "python train.py", "npu:0".
+        process: what the group of rows is called: "python train.py", "npu:0", "npu:0 (NOTE)".
         name: what the row is called: "main thread", "programs".
         starts: of each slice, in nanoseconds.
         durations: of each slice, in nanoseconds.
@@ -83,8 +84,8 @@ class Track:
     @property
     def device(self) -> int | None:
         """Index of the device whose row it is; None for a row of the program."""
-        index = self.process.removeprefix(_DEVICE)
-        return int(index) if index != self.process and index.isdigit() else None
+        found = _DEVICE.fullmatch(self.process)
+        return int(found[1]) if found else None
 
     @cached_property
     def parents(self) -> array[int]:
@@ -288,6 +289,12 @@ class Trace:
     counters: list[Counter]
     flows: Mapping[str, Flows]
     event_count: int
+
+    @property
+    def estimate(self) -> Mapping[str, Any]:
+        """The compiler and its figures, with a `note`, if times are estimates; else empty."""
+        told = self.facts.get("estimate")
+        return told if isinstance(told, Mapping) else {}
 
     @property
     def host_tracks(self) -> list[Track]:

@@ -17,7 +17,7 @@ from npu_profiler.queries.overview import overview
 from npu_profiler.reading import Trace
 from npu_profiler.reading.chunks import TraceText
 from npu_profiler.reports.tables import Table
-from npu_profiler.reports.tables.overview_text import heading_lines, overview_lines
+from npu_profiler.reports.tables.overview_text import figure_lines, heading_lines
 from npu_profiler.reports.tables.views import VIEWS
 
 __all__ = ["build_page", "build_report", "build_served_page"]
@@ -50,7 +50,7 @@ def build_report(trace: Trace) -> dict[str, Any]:
     launched = launches(trace)
     tables = {title: _table(VIEWS[name](trace, launched)) for name, title in _TABLES.items()}
     return {
-        "summary": [*heading_lines(trace), *overview_lines(overview(trace))],
+        "summary": [*heading_lines(trace), *figure_lines(trace, overview(trace))],
         "tables": {title: table for title, table in tables.items() if table["rows"]},
     }
 

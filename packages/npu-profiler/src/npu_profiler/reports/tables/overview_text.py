@@ -1,8 +1,9 @@
 """The figures above all tables as lines for a terminal."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median
+from typing import Any
 
 from npu_profiler.queries.intervals import Gap
 from npu_profiler.queries.overview import Overview
@@ -11,7 +12,7 @@ from npu_profiler.reading import Trace
 from npu_profiler.recording.summary import usual_lines
 from npu_profiler.reports.tables.text import format_bytes, format_ms, format_share
 
-__all__ = ["heading_lines", "overview_lines"]
+__all__ = ["figure_lines", "heading_lines"]
 
 _MANY = 5
 
@@ -35,8 +36,26 @@ def heading_lines(trace: Trace) -> list[str]:
     return lines
 
 
-def overview_lines(found: Overview) -> list[str]:
-    """The figures."""
+def figure_lines(trace: Trace, found: Overview) -> list[str]:
+    """The figures, of a recording or of an estimate."""
+    return _estimate_lines(trace.estimate) if trace.estimate else _overview_lines(found)
+
+
+def _estimate_lines(estimate: Mapping[str, Any]) -> list[str]:
+    lines = [
+        _line("estimate", f"NPU {estimate['target']}: {estimate['note']}"),
+        _line("compiler", estimate["compiler"]),
+    ]
+    for program in estimate["programs"]:
+        busy = ", ".join(f"{name} {share:.0f} %" for name, share in program["shares"].items())
+        lines.append(_line(program["name"], f"{program['latency_ms']:,.3f} ms; busy: {busy}"))
+        if program["unmodeled"]:
+            left_out = ", ".join(program["unmodeled"])
+            lines.append(f"  without {left_out}, which the compiler's cost model lacks")
+    return lines
+
+
+def _overview_lines(found: Overview) -> list[str]:
     lines = [_line("wall time", format_ms(found.wall_ns))]
     lines += _device_lines(found)
     lines += _thread_lines(found)

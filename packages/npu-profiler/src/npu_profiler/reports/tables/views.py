@@ -4,6 +4,7 @@ What stands in the rows is answered by `npu_profiler.queries`.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from npu_profiler.queries.launches import Launch
 from npu_profiler.queries.layers import LayerRow, layer_kinds, layer_rows, layered_program_ns
@@ -11,6 +12,7 @@ from npu_profiler.queries.ops import op_rows
 from npu_profiler.queries.origins import OriginRow, has_python_calls, line_rows, module_rows
 from npu_profiler.queries.programs import program_rows
 from npu_profiler.reading import Trace
+from npu_profiler.recording.schedule import ENGINES
 from npu_profiler.reports.tables.model import Column, Table
 from npu_profiler.reports.tables.text import own_name
 
@@ -78,6 +80,11 @@ def _ops(trace: Trace, launched: list[Launch]) -> Table:
 def _programs(trace: Trace, _: list[Launch]) -> Table:
     rows = program_rows(trace)
     whole = sum(row.total_ns for row in rows)
+    if trace.estimate:  # each runs once
+        columns = [Column("program", "program"), Column("total_ns", "total ms", "ns")]
+        columns.append(Column("share", "share", "share"))
+        cells = [(row.name, row.total_ns, _part(row.total_ns, whole)) for row in rows]
+        return Table("programs by time", columns, cells)
     columns = [
         Column("program", "program"),
         Column("device", "device"),
@@ -113,6 +120,8 @@ def _programs(trace: Trace, _: list[Launch]) -> Table:
 
 def _layers(trace: Trace, _: list[Launch]) -> Table:
     rows = layer_rows(trace)
+    if trace.estimate:
+        return _estimated_layers(trace, rows)
     columns = [Column("layer", "layer"), Column("program", "program")]
     cells: list[Sequence[str]] = [(row.name, row.program) for row in rows]
     if any(row.module for row in rows):  # the model's words, before the compiler's
@@ -125,6 +134,10 @@ def _layers(trace: Trace, _: list[Launch]) -> Table:
 def _layer_kinds(trace: Trace, _: list[Launch]) -> Table:
     columns = [Column("layers", "layers", "count")]
     rows = layer_kinds(trace)
+    if trace.estimate:
+        kinds = [(row.layers, row.kind) for row in rows]
+        columns.append(Column("type", "type"))
+        return _estimated(trace, "kinds of layers", columns, rows, kinds)
     cells = [(row.layers,) for row in rows]
     return _layer_table(trace, "kinds of layers by time", columns, rows, cells, [None, _OUTSIDE])
 
@@ -181,16 +194,54 @@ def _layer_table(
     return Table(f"{title}, in the {runs:,} runs of programs that tell them", columns, cells)
 
 
+def _estimated_layers(trace: Trace, rows: Sequence[LayerRow]) -> Table:
+    columns = [Column(key, key) for key in ("module", "layer", "type", "line")]
+    cells: list[Sequence[str]] = [
+        (row.module, own_name(row.name, row.module), row.kind, row.line) for row in rows
+    ]
+    if len({row.program for row in rows}) > 1:
+        columns.insert(0, Column("program", "program"))
+        cells = [(row.program, *line) for row, line in zip(rows, cells, strict=True)]
+    return _estimated(trace, "layers", columns, rows, cells)
+
+
+def _estimated(
+    trace: Trace,
+    title: str,
+    first: Sequence[Column],
+    rows: Sequence[LayerRow],
+    first_cells: Sequence[Sequence[object]],
+) -> Table:
+    """The table of a compiler's schedule, in which each layer has the time of each engine."""
+    whole = layered_program_ns(trace)
+    columns = [*first, Column("total_ns", "total ms", "ns"), Column("share", "share", "share")]
+    columns += [Column(f"{name.lower()}_ns", f"{name} ms", "ns") for name in ENGINES]
+    cells = [
+        (
+            *head,
+            row.total_ns,
+            _part(row.total_ns, whole),
+            *(row.engine_ns.get(name) for name in ENGINES),
+        )
+        for row, head in zip(rows, first_cells, strict=True)
+    ]
+    return Table(f"{title} by time", columns, cells)
+
+
 def _modules(trace: Trace, launched: list[Launch]) -> Table:
-    return _origins("modules", "module", module_rows(trace, launched))
+    return _origins(trace, "modules", "module", module_rows(trace, launched))
 
 
 def _lines(trace: Trace, launched: list[Launch]) -> Table:
     title = "lines of layers, and Python calls" if has_python_calls(trace) else "lines of layers"
-    return _origins(title, "line", line_rows(trace, launched))
+    return _origins(trace, title, "line", line_rows(trace, launched))
 
 
-def _origins(title: str, key: str, rows: Sequence[OriginRow]) -> Table:
+def _origins(trace: Trace, title: str, key: str, rows: Sequence[OriginRow]) -> Table:
+    if trace.estimate:  # of a host nothing is known
+        columns = [Column(key, key), Column("layers", "layers", "count")]
+        columns.append(Column("layer_ns", "layer ms", "ns"))
+        return Table(title, columns, [(row.name, row.layers, row.layer_ns) for row in rows])
     columns = [
         Column(key, key),
         Column("class", "class"),
@@ -224,11 +275,22 @@ def _part(value: float, whole: float) -> float | None:
     return value / whole if whole else None
 
 
+def _labelled(view: View) -> View:
+    """The view whose titles say of an estimate that it is one."""
+
+    def labelled(trace: Trace, launched: list[Launch]) -> Table:
+        table = view(trace, launched)
+        note = trace.estimate.get("note")
+        return replace(table, title=f"{table.title}: {note}") if note else table
+
+    return labelled
+
+
 VIEWS: dict[str, View] = {
-    "op": _ops,
-    "program": _programs,
-    "type": _layer_kinds,
-    "layer": _layers,
-    "module": _modules,
-    "line": _lines,
+    "op": _labelled(_ops),
+    "program": _labelled(_programs),
+    "type": _labelled(_layer_kinds),
+    "layer": _labelled(_layers),
+    "module": _labelled(_modules),
+    "line": _labelled(_lines),
 }
