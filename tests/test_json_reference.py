@@ -105,6 +105,7 @@ SOURCES = {
         f"npu-profiler {name}": [f"npu-profiler/src/npu_profiler/commands/{name}.py:_document"]
         for name in ("summary", "roofline")
     },
+    "npu-profiler estimate": [f"{PROFILER}/commands/summary.py:_document"],
     "npu-profiler compare": [
         f"{PROFILER}/commands/compare.py:_document",
         f"{PROFILER}/comparison/differences.py:Difference",

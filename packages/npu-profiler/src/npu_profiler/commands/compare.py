@@ -62,7 +62,7 @@ def main(words: Sequence[str]) -> int:
     lines = [*notes, *_lines(base_files, new_files, step, tables, shown, arguments.top)]
     if arguments.fail_above is not None:
         lines += ["", *_verdict_lines(worse, arguments.fail_above)]
-    document = {"notes": notes, **_document(base_files, new_files, step, tables, worse)}
+    document = _document(base_files, new_files, step, tables, worse, notes)
     give_answer(arguments.json, document, lambda: print("\n".join(lines)))
     return EXIT_SLOWER if worse else 0
 
@@ -233,8 +233,10 @@ def _document(
     step: str | None,
     tables: dict[str, list[Difference]],
     worse: Sequence[tuple[str, Difference]],
+    notes: Sequence[str],
 ) -> dict[str, object]:
     return {
+        "notes": list(notes),
         "base": list(base_files),
         "new": list(new_files),
         "step": step,
