@@ -1,8 +1,0 @@
-// Symbol visibility of libnpu_runtime.so: what other wheels may link against carries NPU_API.
-#pragma once
-
-#if defined(NPU_RUNTIME_BUILDING)
-#define NPU_API __attribute__((visibility("default")))
-#else
-#define NPU_API
-#endif
