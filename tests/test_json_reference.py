@@ -15,9 +15,15 @@ KEPT = "npu-runtime/src/npu_command/caches/kept_entries.py"
 RUNTIME, OPS = "npu-runtime/src/npu_runtime", "npu-ops/src/npu_ops"
 PROFILER = "npu-profiler/src/npu_profiler"
 FOLDER = [f"{LLM}/cli/writing/export.py:about"]
+TARGET = f"{COMPILER}/target_compiler/targets.py:Target"
+COMPILED = [
+    TARGET,
+    *(f"{COMPILER}/target_compiler/report.py:{name}" for name in ("TargetReport", "Estimate")),
+]
 READINESS = [
     f"{COMPILER}/readiness/report.py:Readiness",
     f"{COMPILER}/npu_rules/finding.py:Finding",
+    *COMPILED,
 ]
 MEASURED = f"{OPS}/variants/records.py:Measurement"
 SWEEP = [
@@ -75,6 +81,8 @@ SOURCES = {
         f"{COMPILER}/half_precision/report.py:{name}" for name in ("HalfPrecision", "HalfCall")
     ],
     "npu-compiler check --estimate": [
+        f"{COMPILER}/time_bound/time_estimate.py:TimeEstimate",
+        *COMPILED,
         f"{COMPILER}/time_bound/bound.py:TimeBound",
         f"{COMPILER}/time_bound/generations.py:Generation",
         f"{COMPILER}/time_bound/generations.py:Figure",
@@ -94,7 +102,7 @@ SOURCES = {
     ],
     "npu-compiler target list": [
         *(f"{COMPILER}/commands/target.py:{name}" for name in ("_list", "_described", "_missing")),
-        f"{COMPILER}/target_compiler/targets.py:Target",
+        TARGET,
     ],
     "npu-compiler target install": [f"{COMPILER}/commands/target.py:_install"],
     "npu-compiler tune": [

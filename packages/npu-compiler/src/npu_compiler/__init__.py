@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from npu_compiler.options import CompilerConfig, SparseAttention
     from npu_compiler.quantize import compress_to_i4, quantize_tensor
     from npu_compiler.readiness import Readiness, check
-    from npu_compiler.time_bound import TimeBound, estimate
+    from npu_compiler.time_bound import TimeBound, TimeEstimate, estimate
     from npu_compiler.torch_compile.in_place import compile  # noqa: A004  # the name its users know
     from npu_compiler.torch_compile.tune import tune
     from npu_compiler.tuning import TuningReport
@@ -46,6 +46,7 @@ __all__ = [
     "RegistryError",
     "SparseAttention",
     "TimeBound",
+    "TimeEstimate",
     "TuningReport",
     "check",
     "check_half",
@@ -88,6 +89,7 @@ _HOMES = {
     "custom_op": "lowering",
     "define_op": "lowering",
     "TimeBound": "time_bound",
+    "TimeEstimate": "time_bound",
     "estimate": "time_bound",
     "explain": "explanations.explain",
     "export": "exported.write",

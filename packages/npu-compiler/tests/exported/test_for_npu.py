@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import subprocess
 
 import numpy as np
 import openvino.opset15 as ops
@@ -28,18 +27,10 @@ class Folded(torch.nn.Module):
         return functional.fold(x, (7, 7), 4)
 
 
-@pytest.fixture
-def without_plugin(monkeypatch):
-    """Leaves out the run on OpenVINO's plugin for NPUs, which is a process for each check."""
-    done = subprocess.CompletedProcess([], 0, '{"step": "done", "error": 0.0}', "")
-    monkeypatch.setattr("npu_compiler.readiness.rules.subprocess.run", lambda *_, **__: done)
-
-
 def refusals(folder):
     return [one.operation for one in check_folder(folder).findings if one.verdict == "refused"]
 
 
-@pytest.mark.usefixtures("without_plugin")
 def test_what_an_npu_would_refuse_is_written_as_equal_forms(tmp_path, on_npu):
     x = torch.tensor([float("nan"), float("inf"), -1.0, 0.0, 3.0])
     npu_compiler.export(Choice(), (x,), tmp_path / "plain")

@@ -1,4 +1,4 @@
-"""`npu-compiler check PATH`: says whether a saved or exported model suits an NPU."""
+"""`npu-compiler check PATH`: whether a saved or exported model suits an NPU."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["main"]
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Prints the findings; returns 1 when one is a refusal."""
+    """Prints the findings; returns 1 if the model is refused."""
 
     def check(given: argparse.Namespace) -> None:
         if given.output is not None and given.half:
@@ -25,7 +25,8 @@ def main(arguments: Sequence[str]) -> int:
 
     parser = CommandParser(
         prog="npu-compiler check",
-        description="Say whether an exported model is what an NPU accepts; no NPU is needed.",
+        description="Compile an exported model for an NPU, or compare it with rules without a "
+        "compiler; no NPU is needed. `npu-compiler target install` brings the compiler.",
         check=check,
     )
     parser.add_argument(
@@ -34,16 +35,23 @@ def main(arguments: Sequence[str]) -> int:
         "--half takes files alone, --estimate folders",
     )  # fmt: skip
     parser.add_argument(
-        "--generation", default="4000", help="3720: Meteor Lake; 4000: Lunar Lake (default)"
-    )
+        "--target", default="lunar-lake", metavar="NAME",
+        help="the NPU by name or number, such as meteor-lake or 4000 (default: lunar-lake); "
+        "`npu-compiler target list` shows them",
+    )  # fmt: skip
     kinds = parser.add_mutually_exclusive_group()
+    kinds.add_argument(
+        "--rules", action="store_true",
+        help="compare with the rules alone, which takes seconds",
+    )  # fmt: skip
     kinds.add_argument(
         "--half", action="store_true",
         help="say what float16 does to each call, and what must stay in float32",
     )  # fmt: skip
     kinds.add_argument(
         "--estimate", action="store_true",
-        help="give a lower bound of a run's time from published figures, not a measurement",
+        help="give the compiler's estimate of a run's time and, from published figures, a lower "
+        "bound of it; not a measurement",
     )  # fmt: skip
     add_json(parser)
     parser.add_argument("-o", "--output", type=Path, help="write it as an HTML page, too")
@@ -51,20 +59,20 @@ def main(arguments: Sequence[str]) -> int:
     if given.half:
         return _half(given.path, given.json)
     if given.estimate:
-        return _estimate(given.path, given.generation, given.output, given.json)
-    return _rules(given.path, given.generation, given.output, given.json)
+        return _estimate(given.path, given.target, given.output, given.json)
+    return _check(given)
 
 
-def _rules(path: Path, generation: str, output: Path | None, answer: Path | None) -> int:
+def _check(given: argparse.Namespace) -> int:
     # OpenVINO and, for a file, dynamo: help needs neither.
     from npu_compiler.readiness import check_file, check_folder, readiness_page
 
-    ask = check_file if path.is_file() else check_folder
-    readiness = ask(path, generation=generation)
-    if output is not None:
-        title = f"{readiness.name} on NPU {generation}"
-        _write(output, readiness_page(title, [readiness]))
-    give_answer(answer, readiness.as_dict(), lambda: print(readiness))
+    check = check_file if given.path.is_file() else check_folder
+    readiness = check(given.path, target=given.target, rules_only=given.rules)
+    if given.output is not None:
+        title = f"{readiness.name} on {readiness.target}"
+        _write(given.output, readiness_page(title, [readiness]))
+    give_answer(given.json, readiness.as_dict(), lambda: print(readiness))
     return 0 if readiness.is_ready else 1
 
 
@@ -76,13 +84,13 @@ def _half(path: Path, answer: Path | None) -> int:
     return 0 if found.is_harmless and not found.keep_float32 else 1
 
 
-def _estimate(folder: Path, generation: str, output: Path | None, answer: Path | None) -> int:
-    from npu_compiler.time_bound import bound_folder  # OpenVINO: help needs none
+def _estimate(folder: Path, target: str, output: Path | None, answer: Path | None) -> int:
+    from npu_compiler.time_bound import estimate_folder  # OpenVINO: help needs none
 
-    bound = bound_folder(folder, generation=generation)
+    found = estimate_folder(folder, target=target)
     if output is not None:
-        _write(output, bound.to_html())
-    give_answer(answer, bound.as_dict(), lambda: print(bound))
+        _write(output, found.to_html())
+    give_answer(answer, found.as_dict(), lambda: print(found))
     return 0
 
 

@@ -19,6 +19,8 @@ class Finding:
         node: the FX node that it comes from.
         line: the Python line of that node, "file.py:123"; "" where it is not known.
         source: file, line and commit of the compiler's source that the rule was read from.
+        module: path of the torch module that the node comes from; "" where it is not known.
+        judge: "rules" or, for the verdict of the NPU's own compiler, "compiler".
     """
 
     rule: str
@@ -28,3 +30,5 @@ class Finding:
     node: str = ""
     line: str = ""
     source: str = ""
+    module: str = ""
+    judge: str = "rules"

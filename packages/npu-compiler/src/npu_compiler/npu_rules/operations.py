@@ -52,14 +52,14 @@ def check_operations(model: ov.Model, *, generation: str) -> list[Finding]:
         A refusal for each broken rule and operation; one accepted finding for each rule that
         nothing breaks; one unknown finding for each operation whose tests the authors skip.
     """
-    lines = {name: line for name, (_, line) in kept_origins(model).items()}
+    origins = kept_origins(model)
     prepared = model.clone()
     apply_moc_transformations(prepared, cf=True)
     rules = source_rules()
     found: list[Finding] = []
     nodes = list(_all_operations(prepared))
     for node in nodes:
-        found.extend(_node_findings(node, rules, lines, generation))
+        found.extend(_node_findings(node, rules, origins, generation))
     broken = {finding.rule for finding in found}
     summary = f"{len(nodes)} operations, NPU {generation}, source of {rules.content['date']}"
     accepted = [Finding(rule, "accepted", summary) for rule in _RULES if rule not in broken]
@@ -92,7 +92,7 @@ def _bodies(node: Any) -> tuple[ov.Model, ...]:
 
 
 def _node_findings(
-    node: Any, rules: SourceRules, lines: Mapping[str, str], generation: str
+    node: Any, rules: SourceRules, origins: Mapping[str, tuple[str, str]], generation: str
 ) -> Iterator[Finding]:
     info = node.get_type_info()
     kind, opset = str(info.name), str(info.version_id)
@@ -101,10 +101,10 @@ def _node_findings(
         name = node.get_friendly_name()
         fx_node = name.partition("/")[0]
         operation = f"{kind} ({opset})"
-        line = lines.get(fx_node, "")
+        module, line = origins.get(fx_node, ("", ""))
         where = f"{operation} of {name}" + (f", {line}" if line else "")
         text = f"{where}: {detail}" + (f" {_STEPS[rule]}" if rule in _STEPS else "")
-        return Finding(rule, verdict, text, operation, fx_node, line, source)
+        return Finding(rule, verdict, text, operation, fx_node, line, source, module)
 
     skipped = rules.skipped_test(kind, generation)
     if skipped is not None:

@@ -1,8 +1,8 @@
 """npu_compiler.check: whether a model is what an NPU accepts, found out without an NPU."""
 
 from npu_compiler.npu_rules.finding import Finding
+from npu_compiler.readiness.checks import check, check_file, check_folder, check_model
 from npu_compiler.readiness.report import Readiness, readiness_page
-from npu_compiler.readiness.rules import check, check_file, check_folder, check_model
 
 __all__ = [
     "Finding",

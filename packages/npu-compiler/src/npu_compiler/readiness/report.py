@@ -1,4 +1,4 @@
-"""What a check found, as an object, a table and JSON."""
+"""The result of a check, as an object, a table and JSON."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 
 from npu_command.pages import render_page
 from npu_compiler.npu_rules.finding import Finding
+from npu_compiler.target_compiler import Target, TargetReport
 
 __all__ = ["Readiness", "readiness_page"]
 
@@ -24,25 +25,39 @@ class Readiness:
 
     Attributes:
         name: of the model.
-        findings: one per rule.
+        target: the NPU.
+        findings: one per rule, one per operation that breaks one, and the compiler's last.
+        report: of the NPU's compiler; None if it compiled nothing.
     """
 
     name: str
+    target: Target
     findings: tuple[Finding, ...]
+    report: TargetReport | None
 
     @property
     def is_ready(self) -> bool:
-        """Whether nothing was refused; what is unknown stays so."""
+        """Whether the compiler accepts it or, without one, no rule refuses it."""
+        if self.report is not None:
+            return self.report.is_accepted
         return all(finding.verdict != "refused" for finding in self.findings)
 
     @property
     def verdict(self) -> str:
-        """What comes of the findings, in words."""
-        return "nothing stands against an NPU" if self.is_ready else "an NPU would refuse it"
+        """The verdict in words."""
+        if self.report is not None:
+            return f"{'accepted' if self.is_ready else 'refused'} by the compiler of {self.target}"
+        if self.is_ready:
+            return f"no rule refuses it for {self.target}"
+        return f"refused by the rules for {self.target}"
 
     def as_dict(self) -> dict[str, Any]:
         """Returns everything as what JSON can hold."""
-        return {**dataclasses.asdict(self), "is_ready": self.is_ready}
+        return {
+            **dataclasses.asdict(self),
+            "report": None if self.report is None else self.report.as_dict(),
+            "is_ready": self.is_ready,
+        }
 
     def to_json(self) -> str:
         """Returns everything as a JSON object."""
@@ -59,5 +74,5 @@ class Readiness:
 
 
 def readiness_page(title: str, found: Sequence[Readiness]) -> str:
-    """Returns what was found of some programs as a page that loads nothing from elsewhere."""
+    """Returns the checks of some programs as a page that loads nothing from elsewhere."""
     return render_page(_TEMPLATE, title=title, found=found)

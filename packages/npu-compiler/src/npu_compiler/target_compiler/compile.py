@@ -35,10 +35,11 @@ from npu_compiler.target_compiler.targets import Target, find_target
 from npu_compiler.target_compiler.vcl_process import Answer, CompilerProcess, Limits
 from npu_compiler.target_compiler.vcl_request import flags_of, write_ir
 
-__all__ = ["TargetCompiler", "target_compiler"]
+__all__ = ["TargetCompiler", "compile_if_installed", "target_compiler"]
 
 _BLOB, _SCHEDULE = "program.blob", "schedule.json"
 _FORMAT = 3
+_NOT_USABLE = ("target-absent", "target-compiler", "target-wine")
 
 
 class TargetCompiler:
@@ -224,6 +225,27 @@ def target_compiler(release: str | None = None, *, limits: Limits | None = None)
     return TargetCompiler(find_source(release), limits=limits)
 
 
+def compile_if_installed(
+    model: ov.Model, target: Target
+) -> tuple[TargetReport, None] | tuple[None, TargetError]:
+    """Compiles with the first compiler, or returns the error that says how to have one.
+
+    Args:
+        model: with static shapes.
+        target: to compile for.
+
+    Raises:
+        TargetError: [target-cache] the compiler's files cannot be written.
+    """
+    try:
+        with target_compiler() as compiler:
+            return compiler.compile(model, target), None
+    except TargetError as failure:
+        if failure.code not in _NOT_USABLE:
+            raise
+        return None, failure
+
+
 def _schedule(trace: Path | None, model: ov.Model) -> Path | None:
     """Reads the compiler's trace and writes the schedule in its place."""
     schedule = None if trace is None else read_schedule(trace, kept_origins(model))
@@ -236,8 +258,9 @@ def _schedule(trace: Path | None, model: ov.Model) -> Path | None:
 def _named_operation(reason: str, model: ov.Model) -> str:
     """Returns the first name of an operation in a reason, also of one that a pass derived."""
     names = {str(node.get_friendly_name()) for node in model.get_ordered_ops()}
-    for quote, found in re.findall(r"""(["'`]?)([\w.:/]+)""", reason):
-        if not quote and found.isalpha():
+    for word in re.finditer(r"""(["'`]?)([\w.:/]+)""", reason):
+        found = word[2]
+        if not word[1] and found.isalpha():
             continue  # a word of English, which may be the name of an operation as well
         while found and found not in names:  # a/b/c derives from a/b
             found = found.rpartition("/")[0]

@@ -1,5 +1,11 @@
-"""npu_compiler.estimate: how fast an NPU cannot be, by published figures; no NPU is needed."""
+"""npu_compiler.estimate: the compiler's estimate of a run, and a lower bound of its time."""
 
-from npu_compiler.time_bound.bound import TimeBound, bound_folder, bound_model, estimate
+from npu_compiler.time_bound.bound import TimeBound
+from npu_compiler.time_bound.time_estimate import (
+    TimeEstimate,
+    estimate,
+    estimate_folder,
+    estimate_model,
+)
 
-__all__ = ["TimeBound", "bound_folder", "bound_model", "estimate"]
+__all__ = ["TimeBound", "TimeEstimate", "estimate", "estimate_folder", "estimate_model"]

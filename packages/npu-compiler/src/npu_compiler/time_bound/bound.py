@@ -1,4 +1,4 @@
-"""The least time of one run: a roofline over a whole program, and its table, JSON and page.
+"""The least time of one run: a roofline over a whole program, and its table.
 
 Memory and array work side by side, and weights may be fetched ahead, so times of single operations
 cannot be added up: the bound is the larger one of all bytes by the bandwidth and all products by
@@ -8,38 +8,26 @@ the array's rate.
 from __future__ import annotations
 
 import dataclasses
-import json
-import os
-import tempfile
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import openvino as ov
-from torch import nn
 
-from npu_command.pages import render_page
-from npu_compiler.errors import ExportError
-from npu_compiler.exported.manifest import read_manifest
-from npu_compiler.npu_rules.whole_programs import varying_operations
-from npu_compiler.openvino_core import openvino_core
-from npu_compiler.time_bound.generations import Generation, generation_figures
+from npu_compiler.time_bound.generations import Generation
 from npu_compiler.time_bound.products import Products, count_products
 from npu_compiler.time_bound.traffic import Traffic, count_traffic, live_nodes
-from npu_runtime.public_calls import public_call
 
-__all__ = ["TimeBound", "bound_folder", "bound_model", "estimate"]
+__all__ = ["BOUND_NOTE", "TimeBound", "bound_model"]
 
-_TEMPLATE = Path(__file__).with_name("page.html")
 _SHOWN = 5
 # Ports, numbers and views, for which nothing is computed.
 _WITHOUT_COMPUTE = frozenset(
     {"Assign", "Constant", "Parameter", "ReadValue", "Reshape", "Result", "ShapeOf", "Squeeze",
      "Unsqueeze"}
 )  # fmt: skip
-_NOTE = (
+BOUND_NOTE = (
     "a lower bound from published figures and not a measurement: the largest chip of the "
     "generation with its fastest memory, every weight dense and read once, nothing waited for"
 )
@@ -72,7 +60,7 @@ class TimeBound:
     @property
     def array_s(self) -> float:
         """Seconds that the products take."""
-        return sum(map(self._product_s, self.products))
+        return sum(map(self.product_s, self.products))
 
     @property
     def seconds(self) -> float:
@@ -84,8 +72,8 @@ class TimeBound:
         """What sets it: "memory" or "array"."""
         return "memory" if self.memory_s >= self.array_s else "array"
 
-    def _product_s(self, products: Products) -> float:
-        # Seconds that one operation takes in the array.
+    def product_s(self, products: Products) -> float:
+        """Seconds that one operation takes in the array."""
         figures = self.generation
         rate = figures.narrow_macs_per_s if products.is_narrow else figures.half_macs_per_s
         return products.count / rate
@@ -94,7 +82,7 @@ class TimeBound:
         """Returns everything as what JSON can hold, with what kind of figure it is."""
         fields = dataclasses.asdict(self)
         computed = {
-            "note": _NOTE,
+            "note": BOUND_NOTE,
             "least_seconds": self.seconds,
             "memory_seconds": self.memory_s,
             "array_seconds": self.array_s,
@@ -102,38 +90,25 @@ class TimeBound:
         }
         return {**computed, **fields}
 
-    def to_json(self) -> str:
-        """Returns as_dict() as a JSON object."""
-        return json.dumps(self.as_dict(), indent=2)
-
-    def to_html(self) -> str:
-        """Returns everything as a page that loads nothing from elsewhere."""
-        figures = dataclasses.asdict(self.generation)
-        rows = [(key, row) for key, row in figures.items() if isinstance(row, dict)]
-        return render_page(
-            _TEMPLATE, bound=self, seconds_of=self._product_s, note=_NOTE, figures=rows
-        )
-
     def __str__(self) -> str:
         figures, traffic = self.generation, self.traffic
-        head = f"{self.name}: a run takes at least {_time(self.seconds)}"
         moved = (
             f"{_size(traffic.weight_bytes)} of weights, {_size(traffic.input_bytes)} of inputs, "
             f"{_size(traffic.output_bytes)} of outputs at {figures.bandwidth_gbps.value} GB/s"
         )
         lines = [
-            f"{head} on NPU {figures.name} ({figures.chip})",
+            f"{_time(self.seconds)} on NPU {figures.name} ({figures.chip})",
             f"memory  {_time(self.memory_s)}  {moved}",
             f"array   {_time(self.array_s)}  {self._product_text()}",
         ]
-        largest = sorted(self.products, key=self._product_s, reverse=True)[:_SHOWN]
+        largest = sorted(self.products, key=self.product_s, reverse=True)[:_SHOWN]
         lines += [
-            f"        {_time(self._product_s(one))}  {one.operation} {one.node}" for one in largest
+            f"        {_time(self.product_s(one))}  {one.operation} {one.node}" for one in largest
         ]
         if self.left_out:
             listed = ", ".join(f"{count} {kind}" for kind, count in self.left_out.items())
             lines.append(f"left out, since no rate of theirs is published: {listed}")
-        return "\n".join([*lines, f"This is {_NOTE}."])
+        return "\n".join([*lines, f"This is {BOUND_NOTE}."])
 
     def _product_text(self) -> str:
         counts = {narrow: self._count(narrow=narrow) for narrow in (False, True)}
@@ -151,72 +126,14 @@ class TimeBound:
         return sum(one.count for one in self.products if one.is_narrow == narrow)
 
 
-@public_call
-def estimate(
-    model: nn.Module,
-    example_inputs: tuple[Any, ...],
-    *,
-    kwargs: Mapping[str, Any] | None = None,
-    generation: str = "4000",
-) -> TimeBound:
-    """Computes the least time of a run on an NPU; neither an NPU nor a measurement is involved.
-
-    Args:
-        model: a torch module that becomes one program.
-        example_inputs: positional arguments of a call; their sizes are those that count.
-        kwargs: arguments by name.
-        generation: "3720" (Meteor Lake) or "4000" (Lunar Lake).
-
-    Raises:
-        ExportError: [export-capture] the model is no single graph.
-        LoweringError: a call has no place in a program.
-        OptionError: [option-value] a generation without published figures.
-    """
-    generation_figures(generation)
-    from npu_compiler.exported.write import export
-
-    with tempfile.TemporaryDirectory(prefix="npu-estimate-") as place:
-        folder = Path(place) / "model"
-        export(model, example_inputs, folder, kwargs=kwargs)
-        return bound_folder(folder, generation=generation)
-
-
-def bound_folder(path: str | os.PathLike[str], *, generation: str = "4000") -> TimeBound:
-    """Computes the least time of a run of an exported model.
-
-    Args:
-        path: a folder that npu_compiler.export made.
-        generation: "3720" (Meteor Lake) or "4000" (Lunar Lake).
-
-    Raises:
-        ExportError: the folder is not one, or is damaged; [estimate-sizes] its sizes vary.
-        OptionError: [option-value] a generation without published figures.
-    """
-    folder = Path(path)
-    figures = generation_figures(generation)
-    name = read_manifest(folder).name
-    model = openvino_core().read_model(next(folder.glob("*.xml")))
-    return bound_model(model, name=name, generation=figures)
-
-
 def bound_model(model: ov.Model, *, name: str, generation: Generation) -> TimeBound:
     """Computes the least time of a run of a program.
 
     Args:
-        model: of OpenVINO.
+        model: of static shapes.
         name: of it, in the report.
         generation: the figures.
-
-    Raises:
-        ExportError: [estimate-sizes] its sizes vary.
     """
-    varying = varying_operations(model)
-    if varying:
-        raise ExportError(
-            f"{name}: time is estimated for sizes that are numbers; {varying[0]} varies in size. "
-            "Export it without dynamic=, once per size.",
-            code="estimate-sizes",
-        )
     nodes = model.get_ordered_ops()
     products: list[Products] = []
     others: Counter[str] = Counter()

@@ -10,9 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from npu_compiler.errors import OptionError
-
-__all__ = ["Figure", "Generation", "generation_figures", "known_generations"]
+__all__ = ["Figure", "Generation", "generation_figures"]
 
 
 @dataclass(frozen=True)
@@ -68,25 +66,13 @@ class Generation:
         return self.bandwidth_gbps.value * 1e9
 
 
-def known_generations() -> tuple[str, ...]:
-    """Returns the generations whose figures were published."""
-    return tuple(sorted(_figures()))
+def generation_figures(name: str) -> Generation | None:
+    """Returns a generation's figures; None if they are not published.
 
-
-def generation_figures(name: str) -> Generation:
-    """Returns a generation's figures.
-
-    Raises:
-        OptionError: [option-value] a generation without published figures.
+    Args:
+        name: such as "4000".
     """
-    figures = _figures()
-    if name not in figures:
-        raise OptionError(
-            f"npu_compiler.estimate: generation is one of {', '.join(known_generations())}; got "
-            f"{name!r}. Name one of these.",
-            code="option-value",
-        )
-    return figures[name]
+    return _figures().get(name)
 
 
 @cache

@@ -13,71 +13,77 @@ import openvino as ov
 
 from npu_compiler.openvino_core import openvino_core
 from npu_compiler.readiness import Readiness, check_model
-from npu_compiler.time_bound import TimeBound, bound_model
-from npu_compiler.time_bound.generations import generation_figures
+from npu_compiler.target_compiler import ESTIMATE_NOTE, find_target
+from npu_compiler.time_bound import TimeEstimate, estimate_model
 from npu_llm.entries.build import prepare
 from npu_llm.entries.load_options import LoadOptions
 from npu_llm.steps.static_layout import StepSizes
 from npu_llm.steps.static_programs import write_variant
 
 __all__ = [
-    "GenerationBound",
+    "GenerationEstimate",
     "StaticProgram",
-    "bound_static_programs",
     "check_static_programs",
+    "estimate_static_programs",
     "static_programs",
 ]
 
 
 def check_static_programs(
-    name_or_path: str | Path, options: LoadOptions, *, generation: str = "4000"
+    name_or_path: str | Path,
+    options: LoadOptions,
+    *,
+    target: str = "lunar-lake",
+    rules_only: bool = False,
 ) -> tuple[Readiness, ...]:
-    """Compares a model's static programs with the rules of the NPU's compiler.
+    """Checks whether an NPU's compiler accepts a model's static programs.
 
     Args:
         name_or_path: see npu_llm.checkpoint.source.find_source.
         options: how to build it; the pipeline is the static one, and nothing is compared.
-        generation: "3720" (Meteor Lake) or "4000" (Lunar Lake).
+        target: the NPU, such as "lunar-lake" or "4000".
+        rules_only: whether the compiler is left out, which takes minutes the first time.
 
     Returns:
-        What was found of the program for one token, and of that for the longest piece of a prompt,
+        The checks of the program for one token, and of that for the longest piece of a prompt,
         both with the smallest cache.
 
     Raises:
-        npu_compiler.errors.OptionError: [option-value] a generation whose rules are not known.
+        npu_compiler.errors.OptionError: [unknown-target] no NPU generation has this name.
         CaptureError: the model has no static programs.
     """
+    find_target(target)
     return tuple(
-        check_model(program.model, name=program.name, generation=generation)
+        check_model(program.model, name=program.name, target=target, rules_only=rules_only)
         for program in static_programs(name_or_path, options)
     )
 
 
-def bound_static_programs(
-    name_or_path: str | Path, options: LoadOptions, *, generation: str = "4000"
-) -> GenerationBound:
-    """Computes how fast a model cannot be on an NPU, from published figures.
+def estimate_static_programs(
+    name_or_path: str | Path, options: LoadOptions, *, target: str = "lunar-lake"
+) -> GenerationEstimate:
+    """Estimates a model's speed on an NPU by its compiler; nothing is measured.
 
     Args:
         name_or_path: see npu_llm.checkpoint.source.find_source.
         options: as of check_static_programs.
-        generation: "3720" (Meteor Lake) or "4000" (Lunar Lake).
+        target: as of check_static_programs.
 
     Raises:
-        npu_compiler.errors.OptionError: [option-value] a generation without published figures.
+        npu_compiler.errors.OptionError: [unknown-target] no NPU generation has this name.
         CaptureError: the model has no static programs.
     """
-    figures = generation_figures(generation)
+    find_target(target)
     programs = tuple(static_programs(name_or_path, options))
     decode, prefill = (
-        bound_model(program.model, name=program.name, generation=figures) for program in programs
+        estimate_model(program.model, name=program.name, target=target) for program in programs
     )
-    return GenerationBound(decode, prefill, programs[1].tokens)
+    return GenerationEstimate(decode, prefill, programs[1].tokens)
 
 
 @dataclass(frozen=True)
-class GenerationBound:
-    """What published figures allow a model at best.
+class GenerationEstimate:
+    """The speed of a model by the NPU's compiler, and its bounds by published figures.
 
     Attributes:
         decode: of the program for one token.
@@ -85,23 +91,30 @@ class GenerationBound:
         prompt_tokens: tokens of that piece.
     """
 
-    decode: TimeBound
-    prefill: TimeBound
+    decode: TimeEstimate
+    prefill: TimeEstimate
     prompt_tokens: int
 
     @property
-    def most_tokens_per_s(self) -> float:
-        """Upper bound of decoding one sequence."""
-        return 1 / self.decode.seconds
+    def tokens_per_s(self) -> float | None:
+        """The compiler's estimate of decoding one sequence; None without."""
+        return None if self.decode.seconds is None else 1 / self.decode.seconds
 
     @property
-    def least_ttft_s(self) -> float:
+    def most_tokens_per_s(self) -> float | None:
+        """Upper bound of decoding one sequence; None without published figures."""
+        return None if self.decode.bound is None else 1 / self.decode.bound.seconds
+
+    @property
+    def least_ttft_s(self) -> float | None:
         """Lower bound of the time to the first token, of a prompt of `prompt_tokens`."""
-        return self.prefill.seconds
+        return None if self.prefill.bound is None else self.prefill.bound.seconds
 
     def as_dict(self) -> dict[str, Any]:
         """Returns everything as what JSON can hold."""
         return {
+            "tokens_per_s": self.tokens_per_s,
+            "ttft_s": self.prefill.seconds,
             "most_tokens_per_s": self.most_tokens_per_s,
             "least_ttft_s": self.least_ttft_s,
             "prompt_tokens": self.prompt_tokens,
@@ -110,12 +123,19 @@ class GenerationBound:
         }
 
     def __str__(self) -> str:
-        return (
-            f"{self.decode}\n\n{self.prefill}\n\n"
-            f"at most {self.most_tokens_per_s:,.3g} tokens/s; first token of a prompt of "
-            f"{self.prompt_tokens} after at least {self.least_ttft_s * 1e3:,.3g} ms: bounds, not "
-            "measurements"
-        )
+        lines = [f"{self.decode}\n\n{self.prefill}\n"]
+        prompt = f"first token of a prompt of {self.prompt_tokens} after"
+        if self.tokens_per_s is not None and self.prefill.seconds is not None:
+            lines.append(
+                f"{self.tokens_per_s:,.3g} tokens/s; {prompt} {self.prefill.seconds * 1e3:,.3g} "
+                f"ms: {ESTIMATE_NOTE}"
+            )
+        if self.most_tokens_per_s is not None and self.least_ttft_s is not None:
+            lines.append(
+                f"at most {self.most_tokens_per_s:,.3g} tokens/s; {prompt} at least "
+                f"{self.least_ttft_s * 1e3:,.3g} ms: bounds, not measurements"
+            )
+        return "\n".join(lines)
 
 
 @dataclass(frozen=True)

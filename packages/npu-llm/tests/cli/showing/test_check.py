@@ -2,6 +2,7 @@ import json
 
 import pytest
 
+from npu_compiler.target_compiler import Estimate, TargetReport
 from npu_llm.cli import main
 
 
@@ -39,7 +40,8 @@ def test_programs_of_a_model_with_states_are_compared_and_bounded(save_tiny, tmp
     assert code == 0
     found = json.loads(out)
     assert found["prompt_tokens"] == 16
-    assert found["prefill"]["array_seconds"] > found["decode"]["array_seconds"] > 0
+    prefill, decode = (found[step]["bound"] for step in ("prefill", "decode"))
+    assert prefill["array_seconds"] > decode["array_seconds"] > 0
 
 
 def test_estimate_bounds_decoding_and_the_first_token(checkpoint, capsys):
@@ -47,10 +49,11 @@ def test_estimate_bounds_decoding_and_the_first_token(checkpoint, capsys):
     assert code == 0
     found = json.loads(out)
     decode, prefill = found["decode"], found["prefill"]
-    assert found["most_tokens_per_s"] == pytest.approx(1 / decode["least_seconds"])
-    assert found["least_ttft_s"] == prefill["least_seconds"]
+    assert found["most_tokens_per_s"] == pytest.approx(1 / decode["bound"]["least_seconds"])
+    assert found["least_ttft_s"] == prefill["bound"]["least_seconds"]
     assert found["prompt_tokens"] == 128
     # Both read every weight once, but for rows of the embedding.
+    decode, prefill = decode["bound"], prefill["bound"]
     assert 0 < decode["traffic"]["weight_bytes"] < prefill["traffic"]["weight_bytes"]
     assert prefill["array_seconds"] > 10 * decode["array_seconds"]
     _, text, _ = check(capsys, checkpoint, "--estimate")
@@ -58,9 +61,26 @@ def test_estimate_bounds_decoding_and_the_first_token(checkpoint, capsys):
     assert "bounds, not measurements" in text
 
 
-@pytest.mark.parametrize("generation", ["4711"])
-def test_unknown_generation_is_named(checkpoint, capsys, generation):
-    code, out, err = check(capsys, checkpoint, "--generation", generation)
+def test_estimates_of_both_programs_become_speeds(checkpoint, capsys, monkeypatch):
+    def compile_model(model, target):
+        tokens = model.input("input_ids").shape[1]
+        estimate = Estimate(2.0 if tokens == 1 else 50.0, {}, None, None, ())
+        return TargetReport(target.number, "fake", True, "", "", None, 0, 1.0, estimate), None
+
+    monkeypatch.setattr("npu_compiler.time_bound.time_estimate.compile_if_installed", compile_model)
+    command = (checkpoint, "--estimate", "--target", "panther-lake")
+    code, out, _ = check(capsys, *command, "--json")
+    assert code == 0
+    found = json.loads(out)
+    assert (found["tokens_per_s"], found["ttft_s"]) == (500.0, 0.05)
+    assert (found["most_tokens_per_s"], found["least_ttft_s"]) == (None, None)
+    _, text, _ = check(capsys, *command)
+    assert "500 tokens/s" in text
+    assert text.rstrip().endswith("the compiler's estimate, not a measurement")
+
+
+def test_unknown_target_is_named(checkpoint, capsys):
+    code, out, err = check(capsys, checkpoint, "--target", "4711")
     assert (code, out) == (2, "")
     assert "got '4711'" in err
-    assert "[option-value]" in err
+    assert "[unknown-target]" in err

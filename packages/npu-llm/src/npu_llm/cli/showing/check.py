@@ -17,7 +17,7 @@ __all__ = ["main"]
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Prints what was found of each program; returns 1 when a rule refuses one."""
+    """Prints the check of each program; returns 1 if one is refused."""
 
     def check(given: argparse.Namespace) -> None:
         if given.output is not None and given.estimate:
@@ -26,40 +26,47 @@ def main(arguments: Sequence[str]) -> int:
 
     parser = CommandParser(
         prog="npu-llm check",
-        description="Compares the programs for one token and for a prompt, as the static pipeline "
-        "builds them, with rules that were read from the source of the NPU's compiler. No NPU is "
-        "needed.",
+        description="Compiles the programs for one token and for a prompt, as the static pipeline "
+        "builds them, for an NPU, or compares them with rules without a compiler. No NPU is "
+        "needed. `npu-compiler target install` brings the compiler.",
         check=check,
     )
     add_checkpoint(parser)
     dtype = parser.add_argument("--dtype", help="precision of weights and arithmetic")
     offer(dtype, PRECISION_NAMES)
     parser.add_argument(
-        "--generation", default="4000", help="3720: Meteor Lake; 4000: Lunar Lake (default)"
-    )
-    parser.add_argument(
+        "--target", default="lunar-lake", metavar="NAME",
+        help="the NPU by name or number, such as meteor-lake or 4000 (default: lunar-lake); "
+        "`npu-compiler target list` shows them",
+    )  # fmt: skip
+    kinds = parser.add_mutually_exclusive_group()
+    kinds.add_argument(
+        "--rules", action="store_true",
+        help="compare with the rules alone; compiling takes minutes the first time",
+    )  # fmt: skip
+    kinds.add_argument(
         "--estimate", action="store_true",
-        help="give bounds of tokens per second and of the time to the first token instead, from "
-        "published figures; not a measurement",
+        help="give the compiler's estimate of tokens per second and of the time to the first token "
+        "and, from published figures, bounds of them; not a measurement",
     )  # fmt: skip
     add_json(parser)
     parser.add_argument("-o", "--output", type=Path, help="write it as an HTML page, too")
     given = parser.parse_args(arguments)
     # Late: these import torch and OpenVINO, which help and wrong options do not need.
     from npu_llm.entries.load_options import LoadOptions
-    from npu_llm.entries.readiness import bound_static_programs, check_static_programs
+    from npu_llm.entries.readiness import check_static_programs, estimate_static_programs
 
     model, options = given.model or find_installed_weights().path, LoadOptions(dtype=given.dtype)
     if given.estimate:
-        bound = bound_static_programs(model, options, generation=given.generation)
-        give_answer(given.json, bound.as_dict(), lambda: print(bound))
+        estimate = estimate_static_programs(model, options, target=given.target)
+        give_answer(given.json, estimate.as_dict(), lambda: print(estimate))
         return 0
-    found = check_static_programs(model, options, generation=given.generation)
+    found = check_static_programs(model, options, target=given.target, rules_only=given.rules)
     if given.output is not None:
         from npu_compiler.explanations.show import write_page
         from npu_compiler.readiness import readiness_page
 
-        title = f"{Path(model).name} on NPU {given.generation}"
+        title = f"{Path(model).name} on {found[0].target}"
         write_page(given.output, readiness_page(title, found))
     give_answer(
         given.json,

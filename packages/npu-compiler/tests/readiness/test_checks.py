@@ -1,18 +1,18 @@
-"""Whether an NPU accepts a model, found out without one."""
+"""Checks of a model for an NPU: by the rules, by a compiler, and by both."""
 
 from __future__ import annotations
 
 import html
 import inspect
 import json
-import subprocess
 
 import pytest
 import torch
 
 import npu_compiler
 from npu_compiler.cli import main
-from npu_compiler.readiness import rules as module
+from npu_compiler.readiness import compiler_verdict as module
+from npu_compiler.target_compiler import Estimate, TargetReport
 
 
 class Net(torch.nn.Module):
@@ -25,17 +25,29 @@ class Net(torch.nn.Module):
 
 
 @pytest.fixture
-def without_plugin(monkeypatch):
-    """Leaves out the run on OpenVINO's plugin for NPUs, which is a process for each check."""
-    done = subprocess.CompletedProcess([], 0, '{"step": "done", "error": 0.0}', "")
-    monkeypatch.setattr(module.subprocess, "run", lambda *_, **__: done)
+def answer(monkeypatch):
+    """Has a compiler answer with a report of the given fields."""
+
+    def given(**fields):
+        def compile_model(model, target):
+            assert target.number == "4000"
+            accepted = {
+                "target": target.number, "compiler": "fake-1", "is_accepted": True, "reason": "",
+                "operation": "", "blob": None, "blob_bytes": 2_000_000, "duration_s": 1.5,
+                "estimate": None,
+            }  # fmt: skip
+            return TargetReport(**{**accepted, **fields}), None
+
+        monkeypatch.setattr(module, "compile_if_installed", compile_model)
+
+    return given
 
 
 def verdicts(readiness):
     return {finding.rule: finding.verdict for finding in readiness.findings}
 
 
-def test_static_model_is_accepted_and_what_needs_an_npu_is_named():
+def test_without_a_compiler_the_rules_answer_and_the_last_finding_says_how_to_have_one():
     found = npu_compiler.check(Net().eval(), (torch.randn(2, 8),))
     assert found.is_ready
     assert verdicts(found) == {
@@ -49,11 +61,26 @@ def test_static_model_is_accepted_and_what_needs_an_npu_is_named():
         "operand sizes": "accepted",
         "constant inputs": "accepted",
         "attributes": "accepted",
-        "the NPU plugin": "accepted",
-        "equal results": "accepted",
-        "the driver's compiler": "unknown",
+        "the NPU's compiler": "unknown",
     }
-    assert "nothing stands against an NPU" in str(found)
+    assert "no rule refuses it for NPU 4000 (Lunar Lake)" in str(found)
+    assert "npu-compiler target install`" in found.findings[-1].detail
+    assert found.report is None
+
+
+def test_rules_alone_are_asked_for(monkeypatch):
+    monkeypatch.setattr(module, "compile_if_installed", lambda *_: pytest.fail("compiled"))
+    found = npu_compiler.check(Net().eval(), (torch.randn(2, 8),), rules_only=True)
+    assert "the NPU's compiler" not in verdicts(found)
+
+
+def test_the_compilers_verdict_has_its_estimate(answer):
+    answer(estimate=Estimate(1.25, {"DMA": 60.0}, None, None, ()))
+    found = npu_compiler.check(Net().eval(), (torch.randn(2, 8),))
+    assert found.is_ready
+    assert found.report.compiler == "fake-1"
+    assert "accepted by the compiler of NPU 4000 (Lunar Lake)" in str(found)
+    assert "1.25 ms, DMA 60 % (the compiler's estimate, not a measurement)" in str(found)
 
 
 def test_model_that_is_no_single_program_is_refused():
@@ -73,7 +100,7 @@ def test_varying_sizes_are_refused(tmp_path, capsys):
     assert content["is_ready"] is False
     by_rule = {finding["rule"]: finding for finding in content["findings"]}
     assert by_rule["static shapes"]["verdict"] == "refused"
-    assert by_rule["the NPU plugin"]["verdict"] == "unknown"
+    assert by_rule["the NPU's compiler"]["verdict"] == "unknown"
 
 
 def test_element_type_that_npus_lack_is_refused():
@@ -94,18 +121,18 @@ class Choice(torch.nn.Module):
         return torch.where(x > 0, x > 1, x < -1)
 
 
-@pytest.mark.usefixtures("without_plugin")
 def test_refused_operation_leads_to_its_node_and_python_line(tmp_path, capsys):
     npu_compiler.export(Choice(), (torch.randn(4),), tmp_path / "m", target="openvino")
-    assert main(["check", str(tmp_path / "m"), "--json", "--generation", "3720"]) == 1
+    assert main(["check", str(tmp_path / "m"), "--json", "--target", "3720"]) == 1
     content = json.loads(capsys.readouterr().out)
     refused = [one for one in content["findings"] if one["verdict"] == "refused"]
     assert {one["rule"] for one in refused} == {"operand types"}
     first = refused[0]
     assert (first["operation"], first["node"]) == ("Select (opset1)", "where")
+    assert (first["module"], first["judge"]) == ("Choice", "rules")
     file, _, line = first["line"].rpartition(":")
     source = inspect.getsourcelines(Choice.forward)[1] + 1
-    assert file.endswith("test_rules.py")
+    assert file.endswith("test_checks.py")
     assert int(line) == source
     assert "ops.td:" in first["source"]
     assert "Cast the operand" in first["detail"]
@@ -119,34 +146,46 @@ class Versions(torch.nn.Module):
         return written, x.unsqueeze(1).max(1)[0], x.var(1)
 
 
-@pytest.mark.usefixtures("without_plugin")
 def test_calls_become_versions_of_operations_that_the_importer_takes():
     found = npu_compiler.check(Versions(), (torch.randn(3, 6), torch.randn(3, 2)))
     assert verdicts(found)["operation types"] == "accepted", str(found)
 
 
-def test_generation_without_rules_is_refused_before_anything_is_done():
-    with pytest.raises(npu_compiler.OptionError, match=r"got '5010'.*\[option-value\]"):
-        npu_compiler.check(Net(), (torch.randn(2, 8),), generation="5010")
+def test_the_compilers_refusal_leads_to_node_module_and_python_line(answer, tmp_path, capsys):
+    npu_compiler.export(Net().eval(), (torch.randn(2, 8),), tmp_path / "m")
+    name = "linear_1/aten.linear.default/MatMul"
+    answer(is_accepted=False, reason=f"cannot split {name}", operation=name)
+    assert main(["check", str(tmp_path / "m"), "--json"]) == 1
+    content = json.loads(capsys.readouterr().out)
+    found = content["findings"][-1]
+    assert (found["verdict"], found["judge"]) == ("refused", "compiler")
+    assert found["operation"] == "MatMul (opset1)"
+    assert (found["node"], found["module"]) == ("linear_1", "second")
+    assert "test_checks.py:" in found["line"]
+    assert "cannot split" in found["detail"]
+    assert "The rules take it; the compiler decides." in found["detail"]
+    assert content["report"]["operation"] == name
 
 
-def test_plugin_whose_process_dies_is_a_finding(monkeypatch):
-    def died(command, **_):
-        return subprocess.CompletedProcess(command, -11, "", "")
+def test_the_compiler_decides_where_the_rules_refuse_and_both_are_shown(answer, tmp_path, capsys):
+    npu_compiler.export(Choice(), (torch.randn(4),), tmp_path / "m", target="openvino")
+    answer()
+    assert main(["check", str(tmp_path / "m")]) == 0
+    text = capsys.readouterr().out
+    assert "accepted by the compiler" in text
+    assert "NO  operand types" in text
+    assert "The rules refuse it (operand types); the compiler decides." in text
 
-    monkeypatch.setattr(module.subprocess, "run", died)
-    found = npu_compiler.check(Net().eval(), (torch.randn(2, 8),))
-    assert verdicts(found)["the NPU plugin"] == "refused"
-    assert "SIGSEGV" in str(found)
+
+def test_generation_without_rules_is_left_to_its_compiler():
+    found = npu_compiler.check(Net().eval(), (torch.randn(2, 8),), target="panther-lake")
+    assert verdicts(found)["operation types"] == "unknown"
+    assert found.is_ready
 
 
-def test_results_that_differ_are_refused(monkeypatch):
-    def differs(command, **_):
-        return subprocess.CompletedProcess(command, 0, '{"step": "done", "error": 0.5}', "")
-
-    monkeypatch.setattr(module.subprocess, "run", differs)
-    found = npu_compiler.check(Net().eval(), (torch.randn(2, 8),))
-    assert verdicts(found)["equal results"] == "refused"
+def test_unknown_target_is_refused_before_anything_is_done():
+    with pytest.raises(npu_compiler.OptionError, match=r"got '4711'.*\[unknown-target\]"):
+        npu_compiler.check(Net(), (torch.randn(2, 8),), target="4711")
 
 
 def test_folder_that_is_none_is_an_error(tmp_path, capsys):
@@ -160,7 +199,7 @@ def test_folder_that_is_none_is_an_error(tmp_path, capsys):
 def test_a_saved_program_is_checked_and_its_page_has_rule_call_and_line(tmp_path, capsys):
     file, page = tmp_path / "<b>.pt2", tmp_path / "page.html"
     torch.export.save(torch.export.export(Choice(), (torch.randn(4),)), file)
-    refused = main(["check", str(file), "--generation", "3720", "-o", str(page), "--json"])
+    refused = main(["check", str(file), "--target", "3720", "-o", str(page), "--json"])
     found = json.loads(capsys.readouterr().out)
     assert (found["name"], refused) == ("<b>.pt2", 0 if found["is_ready"] else 1)
     text = page.read_text()
@@ -169,14 +208,13 @@ def test_a_saved_program_is_checked_and_its_page_has_rule_call_and_line(tmp_path
     assert all(html.escape(one["detail"], quote=False) in text for one in found["findings"])
 
 
-@pytest.mark.usefixtures("without_plugin")
 def test_a_page_of_a_refusal_leads_to_the_python_line(tmp_path, capsys):
     npu_compiler.export(Choice(), (torch.randn(4),), tmp_path / "m", target="openvino")
     page = tmp_path / "page.html"
-    command = ["check", str(tmp_path / "m"), "--generation", "3720"]
+    command = ["check", str(tmp_path / "m"), "--target", "3720"]
     assert main([*command, "-o", str(page)]) == 1
-    assert "an NPU would refuse it" in page.read_text()
-    assert "test_rules.py:" in page.read_text()
+    assert "refused by the rules for NPU 3720" in page.read_text()
+    assert "test_checks.py:" in page.read_text()
     assert main([*command, "-o", str(tmp_path)]) == 2
     assert "[dump-output]" in capsys.readouterr().err
 
