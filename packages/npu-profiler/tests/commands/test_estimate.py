@@ -119,6 +119,21 @@ def test_compare_labels_each_estimate_and_finds_its_layers(capsys):
     assert {row["name"] for row in found["tables"]["layer"]} == {"Net: linear/MatMul", "Net: gelu"}
 
 
+def test_a_slower_estimate_fails_a_comparison_as_estimates_have_no_noise(tmp_path, capsys):
+    cli.main(["estimate", "model", "--target", "4000"])
+    slower = json.loads((tmp_path / "estimate.json").read_text())
+    for event in slower["traceEvents"]:
+        if event.get("cat") == "layer":
+            event["args"]["duration_us"] *= 1.5
+    (tmp_path / "slower.json").write_text(json.dumps(slower))
+    capsys.readouterr()
+    words = ["compare", "estimate.json", "slower.json", "--fail-above", "20"]
+    assert cli.main(words) == 1
+    shown = capsys.readouterr().out
+    assert "noise: none, as all times are estimates" in shown
+    assert "slower by more than 20 %: layer Net: linear/MatMul +50.0 %" in shown
+
+
 def test_a_language_models_folder_is_compiled_by_npu_llm(commands, tmp_path):
     folder = tmp_path / "model"
     folder.mkdir()

@@ -2,9 +2,10 @@
 
     python packages/npu-profiler/tests/load/page.py [--pictures docs/assets] [--megabytes 200]
 
-`recorded.json.gz`, a language model's answer of twelve tokens, is opened from disk without a
-network; a trace of 200 MB is written and served. Needs playwright, axe-playwright-python and
-Chromium: Debian's, or the one that `playwright install chromium` fetches.
+`recorded.json.gz`, a language model's answer of twelve tokens, and `estimated.json.gz`, a
+compiler's schedule of the guide's vision transformer, are opened from disk without a network; a
+trace of 200 MB is written and served. Needs playwright, axe-playwright-python and Chromium:
+Debian's, or the one that `playwright install chromium` fetches.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from large_trace import write_large_trace
 from playwright.sync_api import Browser, Page, sync_playwright
 
 RECORDED = Path(__file__).with_name("recorded.json.gz")
+ESTIMATED = Path(__file__).with_name("estimated.json.gz")
 DESKTOP, PHONE = (1440, 900), (390, 844)
 MOST_S, MOST_MS, MOST_SUMS_MS = 5.0, 100.0, 500.0
 RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]
@@ -84,19 +86,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
         flags = ["--no-sandbox"]  # in a container there is none to be had
         browser = playwright.chromium.launch(executable_path=chromium, args=flags)
         print(f"Chromium {browser.version}")
-        shutil.copy(RECORDED, Path(folder) / "answer.json.gz")
-        page_file = Path(folder) / "answer.html"
-        command = [sys.executable, "-m", "npu_profiler", "view", "answer.json.gz", "-o", page_file]
-        subprocess.run(command, cwd=folder, check=True)
+        page_file = write_page(RECORDED, Path(folder), "answer")
+        estimate = write_page(ESTIMATED, Path(folder), "estimate")
         check_keys(browser, page_file)
         check_pointer(browser, page_file)
         check_access(browser, page_file)
+        check_estimate(browser, estimate)
+        check_narrow(browser, Path(folder))
         if options.pictures:
-            take_pictures(browser, page_file, options.pictures)
+            take_pictures(browser, page_file, estimate, options.pictures)
         check_failure(browser, Path(folder))
         measure(browser, Path(folder), options.megabytes)
         browser.close()
     return 0
+
+
+def write_page(trace: Path, folder: Path, name: str) -> Path:
+    shutil.copy(trace, folder / f"{name}.json.gz")
+    page = folder / f"{name}.html"
+    command = [sys.executable, "-m", "npu_profiler", "view", f"{name}.json.gz", "-o", page]
+    subprocess.run(command, cwd=folder, check=True)
+    return page
 
 
 @contextmanager
@@ -230,6 +240,39 @@ def audit(page: Page) -> None:
     assert found.violations_count == 0, found.generate_report()
 
 
+def check_estimate(browser: Browser, file: Path) -> None:
+    note = "the compiler's estimate, not a measurement"
+    with opened(browser, file.as_uri()) as page:
+        page.wait_for_selector("html[data-ready=all]")
+        titles = page.evaluate("page.lanes.map((lane) => lane.title)")
+        assert titles[:3] == [f"npu:0 ({note})", "programs", "DPU"], titles
+        assert {"DMA 0 DDR", "DMA 1 DDR", "SHAVE"} <= set(titles), titles
+        assert note in page.text_content("#summary")
+        for tab in page.locator("#tabs button").all():
+            tab.click()
+            assert note in page.text_content("#table caption"), tab.text_content()
+        page.evaluate("page.search('scaled_dot_product_attention'); page.jump(1); page.jump(1)")
+        assert "line: vision.py:21" in page.text_content("#picked")
+    print("an estimate: rows of engines, and labels at them, in the summary and at each table")
+
+
+def check_narrow(browser: Browser, folder: Path) -> None:
+    """A wide slice is drawn also where it begins in the pixels of a narrow one."""
+    trace = folder / "narrow.json"
+    event = '{{"ph":"X","cat":"cpu_op","name":"{}","pid":1,"tid":1,"ts":{},"dur":{}}}'
+    events = [event.format("a", 0, 0.001), event.format("b", 0.001, 1000)]
+    trace.write_text(f'{{"traceEvents":[{",".join(events)}]}}')
+    pixel = """(() => {
+      const { drawing } = page, { y } = drawing.point(page.trace.rows[0], 500_000, true);
+      drawing.draw();
+      const at = [drawing.x(900_000), y].map((one) => Math.floor(one * window.devicePixelRatio));
+      return [...drawing.pen.getImageData(...at, 1, 1).data];
+    })()"""
+    with served(trace) as address, opened(browser, address) as page:
+        assert page.evaluate(pixel)[3] == 255, "nothing is drawn there"
+    print("a wide slice after a narrow one is drawn")
+
+
 def check_failure(browser: Browser, folder: Path) -> None:
     """What of a damaged trace can be drawn is drawn, and what cannot be computed is told."""
     trace = folder / "damaged.json"
@@ -242,19 +285,30 @@ def check_failure(browser: Browser, folder: Path) -> None:
     print("a damaged trace: drawn as far as it goes, and why there is no summary")
 
 
-def take_pictures(browser: Browser, file: Path, folder: Path) -> None:
-    """The screenshots of the guide."""
-    for name, size, scheme in (
-        ("profiler-page", DESKTOP, "light"),
-        ("profiler-page-dark", DESKTOP, "dark"),
-        ("profiler-page-phone", PHONE, "light"),
+SECOND_RUN = "page.search('SmolLM2'); page.jump(1); page.jump(1); page.search('')"
+# The longest part of a block's attention and what surrounds it, with the table of layers.
+ATTENTION = """
+  const row = page.trace.rows[0], level = row.levels[1], { starts, ends, names } = level;
+  const size = (at) => ends[at] - starts[at], text = (at) => page.trace.words[names[at]];
+  const parts = [...names.keys()].filter((at) => text(at).includes("attention_2"));
+  const at = parts.reduce((one, other) => size(one) > size(other) ? one : other);
+  page.pick({ row, level, depth: 1, at });
+  page.show(starts[at] - 90_000, ends[at] + 130_000);
+  [...document.querySelectorAll('#tabs button')].pop().click();
+"""
+
+
+def take_pictures(browser: Browser, file: Path, estimate: Path, folder: Path) -> None:
+    """The screenshots of the guides."""
+    for name, shown, size, scheme, script in (
+        ("profiler-page", file, DESKTOP, "light", SECOND_RUN),
+        ("profiler-page-dark", file, DESKTOP, "dark", "page.markView()"),
+        ("profiler-page-phone", file, PHONE, "light", SECOND_RUN),
+        ("estimate-page", estimate, DESKTOP, "light", ATTENTION),
     ):
-        with opened(browser, file.as_uri(), size, scheme) as page:
+        with opened(browser, shown.as_uri(), size, scheme) as page:
             page.wait_for_selector("html[data-ready=all]")
-            if name.endswith("dark"):
-                page.evaluate("page.markView()")
-            else:
-                page.evaluate("page.search('SmolLM2'); page.jump(1); page.jump(1); page.search('')")
+            page.evaluate(f"{{{script}}}")
             page.wait_for_timeout(200)
             session = page.context.new_cdp_session(page)
             picture = session.send("Page.captureScreenshot", {"format": "webp", "quality": 70})

@@ -12,6 +12,7 @@ from npu_command.help.command_parser import CommandParser
 from npu_profiler.commands.reading_options import add_top, check_top
 from npu_profiler.comparison.differences import (
     Difference,
+    are_exact,
     compare_calls,
     compare_steps,
     compare_totals,
@@ -59,7 +60,11 @@ def main(words: Sequence[str]) -> int:
         )
     worse = _failing(tables, arguments.fail_above)
     shown = {name: _changed(name, rows, arguments) for name, rows in tables.items()}
-    lines = [*notes, *_lines(base_files, new_files, step, tables, shown, arguments.top)]
+    is_exact = are_exact([*base, *new])
+    lines = [
+        *notes,
+        *_lines(base_files, new_files, step, tables, shown, arguments.top, is_exact=is_exact),
+    ]
     if arguments.fail_above is not None:
         lines += ["", *_verdict_lines(worse, arguments.fail_above)]
     document = _document(base_files, new_files, step, tables, worse, notes)
@@ -103,13 +108,17 @@ def _lines(
     tables: dict[str, list[Difference]],
     shown: dict[str, list[Difference]],
     top: int,
+    *,
+    is_exact: bool,
 ) -> list[str]:
     lines = [f"base: {', '.join(base_files)}", f"new:  {', '.join(new_files)}"]
     if step is None:
         lines.append("calls and impact are those of a trace; the traces have no steps in common")
     else:
         lines.append(f"calls and impact are those of a step ({step}), and of calls within steps")
-    if len(base_files) > 1 or len(new_files) > 1:
+    if is_exact:
+        lines.append("noise: none, as all times are estimates")
+    elif len(base_files) > 1 or len(new_files) > 1:
         lines.append("noise: 99 % bounds of the difference, from what differs between the traces")
     else:
         within = "steps" if step is not None else "parts of a trace"

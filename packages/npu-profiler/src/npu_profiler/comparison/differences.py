@@ -3,12 +3,12 @@
 The time of a call is the median over the steps of a trace, or over parts of it where it has no
 steps. With several traces on a side the means of these are compared, and the noise is that between
 traces. With one on each side it is the noise between steps within a trace, which knows nothing of
-what differs from one run of a program to the next.
+what differs from one run of a program to the next. Estimates have no noise.
 """
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Literal
@@ -25,6 +25,7 @@ from npu_profiler.queries.steps import Step
 __all__ = [
     "Difference",
     "Verdict",
+    "are_exact",
     "compare_calls",
     "compare_steps",
     "compare_totals",
@@ -85,6 +86,11 @@ def shared_step(samples: Sequence[Samples]) -> str | None:
     return max(sorted(kinds), key=lambda kind: len(samples[0].steps[kind]), default=None)
 
 
+def are_exact(samples: Iterable[Samples]) -> bool:
+    """Whether all times are estimates, which have no noise."""
+    return all(one.is_exact for one in samples)
+
+
 def compare_totals(base: Sequence[Samples], new: Sequence[Samples]) -> list[Difference]:
     """Compares the figures of whole traces."""
     names = [name for name in base[0].totals if all(name in one.totals for one in [*base, *new])]
@@ -93,6 +99,7 @@ def compare_totals(base: Sequence[Samples], new: Sequence[Samples]) -> list[Diff
             name,
             [_Values([float(one.totals[name])], 1) for one in base],
             [_Values([float(one.totals[name])], 1) for one in new],
+            is_exact=are_exact([*base, *new]),
         )
         for name in names
     ]
@@ -106,6 +113,7 @@ def compare_steps(base: Sequence[Samples], new: Sequence[Samples]) -> list[Diffe
             kind,
             [_durations(one.steps[kind]) for one in base if kind in one.steps],
             [_durations(one.steps[kind]) for one in new if kind in one.steps],
+            is_exact=False,
         )
         for kind in kinds
         if any(kind in one.steps for one in new)
@@ -137,6 +145,7 @@ def compare_calls(
             name,
             [one.get(name, _NONE) for one in found[: len(base)]],
             [one.get(name, _NONE) for one in found[len(base) :]],
+            is_exact=are_exact([*base, *new]),
         )
         for name in names
     ]
@@ -154,10 +163,15 @@ class _Values:
 _NONE = _Values((), 0)
 
 
-def _difference(name: str, base: Sequence[_Values], new: Sequence[_Values]) -> Difference:
+def _difference(
+    name: str, base: Sequence[_Values], new: Sequence[_Values], *, is_exact: bool
+) -> Difference:
     before = [median(values.times) for values in base if values.times]
     after = [median(values.times) for values in new if values.times]
-    if len(base) == len(new) == 1:
+    noise_ns: float | None
+    if is_exact:
+        noise_ns = 0
+    elif len(base) == len(new) == 1:
         noise_ns = noise_of_medians(base[0].times, new[0].times)
     else:
         noise_ns = noise_of_means(before, after)

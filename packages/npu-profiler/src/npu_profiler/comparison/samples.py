@@ -39,11 +39,13 @@ class Samples:
         totals: of the trace as a whole, in nanoseconds: "wall time", "npu:0 busy", "host in ops".
         steps: those of each kind, by their start.
         calls: by table ("program", "layer", "op") and name; the time of an op is its own.
+        is_exact: whether the times are estimates, which have no noise.
     """
 
     totals: Mapping[str, int]
     steps: Mapping[str, Sequence[Step]]
     calls: Mapping[str, Mapping[str, Calls]]
+    is_exact: bool
 
 
 def take_samples(trace: Trace) -> Samples:
@@ -66,7 +68,8 @@ def take_samples(trace: Trace) -> Samples:
     for device, busy in busy_intervals(trace).items():
         totals[f"npu:{device} busy"] = total_ns(busy)
     totals["host in ops"] = sum(map(op_ns, trace.host_tracks))
-    return Samples(totals, steps, {"program": programs, "layer": layers, "op": ops})
+    calls = {"program": programs, "layer": layers, "op": ops}
+    return Samples(totals, steps, calls, bool(trace.estimate))
 
 
 def _add_ops(track: Track, found: dict[str, Calls]) -> None:

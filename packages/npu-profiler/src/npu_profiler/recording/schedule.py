@@ -180,7 +180,7 @@ def _program_slices(program: Mapping[str, Any], start_ns: int, rows: _Rows) -> l
 def _layer_slices(
     tasks: Sequence[_Task], layers: Sequence[Mapping[str, str]], track: Track, start_ns: int
 ) -> Iterator[Slice]:
-    """Yields the parts of each layer; the first tells the time of all and of each engine."""
+    """Yields the parts of each layer, each with the time of all and of each engine."""
     parts: dict[int, list[_Interval]] = {number: [] for number in range(len(layers))}
     for number, begin, end in layer_parts(tasks):
         parts[number].append((begin, end))
@@ -189,12 +189,11 @@ def _layer_slices(
         own = parts[number] or [(0, 0)]  # hidden by other layers
         engines = {f"{engine}_us": busy[number, engine] / 1000 for engine in ENGINES}
         whole_us = sum(end - begin for begin, end in own) / 1000
-        told = {"type": layer["type"], "duration_us": whole_us, **engines}
+        told = {"type": layer["type"], "duration_us": whole_us, **engines, **_origin(layer)}
         category = "layer"
         for begin, end in own:
-            args = {**told, **_origin(layer)}
-            yield Slice(track, category, layer["name"], start_ns + begin, end - begin, args)
-            category, told = "layer continued", {}
+            yield Slice(track, category, layer["name"], start_ns + begin, end - begin, told)
+            category = "layer continued"
 
 
 def _busy_ns(tasks: Sequence[_Task]) -> Mapping[tuple[int, str], int]:
