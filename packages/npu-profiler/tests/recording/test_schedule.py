@@ -125,9 +125,15 @@ def test_programs_follow_each_other_and_tasks_side_by_side_have_rows(tmp_path):
 
 
 @pytest.mark.parametrize("report", [None, {"schedule": None}, {"schedule": "/absent.json"}])
-def test_a_program_without_a_schedule_is_an_error_that_names_it(report):
-    with pytest.raises(TraceError, match="a schedule of net;") as raised:
-        read_schedules([{"name": "net", "report": report}])
+def test_a_program_without_a_schedule_is_an_error_with_the_compilers_words(report):
+    findings = [
+        {"judge": "rules", "detail": "12 operations"},
+        {"judge": "compiler", "detail": "No compiler is installed."},
+    ]
+    with pytest.raises(
+        TraceError, match=r"of net; got none: No compiler is installed\. See"
+    ) as raised:
+        read_schedules([{"name": "net", "findings": findings, "report": report}])
     assert raised.value.code == "estimate-schedule"
 
 

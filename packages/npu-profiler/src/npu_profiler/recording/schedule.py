@@ -49,10 +49,10 @@ def read_schedules(checks: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
             schedule = json.loads(Path(report["schedule"]).read_text("utf-8"))
             fields = {**report["estimate"], **schedule}
         except (KeyError, TypeError, OSError, ValueError) as failure:
+            said = [one["detail"] for one in check["findings"] if one["judge"] == "compiler"]
             raise TraceError(
-                f"estimate: the NPU's compiler must give a schedule of {name}; got none. See "
-                "`npu-compiler target list` for compilers, and install another release with "
-                "`npu-compiler target install`.",
+                f"estimate: an NPU's compiler must give a schedule of {name}; got none: "
+                f"{' '.join(said)} See `npu-compiler target list`.",
                 code="estimate-schedule",
             ) from failure
         compiled = {key: report[key] for key in ("target", "compiler")}
