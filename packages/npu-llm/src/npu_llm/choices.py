@@ -5,6 +5,7 @@ from typing import Literal, TypeVar
 from npu_llm.errors import OptionError
 
 __all__ = [
+    "BLOB_CONTEXT",
     "DEFAULT_PRECISION",
     "GROUP_SIZES",
     "KV_CACHES",
@@ -28,6 +29,8 @@ _Name = TypeVar("_Name", bound=str)
 PrecisionName = Literal["float32", "bfloat16", "float16", "int8", "int4"]
 PRECISION_NAMES: tuple[PrecisionName, ...] = ("float32", "bfloat16", "float16", "int8", "int4")
 DEFAULT_PRECISION: PrecisionName = "bfloat16"
+# Tokens up to which an export for NPUs has blobs.
+BLOB_CONTEXT = 1024
 # What keys and values may be stored as, instead of the dtype of the arithmetic.
 KvCache = Literal["u8"]
 KV_CACHES: tuple[KvCache, ...] = ("u8",)

@@ -84,12 +84,14 @@ def parse_precision(dtype: str | torch.dtype | None) -> Precision:
     return PRECISIONS[parse_dtype(name if is_torchs else dtype)]
 
 
-def compile_options(precision: Precision, kv_cache: KvCache | None = None) -> dict[str, str]:
-    """OpenVINO's properties for a precision on the device in use."""
+def compile_options(
+    precision: Precision, kv_cache: KvCache | None = None, *, device: str | None = None
+) -> dict[str, str]:
+    """OpenVINO's properties for a precision on a device, by default the one in use."""
     serving = device_info()
     return device_options(
         precision.compute,
-        device=serving.device,
+        device=device or serving.device,
         capabilities=serving.capabilities,
         dynamic_quantization_group_size=precision.activation_group,
         kv_cache=kv_cache,
@@ -115,14 +117,14 @@ def kernels_cache(
     return "float32" if precision.weights == "float32" else "bfloat16"
 
 
-def cache_dtype(precision: Precision) -> torch.dtype:
-    """The default dtype of keys and values: what the device in use computes in."""
-    return _torch_dtype(cache_dtype_name(precision))
+def cache_dtype(precision: Precision, *, device: str | None = None) -> torch.dtype:
+    """The default dtype of keys and values: what the device computes in, or the one in use."""
+    return _torch_dtype(cache_dtype_name(precision, device=device))
 
 
-def cache_dtype_name(precision: Precision) -> str:
+def cache_dtype_name(precision: Precision, *, device: str | None = None) -> str:
     """The name of cache_dtype."""
-    return _HINTS[compile_options(precision)["INFERENCE_PRECISION_HINT"]]
+    return _HINTS[compile_options(precision, device=device)["INFERENCE_PRECISION_HINT"]]
 
 
 def _torch_dtype(name: str) -> torch.dtype:

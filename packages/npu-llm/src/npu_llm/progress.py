@@ -10,6 +10,7 @@ from typing import Any
 __all__ = [
     "MERGE_STAGES",
     "STAGES",
+    "TARGET_STAGES",
     "Advance",
     "Progress",
     "ProgressListener",
@@ -49,6 +50,12 @@ STAGES: tuple[Stage, ...] = (
     Stage("reference", "computing a few tokens in torch", 9),
     Stage("save", "writing the compile cache", 6),
     Stage("compile", "compiling for the device", 4),
+)
+
+# Those of an export for NPUs that need not be in the machine, which takes minutes.
+TARGET_STAGES: tuple[Stage, ...] = (
+    *(replace(stage, weight=stage.weight / 4) for stage in STAGES),
+    Stage("blobs", "compiling for NPUs", 75),
 )
 
 # Those of writing a model with adapters merged into it. The shares are those of the same file and

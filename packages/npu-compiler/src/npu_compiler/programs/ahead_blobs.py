@@ -109,8 +109,10 @@ class AheadBlobs:
         """Returns the blob of a program, or why there is none."""
         found = [one for one in self._records if one.program == program]
         fitting = [one for one in found if one.target == self._target]
+        if not found:
+            return None, "there is no blob of it"
         if not fitting:
-            have = ", ".join(sorted({one.target for one in found})) or "no NPU"
+            have = ", ".join(sorted({one.target for one in found}))
             return None, f"its blobs are for {have}, and the device is NPU {self._target}"
         record, path = fitting[0], self._folder / fitting[0].file
         if record.refused:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import npu_runtime
 from npu_compiler.errors import LoweringError
+from npu_compiler.programs.ahead_blobs import AheadBlobs
 from npu_compiler.verification.verdict import Verdict
 from npu_llm.adapters.adapter_ports import common_rank, idle_inputs, port_shapes
 from npu_llm.capture.compression import Compression
@@ -154,11 +155,23 @@ def prepare(name_or_path: str | Path, options: LoadOptions) -> Prepared:
     return Prepared(entry, loaded, report)
 
 
-def load_pipeline(entry: Entry, form: CompiledForm, *, verify: Verify = "first") -> Pipeline:
+def load_pipeline(
+    entry: Entry,
+    form: CompiledForm,
+    *,
+    verify: Verify = "first",
+    blobs: AheadBlobs | None = None,
+) -> Pipeline:
     """Loads an entry's programs, and compiles them if the compiled form is missing or unsuitable.
 
     In a static pipeline only the program for one token is loaded; the others follow when they are
     needed. Each is compared with torch as `verify` says, see npu_llm.verification.verifier.
+
+    Args:
+        entry: the program.
+        form: the place of its compiled form.
+        verify: when programs are compared with torch.
+        blobs: of programs that were compiled ahead of time; None for none.
 
     Raises:
         WrongResultError: [wrong-result] if a program's results differ from torch's.
@@ -170,7 +183,7 @@ def load_pipeline(entry: Entry, form: CompiledForm, *, verify: Verify = "first")
         layer_recording.tell_origins(entry.name, entry.origins)
     layout = entry.static_layout
     if layout is not None:
-        load = load_variant(entry.name, options)
+        load = load_variant(entry.name, options, blobs)
 
         @functools.cache
         def for_rank(rank: int) -> StaticPrograms:
@@ -220,6 +233,7 @@ def fill_entry(
     facts: ModelFacts,
     compression: Compression | None = None,
     dynamic: Entry | None = None,
+    device: str | None = None,
 ) -> None:
     """Writes an entry without its compiled form, which the first load adds.
 
@@ -232,6 +246,7 @@ def fill_entry(
         compression: how weights of few bits are made; None for the defaults.
         dynamic: the same model's entry for the dynamic pipeline, to refer to if it is no kernel
             program; None to write what that has.
+        device: OpenVINO's name of the device that it is for; by default the one in use.
 
     Raises:
         CaptureError: if the model cannot be captured.
@@ -318,6 +333,7 @@ def fill_entry(
             compression=compression,
             context=context,
             tokenizer=tokenizer,
+            device=device,
         )
     (folder / "about.json").write_text(json.dumps(about))
     del model, weights

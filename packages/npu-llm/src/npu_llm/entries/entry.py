@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from npu_command.interrupt import removed_at_interrupt
 from npu_command.whole_files import write_text
+from npu_compiler.programs.ahead_blobs import BLOB_FOLDER, AheadBlob, read_blob_records
 from npu_compiler.programs.blob_files import AMENDMENTS
 from npu_llm.checkpoint.facts import ModelFacts
 from npu_llm.choices import KvCache
@@ -151,6 +152,15 @@ class Entry:
         """Inputs and outputs of the layers that adapters may change, by their modules' paths."""
         found: Mapping[str, Sequence[int]] = self.about.get("adapted") or {}
         return found
+
+    @property
+    def blobs(self) -> tuple[AheadBlob, ...]:
+        """Its programs compiled ahead of time for NPUs.
+
+        Raises:
+            TypeError: if the records are not as they were written.
+        """
+        return read_blob_records(self.about.get("blobs", ()))
 
     @property
     def static_layout(self) -> StaticLayout | None:
@@ -385,7 +395,7 @@ def _commit(folder: Path, target: Path) -> None:
         name: record
         for name, record in _records(folder).items()
         if Path(name).name not in (_BLOB_MANIFEST, VERDICT, AMENDMENTS)
-        and not name.startswith((f"{_BLOBS}/", f"{VARIANTS}/"))
+        and not name.startswith((f"{_BLOBS}/", f"{VARIANTS}/", f"{BLOB_FOLDER}/"))
     }
     content = {"format": _FORMAT, "about": about, "files": records}
     write_text(folder / MANIFEST, json.dumps(content, indent=1))

@@ -56,7 +56,8 @@ def open_exported(folder: Path) -> Entry:
             )
         if missing:
             raise ValueError(f"{MANIFEST} lacks {missing[0]}")
-    except ValueError as problem:
+        _ = entry.blobs  # raises for other records
+    except (ValueError, TypeError) as problem:
         raise ModelError(
             f"{folder}: must be as npu_llm.export wrote it; got: {problem}. Copy it again, or "
             "export the model again.",

@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
-from dataclasses import replace
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from npu_compiler.programs.ahead_blobs import AheadBlob, AheadBlobs
 from npu_compiler.programs.blob_files import are_damaged
 from npu_llm.capture.compression import Compression
 from npu_llm.checkpoint.facts import read_facts
 from npu_llm.checkpoint.requirements import check_disk, check_memory
 from npu_llm.checkpoint.source import find_source
+from npu_llm.choices import BLOB_CONTEXT, parse_pipeline
 from npu_llm.config import read_settings
 from npu_llm.entries.build import (
     LoadReport,
@@ -39,11 +42,16 @@ from npu_llm.entries.entry import (
 from npu_llm.entries.export_folder import free_folder, open_exported
 from npu_llm.entries.kernel_loading import is_compared
 from npu_llm.entries.load_options import LoadOptions
+from npu_llm.errors import OptionError
 from npu_llm.precision import compile_options
-from npu_llm.progress import Progress, ProgressListener
+from npu_llm.progress import STAGES, TARGET_STAGES, Progress, ProgressListener
+from npu_llm.steps.static_programs import write_variant
+from npu_runtime import info, layer_recording
 
 if TYPE_CHECKING:
     import torch
+
+    from npu_compiler.target_compiler.targets import Target
 
 __all__ = ["export", "prepare_exported"]
 
@@ -60,6 +68,9 @@ def export(
     verify: str = "first",
     gguf_file: str | None = None,
     trust_remote_code: bool = False,
+    targets: Sequence[str] = (),
+    blob_context: int = BLOB_CONTEXT,
+    skip_refused: bool = False,
     on_progress: ProgressListener | None = None,
 ) -> Path:
     """Writes a model that starts without transformers' model code, and here without compiling.
@@ -80,20 +91,32 @@ def export(
             is in the folder anyway, for machines that compile it again.
         gguf_file: which GGUF file in a folder.
         trust_remote_code: whether model code inside the checkpoint may run.
-        on_progress: called with a stage and how much of it is done, 0.0 to 1.0.
+        targets: NPUs by name or number, as ("lunar-lake", "5010"), for which the programs of the
+            static pipeline are compiled ahead of time. The vendor's compiler must be installed:
+            npu-compiler target install.
+        blob_context: tokens of prompt and answer up to which there are blobs; programs for more are
+            compiled on the device.
+        skip_refused: go without the blob of a program that a target's compiler refuses.
+        on_progress: called with a stage and how much of it is done, 0.0 to 1.0; with targets the
+            stages are npu_llm.progress.TARGET_STAGES.
 
     Returns:
         The folder.
 
     Raises:
         OptionError: [unknown-dtype], [unknown-pipeline], [unknown-verify], [group-size],
-            [quantize-text], or [output-exists] for a folder that is not empty.
+            [quantize-text], [output-exists] for a folder that is not empty, [unknown-target],
+            [blob-context], or [target-pipeline] for targets with another pipeline than the static
+            one.
+        TargetError: [target-absent], [target-wine], [target-compiler] without a compiler that runs.
+        ExportError: [target-refused] if a target's compiler refuses a program.
         WrongResultError: [wrong-result] if the program's results differ from torch's.
         ModelError, CaptureError, CacheError, MemoryNeedError: as from_pretrained does.
     """
+    compiled_for = _checked_targets(targets, pipeline, blob_context)
     options = LoadOptions(
         dtype=dtype,
-        pipeline=pipeline,
+        pipeline="static" if compiled_for else pipeline,
         verify=verify,
         gguf_file=gguf_file,
         trust_remote_code=trust_remote_code,
@@ -102,7 +125,7 @@ def export(
     text = None if data is None else Path(data)
     compression = Compression(group_size=group_size, symmetric=symmetric, text=text)
     target = free_folder(output)
-    progress = Progress(options.on_progress)
+    progress = Progress(on_progress, stages=TARGET_STAGES if compiled_for else STAGES)
     with progress.stage("check"):
         source = find_source(name_or_path, gguf_file=options.gguf_file)
         facts = read_facts(source)
@@ -115,13 +138,78 @@ def export(
         )  # fmt: skip
         check_disk(source.name, facts, options.precision, target, kernels=kernels)
     with draft(target) as folder:
-        fill_entry(folder, source, options, progress, facts=facts, compression=compression)
+        fill_entry(
+            folder, source, options, progress, facts=facts, compression=compression,
+            device="NPU" if compiled_for else None,
+        )  # fmt: skip
         about = json.loads((folder / "about.json").read_text())
         about |= {"made_with": _made_with(Entry(folder, about))}
         (folder / "about.json").write_text(json.dumps(about))
         with progress.stage("compile"):
             load_pipeline(Entry(folder, about), CompiledForm(folder), verify=options.verified)
+        if compiled_for:
+            with progress.stage("blobs"):
+                blobs = _write_blobs(
+                    Entry(folder, about), compiled_for, blob_context, skip_refused, progress
+                )
+            about |= {"blobs": [asdict(blob) for blob in blobs]}
+            (folder / "about.json").write_text(json.dumps(about))
     return target
+
+
+def _checked_targets(
+    names: Sequence[str], pipeline: str | None, context: int
+) -> tuple[Target, ...]:
+    """Returns the targets, once it is known that there is a compiler for them."""
+    if not names:
+        return ()
+    # Late: a start needs none of it, nor OpenVINO's Python package.
+    from npu_compiler.exported.ahead import find_targets
+    from npu_compiler.target_compiler.sources import find_source as find_compiler
+
+    found = find_targets(names)
+    if parse_pipeline(pipeline) not in (None, "static"):
+        raise OptionError(
+            f"pipeline: must be static with targets, since an NPU's programs have fixed sizes; got "
+            f"{pipeline}. Omit it, or export without targets.",
+            code="target-pipeline",
+        )
+    if context < 1:
+        raise OptionError(
+            f"blob_context: must be at least 1; got {context}. Omit it for {BLOB_CONTEXT:,}.",
+            code="blob-context",
+        )
+    find_compiler().version()  # raises now instead of after minutes
+    return found
+
+
+def _write_blobs(
+    entry: Entry,
+    targets: Sequence[Target],
+    context: int,
+    skip_refused: bool,
+    progress: Progress,
+) -> tuple[AheadBlob, ...]:
+    """Compiles the static programs of an entry that is being written, for each target."""
+    from npu_compiler.exported.ahead import write_blobs
+    from npu_compiler.target_compiler.parallel import TargetJob
+
+    layout = entry.static_layout
+    assert layout is not None, "an entry of the static pipeline has its layout"
+    # What a start writes again, with the same text, where it keeps its programs.
+    with tempfile.TemporaryDirectory(dir=entry.folder) as place:
+        jobs = []
+        for sizes in entry.static_sizes.programs(context, layout):
+            folder = Path(place, str(sizes))
+            path = write_variant(entry.model_path, folder, layout.port_shapes(sizes))
+            jobs += [TargetJob(folder.name, path, target) for target in targets]
+        return write_blobs(
+            entry.folder,
+            jobs,
+            name=entry.name,
+            skip_refused=skip_refused,
+            on_progress=progress.advance,
+        )
 
 
 def prepare_exported(folder: Path, options: LoadOptions) -> Prepared:
@@ -167,8 +255,9 @@ def prepare_exported(folder: Path, options: LoadOptions) -> Prepared:
         cache = CompileCache(options.cache_folder or read_settings().cache_dir)
         kept = cache.compiled_form(_form_key(entry))
         form = kept if is_elsewhere else replace(form, spare=kept.folder)
+    blobs = _blobs_here(entry)
     with progress.stage("compile"):
-        loaded = load_pipeline(entry, form, verify=options.verified)
+        loaded = load_pipeline(entry, form, verify=options.verified, blobs=blobs)
     report = LoadReport(
         from_cache=loaded.start.from_cache,
         entry_from_cache=True,
@@ -176,9 +265,18 @@ def prepare_exported(folder: Path, options: LoadOptions) -> Prepared:
         compile_time_s=loaded.start.time_s,
         device=loaded.start.device,
         verification=loaded.verdict,
-        compiled_because=reason,
+        compiled_because=reason if blobs is None else blobs.compiled_because,
     )
     return Prepared(entry, loaded, report)
+
+
+def _blobs_here(entry: Entry) -> AheadBlobs | None:
+    """Returns the blobs for the NPU in use; None where there are none, or the device is another."""
+    # A blob records no layers.
+    if not entry.blobs or layer_recording.is_wanted():
+        return None
+    architecture = info.npu_architecture()
+    return AheadBlobs(entry.folder, entry.blobs, architecture) if architecture else None
 
 
 def _made_with(entry: Entry) -> dict[str, Any]:

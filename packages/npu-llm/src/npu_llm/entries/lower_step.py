@@ -51,6 +51,7 @@ def save_step(
     compression: Compression,
     context: int | None,
     tokenizer: Any | None = None,
+    device: str | None = None,
 ) -> dict[str, Any]:
     """Saves a model's step as IR: `path` and the weights beside it.
 
@@ -66,6 +67,7 @@ def save_step(
         compression: how weights of few bits are made.
         context: how many tokens the model was made for; None if nothing sets a limit.
         tokenizer: the model's, for weights that are rounded by a text.
+        device: OpenVINO's name of the device that it is for; by default the one in use.
 
     Returns:
         What is known about the step: layers, the conditions of the trace, how its slots are told
@@ -95,7 +97,8 @@ def save_step(
                 windowed = is_windowed(model.config)
                 captured = read_in_chunks(captured, windowed=windowed, weights=weights)
             _check_relocation(model, captured, relocation)
-            about["static"] = make_static(captured, _static_dtype(precision, compression)).as_dict()
+            dtype = _static_dtype(precision, compression, device)
+            about["static"] = make_static(captured, dtype).as_dict()
         lowered = lower(captured.graph_module, name=type(model).__name__).model
         _name_ports(lowered, captured)
     integers = CompressedWeights(lowered) if precision.weights in ("int8", "int4") else None
@@ -161,11 +164,13 @@ def integers_by_text(
     return integers.quantized()
 
 
-def _static_dtype(precision: Precision, compression: Compression) -> torch.dtype:
+def _static_dtype(
+    precision: Precision, compression: Compression, device: str | None
+) -> torch.dtype:
     """Returns what the static pipeline's caches are stored as."""
     if compression.text is not None:
         return torch.float32  # rounding by a text runs the step on numpy arrays
-    return cache_dtype(precision)
+    return cache_dtype(precision, device=device)
 
 
 def _check_relocation(model: Any, captured: CapturedStep, relocation: Relocation) -> None:

@@ -72,6 +72,10 @@ def verify_variant(entry: Entry, layout: StaticLayout, when: Verify) -> VerifyVa
 def as_here(entry: Entry, reference: TorchReference) -> TorchReference:
     """Returns the reference with the rounding of the device in use and of the entry's cache."""
     wanted = rounding_of(entry.precision)
+    layout = entry.static_layout
+    # One for an NPU keeps keys and values as that computes, on other devices as well.
+    if layout is not None and ROUNDING[layout.dtype] > ROUNDING[_name(wanted)]:
+        wanted = layout.torch_dtype
     if entry.kv_cache is not None:
         wanted = torch.bfloat16  # rounds about as much as 8 bits of a token's largest value
     factor = ROUNDING[_name(wanted)] / ROUNDING[reference.precision]

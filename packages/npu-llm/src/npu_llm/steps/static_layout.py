@@ -5,7 +5,7 @@ Caches of the same shape share one tensor, so one copy writes what a step adds t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -205,6 +205,19 @@ class StaticSizes:
             doubled.append(capacity)
             capacity *= 2
         self.capacities = (*doubled, limit)
+
+    def programs(self, context: int, layout: StaticLayout) -> Iterator[StepSizes]:
+        """Yields the sizes of the programs that generating up to a context runs.
+
+        Args:
+            context: tokens of prompt and answer.
+            layout: the ports of the programs.
+        """
+        bound = self.capacity(min(context, self.capacities[-1]))
+        for capacity in (one for one in self.capacities if one <= bound):
+            for tokens in self.chunks:
+                keeps_one = "logits_to_keep" in layout.inputs
+                yield StepSizes(tokens, capacity, 1 if keeps_one else tokens)
 
     def chunk(self, tokens: int, past: int = 0) -> int:
         """Returns the size of the program to run next.

@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import npu_runtime
+from npu_compiler.programs.ahead_blobs import AheadBlobs
 from npu_compiler.programs.blob_files import check_blobs, record_blobs
 from npu_compiler.programs.fixed_shapes import with_shapes
 from npu_compiler.verification.verdict import Verdict
@@ -114,15 +115,28 @@ class StaticPrograms:
         return folder if self._spare is None or folder.is_dir() else self._spare / name
 
 
-def load_variant(name: str, options: Mapping[str, str]) -> LoadVariant:
+def load_variant(
+    name: str, options: Mapping[str, str], ahead: AheadBlobs | None = None
+) -> LoadVariant:
     """Returns a function that loads variants on the device in use.
 
     Args:
         name: shown in traces and errors.
         options: options for the device's compiler.
+        ahead: variants that were compiled ahead of time, by their folders' names; None for none.
     """
 
+    def import_blob(blob: Path) -> Program:
+        return npu_runtime.load_program(blob, name=name, options=options)
+
     def load(model: Path, blobs: Path, amendments: Mapping[str, str]) -> Program:
+        if ahead is None or amendments:
+            return compile_variant(model, blobs, amendments)
+        return ahead.load(
+            model.parent.name, model, import_blob, lambda: compile_variant(model, blobs, {})
+        )
+
+    def compile_variant(model: Path, blobs: Path, amendments: Mapping[str, str]) -> Program:
         check_blobs(blobs)
         # The compiled form without the weights, which stay mapped from the model's own file.
         settings = {**options, **amendments, "CACHE_MODE": "OPTIMIZE_SIZE"}

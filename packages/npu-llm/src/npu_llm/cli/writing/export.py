@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import importlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,11 +13,12 @@ from npu_command.answers import add_json, give_answer
 from npu_command.help.command_parser import CommandParser
 from npu_command.help.completion import offer
 from npu_llm.checkpoint.source import find_installed_weights
-from npu_llm.choices import DEFAULT_PRECISION, PRECISION_NAMES
+from npu_llm.choices import BLOB_CONTEXT, DEFAULT_PRECISION, PRECISION_NAMES
 from npu_llm.cli.arguments import add_checkpoint, add_verify, check_model
 from npu_llm.errors import ModelError, OptionError
+from npu_llm.progress import STAGES, TARGET_STAGES
 
-__all__ = ["add_export", "give_folder", "main", "write_folder"]
+__all__ = ["add_export", "check_export", "give_folder", "main", "write_folder"]
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -25,7 +27,7 @@ def main(arguments: Sequence[str]) -> int:
         prog="npu-llm export",
         description="Writes a model in a precision, compiled for this device, to a folder for "
         "--model: it starts without transformers' model code.",
-        check=check_model,
+        check=check_export,
     )
     add_export(parser)
     dtype = parser.add_argument(
@@ -54,6 +56,37 @@ def add_export(parser: argparse.ArgumentParser) -> None:
         "and model)",
     )
     add_verify(parser)
+    parser.add_argument(
+        "--target",
+        action="append",
+        default=[],
+        metavar="NPU",
+        help="compile ahead of time for an NPU that need not be here: lunar-lake, 5010, ...; may "
+        "be repeated. `npu-compiler target list` shows all",
+    )
+    parser.add_argument(
+        "--blob-context",
+        type=int,
+        default=BLOB_CONTEXT,
+        metavar="N",
+        help="with --target: tokens of prompt and answer up to which there are blobs (default: "
+        f"{BLOB_CONTEXT})",
+    )
+    parser.add_argument(
+        "--skip-refused",
+        action="store_true",
+        help="with --target: go without the blob of a program that its compiler refuses",
+    )
+
+
+def check_export(options: argparse.Namespace) -> None:
+    """Checks the model and the targets of an export before anything heavy is imported."""
+    check_model(options)
+    if options.target:
+        from npu_compiler.target_compiler.targets import find_target
+
+        for name in options.target:
+            find_target(name)
 
 
 def write_folder(options: argparse.Namespace, **how: Any) -> int:
@@ -83,13 +116,22 @@ def write_folder(options: argparse.Namespace, **how: Any) -> int:
             f"{options.dtype}, which is rounded to nearest. Omit it.",
             code="quantize-text",
         )
-    with display.progress() as listener:
+    with display.progress(TARGET_STAGES if options.target else STAGES) as listener:
         asked = {"dtype": options.dtype, "verify": options.verify, "on_progress": listener}
         if kind is None:
             from npu_llm.entries.exported import export
 
             model = find_installed_weights().path if options.model is None else options.model
-            folder = export(model, options.output, pipeline=options.pipeline, **asked, **how)
+            folder = export(
+                model,
+                options.output,
+                pipeline=options.pipeline,
+                targets=options.target,
+                blob_context=options.blob_context,
+                skip_refused=options.skip_refused,
+                **asked,
+                **how,
+            )
         else:
             folder = kind.export(
                 options.model, options.output, **asked, **_fitting(kind, options, how)
@@ -101,8 +143,15 @@ def write_folder(options: argparse.Namespace, **how: Any) -> int:
 def give_folder(folder: Path, options: argparse.Namespace, display: Any) -> None:
     """Prints the path of a folder that was written; its size too, but not as the answer."""
     size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
-    display.line(f"{size / 1e6:,.0f} MB in {options.dtype}; start it with --model {folder}")
     about = {"folder": folder, "dtype": options.dtype, "size_bytes": size}
+    if getattr(options, "target", []):
+        from npu_llm.entries.export_folder import open_exported
+
+        blobs = open_exported(folder).blobs
+        for blob in blobs:
+            display.line(str(blob))
+        about["blobs"] = [dataclasses.asdict(blob) for blob in blobs]
+    display.line(f"{size / 1e6:,.0f} MB in {options.dtype}; start it with --model {folder}")
     give_answer(options.json, about, lambda: print(folder))
 
 
@@ -127,7 +176,8 @@ def _fitting(kind: Any, options: argparse.Namespace, how: dict[str, Any]) -> dic
     data = how.pop("data", None)
     usual = {"group_size": 64, "symmetric": False}
     changed = [name for name, value in how.items() if value != usual[name]]
-    refused = ["pipeline"] if is_one_step and options.pipeline is not None else []
+    refused = ["target"] if options.target else []
+    refused += ["pipeline"] if is_one_step and options.pipeline is not None else []
     if not is_one_step:
         refused += [*changed, *(["data"] if data is not None else [])]
     if refused:

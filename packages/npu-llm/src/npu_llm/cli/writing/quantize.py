@@ -8,8 +8,7 @@ from pathlib import Path
 
 from npu_command.help.command_parser import CommandParser
 from npu_llm.choices import GROUP_SIZES, check_group_size
-from npu_llm.cli.arguments import check_model
-from npu_llm.cli.writing.export import add_export, write_folder
+from npu_llm.cli.writing.export import add_export, check_export, write_folder
 
 __all__ = ["main"]
 
@@ -58,4 +57,4 @@ def main(arguments: Sequence[str]) -> int:
 
 def _check(options: argparse.Namespace) -> None:
     check_group_size(options.group_size)
-    check_model(options)
+    check_export(options)
