@@ -5,7 +5,8 @@ import torch
 from torch import fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from npu_compiler.graph.origins import keep_origins, kept_origins, node_origins
+from npu_compiler.graph.kept_origins import keep_origins, kept_origins
+from npu_compiler.graph.origins import node_origins
 from npu_compiler.openvino_core import openvino_core
 
 TRACE = """  File "/code/train.py", line 7, in forward

@@ -27,7 +27,8 @@ from npu_compiler.exported.for_npu import check_program, rewrite_program
 from npu_compiler.exported.manifest import PROGRAM, Manifest, PortSpec
 from npu_compiler.exported.trial import verified
 from npu_compiler.graph.calls import is_symbolic, op_name
-from npu_compiler.graph.origins import keep_origins, node_origins, node_place
+from npu_compiler.graph.kept_origins import keep_origins
+from npu_compiler.graph.origins import node_origins, node_place
 from npu_compiler.known_defects.table import avoid_defects
 from npu_compiler.lowering import LoweredModel, lower
 from npu_compiler.lowering.capability import refusal

@@ -6,35 +6,25 @@ model's code.
 
 from __future__ import annotations
 
-import json
 import re
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import fx
 
 from npu_runtime.public_calls import public_call
 
-if TYPE_CHECKING:
-    import openvino as ov
-
 __all__ = [
     "call_place",
     "graph_title",
-    "keep_origins",
-    "kept_origins",
     "module_path",
     "node_origins",
     "node_place",
     "python_line",
     "source_line",
 ]
-
-# The place in a model's runtime information for the origins of its calls.
-_ORIGINS = ["npu_compiler", "origins"]
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 _TORCH = str(Path(torch.__file__).parent) + "/"
@@ -63,19 +53,6 @@ def node_origins(graph: fx.Graph) -> dict[str, tuple[str, str]]:
             if any(origin):
                 origins[node.name] = origin
     return origins
-
-
-def keep_origins(model: ov.Model, origins: Mapping[str, tuple[str, str]]) -> None:
-    """Stores the origins of its calls, as node_origins returns them, in a model."""
-    model.set_rt_info(json.dumps(origins), _ORIGINS)
-
-
-def kept_origins(model: ov.Model) -> dict[str, tuple[str, str]]:
-    """Returns the origins that keep_origins stored in a model; none if there are none."""
-    if not model.has_rt_info(_ORIGINS):
-        return {}
-    kept = json.loads(str(model.get_rt_info(_ORIGINS).value))
-    return {name: (module, line) for name, (module, line) in kept.items()}
 
 
 @public_call

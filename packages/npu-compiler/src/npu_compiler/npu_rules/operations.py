@@ -8,7 +8,7 @@ from typing import Any
 import openvino as ov
 from openvino._offline_transformations import apply_moc_transformations
 
-from npu_compiler.graph.origins import kept_origins
+from npu_compiler.graph.kept_origins import kept_origins
 from npu_compiler.npu_rules.before_import import is_replaced, replacement
 from npu_compiler.npu_rules.conditions import condition_findings
 from npu_compiler.npu_rules.finding import Finding

@@ -3,7 +3,8 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from npu_compiler.programs.cache import CacheStatistics, ProgramCache, content_key
+    from npu_compiler.programs.cache import ProgramCache, content_key
+    from npu_compiler.programs.kept_files import CacheStatistics
     from npu_compiler.programs.load import load_model, load_tolerant
     from npu_compiler.programs.precision import compile_options, precision_name
 
@@ -18,7 +19,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "CacheStatistics": "cache",
+    "CacheStatistics": "kept_files",
     "ProgramCache": "cache",
     "compile_options": "precision",
     "content_key": "cache",

@@ -12,10 +12,9 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import openvino as ov
-from torch import nn
 
 from npu_compiler.exported.manifest import read_manifest
 from npu_compiler.npu_rules.finding import Finding
@@ -28,6 +27,9 @@ from npu_compiler.readiness.compiler_verdict import compiler_verdict
 from npu_compiler.readiness.report import Readiness
 from npu_compiler.target_compiler import find_target
 from npu_runtime.public_calls import public_call
+
+if TYPE_CHECKING:
+    from torch import nn
 
 __all__ = ["check", "check_file", "check_folder", "check_model"]
 

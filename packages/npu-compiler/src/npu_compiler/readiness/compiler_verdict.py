@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import openvino as ov
 
-from npu_compiler.graph.origins import kept_origins
+from npu_compiler.graph.kept_origins import kept_origins
 from npu_compiler.npu_rules.finding import Finding
 from npu_compiler.npu_rules.whole_programs import varying_operations
 from npu_compiler.target_compiler import Target, TargetReport, compile_if_installed

@@ -20,8 +20,8 @@ from npu_command.interrupt import removed_at_interrupt
 from npu_command.whole_files import write_json
 from npu_compiler.config import read_settings
 from npu_compiler.errors import TargetError
-from npu_compiler.graph.origins import kept_origins
-from npu_compiler.programs.cache import ProgramCache
+from npu_compiler.graph.kept_origins import kept_origins
+from npu_compiler.programs.kept_files import KeptFiles
 from npu_compiler.target_compiler.report import (
     UNEXPLAINED,
     Estimate,
@@ -66,7 +66,7 @@ class TargetCompiler:
         self.source = source
         self.version = source.version()
         self._limits = limits or Limits()
-        self._cache = ProgramCache(cache_dir)
+        self._cache = KeptFiles(cache_dir)
         self._process: CompilerProcess | None = None
         self._lock = threading.Lock()
         self._is_stopped = False

@@ -96,7 +96,7 @@ def read_schedule(path: Path, origins: Mapping[str, tuple[str, str]]) -> Schedul
 
     Args:
         path: of the trace.
-        origins: of the model's calls, as npu_compiler.graph.origins.kept_origins returns them.
+        origins: of the model's calls, as npu_compiler.graph.kept_origins.kept_origins returns them.
     """
     try:
         tasks = _read_tasks(path)

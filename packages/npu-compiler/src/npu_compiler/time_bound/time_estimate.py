@@ -9,10 +9,9 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import openvino as ov
-from torch import nn
 
 from npu_command.pages import render_page
 from npu_compiler.errors import ExportError
@@ -29,6 +28,9 @@ from npu_compiler.target_compiler import (
 from npu_compiler.time_bound.bound import BOUND_NOTE, TimeBound, bound_model
 from npu_compiler.time_bound.generations import generation_figures
 from npu_runtime.public_calls import public_call
+
+if TYPE_CHECKING:
+    from torch import nn
 
 __all__ = ["TimeEstimate", "estimate", "estimate_folder", "estimate_model"]
 

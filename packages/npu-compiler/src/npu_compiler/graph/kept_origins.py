@@ -1,0 +1,31 @@
+"""The origins of a graph's calls in an OpenVINO model, from which they are read without torch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+import openvino as ov
+
+__all__ = ["keep_origins", "kept_origins"]
+
+# The place in a model's runtime information.
+_ORIGINS = ["npu_compiler", "origins"]
+
+
+def keep_origins(model: ov.Model, origins: Mapping[str, tuple[str, str]]) -> None:
+    """Stores the origins of its calls in a model.
+
+    Args:
+        model: made from a captured graph.
+        origins: see npu_compiler.graph.origins.node_origins.
+    """
+    model.set_rt_info(json.dumps(origins), _ORIGINS)
+
+
+def kept_origins(model: ov.Model) -> dict[str, tuple[str, str]]:
+    """Returns the origins that keep_origins stored in a model; none if there are none."""
+    if not model.has_rt_info(_ORIGINS):
+        return {}
+    kept = json.loads(str(model.get_rt_info(_ORIGINS).value))
+    return {name: (module, line) for name, (module, line) in kept.items()}
