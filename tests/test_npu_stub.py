@@ -1,8 +1,10 @@
 """The stub of the NPU's plugin: what its rules let pass, and breaches of them that it notices."""
 
 import fnmatch
+import json
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import openvino as ov
@@ -11,6 +13,7 @@ from openvino import opset13 as ops
 
 from npu_stub import expected_failures
 from npu_stub.build import build_stub
+from npu_stub.verdicts import Verdicts, serving
 
 # One process: tensors of sizes and offsets that are no whole pages, large ones, pinned memory.
 MEMORY = """
@@ -61,6 +64,20 @@ def kinds():
 print(load.needed_options(model, None), kinds())
 cpu_defects.pytest_configure(None)
 print(load.needed_options(model, None), kinds())
+"""
+
+# A graph in memory and programs in files, judged by a compiler that refuses tanh.
+JUDGED = """
+import sys, npu_compiler, npu_runtime, torch
+graph = npu_compiler.GraphBuilder(verify="off")
+graph.compile(graph.parameter((2, 3)) + 1)
+print(graph.run(torch.ones(2, 3, device="npu")).sum().item())
+for path in sys.argv[1:]:
+    try:
+        npu_runtime.load_program(path, name="m", options={"INFERENCE_PRECISION_HINT": "f16"})
+        print("loaded")
+    except npu_runtime.ProgramError as error:
+        print(error)
 """
 
 # Memory that is given back, and taken again at the same addresses, between two runs of a request.
@@ -315,8 +332,58 @@ def test_a_language_model_with_its_cache_as_state_is_noticed(on_stub, compiler, 
     assert on_stub(STATE, compiler) == [told]
 
 
+class RefusesTanh:
+    """In place of Intel's compiler."""
+
+    version = "1.0"
+
+    def compile(self, model: ov.Model, target: str) -> SimpleNamespace:
+        found = [op.get_friendly_name() for op in model.get_ops() if op.get_type_name() == "Tanh"]
+        reason = f"unsupported tanh on {target}" if found else ""
+        operation = found[0] if found else ""
+        return SimpleNamespace(is_accepted=not found, reason=reason, operation=operation)
+
+
+def test_a_compiler_judges_each_program_on_the_stub(run, stub, tmp_path):
+    paths = []
+    for name, operation in (("relu", ops.relu), ("tanh", ops.tanh)):
+        x = ops.parameter([2, 3], np.float32, name="x")
+        paths.append(str(tmp_path / f"{name}.xml"))
+        ov.save_model(ov.Model([operation(x)], [x], name), paths[-1])
+    judged = Verdicts(RefusesTanh(), tmp_path / "record")
+    environment = {
+        "NPU_DEVICE": "NPU",
+        "NPU_OPENVINO_LIBRARY": str(stub),
+        "NPU_STUB_COMPILER": str(tmp_path / "socket"),
+        "PYTEST_CURRENT_TEST": "this test",
+    }
+    with serving(judged, tmp_path / "socket"):
+        done = run("python", "-c", JUDGED, *paths, **environment)
+    assert done.returncode == 0, done.stderr
+    in_memory, first, second = done.stdout.splitlines()
+    assert (in_memory, first) == ("12.0", "loaded")
+    assert "unsupported tanh on 4000" in second
+    record = (tmp_path / "record" / "verdicts.jsonl").read_text()
+    lines = [json.loads(line) for line in record.splitlines()]
+    assert [line["test"] for line in lines] == ["this test"] * 3
+    assert [line["reason"] for line in lines] == ["", "", "unsupported tanh on 4000"]
+    assert (tmp_path / "record" / lines[-1]["model"]).is_file()
+    assert "3 programs, 1 refused" in str(judged)
+    assert "1 the rules take, the compiler refuses: unsupported tanh on 4000" in str(judged)
+
+
+def test_a_compiler_that_does_not_reply_refuses(run, stub, tmp_path):
+    environment = {
+        "NPU_DEVICE": "NPU",
+        "NPU_OPENVINO_LIBRARY": str(stub),
+        "NPU_STUB_COMPILER": str(tmp_path / "socket"),
+    }
+    done = run("python", "-c", JUDGED, **environment)
+    assert "the server of verdicts did not reply" in done.stderr
+
+
 def test_each_expected_failure_names_a_test_that_is_there(root):
-    for pattern in expected_failures.patterns():
+    for pattern in expected_failures.patterns(is_judged=True):
         path, _, rest = pattern.replace("[[]", "[").partition("::")
         files = [file for file in root.glob(path) if file.is_file()]
         assert files, pattern

@@ -1,12 +1,14 @@
 """Runs packages' tests as device NPU on the stub.
 
-`python tools/npu_stub/run.py [SUITE ...] [FLAGS]`: a suite is a key of SUITES; flags, and paths of
-tests, go to pytest. Tests that cannot pass there are in expected.toml, each with its reason; one of
-them that passes fails the run.
+`python tools/npu_stub/run.py [--compiler] [SUITE ...] [FLAGS]`: a suite is a key of SUITES; flags,
+and paths of tests, go to pytest. Tests that cannot pass there are in expected.toml, each with its
+reason; one of them that passes fails the run. With --compiler the stub refuses what Intel's
+compiler refuses, in its words; its verdicts are kept in build/npu-stub.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -16,9 +18,14 @@ from collections import Counter
 from pathlib import Path
 
 from build import build_stub
+from verdicts import Verdicts, serving
+
+from npu_compiler.errors import TargetError
+from npu_compiler.target_compiler import target_compiler
 
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
+COMPILER = "--compiler"
 SUITES = {
     "runtime": ["packages/npu-runtime/tests"],
     "compiler": ["packages/npu-compiler/tests"],
@@ -29,10 +36,10 @@ SUITES = {
 def main(arguments: list[str]) -> int:
     """Builds the stub, runs the suites, prints what was recorded; returns the exit code."""
     chosen = [name for name in arguments if name in SUITES]
-    flags = [argument for argument in arguments if argument not in SUITES]
+    flags = [argument for argument in arguments if argument not in (COMPILER, *SUITES)]
     named = [flag for flag in flags if not flag.startswith("-") and "tests" in flag]
     paths = [path for name in chosen or ([] if named else SUITES) for path in SUITES[name]]
-    with tempfile.TemporaryDirectory(prefix="npu-stub-") as place:
+    with tempfile.TemporaryDirectory(prefix="npu-stub-") as place, contextlib.ExitStack() as stack:
         record = Path(place, "record.jsonl")
         search = [str(HERE), os.environ.get("PYTHONPATH", "")]
         environment = os.environ | {
@@ -41,10 +48,22 @@ def main(arguments: list[str]) -> int:
             "NPU_STUB_RECORD": str(record),
             "PYTHONPATH": os.pathsep.join(filter(None, search)),
         }
+        verdicts = None
+        if COMPILER in arguments:
+            environment["NPU_STUB_COMPILER"] = str(address := Path(place, "compiler"))
+            try:
+                compiler = stack.enter_context(target_compiler())
+            except TargetError as failure:
+                print(failure, file=sys.stderr)
+                return 2
+            verdicts = Verdicts(compiler, ROOT / "build" / "npu-stub")
+            stack.enter_context(serving(verdicts, address))
         plugins = ["-p", "expected_failures", "-p", "cpu_defects"]
         command = [sys.executable, "-m", "pytest", *plugins, *paths, *flags]
         code = subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
         print(f"recorded: {_sum(record)}")
+        if verdicts is not None:
+            print(verdicts)
     return code
 
 

@@ -78,7 +78,10 @@ def ecosystem(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def stub(session: nox.Session) -> None:
-    """Run the suites on a stub that enforces the NPU plugin's rules (`-- runtime`); long."""
+    """Run the suites on a stub that enforces the NPU plugin's rules (`-- runtime`); long.
+
+    With --compiler, Intel's compiler, where it is installed, judges each program as well.
+    """
     run_in(session, tested_platform(session), "tools/npu_stub/run.py", *session.posargs)
 
 
