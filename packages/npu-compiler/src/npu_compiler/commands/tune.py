@@ -10,6 +10,7 @@ from pathlib import Path
 from npu_command.answers import add_json, give_answer
 from npu_command.help.command_parser import CommandParser
 from npu_compiler.commands.explain import check_script, run_script
+from npu_compiler.errors import OptionError
 
 __all__ = ["main"]
 
@@ -18,13 +19,18 @@ def main(arguments: Sequence[str]) -> int:
     """Tunes, exports, imports or lists; returns the exit code."""
     parser = CommandParser(
         prog="npu-compiler tune",
-        description="Run a script and measure how its graphs are compiled best on this device.",
+        description="Run a script and measure how its graphs are compiled best on this device, or "
+        "rank the ways by the compiler's estimates for another.",
         check=_check,
     )
     parser.add_argument("--budget", type=float, default=20.0, help="seconds per graph (20)")
     parser.add_argument(
         "--max-error", type=float, default=1e-4, help="largest difference by largest value (1e-4)"
     )
+    parser.add_argument(
+        "--target", metavar="NPU",
+        help="rank by the compiler's estimates for this NPU, such as lunar-lake; measure nothing",
+    )  # fmt: skip
     parser.add_argument("--export", type=Path, metavar="FILE", help="write all records to a file")
     parser.add_argument(
         "--import", type=Path, metavar="FILE", dest="import_", help="take a file's records over"
@@ -33,7 +39,8 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("script", type=Path, nargs="?", help="without one the records are listed")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="of the script")
     given = parser.parse_args(arguments)
-    from npu_compiler.tuning.report import TuningReport  # help needs none of these
+    from npu_compiler.tuning.estimates import estimator_for  # help needs none of these
+    from npu_compiler.tuning.report import TuningReport
     from npu_compiler.tuning.state import open_session
     from npu_compiler.tuning.store import TuningStore
 
@@ -44,7 +51,12 @@ def main(arguments: Sequence[str]) -> int:
     if given.import_ is not None:
         lines.append(f"{store.import_(given.import_)} records taken over into {store.directory}")
     if given.script is not None:
-        with open_session(budget_s=given.budget, max_error=given.max_error) as session:
+        with (
+            estimator_for(given.target) as estimator,
+            open_session(
+                budget_s=given.budget, max_error=given.max_error, estimator=estimator
+            ) as session,
+        ):
             code = run_script(given.script, given.arguments)
         report = TuningReport(tuple(session.records), session.skipped)
     if given.export is not None:
@@ -61,3 +73,9 @@ def main(arguments: Sequence[str]) -> int:
 def _check(options: argparse.Namespace) -> None:
     if options.script is not None:
         check_script(options.script)
+    elif options.target is not None:
+        raise OptionError(
+            "npu-compiler tune --target: must come with a script, whose graphs are estimated; got "
+            "none. Name one that uses torch.compile(backend='npu').",
+            code="script-absent",
+        )

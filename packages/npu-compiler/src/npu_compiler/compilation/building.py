@@ -15,7 +15,7 @@ from torch import fx
 import npu_runtime
 from npu_compiler.compilation.content import ProgramContent, program_content
 from npu_compiler.compilation.debug import dump_program
-from npu_compiler.compilation.records import ProgramRecord, compression_report
+from npu_compiler.compilation.records import ProgramRecord, compression_report, show_model
 from npu_compiler.compilation.targets import is_for_npu
 from npu_compiler.config import read_settings
 from npu_compiler.errors import LoweringError
@@ -348,6 +348,7 @@ class _Building:
         rewritten = self._fit_npu(lowered.model)
         self.compression = _compress(lowered.model, self._config)
         dump_program(self._name, lowered.model)
+        show_model(self._name, lowered.model)
         facts = {
             "inputs": list(lowered.input_names),
             "compression": None if self.compression is None else asdict(self.compression),

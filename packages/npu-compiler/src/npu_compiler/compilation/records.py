@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,8 @@ from npu_compiler.passes.base import PassResult
 from npu_compiler.verification.verdict import Verdict
 
 if TYPE_CHECKING:
+    import openvino as ov
+
     from npu_compiler.quantize import CompressionReport
 
 __all__ = [
@@ -26,6 +28,8 @@ __all__ = [
     "next_graph_name",
     "publish",
     "recalled_record",
+    "show_model",
+    "watching_models",
 ]
 
 
@@ -144,6 +148,7 @@ class CompileStatistics:
 _numbers = itertools.count()
 _statistics = CompileStatistics()
 _collectors: list[list[GraphRecord]] = []
+_watchers: list[Callable[[str, ov.Model], None]] = []
 _lock = threading.Lock()
 
 
@@ -183,6 +188,27 @@ def compression_report(content: Mapping[str, Any] | None) -> CompressionReport |
         for weight in content["weights"]
     )
     return CompressionReport(**{**content, "weights": weights})
+
+
+@contextlib.contextmanager
+def watching_models(watch: Callable[[str, ov.Model], None]) -> Iterator[None]:
+    """Calls `watch` with each program's name and its model before the device's compiler has it.
+
+    The model's constants live until the program is loaded. A program from the cache has no model.
+    """
+    with _lock:
+        _watchers.append(watch)
+    try:
+        yield
+    finally:
+        with _lock:
+            _watchers.remove(watch)
+
+
+def show_model(name: str, model: ov.Model) -> None:
+    """Hands a lowered model to all who watch."""
+    for watch in tuple(_watchers):
+        watch(name, model)
 
 
 def recalled_record(content: Mapping[str, Any], *, name: str) -> GraphRecord:

@@ -1,4 +1,4 @@
-"""npu_compiler.tune: a model's graphs measured while torch.compile captures them."""
+"""npu_compiler.tune: a model's graphs, measured or estimated while torch.compile captures them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import torch
 from torch import fx
 
 from npu_compiler.torch_compile.backend import npu
+from npu_compiler.tuning.estimates import estimator_for
 from npu_compiler.tuning.report import TuningReport
 from npu_compiler.tuning.state import open_session
 from npu_runtime.public_calls import public_call
@@ -23,9 +24,13 @@ def tune(
     budget_s: float = 20.0,
     max_error: float = 1e-4,
     options: Mapping[str, Any] | None = None,
+    target: str | None = None,
     **kwargs: Any,
 ) -> TuningReport:
     """Measures the ways to compile a model, and records the fastest for later compilations.
+
+    With `target` no time is measured: the ways are ranked by the compiler's estimates for an NPU
+    that need not be here. Such records are kept apart, and later compilations do not use them.
 
     Later means: `torch.compile(model, backend="npu")` with the same options and input sizes, in
     this process after torch._dynamo.reset(), or in any other that shares the cache directory.
@@ -37,7 +42,12 @@ def tune(
         max_error: a way whose result differs more from the default's, by the largest value, is not
             chosen. Half precision wants about 1e-2.
         options: as for torch.compile(options=...).
+        target: such as "lunar-lake" or "4000"; None measures on the device.
         kwargs: its keyword arguments.
+
+    Raises:
+        OptionError: [unknown-target].
+        TargetError: no compiler of NPUs can be started; see npu_compiler.target_compiler.
     """
     original = getattr(model, "_orig_mod", model)
 
@@ -45,6 +55,10 @@ def tune(
     def tuned(graph_module: fx.GraphModule, inputs: Any) -> Callable[..., Any]:
         return npu(graph_module, inputs, options=options)
 
-    with open_session(budget_s=budget_s, max_error=max_error) as session, torch.no_grad():
+    with (
+        estimator_for(target) as estimator,
+        open_session(budget_s=budget_s, max_error=max_error, estimator=estimator) as session,
+        torch.no_grad(),
+    ):
         torch.compile(original, backend=tuned)(*args, **kwargs)
     return TuningReport(tuple(session.records), session.skipped)

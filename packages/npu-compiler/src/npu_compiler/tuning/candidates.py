@@ -35,6 +35,12 @@ class Candidate:
     on_host: bool = False
     target: str | None = None
 
+    @property
+    def is_of_the_program(self) -> bool:
+        """Whether it changes programs alone, and no property of the device that serves."""
+        others = (self.device_options, self.precision, self.on_host, self.target)
+        return not any(others)
+
     def fits(self, config: CompilerConfig) -> bool:
         """Whether a configuration leaves open what the candidate decides."""
         if self.precision is not None and (config.computed_in or config.compression):

@@ -1,13 +1,16 @@
-"""A graph whose candidates are measured at its first call."""
+"""A graph whose candidates are measured, or estimated, at its first call."""
 
 from __future__ import annotations
 
 import itertools
 import logging
 import random
+import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import openvino as ov
@@ -19,7 +22,8 @@ from npu_compiler.compilation.compiled_graph import CompiledGraph
 from npu_compiler.graph.calls import is_effectful, is_mutation, written_inputs
 from npu_compiler.options import CompilerConfig
 from npu_compiler.tuning.candidates import CANDIDATES, Candidate
-from npu_compiler.tuning.state import current_session
+from npu_compiler.tuning.estimates import Estimator, NoEstimateError
+from npu_compiler.tuning.state import Session, current_session
 from npu_compiler.tuning.store import TuningRecord, TuningStore, tuning_key
 
 __all__ = ["MeasuredGraph"]
@@ -31,6 +35,7 @@ _MARGIN = 0.97
 _ROUNDS = 200
 _TRIAL_ROUNDS = 2
 _FAR = 3.0
+_DECIDED = "the options decide otherwise"
 
 
 class MeasuredGraph:
@@ -62,13 +67,18 @@ class MeasuredGraph:
             if session is not None:
                 session.skipped[default.name] = str(reason)
             return default
+        if session.estimator is not None:
+            reason = self._estimate(session, session.estimator, inputs)
+            if reason is not None:
+                session.skipped[default.name] = reason
+            return default  # an estimate never decides what is run
         graphs: dict[str, CompiledGraph] = {}
         errors: dict[str, float] = {}
         refused: dict[str, str] = {}
         expected = default(list(inputs))
         for candidate in CANDIDATES:
             if not candidate.fits(self._config):
-                refused[candidate.name] = "the options decide otherwise"
+                refused[candidate.name] = _DECIDED
                 continue
             graph = default if candidate.name == "default" else self._compiled(candidate)
             error = _error(graph(list(inputs)), expected)
@@ -77,11 +87,9 @@ class MeasuredGraph:
                 continue
             graphs[candidate.name], errors[candidate.name] = graph, error
         times_us = _times_us(graphs, inputs, session.budget_s)
-        fastest = min(times_us, key=times_us.__getitem__)
-        is_better = times_us[fastest] < _MARGIN * times_us["default"]
         record = TuningRecord(
             key=tuning_key(self._module.graph, kind="inference", config=self._config),
-            chosen=fastest if is_better else "default",
+            chosen=_fastest(times_us),
             times_us=times_us,
             errors=errors,
             refused=refused,
@@ -92,6 +100,56 @@ class MeasuredGraph:
         session.records.append(record)
         return graphs[record.chosen]
 
+    def _estimate(self, session: Session, estimator: Estimator, inputs: list[Any]) -> str | None:
+        """Ranks the candidates by estimates; returns why it cannot, or None.
+
+        The device that serves computes their results. Programs are made anew, in an empty cache,
+        because a cached program no longer has the model that was lowered.
+        """
+        times_us: dict[str, float] = {}
+        errors: dict[str, float] = {}
+        refused: dict[str, str] = {}
+        expected: Any = None
+        for candidate in CANDIDATES:
+            if not candidate.fits(self._config):
+                refused[candidate.name] = _DECIDED
+                continue
+            if not candidate.is_of_the_program:
+                refused[candidate.name] = "it is a choice of the device that serves, not an NPU's"
+                continue
+            with tempfile.TemporaryDirectory(prefix="npu-estimate-") as place:
+                config = replace(self._config, cache_dir=place)
+                graph = self._compiled(candidate, config)
+                try:
+                    results, time_us = estimator.estimate_us(partial(graph, list(inputs)))
+                except NoEstimateError as reason:
+                    refused[candidate.name] = str(reason)
+                    continue
+            expected = results if expected is None else expected
+            error = _error(results, expected)
+            if error > session.max_error:
+                refused[candidate.name] = f"error {error:.1e}"
+                continue
+            times_us[candidate.name], errors[candidate.name] = time_us, error
+        if "default" not in times_us:
+            return refused["default"]
+        target = estimator.target
+        record = TuningRecord(
+            key=tuning_key(
+                self._module.graph, kind="inference", config=self._config, target=target
+            ),
+            chosen=_fastest(times_us),
+            times_us=times_us,
+            errors=errors,
+            refused=refused,
+            device=target,
+            openvino=ov.__version__,
+            estimated_by=estimator.version,
+        )
+        self._keep(record)
+        session.records.append(record)
+        return None
+
     def _keep(self, record: TuningRecord) -> None:
         store = TuningStore(self._config.cache_dir)
         try:
@@ -99,7 +157,9 @@ class MeasuredGraph:
         except OSError as failure:
             _logger.warning("tuning: cannot keep a record in %s (%s)", store.directory, failure)
 
-    def _compiled(self, candidate: Candidate) -> CompiledGraph:
+    def _compiled(
+        self, candidate: Candidate, config: CompilerConfig | None = None
+    ) -> CompiledGraph:
         # Each way has a graph of its own, since passes rewrite it.
         copy = fx.Graph()
         result = copy.graph_copy(self._module.graph, {}, return_output_node=True)
@@ -109,9 +169,15 @@ class MeasuredGraph:
             fx.GraphModule(self._module, copy),
             kind="inference",
             static_positions=self._positions,
-            config=candidate.applied(self._config, self._module.graph),
+            config=candidate.applied(config or self._config, self._module.graph),
             tuned=candidate.name,
         )
+
+
+def _fastest(times_us: Mapping[str, float]) -> str:
+    """The fastest candidate, or the default if no other is faster by the margin."""
+    fastest = min(times_us, key=times_us.__getitem__)
+    return fastest if times_us[fastest] < _MARGIN * times_us["default"] else "default"
 
 
 def _obstacle(graph: fx.Graph) -> str | None:

@@ -1,9 +1,10 @@
-"""What a tuning session measured, as a value and as text."""
+"""What a tuning session measured or estimated, as a value and as text."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from npu_compiler.target_compiler.report import ESTIMATE_NOTE
 from npu_compiler.tuning.store import TuningRecord
 
 __all__ = ["TuningReport"]
@@ -11,11 +12,11 @@ __all__ = ["TuningReport"]
 
 @dataclass(frozen=True)
 class TuningReport:
-    """What a session measured.
+    """What a session measured or estimated.
 
     Attributes:
         records: one per graph.
-        skipped: graph -> why it was not measured.
+        skipped: graph -> why it was not tuned.
     """
 
     records: tuple[TuningRecord, ...]
@@ -24,7 +25,11 @@ class TuningReport:
     def __str__(self) -> str:
         lines = [f"{len(self.records)} graphs tuned, {len(self.skipped)} not"]
         for record in self.records:
-            lines.append(f"{record.key[:12]}: {record.chosen}, {record.speedup:.2f}x the default")
+            chosen = f"{record.key[:12]}: {record.chosen}, {record.speedup:.2f}x the default"
+            if record.estimated_by:
+                note = f"{ESTIMATE_NOTE}; compiler {record.estimated_by}"
+                chosen += f" on {record.device} ({note})"
+            lines.append(chosen)
             lines += [
                 f"  {name:18} {time_us:10.1f} us  error {record.errors[name]:.1e}"
                 for name, time_us in sorted(record.times_us.items(), key=lambda item: item[1])

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from npu_compiler.tuning.estimates import Estimator
     from npu_compiler.tuning.store import TuningRecord
 
 __all__ = ["Session", "current_session", "open_session"]
@@ -20,6 +21,7 @@ class Session:
 
     budget_s: float
     max_error: float
+    estimator: Estimator | None = None
     records: list[TuningRecord] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)
 
@@ -34,16 +36,19 @@ def current_session() -> Session | None:
 
 
 @contextlib.contextmanager
-def open_session(*, budget_s: float, max_error: float) -> Iterator[Session]:
+def open_session(
+    *, budget_s: float, max_error: float, estimator: Estimator | None = None
+) -> Iterator[Session]:
     """Tunes the inference graphs that are compiled inside the block, on any thread.
 
     Args:
         budget_s: seconds of measuring per graph; compiling comes on top.
         max_error: a way whose result differs more from the default's is not chosen.
+        estimator: ranks the ways for an NPU that is not here; None measures on the device.
     """
     global _session
     with _lock:
-        before, _session = _session, Session(budget_s, max_error)
+        before, _session = _session, Session(budget_s, max_error, estimator)
     try:
         yield _session
     finally:

@@ -31,16 +31,18 @@ _FORMAT = 1
 
 @dataclass(frozen=True)
 class TuningRecord:
-    """What was measured for one graph on one device.
+    """What was measured for one graph on one device, or estimated for one target.
 
     Attributes:
         key: of the graph, its configuration and the device; see tuning_key.
         chosen: name of the candidate that is used from now on.
-        times_us: candidate -> shortest time of a call in microseconds.
+        times_us: candidate -> shortest time of a call in microseconds, or its estimate.
         errors: candidate -> largest difference from the default's result by its largest value.
         refused: candidate -> why it was not measured, or may not be chosen.
-        device: full name of the device.
+        device: full name of the device, or the target of the estimates.
         openvino: its version.
+        estimated_by: version of the compiler whose estimates the times are; "" if they were
+            measured.
     """
 
     key: str
@@ -50,6 +52,7 @@ class TuningRecord:
     refused: dict[str, str]
     device: str
     openvino: str
+    estimated_by: str = ""
 
     @property
     def speedup(self) -> float:
@@ -57,15 +60,24 @@ class TuningRecord:
         return self.times_us["default"] / self.times_us[self.chosen]
 
 
-def tuning_key(graph: fx.Graph, *, kind: str, config: CompilerConfig) -> str:
-    """Returns the key of a captured graph: weights count by shape alone, as they do for speed."""
-    serving = npu_runtime.device_info()
+def tuning_key(
+    graph: fx.Graph, *, kind: str, config: CompilerConfig, target: str | None = None
+) -> str:
+    """Returns the key of a captured graph: weights count by shape alone, as they do for speed.
+
+    Args:
+        graph: as it was captured.
+        kind: of the graph.
+        config: as it was requested.
+        target: of estimates, which thus never have the key of a measurement; None measures.
+    """
+    serving = npu_runtime.device_info() if target is None else None
     facts = {
         "graph": graph_text(graph),
         "kind": kind,
         "config": [str(getattr(config, name)) for name in _CONFIG],
-        "device": serving.device,
-        "hardware": serving.full_name,
+        "device": "estimate" if serving is None else serving.device,
+        "hardware": target if serving is None else serving.full_name,
         "openvino": ov.__version__,
         "format": _FORMAT,
     }
@@ -148,7 +160,7 @@ class TuningStore:
 
 def _record(content: Mapping[str, Any]) -> TuningRecord:
     record = TuningRecord(**content)
-    names = (record.key, record.chosen, record.device, record.openvino)
+    names = (record.key, record.chosen, record.device, record.openvino, record.estimated_by)
     if not all(isinstance(name, str) for name in names) or not record.key.isalnum():
         raise ValueError("a name is no text")
     if record.chosen not in record.times_us or "default" not in record.times_us:
