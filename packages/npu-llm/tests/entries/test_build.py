@@ -2,6 +2,8 @@ import json
 
 import pytest
 
+from npu_compiler.graph.origins import kept_origins
+from npu_compiler.openvino_core import openvino_core
 from npu_llm import NPUModelForCausalLM, OptionError
 from npu_llm.entries.build import load_pipeline
 from npu_llm.entries.entry import ORIGINS
@@ -35,6 +37,11 @@ def test_program_that_is_loaded_while_layers_are_recorded_tells_their_modules(
     modules = {module for module, _ in event.args["origins"].values()}
     assert "model.layers.0.self_attn" in modules
     assert "model.layers.1.mlp.down_proj" in modules
+
+
+def test_a_program_on_disk_keeps_the_origins_of_its_calls(llama, each_openvino_pipeline):
+    entry = llama.ours(pipeline=each_openvino_pipeline)._entry
+    assert kept_origins(openvino_core().read_model(entry.model_path)) == entry.origins
 
 
 def test_entry_of_before_has_no_origins(llama, tmp_path, openvino_pipeline):

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from npu_compiler.graph.origins import keep_origins
 from npu_compiler.lowering import lower, node_origins
 from npu_compiler.lowering.constants import MASKED
 from npu_compiler.programs.stateful import StateVariable, make_stateful
@@ -126,6 +127,7 @@ def save_step(
         ).write(path.with_name(REFERENCE))
     origins = node_origins(captured.graph_module.graph)
     path.with_name(ORIGINS).write_text(json.dumps(origins))
+    keep_origins(lowered, origins)
     with progress.stage("save"):
         weights.write(lowered, path, half=fits_half(model, weights, precision))
     return about
