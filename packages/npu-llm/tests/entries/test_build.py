@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from npu_compiler.graph.origins import kept_origins
+from npu_compiler.graph.kept_origins import kept_origins
 from npu_compiler.openvino_core import openvino_core
 from npu_llm import NPUModelForCausalLM, OptionError
 from npu_llm.entries.build import load_pipeline

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from npu_compiler.graph.origins import keep_origins
+from npu_compiler.graph.kept_origins import keep_origins
 from npu_compiler.lowering import lower, node_origins
 from npu_compiler.lowering.constants import MASKED
 from npu_compiler.programs.stateful import StateVariable, make_stateful
