@@ -1,4 +1,6 @@
-/* A library with the VCL interface that does what the option FAKE of a request says. */
+/* A library with the VCL interface that does what the option FAKE of a request says.
+ * It refuses models with an operation called refuse_me without naming it. */
+#define _GNU_SOURCE
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -45,6 +47,10 @@ int vclAllocatedExecutableCreate2(void* compiler, Request request, Allocator* al
     const size_t size = 400u << 20;
     memset(malloc(size), 1, size);
     for (;;) sleep(1);
+  }
+  if (memmem(request.ir, request.ir_bytes, "refuse_me", 9)) {
+    snprintf(log_text, sizeof log_text, "[ERROR] 12:00:00.0 [pass] cannot legalize, at %p\n", (void*)request.ir);
+    return 0x7;
   }
   if (asks_for(&request, "FAKE=\"refuse\"")) {
     snprintf(log_text, sizeof log_text, kRefused, "the_sum");

@@ -55,7 +55,8 @@ def _refusal(report: TargetReport, model: ov.Model, *, has_rules: bool) -> Findi
             node = report.operation.partition("/")[0]
             module, line = kept_origins(model).get(node, ("", ""))
             break
-    place = ", ".join(filter(None, (f"{operation} of {report.operation}", module, line)))
+    begins = "" if report.operation in report.reason else "begins with "
+    place = ", ".join(filter(None, (f"{begins}{operation} of {report.operation}", module, line)))
     detail = f"{place}: {report.reason}" if operation else report.reason
     if not has_rules:
         detail += " The rules take it; the compiler decides."

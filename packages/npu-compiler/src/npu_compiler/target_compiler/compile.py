@@ -35,11 +35,10 @@ from npu_compiler.target_compiler.targets import Target, find_target
 from npu_compiler.target_compiler.vcl_process import Answer, CompilerProcess, Limits
 from npu_compiler.target_compiler.vcl_request import flags_of, write_ir
 
-__all__ = ["TargetCompiler", "compile_if_installed", "target_compiler"]
+__all__ = ["TargetCompiler", "target_compiler"]
 
 _BLOB, _SCHEDULE = "program.blob", "schedule.json"
 _FORMAT = 3
-_NOT_USABLE = ("target-absent", "target-compiler", "target-wine")
 
 
 class TargetCompiler:
@@ -223,27 +222,6 @@ def target_compiler(release: str | None = None, *, limits: Limits | None = None)
             [target-compiler] it does not start.
     """
     return TargetCompiler(find_source(release), limits=limits)
-
-
-def compile_if_installed(
-    model: ov.Model, target: Target
-) -> tuple[TargetReport, None] | tuple[None, TargetError]:
-    """Compiles with the first compiler, or returns the error that says how to have one.
-
-    Args:
-        model: with static shapes.
-        target: to compile for.
-
-    Raises:
-        TargetError: [target-cache] the compiler's files cannot be written.
-    """
-    try:
-        with target_compiler() as compiler:
-            return compiler.compile(model, target), None
-    except TargetError as failure:
-        if failure.code not in _NOT_USABLE:
-            raise
-        return None, failure
 
 
 def _schedule(trace: Path | None, model: ov.Model) -> Path | None:

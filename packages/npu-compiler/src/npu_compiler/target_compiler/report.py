@@ -74,7 +74,8 @@ class TargetReport:
         compiler: its version.
         is_accepted: whether it made a blob.
         reason: the refusal in the compiler's own words, or how its process ended; "" if accepted.
-        operation: friendly name of the operation that the reason names; "" if it names none.
+        operation: friendly name of the operation that the reason names, or with which the refusal
+            was found to begin; "" if neither is known.
         blob: file of the compiled program; None if refused.
         blob_bytes: size of that file.
         duration_s: seconds of compiling.

@@ -1,0 +1,111 @@
+"""Finds where a refusal begins, for those in which the compiler names no operation."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import openvino as ov
+
+from npu_compiler.programs.kept_files import KeptFiles
+from npu_compiler.target_compiler.compile import TargetCompiler
+from npu_compiler.target_compiler.report import TargetReport
+from npu_compiler.target_compiler.targets import Target
+from npu_compiler.target_compiler.vcl_process import Limits
+from npu_compiler.target_compiler.vcl_request import write_ir
+
+__all__ = ["find_beginning"]
+
+_SEARCH_S = 120.0
+_FIRST = 8  # operations of the first beginning that is compiled
+_WITHOUT_COMPUTE = ("Constant", "Parameter", "Result")
+
+
+def find_beginning(
+    compiler: TargetCompiler, model: ov.Model, target: Target, refused: TargetReport
+) -> str:
+    """Returns the operation that ends the shortest beginning of a model refused with one reason.
+
+    Beginnings in the order of execution are compiled, first of doubled lengths and then by halves;
+    the answer is kept.
+
+    Args:
+        compiler: that refused the model.
+        model: stays as it is.
+        target: as it was refused for.
+        refused: the report on the whole model.
+
+    Returns:
+        Its friendly name; "" if the search took longer than two minutes, or the model has state.
+    """
+    kept = KeptFiles()
+    with tempfile.TemporaryDirectory(prefix="npu-target-") as place:
+        parts = ("beginning", compiler.version, target.number, write_ir(model, Path(place) / "ir"))
+        key = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:40]
+        found = kept.find_files(key)
+        if found is not None:
+            return str(found[1]["operation"])
+        until_s = time.monotonic() + _SEARCH_S
+        with TargetCompiler(compiler.source, cache_dir=place) as trial:
+
+            def is_refused(count: int) -> bool | None:
+                left_s = until_s - time.monotonic()
+                if left_s <= 0:
+                    return None
+                report = trial.compile(_beginning(model, count), target, limits=Limits(left_s))
+                if time.monotonic() >= until_s:  # it may have been ended
+                    return None
+                return not report.is_accepted and _words(report) == _words(refused)
+
+            operation = _search(model, is_refused)
+    if operation is None:
+        return ""
+    name = f"{model.get_friendly_name()}, beginning of the refusal for {target}"
+    kept.store_files(key, lambda _: None, name=name, facts={"operation": operation})
+    return operation
+
+
+def _words(report: TargetReport) -> str:
+    """Returns a reason without numbers, such as addresses and exit codes, which may vary."""
+    return re.sub(r"0x[0-9a-f]+|\d+", "", report.reason)
+
+
+def _search(model: ov.Model, is_refused: Callable[[int], bool | None]) -> str | None:
+    computing = [one for one in model.get_ordered_ops() if _computes(one)]
+    if model.get_sinks() or not computing:
+        return ""
+    accepted, refused = 0, min(_FIRST, len(computing))
+    while refused < len(computing) and not (verdict := is_refused(refused)):
+        if verdict is None:
+            return None
+        accepted, refused = refused, min(2 * refused, len(computing))
+    while refused - accepted > 1:
+        middle = (accepted + refused) // 2
+        verdict = is_refused(middle)
+        if verdict is None:
+            return None
+        accepted, refused = (accepted, middle) if verdict else (middle, refused)
+    return str(computing[refused - 1].get_friendly_name())
+
+
+def _beginning(model: ov.Model, count: int) -> ov.Model:
+    """Returns the first operations of a model, with what is read of them later as outputs."""
+    copy = model.clone()
+    computing = [one for one in copy.get_ordered_ops() if _computes(one)][:count]
+    inside = {one.get_name() for one in computing}
+
+    def is_read(port: ov.Output, *, within: bool) -> bool:
+        readers = [reader.get_node().get_name() for reader in port.get_target_inputs()]
+        return any((name in inside) == within for name in readers)
+
+    outputs = [port for one in computing for port in one.outputs() if is_read(port, within=False)]
+    inputs = [one for one in copy.get_parameters() if is_read(one.output(0), within=True)]
+    return ov.Model(outputs, inputs, model.get_friendly_name())
+
+
+def _computes(node: ov.Node) -> bool:
+    return node.get_type_name() not in _WITHOUT_COMPUTE
