@@ -14,7 +14,13 @@ LLM, COMPILER = "npu-llm/src/npu_llm", "npu-compiler/src/npu_compiler"
 KEPT = "npu-runtime/src/npu_command/caches/kept_entries.py"
 RUNTIME, OPS = "npu-runtime/src/npu_runtime", "npu-ops/src/npu_ops"
 PROFILER = "npu-profiler/src/npu_profiler"
-FOLDER = [f"{LLM}/cli/writing/export.py:about"]
+BLOBS = [
+    f"{COMPILER}/programs/ahead_blobs.py:AheadBlob",
+    f"{COMPILER}/programs/fingerprint.py:fingerprint",
+    f"{COMPILER}/target_compiler/report.py:Estimate",
+    f"{COMPILER}/exported/ahead.py:_record",
+]
+FOLDER = [f"{LLM}/cli/writing/export.py:about", *BLOBS]
 TARGET = f"{COMPILER}/target_compiler/targets.py:Target"
 COMPILED = [
     TARGET,
@@ -100,6 +106,7 @@ SOURCES = {
         f"{COMPILER}/quantize/compress.py:CompressedWeight",
         f"{COMPILER}/verification/verdict.py:Verdict",
     ],
+    "npu-compiler export": [f"{COMPILER}/commands/export.py:document", *BLOBS],
     "npu-compiler target list": [
         *(f"{COMPILER}/commands/target.py:{name}" for name in ("_list", "_described", "_missing")),
         TARGET,

@@ -12,6 +12,7 @@ from typing import Any
 from npu_command.answers import add_json, give_answer
 from npu_command.help.command_parser import CommandParser
 from npu_command.help.completion import offer
+from npu_compiler.programs.ahead_blobs import AheadBlob
 from npu_llm.checkpoint.source import find_installed_weights
 from npu_llm.choices import BLOB_CONTEXT, DEFAULT_PRECISION, PRECISION_NAMES
 from npu_llm.cli.arguments import add_checkpoint, add_verify, check_model
@@ -143,15 +144,20 @@ def write_folder(options: argparse.Namespace, **how: Any) -> int:
 def give_folder(folder: Path, options: argparse.Namespace, display: Any) -> None:
     """Prints the path of a folder that was written; its size too, but not as the answer."""
     size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
-    about = {"folder": folder, "dtype": options.dtype, "size_bytes": size}
+    blobs: tuple[AheadBlob, ...] = ()
     if getattr(options, "target", []):
         from npu_llm.entries.export_folder import open_exported
 
         blobs = open_exported(folder).blobs
-        for blob in blobs:
-            display.line(str(blob))
-        about["blobs"] = [dataclasses.asdict(blob) for blob in blobs]
+    for blob in blobs:
+        display.line(str(blob))
     display.line(f"{size / 1e6:,.0f} MB in {options.dtype}; start it with --model {folder}")
+    about = {
+        "folder": folder,
+        "dtype": options.dtype,
+        "size_bytes": size,
+        "blobs": [dataclasses.asdict(blob) for blob in blobs],
+    }
     give_answer(options.json, about, lambda: print(folder))
 
 
