@@ -17,6 +17,7 @@ from openvino import opset13 as ops
 from torch import nn
 
 import npu_compiler
+from npu_compiler.exported.manifest import read_manifest
 from npu_compiler.openvino_core import openvino_core
 from npu_compiler.target_compiler import TargetCompiler
 from npu_compiler.target_compiler.install import LATEST
@@ -221,3 +222,19 @@ def test_decode_step_of_a_llama_is_accepted_as_it_is_exported(compiler, tmp_path
     for target in ("4000", "5010"):
         report = compiler.compile(model, target)
         assert report.is_accepted, report.reason
+
+
+def test_export_has_a_blob_for_each_target_which_the_plugin_hands_to_a_device(
+    make_compiler, tmp_path
+):
+    layer, x = nn.Linear(16, 8).eval(), torch.randn(2, 16)
+    folder = npu_compiler.export(layer, (x,), tmp_path / "layer", targets=TARGETS)
+    blobs = read_manifest(folder).blobs
+    assert [blob.target for blob in blobs] == list(TARGETS)
+    for blob in blobs:
+        content = (folder / blob.file).read_bytes()
+        assert content.startswith(b"\x7fELF")
+        assert blob.estimate["latency_ms"] > 0
+        with pytest.raises(RuntimeError, match="No backend registered during model import"):
+            openvino_core().import_model(content, "NPU", {"NPU_IMPORT_RAW_BLOB": "YES"})
+    assert npu_compiler.load(folder, device="CPU").compiled_because is None

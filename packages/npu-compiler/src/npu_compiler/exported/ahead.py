@@ -16,6 +16,9 @@ from npu_compiler.target_compiler.targets import Target, find_target
 
 __all__ = ["BlobProgress", "find_targets", "write_blobs"]
 
+# The plugin's own raw blobs are whole pages, which a driver can read where they are.
+_PAGE_BYTES = 4096
+
 # Called with the share of the blobs that is done, and what is being done.
 BlobProgress = Callable[[float, str], None]
 
@@ -79,7 +82,9 @@ def _record(folder: Path, job: TargetJob, report: TargetReport) -> AheadBlob:
         return record
     place = folder / BLOB_FOLDER / job.target.number / f"{job.program}.blob"
     place.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(report.blob, place)
+    with report.blob.open("rb") as made, place.open("wb") as file:
+        shutil.copyfileobj(made, file)
+        file.write(bytes(-file.tell() % _PAGE_BYTES))
     estimate = None
     if report.estimate is not None:
         estimate = {"note": ESTIMATE_NOTE, **dataclasses.asdict(report.estimate)}
