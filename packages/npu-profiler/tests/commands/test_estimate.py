@@ -1,5 +1,6 @@
 import json
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -108,6 +109,15 @@ def test_summary_reads_the_file(view, capsys):
     capsys.readouterr()
     assert cli.main(["summary", "estimate.json", "--by", view]) == 0
     assert capsys.readouterr().out.splitlines()[7].endswith(f": {NOTE}")
+
+
+def test_stats_has_a_row_for_each_layer_and_task_and_is_labelled(tmp_path, capsys):
+    cli.main(["estimate", "model", "--target", "4000"])
+    assert cli.main(["stats", "estimate.json", "--csv", "tables"]) == 0
+    assert capsys.readouterr().out.endswith(f"times: {NOTE}\n")
+    rows = Path("tables/kernel_details.csv").read_text().splitlines()[1:]
+    kinds = [row.split(",")[2] for row in rows]
+    assert sorted(kinds) == ["layer"] * 2 + ["program"] + ["task"] * 3
 
 
 def test_compare_labels_each_estimate_and_finds_its_layers(capsys):

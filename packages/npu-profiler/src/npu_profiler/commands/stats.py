@@ -38,6 +38,8 @@ def main(words: Sequence[str]) -> int:
         path = directory / f"{name}.csv"
         count = write_csv(path, records.header, records.rows(trace, launched))
         print(f"wrote {path}: {count:,} rows, {records.meaning}")
+    if trace.estimate:
+        print(f"times: {trace.estimate['note']}")
     return 0
 
 

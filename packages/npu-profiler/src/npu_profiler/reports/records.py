@@ -73,6 +73,8 @@ def _kernels(trace: Trace, launched: list[Launch]) -> Rows:
     steps = _StepNumbers(trace)
     for track in trace.device_tracks:
         for item in track:
+            if item.category == "layer continued":  # counted with its first part
+                continue
             around, args = item.parent, item.args
             cause, cost = causes.get(item), costs.get(item)
             is_layer = item.category == "layer"
