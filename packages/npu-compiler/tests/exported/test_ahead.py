@@ -178,6 +178,16 @@ def test_refusal_names_target_program_compiler_and_words(installed, refused):
         assert part in text
 
 
+def test_refusal_leads_to_module_and_line(installed, refused, monkeypatch):
+    folder, jobs = refused
+    kept = {"the_sum": ("layers.3", "model.py:7")}
+    place = "npu_compiler.target_compiler.compile._named_operation"
+    monkeypatch.setattr(place, lambda *_: "the_sum/Add")
+    monkeypatch.setattr(ahead, "kept_origins", lambda model: kept)
+    with pytest.raises(ExportError, match=r"operation 'the_sum/Add' \(layers\.3, model\.py:7\): "):
+        write_blobs(folder, jobs, name="Linear")
+
+
 def test_refusal_that_is_skipped_is_in_the_records(installed, refused):
     folder, jobs = refused
     records = write_blobs(folder, jobs, name="Linear", skip_refused=True)

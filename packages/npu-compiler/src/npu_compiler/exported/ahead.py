@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from npu_compiler.errors import ExportError
+from npu_compiler.graph.kept_origins import kept_origins
+from npu_compiler.openvino_core import openvino_core
 from npu_compiler.programs.ahead_blobs import BLOB_FOLDER, AheadBlob
 from npu_compiler.programs.fingerprint import fingerprint
 from npu_compiler.target_compiler.parallel import TargetJob, compile_jobs, worker_count
@@ -97,7 +99,7 @@ def _record(folder: Path, job: TargetJob, report: TargetReport) -> AheadBlob:
 
 
 def _refused(name: str, job: TargetJob, report: TargetReport) -> ExportError:
-    at = f"operation {report.operation!r}: " if report.operation else ""
+    at = f"operation {report.operation!r}{_origin(job, report)}: " if report.operation else ""
     return ExportError(
         f"{name}: the compiler of {job.target} must take each program of the folder; "
         f"{report.compiler} refused {job.program!r}: {at}{report.reason} Change the model there, "
@@ -105,3 +107,10 @@ def _refused(name: str, job: TargetJob, report: TargetReport) -> ExportError:
         "the device then tries to compile it.",
         code="target-refused",
     )
+
+
+def _origin(job: TargetJob, report: TargetReport) -> str:
+    """Returns the torch module and the Python line of the operation that a reason names."""
+    origins = kept_origins(openvino_core().read_model(job.model))
+    known = origins.get(report.operation.partition("/")[0], ())
+    return f" ({', '.join(filter(None, known))})" if any(known) else ""
