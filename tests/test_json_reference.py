@@ -63,6 +63,7 @@ SOURCES = {
     "npu-llm info": [
         f"{LLM}/cli/showing/model_description.py:describe",
         f"{LLM}/cli/showing/model_description.py:_known_pipeline",
+        f"{LLM}/cli/showing/model_description.py:_estimated",
         f"{LLM}/checkpoint/facts.py:ModelFacts",
     ],
     "npu-llm check": READINESS,

@@ -6,6 +6,14 @@ from npu_compiler.target_compiler import Estimate, TargetReport
 from npu_llm.cli import main
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _without_compiler(tmp_path_factory):
+    """Keeps a compiler that the user installed out of these tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NPU_COMPILE_CACHE_DIR", str(tmp_path_factory.mktemp("programs")))
+        yield
+
+
 def check(capsys, *arguments):
     code = main(["check", *map(str, arguments)])
     captured = capsys.readouterr()

@@ -4,6 +4,7 @@ import re
 import pytest
 
 import npu_runtime
+from npu_compiler.target_compiler import Estimate, TargetReport
 from npu_llm.cli import main
 from npu_llm.entries.exported import export
 
@@ -43,6 +44,8 @@ def test_exported_folder_has_its_one_precision(checkpoint, tmp_path, capsys):
     said = json.loads(info(capsys, folder, "--json"))
     assert said["kind"] == "exported folder, int8"
     assert [row["precision"] for row in said["memory"]["precisions"]] == ["int8"]
+    assert main(["info", str(folder), "--target", "4000"]) == 2
+    assert "[model-kind]" in capsys.readouterr().err
 
 
 REASON = (
@@ -91,6 +94,27 @@ def test_what_the_cache_knows_is_said_without_tracing(tmp_path, save_tiny, capsy
 def test_tracing_tells_a_kernel_program(checkpoint, capsys):
     device = json.loads(info(capsys, checkpoint, "--trace", "--json"))["device"]
     assert (device["pipeline"], device["why_not_kernels"]) == ("kernels", None)
+
+
+def test_target_adds_the_compilers_estimate(checkpoint, capsys, monkeypatch):
+    def compile_model(model, target):
+        estimate = Estimate(2.0, {}, None, None, ())
+        return TargetReport(target.number, "fake", True, "", "", None, 0, 1.0, estimate), None
+
+    monkeypatch.setattr("npu_compiler.time_bound.time_estimate.compile_if_installed", compile_model)
+    estimate = json.loads(info(capsys, checkpoint, "--target", "4000", "--json"))["estimate"]
+    assert (estimate["tokens_per_s"], estimate["ttft_s"]) == (500.0, 0.002)
+    text = " ".join(info(capsys, checkpoint, "--target", "4000").split())
+    assert "500 tokens/s, first token of a prompt of 128 after 2 ms on NPU 4000" in text
+    assert "the compiler's estimate, not a measurement" in text
+
+
+def test_without_a_compiler_an_estimate_says_how_to_have_one(
+    checkpoint, capsys, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("NPU_COMPILE_CACHE_DIR", str(tmp_path))
+    text = " ".join(info(capsys, checkpoint, "--target", "4000").split())
+    assert "npu-compiler target install`" in text
 
 
 @pytest.mark.parametrize("name", ["nowhere/model.gguf", "nowhere/folder/x"])

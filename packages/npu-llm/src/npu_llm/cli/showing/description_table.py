@@ -43,12 +43,26 @@ def print_description(said: dict[str, Any]) -> None:
             dict.fromkeys(row["computed_in"] for row in memory["precisions"])
         ),
         **verified,
+        **_speed(said["estimate"]),
         "memory": f"{memory['available_bytes'] / 1e9:.1f} GB are available",
     }.items():
         about.add_row(name, str(value))
     console.print(about)
     console.print()
     console.print(_memory_table(memory))
+
+
+def _speed(estimate: dict[str, Any] | None) -> dict[str, str]:
+    if estimate is None:
+        return {}
+    if estimate["missing"]:
+        return {"estimate": f"none. {estimate['missing']}"}
+    speed = (
+        f"{estimate['tokens_per_s']:,.3g} tokens/s, first token of a prompt of "
+        f"{estimate['prompt_tokens']} after {estimate['ttft_s'] * 1e3:,.3g} ms on "
+        f"{estimate['target']}: {estimate['note']}"
+    )
+    return {"estimate": speed}
 
 
 def _pipeline_text(device: dict[str, Any]) -> str:

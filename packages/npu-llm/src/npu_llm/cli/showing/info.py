@@ -34,12 +34,18 @@ def main(arguments: Sequence[str]) -> int:
         help="trace the model, which takes some seconds, to say whether it runs as kernels, and "
         "which call keeps it from that (default: what the compile cache knows)",
     )
+    parser.add_argument(
+        "--target",
+        metavar="NAME",
+        help="build the model's programs and show its speed on an NPU, such as lunar-lake, by the "
+        "NPU's compiler, which takes minutes the first time; an estimate, not a measurement",
+    )
     add_json(parser)
     options = parser.parse_args(arguments)
     # Late: help and wrong options need neither.
     from npu_llm.cli.showing.model_description import describe
 
-    said = describe(options.model, trace=options.trace)
+    said = describe(options.model, trace=options.trace, target=options.target)
     give_answer(options.json, said, lambda: _print(said))
     return 0
 

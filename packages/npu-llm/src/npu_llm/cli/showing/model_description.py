@@ -21,6 +21,7 @@ from npu_llm.choices import PipelineName, choose_pipeline
 from npu_llm.entries.cache_keys import find_entry
 from npu_llm.entries.entry import KERNEL_PROGRAM, VARIANTS, Entry
 from npu_llm.entries.export_folder import is_exported, open_exported
+from npu_llm.errors import ModelError
 from npu_llm.precision import PRECISIONS, cache_dtype_name
 from npu_llm.steps.static_layout import StepSizes
 from npu_llm.verification.kept_verdict import VERDICT, read_kept
@@ -33,18 +34,24 @@ __all__ = ["describe"]
 _CONTEXTS = (1024, 4096, 32768)
 
 
-def describe(name_or_path: str | Path | None, *, trace: bool = False) -> dict[str, Any]:
+def describe(
+    name_or_path: str | Path | None, *, trace: bool = False, target: str | None = None
+) -> dict[str, Any]:
     """Returns what `npu-llm info --json` prints.
 
     Args:
         name_or_path: a model; None for the installed weights.
         trace: whether to trace the model for its pipeline.
+        target: the NPU whose compiler estimates the model's speed; None for no estimate.
 
     Raises:
-        ModelError: for a damaged model, or something that is not a model.
+        ModelError: for a damaged model, or something that is not a model; [model-kind] for the
+            estimate of an exported folder.
         CaptureError: for a model that is traced and cannot be.
+        npu_compiler.errors.OptionError: [unknown-target] no NPU generation has this name.
     """
     model = _identify(name_or_path)
+    speed = None if target is None else _estimated(model, target)
     facts = model.facts
     device = device_info()
     known = _known_pipeline(model, device.device, trace=trace)
@@ -89,6 +96,7 @@ def describe(name_or_path: str | Path | None, *, trace: bool = False) -> dict[st
             "reason": device.reason,
             **known,
         },
+        "estimate": speed,
     }
 
 
@@ -184,6 +192,35 @@ def _traced(source: ModelSource, facts: ModelFacts) -> str | None:
     make_functional(captured.graph_module)
     context = facts.context_length or context_length(model.config.get_text_config().to_dict())
     return refusal_of(captured, context)
+
+
+def _estimated(model: _Model, target: str) -> dict[str, Any]:
+    """Returns the speed of a model on an NPU by the compiler's estimate."""
+    # OpenVINO, and below torch, which nothing else here needs.
+    from npu_compiler.target_compiler import ESTIMATE_NOTE, find_target
+
+    chosen = find_target(target)
+    if model.source is None:
+        raise ModelError(
+            f"npu-llm info --target: the model must be a checkpoint or a GGUF file, whose programs "
+            f"are built; got {model.kind} {model.path}. Name what it was exported from.",
+            code="model-kind",
+        )
+    load_packages()
+    from npu_llm.cli.session import be_quiet
+    from npu_llm.entries.load_options import LoadOptions
+    from npu_llm.entries.readiness import estimate_static_programs
+
+    be_quiet()
+    found = estimate_static_programs(model.path, LoadOptions(), target=target)
+    return {
+        "target": str(chosen),
+        "tokens_per_s": found.tokens_per_s,
+        "ttft_s": found.prefill.seconds,
+        "prompt_tokens": found.prompt_tokens,
+        "missing": found.decode.missing or found.prefill.missing,
+        "note": ESTIMATE_NOTE,
+    }
 
 
 def _contexts(facts: ModelFacts) -> list[int]:
