@@ -17,6 +17,7 @@ import torch
 from torch import fx, nn
 from torch.utils import _pytree as pytree
 
+from npu_command.interrupt import removed_at_interrupt
 from npu_compiler.compilation.building import own_precision
 from npu_compiler.compilation.targets import is_for_npu
 from npu_compiler.errors import ExportError, LoweringError, OptionError
@@ -320,18 +321,19 @@ def _write(
     folder.parent.mkdir(parents=True, exist_ok=True)
     place = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
-        place.chmod(0o755)
-        write_model(model, place / "model.xml")
-        files = {file.name: fingerprint(file) for file in sorted(place.iterdir())}
-        manifest = dataclasses.replace(manifest, files=files)
-        for step in steps:
-            manifest = step(place, manifest)
-        manifest.write(place)
-        if folder.is_dir() and not folder.is_symlink():
-            shutil.rmtree(folder)
-        else:
-            folder.unlink(missing_ok=True)
-        place.rename(folder)
+        with removed_at_interrupt(place):
+            place.chmod(0o755)
+            write_model(model, place / "model.xml")
+            files = {file.name: fingerprint(file) for file in sorted(place.iterdir())}
+            manifest = dataclasses.replace(manifest, files=files)
+            for step in steps:
+                manifest = step(place, manifest)
+            manifest.write(place)
+            if folder.is_dir() and not folder.is_symlink():
+                shutil.rmtree(folder)
+            else:
+                folder.unlink(missing_ok=True)
+            place.rename(folder)
     finally:
         shutil.rmtree(place, ignore_errors=True)
     return folder
