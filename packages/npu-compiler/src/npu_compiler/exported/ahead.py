@@ -83,10 +83,7 @@ def _record(folder: Path, job: TargetJob, report: TargetReport) -> AheadBlob:
     if report.blob is None:
         return record
     place = folder / BLOB_FOLDER / job.target.number / f"{job.program}.blob"
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with report.blob.open("rb") as made, place.open("wb") as file:
-        shutil.copyfileobj(made, file)
-        file.write(bytes(-file.tell() % _PAGE_BYTES))
+    _copy(report.blob, place)
     estimate = None
     if report.estimate is not None:
         estimate = {"note": ESTIMATE_NOTE, **dataclasses.asdict(report.estimate)}
@@ -96,6 +93,17 @@ def _record(folder: Path, job: TargetJob, report: TargetReport) -> AheadBlob:
         blob=fingerprint(place),
         estimate=estimate,
     )
+
+
+def _copy(blob: Path, place: Path) -> None:
+    """Copies a blob and fills it up to pages."""
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with blob.open("rb") as made, place.open("wb") as file:
+            shutil.copyfileobj(made, file)
+            file.write(bytes(-file.tell() % _PAGE_BYTES))
+    except OSError as failure:  # that of a full disk has no name
+        raise OSError(failure.errno, failure.strerror, str(place)) from failure
 
 
 def _refused(name: str, job: TargetJob, report: TargetReport) -> ExportError:
