@@ -199,6 +199,7 @@ _VALID_WORDS: dict[str, tuple[str, ...]] = {
     "npu-compiler check": ("exported",),
     "npu-compiler explain": ("script.py",),
     "npu-compiler show": ("dump",),
+    "npu-compiler target": ("list",),
     "npu-compiler tune": ("script.py",),
     "npu-llm bench": (
         *["--model", "model", "--prompt", "4", "--new", "2", "--repeats", "1", "--warm-up", "0"],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import shutil
 import sys
 from collections.abc import Iterator
@@ -110,7 +111,7 @@ def list_sources() -> Iterator[CompilerSource]:
     """
     given = read_settings().target_compiler
     if given is not None:
-        if not given.is_file():
+        if not os.path.isfile(given):  # noqa: PTH113  # of names that are too long, too
             raise TargetError(
                 f"NPU_TARGET_COMPILER: must be the path of a library; got {str(given)!r}, which "
                 "is not a file. Correct it, or unset it.",

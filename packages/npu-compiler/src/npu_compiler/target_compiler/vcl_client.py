@@ -73,7 +73,7 @@ def main() -> None:
     try:
         library = ctypes.CDLL(sys.stdin.readline().rstrip("\n"))
         compiler, log = _create(library, put)
-    except (OSError, AttributeError, RuntimeError) as failure:
+    except (OSError, AttributeError, RuntimeError, ValueError) as failure:
         put("error", " ".join(str(failure).split()), 0)
         sys.exit(1)
     for line in sys.stdin:

@@ -104,8 +104,8 @@ class CompilerProcess:
         self._at_interrupt.enter_context(done_at_interrupt(self._end))
         line, ended = self._ask([library], Limits(duration_s=_START_S))
         if ended or line[0] != "ready" or len(line) != _READY_FIELDS:
-            printed_text = self._printed.read_text(errors="replace").strip()[-300:]
-            said = " ".join(filter(None, (ended or " ".join(line[1:2]), printed_text)))
+            last = self._printed.read_text(errors="replace").strip().rpartition("\n")[2][-300:]
+            said = " ".join(filter(None, (ended or " ".join(line[1:2]), last)))
             self.close()
             raise TargetError(
                 f"NPU compiler: {library} must start; got: {said.rstrip('.')}. Run "
@@ -175,7 +175,7 @@ class CompilerProcess:
         until_s = time.monotonic() + limits.duration_s
         pending = b""
         try:
-            self._process.stdin.write("\t".join(parts).encode() + b"\n")
+            self._process.stdin.write(os.fsencode("\t".join(parts)) + b"\n")
             self._process.stdin.flush()
         except BrokenPipeError:
             return [], self._ending()
