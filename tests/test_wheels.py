@@ -70,6 +70,15 @@ def test_licence_and_types_are_in_the_wheel(package):
     assert any(file.name == "LICENSE" for file in files)
 
 
+def test_client_of_the_npu_compiler_is_built_with_the_wheel():
+    spec = importlib.util.find_spec("npu_compiler.target_compiler")
+    assert spec is not None
+    assert spec.origin is not None
+    program = Path(spec.origin).with_name("vcl_client.exe").read_bytes()
+    assert program.startswith(b"MZ")
+    assert len(program) < 1 << 16  # of a C library it needs nothing
+
+
 def test_entry_points_are_the_ones_torch_looks_for():
     found = {
         (point.group, point.name)
