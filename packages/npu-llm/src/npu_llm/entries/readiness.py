@@ -16,6 +16,8 @@ from npu_compiler.readiness import Readiness, check_model
 from npu_compiler.target_compiler import ESTIMATE_NOTE, find_target
 from npu_compiler.time_bound import TimeEstimate, estimate_model
 from npu_llm.entries.build import prepare
+from npu_llm.entries.entry import Entry
+from npu_llm.entries.export_folder import is_exported, open_exported
 from npu_llm.entries.load_options import LoadOptions
 from npu_llm.steps.static_layout import StepSizes
 from npu_llm.steps.static_programs import write_variant
@@ -39,7 +41,7 @@ def check_static_programs(
     """Checks whether an NPU's compiler accepts a model's static programs.
 
     Args:
-        name_or_path: see npu_llm.checkpoint.source.find_source.
+        name_or_path: an exported folder, or see npu_llm.checkpoint.source.find_source.
         options: how to build it; the pipeline is the static one, and nothing is compared.
         target: the NPU, such as "lunar-lake" or "4000".
         rules_only: whether the compiler is left out, which takes minutes the first time.
@@ -51,6 +53,8 @@ def check_static_programs(
     Raises:
         npu_compiler.errors.OptionError: [unknown-target] no NPU generation has this name.
         CaptureError: the model has no static programs.
+        OptionError: [exported-pipeline], [exported-dtype] an exported folder has another pipeline
+            or precision.
     """
     find_target(target)
     return tuple(
@@ -159,7 +163,7 @@ def static_programs(name_or_path: str | Path, options: LoadOptions) -> Iterator[
     Arguments and what is raised are those of check_static_programs.
     """
     options = dataclasses.replace(options, pipeline="static", verify="off")
-    entry = prepare(name_or_path, options).entry
+    entry = _entry(name_or_path, options)
     layout = entry.static_layout
     assert layout is not None, "an entry of the static pipeline has its layout"
     sizes = entry.static_sizes
@@ -172,3 +176,12 @@ def static_programs(name_or_path: str | Path, options: LoadOptions) -> Iterator[
                 name += f" in {sizes.capacities[0]}"
             # OpenVINO maps the file, which stays readable after its folder is gone.
             yield StaticProgram(name, tokens, openvino_core().read_model(path))
+
+
+def _entry(name_or_path: str | Path, options: LoadOptions) -> Entry:
+    folder = Path(name_or_path).expanduser()
+    if not is_exported(folder):
+        return prepare(name_or_path, options).entry
+    entry = open_exported(folder)
+    options.check_exported(entry.precision, entry.pipeline)
+    return entry

@@ -2,6 +2,7 @@ import json
 
 import pytest
 
+import npu_llm
 from npu_compiler.target_compiler import Estimate, TargetReport
 from npu_llm.cli import main
 
@@ -33,6 +34,19 @@ def test_both_static_programs_of_a_model_are_compared_with_the_rules(checkpoint,
         verdicts = {finding["rule"]: finding["verdict"] for finding in program["findings"]}
         assert verdicts["static shapes"] == verdicts["operation types"] == "accepted"
         assert program["is_ready"]
+
+
+def test_an_exported_folder_is_checked_if_it_is_of_the_static_pipeline(
+    checkpoint, tmp_path, capsys
+):
+    for pipeline in ("static", "dynamic"):
+        npu_llm.export(checkpoint, tmp_path / pipeline, pipeline=pipeline, verify="off")
+    code, out, _ = check(capsys, tmp_path / "static", "--rules", "--json")
+    assert code == 0
+    assert [", decode of 1 in " in one["name"] for one in json.loads(out)] == [True, False]
+    code, _, error = check(capsys, tmp_path / "dynamic", "--rules")
+    assert code == 2
+    assert "[exported-pipeline]" in error
 
 
 def test_programs_of_a_model_with_states_are_compared_and_bounded(save_tiny, tmp_path, capsys):
