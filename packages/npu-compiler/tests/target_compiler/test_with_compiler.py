@@ -19,8 +19,9 @@ from torch import nn
 import npu_compiler
 from npu_compiler.exported.manifest import read_manifest
 from npu_compiler.openvino_core import openvino_core
-from npu_compiler.target_compiler import TargetCompiler
+from npu_compiler.target_compiler import TargetCompiler, find_target
 from npu_compiler.target_compiler.install import LATEST
+from npu_compiler.target_compiler.refused_beginning import find_beginning
 from npu_compiler.target_compiler.sources import find_source
 from npu_compiler.target_compiler.vcl_process import Limits
 
@@ -114,12 +115,17 @@ def test_small_perceptron_is_accepted_with_an_estimate(compiler, target):
     assert any(row.startswith("DPU") for row in rows)
 
 
-def test_refusal_has_the_compilers_words_and_the_operation(compiler):
-    report = compiler.compile(batched_heads(), "4000")
+def test_refusal_has_the_compilers_words_and_begins_with_an_operation(compiler):
+    model = batched_heads()
+    report = compiler.compile(model, "4000")
     assert not report.is_accepted
     assert report.blob is None
     assert report.estimate is None
     assert "ConvertBatchedLayerTo1N" in report.reason
+    assert report.operation == ""
+    turned = model.outputs[0].get_node().input_value(0).get_node()
+    begins = find_beginning(compiler, model, find_target("4000"), report)
+    assert begins == turned.get_friendly_name()
 
 
 def test_refusal_names_the_operation(compiler):

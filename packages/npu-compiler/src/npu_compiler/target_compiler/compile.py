@@ -65,7 +65,7 @@ class TargetCompiler:
         self.source = source
         self.version = source.version()
         self._limits = limits or Limits()
-        self._cache = KeptFiles(cache_dir)
+        self.cache = KeptFiles(cache_dir)
         self._process: CompilerProcess | None = None
         self._lock = threading.Lock()
         self._is_stopped = False
@@ -149,14 +149,14 @@ class TargetCompiler:
         kept = self._find(key)
         if kept is None:
             raise TargetError(
-                f"target: {str(self._cache.directory)!r} must be a folder that can be written, for "
+                f"target: {str(self.cache.directory)!r} must be a folder that can be written, for "
                 "reports and blobs. Make room, or set NPU_COMPILE_CACHE_DIR.",
                 code="target-cache",
             )
         return kept
 
     def _find(self, key: str) -> TargetReport | None:
-        found = self._cache.find_files(key)
+        found = self.cache.find_files(key)
         if found is None:
             return None
         entry, facts = found
@@ -179,7 +179,7 @@ class TargetCompiler:
                 shutil.move(report.schedule, place / _SCHEDULE)
 
         facts = replace(report, blob=None, schedule=None).as_dict()
-        self._cache.store_files(key, write, name=name, facts=facts)
+        self.cache.store_files(key, write, name=name, facts=facts)
 
     def _running(self) -> CompilerProcess:
         if self._process is not None and not self._process.is_running:

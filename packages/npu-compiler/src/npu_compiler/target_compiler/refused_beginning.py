@@ -11,7 +11,6 @@ from pathlib import Path
 
 import openvino as ov
 
-from npu_compiler.programs.kept_files import KeptFiles
 from npu_compiler.target_compiler.compile import TargetCompiler
 from npu_compiler.target_compiler.report import TargetReport
 from npu_compiler.target_compiler.targets import Target
@@ -34,7 +33,7 @@ def find_beginning(
     the answer is kept.
 
     Args:
-        compiler: that refused the model.
+        compiler: that refused the model; its cache keeps the answer.
         model: stays as it is.
         target: as it was refused for.
         refused: the report on the whole model.
@@ -42,11 +41,10 @@ def find_beginning(
     Returns:
         Its friendly name; "" if the search took longer than two minutes, or the model has state.
     """
-    kept = KeptFiles()
     with tempfile.TemporaryDirectory(prefix="npu-target-") as place:
         parts = ("beginning", compiler.version, target.number, write_ir(model, Path(place) / "ir"))
         key = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:40]
-        found = kept.find_files(key)
+        found = compiler.cache.find_files(key)
         if found is not None:
             return str(found[1]["operation"])
         until_s = time.monotonic() + _SEARCH_S
@@ -65,7 +63,7 @@ def find_beginning(
     if operation is None:
         return ""
     name = f"{model.get_friendly_name()}, beginning of the refusal for {target}"
-    kept.store_files(key, lambda _: None, name=name, facts={"operation": operation})
+    compiler.cache.store_files(key, lambda _: None, name=name, facts={"operation": operation})
     return operation
 
 
