@@ -134,7 +134,7 @@ def test_refusal_names_the_operation(compiler):
     rectified.set_friendly_name("rectified")
     report = compiler.compile(ov.Model([rectified], [x], "varies"), "4000")
     assert not report.is_accepted
-    assert "pper bounds are not specified" in report.reason
+    assert "bounds are not specified" in report.reason
     assert report.operation == "rectified"
 
 
