@@ -11,6 +11,7 @@ import openvino as ov
 import pytest
 from openvino import opset13 as ops
 
+from npu_compiler.openvino_core import openvino_core
 from npu_stub import expected_failures
 from npu_stub.build import build_stub
 from npu_stub.verdicts import Verdicts, serving
@@ -48,6 +49,23 @@ assert torch.equal(large.run(again).cpu(), again.cpu() + 1)
 print(alive < told("imports"), told("copies"))
 graph.run(torch.rand(37, 11))
 print(told("copies"))
+"""
+
+# A blob that the stub takes, and one that it does not.
+IMPORTED = """
+import sys
+import npu_runtime, torch
+from npu_runtime.info import npu_architecture
+def load(path):
+    return npu_runtime.load_program(path, name="m", options={"INFERENCE_PRECISION_HINT": "f16"})
+
+program = load(sys.argv[1])
+(result,) = program.run([torch.tensor([[-1.0, 2.0]])])
+print(npu_architecture(), program.loaded_from_cache, result.tolist())
+try:
+    load(sys.argv[2])
+except npu_runtime.ProgramError as refusal:
+    print(refusal)
 """
 
 # A model with a known defect of the CPU plugin, on the device NPU.
@@ -289,6 +307,17 @@ def test_an_npu_is_described_without_torch_as_its_driver_describes_it(on_stub):
     (line,) = on_stub(DESCRIBED)
     assert line.startswith("True NPU ")
     assert line.endswith("; driver 1000000")
+
+
+def test_a_blob_is_imported_as_its_compiler_wrote_it(on_stub, tmp_path):
+    x = ops.parameter([1, 2], np.float32, name="x")
+    compiled = openvino_core().compile_model(ov.Model([ops.relu(x)], [x], "m"), "CPU")
+    good, bad = tmp_path / "good.blob", tmp_path / "bad.blob"
+    good.write_bytes(compiled.export_model().getvalue() + bytes(4096))
+    bad.write_bytes(b"\x7fELF" + bytes(4092))
+    imported, refused = on_stub(IMPORTED, str(good), str(bad))
+    assert imported == "4000 True [[0.0, 2.0]]"
+    assert "ov_core_import_model" in refused
 
 
 def test_large_memory_below_an_import_is_not_copied(on_stub):
