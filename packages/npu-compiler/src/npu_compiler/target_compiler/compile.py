@@ -134,6 +134,8 @@ class TargetCompiler:
                     return kept
                 with self._lock:
                     answer = self._running().compile(ir, flags, limits or self._limits)
+                    if answer.is_deadlocked and not self._is_stopped:  # it is not the model
+                        answer = self._running().compile(ir, flags, limits or self._limits)
                     if self._is_stopped:
                         raise CancelledError
                     report = self._report(answer, chosen, model)

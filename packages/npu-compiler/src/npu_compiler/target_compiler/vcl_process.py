@@ -24,6 +24,8 @@ _START_S = 120.0  # the first start of Wine makes its folder
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _AT_LIMIT = ", and was ended"
 _READY_FIELDS = 4
+_STALL_S = 30.0
+_STALLED = f"it used no processor time for {_STALL_S:.0f} s"
 SCHEDULE = "compileTimeScheduleTrace.json"
 
 
@@ -61,6 +63,11 @@ class Answer:
     blob: Path
     schedule: Path | None
     duration_s: float
+
+    @property
+    def is_deadlocked(self) -> bool:
+        """Whether the process was ended because it did nothing, which another may not repeat."""
+        return self.ended.startswith(_STALLED)
 
 
 class CompilerProcess:
@@ -180,6 +187,7 @@ class CompilerProcess:
         except BrokenPipeError:
             return [], self._ending()
         out = self._process.stdout.fileno()
+        ticks, worked_s = 0, time.monotonic()
         while b"\n" not in pending:
             try:
                 ready, _, _ = select.select([out], [], [], _POLL_S)
@@ -191,10 +199,17 @@ class CompilerProcess:
                 if not part:
                     return [], self._ending()
                 pending += part
-            elif time.monotonic() > until_s:
+                continue
+            now_s, former = time.monotonic(), ticks
+            ticks = _processor_ticks(self._process.pid)
+            worked_s = worked_s if ticks == former else now_s
+            if now_s > until_s:
                 self.kill()
                 return [], f"it did not answer within {limits.duration_s:.0f} s{_AT_LIMIT}"
-            elif _resident_bytes(self._process.pid) > limits.memory_bytes:
+            if now_s - worked_s > _STALL_S:
+                self.kill()
+                return [], f"{_STALLED}{_AT_LIMIT}"
+            if _resident_bytes(self._process.pid) > limits.memory_bytes:
                 self.kill()
                 return [], (
                     f"it needed more than {limits.memory_bytes / 1e9:.1f} GB of memory{_AT_LIMIT}"
@@ -224,6 +239,15 @@ class CompilerProcess:
 
 def _is_hexadecimal(fields: Sequence[str]) -> bool:
     return bool(fields) and bool(re.fullmatch("[0-9a-f]+", fields[0]))
+
+
+def _processor_ticks(pid: int) -> int:
+    """Returns what all threads of a process used, in ticks of the clock."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return int(fields[11]) + int(fields[12])
+    except (OSError, IndexError, ValueError):
+        return 0
 
 
 def _resident_bytes(pid: int) -> int:
