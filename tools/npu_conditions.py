@@ -19,10 +19,6 @@ _RANKS = "src/vpux_compiler/include/vpux/compiler/core/attributes/dim.hpp"
 _TRANSFORMS = "src/vpux_compiler/include/vpux/compiler/dialect/IE/utils/fft_ops_utils.hpp"
 _REDUCTIONS = ("ReduceL1", "ReduceL2", "ReduceLogicalAnd", "ReduceLogicalOr", "ReduceMax",
                "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum")  # fmt: skip
-_OF_TWO = ("Add", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Divide", "Equal", "FloorMod", "Greater",
-           "GreaterEqual", "Less", "LessEqual", "LogicalAnd", "LogicalOr", "LogicalXor", "Maximum",
-           "Minimum", "Mod", "Multiply", "NotEqual", "Power", "SquaredDifference",
-           "Subtract")  # fmt: skip
 _HALVES_AND_BYTES = ["f16", "f32", "u8"]
 
 
@@ -58,7 +54,7 @@ def _recurrent(kind: str, states: int, activations: list[str]) -> Any:
 
 # Types of operations, "" or the one version it holds for, where it is read, and what it asks for:
 # of an input, that it is a constant, that its numbers are alike, its ranks or its element types; of
-# an attribute, its values; how many inputs there are; how many groups of sizes two inputs have.
+# an attribute, its values; how many inputs there are.
 CONDITIONS: tuple[tuple[tuple[str, ...], str, str, str, Mapping[str, Any]], ...] = (
     ((), "", _RANKS, r"MAX_NUM_DIMS = 15;", {"most_dimensions": 15}),
     *_constant(["AdaptiveAvgPool"], [1], f"{_OPS}/adaptive_avg_pool.cpp", "constInputToData"),
@@ -113,8 +109,6 @@ CONDITIONS: tuple[tuple[tuple[str, ...], str, str, str, Mapping[str, Any]], ...]
      r"featureShape\.size\(\) == 4", {"input": 0, "ranks": [3, 4]}),
     (("DepthToSpace",), "", f"{_PASSES}/convert_depth2space.cpp", "Input shape must be 4d \\(",
      {"input": 0, "ranks": [4]}),
-    (_OF_TWO, "", f"{_PASSES}/convert_shape_to_4d.cpp", "can't convert to 4D\", input1, input2",
-     {"most_groups": 4}),
 )  # fmt: skip
 
 

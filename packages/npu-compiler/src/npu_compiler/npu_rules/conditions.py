@@ -1,11 +1,11 @@
-"""Conditions that the NPU compiler's source has on single operations, beside its layers' operands.
+"""Conditions that the NPU compiler has on single operations, beside its layers' operands.
 
-They are the rows of "conditions" in npu_rules.json, each of one of a few forms.
+They are the rows of "conditions" in npu_rules.json and corrections.json, each of one of a few
+forms.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -13,7 +13,9 @@ import numpy as np
 
 from npu_compiler.npu_rules.source_rules import SourceRules
 
-__all__ = ["condition_findings", "groups_of_sizes"]
+__all__ = ["condition_findings", "is_empty", "mask_repeats", "scaled_pieces"]
+
+_CUTS = ("Slice", "Split", "StridedSlice", "VariadicSplit")
 
 
 def condition_findings(node: Any, rules: SourceRules) -> Iterator[tuple[str, str, str]]:
@@ -32,41 +34,81 @@ def condition_findings(node: Any, rules: SourceRules) -> Iterator[tuple[str, str
             yield *found, source
 
 
-def groups_of_sizes(left: Sequence[int], right: Sequence[int]) -> int:
-    """How many dimensions the compiler makes of two shapes that meet.
+def is_empty(port: Any) -> bool:
+    """Whether a tensor has no elements."""
+    shape = port.get_partial_shape()
+    return shape.rank.is_static and any(size.is_static and size == 0 for size in shape)
 
-    Neighbours become one where both shapes have the same sizes there, or where the one of fewer
-    elements has ones. Of two such runs the one that begins first is taken, not the longer one.
+
+def scaled_pieces(node: Any) -> list[tuple[Any, float]] | None:
+    """Returns what a concatenation of a batch puts together, each with the number it is times.
+
+    Returns:
+        None unless all are pieces of one tensor of four dimensions, times different numbers: as
+        where the halves of a vector are swapped, and one of them is negated.
     """
-    rank = max(len(left), len(right))
-    shapes = [[1] * (rank - len(shape)) + list(shape) for shape in (left, right)]
-    full, plane = shapes if math.prod(left) > math.prod(right) else reversed(shapes)
-    ones = _runs([size == 1 for size in plane])
-    same = _runs([old == new for old, new in zip(full, plane, strict=True)])
-    count, place = 0, 0
-    while place < rank:
-        first = min(filter(None, (ones, same)), key=lambda runs: runs[0][0], default=None)
-        if first is None or place < first[0][0]:
-            count, place = count + 1, place + 1
-            continue
-        _, stop = first.pop(0)
-        count, place = (count + 1, stop) if stop > place else (count, place + 1)
-    return count
+    shape = node.get_output_partial_shape(0)
+    if shape.is_dynamic or len(shape) != 4 or shape[0] == 1:
+        return None
+    pieces = [_unscaled(port) for port in node.input_values()]
+    whole = {_cut_from(port) for port, _ in pieces}
+    if len(whole) > 1 or None in whole or len({factor for _, factor in pieces}) == 1:
+        return None
+    return pieces
 
 
-def _runs(kinds: Sequence[bool]) -> list[tuple[int, int]]:
-    """Where two or more neighbours are of a kind, each from its first to behind its last."""
-    edges = [place for place in range(1, len(kinds)) if kinds[place] != kinds[place - 1]]
-    parts = zip([0, *edges], [*edges, len(kinds)], strict=True)
-    return [(start, stop) for start, stop in parts if kinds[start] and stop - start > 1]
+def mask_repeats(attention: Any) -> list[int] | None:
+    """Returns how often the mask of a batch is repeated in its four dimensions.
+
+    Returns:
+        None unless it is one for some of the batch or of the heads, and not one for all.
+    """
+    shapes = [port.get_partial_shape() for port in attention.input_values()]
+    if len(shapes) < 4 or any(shape.is_dynamic for shape in shapes) or len(shapes[0]) != 4:
+        return None
+    wanted = [int(size) for size in shapes[0].to_shape()[:2]]
+    given = [1, 1, *(int(size) for size in shapes[3].to_shape())][-4:-2]
+    if wanted[0] == 1 or given in (wanted, [1, 1]):
+        return None
+    return [new // old for old, new in zip(given, wanted, strict=True)] + [1, 1]
+
+
+def _unscaled(port: Any) -> tuple[Any, float]:
+    maker = port.get_node()
+    if maker.get_type_name() == "Negative":
+        return maker.input_value(0), -1.0
+    if maker.get_type_name() == "Multiply":
+        for index, other in enumerate(maker.input_values()):
+            number = other.get_node()
+            if number.get_type_name() == "Constant" and number.get_data().size == 1:
+                return maker.input_value(1 - index), float(number.get_data().reshape(-1)[0])
+    return port, 1.0
+
+
+def _cut_from(port: Any) -> tuple[str, int] | None:
+    maker = port.get_node()
+    if maker.get_type_name() not in _CUTS:
+        return None
+    source = maker.input_value(0)
+    return str(source.get_node().get_name()), int(source.get_index())
 
 
 def _failure(node: Any, row: Mapping[str, Any]) -> tuple[str, str] | None:
     """The rule that a row breaks, with the figures; None where it holds."""
     if "most_dimensions" in row:
         return _of_dimensions(node, row["most_dimensions"])
-    if "most_groups" in row:
-        return _of_groups(node, row["most_groups"])
+    if "refused" in row:
+        return "operation types", row["refused"]
+    if "kernel_fits" in row:
+        return _of_kernel(node)
+    if "elements" in row:
+        return _without_elements(node)
+    if "alike_pieces" in row:
+        detail = "pieces of one tensor of a batch are times different numbers."
+        return ("operand sizes", detail) if scaled_pieces(node) else None
+    if "whole_mask" in row:
+        detail = "the mask of a batch is one for all, or one for each sequence and head."
+        return ("operand sizes", detail) if mask_repeats(node) else None
     if "inputs" in row:
         wanted, count = row["inputs"], node.get_input_size()
         detail = f"it has {_either(wanted)} inputs; got {count}."
@@ -104,13 +146,21 @@ def _of_dimensions(node: Any, most: int) -> tuple[str, str] | None:
     return ("operand ranks", detail) if rank > most else None
 
 
-def _of_groups(node: Any, most: int) -> tuple[str, str] | None:
-    left, right = (list(port.get_shape()) for port in node.input_values())
-    if max(len(left), len(right)) <= most:
+def _of_kernel(node: Any) -> tuple[str, str] | None:
+    attributes = node.get_attributes()
+    kernel, sizes = list(attributes["kernel"]), list(node.input_value(0).get_shape())[2:]
+    fits = all(width <= size for width, size in zip(kernel, sizes, strict=True))
+    detail = f"the kernel of a mean without its padding fits {sizes}; got {kernel}."
+    return None if fits or not attributes["exclude-pad"] else ("attributes", detail)
+
+
+def _without_elements(node: Any) -> tuple[str, str] | None:
+    if node.get_type_name() == "Constant":
         return None
-    count = groups_of_sizes(left, right)
-    detail = f"{left} and {right} meet in {most} groups of dimensions at most; got {count}."
-    return ("operand sizes", detail) if count > most else None
+    given = [port for port in node.input_values() if port.get_node().get_type_name() != "Constant"]
+    shapes = [port.get_partial_shape() for port in [*given, *node.outputs()] if is_empty(port)]
+    detail = f"a tensor has elements; got the shape {shapes[0] if shapes else ''}."
+    return ("operand sizes", detail) if shapes else None
 
 
 def _either(values: Sequence[Any]) -> str:

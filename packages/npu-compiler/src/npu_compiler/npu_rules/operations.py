@@ -12,7 +12,7 @@ from npu_compiler.graph.kept_origins import kept_origins
 from npu_compiler.npu_rules.before_import import is_replaced, replacement
 from npu_compiler.npu_rules.conditions import condition_findings
 from npu_compiler.npu_rules.finding import Finding
-from npu_compiler.npu_rules.source_rules import SourceRules, source_rules
+from npu_compiler.npu_rules.source_rules import NEWEST, SourceRules, source_rules
 
 __all__ = ["check_operations", "node_refusals"]
 
@@ -38,7 +38,7 @@ _STEPS = {
 }
 
 
-def check_operations(model: ov.Model, *, generation: str) -> list[Finding]:
+def check_operations(model: ov.Model, *, generation: str, release: str = NEWEST) -> list[Finding]:
     """Compares every operation with the rules; the model stays as it is.
 
     The common passes, which the NPU's compiler runs first, run here too. What its other passes
@@ -47,6 +47,7 @@ def check_operations(model: ov.Model, *, generation: str) -> list[Finding]:
     Args:
         model: of any shapes; ranks are known.
         generation: "3720" or "4000".
+        release: see npu_compiler.npu_rules.source_rules.source_rules.
 
     Returns:
         A refusal for each broken rule and operation; one accepted finding for each rule that
@@ -55,25 +56,27 @@ def check_operations(model: ov.Model, *, generation: str) -> list[Finding]:
     origins = kept_origins(model)
     prepared = model.clone()
     apply_moc_transformations(prepared, cf=True)
-    rules = source_rules()
+    rules = source_rules(release)
     found: list[Finding] = []
     nodes = list(_all_operations(prepared))
     for node in nodes:
         found.extend(_node_findings(node, rules, origins, generation))
     broken = {finding.rule for finding in found}
-    summary = f"{len(nodes)} operations, NPU {generation}, source of {rules.content['date']}"
+    compiler = f"compiler of OpenVINO {release}" if release else rules.content["date"]
+    summary = f"{len(nodes)} operations, NPU {generation}, {compiler}"
     accepted = [Finding(rule, "accepted", summary) for rule in _RULES if rule not in broken]
     return [*accepted, *found]
 
 
-def node_refusals(node: Any, *, generation: str) -> list[Finding]:
+def node_refusals(node: Any, *, generation: str, release: str = NEWEST) -> list[Finding]:
     """Returns the rules that one operation breaks as it stands, before any pass.
 
     Args:
         node: an OpenVINO operation.
         generation: "3720" or "4000".
+        release: see npu_compiler.npu_rules.source_rules.source_rules.
     """
-    found = _node_findings(node, source_rules(), {}, generation)
+    found = _node_findings(node, source_rules(release), {}, generation)
     return [finding for finding in found if finding.verdict == "refused"]
 
 

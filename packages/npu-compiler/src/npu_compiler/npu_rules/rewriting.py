@@ -16,7 +16,9 @@ from openvino.utils.node_factory import NodeFactory
 
 from npu_compiler.known_defects.rewriting import put_in_place
 from npu_compiler.npu_rules.bfloat16 import computes_in_bfloat16, widen_bfloat16
+from npu_compiler.npu_rules.conditions import is_empty, mask_repeats, scaled_pieces
 from npu_compiler.npu_rules.operations import node_refusals
+from npu_compiler.npu_rules.source_rules import OLDEST
 
 __all__ = ["REWRITTEN", "Rewriting", "rewrite_for_npu"]
 
@@ -45,7 +47,9 @@ class Rewriting:
 
 
 def rewrite_for_npu(model: ov.Model, *, generation: str) -> tuple[Rewriting, ...]:
-    """Replaces what the rules refuse where another form gives the same bits.
+    """Replaces what the oldest compiler refuses where another form gives the same bits.
+
+    Drivers have compilers of several ages, and the newest takes these forms too.
 
     Args:
         model: changed in place.
@@ -56,15 +60,16 @@ def rewrite_for_npu(model: ov.Model, *, generation: str) -> tuple[Rewriting, ...
         matter of one operation, and rounds less often afterwards.
     """
     done = [_widened(model, generation)] if computes_in_bfloat16(model) else []
+    known = {str(node.get_name()) for node in model.get_ordered_ops()}
     for node in model.get_ordered_ops():
         rewriter = _REWRITERS.get(node.get_type_name())
         if rewriter is None:
             continue
-        refusals = node_refusals(node, generation=generation)
+        refusals = node_refusals(node, generation=generation, release=OLDEST)
         other = rewriter(node) if refusals else None
         if other is None:
             continue
-        into = " and ".join(dict.fromkeys(_new_types(other, set(map(_identity, _sources(node))))))
+        into = " and ".join(dict.fromkeys(_new_types(other, known)))
         refusal = refusals[0]
         done.append(Rewriting(refusal.operation, node.get_friendly_name(), into, refusal.source))
         put_in_place(node, other)
@@ -75,7 +80,7 @@ def _widened(model: ov.Model, generation: str) -> Rewriting:
     refusals = (
         refusal
         for node in model.get_ordered_ops()
-        for refusal in node_refusals(node, generation=generation)
+        for refusal in node_refusals(node, generation=generation, release=OLDEST)
         if refusal.rule == "operand types"
     )
     source = next((refusal.source for refusal in refusals), "")
@@ -106,10 +111,10 @@ def _is_inf(node: ov.Node) -> ov.Node | None:
 
 
 def _compared(node: ov.Node) -> ov.Node | None:
-    """Narrow integers are compared as the int32 that they fit; others in sizes that are alike."""
+    """Narrow integers are compared as the int32 that they fit."""
     left, right = _sources(node)
     if left.get_element_type().get_type_name() not in _NARROW:
-        return _spread(node)
+        return None
     make = _COMPARISONS[str(node.get_type_name())]
     return make(*(ops.convert(side, ov.Type.i32).output(0) for side in (left, right)))
 
@@ -135,53 +140,63 @@ def _sign(node: ov.Node) -> ov.Node | None:
     )
 
 
-def _spread(node: ov.Node) -> ov.Node | None:
-    """Both operands in the size of the result, where sizes that alternate are refused."""
-    shape = node.get_output_partial_shape(0)
-    if shape.is_dynamic:
-        return None
-    wide = [_tiled(side, [int(size) for size in shape.to_shape()]) for side in _sources(node)]
-    info = node.get_type_info()
-    return NodeFactory(str(info.version_id)).create(str(info.name), wide, node.get_attributes())
-
-
-def _tiled(value: ov.Output, sizes: list[int]) -> ov.Output:
-    """A value in the sizes that it is broadcast to; a broadcast itself the common passes undo."""
-    old = [int(size) for size in value.get_shape()]
-    old = [1] * (len(sizes) - len(old)) + old
-    if old == sizes:
-        return value
-    repeats = [new if size == 1 else 1 for size, new in zip(old, sizes, strict=True)]
-    return ops.tile(_to_shape(value, old), np.array(repeats, np.int64)).output(0)
-
-
-def _shown(node: ov.Node) -> ov.Node | None:
-    """Attention with a mask of booleans, as one of 0 where it shows and -inf where it hides."""
+def _attention(node: ov.Node) -> ov.Node | None:
+    """Attention with a mask of numbers: 0 where it shows, -inf where it hides; whole in batches."""
     sources = _sources(node)
-    if len(sources) < 4 or sources[3].get_element_type() != ov.Type.boolean:
+    if len(sources) < 4:
         return None
     kind = sources[0].get_element_type()
-    sources[3] = ops.select(
-        sources[3], ops.constant(0.0, kind), ops.constant(-np.inf, kind)
-    ).output(0)
+    if sources[3].get_element_type() == ov.Type.boolean:
+        sources[3] = ops.select(
+            sources[3], ops.constant(0.0, kind), ops.constant(-np.inf, kind)
+        ).output(0)
+    repeats = mask_repeats(node)
+    if repeats is not None:
+        shape = [1, 1, *(int(size) for size in sources[3].get_shape())][-4:]
+        sources[3] = ops.tile(_to_shape(sources[3], shape), np.array(repeats, np.int64)).output(0)
     return NodeFactory("opset13").create(
         "ScaledDotProductAttention", sources, node.get_attributes()
     )
 
 
+def _joined(node: ov.Node) -> ov.Node | None:
+    """Pieces of a batch that are multiplied by numbers, multiplied after they are put together."""
+    pieces = scaled_pieces(node)
+    if pieces is None:
+        return None
+    axis, rank = int(node.get_attributes()["axis"]), len(node.get_output_shape(0))
+    factors = [np.full(port.get_shape()[axis], factor) for port, factor in pieces]
+    row = np.concatenate(factors).reshape(-1, *[1] * (rank - axis % rank - 1))
+    joined = ops.concat([port for port, _ in pieces], axis)
+    return ops.multiply(joined, ops.constant(row, node.get_output_element_type(0)))
+
+
 def _select(node: ov.Node) -> ov.Node | None:
-    """A choice between booleans is (c and a) or (not c and b); one of narrow integers, of int32."""
+    """A choice between booleans is (c and a) or (not c and b); one of narrow integers, of int32.
+
+    One of many dimensions is made in one, where each side has one number or all.
+    """
     condition, left, right = _sources(node)
     kind = left.get_element_type()
     if kind.get_type_name() in _NARROW - {"boolean"}:
         wide = (ops.convert(side, ov.Type.i32).output(0) for side in (left, right))
         return ops.convert(ops.select(condition, *wide), kind)
     if kind != ov.Type.boolean:
-        return None
+        return _chosen_in_one_dimension(node)
     if str(node.get_attributes()["auto_broadcast"]).lower() != "numpy":
         return None
     chosen = ops.logical_and(condition, left)
     return ops.logical_or(chosen, ops.logical_and(ops.logical_not(condition), right))
+
+
+def _chosen_in_one_dimension(node: ov.Node) -> ov.Node | None:
+    ports = [*_sources(node), node.output(0)]
+    if any(port.get_partial_shape().is_dynamic for port in ports):
+        return None
+    *sides, whole = [[int(size) for size in port.get_shape()] for port in ports]
+    if any(np.prod(side) not in (1, np.prod(whole)) for side in sides):
+        return None
+    return _to_shape(ops.select(*(_to_shape(port, [-1]) for port in ports[:-1])), whole)
 
 
 def _reshaped(node: ov.Node) -> ov.Node | None:
@@ -200,6 +215,8 @@ def _slice_scatter(node: ov.Node) -> ov.Node | None:
         return None
     starts, stops, steps, *axes = ([int(value) for value in one.get_data()] for one in constants)
     sizes = [int(size) for size in shape.to_shape()]
+    if is_empty(updates):
+        return _to_shape(data, sizes)
     along = axes[0] if axes else list(range(len(starts)))
     places = [
         (axis % len(sizes), list(range(*slice(*part).indices(sizes[axis]))))
@@ -231,23 +248,18 @@ _COMPARISONS: Mapping[str, Callable[..., ov.Node]] = {
     "LessEqual": ops.less_equal,
     "NotEqual": ops.not_equal,
 }
-_OF_TWO = (
-    "Add", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Divide", "FloorMod", "LogicalAnd",
-    "LogicalOr", "LogicalXor", "Maximum", "Minimum", "Mod", "Multiply", "Power",
-    "SquaredDifference", "Subtract",
-)  # fmt: skip
 _REWRITERS: Mapping[str, Callable[[ov.Node], ov.Node | None]] = {
     "Abs": _absolute,
+    "Concat": _joined,
     "IsFinite": _is_finite,
     "IsInf": _is_inf,
     "IsNaN": _is_nan,
-    "ScaledDotProductAttention": _shown,
+    "ScaledDotProductAttention": _attention,
     "Select": _select,
     "Sign": _sign,
     "SliceScatter": _slice_scatter,
     "Squeeze": _reshaped,
     "Unsqueeze": _reshaped,
-    **dict.fromkeys(_OF_TWO, _spread),
     **dict.fromkeys(_COMPARISONS, _compared),
 }
 
@@ -262,10 +274,6 @@ def _infinity(value: ov.Output) -> ov.Node:
 
 def _sources(node: ov.Node) -> list[ov.Output]:
     return list(node.input_values())
-
-
-def _identity(source: ov.Output) -> str:
-    return str(source.get_node().get_name())
 
 
 def _new_types(node: ov.Node, known: set[str]) -> list[str]:

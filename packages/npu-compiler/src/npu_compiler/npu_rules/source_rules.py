@@ -1,4 +1,8 @@
-"""The rules that were read from the NPU compiler's source, as tools/npu_rules.py wrote them."""
+"""The rules of the NPU's compiler: read from its source of 2024, corrected by what compilers took.
+
+tools/npu_rules.py wrote npu_rules.json. Each row of corrections.json names the first release of
+OpenVINO whose compiler was seen to differ.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +12,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-__all__ = ["GENERATIONS", "SourceRules", "source_rules"]
+__all__ = ["GENERATIONS", "NEWEST", "OLDEST", "SourceRules", "source_rules"]
 
 # NPU 3720 is in Meteor Lake, NPU 4000 in Lunar Lake.
 GENERATIONS = ("3720", "4000")
+# Releases of OpenVINO whose compilers the rules were held against. What the newest takes is
+# accepted; what the oldest refuses is written in another form, since drivers have older compilers.
+OLDEST, NEWEST = "2026.0.0", "2026.4.1"
 
 
 @dataclass(frozen=True)
@@ -78,10 +85,40 @@ class SourceRules:
 
 
 @cache
-def source_rules() -> SourceRules:
-    """Returns the rules; the file is read once."""
-    text = (Path(__file__).parent / "npu_rules.json").read_text()
-    return SourceRules(json.loads(text))
+def source_rules(release: str = NEWEST) -> SourceRules:
+    """Returns the rules; the files are read once.
+
+    Args:
+        release: of OpenVINO, whose compiler the rules are for; "" for the source of 2024.
+    """
+    folder = Path(__file__).parent
+    content: dict[str, Any] = json.loads((folder / "npu_rules.json").read_text())
+    for row in json.loads((folder / "corrections.json").read_text())["rows"]:
+        if _order(row["release"]) <= _order(release):
+            _correct(content, row)
+    return SourceRules(content)
+
+
+def _order(release: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in release.split(".") if part)
+
+
+def _correct(content: dict[str, Any], row: dict[str, Any]) -> None:
+    source = f"seen in the compiler of OpenVINO {row['release']}"
+    for name in row.get("layers", ()):
+        layer = content["layers"][name]
+        for operand in layer["operands"]:
+            if operand["types"] is not None:
+                operand["types"] = sorted({*operand["types"], *row.get("types", ())})
+        variable = row.get("variable", ())
+        layer["constants"] = [one for one in layer["constants"] if one["operand"] not in variable]
+    for one in row.get("operations", ()):
+        content["operations"].append({"layer": "", "inputs": {}, **one})
+    if "drop" in row:
+        dropped = row["drop"].items()
+        content["conditions"] = [one for one in content["conditions"] if not dropped <= one.items()]
+    for one in row.get("conditions", ()):
+        content["conditions"].append({**one, "source": source})
 
 
 def _is(row: dict[str, Any], kind: str) -> bool:
