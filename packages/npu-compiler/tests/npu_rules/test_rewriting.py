@@ -57,6 +57,13 @@ def normal(*shape):
     return np.random.default_rng(7).standard_normal(shape).astype(np.float32)
 
 
+def grouped(query, key, value, mask):
+    """Attention of six heads, three of which share keys."""
+    keys = ops.broadcast(ops.unsqueeze(key, whole(2)), whole(2, 2, 3, 3, 4))
+    keys = ops.reshape(keys, whole(2, 6, 3, 4), False)
+    return ops.scaled_dot_product_attention(query, keys, value, mask)
+
+
 def turned(vector):
     """Rotary embeddings' halves: the second one negated, before the first."""
     first, second = ops.split(vector, 3, 2).outputs()
@@ -94,7 +101,7 @@ CASES = {
     "halves of a batch swapped, one negated": (turned, [floats(3, 2, 1, 8)]),
     "quarters of a batch by numbers": (scaled, [floats(2, 4, 3, 3)]),
     "mask of each sequence": (
-        ops.scaled_dot_product_attention, [normal(2, 6, 3, 4)] * 3 + [normal(2, 1, 3, 3)]
+        grouped, [normal(2, 6, 3, 4), normal(2, 2, 3, 4), normal(2, 6, 3, 4), normal(2, 1, 3, 3)]
     ),
     "mask of each head": (
         ops.scaled_dot_product_attention, [normal(2, 6, 3, 4)] * 3 + [normal(6, 3, 3)]

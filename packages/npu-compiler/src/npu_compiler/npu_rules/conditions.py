@@ -61,7 +61,8 @@ def mask_repeats(attention: Any) -> list[int] | None:
     """Returns how often the mask of a batch is repeated in its four dimensions.
 
     Returns:
-        None unless it is one for some of the batch or of the heads, and not one for all.
+        None unless it is one for each head of all sequences, or one for each sequence where the
+        heads of keys and values are repeated. A mask for all is taken.
     """
     shapes = [port.get_partial_shape() for port in attention.input_values()]
     if len(shapes) < 4 or any(shape.is_dynamic for shape in shapes) or len(shapes[0]) != 4:
@@ -70,7 +71,16 @@ def mask_repeats(attention: Any) -> list[int] | None:
     given = [1, 1, *(int(size) for size in shapes[3].to_shape())][-4:-2]
     if wanted[0] == 1 or given in (wanted, [1, 1]):
         return None
+    if given[1] == 1 and not any(_is_repeated(attention.input_value(index)) for index in (1, 2)):
+        return None
     return [new // old for old, new in zip(given, wanted, strict=True)] + [1, 1]
+
+
+def _is_repeated(heads: Any) -> bool:
+    maker = heads.get_node()
+    if maker.get_type_name() == "Reshape":
+        maker = maker.input_value(0).get_node()
+    return maker.get_type_name() in ("Broadcast", "Tile")
 
 
 def _unscaled(port: Any) -> tuple[Any, float]:
