@@ -1,11 +1,11 @@
 """Checks static programs of language models and programs of single ops; writes their page.
 
-`python tools/npu_program_survey.py` builds each decoder of tools/decoder_table.py as the static
-pipeline does, one program for a token and one for a prompt. With `--ops FILE` it lowers each call
-of torch's database of operators that npu_ops would hand to a program; FILE keeps what an entry of
-the database gave, so that a later run goes on from there. Each program is compared with the rules
-of the NPU's compiler as it is, and again with equal forms of what they refuse. Either half of the
-page stays as it is while the other is written.
+`python tools/npu_program_survey.py steps FILE` builds each decoder of tools/decoder_table.py as the
+static pipeline does, one program for a token and one for a prompt. `ops FILE` lowers each call of
+torch's database of operators that npu_ops would hand to a program. FILE keeps what an entry gave,
+so that a later run goes on from there; delete an entry's line to run it again. Each program is
+compared with our rules and given to the NPU's compiler, as it is and with equal forms of what the
+rules refuse. Either half of the page stays as it is while the other is written.
 """
 
 from __future__ import annotations
@@ -17,27 +17,36 @@ import json
 import os
 import sys
 import tempfile
-import textwrap
 import time
 import warnings
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from decoder_survey import first_line, in_processes, make
 from decoder_table import DECODERS
+from npu_verdicts import (
+    TARGETS,
+    Row,
+    compiler_name,
+    judge,
+    short,
+    survey_into,
+    targets_of,
+    totals,
+    verdict_of,
+)
 
 PAGE = Path(__file__).parent.parent / "docs/reference/npu-programs.md"
 
 _HEAD = """# Language models' steps on an NPU
 
-Programs operation by operation, against rules that were read from the source of the NPU's compiler:
-`{repository}` at commit `{commit}` ({date}). No NPU was involved. `python
-tools/npu_program_survey.py` makes this page. *Whole*: no operation of the program breaks a rule.
-*Rewritten*: none does when equal forms stand for what is refused. *Refused*: an operation breaks
-the rule that is named.
+Each program was given to {compiler}, which runs on any Linux machine; no NPU was
+involved. *Rules* is the quick answer without it, from the source of an older compiler, corrected
+([Rules and compiler](npu-confusion.md)). *Whole*: no operation of the program breaks a rule.
+*Rewritten*: none does when equal forms stand for what is refused, and the compiler was given
+these. *Refused*: an operation breaks the rule that is named, or the compiler refuses the program in
+the words that are quoted. `python tools/npu_program_survey.py` makes this page.
 
 """
 _STEPS_HEAD = """## Static programs of language models
@@ -48,72 +57,24 @@ programs, for the reason that is given, and run as [Which decoders run](decoders
 
 {totals}
 
-| Model | Program | 3720 | 4000 | What is in the way |
-|---|---|---|---|---|
+| Model | Program | Rules | {targets} | What is in the way |
+|---|---|---|{rule}|---|
 """
 _OPS_TITLE = "\n## Programs of single operators\n"
 _OPS_HEAD = """
 Calls that torch's database of operators makes, in float32 and float16 with gradients; {done} of its
 {entries} entries were called, and reached {ops} of the operators that `npu-ops` may hand to a
-program. A signature counts once, and calls that no program computes do not count. `--ops FILE`
-makes this part.
+program. A signature counts once, and calls that no program computes do not count.
 
 {totals}
 
-Rules that refuse a program on NPU 4000 when equal forms stand for what has one:
-
-{rules}
-
-| Operator | Calls | 3720 | 4000 | What is in the way |
-|---|---|---|---|---|
+| Operator | Calls | Rules | {targets} | What is in the way |
+|---|---|---|{rule}|---|
 """
-_VERDICTS = ("whole", "rewritten", "refused")
+_VERDICTS = ("whole", "rewritten", "refused", "accepted")
 
 
-@dataclass(frozen=True)
-class Row:
-    """What became of one program.
-
-    Attributes:
-        name: of the model or the operator.
-        program: "decode" or "prefill" of a model, the call of an operator; "" for a model without.
-        verdicts: one for each generation.
-        reasons: rules that are broken before anything is rewritten, or why there is no program.
-        left: rules of the latest generation that are broken after it.
-    """
-
-    name: str
-    program: str
-    verdicts: tuple[str, ...]
-    reasons: tuple[str, ...]
-    left: tuple[str, ...] = ()
-
-
-def judge(name: str, program: str, model: Any) -> Row:
-    """Compares a program with the rules, as it is and rewritten; changes it."""
-    from npu_compiler.npu_rules.operations import check_operations
-    from npu_compiler.npu_rules.rewriting import rewrite_for_npu
-    from npu_compiler.npu_rules.source_rules import GENERATIONS
-    from npu_compiler.npu_rules.whole_programs import check_whole_program
-
-    def refusals(generation: str) -> list[str]:
-        found = [*check_whole_program(model), *check_operations(model, generation=generation)]
-        refused = (finding for finding in found if finding.verdict == "refused")
-        return [f"{one.operation}, {one.rule}".removeprefix(", ") for one in refused]
-
-    before = [refusals(generation) for generation in GENERATIONS]
-    if any(before):
-        rewrite_for_npu(model, generation=GENERATIONS[-1])
-    verdicts = tuple(
-        "whole" if not refused else "refused" if refusals(generation) else "rewritten"
-        for generation, refused in zip(GENERATIONS, before, strict=True)
-    )
-    reasons = dict.fromkeys(reason for refused in before for reason in refused)
-    left = dict.fromkeys(refusals(GENERATIONS[-1]) if before[-1] else ())
-    return Row(name, program, verdicts, tuple(reasons), tuple(left))
-
-
-def survey_decoder(name: str) -> list[Row]:
+def survey_decoder(name: str, targets: Sequence[str]) -> list[Row]:
     """Returns the rows of one decoder's static programs."""
     warnings.simplefilter("ignore")
     from npu_llm.entries.load_options import LoadOptions
@@ -125,12 +86,12 @@ def survey_decoder(name: str) -> list[Row]:
         options = LoadOptions(dtype="float32", cache_dir=Path(place) / "cache")
         steps = zip(("decode", "prefill"), static_programs(place, options), strict=True)
         try:
-            return [judge(name, step, program.model) for step, program in steps]
+            return [Row(name, step, judge(program.model, targets)) for step, program in steps]
         except NpuError as refusal:
-            return [Row(name, "", (), (first_line(refusal),))]
+            return [Row(name, "", None, short(first_line(refusal)))]
 
 
-def survey_entry(index: int) -> list[Row]:
+def survey_entry(name: str, targets: Sequence[str]) -> list[Row]:
     """Returns one row for each signature that an entry of the database hands to a program.
 
     A process meets a signature once: npu_ops remembers that it has no program.
@@ -150,13 +111,13 @@ def survey_entry(index: int) -> list[Row]:
         made = lower_op(call)
         op, _, signature = str(call).partition(" ")
         try:
-            rows.append(judge(op, signature, made.model))
+            rows.append(Row(op, signature, judge(made.model, targets)))
         except Exception as failure:  # noqa: BLE001 - raised below: the call would pass over it
             failed.append(failure)
         raise LoweringError("Cannot lower: surveyed.", "cannot-lower", reason="surveyed")
 
     single_op.lower_op = lowered
-    entry = _database()[index]
+    entry = _database()[name]
     for dtype in (torch.float32, torch.float16):
         if entry.supports_dtype(dtype, "cpu"):
             for sample in _samples(entry, dtype):
@@ -167,10 +128,10 @@ def survey_entry(index: int) -> list[Row]:
 
 
 @functools.cache
-def _database() -> Sequence[Any]:
+def _database() -> dict[str, Any]:
     from torch.testing._internal.common_methods_invocations import op_db
 
-    return tuple(op_db)
+    return {entry.formatted_name: entry for entry in op_db}
 
 
 @functools.cache
@@ -179,47 +140,6 @@ def _lower_op() -> Any:
     from npu_compiler import single_op
 
     return single_op.lower_op
-
-
-def survey_ops(kept: Path, seconds: float) -> dict[str, list[Row]]:
-    """Surveys the entries of the database that a file lacks, and adds them to it.
-
-    Args:
-        kept: has a line of JSON for each entry.
-        seconds: after which no other entry is begun.
-
-    Returns:
-        The rows of each entry in the file, by its name.
-    """
-    done = read_rows(kept)
-    names = [entry.formatted_name for entry in _database()]
-    until = time.monotonic() + seconds
-    items = (index for index, name in enumerate(names) if name not in done)
-    items = itertools.takewhile(lambda _: time.monotonic() < until, items)
-    for index, rows, spent in in_processes(survey_entry, items):
-        name = names[index]
-        done[name] = rows or []
-        print(f"{name}: {'its process died' if rows is None else len(rows)} ({spent:.1f} s)")
-        with kept.open("a") as file:
-            line = {
-                "entry": name,
-                "died": rows is None,
-                "rows": [asdict(row) for row in done[name]],
-            }
-            file.write(json.dumps(line) + "\n")
-    return done
-
-
-def read_rows(kept: Path) -> dict[str, list[Row]]:
-    """Returns what earlier runs kept: the rows of each entry of the database, by its name."""
-    lines = kept.read_text().splitlines() if kept.exists() else []
-    return {
-        (entry := json.loads(line))["entry"]: [
-            Row(**{key: tuple(v) if isinstance(v, list) else v for key, v in row.items()})
-            for row in entry["rows"]
-        ]
-        for line in lines
-    }
 
 
 def _samples(entry: Any, dtype: Any) -> Iterator[Any]:
@@ -249,22 +169,21 @@ def _call(entry: Any, sample: Any) -> None:
         return
 
 
-def steps_page(steps: Sequence[Row]) -> str:
+def steps_page(steps: Sequence[Row], compiler: str) -> str:
     """Returns the half of the page on decoders' programs, with the page's head."""
-    from npu_compiler.npu_rules.source_rules import source_rules
-
-    content = source_rules().content
-    text = _HEAD.format(
-        repository=content["repository"], commit=content["commit"][:12], date=content["date"]
-    )
-    models = dict.fromkeys(row.name for row in steps)
     programs = [row for row in steps if row.verdicts]
-    text += _STEPS_HEAD.format(
-        models=len(models), without=len(steps) - len(programs), totals=_totals(programs)
+    targets = targets_of(programs)
+    text = _HEAD.format(compiler=compiler) + _STEPS_HEAD.format(
+        models=len({row.name for row in steps}),
+        without=len(steps) - len(programs),
+        totals=totals(programs),
+        targets=" | ".join(targets),
+        rule="|".join("---" for _ in targets),
     )
     for row in steps:
-        verdicts = row.verdicts or ("–", "–")
-        text += _line(row.name, row.program or "none", *verdicts, "; ".join(row.reasons))
+        verdicts = [_counted([row], target) for target in (None, *targets)]
+        cells = verdicts if row.verdicts else ["–"] * len(verdicts)
+        text += _line(row.name, row.program or "none", *cells, _reasons([row]))
     return text
 
 
@@ -280,19 +199,18 @@ def ops_page(entries: Iterable[Sequence[Row]], *, total: int) -> str:
     by_op: dict[str, list[Row]] = {}
     for row in calls:
         by_op.setdefault(row.name, []).append(row)
-    rules = Counter(rule for row in calls for rule in row.left)
+    targets = targets_of(calls)
     text = _OPS_TITLE + _OPS_HEAD.format(
         ops=len(by_op),
         done=len(entries),
         entries=total,
-        totals=_totals(calls),
-        rules="\n".join(f"- {rule}: {count} of the programs" for rule, count in rules.most_common())
-        or "- none",
+        totals=totals(calls),
+        targets=" | ".join(targets),
+        rule="|".join("---" for _ in targets),
     )
     for op, rows in sorted(by_op.items()):
-        counts = (_counted(rows, index) for index in range(2))
-        reasons = dict.fromkeys(reason for row in rows for reason in row.reasons)
-        text += _line(op, str(len(rows)), *counts, "; ".join(reasons))
+        counts = (_counted(rows, target) for target in (None, *targets))
+        text += _line(op, str(len(rows)), *counts, _reasons(rows))
     return text
 
 
@@ -307,46 +225,49 @@ def _line(*cells: str) -> str:
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |\n"
 
 
-def _counted(rows: Iterable[Row], index: int) -> str:
-    found = [row.verdicts[index] for row in rows]
+def _reasons(rows: Sequence[Row]) -> str:
+    found = [row.reason for row in rows if row.reason]
+    found += [rule for row in rows if row.verdicts for rule in row.verdicts.broken]
+    for target in targets_of(rows):
+        for row in rows:
+            if row.verdicts and row.verdicts.given.get(target):
+                found.append(f'{target}: "{short(row.verdicts.given[target])}"')
+    return "; ".join(dict.fromkeys(found))
+
+
+def _counted(rows: Sequence[Row], target: str | None) -> str:
+    """How many programs have which verdict: the compiler's for a target, without one the rules'."""
+    found = [verdict_of(row.verdicts, target) for row in rows if row.verdicts]
+    if len(rows) == 1:
+        return "".join(found)
     return ", ".join(f"{found.count(kind)} {kind}" for kind in _VERDICTS if kind in found)
-
-
-def _totals(rows: Sequence[Row]) -> str:
-    lines = (
-        f"- NPU {generation}: {len(rows)} programs: {_counted(rows, index)}"
-        for index, generation in enumerate(("3720", "4000"))
-    )
-    return "\n".join(lines)
-
-
-def _short(reason: str) -> str:
-    return textwrap.shorten(reason, 200, placeholder=" …")  # a cell of a table
 
 
 def main(arguments: Sequence[str]) -> int:
     """Surveys decoders or operators and writes their half of the page; 1 where a process died."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--only", nargs="*", help="print these decoders' rows, and write nothing")
-    parser.add_argument(
-        "--ops", type=Path, metavar="FILE", help="single operators; goes on from it"
-    )
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="with --ops: end then")
+    parser.add_argument("half", choices=("steps", "ops"), help="of the page")
+    parser.add_argument("kept", type=Path, metavar="FILE", help="lines of JSON; goes on from it")
+    parser.add_argument("--targets", nargs="*", default=TARGETS, help="of the compiler")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin none after")
     given = parser.parse_args(arguments)
-    if given.ops is not None:
-        entries = survey_ops(given.ops, given.seconds)
-        write(ops=ops_page(entries.values(), total=len(_database())))
-        return int(any(json.loads(line)["died"] for line in given.ops.read_text().splitlines()))
-    steps: list[Row] = []
-    died = False
-    for name, rows, _ in in_processes(survey_decoder, given.only or sorted(DECODERS)):
-        died |= rows is None
-        for row in rows or [Row(name, "", (), ("its process died",))]:
-            steps.append(replace(row, reasons=tuple(map(_short, row.reasons))))
-            print(steps[-1], flush=True)
-    if given.only is None:
-        write(steps=steps_page(steps))
-    return int(died)
+    is_steps = given.half == "steps"
+    names = sorted(DECODERS) if is_steps else list(_database())
+    work = functools.partial(
+        survey_decoder if is_steps else survey_entry, targets=tuple(given.targets)
+    )
+    until = time.monotonic() + given.seconds
+    found = survey_into(
+        given.kept,
+        itertools.takewhile(lambda _: time.monotonic() < until, names),
+        lambda items: in_processes(work, items),
+    )
+    if is_steps:
+        rows = [row for name in names for row in found.get(name, ())]
+        write(steps=steps_page(rows, compiler_name()))
+    else:
+        write(ops=ops_page(found.values(), total=len(names)))
+    return int(any(json.loads(line)["died"] for line in given.kept.read_text().splitlines()))
 
 
 if __name__ == "__main__":

@@ -1,106 +1,108 @@
-"""Checks the programs of the model suite against the rules of the NPU's compiler; writes the page.
+"""Checks the programs of the model suite with our rules and the NPU's compiler; writes the page.
 
-`python tools/npu_survey.py [NAME ...]` compiles each small architecture as `nox -s models` does and
-compares every operation of every program with the rules of both generations. Where one is refused,
-it compiles again with `target="NPU"`. The page is written after each architecture; rows of those
-that are not run stay. `--missing` runs those that the page lacks.
+`python tools/npu_survey.py FILE` compiles each small architecture as `nox -s models` does, compares
+every operation of every program with our rules, and gives the program to the NPU's compiler. Where
+either refuses one, it compiles again with `target="NPU"`. FILE keeps what an architecture gave, so
+that a later run goes on from there; delete an architecture's line to run it again.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
+import itertools
 import os
 import tempfile
+import time
 import warnings
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from unittest import mock
 
 import openvino as ov
 import torch
 
+from decoder_survey import in_processes
 from npu_compiler.compilation.records import GraphRecord, collecting
 from npu_compiler.errors import SuiteError
-from npu_compiler.npu_rules.finding import Finding
-from npu_compiler.npu_rules.operations import check_operations
-from npu_compiler.npu_rules.source_rules import GENERATIONS, source_rules
-from npu_compiler.npu_rules.whole_programs import check_whole_program
 from npu_compiler.openvino_core import openvino_core
 from npu_compiler.suite.families.architecture import Architecture, make
 from npu_compiler.suite.table import select
+from npu_verdicts import (
+    TARGETS,
+    Row,
+    Verdicts,
+    ask,
+    compiler_name,
+    refusals,
+    short,
+    survey_into,
+    targets_of,
+)
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs/reference/npu-coverage.md"
 
 _HEAD = """# What an NPU's compiler takes
 
-The programs of small models of {count} architectures, operation by operation, against rules that
-were read from the source of the NPU's compiler: `{repository}` at commit
-`{commit}` ({date}). No NPU was involved. *Whole*: one program, and no operation of it
-breaks a rule. *Partitioned*: no program breaks a rule, and there are several, or calls on the host.
-*Refused*: an operation breaks the rule that is named. Where one is refused, the last verdict is on
-what `CompilerConfig(target="NPU")` makes of it, for NPU 4000: equal forms of what is refused
-(*rewritten*), and calls on the host for the rest. A newer driver may take more. Memory and speed
-are not compared here. Each model is called once before it is compiled: in its first call
-transformers installs hooks, or chooses a form of attention, where torch would cut the graph. Sizes
-that vary inside a program are refused. All rows were made on 2026-11-26.
+The programs of small models of {count} architectures. Each was given to {compiler},
+which runs on any Linux machine; no NPU was involved. *Rules* is the quick answer without it, from
+the source of an older compiler, corrected ([Rules and compiler](npu-confusion.md)). *Whole*: one
+program, and no operation of it breaks a rule. *Partitioned*: no program breaks a rule, and there
+are several, or calls on the host. *Refused*: an operation breaks the rule that is named. Where one
+is refused, the next verdict is on what `CompilerConfig(target="NPU")` makes of it: equal forms of
+what is refused (*rewritten*), and calls on the host for the rest. The columns of generations have
+the compiler's verdicts on the programs that an NPU is given. Memory and speed are not compared
+here. Each model is called once before it is compiled: in its first call transformers installs
+hooks, or chooses a form of attention, where torch would cut the graph.
 
 The suite has {total} architectures; those that are not listed have not been compared.
 [Language models' steps on an NPU](npu-programs.md) has the programs of decoders with a cache.
 
-`npu-compiler check` says the same of your model. `python tools/npu_survey.py` makes this page;
-`python tools/npu_rules.py CHECKOUT` reads the rules of a newer compiler.
+`npu-compiler check` judges your model in the same way. `python tools/npu_survey.py` makes this
+page; `python tools/npu_rules.py CHECKOUT` reads the rules of a newer compiler.
 
 {totals}
 
-| Architecture | Family | Programs | 3720 | 4000 | `target="NPU"` | What is in the way |
-|---|---|---|---|---|---|---|
+| Architecture | Family | Programs | Rules | `target="NPU"` | {targets} | What is in the way |
+|---|---|---|---|---|{rule}|---|
 """
+# What a row of an architecture's programs is called, before its number: as they are without a
+# target, and as they are with target="NPU".
+AS_IS, GIVEN = "program", "program for an NPU"
 
 
-@dataclass(frozen=True)
-class Row:
-    """What became of one architecture.
+def survey(name: str, targets: Sequence[str]) -> list[Row]:
+    """Compiles one architecture and judges its programs.
 
-    Attributes:
-        architecture: of the suite.
-        programs: how many it has.
-        verdicts: one for each generation.
-        after: the verdict with target="NPU"; "" where nothing was refused without it.
-        reasons: rules that were broken, and calls on the host.
+    Returns:
+        One row with its verdicts in words and what ran on the host, then one for each program.
     """
-
-    architecture: Architecture
-    programs: int
-    verdicts: tuple[str, ...]
-    after: str
-    reasons: tuple[str, ...]
-
-    def __str__(self) -> str:
-        cells = [self.architecture.name, self.architecture.family, str(self.programs)]
-        return f"| {' | '.join([*cells, *self.verdicts, self.after, '; '.join(self.reasons)])} |"
-
-
-def survey(architecture: Architecture) -> Row:
-    """Compiles one architecture and checks its programs."""
-    records, models = _compiled(architecture, target="openvino")
-    found = {generation: _refusals(models, generation) for generation in GENERATIONS}
-    after = ""
-    if any(found.values()):
-        records_after, models_after = _compiled(architecture, target="NPU")
-        after = _verdict(records_after, _refusals(models_after, GENERATIONS[-1]))
-        if any(program.rewritten for record in records_after for program in record.programs):
-            after += ", rewritten"
-    reasons = Counter(
-        f"{finding.operation}, {finding.rule}".removeprefix(", ")
-        for row in found.values()
-        for finding in row
-    )
-    reasons.update(f"on the host: {node.op}" for record in records for node in record.eager)
+    (architecture,) = select([name])
+    try:
+        records, models = _compiled(architecture, target="openvino")
+    except SuiteError as failure:
+        return [Row(name, "", None, f"left out: {failure}")]
+    rows = _rows(name, AS_IS, models, targets)
+    words = [_verdict(records, rows)]
+    if any(row.verdicts.broken or any(row.verdicts.as_is.values()) for row in rows):
+        given, models = _compiled(architecture, target="NPU")
+        rows += _rows(name, GIVEN, models, targets)
+        words.append(_verdict(given, rows[-len(models) :]))
+        if any(program.rewritten for record in given for program in record.programs):
+            words[-1] += ", rewritten"
+    reasons = Counter(f"on the host: {node.op}" for record in records for node in record.eager)
     reasons.update(_graph_breaks() if len(records) > 1 else ())
-    verdicts = tuple(_verdict(records, found[generation]) for generation in GENERATIONS)
-    return Row(architecture, len(models), verdicts, after, tuple(reasons))
+    return [Row(name, "; ".join(words), None, "; ".join(reasons)), *rows]
+
+
+def _rows(name: str, kind: str, models: Sequence[ov.Model], targets: Sequence[str]) -> list[Row]:
+    rows = []
+    for index, model in enumerate(models):
+        broken, reasons = refusals(model), ask(model, targets)
+        rows.append(Row(name, f"{kind} {index}", Verdicts(broken, broken, False, reasons, reasons)))
+    return rows
 
 
 def _compiled(
@@ -109,9 +111,11 @@ def _compiled(
     """What was compiled, and the programs."""
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
-    with tempfile.TemporaryDirectory(prefix="npu-survey-") as place:
+    with (
+        tempfile.TemporaryDirectory(prefix="npu-survey-") as place,
         # A program that an earlier run kept would not be written here.
-        os.environ["NPU_COMPILE_CACHE_DIR"] = os.environ["NPU_COMPILE_DEBUG"] = place
+        mock.patch.dict(os.environ, NPU_COMPILE_CACHE_DIR=place, NPU_COMPILE_DEBUG=place),
+    ):
         with torch.no_grad(), warnings.catch_warnings(), collecting() as records:
             warnings.simplefilter("ignore")
             model, inputs = make(architecture, seed=0)
@@ -129,72 +133,75 @@ def _graph_breaks() -> set[str]:
     return {f"graph cut: {reason.splitlines()[0]}" for reason in breaks}
 
 
-def _refusals(models: Sequence[ov.Model], generation: str) -> list[Finding]:
-    return [
-        finding
-        for model in models
-        for finding in (
-            *check_whole_program(model),
-            *check_operations(model, generation=generation),
-        )
-        if finding.verdict == "refused"
-    ]
-
-
-def _verdict(records: Sequence[GraphRecord], refused: Sequence[Finding]) -> str:
-    if refused:
+def _verdict(records: Sequence[GraphRecord], rows: Sequence[Row]) -> str:
+    if any(row.verdicts.broken for row in rows if row.verdicts):
         return "refused"
     is_one = len(records) == 1 and len(records[0].programs) == 1 and not records[0].eager
     return "whole" if is_one else "partitioned"
 
 
-def page(rows: Sequence[str]) -> str:
-    """The page as Markdown, from the lines of its table."""
-    content = source_rules().content
-    totals = []
-    for index, generation in enumerate(GENERATIONS):
-        counts = Counter(row.split(" | ")[3 + index] for row in rows)
-        parts = ", ".join(f"{counts[kind]} {kind}" for kind in ("whole", "partitioned", "refused"))
-        totals.append(f"- NPU {generation}: {parts}")
-    verdicts = Counter((cells := row.split(" | "))[5] or cells[4] for row in rows)
-    parts = ", ".join(f"{count} {kind}" for kind, count in verdicts.most_common())
-    totals.append(f'- NPU 4000 with `target="NPU"`: {parts}')
+def page(found: Mapping[str, Sequence[Row]], compiler: str) -> str:
+    """Returns the page as Markdown.
+
+    Args:
+        found: the rows of each architecture.
+        compiler: its name and version.
+    """
+    targets = targets_of(row for rows in found.values() for row in rows)
+    text, words, counts = "", [], {target: Counter[str]() for target in targets}
+    for architecture in select():
+        if not (found.get(architecture.name) or [Row("", "", None)])[0].program:
+            continue
+        whole, *rows = found[architecture.name]
+        as_is, _, given = whole.program.partition("; ")
+        words.append((as_is, given or as_is))
+        last = [row for row in rows if row.program.startswith(GIVEN)] or rows
+        cells = [architecture.name, architecture.family, str(len(last)), as_is, given]
+        reasons = [rule for row in rows if row.verdicts for rule in row.verdicts.broken]
+        for target in targets:
+            refused = [row.verdicts.given[target] for row in last if row.verdicts]
+            refused = [reason for reason in refused if reason]
+            counts[target].update(accepted=len(last) - len(refused), refused=len(refused))
+            cells.append(f"{len(last) - len(refused)} of {len(last)} accepted")
+            reasons += [f'{target}: "{short(reason)}"' for reason in refused]
+        cells.append("; ".join(dict.fromkeys([*reasons, *filter(None, [whole.reason])])))
+        text += f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |\n"
+    totals = [
+        f"- {title}: {', '.join(f'{n} {kind}' for kind, n in Counter(kinds).most_common())}"
+        for title, kinds in zip(
+            ("Rules", 'Rules, with `target="NPU"`'), zip(*words, strict=True), strict=False
+        )
+    ]
+    for target, counted in counts.items():
+        totals.append(
+            f"- NPU {target}: {counted['accepted']} of {counted.total()} programs accepted"
+        )
     head = _HEAD.format(
-        count=len(rows),
+        count=len(words),
+        compiler=compiler,
         total=len(select()),
-        repository=content["repository"],
-        commit=content["commit"][:12],
-        date=content["date"],
         totals="\n".join(totals),
+        targets=" | ".join(targets),
+        rule="|".join("---" for _ in targets),
     )
-    return head + "".join(f"{row}\n" for row in rows)
+    return head + text
 
 
 def main() -> None:
-    """Surveys the architectures that are named, or all, and writes the page."""
+    """Surveys the architectures that are not kept and writes the page."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("names", nargs="*", help="architectures; all when none is named")
-    parser.add_argument("--missing", action="store_true", help="those that the page lacks")
+    parser.add_argument("kept", type=Path, metavar="FILE", help="lines of JSON; goes on from it")
+    parser.add_argument("--targets", nargs="*", default=TARGETS, help="of the compiler")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin none after")
     given = parser.parse_args()
-    rows = _kept()
-    for architecture in select(given.names):
-        if given.missing and architecture.name in rows:
-            continue
-        try:
-            row = survey(architecture)
-        except SuiteError as failure:
-            print(f"{architecture.name}: left out: {failure}")
-            continue
-        rows[architecture.name] = str(row)
-        print(row, flush=True)
-        PAGE.write_text(page(list(rows.values())))
+    work = functools.partial(survey, targets=tuple(given.targets))
+    until = time.monotonic() + given.seconds
 
+    def worked(names: Iterator[str]) -> Iterator[tuple[str, list[Row] | None, float]]:
+        return in_processes(work, itertools.takewhile(lambda _: time.monotonic() < until, names))
 
-def _kept() -> dict[str, str]:
-    """The rows of the page as it is, by architecture."""
-    lines = PAGE.read_text().splitlines() if PAGE.exists() else []
-    rows = [line for line in lines if line.startswith("| ") and not line.startswith("| Arch")]
-    return {row.split(" | ")[0].removeprefix("| "): row for row in rows}
+    found = survey_into(given.kept, (one.name for one in select()), worked)
+    PAGE.write_text(page(found, compiler_name()))
 
 
 if __name__ == "__main__":
