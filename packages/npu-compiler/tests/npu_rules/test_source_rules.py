@@ -127,6 +127,9 @@ REFUSED = {
     "mask of sequences": (
         lambda: attention(2, 1, 3, 3), lambda: attention(2, 1, 3, 3, shared=True), "operand sizes",
     ),
+    "mask of heads, none of numbers": (
+        lambda: attention(), lambda: attention(4, 3, 3), "operand sizes",
+    ),
     "mask of heads": (
         lambda: attention(4, 3, 3, batch=1), lambda: attention(4, 3, 3), "operand sizes",
     ),

@@ -68,7 +68,7 @@ def mask_repeats(attention: Any) -> list[int] | None:
     if len(shapes) < 4 or any(shape.is_dynamic for shape in shapes) or len(shapes[0]) != 4:
         return None
     wanted = [int(size) for size in shapes[0].to_shape()[:2]]
-    given = [1, 1, *(int(size) for size in shapes[3].to_shape())][-4:-2]
+    given = [1, 1, 1, 1, *(int(size) for size in shapes[3].to_shape())][-4:-2]
     if wanted[0] == 1 or given in (wanted, [1, 1]):
         return None
     if given[1] == 1 and not any(_is_repeated(attention.input_value(index)) for index in (1, 2)):
