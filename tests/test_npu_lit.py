@@ -85,7 +85,7 @@ def made():
     models, reasons = [], collections.Counter()
     for row in ROWS:
         try:
-            models.append((row, npu_lit_models.model_of(row, source_rules())))
+            models.append((row, npu_lit_models.model_of(row, source_rules(""))))
         except npu_lit_models.NotImported as reason:
             reasons[str(reason).partition(":")[0]] += 1
     return models, reasons
@@ -101,7 +101,7 @@ def operation(model):
 
 
 def refused(node, generation="4000"):
-    return {one.rule for one in node_refusals(node, generation=generation)}
+    return {one.rule for one in node_refusals(node, generation=generation, release="")}
 
 
 def test_configurations_are_read_with_types_shapes_constants_and_attributes():
@@ -131,7 +131,7 @@ def test_all_that_the_importer_makes_is_accepted(made, generation):
 def test_operands_have_the_types_and_ranks_that_the_rules_name():
     """Of all rows, those that no operation of OpenVINO makes too."""
     for row in ROWS:
-        operands = source_rules().layer(row["layer"])["operands"]
+        operands = source_rules("").layer(row["layer"])["operands"]
         for operand, text in zip(operands, row["operands"], strict=False):
             kind, _, shape = text.partition(" = ")[0].rstrip("]").partition("[")
             if not kind or operand["is_variadic"]:
@@ -146,7 +146,7 @@ def test_bfloat16_in_place_of_float_is_refused_where_the_layer_has_types(made):
     for row, _ in made[0]:
         mutated = json.loads(re.sub(r'"f(16|32)(?=["\[])', '"bf16', json.dumps(row)))
         try:
-            model = npu_lit_models.model_of(mutated, source_rules())
+            model = npu_lit_models.model_of(mutated, source_rules(""))
         except npu_lit_models.NotImported:  # as the numbers of an integer operand are, of float
             continue
         if mutated != row:

@@ -1,7 +1,8 @@
 """The rules of the NPU's compiler: read from its source of 2024, corrected by what compilers took.
 
 tools/npu_rules.py wrote npu_rules.json. Each row of corrections.json names the first release of
-OpenVINO whose compiler was seen to differ.
+OpenVINO that it holds for, and where it was seen, if that is a later one: what the newest compiler
+refuses is taken to be refused by older ones.
 """
 
 from __future__ import annotations
@@ -104,7 +105,7 @@ def _order(release: str) -> tuple[int, ...]:
 
 
 def _correct(content: dict[str, Any], row: dict[str, Any]) -> None:
-    source = f"seen in the compiler of OpenVINO {row['release']}"
+    source = f"seen in the compiler of OpenVINO {row.get('seen', row['release'])}"
     for name in row.get("layers", ()):
         layer = content["layers"][name]
         for operand in layer["operands"]:

@@ -1,0 +1,156 @@
+"""Writes docs/reference/npu-confusion.md: where our rules and the NPU's compiler disagree.
+
+`python tools/npu_confusion.py FILE ...` reads what the surveys kept (tools/npu_program_survey.py,
+tools/npu_survey.py). The corrections are those of npu_rules/corrections.json.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from npu_verdicts import Row, read_rows, short
+
+ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs/reference/npu-confusion.md"
+CORRECTIONS = ROOT / "packages/npu-compiler/src/npu_compiler/npu_rules/corrections.json"
+
+_HEAD = """# Rules and compiler
+
+`npu-compiler check` has two judges. The rules answer at once: they were read from the source of the
+NPU's compiler of 2024. The compiler itself answers in seconds: `--target`. This page has where the
+two disagreed, in both directions, and what became of it. No NPU was involved. `python
+tools/npu_confusion.py` makes it.
+
+The compilers that were asked are those of OpenVINO:
+
+{compilers}
+
+A check is held to the newest. Rewriting is held to the oldest: a driver may have an older compiler
+than this page, and the newest takes the equal forms too. What the newest refuses is rewritten for
+all.
+
+## Corrected rules
+
+| Operation | Source of 2024 | Compiler | Seen in |
+|---|---|---|---|
+"""
+_AFTER = """
+Rules refuse, and the compiler takes, on purpose: float64, which it computes in float16; masks of
+booleans of ScaledDotProductAttention, which the pass before the import inverts.
+
+## Programs
+
+What is left with the corrected rules, on programs as they are, before equal forms stand for what is
+refused. A program counts once for each generation.
+
+| Survey | NPU | Both take | Both refuse | Rules refuse alone | Compiler refuses alone |
+|---|---|---|---|---|---|
+"""
+_GIVEN = """
+Of the programs that an NPU is given, after rewriting, with rules that call them acceptable:
+
+| Survey | NPU | Programs | Accepted by the compiler |
+|---|---|---|---|
+"""
+# What each form of a correction says of the compilers.
+_CONDITIONS = {
+    "elements": "refused without elements",
+    "kernel_fits": "refused where the kernel of a mean without padding is larger than the input",
+    "alike_pieces": "refused in a batch of four dimensions, of pieces of one tensor that are "
+    "times different numbers (rotary embeddings); rewritten",
+    "whole_mask": "refused in a batch, with a mask for each head of all sequences, or with "
+    "repeated heads and a mask for each sequence; rewritten",
+}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Writes the page from the files of the surveys."""
+    surveys = {Path(name).stem: read_rows(Path(name)) for name in arguments}
+    content = json.loads(CORRECTIONS.read_text())
+    compilers = "\n".join(
+        f"- {name}: `{version}`" for name, version in content["compilers"].items()
+    )
+    text = _HEAD.format(compilers=compilers)
+    for row in content["rows"]:
+        for operation, before, after in _differences(row):
+            text += f"| {operation} | {before} | {after} | {row.get('seen', row['release'])} |\n"
+    text += _AFTER
+    for name, found in surveys.items():
+        for target, counts in _as_is(_rows(found)):
+            both = [(False, False), (True, True), (True, False), (False, True)]
+            text += f"| {name} | {target} | {' | '.join(str(counts[one]) for one in both)} |\n"
+    text += _GIVEN
+    for name, found in surveys.items():
+        for target, accepted, total in _given(_rows(found)):
+            share = 100 * accepted / total
+            text += f"| {name} | {target} | {total} | {accepted} ({share:.1f} %) |\n"
+    lines = [line for found in surveys.values() for line in _told(_rows(found))]
+    text += "\nDisagreements by program:\n\n" + "".join(f"- {one}\n" for one in lines or ["none"])
+    PAGE.write_text(text)
+    return 0
+
+
+def _rows(found: dict[str, list[Row]]) -> list[Row]:
+    rows = {(row.name, row.program): row for rows in found.values() for row in rows}
+    return [row for row in rows.values() if row.verdicts]
+
+
+def _differences(row: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+    for one in row.get("operations", ()):
+        yield f"{one['type']} ({one['opset']})", "refused", "taken"
+    if "types" in row:
+        yield ", ".join(row["layers"]), f"refused: {', '.join(row['types'])}", "taken"
+    if "variable" in row:
+        what = ", ".join(row["variable"])
+        yield ", ".join(row["layers"]), f"refused: {what} that is no constant", "taken"
+    if "drop" in row:
+        given = {key: value for key, value in row["drop"].items() if key != "operations"}
+        what = ", ".join(f"{key} {value}" for key, value in given.items()) or "ranks"
+        yield ", ".join(row["drop"].get("operations", ("all",))), f"condition: {what}", "none"
+    for one in row.get("conditions", ()):
+        yield ", ".join(one["operations"]) or "all", "taken", _condition(one)
+
+
+def _condition(row: dict[str, Any]) -> str:
+    for key, words in _CONDITIONS.items():
+        if key in row:
+            return words
+    if "refused" in row:
+        return f"refused: {row['refused'].rstrip('.')}"
+    if "most_dimensions" in row:
+        return f"refused past {row['most_dimensions']} dimensions"
+    if "types" in row:
+        return f"input {row['input']} refused unless {', '.join(row['types'])}"
+    return f"input {row['input']} refused unless it is a constant"
+
+
+def _as_is(rows: Sequence[Row]) -> Iterator[tuple[str, Counter[tuple[bool, bool]]]]:
+    """Whether the rules refuse, and whether the compiler does, by target."""
+    for target in sorted({target for row in rows for target in row.verdicts.as_is}):
+        judged = [row.verdicts for row in rows if target in row.verdicts.as_is]
+        yield target, Counter((bool(one.broken), bool(one.as_is[target])) for one in judged)
+
+
+def _given(rows: Sequence[Row]) -> Iterator[tuple[str, int, int]]:
+    for target in sorted({target for row in rows for target in row.verdicts.given}):
+        taken = [row.verdicts.given for row in rows if not row.verdicts.left]
+        reasons = [given[target] for given in taken if target in given]
+        yield target, reasons.count(""), len(reasons)
+
+
+def _told(rows: Sequence[Row]) -> Iterator[str]:
+    for row in rows:
+        for target, reason in row.verdicts.as_is.items():
+            if bool(reason) != bool(row.verdicts.broken):
+                words = short(f'compiler: "{reason}"' if reason else "; ".join(row.verdicts.broken))
+                name = f"{row.name}, {row.program}"
+                yield f"{name}, NPU {target}: {words if reason else f'rules: {words}'}"
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
