@@ -52,10 +52,10 @@ the source of an older compiler, corrected ([Rules and compiler](npu-confusion.m
 program, and no operation of it breaks a rule. *Partitioned*: no program breaks a rule, and there
 are several, or calls on the host. *Refused*: an operation breaks the rule that is named. Where one
 is refused, the next verdict is on what `CompilerConfig(target="NPU")` makes of it: equal forms of
-what is refused (*rewritten*), and calls on the host for the rest. The columns of generations have
-the compiler's verdicts on the programs that an NPU is given. Memory and speed are not compared
-here. Each model is called once before it is compiled: in its first call transformers installs
-hooks, or chooses a form of attention, where torch would cut the graph.
+what is refused (*rewritten*), and calls on the host for the rest. The columns of generations count
+the programs that the compiler accepted, of those that an NPU is given. Memory and speed are not
+compared here. Each model is called once before it is compiled: in its first call transformers
+installs hooks, or chooses a form of attention, where torch would cut the graph.
 
 The suite has {total} architectures; those that are not listed have not been compared.
 [Language models' steps on an NPU](npu-programs.md) has the programs of decoders with a cache.
@@ -159,10 +159,10 @@ def page(found: Mapping[str, Sequence[Row]], compiler: str) -> str:
         cells = [architecture.name, architecture.family, str(len(last)), as_is, given]
         reasons = [rule for row in rows if row.verdicts for rule in row.verdicts.broken]
         for target in targets:
-            refused = [row.verdicts.given[target] for row in last if row.verdicts]
-            refused = [reason for reason in refused if reason]
-            counts[target].update(accepted=len(last) - len(refused), refused=len(refused))
-            cells.append(f"{len(last) - len(refused)} of {len(last)} accepted")
+            asked = [row.verdicts.given[target] for row in last if target in row.verdicts.given]
+            refused = [reason for reason in asked if reason]
+            counts[target].update(accepted=len(asked) - len(refused), refused=len(refused))
+            cells.append(f"{len(asked) - len(refused)} of {len(asked)}" if asked else "not asked")
             reasons += [f'{target}: "{short(reason)}"' for reason in refused]
         cells.append("; ".join(dict.fromkeys([*reasons, *filter(None, [whole.reason])])))
         text += f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |\n"

@@ -140,6 +140,7 @@ def survey_into(
     Returns:
         The rows of each entry in the file, by its name.
     """
+    kept.touch()
     done = read_rows(kept)
     for name, rows, spent in work(name for name in entries if name not in done):
         done[name] = rows or []
@@ -152,7 +153,7 @@ def survey_into(
 
 def read_rows(kept: Path) -> dict[str, list[Row]]:
     """Returns what earlier runs kept: the rows of each entry, by its name."""
-    lines = kept.read_text().splitlines() if kept.exists() else []
+    lines = kept.read_text().splitlines()
     return {
         (entry := json.loads(line))["entry"]: [_row(row) for row in entry["rows"]] for line in lines
     }
