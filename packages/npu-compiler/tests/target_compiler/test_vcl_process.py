@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from npu_compiler.errors import TargetError
+from npu_compiler.target_compiler import vcl_process
 from npu_compiler.target_compiler.vcl_process import CompilerProcess, Limits
 
 READY = r"print('ready\tfake\t8.4\t11', flush=True)"
@@ -63,4 +64,22 @@ def test_windows_paths_are_below_drive_z(ir):
     process._windows_paths = True
     answer = process.compile(ir, "", Limits())
     assert answer.log.startswith(f"Z:{ir}".replace("/", "\\"))
+    process.close()
+
+
+def test_process_that_uses_no_processor_is_ended_and_no_verdict(ir, monkeypatch):
+    monkeypatch.setattr(vcl_process, "_STALL_S", 0.4)
+    process = start(READY, "sys.stdin.readline()", "import time", "time.sleep(60)")
+    answer = process.compile(ir, "", Limits())
+    assert (answer.is_deadlocked, answer.is_limited) == (True, True)
+    assert not process.is_running
+    process.close()
+
+
+def test_process_that_computes_is_not_taken_for_a_deadlock(ir, monkeypatch):
+    monkeypatch.setattr(vcl_process, "_STALL_S", 1.0)
+    busy = ["import time", "until = time.monotonic() + 2", "while time.monotonic() < until: pass"]
+    process = start(READY, "sys.stdin.readline()", *busy, r"print('done\t0\t1', flush=True)")
+    answer = process.compile(ir, "", Limits())
+    assert (answer.code, answer.is_deadlocked) == (0, False)
     process.close()
