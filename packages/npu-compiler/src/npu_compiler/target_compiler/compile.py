@@ -39,6 +39,8 @@ __all__ = ["TargetCompiler", "target_compiler"]
 
 _BLOB, _SCHEDULE = "program.blob", "schedule.json"
 _FORMAT = 3
+# Compilers whose model format is below this one (OpenVINO 2026.0) fail without a number of tiles.
+_ASKS_FOR_TILES = 8
 
 
 class TargetCompiler:
@@ -63,7 +65,7 @@ class TargetCompiler:
             cache_dir: for reports and blobs; that of compiled programs by default.
         """
         self.source = source
-        self.version = source.version()
+        self.version, self.model_format = source.identity()
         self._limits = limits or Limits()
         self.cache = KeptFiles(cache_dir)
         self._process: CompilerProcess | None = None
@@ -120,14 +122,17 @@ class TargetCompiler:
                 cannot be written.
         """
         chosen = find_target(target) if isinstance(target, str) else target
-        flags = flags_of(model, chosen.number, options or {})
+        config = dict(options or {})
+        if int(self.model_format.partition(".")[0]) < _ASKS_FOR_TILES and chosen.tiles:
+            config.setdefault("NPU_MAX_TILES", str(chosen.tiles))
+        flags = flags_of(model, chosen.number, config)
         try:
             place = tempfile.TemporaryDirectory(
                 prefix="npu-target-", dir=read_settings().temporary_dir
             )
             with place as folder, removed_at_interrupt(Path(folder)):
                 ir = Path(folder) / "model.ir"
-                parts = (str(_FORMAT), self.version, flags, write_ir(model, ir))
+                parts = (str(_FORMAT), self.version, flags, write_ir(model, ir, self.model_format))
                 key = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:40]
                 kept = self._find(key)
                 if kept is not None:

@@ -42,7 +42,8 @@ def find_beginning(
         Its friendly name; "" if the search took longer than two minutes, or the model has state.
     """
     with tempfile.TemporaryDirectory(prefix="npu-target-") as place:
-        parts = ("beginning", compiler.version, target.number, write_ir(model, Path(place) / "ir"))
+        content = write_ir(model, Path(place) / "ir", compiler.model_format)
+        parts = ("beginning", compiler.version, target.number, content)
         key = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:40]
         found = compiler.cache.find_files(key)
         if found is not None:

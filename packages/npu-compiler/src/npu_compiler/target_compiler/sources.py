@@ -84,23 +84,30 @@ class CompilerSource:
                 raise
 
     def version(self) -> str:
-        """Returns the compiler's version, which is kept, since a start takes a second.
+        """Returns the compiler's version; see `identity`."""
+        return self.identity()[0]
+
+    def identity(self) -> tuple[str, str]:
+        """Returns the compiler's version and its model format, such as "8.4".
+
+        Both are kept, since a start takes a second.
 
         Raises:
             TargetError: as `start`.
         """
         stat = self.library.stat()
         key = f"{self.library}:{stat.st_size}:{stat.st_mtime_ns}"
-        file = _home() / "versions.json"
-        known = _read_versions(file)
+        file = _home() / "identities.json"
+        known = _read_identities(file)
         if key not in known:
             process = self.start()
-            version = process.version
+            found = [process.version, process.model_format]
             process.close()
             with locked(file):
-                known = {**_read_versions(file), key: version}
+                known = {**_read_identities(file), key: found}
                 write_json(file, known)
-        return known[key]
+        version, model_format = known[key]
+        return version, model_format
 
 
 def list_sources() -> Iterator[CompilerSource]:
@@ -201,7 +208,7 @@ def _release_order(folder: Path) -> tuple[int, ...]:
     return tuple(int(part) for part in folder.name.split(".") if part.isdigit())
 
 
-def _read_versions(file: Path) -> dict[str, str]:
+def _read_identities(file: Path) -> dict[str, list[str]]:
     try:
         content = json.loads(file.read_text())
     except (OSError, ValueError):

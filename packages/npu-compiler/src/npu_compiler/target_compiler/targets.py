@@ -18,20 +18,22 @@ class Target:
         name: in lower case with dashes, such as "lunar-lake".
         number: the vendor's platform number, such as "4000".
         chip: the processor's name, such as "Lunar Lake".
+        tiles: of the largest model of the generation; 0 if unknown.
     """
 
     name: str
     number: str
     chip: str
+    tiles: int = 0
 
     def __str__(self) -> str:
         return f"NPU {self.number} ({self.chip})"
 
 
 TARGETS = (
-    Target("meteor-lake", "3720", "Meteor Lake"),
-    Target("lunar-lake", "4000", "Lunar Lake"),
-    Target("panther-lake", "5010", "Panther Lake"),
+    Target("meteor-lake", "3720", "Meteor Lake", tiles=2),
+    Target("lunar-lake", "4000", "Lunar Lake", tiles=4),
+    Target("panther-lake", "5010", "Panther Lake", tiles=3),
     Target("wildcat-lake", "5020", "Wildcat Lake"),
 )
 # Arrow Lake has Meteor Lake's NPU.

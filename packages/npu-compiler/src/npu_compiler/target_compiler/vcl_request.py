@@ -18,19 +18,19 @@ __all__ = ["Content", "flags_of", "write_ir"]
 
 Content = str  # a digest of an IR
 
-_API_VERSION = (8, 4)
 _PARTS = 2  # the graph and the weights
 _LAYOUTS = {0: "C", 1: "C", 2: "NC", 3: "CHW", 4: "NCHW", 5: "NCDHW"}
 _TYPES = {"F32": "FP32", "F16": "FP16", "F64": "FP64", "BOOLEAN": "BOOL"}
 _CHUNK = 1 << 22
 
 
-def write_ir(model: ov.Model, path: Path) -> Content:
+def write_ir(model: ov.Model, path: Path, model_format: str) -> Content:
     """Writes a model as the compiler reads it.
 
     Args:
         model: stays as it is.
         path: of the file to write; its folder gets twice the model's size for a moment.
+        model_format: the compiler's, such as "8.4".
 
     Returns:
         A digest of the file.
@@ -47,7 +47,7 @@ def write_ir(model: ov.Model, path: Path) -> Content:
 
         graph, weights = Path(folder, "model.xml"), Path(folder, "model.bin")
         ov.serialize(model, str(graph), str(weights))
-        put(struct.pack("<HHI", *_API_VERSION, _PARTS))
+        put(struct.pack("<HHI", *map(int, model_format.split(".")), _PARTS))
         for source in (graph, weights):
             put(struct.pack("<Q", source.stat().st_size))
             with source.open("rb") as content:
