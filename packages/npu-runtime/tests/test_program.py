@@ -5,6 +5,8 @@ import threading
 from pathlib import Path
 
 import numpy as np
+import openvino as ov
+import openvino.opset15 as ops
 import pytest
 import torch
 
@@ -47,6 +49,27 @@ def test_output_device_places_new_outputs(scale, place):
     plus, _ = scale.run([torch.zeros(2, 3), torch.zeros(2, 3)], output_device=place)
     assert plus.device.type == place
     torch.testing.assert_close(plus.cpu(), torch.ones(2, 3))
+
+
+@pytest.mark.parametrize("element", ["i4", "u4"])
+def test_ports_of_4_bits_are_bytes_half_as_long(save_model, element):
+    wide = ops.parameter([2, 4], getattr(ov.Type, element))
+    path = save_model(ov.Model([ops.convert(wide, ov.Type.f32)], [wide]))
+    program = load_program(path, name="packed", options=F32)
+    (port,) = program.inputs
+    assert (port.dtype, port.shape) == (torch.uint8, (2, 2))
+    packed = torch.tensor([[0x21, 0x43], [0x65, 0x8F]], dtype=torch.uint8)
+    signed = {"i4": (-1, -8), "u4": (15, 8)}[element]
+    (got,) = program.run([packed])
+    assert got.tolist() == [[1, 2, 3, 4], [5, 6, *signed]]
+
+
+def test_ports_of_4_bits_have_an_even_last_dimension(save_model):
+    odd = ops.parameter([2, 3], ov.Type.i4)
+    path = save_model(ov.Model([ops.convert(odd, ov.Type.f32)], [odd]))
+    with pytest.raises(ProgramError, match="elements of 4 bits") as caught:
+        load_program(path, name="odd", options=F32)
+    assert caught.value.code == "program-load"
 
 
 def test_outputs_of_two_runs_share_no_memory(scale):

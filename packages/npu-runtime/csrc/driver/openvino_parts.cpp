@@ -44,14 +44,12 @@ npu_status fail_call(const char* call, ov_status_e status) {
   return fail(mapped, std::move(text));
 }
 
-std::optional<ov_element_type_e> to_openvino(npu_dtype dtype) {
-  for (const auto& [ours, theirs] : kDtypes) {
-    if (ours == dtype) return theirs;
-  }
-  return std::nullopt;
+bool is_half_byte(ov_element_type_e type) {
+  return type == I4 || type == U4;
 }
 
 npu_dtype from_openvino(ov_element_type_e type) {
+  if (is_half_byte(type)) return NPU_DTYPE_UINT8;
   for (const auto& [ours, theirs] : kDtypes) {
     if (theirs == type) return ours;
   }

@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -44,7 +43,8 @@ struct LayerShapes {
 
 struct npu_program {
   ov_compiled_model_t* compiled = nullptr;
-  std::vector<npu_port> ports[2];  // by npu_direction
+  std::vector<npu_port> ports[2];           // by npu_direction
+  std::vector<ov_element_type_e> types[2];  // OpenVINO's own of the ports
   bool has_layers = true;          // whether its runs record layers
   bool is_imported = false;        // from a blob, without compiling
   mutable npu::openvino::LayerMeans means;
@@ -85,8 +85,11 @@ npu_status fail_call(const char* call, ov_status_e status);
 template <typename T>
 using Owned = std::unique_ptr<T, void (*)(T*)>;
 
-std::optional<ov_element_type_e> to_openvino(npu_dtype dtype);
 npu_dtype from_openvino(ov_element_type_e type);
+
+// Whether two elements share a byte, the first in its lower half. torch has no such dtype: a port
+// of these is one of bytes, half as long in its last dimension.
+bool is_half_byte(ov_element_type_e type);
 
 // NPU_OK, or the refusal of a port that the program does not have, on behalf of `call`.
 npu_status check_port(const char* call, const npu_program* program, npu_direction direction,

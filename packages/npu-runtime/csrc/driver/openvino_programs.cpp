@@ -85,8 +85,20 @@ npu_status fill_dims(const ov_output_const_port_t* handle, npu_port* port) {
   return NPU_OK;
 }
 
+// Halves the last dimension of a port whose elements are 4 bits.
+npu_status pack_dims(npu_port* port) {
+  const std::int32_t last = port->rank - 1;
+  if (last < 0 || port->dims[last] < 0 || port->dims[last] % 2 != 0) {
+    return fail(NPU_ERROR_UNSUPPORTED, "program_load: port " + std::string(port->name) +
+                                           " has elements of 4 bits, whose last dimension must be "
+                                           "fixed and even");
+  }
+  port->dims[last] /= 2;
+  return NPU_OK;
+}
+
 npu_status read_port(const ov_compiled_model_t* compiled, npu_direction direction,
-                     std::size_t index, npu_port* port) {
+                     std::size_t index, npu_port* port, ov_element_type_e* type) {
   *port = {};
   ov_output_const_port_t* handle = nullptr;
   if (direction == NPU_INPUT) {
@@ -101,16 +113,16 @@ npu_status read_port(const ov_compiled_model_t* compiled, npu_direction directio
     copy_text(port->name, sizeof(port->name), name);
     device.api.ov_free(name);
   }
-  ov_element_type_e type = DYNAMIC;
-  NPU_OV(ov_port_get_element_type, handle, &type);
-  port->dtype = from_openvino(type);
+  NPU_OV(ov_port_get_element_type, handle, type);
+  port->dtype = from_openvino(*type);
   if (port->dtype == NPU_DTYPE_INVALID) {
     return fail(NPU_ERROR_UNSUPPORTED, "program_load: port " + std::string(port->name) +
                                            " has OpenVINO element type " +
-                                           std::to_string(static_cast<unsigned>(type)) +
+                                           std::to_string(static_cast<unsigned>(*type)) +
                                            ", which torch tensors do not have");
   }
-  return fill_dims(handle, port);
+  NPU_TRY(fill_dims(handle, port));
+  return is_half_byte(*type) ? pack_dims(port) : NPU_OK;
 }
 
 npu_status read_ports(npu_program& program) {
@@ -122,8 +134,10 @@ npu_status read_ports(npu_program& program) {
       NPU_OV(ov_compiled_model_outputs_size, program.compiled, &count);
     }
     program.ports[direction].resize(count);
+    program.types[direction].assign(count, DYNAMIC);
     for (std::size_t i = 0; i < count; ++i) {
-      NPU_TRY(read_port(program.compiled, direction, i, &program.ports[direction][i]));
+      NPU_TRY(read_port(program.compiled, direction, i, &program.ports[direction][i],
+                        &program.types[direction][i]));
     }
   }
   return NPU_OK;

@@ -77,6 +77,13 @@ ov_status_e set_tensor(npu_request* request, npu_direction direction, std::size_
                                                                       tensor);
 }
 
+// The sizes as OpenVINO counts them; see is_half_byte.
+std::vector<std::int64_t> whole_dims(const Binding& bound, ov_element_type_e type) {
+  std::vector<std::int64_t> dims = bound.dims;
+  if (is_half_byte(type)) dims.back() *= 2;
+  return dims;
+}
+
 // Whether OpenVINO need not be told of the memory, which lies in `import` now. An NPU's plugin lets
 // memory go at the end of a run and looks for it again at the next, which fails where it is no
 // longer in an import.
@@ -90,13 +97,13 @@ npu_status tell(npu_request* request, npu_direction direction, std::size_t index
   const std::uint64_t import = device.context == nullptr ? 0 : import_around(bound.data);
   if (is_known(bound, import)) return NPU_OK;
   bound.is_told = false;
-  // Never empty: the port's own dtype came from OpenVINO.
-  const auto type = to_openvino(request->program->ports[direction][index].dtype);
+  const ov_element_type_e type = request->program->types[direction][index];
+  std::vector<std::int64_t> dims = whole_dims(bound, type);
   // An empty tensor may have no address, and OpenVINO refuses a null one.
   static std::int64_t nothing[2] = {0, 0};
   ov_tensor_t* tensor = nullptr;
-  NPU_OV(ov_tensor_create_from_host_ptr, *type,
-         ov_shape_t{static_cast<std::int64_t>(bound.dims.size()), bound.dims.data()},
+  NPU_OV(ov_tensor_create_from_host_ptr, type,
+         ov_shape_t{static_cast<std::int64_t>(dims.size()), dims.data()},
          bound.data != nullptr ? bound.data : nothing, &tensor);
   const Owned<ov_tensor_t> owned{tensor, device.api.ov_tensor_free};
   if (const ov_status_e status = set_tensor(request, direction, index, tensor); status != OK) {
@@ -124,10 +131,11 @@ void untell_all(npu_request* request) {
     for (std::size_t i = 0; i < request->bindings[direction].size(); ++i) {
       Binding& bound = request->bindings[direction][i];
       if (!std::exchange(bound.is_told, false)) continue;
-      const auto type = to_openvino(request->program->ports[direction][i].dtype);
+      const ov_element_type_e type = request->program->types[direction][i];
+      std::vector<std::int64_t> dims = whole_dims(bound, type);
       ov_tensor_t* tensor = nullptr;
-      const ov_shape_t shape{static_cast<std::int64_t>(bound.dims.size()), bound.dims.data()};
-      if (device.api.ov_tensor_create(*type, shape, &tensor) != OK) continue;
+      const ov_shape_t shape{static_cast<std::int64_t>(dims.size()), dims.data()};
+      if (device.api.ov_tensor_create(type, shape, &tensor) != OK) continue;
       const Owned<ov_tensor_t> owned{tensor, device.api.ov_tensor_free};
       set_tensor(request, direction, i, tensor);
     }
