@@ -32,7 +32,7 @@ def compress_by_moments(
     model: ov.Model,
     samples: Sequence[Sequence[Any]],
     *,
-    group_size: int,
+    group_size: int | None,
     symmetric: bool = False,
 ) -> None:
     """Compresses, in place, the weights of matrix products to int4 one after the other.
@@ -45,7 +45,7 @@ def compress_by_moments(
     Args:
         model: float32, its nodes under names of their own.
         samples: one call each: arrays for the model's inputs, in order.
-        group_size: 32, 64 or 128.
+        group_size: 32, 64 or 128, or None for one scale per output channel.
         symmetric: without zero points.
     """
     position = {node.get_friendly_name(): at for at, node in enumerate(model.get_ordered_ops())}

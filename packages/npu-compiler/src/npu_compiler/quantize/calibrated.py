@@ -30,7 +30,7 @@ def compress_weights_by_data(
     model: ov.Model,
     samples: Sequence[Sequence[Any]],
     *,
-    group_size: int = 64,
+    group_size: int | None = 64,
     symmetric: bool = False,
     rounding: str = "gptq",
 ) -> ov.Model:
@@ -45,7 +45,7 @@ def compress_weights_by_data(
     Args:
         model: float32. It may be changed; use the returned one.
         samples: one call each: arrays for the model's inputs, in order.
-        group_size: 32, 64 or 128.
+        group_size: 32, 64 or 128, or None for one scale per output channel.
         symmetric: without zero points.
         rounding: "gptq", or "awq" for AWQ and scale estimation by NNCF.
 
@@ -63,10 +63,10 @@ def compress_weights_by_data(
             f"{rounding!r}. Choose one.",
             code="option-value",
         )
-    if group_size not in GROUP_SIZES:
+    if group_size not in (*GROUP_SIZES, None):
         raise OptionError(
-            f"compress_weights_by_data: group_size is one of 32, 64, 128; got {group_size!r}. "
-            "Choose one.",
+            "compress_weights_by_data: group_size is one of 32, 64, 128, or None; got "
+            f"{group_size!r}. Choose one.",
             code="quantize-group",
         )
     _prepare(model, samples)
@@ -78,7 +78,7 @@ def compress_weights_by_data(
     return nncf.compress_weights(
         model,
         mode=modes.INT4_SYM if symmetric else modes.INT4_ASYM,
-        group_size=group_size,
+        group_size=-1 if group_size is None else group_size,
         dataset=nncf.Dataset(list(samples)),
         subset_size=len(samples),
         awq=True,

@@ -97,7 +97,7 @@ def compress_weights(
     model: ov.Model,
     *,
     mode: str,
-    group_size: int = 64,
+    group_size: int | None = 64,
     symmetric: bool = False,
     min_elements: int = 4096,
     read: Callable[[torch.Tensor], torch.Tensor] | None = None,
@@ -111,7 +111,7 @@ def compress_weights(
     Args:
         model: changed in place. The weights' memory is no longer needed where all users changed.
         mode: "int8" (one scale per output channel) or "int4" (one per group).
-        group_size: 32, 64 or 128; for int4.
+        group_size: 32, 64 or 128, or None for one scale per output channel; for int4.
         symmetric: without zero points: a little smaller, a little less exact.
         min_elements: smaller constants keep their precision.
         read: given the tensor over a constant's memory, returns its values in any float dtype, for
@@ -125,9 +125,10 @@ def compress_weights(
             f"compress_weights: mode is one of {', '.join(MODES)}; got {mode!r}. Choose one.",
             code="quantize-mode",
         )
-    if group_size not in GROUP_SIZES:
+    if group_size not in (*GROUP_SIZES, None):
         raise OptionError(
-            f"compress_weights: group_size is one of 32, 64, 128; got {group_size!r}. Choose one.",
+            f"compress_weights: group_size is one of 32, 64, 128, or None; got {group_size!r}. "
+            "Choose one.",
             code="quantize-group",
         )
     done: list[CompressedWeight] = []

@@ -58,7 +58,7 @@ class QuantizedWeight:
 
 
 @public_call
-def fitting_group(columns: int, group_size: int) -> int | None:
+def fitting_group(columns: int, group_size: int | None) -> int | None:
     """Returns the group size to use for rows of a length.
 
     It is the largest of 128, 64, 32 that is not above the wish and divides the row, or None when
@@ -66,8 +66,10 @@ def fitting_group(columns: int, group_size: int) -> int | None:
 
     Args:
         columns: length of a row (the reduced axis of the product).
-        group_size: the wish, one of 32, 64, 128.
+        group_size: the wish, one of 32, 64, 128; None for the whole row.
     """
+    if group_size is None:
+        return columns
     for size in GROUP_SIZES:
         if size <= group_size and columns % size == 0:
             return size

@@ -115,7 +115,12 @@ def check_folder(
 
 
 def check_model(
-    model: ov.Model, *, name: str, target: str = "lunar-lake", rules_only: bool = False
+    model: ov.Model,
+    *,
+    name: str,
+    target: str = "lunar-lake",
+    rules_only: bool = False,
+    options: Mapping[str, str] | None = None,
 ) -> Readiness:
     """Checks a program of OpenVINO; see `check`.
 
@@ -124,6 +129,7 @@ def check_model(
         name: of it, in the report.
         target: as of `check`.
         rules_only: as of `check`.
+        options: further options of the compiler.
 
     Raises:
         OptionError: [unknown-target] no NPU generation has this name.
@@ -143,5 +149,5 @@ def check_model(
         findings.append(Finding("equal forms", "accepted", "; ".join(done)))
     if rules_only:
         return Readiness(name, chosen, tuple(findings), None)
-    verdict, report = compiler_verdict(model, chosen, findings)
+    verdict, report = compiler_verdict(model, chosen, findings, options)
     return Readiness(name, chosen, (*findings, verdict), report)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import openvino as ov
 
@@ -17,7 +17,10 @@ _RULE = "the NPU's compiler"
 
 
 def compiler_verdict(
-    model: ov.Model, target: Target, rules: Sequence[Finding]
+    model: ov.Model,
+    target: Target,
+    rules: Sequence[Finding],
+    options: Mapping[str, str] | None = None,
 ) -> tuple[Finding, TargetReport | None]:
     """Compiles a model for a target.
 
@@ -25,6 +28,7 @@ def compiler_verdict(
         model: stays as it is.
         target: to compile for.
         rules: the findings of the rules, which a compiler overrules.
+        options: further options of the compiler.
 
     Returns:
         The finding, with the compiler's report. Without a usable compiler the verdict is unknown,
@@ -32,7 +36,7 @@ def compiler_verdict(
     """
     if varying_operations(model):
         return _finding("unknown", "left out: it takes static shapes alone"), None
-    report, failure = compile_if_installed(model, target)
+    report, failure = compile_if_installed(model, target, options)
     if report is None:
         return _finding("unknown", str(failure)), None
     refusing = dict.fromkeys(one.rule for one in rules if one.verdict == "refused")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import openvino as ov
@@ -18,13 +19,14 @@ _NOT_USABLE = ("target-absent", "target-compiler", "target-wine")
 
 
 def compile_if_installed(
-    model: ov.Model, target: Target
+    model: ov.Model, target: Target, options: Mapping[str, str] | None = None
 ) -> tuple[TargetReport, None] | tuple[None, TargetError]:
     """Compiles with the first compiler, or returns the error that says how to have one.
 
     Args:
         model: with static shapes.
         target: to compile for.
+        options: further options of the compiler.
 
     Returns:
         The report; a refusal has the operation with which it begins.
@@ -34,7 +36,7 @@ def compile_if_installed(
     """
     try:
         with target_compiler() as compiler:
-            report = compiler.compile(model, target)
+            report = compiler.compile(model, target, options)
             if not report.is_accepted and not report.operation:
                 begins = find_beginning(compiler, model, target, report)
                 report = replace(report, operation=begins)

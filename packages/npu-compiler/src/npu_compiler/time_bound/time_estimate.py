@@ -156,13 +156,20 @@ def estimate_folder(path: str | os.PathLike[str], *, target: str = "lunar-lake")
     return estimate_model(model, name=name, target=target)
 
 
-def estimate_model(model: ov.Model, *, name: str, target: str = "lunar-lake") -> TimeEstimate:
+def estimate_model(
+    model: ov.Model,
+    *,
+    name: str,
+    target: str = "lunar-lake",
+    options: Mapping[str, str] | None = None,
+) -> TimeEstimate:
     """Estimates the time of a run of a program; see `estimate`.
 
     Args:
         model: of OpenVINO.
         name: of it, in the report.
         target: as of `estimate`.
+        options: further options of the compiler.
 
     Raises:
         ExportError: [estimate-sizes] its sizes vary.
@@ -178,7 +185,7 @@ def estimate_model(model: ov.Model, *, name: str, target: str = "lunar-lake") ->
         )
     figures = generation_figures(chosen.number)
     bound = None if figures is None else bound_model(model, name=name, generation=figures)
-    report, failure = compile_if_installed(model, chosen)
+    report, failure = compile_if_installed(model, chosen, options)
     missing = str(failure) if report is None else ""
     if report is not None and report.estimate is None:
         missing = "The compiler printed none."
