@@ -111,6 +111,15 @@ def test_rows_that_the_group_does_not_divide(columns, mode, group):
     assert (compressed.mode, compressed.group_size) == (mode, group)
 
 
+def test_a_whole_row_may_share_a_scale():
+    weight, x = torch.randn(64, 100), torch.randn(5, 100)
+    lowering = lowered(F.linear, x, weight)
+    found = compress_weights(lowering.model, mode="int4", group_size=None, symmetric=True)
+    (compressed,) = found.weights
+    assert (compressed.mode, compressed.group_size) == ("int4", 100)
+    assert compressed.size_after_bytes == 64 * 100 // 2 + 64 * 4
+
+
 def test_small_weights_and_other_constants_are_left_alone():
     weight, offset = torch.randn(8, 16), torch.randn(8)
     lowering = lowered(

@@ -192,7 +192,7 @@ def test_command_tells_of_each_blob(compiler, llama, tmp_path, capsys):
 )
 def test_programs_cover_the_context(llama_layout, context, capacities):
     sizes = [*StaticSizes(700).programs(context, llama_layout)]
-    assert {one.capacity for one in sizes} == capacities
+    assert {one.capacity for one in sizes} - {0} == capacities
     assert {one.tokens for one in sizes} == {1, 16, 128}
     assert {one.kept for one in sizes} == {1}
 

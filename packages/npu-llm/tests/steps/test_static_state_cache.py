@@ -96,11 +96,11 @@ def test_chunks_are_padded_and_leave_what_single_tokens_leave(tiny):
         torch.testing.assert_close(tensor, alone[name], rtol=1e-4, atol=1e-4)
 
 
-def test_weights_of_8_bits_are_those_of_the_dynamic_pipeline(tiny):
+def test_weights_of_8_bits_are_near_those_of_torch(tiny):
     ids = tokens_of(1, 18)
-    expected = tiny("mamba").ours("int8", "dynamic")(ids).logits
+    expected = tiny("mamba").reference(ids).logits.detach()
     got = tiny("mamba").ours("int8", "static")(ids).logits
-    assert float((got - expected).norm() / expected.norm()) < 1e-2
+    assert float((got - expected).norm() / expected.norm()) < 2e-2
 
 
 def test_an_exported_folder_keeps_its_states(tiny, tmp_path):

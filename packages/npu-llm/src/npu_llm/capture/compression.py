@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from npu_llm.checkpoint.streamed import StreamedWeights
-from npu_llm.choices import check_group_size
+from npu_llm.choices import PipelineName, check_group_size
 from npu_llm.errors import OptionError
 from npu_llm.precision import Precision
 from npu_llm.steps.static_layout import KEY_POSITIONS
@@ -30,13 +30,14 @@ class Compression:
     """How weights are compressed.
 
     Attributes:
-        group_size: how many weights of a row share a scale; for int4.
+        group_size: how many weights of a row share a scale, for int4; None for what suits the
+            pipeline.
         symmetric: whether to omit zero points: a little smaller, a little less exact.
         text: a text file; int4 weights are rounded so that products with its tokens change least
             (GPTQ). None to round to the nearest value.
     """
 
-    group_size: int = 64
+    group_size: int | None = None
     symmetric: bool = False
     text: Path | None = None
 
@@ -47,6 +48,18 @@ class Compression:
             OptionError: [group-size].
         """
         check_group_size(self.group_size)
+
+    def suited_to(self, pipeline: PipelineName) -> Compression:
+        """Returns how weights are compressed for a pipeline.
+
+        The programs of the static one take weights that have one scale per output and no zero
+        points as inputs, see npu_llm.capture.weight_inputs. Others have groups of 64.
+        """
+        if self.group_size is not None:
+            return self
+        if pipeline == "static":
+            return replace(self, symmetric=True)
+        return replace(self, group_size=64)
 
 
 def compress(
@@ -112,7 +125,10 @@ def _samples(captured: CapturedStep, model: Any, tokens: list[int]) -> list[list
     """Returns calls of the step without a past, each with a piece of the text, spread over it."""
     caches = model.get_parameters()[len(captured.inputs) :]
     shapes = [_without_length(cache.get_output_partial_shape(0)) for cache in caches]
-    empty = [np.zeros(shape, np.float32) for shape in shapes]
+    empty = [
+        np.zeros(shape, cache.get_element_type().to_dtype())
+        for shape, cache in zip(shapes, caches, strict=True)
+    ]
     size = min(_CALL_TOKENS, len(tokens))
     pieces = range(0, len(tokens) - size + 1, size)
     calls = min(_CALLS, len(pieces))

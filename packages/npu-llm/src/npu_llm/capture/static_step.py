@@ -1,13 +1,10 @@
-"""Turns a captured step into one of fixed sizes, which reads its past where it lies.
+"""Turns a captured step into one of fixed sizes, whose past is an input.
 
 Devices that need fixed sizes run each step over the whole capacity of a cache. The cache is memory
 of the host, and an input of the program; what a step adds is an output, which the host writes into
-the cache's slots. So the program must never join past and new tokens into one tensor, which would
-copy the cache for each token: attention is split into products with the past and with the new
-tokens, and only their scores are joined.
-
-Models whose attention is not a scaled_dot_product_attention over heads of a cache keep the joined
-tensor: that is right, but costs the copy.
+the cache's slots. Attention reads both as one tensor: an NPU moves keys into its own memory for
+each product anyway, and by its compiler's estimate two products with the past and with the new
+tokens take 4 % longer (SmolLM2-135M, NPU 4000, 2026-11).
 """
 
 from __future__ import annotations
@@ -25,7 +22,6 @@ from npu_llm.steps.static_layout import LOOPED, CacheGroup, StaticLayout
 
 __all__ = ["make_static"]
 
-_TO_END = 2**63 - 1
 _aten = torch.ops.aten
 # Calls that only look at a tensor, on the way from a cache to the attention that reads it.
 _LOOKS = frozenset(
@@ -68,15 +64,16 @@ def make_static(captured: CapturedStep, dtype: torch.dtype = torch.float32) -> S
     added = [_added(node, cache) for node, cache in zip(longer, caches, strict=True)]
     output.args = ((logits, *added, *rest),)
     joined = {
-        whole: _Past(cache, new) for whole, cache, new in zip(longer, caches, added, strict=True)
+        whole: _Past(whole, cache, new)
+        for whole, cache, new in zip(longer, caches, added, strict=True)
     }
     for node in list(graph.nodes):
         if node.target is _aten.scaled_dot_product_attention.default:
-            _split_attention(node, joined)
+            _group_attention(node, joined)
     graph.eliminate_dead_code()
     names = captured.cache_names
-    transposed = _transpose_keys(
-        [cache for cache, name in zip(caches, names, strict=True) if name.endswith(".key")]
+    transposed = _transpose_caches(
+        [cache for cache, name in zip(caches, names, strict=True) if name.endswith(".value")]
     )
     if dtype is not torch.float32:
         for cache in caches:
@@ -122,6 +119,7 @@ def _added(longer: Any, cache: fx.Node) -> fx.Node:
 class _Past:
     """What a tensor of the attention consists of: a cache, followed by the new tokens."""
 
+    whole: fx.Node
     cache: fx.Node
     added: fx.Node
 
@@ -134,8 +132,8 @@ class _Past:
         return int(self.cache.meta["val"].shape[3])
 
 
-def _split_attention(node: fx.Node, joined: dict[fx.Node, _Past]) -> None:
-    """Splits one attention, if it reads joined caches with an additive mask."""
+def _group_attention(node: fx.Node, joined: dict[fx.Node, _Past]) -> None:
+    """Writes one attention out, if it reads joined caches with an additive mask."""
     arguments = [item for item in node.args if isinstance(item, fx.Node)]
     if len(arguments) != 4 or len(node.args) != 4 or node.kwargs.get("is_causal"):
         return
@@ -150,26 +148,20 @@ def _split_attention(node: fx.Node, joined: dict[fx.Node, _Past]) -> None:
     scale = size**-0.5 if given is None else given
     with node.graph.inserting_before(node):
         emit = Emitter(node)
-        past = emit(_aten.sym_size.int, keys.cache, 2)
         batch, tokens = (emit(_aten.sym_size.int, query, axis) for axis in (0, 2))
         # Heads that share keys become rows of one product, instead of copies of the keys.
         scaled = emit(_aten.mul.Tensor, query, scale)
         rows = emit(_aten.reshape.default, scaled, [batch, keys.heads, -1, size])
-        with_past = emit(_aten.matmul.default, rows, emit(_aten.transpose.int, keys.cache, 2, 3))
-        with_new = emit(_aten.matmul.default, rows, emit(_aten.transpose.int, keys.added, 2, 3))
-        scores = emit(_aten.cat.default, [with_past, with_new], -1)
+        scores = emit(_aten.matmul.default, rows, emit(_aten.transpose.int, keys.whole, 2, 3))
         scores = emit(_aten.reshape.default, scores, [batch, heads, tokens, -1])
         scores = emit(_aten.add.Tensor, scores, mask)
         weights = emit(_aten._softmax.default, scores, -1, False)
-        parts = []
-        for begin, end, length, tensor in (
-            (0, past, past, values.cache),
-            (past, _TO_END, tokens, values.added),
-        ):
-            part = emit(_aten.slice.Tensor, weights, 3, begin, end)
-            part = emit(_aten.reshape.default, part, [batch, values.heads, -1, length])
-            parts.append(emit(_aten.matmul.default, part, tensor))
-        seen = emit(_aten.add.Tensor, *parts)
+        # An NPU reads both factors of a product along the axis that it sums over.
+        parts = [emit(_aten.transpose.int, part, 2, 3) for part in (values.cache, values.added)]
+        across = emit(_aten.cat.default, parts, 3)
+        whole = emit(_aten.sym_size.int, across, 3)
+        weights = emit(_aten.reshape.default, weights, [batch, values.heads, -1, whole])
+        seen = emit(_aten.matmul.default, weights, emit(_aten.transpose.int, across, 2, 3))
         result = emit(_aten.reshape.default, seen, [batch, heads, -1, values.size])
     node.replace_all_uses_with(result)
     node.graph.erase_node(
@@ -188,29 +180,29 @@ def _origin(argument: Any, joined: dict[fx.Node, _Past]) -> _Past | None:
     return found
 
 
-def _transpose_keys(keys: list[fx.Node]) -> set[fx.Node]:
-    """Stores keys transposed if only products read them, so that nothing has to transpose them.
+def _transpose_caches(caches: list[fx.Node]) -> set[fx.Node]:
+    """Stores caches transposed if all that reads them would transpose them.
 
     Args:
-        keys: the caches of each layer's keys.
+        caches: those of each layer's values.
 
     Returns:
         Those that are transposed now.
     """
     transposed = set()
-    for key in keys:
-        looks = [user for user in key.users if user.target is _aten.transpose.int]
-        sizes = [user for user in key.users if user.target is _aten.sym_size.int]
-        is_read_so = bool(looks) and len(looks) + len(sizes) == len(key.users)
+    for cache in caches:
+        looks = [user for user in cache.users if user.target is _aten.transpose.int]
+        sizes = [user for user in cache.users if user.target is _aten.sym_size.int]
+        is_read_so = bool(looks) and len(looks) + len(sizes) == len(cache.users)
         if is_read_so:
             for user in sizes:
                 axis = user.args[1]
-                user.args = (key, {2: 3, 3: 2}.get(axis, axis) if isinstance(axis, int) else axis)
+                user.args = (cache, {2: 3, 3: 2}.get(axis, axis) if isinstance(axis, int) else axis)
             value = looks[0].meta["val"]
             for user in looks:
-                user.replace_all_uses_with(key)
-            key.meta["val"] = value
-            transposed.add(key)
+                user.replace_all_uses_with(cache)
+            cache.meta["val"] = value
+            transposed.add(cache)
     return transposed
 
 

@@ -32,7 +32,9 @@ from npu_llm.precision import compile_options
 from npu_llm.progress import Progress
 from npu_llm.steps.fixed_path import fixed_path
 from npu_llm.steps.pipelines import DynamicPipeline, Pipeline, StaticPipeline
+from npu_llm.steps.program_form import form_here
 from npu_llm.steps.static_programs import StaticPrograms, load_variant
+from npu_llm.steps.step_weights import load_step_weights
 from npu_runtime import layer_recording
 
 __all__ = [
@@ -106,7 +108,10 @@ def prepare(name_or_path: str | Path, options: LoadOptions) -> Prepared:
         source = find_source(name_or_path, gguf_file=options.gguf_file, hub=options.hub)
         names: tuple[PipelineName, ...] = ("kernels", "dynamic", pipeline)
         adapted = options.adapted_modules
-        keys = {name: entry_key(source, precision, name, here, adapted) for name in names}
+        keys = {
+            name: entry_key(source, precision, name, here, adapted, is_for_npus=options.is_for_npus)
+            for name in names
+        }
         entry = cache.find(keys[pipeline])
         if entry is None and pipeline == "dynamic":
             entry = _made_instead_of_kernels(cache, keys["kernels"])
@@ -127,7 +132,10 @@ def prepare(name_or_path: str | Path, options: LoadOptions) -> Prepared:
         dynamic = cache.find(keys["dynamic"]) if pipeline == "kernels" else None
         with contextlib.ExitStack() as created:
             folder = created.enter_context(cache.create(keys[pipeline]))
-            fill_entry(folder, source, options, progress, facts=facts, dynamic=dynamic)
+            fill_entry(
+                folder, source, options, progress, facts=facts, dynamic=dynamic,
+                device="NPU" if options.is_for_npus else None,
+            )  # fmt: skip
             with progress.stage("save"):
                 created.close()
         entry = cache.find(keys[pipeline])
@@ -184,6 +192,7 @@ def load_pipeline(
     layout = entry.static_layout
     if layout is not None:
         load = load_variant(entry.name, options, blobs)
+        weights = load_step_weights(entry.weights_path, layout)
 
         @functools.cache
         def for_rank(rank: int) -> StaticPrograms:
@@ -194,8 +203,10 @@ def load_pipeline(
                 given,
                 form.folder / name,
                 load,
-                verify=verify_variant(entry, given, verify),
+                verify=verify_variant(entry, given, verify, weights),
                 spare=form.spare and form.spare / name,
+                weights=weights,
+                form=form_here(),
             )
 
         idle = idle_inputs(entry.adapted)
@@ -253,7 +264,8 @@ def fill_entry(
         OptionError: [quantize-text], see npu_llm.capture.compression.
         MemoryNeedError: [memory-need] if it is no kernel program, and does not fit otherwise.
     """
-    compression = compression or Compression()
+    pipeline = options.pipeline_here
+    compression = (compression or Compression()).suited_to(pipeline)
     with progress.stage("imports"):  # heavy, and not needed for a start from the cache
         from npu_llm.capture.functional import make_functional
         from npu_llm.capture.step import capture_step
@@ -294,7 +306,6 @@ def fill_entry(
         progress.advance(1.0, "making its calls functional")
         make_functional(captured.graph_module)
     about["vocabulary"] = captured.vocabulary
-    pipeline = options.pipeline_here
     if pipeline == "kernels":
         try:
             about |= save_kernel_step(

@@ -38,10 +38,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "KERNEL_PROGRAM",
-    "KERNEL_WEIGHTS",
     "MANIFEST",
     "ORIGINS",
     "REFERENCE",
+    "STEP_WEIGHTS",
     "VARIANTS",
     "CompileCache",
     "CompiledForm",
@@ -56,8 +56,9 @@ _logger = logging.getLogger(__name__)
 MANIFEST = "entry.json"
 ORIGINS = "origins.json"  # which modules and lines the program's calls come from
 REFERENCE = "reference.safetensors"  # what torch computes for a few tokens
-KERNEL_PROGRAM = "step.json"  # a kernel program, and its weights as the kernels read them
-KERNEL_WEIGHTS = "step.safetensors"
+KERNEL_PROGRAM = "step.json"
+# The weights as the kernels read them, or as static programs take them at their inputs.
+STEP_WEIGHTS = "step.safetensors"
 _BLOBS = "blob"
 # Programs of fixed sizes, which npu_llm.steps.static_programs checks.
 VARIANTS = "variants"
@@ -174,14 +175,16 @@ class Entry:
         layout = self.static_layout
         assert layout is not None, "an entry of the static pipeline has its layout"
         limit = (self.context_length or LONGEST) if layout.groups else None
+        if layout.starts_empty:
+            # With the one token of a step, a multiple of what an NPU computes at once.
+            return StaticSizes(limit, chunks=(1, 16, 128, 256), smallest=271)
         return StaticSizes(limit, most_tokens=layout.most_tokens)
 
     @property
     def weights_digest(self) -> str:
         """The digest of the program's weights, as recorded when the entry was written."""
         files = json.loads((self.folder / MANIFEST).read_text())["files"]
-        is_kernels = self.pipeline == "kernels"
-        name = KERNEL_WEIGHTS if is_kernels else self.model_path.with_suffix(".bin").name
+        name = STEP_WEIGHTS if STEP_WEIGHTS in files else self.model_path.with_suffix(".bin").name
         return str(files[name]["sha256"])
 
     @property
@@ -218,6 +221,11 @@ class Entry:
     def model_path(self) -> Path:
         """The program's IR."""
         return self.folder / "step.xml"
+
+    @property
+    def weights_path(self) -> Path:
+        """The weights that are not in the program itself; absent if all are."""
+        return self.folder / STEP_WEIGHTS
 
     @property
     def reference_path(self) -> Path:

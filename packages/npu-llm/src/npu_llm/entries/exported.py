@@ -45,7 +45,8 @@ from npu_llm.entries.load_options import LoadOptions
 from npu_llm.errors import OptionError
 from npu_llm.precision import compile_options
 from npu_llm.progress import STAGES, TARGET_STAGES, Progress, ProgressListener
-from npu_llm.steps.static_programs import write_variant
+from npu_llm.steps.program_form import form_of
+from npu_llm.steps.static_programs import rewriting, write_variant
 from npu_runtime import info, layer_recording
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def export(
     output: str | os.PathLike[str],
     *,
     dtype: str | torch.dtype | None = None,
-    group_size: int = 64,
+    group_size: int | None = None,
     symmetric: bool = False,
     data: str | os.PathLike[str] | None = None,
     pipeline: str | None = None,
@@ -83,7 +84,8 @@ def export(
         name_or_path: a checkpoint folder, a GGUF file, or a name on the hub.
         output: the folder to write, which must be empty or not exist.
         dtype: as in NPUModelForCausalLM.from_pretrained.
-        group_size: how many weights of a row share a scale, 32, 64 or 128; for int4.
+        group_size: how many weights of a row share a scale, 32, 64 or 128; for int4. None for 64,
+            or, in the static pipeline, for the whole row without zero points.
         symmetric: whether to omit zero points; for int8 and int4.
         data: a text file by which int4 weights are rounded (GPTQ); None for the nearest values.
         pipeline: "kernels", "dynamic" or "static"; by default what suits this device and the model.
@@ -200,9 +202,14 @@ def _write_blobs(
     with tempfile.TemporaryDirectory(dir=entry.folder) as place:
         jobs = []
         for sizes in entry.static_sizes.programs(context, layout):
-            folder = Path(place, str(sizes))
-            path = write_variant(entry.model_path, folder, layout.port_shapes(sizes))
-            jobs += [TargetJob(folder.name, path, target) for target in targets]
+            shapes = layout.port_shapes(sizes)
+            for target in targets:
+                form = form_of(target.number)
+                folder = Path(place, target.number, str(sizes))
+                path = write_variant(
+                    entry.model_path, folder, shapes, rewriting(layout, sizes, form)
+                )
+                jobs.append(TargetJob(folder.name, path, target, form.options(sizes.tokens)))
         return write_blobs(
             entry.folder,
             jobs,

@@ -10,7 +10,7 @@ import npu_runtime
 from npu_compiler.verification.verdict import Verdict
 from npu_llm.checkpoint.requirements import SHORT_CONTEXT, spare_bytes
 from npu_llm.choices import Verify
-from npu_llm.entries.entry import KERNEL_PROGRAM, KERNEL_WEIGHTS, CompiledForm, Entry
+from npu_llm.entries.entry import KERNEL_PROGRAM, STEP_WEIGHTS, CompiledForm, Entry
 from npu_llm.entries.verified_loading import as_here
 from npu_llm.errors import ModelError, OptionError
 from npu_llm.precision import kernels_cache
@@ -54,7 +54,7 @@ def load_kernels(entry: Entry, form: CompiledForm, *, verify: Verify) -> KernelP
     try:
         program = KernelProgram.from_dict(json.loads((entry.folder / KERNEL_PROGRAM).read_text()))
         _check_sparse(entry, program)
-        weights = read_weights(entry.folder / KERNEL_WEIGHTS)
+        weights = read_weights(entry.folder / STEP_WEIGHTS)
         cache = kernels_cache(entry.precision, entry.kv_cache)
         execution = Execution(
             program, weights, cache=cache, name=entry.name, sparse_attention=entry.sparse_attention
@@ -112,7 +112,7 @@ def _compared(entry: Entry, pipeline: KernelPipeline) -> Verdict:
 
 def _most_blocks(entry: Entry, block_bytes: int) -> int:
     """Returns how many blocks memory has room for, at least those of the tokens promised."""
-    spare = spare_bytes((entry.folder / KERNEL_WEIGHTS).stat().st_size)
+    spare = spare_bytes((entry.folder / STEP_WEIGHTS).stat().st_size)
     promised = min(SHORT_CONTEXT, entry.context_length or SHORT_CONTEXT)
     tokens = promised if entry.max_context is None else entry.max_context
     return max(spare // max(block_bytes, 1), -(-tokens // BLOCK_SLOTS), _FEWEST_BLOCKS)

@@ -14,7 +14,7 @@ from npu_compiler.kernel_programs import Lowered, lower_to_kernels
 from npu_llm.capture.compression import Compression
 from npu_llm.capture.step import CapturedStep
 from npu_llm.checkpoint.streamed import StreamedWeights
-from npu_llm.entries.entry import KERNEL_PROGRAM, KERNEL_WEIGHTS, REFERENCE
+from npu_llm.entries.entry import KERNEL_PROGRAM, REFERENCE, STEP_WEIGHTS
 from npu_llm.entries.kernel_weights import pack_weights
 from npu_llm.entries.packed_parameters import PackedParameters
 from npu_llm.precision import Precision, kernels_cache
@@ -78,13 +78,13 @@ def save_kernel_step(
             lowered, weights, precision=precision, compression=compression, rounded=rounded
         )
         count = len(lowered.program.weights)
-        write_weights(folder / KERNEL_WEIGHTS, _counted(packed, count, progress.advance))
+        write_weights(folder / STEP_WEIGHTS, _counted(packed, count, progress.advance))
     with progress.stage("reference"):
         cached = getattr(torch, kernels_cache(precision))
         compute_reference(
             model,
             weights,
-            compressed=PackedParameters(lowered, folder / KERNEL_WEIGHTS),
+            compressed=PackedParameters(lowered, folder / STEP_WEIGHTS),
             rounding=Rounding(cached, precision.activation_group),
             context=context,
             on_progress=progress.advance,

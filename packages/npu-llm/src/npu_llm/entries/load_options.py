@@ -10,6 +10,7 @@ import torch
 
 import npu_runtime
 from npu_llm.choices import (
+    TARGET_PRECISION,
     KvCache,
     PipelineName,
     Verify,
@@ -48,6 +49,7 @@ class LoadOptions:
         token: access token, for a name on the hub.
         on_progress: called with a stage and how much of it is done, 0.0 to 1.0.
         adapted_modules: paths of the layers that adapters may change, in OpenVINO's programs.
+        is_for_npus: whether static programs are written for NPUs, on any device.
 
     Raises:
         OptionError: [unknown-dtype], [unknown-kv-cache], [unknown-verify], [unknown-pipeline] or
@@ -69,6 +71,7 @@ class LoadOptions:
     token: str | bool | None = field(default=None, repr=False)
     on_progress: ProgressListener | None = None
     adapted_modules: tuple[str, ...] = ()
+    is_for_npus: bool = False
 
     def __post_init__(self) -> None:
         parse_precision(self.dtype)
@@ -86,6 +89,8 @@ class LoadOptions:
     @property
     def precision(self) -> Precision:
         """The precision of weights and arithmetic; the default if none was asked for."""
+        if self.is_for_npus and self.dtype in (None, "auto"):
+            return parse_precision(TARGET_PRECISION)
         return parse_precision(self.dtype)
 
     @property

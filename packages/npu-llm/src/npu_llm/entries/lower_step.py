@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import itertools
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save_file
 from torch import fx
 
 from npu_compiler.graph.kept_origins import keep_origins
@@ -21,16 +23,20 @@ from npu_compiler.programs.stateful import StateVariable, make_stateful
 from npu_compiler.quantize import QuantizedWeight
 from npu_llm.capture.chunks.chunked_step import read_in_chunks
 from npu_llm.capture.compression import Compression, compress, compress_by_text
+from npu_llm.capture.emitting import Emitter
 from npu_llm.capture.relocation import relocate
 from npu_llm.capture.static_step import make_static
 from npu_llm.capture.step import CapturedStep
+from npu_llm.capture.weight_inputs import move_weights
 from npu_llm.checkpoint.streamed import StreamedWeights
 from npu_llm.choices import PipelineName
-from npu_llm.entries.entry import ORIGINS, REFERENCE
+from npu_llm.entries.entry import ORIGINS, REFERENCE, STEP_WEIGHTS
 from npu_llm.errors import CaptureError
 from npu_llm.precision import Precision, cache_dtype, rounding_of
 from npu_llm.progress import Progress
 from npu_llm.steps.slots import Relocation
+from npu_llm.steps.specialize import read_by
+from npu_llm.steps.static_layout import StaticLayout
 from npu_llm.verification.eager_weights import CompressedWeights, Rounding
 from npu_llm.verification.torch_reference import compute_reference
 
@@ -93,14 +99,17 @@ def save_step(
             "states": {state.name: list(state.sizes) for state in captured.states},
         }
         share_masks(captured.graph_module)
+        layout: StaticLayout | None = None
         if pipeline == "static":
             if captured.states:
                 windowed = is_windowed(model.config)
                 captured = read_in_chunks(captured, windowed=windowed, weights=weights)
             _check_relocation(model, captured, relocation)
-            dtype = _static_dtype(precision, compression, device)
-            about["static"] = make_static(captured, dtype).as_dict()
-        lowered = lower(captured.graph_module, name=type(model).__name__).model
+            layout = make_static(captured, _static_dtype(precision, compression, device))
+        # Forms that pass NaN on take three more calls for each attention, which reads no NaN: masks
+        # and empty slots are finite.
+        nan = "propagate" if layout is None else "fast"
+        lowered = lower(captured.graph_module, name=type(model).__name__, nan=nan).model
         _name_ports(lowered, captured)
     integers = CompressedWeights(lowered) if precision.weights in ("int8", "int4") else None
     if precision.weights == "int4" and compression.text is not None:
@@ -125,11 +134,24 @@ def save_step(
             has_states=bool(captured.states),
             on_progress=progress.advance,
         ).write(path.with_name(REFERENCE))
+    moved = None
+    if layout is not None:
+        if integers is not None:
+            moved = move_weights(lowered, dtype=layout.torch_dtype, read=weights.read)
+            layout = replace(
+                layout,
+                tables=moved.tables,
+                is_specialized=True,
+                starts_empty=not layout.states and _joins_past(lowered, layout),
+            )
+        about["static"] = layout.as_dict()
     origins = node_origins(captured.graph_module.graph)
     path.with_name(ORIGINS).write_text(json.dumps(origins))
     keep_origins(lowered, origins)
     with progress.stage("save"):
         weights.write(lowered, path, half=fits_half(model, weights, precision))
+        if moved is not None:
+            save_file(moved.tensors, path.with_name(STEP_WEIGHTS))
     return about
 
 
@@ -170,9 +192,10 @@ def _static_dtype(
     precision: Precision, compression: Compression, device: str | None
 ) -> torch.dtype:
     """Returns what the static pipeline's caches are stored as."""
-    if compression.text is not None:
+    dtype = cache_dtype(precision, device=device)
+    if compression.text is not None and dtype is torch.bfloat16:
         return torch.float32  # rounding by a text runs the step on numpy arrays
-    return cache_dtype(precision, device=device)
+    return dtype
 
 
 def _check_relocation(model: Any, captured: CapturedStep, relocation: Relocation) -> None:
@@ -197,6 +220,14 @@ def fits_half(model: Any, weights: StreamedWeights, precision: Precision) -> boo
         return False
     values = itertools.chain(weights.values(), model.parameters())
     return all(float(value.detach().abs().max()) <= _LARGEST_HALF for value in values)
+
+
+def _joins_past(model: Any, layout: StaticLayout) -> bool:
+    """Whether all that reads the past is its size, and calls that join it with new tokens."""
+    caches = {port for group in layout.groups for port in group.ports}
+    found = [one for one in model.get_parameters() if one.get_friendly_name() in caches]
+    kinds = {node.get_type_name() for one in found for node in read_by(one)}
+    return bool(found) and kinds <= {"Concat", "ShapeOf"}
 
 
 def _variables(captured: CapturedStep) -> list[StateVariable]:
@@ -234,10 +265,9 @@ def share_masks(graph_module: fx.GraphModule) -> None:
         if not isinstance(mask, fx.Node) or mask.meta["val"].dtype is not torch.bool:
             continue
         if mask not in additive:
-            with graph.inserting_after(mask):
-                chosen = graph.call_function(_aten.where.Scalar, (mask, 0.0, MASKED))
-            with mask.meta["val"].fake_mode:
-                chosen.meta["val"] = torch.where(mask.meta["val"], 0.0, MASKED)
-            additive[mask] = chosen
+            with graph.inserting_before(node):
+                emit = Emitter(mask)
+                hidden = emit(_aten.to.dtype, emit(_aten.logical_not.default, mask), torch.float32)
+                additive[mask] = emit(_aten.mul.Tensor, hidden, MASKED)
         node.replace_input_with(mask, additive[mask])
     graph_module.recompile()

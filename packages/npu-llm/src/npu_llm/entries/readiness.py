@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,9 @@ from npu_llm.entries.build import prepare
 from npu_llm.entries.entry import Entry
 from npu_llm.entries.export_folder import is_exported, open_exported
 from npu_llm.entries.load_options import LoadOptions
+from npu_llm.steps.program_form import form_of
 from npu_llm.steps.static_layout import StepSizes
-from npu_llm.steps.static_programs import write_variant
+from npu_llm.steps.static_programs import rewriting, write_variant
 
 __all__ = [
     "GenerationEstimate",
@@ -58,8 +59,14 @@ def check_static_programs(
     """
     find_target(target)
     return tuple(
-        check_model(program.model, name=program.name, target=target, rules_only=rules_only)
-        for program in static_programs(name_or_path, options)
+        check_model(
+            program.model,
+            name=program.name,
+            target=target,
+            rules_only=rules_only,
+            options=program.options,
+        )
+        for program in static_programs(name_or_path, options, target=target)
     )
 
 
@@ -78,9 +85,10 @@ def estimate_static_programs(
         CaptureError: the model has no static programs.
     """
     find_target(target)
-    programs = tuple(static_programs(name_or_path, options))
+    programs = tuple(static_programs(name_or_path, options, target=target))
     decode, prefill = (
-        estimate_model(program.model, name=program.name, target=target) for program in programs
+        estimate_model(program.model, name=program.name, target=target, options=program.options)
+        for program in programs
     )
     return GenerationEstimate(decode, prefill, programs[1].tokens)
 
@@ -150,32 +158,44 @@ class StaticProgram:
         name: of the model, with the sizes.
         tokens: that it takes in one run.
         model: with a cache of the smallest size.
+        options: of the NPU's compiler.
     """
 
     name: str
     tokens: int
     model: ov.Model
+    options: Mapping[str, str]
 
 
-def static_programs(name_or_path: str | Path, options: LoadOptions) -> Iterator[StaticProgram]:
+def static_programs(
+    name_or_path: str | Path, options: LoadOptions, *, target: str = "lunar-lake"
+) -> Iterator[StaticProgram]:
     """Yields a model's program for one token, and that for the longest piece of a prompt.
 
     Arguments and what is raised are those of check_static_programs.
     """
-    options = dataclasses.replace(options, pipeline="static", verify="off")
+    options = dataclasses.replace(options, pipeline="static", verify="off", is_for_npus=True)
     entry = _entry(name_or_path, options)
     layout = entry.static_layout
     assert layout is not None, "an entry of the static pipeline has its layout"
-    sizes = entry.static_sizes
+    sizes, form = entry.static_sizes, form_of(target)
     with tempfile.TemporaryDirectory(prefix="npu-check-") as place:
         for step, tokens in (("decode", sizes.chunks[0]), ("prefill", sizes.chunks[-1])):
-            shapes = layout.port_shapes(StepSizes(tokens, sizes.capacities[0], 1))
-            path = write_variant(entry.model_path, Path(place) / step, shapes)
+            is_first = tokens > 1 and layout.starts_empty
+            one = StepSizes(tokens, 0 if is_first else sizes.capacities[0], 1)
+            path = write_variant(
+                entry.model_path,
+                Path(place) / step,
+                layout.port_shapes(one),
+                rewriting(layout, one, form),
+            )
             name = f"{entry.name}, {step} of {tokens}"
-            if sizes.capacities[0]:
-                name += f" in {sizes.capacities[0]}"
+            if one.capacity:
+                name += f" in {one.capacity}"
             # OpenVINO maps the file, which stays readable after its folder is gone.
-            yield StaticProgram(name, tokens, openvino_core().read_model(path))
+            yield StaticProgram(
+                name, tokens, openvino_core().read_model(path), form.options(tokens)
+            )
 
 
 def _entry(name_or_path: str | Path, options: LoadOptions) -> Entry:

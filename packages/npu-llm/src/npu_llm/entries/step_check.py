@@ -17,6 +17,7 @@ from npu_llm.steps.slots import Relocation
 from npu_llm.steps.static_layout import StaticLayout, StaticSizes, StepSizes
 from npu_llm.steps.step_cache import StepCache
 from npu_llm.steps.step_inputs import step_inputs
+from npu_llm.steps.step_weights import StepWeights
 from npu_llm.verification.finding import Finding
 from npu_llm.verification.torch_reference import TorchReference
 from npu_runtime import Program
@@ -63,6 +64,7 @@ def check_static(
     reference: TorchReference,
     *,
     relocation: Relocation,
+    weights: StepWeights | None = None,
 ) -> Finding | None:
     """Runs one program of a static pipeline; returns the first step that is wrong.
 
@@ -72,13 +74,14 @@ def check_static(
         sizes: its sizes.
         reference: as for check_dynamic.
         relocation: how it learns which slots count.
+        weights: what it reads besides tokens, masks and caches; None for nothing.
     """
     only = OneProgram(program, layout, sizes)
-    slots = sizes.capacity or None
-    chunks = StaticSizes(slots, chunks=(sizes.tokens,), smallest=sizes.capacity)
+    slots = (sizes.capacity or sizes.tokens) if layout.groups else None
+    chunks = StaticSizes(slots, chunks=(sizes.tokens,), smallest=slots or 0)
     given = [{name: torch.zeros(shape) for name, shape in layout.given.items()}]
-    cache = static_cache(only, chunks, relocation, given)
-    return _judge(_static_steps(cache, sizes, reference), reference)
+    cache = static_cache(only, chunks, relocation, given, weights)
+    return _judge(_static_steps(cache, layout, sizes, reference), reference)
 
 
 class OneProgram:
@@ -185,18 +188,22 @@ def _padded_steps(cache: StepCache, reference: TorchReference) -> Iterator[_Step
     yield _Step("a padded batch whose rows changed places", run(following, mask), (_SHORT, length))
 
 
-def _static_steps(cache: StepCache, sizes: StepSizes, reference: TorchReference) -> Iterator[_Step]:
+def _static_steps(
+    cache: StepCache, layout: StaticLayout, sizes: StepSizes, reference: TorchReference
+) -> Iterator[_Step]:
     reader = _Reader(cache, reference)
     # A piece that leaves tokens for others, which then have a past; programs of one token run more.
     pieces = [1] * 8 if sizes.tokens == 1 else [max(reference.heads, 2), sizes.tokens, sizes.tokens]
     fewest = 1 if sizes.kept == 1 else 2
+    if not sizes.capacity and layout.groups:
+        pieces = pieces[-1:]  # it has no past
     room = sizes.capacity or len(reference.ids)
     for piece in pieces:
         count = min(piece, sizes.tokens, reader.left, room - cache.get_seq_length())
         if count < fewest:
             break
         yield reader.read(count, "{count} after {past}", kept=sizes.kept)
-    if sizes.kept == 1:
+    if sizes.kept == 1 and (sizes.capacity or not layout.groups):
         cache.crop(-1)
         yield reader.read(1, "{count} after {past}, in place of a forgotten one", kept=1)
 

@@ -15,6 +15,7 @@ from npu_llm.entries.entry import Entry
 from npu_llm.precision import rounding_of
 from npu_llm.steps.static_layout import StaticLayout, StepSizes
 from npu_llm.steps.static_programs import VerifyVariant
+from npu_llm.steps.step_weights import StepWeights
 from npu_llm.verification.verifier import Load, Verifier
 from npu_runtime import Program
 
@@ -48,7 +49,9 @@ def verify_step(entry: Entry, load: Load, folder: Path, when: Verify) -> tuple[P
     return Verifier(entry.name, entry.reference_path, when).load(load, check, folder)
 
 
-def verify_variant(entry: Entry, layout: StaticLayout, when: Verify) -> VerifyVariant:
+def verify_variant(
+    entry: Entry, layout: StaticLayout, when: Verify, weights: StepWeights
+) -> VerifyVariant:
     """Returns what loads the programs of an entry's static pipeline; see Verifier.load."""
     verifier = Verifier(entry.name, entry.reference_path, when)
 
@@ -62,6 +65,7 @@ def verify_variant(entry: Entry, layout: StaticLayout, when: Verify) -> VerifyVa
                 sizes,
                 as_here(entry, reference),
                 relocation=entry.relocation,
+                weights=weights,
             )
 
         return verifier.load(load, check, folder)

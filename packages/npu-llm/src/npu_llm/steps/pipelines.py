@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from npu_llm.steps.session_cache import SessionCache
     from npu_llm.steps.static_cache import StaticCache, StepPrograms
     from npu_llm.steps.step_cache import StepCache
+    from npu_llm.steps.step_weights import StepWeights
 
 __all__ = [
     "DynamicPipeline",
@@ -142,7 +143,8 @@ class StaticPipeline:
 
     def new_cache(self) -> StaticCache:
         """Returns an empty cache of the smallest capacity."""
-        return static_cache(self.programs, self.sizes, self.relocation, self.given)
+        weights = self.programs.weights
+        return static_cache(self.programs, self.sizes, self.relocation, self.given, weights)
 
 
 @dataclass(frozen=True)
@@ -207,10 +209,11 @@ def static_cache(
     sizes: StaticSizes,
     relocation: Relocation,
     given: Sequence[Mapping[str, torch.Tensor]] = (),
+    weights: StepWeights | None = None,
 ) -> StaticCache:
     """Returns an empty cache of a static pipeline's programs; see StaticPipeline."""
     from npu_llm.steps.static_cache import StaticCache
     from npu_llm.steps.static_state_cache import StaticStateCache
 
     made = StaticStateCache if programs.layout.states else StaticCache
-    return made(programs, sizes, relocation=relocation, given=given)
+    return made(programs, sizes, relocation=relocation, given=given, weights=weights)

@@ -15,6 +15,7 @@ import torch
 from npu_llm.steps.slots import Relocation
 from npu_llm.steps.static_layout import KEY_POSITIONS, StaticLayout, StaticSizes, StepSizes
 from npu_llm.steps.step_cache import StepCache
+from npu_llm.steps.step_weights import StepWeights
 from npu_runtime import Program
 
 __all__ = ["StaticCache", "StepPrograms", "slot_mask", "slot_positions"]
@@ -79,6 +80,7 @@ class StaticCache(StepCache):
         *,
         relocation: Relocation,
         given: Sequence[Mapping[str, torch.Tensor]] = (),
+        weights: StepWeights | None = None,
     ) -> None:
         """Makes an empty cache.
 
@@ -87,6 +89,7 @@ class StaticCache(StepCache):
             sizes: the sizes in which they come.
             relocation: how they learn which slots count.
             given: what else the programs read, for each row or once for all.
+            weights: what they take at their inputs; None if their weights are constants.
         """
         super().__init__()
         self._programs = programs
@@ -95,6 +98,7 @@ class StaticCache(StepCache):
         self._memory: list[_Row] = []
         # What each row's programs read besides tokens and cache; empty for models that do not.
         self._given = given
+        self._weights = weights or StepWeights()
         self._length = 0
         self._reserved = 0
         self.capacity = 0
@@ -206,15 +210,20 @@ class StaticCache(StepCache):
             count = min(size, tokens - at)
             wanted = kept[(kept >= at) & (kept < at + count)] - at
             is_one = wanted.numel() < 2 and "logits_to_keep" in row.layout.inputs
-            sizes = StepSizes(size, self.capacity, 1 if is_one else size)
+            is_first = size > 1 and self._length + at == 0 and row.layout.starts_empty
+            capacity = 0 if is_first else self.capacity
+            sizes = StepSizes(size, capacity, 1 if is_one else size)
             program = self._programs.get(sizes)
-            inputs = {**self._inputs(sizes, index, at, count, wanted, values), **row.ports}
+            inputs = self._inputs(sizes, index, at, count, wanted, values)
+            inputs |= row.ports | self._weights.inputs(inputs)
             logits, *added = program.run(
                 [inputs[port.name] for port in program.inputs], output_device="cpu"
             )
             groups = len(row.memory)
+            # Behind the states a specialized program returns its masks, which nobody reads.
+            end = groups + len(row.layout.states) if row.layout.is_specialized else None
             row.write(added[:groups], self._length + at, count)
-            self._note(index, added[groups:], count)
+            self._note(index, added[groups:end], count)
             pieces.append(logits[:, : wanted.numel()])
             at += count
         if len(pieces) == 1 and place.numel() == 1:
@@ -246,7 +255,7 @@ class StaticCache(StepCache):
             "position_ids": positions[None].contiguous(),
             "logits_to_keep": torch.nn.functional.pad(wanted, (0, sizes.kept - wanted.numel())),
         }
-        if sizes.capacity:
+        if self._programs.layout.groups:
             mask = slot_mask(mask, past, sizes, self._relocation)
             inputs["attention_mask"] = mask[None].contiguous()
             inputs[KEY_POSITIONS] = slot_positions(past, sizes)

@@ -20,6 +20,7 @@ __all__ = [
     "LOOPED",
     "TOKEN_MASK",
     "CacheGroup",
+    "EmbeddingTable",
     "StaticLayout",
     "StaticSizes",
     "StepSizes",
@@ -83,6 +84,19 @@ class CacheGroup:
 
 
 @dataclass(frozen=True)
+class EmbeddingTable:
+    """A table whose rows the host looks up for a program's tokens.
+
+    Attributes:
+        rows: name of its tensor among the program's weights.
+        size: numbers of a row.
+    """
+
+    rows: str
+    size: int
+
+
+@dataclass(frozen=True)
 class StaticLayout:
     """A step's inputs besides its caches, and its caches in groups.
 
@@ -97,6 +111,10 @@ class StaticLayout:
         states: what the model keeps beside keys and values, which are the last inputs: sizes of a
             row by name, float32.
         most_tokens: new tokens of the longest program; None for no bound.
+        tables: embeddings by the inputs that take the tokens' rows.
+        is_specialized: whether each program is rewritten for its sizes, see
+            npu_llm.steps.specialize.
+        starts_empty: whether a prompt's first tokens run in a program without slots.
 
     The program's outputs are the logits, then what the step adds to each group: (caches, heads,
     tokens, size) float32, then the states after it.
@@ -109,6 +127,9 @@ class StaticLayout:
     forms: Mapping[str, Sequence[int | str]] = field(default_factory=dict)
     states: Mapping[str, Sequence[int]] = field(default_factory=dict)
     most_tokens: int | None = None
+    tables: Mapping[str, EmbeddingTable] = field(default_factory=dict)
+    is_specialized: bool = False
+    starts_empty: bool = False
 
     @property
     def torch_dtype(self) -> torch.dtype:
@@ -138,6 +159,7 @@ class StaticLayout:
         }
         for group in self.groups:
             shapes |= dict.fromkeys(group.ports, (1, *group.shape(sizes.capacity)[1:]))
+        shapes |= {name: (1, sizes.tokens, table.size) for name, table in self.tables.items()}
         return shapes | {name: (1, *one) for name, one in self.states.items()}
 
     @property
@@ -164,6 +186,11 @@ class StaticLayout:
             forms=known.get("forms", {}),
             states=known.get("states", {}),
             most_tokens=known.get("most_tokens"),
+            tables={
+                name: EmbeddingTable(**table) for name, table in known.get("tables", {}).items()
+            },
+            is_specialized=known.get("is_specialized", False),
+            starts_empty=known.get("starts_empty", False),
         )
 
 
@@ -203,7 +230,7 @@ class StaticSizes:
         capacity = smallest
         while capacity < limit:
             doubled.append(capacity)
-            capacity *= 2
+            capacity = 2 * capacity + capacity % 2  # an odd one stays one below an even one
         self.capacities = (*doubled, limit)
 
     def programs(self, context: int, layout: StaticLayout) -> Iterator[StepSizes]:
@@ -216,8 +243,10 @@ class StaticSizes:
         bound = self.capacity(min(context, self.capacities[-1]))
         for capacity in (one for one in self.capacities if one <= bound):
             for tokens in self.chunks:
-                keeps_one = "logits_to_keep" in layout.inputs
-                yield StepSizes(tokens, capacity, 1 if keeps_one else tokens)
+                kept = 1 if "logits_to_keep" in layout.inputs else tokens
+                if layout.starts_empty and tokens > 1 and capacity == self.capacities[0]:
+                    yield StepSizes(tokens, 0, kept)
+                yield StepSizes(tokens, capacity, kept)
 
     def chunk(self, tokens: int, past: int = 0) -> int:
         """Returns the size of the program to run next.

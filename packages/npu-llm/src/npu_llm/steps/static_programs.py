@@ -14,6 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import npu_runtime
 from npu_compiler.programs.ahead_blobs import AheadBlobs
@@ -22,11 +23,20 @@ from npu_compiler.programs.fixed_shapes import with_shapes
 from npu_compiler.verification.verdict import Verdict
 from npu_llm.errors import CacheError
 from npu_llm.steps.fixed_path import fixed_path
+from npu_llm.steps.program_form import ProgramForm
 from npu_llm.steps.static_layout import StaticLayout, StepSizes
+from npu_llm.steps.step_weights import StepWeights
 from npu_llm.verification.verifier import Load
 from npu_runtime import Program
 
-__all__ = ["LoadVariant", "StaticPrograms", "VerifyVariant", "load_variant", "write_variant"]
+__all__ = [
+    "LoadVariant",
+    "StaticPrograms",
+    "VerifyVariant",
+    "load_variant",
+    "rewriting",
+    "write_variant",
+]
 
 # Loads the model at a path, with its compiled form in a folder and further options for the device's
 # compiler.
@@ -49,6 +59,7 @@ class StaticPrograms:
 
     Attributes:
         layout: their ports.
+        weights: what they read besides tokens, masks and caches.
     """
 
     def __init__(
@@ -60,6 +71,8 @@ class StaticPrograms:
         *,
         verify: VerifyVariant | None = None,
         spare: Path | None = None,
+        weights: StepWeights | None = None,
+        form: ProgramForm | None = None,
     ) -> None:
         """Names the model.
 
@@ -70,8 +83,12 @@ class StaticPrograms:
             load: loads a variant as a program.
             verify: loads a program and compares it; None to compare nothing.
             spare: where variants are kept that `folder` lacks; None where it can be written.
+            weights: what the programs take at their inputs; None if they are constants.
+            form: of the programs, which has options of the device's compiler.
         """
+        self._form = form or ProgramForm()
         self.layout = layout
+        self.weights = weights or StepWeights()
         self._model = model
         self._folder = folder
         self._spare = spare
@@ -99,8 +116,13 @@ class StaticPrograms:
             program = self._programs.get(sizes)
             if program is None:
                 folder = self._place(str(sizes))
-                path = write_variant(self._model, folder, self.layout.port_shapes(sizes))
-                load = functools.partial(self._load, path, folder / "blob")
+                path = write_variant(
+                    self._model,
+                    folder,
+                    self.layout.port_shapes(sizes),
+                    rewriting(self.layout, sizes, self._form),
+                )
+                load = functools.partial(self._loaded, sizes, path, folder / "blob")
                 program, self._verdicts[sizes] = self._verify(sizes, load, folder)
                 self.compiled += not program.loaded_from_cache
                 self._programs[sizes] = program
@@ -108,6 +130,11 @@ class StaticPrograms:
             while len(self._programs) > _KEPT:
                 self._programs.popitem(last=False)
             return program
+
+    def _loaded(
+        self, sizes: StepSizes, model: Path, blobs: Path, amendments: Mapping[str, str]
+    ) -> Program:
+        return self._load(model, blobs, {**self._form.options(sizes.tokens), **amendments})
 
     def _place(self, name: str) -> Path:
         """Returns the folder of a variant."""
@@ -153,13 +180,19 @@ def load_variant(
     return load
 
 
-def write_variant(model: Path, folder: Path, shapes: Mapping[str, tuple[int, ...]]) -> Path:
+def write_variant(
+    model: Path,
+    folder: Path,
+    shapes: Mapping[str, tuple[int, ...]],
+    rewrite: Callable[[Any], None] | None = None,
+) -> Path:
     """Writes a model with fixed sizes, unless it exists.
 
     Args:
         model: the .xml file with its .bin beside it.
         folder: where to write.
         shapes: the shape of each input.
+        rewrite: changes the openvino.Model, whose weights are then written again; see `rewriting`.
 
     Returns:
         Its .xml file in `folder`, with the weights beside it.
@@ -175,6 +208,8 @@ def write_variant(model: Path, folder: Path, shapes: Mapping[str, tuple[int, ...
         draft.mkdir(parents=True)
         (draft / path.name).write_text(with_shapes(model.read_text(), shapes))
         _link(model.with_suffix(".bin"), draft / "step.bin", folder)
+        if rewrite is not None:
+            _rewrite(draft / path.name, rewrite)
         with suppress(OSError):  # another thread or process was faster, and its files are the same
             draft.rename(folder)
     except OSError as failure:
@@ -186,6 +221,34 @@ def write_variant(model: Path, folder: Path, shapes: Mapping[str, tuple[int, ...
     finally:
         shutil.rmtree(draft, ignore_errors=True)
     return path
+
+
+def rewriting(
+    layout: StaticLayout, sizes: StepSizes, form: ProgramForm
+) -> Callable[[Any], None] | None:
+    """Returns what rewrites a program for its sizes; None for one that stays as it is."""
+    if not layout.is_specialized:
+        return None
+    from npu_llm.steps.specialize import (
+        specialize,  # late: a start from the cache needs no OpenVINO
+    )
+
+    caches = [port for group in layout.groups for port in group.ports]
+    return functools.partial(specialize, sizes=sizes, caches=caches, form=form)
+
+
+def _rewrite(path: Path, rewrite: Callable[[Any], None]) -> None:
+    import openvino as ov
+
+    from npu_compiler.openvino_core import openvino_core
+
+    model = openvino_core().read_model(path)
+    rewrite(model)
+    written = path.with_name("rewritten.xml")
+    ov.save_model(model, written, compress_to_fp16=False)
+    del model  # it maps the file that is replaced
+    for suffix in (".xml", ".bin"):
+        written.with_suffix(suffix).replace(path.with_suffix(suffix))
 
 
 def _unverified(_: StepSizes, load: Load, __: Path) -> tuple[Program, Verdict]:

@@ -15,6 +15,7 @@ from npu_llm.steps.slots import Relocation
 from npu_llm.steps.state_cache import StateHistory, describe
 from npu_llm.steps.static_cache import StaticCache, StepPrograms, slot_mask
 from npu_llm.steps.static_layout import TOKEN_MASK, StaticSizes, StepSizes
+from npu_llm.steps.step_weights import StepWeights
 
 __all__ = ["StaticStateCache"]
 
@@ -32,9 +33,10 @@ class StaticStateCache(StaticCache):
         *,
         relocation: Relocation,
         given: Sequence[Mapping[str, torch.Tensor]] = (),
+        weights: StepWeights | None = None,
     ) -> None:
         """Makes an empty cache; see StaticCache."""
-        super().__init__(programs, sizes, relocation=relocation, given=given)
+        super().__init__(programs, sizes, relocation=relocation, given=given, weights=weights)
         self._history = StateHistory(programs.layout.states)
         # Of each row of the step that runs: the states after the chunks so far.
         self._running: list[Sequence[torch.Tensor]] = []

@@ -4,14 +4,14 @@ import pytest
 
 from npu_llm import NPUModelForCausalLM
 from npu_llm.cli import main
-from npu_llm.entries.entry import KERNEL_WEIGHTS, MANIFEST, REFERENCE
+from npu_llm.entries.entry import MANIFEST, REFERENCE, STEP_WEIGHTS
 from npu_llm.verification.torch_reference import read_reference
 from npu_ops.kernel_programs.weight_file import read_weights
 from npu_ops.kernel_programs.weights import PackedLinear
 
 
 def packed_weights(folder):
-    weights = read_weights(folder / KERNEL_WEIGHTS).values()
+    weights = read_weights(folder / STEP_WEIGHTS).values()
     return [
         weight
         for weight in weights

@@ -180,7 +180,7 @@ def _fitting(kind: Any, options: argparse.Namespace, how: dict[str, Any]) -> dic
 
     is_one_step = issubclass(kind, TaskModel)
     data = how.pop("data", None)
-    usual = {"group_size": 64, "symmetric": False}
+    usual = {"group_size": None, "symmetric": False}
     changed = [name for name, value in how.items() if value != usual[name]]
     refused = ["target"] if options.target else []
     refused += ["pipeline"] if is_one_step and options.pipeline is not None else []
@@ -195,6 +195,8 @@ def _fitting(kind: Any, options: argparse.Namespace, how: dict[str, Any]) -> dic
         )
     if not is_one_step:
         return {"pipeline": options.pipeline}
+    if how.get("group_size", 64) is None:
+        how["group_size"] = 64
     if data is not None:
         from npu_llm.cli.tasks.example_file import read_calls
 
