@@ -176,13 +176,13 @@ def test_without_a_compiler_nothing_is_built(llama, tmp_path, monkeypatch):
 
 def test_command_tells_of_each_blob(compiler, llama, tmp_path, capsys):
     folder = tmp_path / "model"
-    arguments = ["export", str(llama.folder), "-o", str(folder), "--dtype", "float32"]
-    code = main([*arguments, "--target", "lunar-lake", "--blob-context", "9", "--json"])
+    arguments = ["export", str(llama.folder), "-o", str(folder), "--target", "lunar-lake"]
+    code = main([*arguments, "--blob-context", "9", "--json"])
     said = capsys.readouterr()
     assert code == 0
-    assert [blob["program"] for blob in json.loads(said.out)["blobs"]] == [
-        "1x128x1", "16x128x1", "128x128x1",
-    ]  # fmt: skip
+    about = json.loads(said.out)
+    assert about["dtype"] == open_exported(folder).precision.name == "int8"
+    assert {"1x128x1", "128x0x1"} <= {blob["program"] for blob in about["blobs"]}
     assert "1x128x1 for NPU 4000: " in said.err
     assert "compiling for NPUs" in said.err
 

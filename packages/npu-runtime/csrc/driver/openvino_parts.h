@@ -45,8 +45,8 @@ struct npu_program {
   ov_compiled_model_t* compiled = nullptr;
   std::vector<npu_port> ports[2];           // by npu_direction
   std::vector<ov_element_type_e> types[2];  // OpenVINO's own of the ports
-  bool has_layers = true;          // whether its runs record layers
-  bool is_imported = false;        // from a blob, without compiling
+  bool has_layers = true;                   // whether its runs record layers
+  bool is_imported = false;                 // from a blob, without compiling
   mutable npu::openvino::LayerMeans means;
   mutable npu::openvino::LayerShapes shapes;
 };

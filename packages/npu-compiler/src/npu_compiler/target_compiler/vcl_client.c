@@ -1,14 +1,14 @@
 /* Runs Intel's NPU compiler, a Windows DLL with the VCL interface, for a parent process.
  *
- * Each line on standard input gets one line on standard output, with fields separated by tabs. The first line is the
- * library's path; its answer describes the compiler:
+ * Each line on standard input gets one line on standard output, with fields separated by tabs. The
+ * first line is the library's path; its answer describes the compiler:
  *
  *   LIBRARY                   ready  VERSION  MODEL_FORMAT  OPSET
  *   IR  FLAGS  BLOB  LOG      done   RESULT_CODE  BLOB_BYTES
  *
  * Any answer may be "error", a reason and a code instead; a failed start ends the process.
- * Paths are UTF-8. Whatever the compiler prints goes to standard error. The program needs kernel32 alone, so that
- * it builds without a Windows toolchain's headers and C library.
+ * Paths are UTF-8. Whatever the compiler prints goes to standard error. The program needs kernel32
+ * alone, so that it builds without a Windows toolchain's headers and C library.
  */
 typedef unsigned char u8;
 typedef unsigned short u16;
@@ -41,11 +41,30 @@ static const Handle kInvalid = (Handle)-1;
 static Handle input, output;
 
 /* Structures of the VCL interface, version 7. */
-typedef struct { u16 major, minor; } Version;
-typedef struct { Version version; int log_level; } CompilerDescription;
-typedef struct { u64 size; u32 id; u16 revision; u32 tiles; } DeviceDescription;
-typedef struct { const char* id; Version version; u32 opset; } Properties;
-typedef struct { const u8* ir; u64 ir_bytes; const char* flags; u64 flags_bytes; } Request;
+typedef struct {
+  u16 major, minor;
+} Version;
+typedef struct {
+  Version version;
+  int log_level;
+} CompilerDescription;
+typedef struct {
+  u64 size;
+  u32 id;
+  u16 revision;
+  u32 tiles;
+} DeviceDescription;
+typedef struct {
+  const char* id;
+  Version version;
+  u32 opset;
+} Properties;
+typedef struct {
+  const u8* ir;
+  u64 ir_bytes;
+  const char* flags;
+  u64 flags_bytes;
+} Request;
 typedef struct Allocator {
   u8* (*allocate)(struct Allocator*, u64);
   void (*release)(struct Allocator*, u8*);
@@ -58,12 +77,14 @@ static int (*get_log)(void*, u64*, char*);
 
 /* The compiler of this file may emit calls of these. */
 void* memset(void* to, int value, u64 count) {
-  for (volatile u8* p = to; count--;) *p++ = (u8)value;
+  for (volatile u8* p = to; count--;)
+    *p++ = (u8)value;
   return to;
 }
 void* memcpy(void* to, const void* from, u64 count) {
   const u8* source = from;
-  for (volatile u8* p = to; count--;) *p++ = *source++;
+  for (volatile u8* p = to; count--;)
+    *p++ = *source++;
   return to;
 }
 
@@ -78,14 +99,16 @@ static void release(Allocator* allocator, u8* memory) {
 
 static void put(Handle file, const char* text) {
   u32 count = 0, written;
-  while (text[count]) ++count;
+  while (text[count])
+    ++count;
   WriteFile(file, text, count, &written, 0);
 }
 static void put_number(u64 value, u32 base) {
   char digits[24];
   int at = sizeof digits - 1;
   digits[at] = 0;
-  do digits[--at] = "0123456789abcdef"[value % base];
+  do
+    digits[--at] = "0123456789abcdef"[value % base];
   while (value /= base);
   put(output, digits + at);
 }
@@ -107,7 +130,8 @@ static const u16* widened(const char* path) {
 }
 static Handle open_file(const char* path, int is_new) {
   const u32 kRead = 0x80000000u, kWrite = 0x40000000u, kCreateAlways = 2, kOpenExisting = 3;
-  return CreateFileW(widened(path), is_new ? kWrite : kRead, 1, 0, is_new ? kCreateAlways : kOpenExisting, 0x80, 0);
+  return CreateFileW(widened(path), is_new ? kWrite : kRead, 1, 0,
+                     is_new ? kCreateAlways : kOpenExisting, 0x80, 0);
 }
 /* Maps a file that is not empty; the mapping ends with unmap. */
 static const void* map_file(const char* path, u64* bytes) {
@@ -224,5 +248,6 @@ void start(void) {
   put_number(properties.opset, 10);
   put(output, "\n");
 
-  for (;;) answer(compiler, log, read_line());
+  for (;;)
+    answer(compiler, log, read_line());
 }

@@ -83,7 +83,7 @@ def export(
     Args:
         name_or_path: a checkpoint folder, a GGUF file, or a name on the hub.
         output: the folder to write, which must be empty or not exist.
-        dtype: as in NPUModelForCausalLM.from_pretrained.
+        dtype: as in NPUModelForCausalLM.from_pretrained; with targets "int8" by default.
         group_size: how many weights of a row share a scale, 32, 64 or 128; for int4. None for 64,
             or, in the static pipeline, for the whole row without zero points.
         symmetric: whether to omit zero points; for int8 and int4.
@@ -123,6 +123,7 @@ def export(
         gguf_file=gguf_file,
         trust_remote_code=trust_remote_code,
         on_progress=on_progress,
+        is_for_npus=bool(compiled_for),
     )
     text = None if data is None else Path(data)
     compression = Compression(group_size=group_size, symmetric=symmetric, text=text)

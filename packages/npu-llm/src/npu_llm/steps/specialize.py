@@ -104,8 +104,8 @@ def _return_masks(model: ov.Model) -> None:
 def _rotate_by_product(model: ov.Model) -> None:
     """Makes rotary embeddings of one token products with a matrix, which all layers share.
 
-    x * cos + rotate_half(x) * sin is x times diag(cos) + P diag(sin), where P exchanges the halves
-    and negates one. A factor of the scores behind it is taken into the matrix.
+    `x * cos + rotate_half(x) * sin` is x times `diag(cos) + P @ diag(sin)`, where P exchanges the
+    halves and negates one. A factor of the scores behind it is taken into the matrix.
     """
     matrices: dict[tuple[int, int, float], ov.Node] = {}
     for node in model.get_ordered_ops():

@@ -14,7 +14,7 @@ from npu_command.help.command_parser import CommandParser
 from npu_command.help.completion import offer
 from npu_compiler.programs.ahead_blobs import AheadBlob
 from npu_llm.checkpoint.source import find_installed_weights
-from npu_llm.choices import BLOB_CONTEXT, DEFAULT_PRECISION, PRECISION_NAMES
+from npu_llm.choices import BLOB_CONTEXT, DEFAULT_PRECISION, PRECISION_NAMES, TARGET_PRECISION
 from npu_llm.cli.arguments import add_checkpoint, add_verify, check_model
 from npu_llm.errors import ModelError, OptionError
 from npu_llm.progress import STAGES, TARGET_STAGES
@@ -35,11 +35,12 @@ def main(arguments: Sequence[str]) -> int:
         "--dtype",
         "--weights",
         metavar="DTYPE",
-        default=DEFAULT_PRECISION,
-        help=f"one of {', '.join(PRECISION_NAMES)} (default: {DEFAULT_PRECISION})",
+        help=f"one of {', '.join(PRECISION_NAMES)} (default: {DEFAULT_PRECISION}, or "
+        f"{TARGET_PRECISION} with --target)",
     )
     offer(dtype, PRECISION_NAMES)
     options = parser.parse_args(arguments)
+    options.dtype = options.dtype or (TARGET_PRECISION if options.target else DEFAULT_PRECISION)
     return write_folder(options)
 
 
