@@ -59,6 +59,19 @@ def test_rotary_embedding_of_several_tokens_stays():
     assert "MatMul" not in kinds(model)
 
 
+def test_rotary_embedding_for_3720_negates_sines(core):
+    model = rotary_model(4)
+    arrays = {"x": random(1, 3, 4, 8), "c": random(1, 1, 4, 8), "s": random(1, 1, 4, 8)}
+    (expected,) = results(model, core, **arrays)
+    before = kinds(model).count("Multiply")
+    specialize(model, sizes=StepSizes(4, 15, 1), caches=[], form=ProgramForm("3720"))
+    (concat,) = [node for node in model.get_ops() if node.get_type_name() == "Concat"]
+    assert [one.get_node().get_type_name() for one in concat.input_values()] == ["Slice", "Slice"]
+    assert kinds(model).count("Multiply") == before
+    (got,) = results(model, core, **arrays)
+    np.testing.assert_array_equal(got, expected)
+
+
 def test_a_program_without_slots_has_no_past(core):
     past, new = named([1, 2, 0, 8], "past.0.key"), named([1, 2, 4, 8], "new")
     whole = ops.concat([past, ops.abs(new)], 2)

@@ -35,6 +35,8 @@ def specialize(
         _rotate_by_product(model)
     else:
         _return_masks(model)
+        if form.target == "3720":
+            _rotate_by_signs(model)
     if form.scales_weights:
         _scale_weights(model)
     model.validate_nodes_and_infer_types()
@@ -122,6 +124,28 @@ def _rotate_by_product(model: ov.Model) -> None:
         last.output(0).replace(product.output(0))
 
 
+def _rotate_by_signs(model: ov.Model) -> None:
+    """Negates half of the sines instead of half of each query and key.
+
+    The compiler of NPU 3720 fuses the common form and then fails ("UnrollPermuteDMA Pass failed").
+    """
+    signed: dict[int, ov.Node] = {}
+    for node in model.get_ordered_ops():
+        found = _rotary(node)
+        if found is None:
+            continue
+        _, _, sin = found
+        turned = node.input_value(1).get_node()
+        negated, first = turned.input_value(0).get_node().input_values()
+        if _source(sin) not in signed:
+            half = sin.get_partial_shape()[3].get_length() // 2
+            signs = np.repeat(np.array([-1, 1], sin.get_element_type().to_dtype()), half)
+            signed[_source(sin)] = ops.multiply(sin, ops.constant(signs))
+        halves = ops.concat([negated.get_node().input_value(0), first], -1)
+        product = ops.multiply(halves, signed[_source(sin)])
+        node.input(1).replace_source_output(product.output(0))
+
+
 def _rotary(node: ov.Node) -> tuple[ov.Output, ov.Output, ov.Output] | None:
     """Returns x, cos and sin of a rotary embedding that ends in a node; None for another node."""
     if node.get_type_name() != "Add":
@@ -135,8 +159,8 @@ def _rotary(node: ov.Node) -> tuple[ov.Output, ov.Output, ov.Output] | None:
         return None
     sizes = [list(one.get_partial_shape().to_shape()) for one in (x, cos, sin)]
     width = sizes[0][-1]
-    is_one_row = all(len(size) == 4 and size[:3] == [1, 1, 1] for size in sizes[1:])
-    if len(sizes[0]) != 4 or not is_one_row or {size[3] for size in sizes[1:]} != {width}:
+    is_shared = all(len(size) == 4 and size[:2] == [1, 1] for size in sizes[1:])
+    if len(sizes[0]) != 4 or not is_shared or {size[3] for size in sizes[1:]} != {width}:
         return None
     return x, cos, sin
 
