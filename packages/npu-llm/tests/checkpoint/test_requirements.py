@@ -60,7 +60,7 @@ def test_cache_by_token_and_context(monkeypatch):
     hints = {"float32": "f32", "bfloat16": "bf16"}  # of a processor that has bfloat16
     monkeypatch.setattr(
         "npu_llm.precision.compile_options",
-        lambda precision: {"INFERENCE_PRECISION_HINT": hints[precision.compute]},
+        lambda precision, device: {"INFERENCE_PRECISION_HINT": hints[precision.compute]},
     )
     per_token = cache_bytes_per_token(FACTS, PRECISIONS["bfloat16"])
     assert per_token == 2 * 22 * 4 * 64 * 2

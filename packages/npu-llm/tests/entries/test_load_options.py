@@ -15,6 +15,7 @@ def test_they_are_the_arguments_of_from_pretrained():
     defaults = {item.name: item.default for item in parameters if item.kind is item.KEYWORD_ONLY}
     found = {field.name: field.default for field in dataclasses.fields(LoadOptions)}
     assert found.pop("adapted_modules") == ()  # load_adapter sets it
+    assert found.pop("is_for_npus") is False  # export and check set it
     assert found == defaults
 
 

@@ -97,7 +97,7 @@ def test_tracing_tells_a_kernel_program(checkpoint, capsys):
 
 
 def test_target_adds_the_compilers_estimate(checkpoint, capsys, monkeypatch):
-    def compile_model(model, target):
+    def compile_model(model, target, options):
         estimate = Estimate(2.0, {}, None, None, ())
         return TargetReport(target.number, "fake", True, "", "", None, 0, 1.0, estimate), None
 
@@ -105,7 +105,7 @@ def test_target_adds_the_compilers_estimate(checkpoint, capsys, monkeypatch):
     estimate = json.loads(info(capsys, checkpoint, "--target", "4000", "--json"))["estimate"]
     assert (estimate["tokens_per_s"], estimate["ttft_s"]) == (500.0, 0.002)
     text = " ".join(info(capsys, checkpoint, "--target", "4000").split())
-    assert "500 tokens/s, first token of a prompt of 128 after 2 ms on NPU 4000" in text
+    assert "500 tokens/s, first token of a prompt of 256 after 2 ms on NPU 4000" in text
     assert "the compiler's estimate, not a measurement" in text
 
 
