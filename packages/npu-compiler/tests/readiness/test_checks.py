@@ -29,7 +29,7 @@ def answer(monkeypatch):
     """Has a compiler answer with a report of the given fields."""
 
     def given(**fields):
-        def compile_model(model, target):
+        def compile_model(model, target, options):
             assert target.number == "4000"
             accepted = {
                 "target": target.number, "compiler": "fake-1", "is_accepted": True, "reason": "",
