@@ -17,9 +17,11 @@ from npu_compiler.openvino_core import openvino_core
 from npu_compiler.target_compiler import TargetReport
 from npu_llm import NPUModelForCausalLM
 from npu_llm.cli.main import main
+from npu_llm.entries import build
 from npu_llm.entries.export_folder import open_exported
 from npu_llm.entries.exported import export
 from npu_llm.errors import OptionError as LlmOptionError
+from npu_llm.steps.program_form import form_of
 from npu_llm.steps.static_layout import StaticSizes
 from npu_runtime import info
 
@@ -123,6 +125,16 @@ def test_npu_starts_from_its_blobs_and_computes_the_model(on_4000, llama, folder
     assert model.report.compiled_because is None
     ours, other = (one(PROMPT, logits_to_keep=1).logits for one in (model, llama.ours("float32")))
     assert (ours - other).norm() < 0.05 * other.norm()
+    assert model._pipeline.programs.compiled == 0
+
+
+def test_blob_is_imported_whatever_options_its_form_was_compiled_with(
+    on_4000, folder, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(build, "form_here", lambda: form_of("4000"))
+    assert form_of("4000").options(1)
+    model = NPUModelForCausalLM.from_pretrained(folder, cache_dir=tmp_path / "cache", verify="off")
+    assert model.report.compiled_because is None
     assert model._pipeline.programs.compiled == 0
 
 

@@ -240,7 +240,7 @@ class StaticParts:
     def _whole(self, name: str, folder: Path, length: int) -> Program:
         shapes = self._facts.sized(name, length)
         path = write_variant(self._entry.folder / f"{name}.xml", folder / name, shapes)
-        return self._load(path, folder / name / "blob", {})
+        return self._load(path, folder / name / "blob", {}, {})
 
     def _verifier(self, name: str, bucket: _Bucket) -> Callable[..., tuple[Program, Verdict]]:
         """Returns what loads a decoder's programs, and compares them and the others with torch."""

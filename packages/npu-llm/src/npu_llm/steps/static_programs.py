@@ -38,9 +38,9 @@ __all__ = [
     "write_variant",
 ]
 
-# Loads the model at a path, with its compiled form in a folder and further options for the device's
-# compiler.
-LoadVariant = Callable[[Path, Path, Mapping[str, str]], Program]
+# Loads the model at a path, with its compiled form in a folder. Further options for the device's
+# compiler are those that its form wants, then those that work around a wrong result.
+LoadVariant = Callable[[Path, Path, Mapping[str, str], Mapping[str, str]], Program]
 # Given sizes, what loads a program of these, and its folder: returns it, compared with torch.
 VerifyVariant = Callable[[StepSizes, Load, Path], tuple[Program, Verdict]]
 
@@ -122,7 +122,8 @@ class StaticPrograms:
                     self.layout.port_shapes(sizes),
                     rewriting(self.layout, sizes, self._form),
                 )
-                load = functools.partial(self._loaded, sizes, path, folder / "blob")
+                wanted = self._form.options(sizes.tokens)
+                load = functools.partial(self._load, path, folder / "blob", wanted)
                 program, self._verdicts[sizes] = self._verify(sizes, load, folder)
                 self.compiled += not program.loaded_from_cache
                 self._programs[sizes] = program
@@ -130,11 +131,6 @@ class StaticPrograms:
             while len(self._programs) > _KEPT:
                 self._programs.popitem(last=False)
             return program
-
-    def _loaded(
-        self, sizes: StepSizes, model: Path, blobs: Path, amendments: Mapping[str, str]
-    ) -> Program:
-        return self._load(model, blobs, {**self._form.options(sizes.tokens), **amendments})
 
     def _place(self, name: str) -> Path:
         """Returns the folder of a variant."""
@@ -156,17 +152,18 @@ def load_variant(
     def import_blob(blob: Path) -> Program:
         return npu_runtime.load_program(blob, name=name, options=options)
 
-    def load(model: Path, blobs: Path, amendments: Mapping[str, str]) -> Program:
-        if ahead is None or amendments:
-            return compile_variant(model, blobs, amendments)
-        return ahead.load(
-            model.parent.name, model, import_blob, lambda: compile_variant(model, blobs, {})
-        )
+    def load(
+        model: Path, blobs: Path, wanted: Mapping[str, str], amendments: Mapping[str, str]
+    ) -> Program:
+        compile_here = functools.partial(compile_variant, model, blobs, {**wanted, **amendments})
+        if ahead is None or amendments:  # a blob was compiled without a workaround
+            return compile_here()
+        return ahead.load(model.parent.name, model, import_blob, compile_here)
 
-    def compile_variant(model: Path, blobs: Path, amendments: Mapping[str, str]) -> Program:
+    def compile_variant(model: Path, blobs: Path, further: Mapping[str, str]) -> Program:
         check_blobs(blobs)
         # The compiled form without the weights, which stay mapped from the model's own file.
-        settings = {**options, **amendments, "CACHE_MODE": "OPTIMIZE_SIZE"}
+        settings = {**options, **further, "CACHE_MODE": "OPTIMIZE_SIZE"}
         with suppress(OSError):  # another user's folder may be read; then a copy compiles again
             os.utime(model, ns=(_TIME_NS, _TIME_NS))
         with fixed_path(model.parent) as folder:

@@ -62,7 +62,7 @@ class _Variants:
         if key not in self.programs:
             folder = self.folder(name, size)
             path = write_variant(self.entry.folder / f"{name}.xml", folder, shapes)
-            program = self.load(path, folder / "blob", {})
+            program = self.load(path, folder / "blob", {}, {})
             self.compiled += not program.loaded_from_cache
             self.programs[key] = program
         self.programs.move_to_end(key)
