@@ -90,6 +90,10 @@ class TargetCompiler:
                 self._process.close()
                 self._process = None
 
+    def key(self, *parts: str) -> str:
+        """Returns the cache key of a result of this version of the compiler."""
+        return hashlib.sha256("\n".join((self.version, *parts)).encode()).hexdigest()[:40]
+
     def stop(self) -> None:
         """Ends the process from another thread; its compilation raises, and keeps nothing."""
         self._is_stopped = True
@@ -132,8 +136,7 @@ class TargetCompiler:
             )
             with place as folder, removed_at_interrupt(Path(folder)):
                 ir = Path(folder) / "model.ir"
-                parts = (str(_FORMAT), self.version, flags, write_ir(model, ir, self.model_format))
-                key = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:40]
+                key = self.key(str(_FORMAT), flags, write_ir(model, ir, self.model_format))
                 kept = self._find(key)
                 if kept is not None:
                     return kept

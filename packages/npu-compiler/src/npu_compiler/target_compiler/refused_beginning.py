@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 import tempfile
 import time
@@ -43,8 +42,7 @@ def find_beginning(
     """
     with tempfile.TemporaryDirectory(prefix="npu-target-") as place:
         content = write_ir(model, Path(place) / "ir", compiler.model_format)
-        parts = ("beginning", compiler.version, target.number, content)
-        key = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:40]
+        key = compiler.key("beginning", target.number, content)
         found = compiler.cache.find_files(key)
         if found is not None:
             return str(found[1]["operation"])
