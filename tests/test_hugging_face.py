@@ -574,7 +574,7 @@ def counted(*arguments):
 import_hooks._Finder.find_spec = counted
 import torch
 hook = sys.modules["npu_runtime.hugging_face.hook"]
-replacing = sys.modules["npu_runtime.other_libraries.replacing"]
+replacing = sys.modules["npu_runtime.library_patches.replacing"]
 hook._begin, replacing._change = timed(hook._begin), timed(replacing._change)
 sys.meta_path[:] = [one for one in sys.meta_path if not isinstance(one, import_hooks._Finder)]
 timed(hook.install)()

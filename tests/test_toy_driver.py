@@ -115,7 +115,7 @@ def test_the_guides_commands_succeed_and_print_what_it_shows(run, root, toy):
     `...` on the page stands for lines that are left out.
     """
     shown = console_blocks((root / GUIDE).read_text())
-    assert shown[0][0] == "python -m npu_runtime.conformance --driver toy"
+    assert shown[0][0] == "python -m npu_runtime.driver_conformance --driver toy"
     assert len(shown) == 3
     for command, lines in shown:
         words = shlex.split(command)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from npu_runtime.conformance import ProgramSet
+    from npu_runtime.driver_conformance import ProgramSet
 
 __all__ = ["conformance_programs", "library"]
 
@@ -26,9 +26,9 @@ def library() -> Path:
 
 # --8<-- [start:programs]
 def conformance_programs() -> ProgramSet:
-    """What ``python -m npu_runtime.conformance --driver toy`` runs."""
+    """What ``python -m npu_runtime.driver_conformance --driver toy`` runs."""
     # Imported here: torch looks for drivers while npu_runtime itself is being imported.
-    from npu_runtime.conformance import ProgramSet, ProgramText
+    from npu_runtime.driver_conformance import ProgramSet, ProgramText
 
     return ProgramSet(
         add_one=ProgramText(

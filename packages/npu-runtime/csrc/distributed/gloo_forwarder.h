@@ -1,7 +1,7 @@
 // torch.distributed on npu: a c10d backend that hands every operation to Gloo.
 //
 // Device memory is memory that the host can read, so Gloo gets CPU tensors over the same bytes
-// (host_view.h) and nothing is copied. npu_runtime/torch_parts/distributed.py registers it.
+// (host_view.h) and nothing is copied. npu_runtime/torch_integration/distributed.py registers it.
 #pragma once
 
 #include <vector>

@@ -7,16 +7,16 @@ import warnings
 import pytest
 import torch
 
-from npu_runtime import transfer
+from npu_runtime import cuda_compat
 
 NPU = torch.device("npu:0")
 
 
 @pytest.fixture(autouse=True)
 def _cuda_means_npu():
-    with transfer.transferred():
+    with cuda_compat.transferred():
         yield
-    assert not transfer.is_active()
+    assert not cuda_compat.is_active()
 
 
 @pytest.mark.parametrize("place", ["cuda", "cuda:0"])
@@ -204,10 +204,10 @@ def test_compiled_functions_may_name_the_device():
 
 
 def test_switching_on_twice_and_inside_is_harmless():
-    transfer.activate()
-    with transfer.transferred():
+    cuda_compat.activate()
+    with cuda_compat.transferred():
         pass
-    assert transfer.is_active()
+    assert cuda_compat.is_active()
     assert torch.ones(1, device="cuda").device == NPU
 
 

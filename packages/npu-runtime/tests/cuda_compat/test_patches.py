@@ -2,8 +2,8 @@
 
 import torch
 
-from npu_runtime import transfer
-from npu_runtime.transfer.patches import Patches
+from npu_runtime import cuda_compat
+from npu_runtime.cuda_compat.patches import Patches
 
 PLACES = (
     torch,
@@ -28,10 +28,10 @@ def names() -> list[dict[str, int]]:
 
 
 def test_everything_comes_back():
-    with transfer.transferred():
+    with cuda_compat.transferred():
         pass  # imports of the first time
     before = names()
-    with transfer.transferred():
+    with cuda_compat.transferred():
         assert names() != before
     assert names() == before
     assert not torch.cuda.is_available()

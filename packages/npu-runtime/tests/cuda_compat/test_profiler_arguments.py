@@ -3,7 +3,7 @@ import torch
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
-from npu_runtime import transfer
+from npu_runtime import cuda_compat
 
 
 @pytest.mark.parametrize(
@@ -11,7 +11,10 @@ from npu_runtime import transfer
 )
 def test_profiling_cuda_profiles_npu(activity):
     host = torch.ones(16)
-    with transfer.transferred(), profile(activities=[ProfilerActivity.CPU, activity]) as profiler:
+    with (
+        cuda_compat.transferred(),
+        profile(activities=[ProfilerActivity.CPU, activity]) as profiler,
+    ):
         host.to("cuda")
     on_device = [e.name for e in profiler.events() if e.device_type == DeviceType.PrivateUse1]
     assert on_device == ["cpu to npu"]
@@ -21,13 +24,13 @@ def test_profiling_cuda_profiles_npu(activity):
 @pytest.mark.parametrize("option", [{"use_cuda": True}, {"use_device": "cuda"}])
 def test_the_older_profiler_times_npu(option):
     x = torch.ones(16, device="npu")
-    with transfer.transferred(), torch.autograd.profiler.profile(**option) as profiler:
+    with cuda_compat.transferred(), torch.autograd.profiler.profile(**option) as profiler:
         x.roll(1)
     (average,) = [row for row in profiler.key_averages() if row.key == "aten::roll"]
     assert average.device_time_total > 0
 
 
 def test_a_profile_of_the_cpu_stays_one():
-    with transfer.transferred(), profile(activities=[ProfilerActivity.CPU]) as profiler:
+    with cuda_compat.transferred(), profile(activities=[ProfilerActivity.CPU]) as profiler:
         torch.ones(16).to("cuda")
     assert all(event.device_type == DeviceType.CPU for event in profiler.events())

@@ -12,15 +12,15 @@ from collections.abc import Callable
 from ctypes import c_int32, c_int64, c_size_t, c_void_p
 from typing import Any
 
-from npu_runtime.conformance.driver_table import (
+from npu_runtime.driver_conformance.driver_table import (
     DeviceProperties,
     DriverTable,
     LayerRecord,
     Port,
     Status,
 )
-from npu_runtime.conformance.locate import find_driver
-from npu_runtime.conformance.run import run_checks, select_checks
+from npu_runtime.driver_conformance.locate import find_driver
+from npu_runtime.driver_conformance.run import run_checks, select_checks
 
 Replacement = Callable[..., Any]
 kept: list[object] = []  # tables and callbacks live as long as the process

@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from npu_runtime.conformance.driver_table import FIELDS
+from npu_runtime.driver_conformance.driver_table import FIELDS
 
 PROGRAM = Path(__file__).with_name("broken_drivers.py")
 

@@ -7,11 +7,11 @@ import sys
 import pytest
 
 import forked_python
-from npu_runtime.conformance.driver_table import FIELDS
+from npu_runtime.driver_conformance.driver_table import FIELDS
 
 
 def conformance(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "npu_runtime.conformance", *arguments]
+    command = [sys.executable, "-m", "npu_runtime.driver_conformance", *arguments]
     return forked_python.run(command, timeout=300)
 
 

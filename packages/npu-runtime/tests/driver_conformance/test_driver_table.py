@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from npu_runtime.conformance import driver_table
-from npu_runtime.conformance.driver_table import FIELDS, FUNCTIONS, DriverTable
+from npu_runtime.driver_conformance import driver_table
+from npu_runtime.driver_conformance.driver_table import FIELDS, FUNCTIONS, DriverTable
 
 HEADER = (Path(__file__).parents[2] / "include" / "npu" / "driver.h").read_text()
 TEXT = re.sub(r"/\*.*?\*/", "", HEADER, flags=re.DOTALL)

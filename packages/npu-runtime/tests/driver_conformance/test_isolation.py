@@ -4,7 +4,7 @@ import json
 
 SETUP = """
 import json, os, signal, sys, time
-from npu_runtime.conformance.isolation import run_isolated
+from npu_runtime.driver_conformance.isolation import run_isolated
 
 def ended(function, timeout_s=20):
     end = run_isolated(function, timeout_s=timeout_s)

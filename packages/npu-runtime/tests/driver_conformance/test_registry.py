@@ -1,8 +1,8 @@
 import pytest
 
-from npu_runtime.conformance.checks import ALL_CHECKS
-from npu_runtime.conformance.driver_table import FIELDS
-from npu_runtime.conformance.registry import check
+from npu_runtime.driver_conformance.checks import ALL_CHECKS
+from npu_runtime.driver_conformance.driver_table import FIELDS
+from npu_runtime.driver_conformance.registry import check
 
 
 def test_every_field_of_the_table_has_a_check():

@@ -9,7 +9,7 @@ import torch
 from npu_runtime.config import RuntimeConfig
 from npu_runtime.hugging_face import ascend_calls
 from npu_runtime.hugging_face.questions import answer_in, is_npu_available
-from npu_runtime.other_libraries import choice
+from npu_runtime.library_patches import choice
 
 IMPORTS_TORCH_NPU = """
 if is_npu_available():

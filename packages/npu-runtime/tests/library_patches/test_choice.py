@@ -6,8 +6,8 @@ import pytest
 
 from npu_runtime.config import RuntimeConfig
 from npu_runtime.info import DeviceInfo
-from npu_runtime.other_libraries import choice
-from npu_runtime.other_libraries.choice import decide
+from npu_runtime.library_patches import choice
+from npu_runtime.library_patches.choice import decide
 
 
 def device(driver, name):

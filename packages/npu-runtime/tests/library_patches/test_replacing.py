@@ -5,7 +5,7 @@ import types
 
 import pytest
 
-from npu_runtime.other_libraries.replacing import forget_answers, replace, replace_copies, wrap
+from npu_runtime.library_patches.replacing import forget_answers, replace, replace_copies, wrap
 
 SOURCE = """
 import functools

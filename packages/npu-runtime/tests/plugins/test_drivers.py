@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from npu_runtime import DeviceError, InputError
-from npu_runtime.conformance.locate import find_driver
-from npu_runtime.other_wheels import kernels
+from npu_runtime.driver_conformance.locate import find_driver
+from npu_runtime.plugins import kernels
 
 SCANS = """
 import importlib.metadata
@@ -106,7 +106,7 @@ def test_a_wheel_that_fails_and_was_asked_for_says_why(run_python, vendor):
 
 def test_the_conformance_test_says_why_such_a_wheel_cannot_be_tested(run_python, vendor):
     done = run_python(
-        installed(vendor) + "from npu_runtime.conformance.__main__ import main\n"
+        installed(vendor) + "from npu_runtime.driver_conformance.__main__ import main\n"
         "sys.exit(main(['--driver', 'lost']))",
     )
     assert done.returncode == 2

@@ -1,6 +1,6 @@
 import pytest
 
-from npu_runtime.other_wheels import observers
+from npu_runtime.plugins import observers
 
 
 class Entry:

@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 import forked_python
 from npu_runtime.errors import InputError
-from npu_runtime.torch_parts import distributed
+from npu_runtime.torch_integration import distributed
 
 RANKS = Path(__file__).parent / "ranks"
 

@@ -2,7 +2,7 @@
 
 Three suites have one command, ``npu-ops conformance``: the standard op interface (interface/, whose
 cases are in cases/), calls recorded from networks (models/), and torch's own databases (here).
-Whether a driver keeps its contract is another question, which `npu_runtime.conformance` answers.
+`npu_runtime.driver_conformance` checks drivers.
 """
 
 from npu_ops.conformance.cell import Cell, Outcome

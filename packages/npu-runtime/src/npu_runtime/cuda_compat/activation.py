@@ -19,8 +19,8 @@ from torch.utils import _device
 
 from npu_command.import_hooks import while_importing
 from npu_runtime import npu
-from npu_runtime.transfer.cuda_names import patch_cuda
-from npu_runtime.transfer.device_arguments import (
+from npu_runtime.cuda_compat.cuda_names import patch_cuda
+from npu_runtime.cuda_compat.device_arguments import (
     backend_names,
     device_arguments,
     stand_in_for,
@@ -28,8 +28,8 @@ from npu_runtime.transfer.device_arguments import (
     type_name,
     with_arguments,
 )
-from npu_runtime.transfer.patches import Patches
-from npu_runtime.transfer.profiler_arguments import for_device, with_npu_activities
+from npu_runtime.cuda_compat.patches import Patches
+from npu_runtime.cuda_compat.profiler_arguments import for_device, with_npu_activities
 
 __all__ = ["activate", "deactivate", "is_active", "transferred"]
 

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 
 from npu_runtime import npu
+from npu_runtime.cuda_compat.device_arguments import device_arguments, device_name
+from npu_runtime.cuda_compat.patches import Patches
 from npu_runtime.npu.device import DeviceLike, DeviceProperties
-from npu_runtime.transfer.device_arguments import device_arguments, device_name
-from npu_runtime.transfer.patches import Patches
 
 __all__ = ["patch_cuda"]
 

@@ -1,16 +1,16 @@
-"""The command ``python -m npu_runtime.conformance``: its options and exit codes."""
+"""The command ``python -m npu_runtime.driver_conformance``: its options and exit codes."""
 
 import argparse
 import json
 import sys
 from collections.abc import Sequence
 
-from npu_runtime.conformance.bench import Bench
-from npu_runtime.conformance.driver_table import ABI_VERSION
-from npu_runtime.conformance.isolation import LastCall, run_isolated
-from npu_runtime.conformance.locate import DriverUnderTest, find_driver
-from npu_runtime.conformance.report import as_json, as_table, exit_code
-from npu_runtime.conformance.run import run_checks, select_checks
+from npu_runtime.driver_conformance.bench import Bench
+from npu_runtime.driver_conformance.driver_table import ABI_VERSION
+from npu_runtime.driver_conformance.isolation import LastCall, run_isolated
+from npu_runtime.driver_conformance.locate import DriverUnderTest, find_driver
+from npu_runtime.driver_conformance.report import as_json, as_table, exit_code
+from npu_runtime.driver_conformance.run import run_checks, select_checks
 from npu_runtime.errors import NpuError
 
 __all__ = ["main"]
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m npu_runtime.conformance",
+        prog="python -m npu_runtime.driver_conformance",
         description="Checks every function of a driver's table against include/npu/driver.h.",
     )
     parser.add_argument("--driver", required=True, help="openvino, sim, or an installed vendor's")

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from npu_runtime.conformance.driver_calls import DriverCalls, expect
-from npu_runtime.conformance.driver_table import (
+from npu_runtime.driver_conformance.driver_calls import DriverCalls, expect
+from npu_runtime.driver_conformance.driver_table import (
     DONE,
     Direction,
     Dtype,
@@ -21,10 +21,10 @@ from npu_runtime.conformance.driver_table import (
     Port,
     ProgramSource,
 )
-from npu_runtime.conformance.isolation import LastCall
-from npu_runtime.conformance.locate import DriverUnderTest
-from npu_runtime.conformance.program_set import ProgramSet, ProgramText
-from npu_runtime.conformance.registry import CheckFailure, Unsupported
+from npu_runtime.driver_conformance.isolation import LastCall
+from npu_runtime.driver_conformance.locate import DriverUnderTest
+from npu_runtime.driver_conformance.program_set import ProgramSet, ProgramText
+from npu_runtime.driver_conformance.registry import CheckFailure, Unsupported
 
 __all__ = ["NO_DONE", "PAGE", "Bench", "Block", "Done", "expect"]
 

@@ -3,10 +3,10 @@
 import re
 from typing import Any
 
-from npu_runtime.conformance.driver_table import DriverTable, Status
-from npu_runtime.conformance.isolation import LastCall
-from npu_runtime.conformance.locate import DriverUnderTest
-from npu_runtime.conformance.registry import CheckFailure
+from npu_runtime.driver_conformance.driver_table import DriverTable, Status
+from npu_runtime.driver_conformance.isolation import LastCall
+from npu_runtime.driver_conformance.locate import DriverUnderTest
+from npu_runtime.driver_conformance.registry import CheckFailure
 
 __all__ = ["DriverCalls", "expect"]
 

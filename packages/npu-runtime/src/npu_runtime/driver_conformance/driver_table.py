@@ -1,6 +1,6 @@
 """include/npu/driver.h for Python: the structs and the function types, field by field.
 
-tests/conformance/test_driver_table.py compares them with the header.
+tests/driver_conformance/test_driver_table.py compares them with the header.
 """
 
 import ctypes

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
-from npu_runtime.conformance.registry import CheckFailure
+from npu_runtime.driver_conformance.registry import CheckFailure
 
 __all__ = ["expect_no_growth"]
 

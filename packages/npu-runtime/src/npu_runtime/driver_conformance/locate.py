@@ -9,10 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from npu_runtime import _C
-from npu_runtime.conformance.openvino_programs import openvino_programs
-from npu_runtime.conformance.program_set import ProgramSet
+from npu_runtime.driver_conformance.openvino_programs import openvino_programs
+from npu_runtime.driver_conformance.program_set import ProgramSet
 from npu_runtime.errors import DriverError, InputError
-from npu_runtime.other_wheels.drivers import (
+from npu_runtime.plugins.drivers import (
     BUILT_IN,
     library_of,
     openvino_library,

@@ -3,7 +3,7 @@
 import struct
 from collections.abc import Sequence
 
-from npu_runtime.conformance.program_set import ProgramSet, ProgramText
+from npu_runtime.driver_conformance.program_set import ProgramSet, ProgramText
 
 __all__ = ["openvino_programs"]
 

@@ -4,10 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from npu_runtime.conformance.driver_table import FIELDS
+from npu_runtime.driver_conformance.driver_table import FIELDS
 
 if TYPE_CHECKING:
-    from npu_runtime.conformance.bench import Bench
+    from npu_runtime.driver_conformance.bench import Bench
 
 __all__ = ["Check", "CheckFailure", "Unsupported", "check", "registered"]
 

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import groupby
 
-from npu_runtime.conformance.run import BLOCKED, FAIL, PASS, UNSUPPORTED, Result
+from npu_runtime.driver_conformance.run import BLOCKED, FAIL, PASS, UNSUPPORTED, Result
 
 __all__ = ["as_json", "as_table", "exit_code"]
 

@@ -5,11 +5,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from npu_runtime.conformance.bench import Bench
-from npu_runtime.conformance.checks import ALL_CHECKS
-from npu_runtime.conformance.isolation import LastCall, run_isolated
-from npu_runtime.conformance.locate import DriverUnderTest
-from npu_runtime.conformance.registry import Check, CheckFailure, Unsupported
+from npu_runtime.driver_conformance.bench import Bench
+from npu_runtime.driver_conformance.checks import ALL_CHECKS
+from npu_runtime.driver_conformance.isolation import LastCall, run_isolated
+from npu_runtime.driver_conformance.locate import DriverUnderTest
+from npu_runtime.driver_conformance.registry import Check, CheckFailure, Unsupported
 
 __all__ = ["BLOCKED", "FAIL", "PASS", "UNSUPPORTED", "Result", "run_checks", "select_checks"]
 

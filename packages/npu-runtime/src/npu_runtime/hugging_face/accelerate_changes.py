@@ -10,8 +10,8 @@ from npu_runtime.hugging_face.memory_keys import with_indices
 from npu_runtime.hugging_face.moving import warn_if_moved
 from npu_runtime.hugging_face.questions import answer_in
 from npu_runtime.info import device_info
-from npu_runtime.other_libraries.replacing import wrap
-from npu_runtime.torch_parts.distributed import BACKEND
+from npu_runtime.library_patches.replacing import wrap
+from npu_runtime.torch_integration.distributed import BACKEND
 
 __all__ = ["CHANGES"]
 

@@ -4,8 +4,8 @@ import sys
 from types import FrameType, ModuleType
 
 from npu_runtime.hugging_face import ascend_calls
-from npu_runtime.other_libraries.choice import picks_npu
-from npu_runtime.other_libraries.replacing import forget_answers, replace
+from npu_runtime.library_patches.choice import picks_npu
+from npu_runtime.library_patches.replacing import forget_answers, replace
 
 __all__ = ["answer_in", "is_npu_available"]
 

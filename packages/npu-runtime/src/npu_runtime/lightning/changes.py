@@ -4,9 +4,9 @@ from functools import partial
 from types import ModuleType
 from typing import Any
 
+from npu_runtime.library_patches.choice import picks_npu
+from npu_runtime.library_patches.replacing import wrap
 from npu_runtime.lightning.npu_accelerator import NpuAccelerator, make_accelerator
-from npu_runtime.other_libraries.choice import picks_npu
-from npu_runtime.other_libraries.replacing import wrap
 
 __all__ = ["changes"]
 

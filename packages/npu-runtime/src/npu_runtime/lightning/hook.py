@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from npu_command.import_hooks import while_importing
-from npu_runtime.other_libraries.replacing import change_when_imported
+from npu_runtime.library_patches.replacing import change_when_imported
 
 __all__ = ["install"]
 

@@ -1,6 +1,7 @@
 """Zero-copy views of ``torch.npu``: the same bytes as a CPU tensor, or as an npu tensor.
 
-Native (csrc/python/views.cpp); exchange with other libraries is npu_runtime/torch_parts/dlpack.py.
+Native (csrc/python/views.cpp). Exchange with other libraries is in
+npu_runtime/torch_integration/dlpack.py.
 """
 
 import torch

@@ -16,14 +16,14 @@ from npu_runtime import _C, npu
 from npu_runtime.config import config, problem
 from npu_runtime.hugging_face import hook as hugging_face
 from npu_runtime.lightning import hook as lightning
-from npu_runtime.other_wheels.drivers import find_vendor_drivers, openvino_library
-from npu_runtime.other_wheels.observers import install_observers
+from npu_runtime.plugins.drivers import find_vendor_drivers, openvino_library
+from npu_runtime.plugins.observers import install_observers
 from npu_runtime.refusal import refuse_device
 from npu_runtime.startup.memory_check import install_memory_check, install_oom_snapshot
-from npu_runtime.torch_parts import distributed
-from npu_runtime.torch_parts.dlpack import register_dlpack_device
-from npu_runtime.torch_parts.flex_attention import serve_flex_attention
-from npu_runtime.torch_parts.processes import register_reducers
+from npu_runtime.torch_integration import distributed
+from npu_runtime.torch_integration.dlpack import register_dlpack_device
+from npu_runtime.torch_integration.flex_attention import serve_flex_attention
+from npu_runtime.torch_integration.processes import register_reducers
 
 __all__: list[str] = []
 

@@ -1,6 +1,6 @@
 """The checks of a driver, by what they are about."""
 
-from npu_runtime.conformance.checks import (  # noqa: F401  # importing one registers its checks
+from npu_runtime.driver_conformance.checks import (  # noqa: F401  # importing one registers its checks
     devices,
     events,
     memory,
@@ -10,7 +10,7 @@ from npu_runtime.conformance.checks import (  # noqa: F401  # importing one regi
     requests,
     streams,
 )
-from npu_runtime.conformance.registry import registered
+from npu_runtime.driver_conformance.registry import registered
 
 __all__ = ["ALL_CHECKS"]
 

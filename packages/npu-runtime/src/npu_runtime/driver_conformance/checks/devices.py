@@ -3,9 +3,9 @@
 import ctypes
 from ctypes import byref, c_int32
 
-from npu_runtime.conformance.bench import Bench, expect
-from npu_runtime.conformance.driver_table import DeviceProperties
-from npu_runtime.conformance.registry import check
+from npu_runtime.driver_conformance.bench import Bench, expect
+from npu_runtime.driver_conformance.driver_table import DeviceProperties
+from npu_runtime.driver_conformance.registry import check
 
 __all__: list[str] = []
 

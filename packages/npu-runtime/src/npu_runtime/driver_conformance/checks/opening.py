@@ -3,10 +3,10 @@
 import threading
 from ctypes import byref, c_int64, c_void_p
 
-from npu_runtime.conformance.bench import Bench, expect
-from npu_runtime.conformance.driver_table import ABI_VERSION, DeviceProperties, Status
-from npu_runtime.conformance.isolation import LastCall, run_isolated
-from npu_runtime.conformance.registry import CheckFailure, check
+from npu_runtime.driver_conformance.bench import Bench, expect
+from npu_runtime.driver_conformance.driver_table import ABI_VERSION, DeviceProperties, Status
+from npu_runtime.driver_conformance.isolation import LastCall, run_isolated
+from npu_runtime.driver_conformance.registry import CheckFailure, check
 
 __all__: list[str] = []
 

@@ -3,11 +3,17 @@
 import ctypes
 from ctypes import byref, c_size_t, c_void_p
 
-from npu_runtime.conformance.bench import Bench, expect
-from npu_runtime.conformance.driver_table import Direction, Dtype, Port, ProgramSource, Status
-from npu_runtime.conformance.growth import expect_no_growth
-from npu_runtime.conformance.program_set import ProgramText
-from npu_runtime.conformance.registry import CheckFailure, check
+from npu_runtime.driver_conformance.bench import Bench, expect
+from npu_runtime.driver_conformance.driver_table import (
+    Direction,
+    Dtype,
+    Port,
+    ProgramSource,
+    Status,
+)
+from npu_runtime.driver_conformance.growth import expect_no_growth
+from npu_runtime.driver_conformance.program_set import ProgramText
+from npu_runtime.driver_conformance.registry import CheckFailure, check
 
 __all__: list[str] = []
 

@@ -5,9 +5,9 @@ from ctypes import c_void_p
 
 import numpy as np
 
-from npu_runtime.conformance.bench import NO_DONE, Bench, Block, Done, expect
-from npu_runtime.conformance.driver_table import DONE, Direction, Status
-from npu_runtime.conformance.registry import CheckFailure, check
+from npu_runtime.driver_conformance.bench import NO_DONE, Bench, Block, Done, expect
+from npu_runtime.driver_conformance.driver_table import DONE, Direction, Status
+from npu_runtime.driver_conformance.registry import CheckFailure, check
 
 __all__: list[str] = []
 

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from ctypes import byref, c_int64, c_size_t, c_void_p
 from typing import Any
 
-from npu_runtime.conformance.bench import Bench, Block, expect
-from npu_runtime.conformance.driver_table import (
+from npu_runtime.driver_conformance.bench import Bench, Block, expect
+from npu_runtime.driver_conformance.driver_table import (
     MAX_RANK,
     Direction,
     Dtype,
@@ -14,8 +14,8 @@ from npu_runtime.conformance.driver_table import (
     Port,
     Status,
 )
-from npu_runtime.conformance.growth import expect_no_growth
-from npu_runtime.conformance.registry import CheckFailure, Unsupported, check
+from npu_runtime.driver_conformance.growth import expect_no_growth
+from npu_runtime.driver_conformance.registry import CheckFailure, Unsupported, check
 
 __all__: list[str] = []
 

@@ -2,9 +2,9 @@
 
 from ctypes import byref, c_void_p
 
-from npu_runtime.conformance.bench import Bench, expect
-from npu_runtime.conformance.growth import expect_no_growth
-from npu_runtime.conformance.registry import check
+from npu_runtime.driver_conformance.bench import Bench, expect
+from npu_runtime.driver_conformance.growth import expect_no_growth
+from npu_runtime.driver_conformance.registry import check
 
 __all__: list[str] = []
 
