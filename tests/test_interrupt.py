@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from npu_llm.entries.entry import read_entry
+from npu_llm.models.entry import read_entry
 
 SCRIPT = """
 import torch

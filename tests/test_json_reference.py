@@ -67,7 +67,7 @@ SOURCES = {
         f"{LLM}/checkpoint/facts.py:ModelFacts",
     ],
     "npu-llm check": READINESS,
-    "npu-llm check --estimate": [f"{LLM}/entries/readiness.py:as_dict"],
+    "npu-llm check --estimate": [f"{LLM}/models/readiness.py:as_dict"],
     "npu-llm eval": [
         f"{LLM}/cli/eval.py:_by_text.rows",
         f"{LLM}/evaluation/perplexity.py:EvaluationResult",

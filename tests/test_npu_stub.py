@@ -182,7 +182,7 @@ STATE = """
 import sys, torch
 from transformers import LlamaConfig, LlamaForCausalLM
 from npu_llm import NPUModelForCausalLM
-from npu_llm.entries import load_options
+from npu_llm.models import load_options
 from npu_runtime import ProgramError
 if sys.argv[1] == "broken":
     load_options.choose_pipeline = lambda name, device: "dynamic"

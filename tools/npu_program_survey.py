@@ -77,8 +77,8 @@ _VERDICTS = ("whole", "rewritten", "refused", "accepted")
 def survey_decoder(name: str, targets: Sequence[str]) -> list[Row]:
     """Returns the rows of one decoder's static programs."""
     warnings.simplefilter("ignore")
-    from npu_llm.entries.load_options import LoadOptions
-    from npu_llm.entries.readiness import static_programs
+    from npu_llm.models.load_options import LoadOptions
+    from npu_llm.models.readiness import static_programs
     from npu_runtime.errors import NpuError
 
     with tempfile.TemporaryDirectory(prefix="npu-survey-") as place:

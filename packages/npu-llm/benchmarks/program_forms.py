@@ -17,8 +17,8 @@ from typing import Any
 from npu_compiler.target_compiler import TARGETS, target_compiler
 from npu_compiler.target_compiler.report import ESTIMATE_NOTE
 from npu_llm.choices import TARGET_PRECISION
-from npu_llm.entries.load_options import LoadOptions
-from npu_llm.entries.readiness import static_programs
+from npu_llm.models.load_options import LoadOptions
+from npu_llm.models.readiness import static_programs
 
 _SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
     "SmolLM2-135M": (

@@ -23,10 +23,10 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from npu_compiler.openvino_core import openvino_core
 from npu_llm import NPUModelForCausalLM
 from npu_llm.checkpoint.source import find_installed_weights
-from npu_llm.entries.exported import export
+from npu_llm.models.export import export
+from npu_llm.models.static_programs import StaticPrograms
 from npu_llm.part_programs.loading import Ready
 from npu_llm.precision import PRECISIONS, cache_dtype
-from npu_llm.steps.static_programs import StaticPrograms
 from npu_runtime import device_info
 
 _SIZES = {

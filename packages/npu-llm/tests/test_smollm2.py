@@ -155,7 +155,7 @@ def test_tokenizer_of_the_model_is_that_of_the_file(ours, tokenizer):
 
 
 def test_second_start_traces_and_compiles_nothing(ours, weights, shared, monkeypatch):
-    from npu_llm.entries import build
+    from npu_llm.models import build
 
     def fail(*_, **__):
         raise AssertionError("a start from the cache reads no weights")

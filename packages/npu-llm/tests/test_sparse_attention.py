@@ -7,9 +7,9 @@ import npu_llm
 from npu_llm.checkpoint.facts import read_facts
 from npu_llm.checkpoint.requirements import cache_bytes_per_token
 from npu_llm.checkpoint.source import find_source
-from npu_llm.entries.exported import export
 from npu_llm.errors import OptionError
 from npu_llm.evaluation import evaluate
+from npu_llm.models.export import export
 from npu_llm.precision import PRECISIONS
 from npu_ops.errors import OperatorInputError
 from npu_ops.kernel_programs.sparse_attention import SparseAttention

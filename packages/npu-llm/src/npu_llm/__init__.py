@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from npu_llm.chat.chat_session import ChatSession
     from npu_llm.chat.reply import Reply, ReplyStream
     from npu_llm.encoder_decoders.models import NPUModelForSeq2SeqLM, NPUModelForSpeechSeq2Seq
-    from npu_llm.entries.exported import export
     from npu_llm.generation.loading import load
     from npu_llm.generation.model import NPUModelForCausalLM
     from npu_llm.generation.static_generation import (
         generate_with_static_shape,
         warm_up_decoder_model,
     )
+    from npu_llm.models.export import export
     from npu_llm.tasks.auto_model import NPUAutoModel
     from npu_llm.tasks.models import (
         NPUModelForAudioClassification,
@@ -100,7 +100,7 @@ _HOMES = {
     "Ranked": "tasks.reranking",
     "Reply": "chat.reply",
     "ReplyStream": "chat.reply",
-    "export": "entries.exported",
+    "export": "models.export",
     "generate_with_static_shape": "generation.static_generation",
     "load": "generation.loading",
     "merge": "adapters.merging",

@@ -6,7 +6,7 @@ from npu_llm.capture.cache_facts import LayerCache
 from npu_llm.capture.functional import make_functional
 from npu_llm.capture.model_states import StatesDifferError, find_states
 from npu_llm.capture.step import capture_step
-from npu_llm.steps.static_layout import TOKEN_MASK
+from npu_llm.kv_cache.static_layout import TOKEN_MASK
 
 
 def test_states_and_keys_are_told_apart_by_what_grows(tiny):

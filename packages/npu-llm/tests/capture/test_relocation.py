@@ -6,7 +6,7 @@ from npu_llm.capture.relocation import relocate
 from npu_llm.capture.step import capture_step
 from npu_llm.checkpoint.loading import load_model
 from npu_llm.checkpoint.source import find_source
-from npu_llm.steps.static_layout import KEY_POSITIONS
+from npu_llm.kv_cache.static_layout import KEY_POSITIONS
 
 
 def test_every_architecture_can_have_holes_in_its_cache(tiny, sampled_architecture):

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
+from npu_llm.kv_cache.static_layout import StaticLayout, StepSizes
+from npu_llm.models.specialize import read_by
+from npu_llm.models.static_programs import write_variant
 from npu_llm.precision import PRECISIONS, cache_dtype
-from npu_llm.steps.specialize import read_by
-from npu_llm.steps.static_layout import StaticLayout, StepSizes
-from npu_llm.steps.static_programs import write_variant
 
 
 def layout_of(model) -> StaticLayout:

@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 
 import forked_python
 from npu_llm import ChatSession, NPUModelForCausalLM, SessionError
-from npu_llm.steps import block_layout
+from npu_llm.kv_cache import blocks
 
 
 def test_restored_session_goes_on_where_it_was(
@@ -79,7 +79,7 @@ def test_keys_and_values_of_another_layout_are_read_again(
     )
     session = ChatSession(model, "w1 w2 w3", **greedy)
     session.ask("w4")
-    monkeypatch.setattr(block_layout, "block_layout", lambda *of: f"another of {of}")
+    monkeypatch.setattr(blocks, "block_layout", lambda *of: f"another of {of}")
     session.save(tmp_path / "talk")
     monkeypatch.undo()
     steps.clear()

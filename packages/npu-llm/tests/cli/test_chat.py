@@ -15,7 +15,7 @@ from npu_llm.cli import main
 from npu_llm.cli.chat import Chat
 from npu_llm.cli.display import Display
 from npu_llm.cli.lines import LineReader
-from npu_llm.steps.paged_cache import PagedCache
+from npu_llm.kv_cache.paged import PagedCache
 
 
 @pytest.fixture(scope="module")

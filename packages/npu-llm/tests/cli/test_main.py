@@ -154,7 +154,7 @@ def test_cache_that_fills_up_while_it_is_written(checkpoint, tmp_path, monkeypat
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr("os.pwrite", fail)
-    monkeypatch.setattr("npu_llm.entries.kernel_step.write_weights", fail)
+    monkeypatch.setattr("npu_llm.models.kernel_step.write_weights", fail)
     monkeypatch.setattr("npu_llm.checkpoint.streamed.StreamedWeights.write", fail)
     line = ["generate", "--model", str(checkpoint), "--cache-dir", str(tmp_path / "cache"), "Hello"]
     result = (main(line), *capsys.readouterr())

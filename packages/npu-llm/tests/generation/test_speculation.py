@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from npu_llm.entries.entry import Entry
+from npu_llm.models.entry import Entry
 from npu_runtime import observe
 
 NO_TOKEN = 10_000  # beyond the vocabulary: 4.57's prompt lookup cannot do without an end

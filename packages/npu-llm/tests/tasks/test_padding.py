@@ -11,7 +11,7 @@ import transformers
 
 from npu_compiler.exported import runners
 from npu_llm import NPUModelForFeatureExtraction
-from npu_llm.entries.entry import MANIFEST
+from npu_llm.models.entry import MANIFEST
 from npu_llm.tasks import model as task_model
 from npu_llm.tasks.building import PROGRAM, may_pad
 from npu_llm.tasks.examples import make_example

@@ -17,8 +17,8 @@ from npu_llm import (
     NPUModelForSeq2SeqLM,
 )
 from npu_llm.cli import main
-from npu_llm.entries.entry import MANIFEST
 from npu_llm.errors import OptionError
+from npu_llm.models.entry import MANIFEST
 
 TEXTS = ["the cat sat on the mat", "where is bob", "anna lives in paris", "who was it", "a dog"]
 

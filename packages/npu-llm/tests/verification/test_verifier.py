@@ -16,9 +16,9 @@ from npu_compiler.errors import WrongResultError, WrongResultWarning
 from npu_llm import NPUModelForCausalLM, export
 from npu_llm import load as load_exported
 from npu_llm.choices import parse_verify
-from npu_llm.entries import build, lower_step, step_check
-from npu_llm.entries.entry import REFERENCE
 from npu_llm.errors import OptionError
+from npu_llm.models import build, lower_step, step_check
+from npu_llm.models.entry import REFERENCE
 from npu_llm.verification.kept_verdict import VERDICT
 
 IDS = torch.tensor([[5, 9, 3, 7, 1, 4, 11, 6, 2, 8]])

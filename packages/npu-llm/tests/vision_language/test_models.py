@@ -8,8 +8,8 @@ from PIL import Image
 import npu_llm
 from npu_llm import NPUAutoModel, NPUModelForImageTextToText, NPUModelForSeq2SeqLM
 from npu_llm.cache_names import CACHE
-from npu_llm.entries.entry import MANIFEST
 from npu_llm.errors import ContextError, ModelError, OptionError
+from npu_llm.models.entry import MANIFEST
 from npu_llm.vision_language.examples import example_images, example_text
 from npu_llm.vision_language.observing import count_image_tokens
 

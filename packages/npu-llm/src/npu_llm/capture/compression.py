@@ -11,8 +11,8 @@ import numpy as np
 from npu_llm.checkpoint.streamed import StreamedWeights
 from npu_llm.choices import PipelineName, check_group_size
 from npu_llm.errors import OptionError
+from npu_llm.kv_cache.static_layout import KEY_POSITIONS
 from npu_llm.precision import Precision
-from npu_llm.steps.static_layout import KEY_POSITIONS
 
 if TYPE_CHECKING:
     from npu_llm.capture.step import CapturedStep

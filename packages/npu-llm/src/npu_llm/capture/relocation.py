@@ -20,8 +20,8 @@ from npu_llm.adapters.adapter_ports import idle_inputs
 from npu_llm.capture.emitting import Emitter
 from npu_llm.capture.step import CapturedStep
 from npu_llm.checkpoint.streamed import StreamedWeights
-from npu_llm.steps.slots import Relocation, Slots
-from npu_llm.steps.static_layout import KEY_POSITIONS, TOKEN_MASK
+from npu_llm.kv_cache.cache import Relocation, Slots
+from npu_llm.kv_cache.static_layout import KEY_POSITIONS, TOKEN_MASK
 
 __all__ = ["relocate"]
 

@@ -18,7 +18,7 @@ from torch import fx
 from npu_llm.capture.emitting import Emitter
 from npu_llm.capture.step import CapturedStep
 from npu_llm.errors import CaptureError
-from npu_llm.steps.static_layout import LOOPED, CacheGroup, StaticLayout
+from npu_llm.kv_cache.static_layout import LOOPED, CacheGroup, StaticLayout
 
 __all__ = ["make_static"]
 

@@ -45,9 +45,9 @@ from npu_llm.capture.short_contexts import allow_short_contexts
 from npu_llm.capture.stand_ins.grouped_heads import grouped_heads
 from npu_llm.capture.stand_ins.routed_experts import all_experts
 from npu_llm.errors import CaptureError
+from npu_llm.kv_cache.static_layout import TOKEN_MASK
 from npu_llm.older_transformers import as_in_newer
 from npu_llm.progress import Advance, counted_modules
-from npu_llm.steps.static_layout import TOKEN_MASK
 
 __all__ = ["CapturedStep", "LayerCache", "capture_step", "join_weights"]
 

@@ -17,7 +17,7 @@ import openvino as ov
 import openvino.opset15 as ops
 import torch
 
-from npu_llm.steps.static_layout import EmbeddingTable
+from npu_llm.kv_cache.static_layout import EmbeddingTable
 
 __all__ = ["MovedWeights", "move_weights"]
 

@@ -11,7 +11,7 @@ from npu_llm.prompts.chat_prompt import common_length
 
 if TYPE_CHECKING:
     from npu_llm.generation.model import NPUModelForCausalLM
-    from npu_llm.steps.step_cache import StepCache
+    from npu_llm.kv_cache.cache import StepCache
 
 __all__ = ["ReadTokens"]
 

@@ -15,11 +15,11 @@ from npu_llm.bench import process_memory_bytes
 from npu_llm.checkpoint.source import DEFAULT_WEIGHTS, find_installed_weights, find_source
 from npu_llm.cli.answer_text.streamer import AnswerStreamer
 from npu_llm.cli.display import Display
-from npu_llm.entries.export_folder import is_exported
-from npu_llm.entries.load_options import LoadOptions
 from npu_llm.errors import missing_tokenizer
 from npu_llm.generation.light_answer import Sampling, read_sampling
 from npu_llm.generation.loading import load
+from npu_llm.models.entry import is_exported
+from npu_llm.models.load_options import LoadOptions
 
 __all__ = ["be_quiet", "figures", "generation_options", "light_sampling", "start"]
 

@@ -17,7 +17,7 @@ import torch
 
 from npu_llm.cache_names import CACHE
 from npu_llm.decoding.host_threads import one_thread
-from npu_llm.steps.step_cache import StepCache, run_step
+from npu_llm.kv_cache.cache import StepCache, run_step
 from npu_ops.kernel_programs.choosing import arg_max
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ def tokens(
         stops: when rows end.
         do_sample: whether to draw tokens instead of taking the most likely one.
         pad: what follows the end of a row.
-        then: runs each later step; takes and returns what npu_llm.steps.step_cache.run_step does.
+        then: runs each later step; takes and returns what npu_llm.kv_cache.cache.run_step does.
 
     Yields:
         (batch,) int64 on cpu.

@@ -14,13 +14,13 @@ from npu_llm.choices import PipelineName
 from npu_llm.encoder_decoders.parts import DECODERS, trace_parts
 from npu_llm.encoder_decoders.reference import compute_reference
 from npu_llm.encoder_decoders.static_lowering import describe_static, lower_static
-from npu_llm.entries.entry import REFERENCE
-from npu_llm.entries.load_options import LoadOptions
 from npu_llm.errors import ModelError
+from npu_llm.kv_cache.static_layout import LONGEST
+from npu_llm.models.entry import REFERENCE
+from npu_llm.models.load_options import LoadOptions
 from npu_llm.part_programs.saving import AnyOf, lower_part, save_beside, save_part
 from npu_llm.precision import rounding_of
 from npu_llm.progress import Progress
-from npu_llm.steps.static_layout import LONGEST
 from npu_llm.verification.eager_weights import Rounding
 
 __all__ = ["fill_entry"]

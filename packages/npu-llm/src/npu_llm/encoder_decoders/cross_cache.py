@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from npu_llm.errors import ContextError
-from npu_llm.steps.step_cache import StepCache
+from npu_llm.kv_cache.cache import StepCache
 
 __all__ = ["CrossCache", "StepResult", "equal_neighbours"]
 

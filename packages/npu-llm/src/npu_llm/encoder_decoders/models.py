@@ -21,9 +21,9 @@ from npu_llm.encoder_decoders.recipe import parts_of, recipe
 from npu_llm.encoder_decoders.running import Parts
 from npu_llm.encoder_decoders.suppression import by_index
 from npu_llm.errors import OptionError
+from npu_llm.kv_cache.cache import join_transformers
 from npu_llm.part_programs.loading import Programs, Recipe
 from npu_llm.part_programs.parts_model import PartsModel, named_arguments
-from npu_llm.steps.step_cache import join_transformers
 
 __all__ = ["EncoderDecoderModel", "NPUModelForSeq2SeqLM", "NPUModelForSpeechSeq2Seq"]
 

@@ -10,12 +10,12 @@ from npu_llm.checkpoint.source import ModelSource
 from npu_llm.choices import PipelineName, Verify
 from npu_llm.encoder_decoders.parts import DECODERS
 from npu_llm.encoder_decoders.running import DynamicParts, Parts
-from npu_llm.entries.entry import REFERENCE, Entry
-from npu_llm.entries.load_options import LoadOptions
+from npu_llm.models.entry import REFERENCE, Entry
+from npu_llm.models.load_options import LoadOptions
+from npu_llm.models.static_programs import load_variant
 from npu_llm.part_programs.loading import Programs, Recipe
 from npu_llm.precision import compile_options
 from npu_llm.progress import Progress
-from npu_llm.steps.static_programs import load_variant
 
 __all__ = ["parts_of", "recipe"]
 

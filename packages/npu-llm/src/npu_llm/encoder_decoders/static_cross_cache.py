@@ -8,10 +8,9 @@ from dataclasses import dataclass
 import torch
 
 from npu_llm.encoder_decoders.cross_cache import CrossCache, StepResult, equal_neighbours
-from npu_llm.steps.slots import Relocation
-from npu_llm.steps.static_cache import StaticCache, StepPrograms
-from npu_llm.steps.static_layout import StaticLayout, StaticSizes, StepSizes
-from npu_llm.steps.step_cache import run_step
+from npu_llm.kv_cache.cache import Relocation, run_step
+from npu_llm.kv_cache.static import StaticCache, StepPrograms
+from npu_llm.kv_cache.static_layout import StaticLayout, StaticSizes, StepSizes
 from npu_runtime import Program
 
 __all__ = ["SOURCE_MASK", "CrossPrograms", "StaticCrossCache"]

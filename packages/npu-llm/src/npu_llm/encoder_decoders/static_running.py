@@ -22,12 +22,12 @@ from npu_llm.encoder_decoders.static_cross_cache import (
     CrossPrograms,
     StaticCrossCache,
 )
-from npu_llm.entries.entry import REFERENCE, VARIANTS, Entry
-from npu_llm.entries.step_check import OneProgram
-from npu_llm.steps.slots import Relocation
-from npu_llm.steps.static_cache import StepPrograms
-from npu_llm.steps.static_layout import StaticLayout, StaticSizes, StepSizes
-from npu_llm.steps.static_programs import LoadVariant, StaticPrograms, write_variant
+from npu_llm.kv_cache.cache import Relocation
+from npu_llm.kv_cache.static import StepPrograms
+from npu_llm.kv_cache.static_layout import StaticLayout, StaticSizes, StepSizes
+from npu_llm.models.entry import REFERENCE, VARIANTS, Entry
+from npu_llm.models.static_programs import LoadVariant, StaticPrograms, write_variant
+from npu_llm.models.step_check import OneProgram
 from npu_llm.verification.kept_verdict import keep_verdict, read_kept
 from npu_llm.verification.verifier import Load, wrong_result
 from npu_runtime import Program, observe

@@ -8,12 +8,12 @@ from pathlib import Path
 
 from npu_llm.adapters.adapter_file import AdapterFile, read_adapter
 from npu_llm.adapters.adapter_ports import common_rank, of_rank
-from npu_llm.entries.build import Prepared, prepare
-from npu_llm.entries.entry import Entry
-from npu_llm.entries.load_options import LoadOptions
 from npu_llm.errors import OptionError
 from npu_llm.generation.adapters import Adapters, check_usable
-from npu_llm.steps.pipelines import DynamicPipeline, Pipeline, StaticPipeline
+from npu_llm.models.build import Prepared, prepare
+from npu_llm.models.entry import Entry
+from npu_llm.models.load_options import LoadOptions
+from npu_llm.models.runners import DynamicPipeline, Pipeline, StaticPipeline
 from npu_runtime import device_info
 
 __all__ = ["AdaptedModel"]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from npu_llm.entries.build import Prepared, prepare
-from npu_llm.entries.export_folder import is_exported
-from npu_llm.entries.exported import prepare_exported
-from npu_llm.entries.load_options import LoadOptions
 from npu_llm.generation.step_model import LightModel
+from npu_llm.models.build import Prepared, prepare
+from npu_llm.models.entry import is_exported
+from npu_llm.models.export import prepare_exported
+from npu_llm.models.load_options import LoadOptions
 from npu_runtime.public_calls import public_call
 
 if TYPE_CHECKING:

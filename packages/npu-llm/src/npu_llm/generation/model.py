@@ -15,20 +15,19 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from npu_llm.cache_names import CACHE, one_cache, rename_cache
 from npu_llm.decoding.loop import can_decode, decode
-from npu_llm.entries.build import LoadReport, Prepared
-from npu_llm.entries.entry import Entry
-from npu_llm.entries.load_options import LoadOptions
 from npu_llm.errors import OptionError, missing_tokenizer
 from npu_llm.generation.adapted_model import AdaptedModel
 from npu_llm.generation.adapters import Choice, parse_choice
 from npu_llm.generation.loading import make_ready
 from npu_llm.generation.step_model import StepModel
+from npu_llm.kv_cache.cache import StepCache, check_prompt, join_transformers
+from npu_llm.models.build import LoadReport, Prepared
+from npu_llm.models.entry import Entry
+from npu_llm.models.load_options import LoadOptions
+from npu_llm.models.runners import Pipeline
 from npu_llm.older_transformers import allow_host_tokens
 from npu_llm.precision import Precision
 from npu_llm.progress import ProgressListener
-from npu_llm.steps.pipelines import Pipeline
-from npu_llm.steps.step_cache import StepCache, join_transformers
-from npu_llm.steps.step_inputs import check_prompt
 from npu_llm.structured.form import given_form
 from npu_llm.structured.logits_processor import FormProcessor
 from npu_llm.structured.token_constraint import ConstraintMaker
@@ -463,7 +462,7 @@ class NPUModelForCausalLM(StepModel, GenerationMixin):  # type: ignore[misc]
             OptionError: [no-inner-states] when attentions or hidden states are asked for,
                 [foreign-cache] for a cache that this class did not make, [cache-rows] for a batch
                 that does not match the cache's rows, [two-caches] for two that differ; see also
-                npu_llm.steps.step_inputs.
+                npu_llm.kv_cache.cache.
         """
         cache = one_cache(cache, past_key_values)
         self._check(kwargs, cache)

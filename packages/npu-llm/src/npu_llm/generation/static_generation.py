@@ -16,8 +16,7 @@ from npu_llm.cache_names import CACHE
 from npu_llm.decoding.loop import pad_of, stops_of, tokens
 from npu_llm.errors import ContextError, OptionError
 from npu_llm.generation.model import NPUModelForCausalLM
-from npu_llm.steps.step_cache import StepCache
-from npu_llm.steps.step_inputs import check_prompt
+from npu_llm.kv_cache.cache import StepCache, check_prompt
 
 __all__ = ["generate_with_static_shape", "warm_up_decoder_model"]
 

@@ -11,18 +11,17 @@ import torch
 
 from npu_compiler.verification.verdict import Verdict
 from npu_llm.choices import KvCache, PipelineName
-from npu_llm.entries.build import LoadReport
-from npu_llm.entries.entry import Entry
 from npu_llm.errors import ContextError
+from npu_llm.kv_cache.cache import StepCache, run_step, step_inputs
+from npu_llm.models.build import LoadReport
+from npu_llm.models.entry import Entry
+from npu_llm.models.runners import KernelPipeline, Pipeline
 from npu_llm.precision import Precision, kernels_cache
-from npu_llm.steps.pipelines import KernelPipeline, Pipeline
-from npu_llm.steps.step_cache import StepCache, run_step
-from npu_llm.steps.step_inputs import step_inputs
 from npu_ops.kernel_programs.sparse_attention import SparseAttention
 from npu_runtime.errors import KindError
 
 if TYPE_CHECKING:
-    from npu_llm.steps.block_tables import BlockPool
+    from npu_llm.kv_cache.blocks import BlockPool
 
 __all__ = ["LightModel", "StepModel"]
 
@@ -64,7 +63,7 @@ class StepModel:
         layout = str(entry.static_layout)
         if self.pipeline == "kernels":
             # Late: needed when a session is saved or restored.
-            from npu_llm.steps.block_layout import block_layout
+            from npu_llm.kv_cache.blocks import block_layout
 
             stored = kernels_cache(entry.precision, entry.kv_cache)
             layout = block_layout(stored, entry.sparse_attention)

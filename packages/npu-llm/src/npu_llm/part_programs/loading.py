@@ -14,22 +14,13 @@ from npu_compiler.verification.verdict import Verdict
 from npu_llm.checkpoint.source import ModelSource, find_source
 from npu_llm.choices import PipelineName, Verify
 from npu_llm.config import read_settings
-from npu_llm.entries.build import LoadReport
-from npu_llm.entries.cache_keys import dependencies, surroundings
-from npu_llm.entries.entry import (
-    MANIFEST,
-    CompileCache,
-    CompiledForm,
-    Entry,
-    draft,
-    make_key,
-    read_entry,
-)
-from npu_llm.entries.export_folder import free_folder, read_task
-from npu_llm.entries.load_options import LoadOptions
+from npu_llm.models.build import LoadReport
+from npu_llm.models.compile_cache import CompileCache, dependencies, draft, make_key, surroundings
+from npu_llm.models.entry import MANIFEST, CompiledForm, Entry, free_folder, read_entry, read_task
+from npu_llm.models.load_options import LoadOptions
+from npu_llm.models.static_programs import fixed_path
 from npu_llm.precision import compile_options
 from npu_llm.progress import Progress
-from npu_llm.steps.fixed_path import fixed_path
 from npu_llm.verification.kept_verdict import keep_verdict, read_kept
 from npu_llm.verification.verifier import wrong_result
 from npu_runtime import Program, device_info, load_program

@@ -10,9 +10,9 @@ from typing import Any, Self
 import torch
 
 from npu_compiler.verification.verdict import Verdict
-from npu_llm.entries.build import LoadReport
-from npu_llm.entries.entry import Entry
-from npu_llm.entries.load_options import LoadOptions
+from npu_llm.models.build import LoadReport
+from npu_llm.models.entry import Entry
+from npu_llm.models.load_options import LoadOptions
 from npu_llm.part_programs.loading import Ready, Recipe, export_parts, make_parts_ready
 from npu_llm.part_programs.skeleton import make_skeleton
 from npu_llm.precision import Precision

@@ -13,7 +13,7 @@ from npu_compiler.programs.stateful import StateVariable, make_stateful
 from npu_llm.capture.compression import Compression, compress
 from npu_llm.checkpoint.source import ModelSource
 from npu_llm.checkpoint.streamed import StreamedWeights
-from npu_llm.entries.lower_step import fits_half, share_masks
+from npu_llm.models.lower_step import fits_half, share_masks
 from npu_llm.part_programs.tracing import TracedPart
 from npu_llm.precision import Precision
 from npu_llm.progress import Progress

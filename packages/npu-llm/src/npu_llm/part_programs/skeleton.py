@@ -13,7 +13,7 @@ import torch
 import transformers
 from transformers import AutoConfig, GenerationConfig
 
-from npu_llm.entries.entry import Entry
+from npu_llm.models.entry import Entry
 
 try:
     from transformers.initialization import no_init_weights

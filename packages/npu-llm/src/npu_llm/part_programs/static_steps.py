@@ -10,11 +10,11 @@ from npu_compiler.lowering import lower
 from npu_llm.capture.relocation import relocate
 from npu_llm.capture.static_step import make_static
 from npu_llm.capture.step import CapturedStep
-from npu_llm.entries.lower_step import is_windowed, share_masks
 from npu_llm.errors import CaptureError
+from npu_llm.kv_cache.cache import Relocation
+from npu_llm.kv_cache.static_layout import StaticLayout
+from npu_llm.models.lower_step import is_windowed, share_masks
 from npu_llm.precision import Precision, cache_dtype
-from npu_llm.steps.slots import Relocation
-from npu_llm.steps.static_layout import StaticLayout
 
 __all__ = ["lower_static_step", "relocate_part"]
 

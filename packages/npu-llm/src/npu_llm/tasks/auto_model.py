@@ -12,8 +12,8 @@ from transformers.models.auto import modeling_auto
 
 from npu_llm.checkpoint.facts import read_config
 from npu_llm.checkpoint.source import find_source
-from npu_llm.entries.entry import MANIFEST
 from npu_llm.errors import ModelError
+from npu_llm.models.entry import MANIFEST
 from npu_runtime.public_calls import public_call
 
 __all__ = ["TASKS", "NPUAutoModel", "find_task"]

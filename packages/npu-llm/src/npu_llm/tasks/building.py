@@ -19,8 +19,8 @@ from npu_compiler.exported.write import export
 from npu_compiler.options import CompilerConfig
 from npu_llm.checkpoint.loading import load_model
 from npu_llm.checkpoint.source import ModelSource
-from npu_llm.entries.load_options import LoadOptions
 from npu_llm.errors import CaptureError
+from npu_llm.models.load_options import LoadOptions
 from npu_llm.precision import Precision
 from npu_llm.progress import Progress
 from npu_llm.tasks.examples import Example, make_example

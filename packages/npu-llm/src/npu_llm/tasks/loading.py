@@ -12,11 +12,10 @@ from npu_compiler.exported.load import load as load_program
 from npu_compiler.verification.verdict import Verdict
 from npu_llm.checkpoint.source import find_source
 from npu_llm.config import read_settings
-from npu_llm.entries.build import LoadReport
-from npu_llm.entries.cache_keys import dependencies, surroundings
-from npu_llm.entries.entry import MANIFEST, CompileCache, Entry, draft, make_key
-from npu_llm.entries.export_folder import free_folder, read_task
-from npu_llm.entries.load_options import LoadOptions
+from npu_llm.models.build import LoadReport
+from npu_llm.models.compile_cache import CompileCache, dependencies, draft, make_key, surroundings
+from npu_llm.models.entry import MANIFEST, Entry, free_folder, read_task
+from npu_llm.models.load_options import LoadOptions
 from npu_llm.precision import PRECISIONS, Precision
 from npu_llm.progress import Progress
 from npu_llm.tasks.quantizing import Quantizing

@@ -12,10 +12,10 @@ from transformers import AutoConfig
 
 from npu_compiler.exported.by_shapes import has_one_shape
 from npu_compiler.verification.verdict import Verdict
-from npu_llm.entries.build import LoadReport
-from npu_llm.entries.entry import Entry
-from npu_llm.entries.load_options import LoadOptions
 from npu_llm.errors import ModelError
+from npu_llm.models.build import LoadReport
+from npu_llm.models.entry import Entry
+from npu_llm.models.load_options import LoadOptions
 from npu_llm.precision import Precision
 from npu_llm.progress import ProgressListener
 from npu_llm.tasks.inputs import bind_inputs

@@ -19,14 +19,14 @@ from npu_llm.checkpoint.loading import load_model
 from npu_llm.checkpoint.source import ModelSource
 from npu_llm.checkpoint.streamed import StreamedWeights
 from npu_llm.choices import PipelineName
-from npu_llm.entries.entry import REFERENCE
-from npu_llm.entries.load_options import LoadOptions
 from npu_llm.errors import CaptureError, ModelError
+from npu_llm.kv_cache.static_layout import LONGEST
+from npu_llm.models.entry import REFERENCE
+from npu_llm.models.load_options import LoadOptions
 from npu_llm.part_programs.saving import AnyOf, lower_part, save_beside, save_part
 from npu_llm.part_programs.tracing import TracedPart
 from npu_llm.precision import PRECISIONS, Precision, rounding_of
 from npu_llm.progress import Progress
-from npu_llm.steps.static_layout import LONGEST
 from npu_llm.verification.eager_weights import Integers, Rounding
 from npu_llm.vision_language.capturing import TracedModel, trace_model
 from npu_llm.vision_language.examples import example_images

@@ -11,7 +11,7 @@ import torch
 
 from npu_compiler.lowering.constants import MASKED
 from npu_llm.errors import ContextError, OptionError
-from npu_llm.steps.step_cache import StepCache
+from npu_llm.kv_cache.cache import StepCache
 from npu_runtime import Program, observe
 
 __all__ = ["EMBEDS", "MASK", "POSITIONS", "LanguageCache", "Port", "SessionLanguageCache"]

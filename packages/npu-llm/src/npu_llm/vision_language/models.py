@@ -10,10 +10,10 @@ from transformers import AutoModelForImageTextToText
 from npu_llm.cache_names import CACHE, rename_cache
 from npu_llm.encoder_decoders.inputs import check_tokens
 from npu_llm.errors import ContextError, OptionError
+from npu_llm.kv_cache.cache import join_transformers
 from npu_llm.part_programs.loading import Programs, Recipe
 from npu_llm.part_programs.parts_model import PartsModel, named_arguments
 from npu_llm.part_programs.skeleton import make_skeleton
-from npu_llm.steps.step_cache import join_transformers
 from npu_llm.vision_language.glue import put_programs
 from npu_llm.vision_language.inputs import check_images
 from npu_llm.vision_language.language_cache import LanguageCache

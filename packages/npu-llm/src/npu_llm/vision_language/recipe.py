@@ -8,12 +8,12 @@ from typing import Any
 from npu_compiler.verification.verdict import Verdict
 from npu_llm.checkpoint.source import ModelSource
 from npu_llm.choices import PipelineName, Verify
-from npu_llm.entries.entry import REFERENCE, Entry
-from npu_llm.entries.load_options import LoadOptions
+from npu_llm.models.entry import REFERENCE, Entry
+from npu_llm.models.load_options import LoadOptions
+from npu_llm.models.static_programs import load_variant
 from npu_llm.part_programs.loading import Programs, Recipe
 from npu_llm.precision import compile_options
 from npu_llm.progress import Progress
-from npu_llm.steps.static_programs import load_variant
 from npu_llm.vision_language.places import LANGUAGE
 
 __all__ = ["recipe"]

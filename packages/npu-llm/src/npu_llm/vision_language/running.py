@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import torch
 
-from npu_llm.entries.entry import Entry
+from npu_llm.models.entry import Entry
 from npu_llm.part_programs.loading import Programs
 from npu_llm.vision_language.language_cache import LanguageCache, SessionLanguageCache
 from npu_llm.vision_language.places import LANGUAGE

@@ -10,7 +10,7 @@ from npu_llm.capture.functional import make_functional
 from npu_llm.capture.relocation import relocate
 from npu_llm.capture.step import capture_step
 from npu_llm.checkpoint.streamed import StreamedWeights
-from npu_llm.entries.lower_step import share_masks
+from npu_llm.models.lower_step import share_masks
 
 _aten = torch.ops.aten
 

@@ -6,7 +6,7 @@ import pytest
 import npu_runtime
 from npu_compiler.target_compiler import Estimate, TargetReport
 from npu_llm.cli import main
-from npu_llm.entries.exported import export
+from npu_llm.models.export import export
 
 
 def info(capsys, *arguments):

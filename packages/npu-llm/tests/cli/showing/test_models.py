@@ -5,7 +5,7 @@ import time
 import pytest
 
 from npu_llm.cli.main import main
-from npu_llm.entries.entry import CompileCache
+from npu_llm.models.compile_cache import CompileCache
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ from npu_llm.capture.chunks.cycles import in_order, state_cycles
 from npu_llm.capture.chunks.token_loop import TokenLoop
 from npu_llm.capture.step import CapturedStep
 from npu_llm.checkpoint.streamed import StreamedWeights
-from npu_llm.steps.static_layout import KEY_POSITIONS, TOKEN_MASK
+from npu_llm.kv_cache.static_layout import KEY_POSITIONS, TOKEN_MASK
 
 __all__ = ["read_in_chunks"]
 

@@ -16,10 +16,10 @@ from npu_llm.checkpoint.facts import read_facts
 from npu_llm.checkpoint.requirements import weights_bytes
 from npu_llm.checkpoint.source import DEFAULT_WEIGHTS, find_installed_weights, find_source
 from npu_llm.cli.display import Display
-from npu_llm.entries.export_folder import is_exported
-from npu_llm.entries.load_options import LoadOptions
 from npu_llm.errors import OptionError
 from npu_llm.generation.adapters import check_usable
+from npu_llm.models.entry import is_exported
+from npu_llm.models.load_options import LoadOptions
 from npu_llm.serving.models.kinds import Kind, kind_of
 from npu_llm.serving.models.served_encoder import ServedEncoder
 from npu_llm.serving.models.served_model import ServedModel

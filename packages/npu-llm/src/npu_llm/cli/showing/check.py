@@ -53,8 +53,8 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("-o", "--output", type=Path, help="write it as an HTML page, too")
     given = parser.parse_args(arguments)
     # Late: these import torch and OpenVINO, which help and wrong options do not need.
-    from npu_llm.entries.load_options import LoadOptions
-    from npu_llm.entries.readiness import check_static_programs, estimate_static_programs
+    from npu_llm.models.load_options import LoadOptions
+    from npu_llm.models.readiness import check_static_programs, estimate_static_programs
 
     model, options = given.model or find_installed_weights().path, LoadOptions(dtype=given.dtype)
     if given.estimate:

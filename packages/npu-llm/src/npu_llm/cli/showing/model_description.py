@@ -18,12 +18,11 @@ from npu_llm.checkpoint.requirements import (
 )
 from npu_llm.checkpoint.source import ModelSource, find_installed_weights, find_source
 from npu_llm.choices import PipelineName, choose_pipeline
-from npu_llm.entries.cache_keys import find_entry
-from npu_llm.entries.entry import KERNEL_PROGRAM, VARIANTS, Entry
-from npu_llm.entries.export_folder import is_exported, open_exported
 from npu_llm.errors import ModelError
+from npu_llm.kv_cache.static_layout import StepSizes
+from npu_llm.models.compile_cache import find_entry
+from npu_llm.models.entry import KERNEL_PROGRAM, VARIANTS, Entry, is_exported, open_exported
 from npu_llm.precision import PRECISIONS, cache_dtype_name
-from npu_llm.steps.static_layout import StepSizes
 from npu_llm.verification.kept_verdict import VERDICT, read_kept
 from npu_ops.kernel_programs.program import KernelProgram
 from npu_ops.kernel_programs.sparse_attention import why_not_sparse
@@ -184,7 +183,7 @@ def _traced(source: ModelSource, facts: ModelFacts) -> str | None:
     from npu_llm.capture.step import capture_step
     from npu_llm.checkpoint.loading import load_model
     from npu_llm.cli.session import be_quiet
-    from npu_llm.entries.kernel_step import refusal_of
+    from npu_llm.models.kernel_step import refusal_of
 
     be_quiet()
     model, _ = load_model(source)
@@ -208,8 +207,8 @@ def _estimated(model: _Model, target: str) -> dict[str, Any]:
         )
     load_packages()
     from npu_llm.cli.session import be_quiet
-    from npu_llm.entries.load_options import LoadOptions
-    from npu_llm.entries.readiness import estimate_static_programs
+    from npu_llm.models.load_options import LoadOptions
+    from npu_llm.models.readiness import estimate_static_programs
 
     be_quiet()
     found = estimate_static_programs(model.path, LoadOptions(), target=target)

@@ -12,7 +12,7 @@ from npu_llm.config import read_settings
 
 __all__ = ["main"]
 
-_MANIFEST = "entry.json"  # npu_llm.entries.entry writes it; importing that imports torch
+_MANIFEST = "entry.json"  # npu_llm.models.entry writes it; importing that imports torch
 _COMPILED = "blob.json"
 
 

@@ -28,7 +28,7 @@ def looks_at_pictures(name_or_path: str) -> bool:
     # Heavy: a mistyped command should not wait for these.
     from npu_llm.checkpoint.facts import read_config
     from npu_llm.checkpoint.source import find_source
-    from npu_llm.entries.entry import MANIFEST
+    from npu_llm.models.entry import MANIFEST
 
     path = Path(name_or_path).expanduser()
     if (path / MANIFEST).is_file():

@@ -121,7 +121,7 @@ def write_folder(options: argparse.Namespace, **how: Any) -> int:
     with display.progress(TARGET_STAGES if options.target else STAGES) as listener:
         asked = {"dtype": options.dtype, "verify": options.verify, "on_progress": listener}
         if kind is None:
-            from npu_llm.entries.exported import export
+            from npu_llm.models.export import export
 
             model = find_installed_weights().path if options.model is None else options.model
             folder = export(
@@ -147,7 +147,7 @@ def give_folder(folder: Path, options: argparse.Namespace, display: Any) -> None
     size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
     blobs: tuple[AheadBlob, ...] = ()
     if getattr(options, "target", []):
-        from npu_llm.entries.export_folder import open_exported
+        from npu_llm.models.entry import open_exported
 
         blobs = open_exported(folder).blobs
     for blob in blobs:

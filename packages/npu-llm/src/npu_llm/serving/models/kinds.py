@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Literal
 
-from npu_llm.entries.entry import MANIFEST
 from npu_llm.errors import ModelError
+from npu_llm.models.entry import MANIFEST
 
 __all__ = ["Kind", "kind_of"]
 

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 
 from npu_llm.errors import ContextError
+from npu_llm.kv_cache.blocks import BlockPool, BlockTable
 from npu_llm.serving.scheduling.prefix_tree import PrefixTree
 from npu_llm.serving.scheduling.sequence import Sequence
 from npu_llm.serving.scheduling.stores import Piece, Usage
-from npu_llm.steps.block_tables import BlockPool, BlockTable
 from npu_ops.kernel_programs.rows import BLOCK_SLOTS, Rows
 
 __all__ = ["PagedStore"]

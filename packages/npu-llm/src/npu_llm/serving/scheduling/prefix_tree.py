@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from npu_llm.steps.block_tables import BlockPool
+from npu_llm.kv_cache.blocks import BlockPool
 from npu_ops.kernel_programs.rows import BLOCK_SLOTS
 
 __all__ = ["PrefixTree"]

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 import torch
 
 from npu_compiler.lowering.constants import MASKED
-from npu_llm.steps.slots import Relocation
-from npu_llm.steps.static_cache import StaticCache, StepPrograms, slot_mask, slot_positions
-from npu_llm.steps.static_layout import KEY_POSITIONS, StaticSizes, StepSizes
+from npu_llm.kv_cache.cache import Relocation
+from npu_llm.kv_cache.static import StaticCache, StepPrograms, slot_mask, slot_positions
+from npu_llm.kv_cache.static_layout import KEY_POSITIONS, StaticSizes, StepSizes
 from npu_llm.vision_language.language_cache import EMBEDS, MASK, POSITIONS, LanguageCache, Port
 
 __all__ = ["StaticLanguageCache"]

@@ -11,10 +11,10 @@ from npu_llm.capture.cache_facts import LayerCache
 from npu_llm.capture.step import CapturedStep
 from npu_llm.checkpoint.streamed import StreamedWeights
 from npu_llm.errors import CaptureError
+from npu_llm.kv_cache.cache import Relocation
 from npu_llm.part_programs.static_steps import lower_static_step, relocate_part
 from npu_llm.part_programs.tracing import Example, TracedPart
 from npu_llm.precision import Precision
-from npu_llm.steps.slots import Relocation
 from npu_llm.vision_language.language_cache import EMBEDS, MASK, POSITIONS
 
 __all__ = ["describe_part", "lower_language"]

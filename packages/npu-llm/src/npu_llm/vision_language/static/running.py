@@ -17,10 +17,10 @@ import torch
 
 from npu_compiler.verification.verdict import Verdict
 from npu_llm.choices import Verify
-from npu_llm.entries.entry import REFERENCE, VARIANTS, Entry
 from npu_llm.errors import ContextError
-from npu_llm.steps.static_layout import StaticLayout, StaticSizes, StepSizes
-from npu_llm.steps.static_programs import LoadVariant, write_variant
+from npu_llm.kv_cache.static_layout import StaticLayout, StaticSizes, StepSizes
+from npu_llm.models.entry import REFERENCE, VARIANTS, Entry
+from npu_llm.models.static_programs import LoadVariant, write_variant
 from npu_llm.verification.kept_verdict import keep_verdict, read_kept
 from npu_llm.verification.verifier import wrong_result
 from npu_llm.vision_language.language_cache import MASK, POSITIONS, Port

@@ -1,1 +1,0 @@
-"""Folders that hold a model ready to start: built, verified, exported, and read again."""

@@ -1,0 +1,273 @@
+"""Blocks of a paged KV cache: the pool, the block table of each sequence, and the layout's digest.
+
+A block holds the keys and values of BLOCK_SLOTS tokens in all layers. Sequences with a common
+prefix share its blocks. The first that writes into a shared block copies it.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import threading
+import weakref
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+import torch
+
+from npu_llm.errors import ContextError
+from npu_ops.kernel_programs.execution import CacheKind, Execution
+from npu_ops.kernel_programs.instructions import Append, Attend, Columns, Embed
+from npu_ops.kernel_programs.program import KernelProgram, LayerShape
+from npu_ops.kernel_programs.rows import BLOCK_SLOTS, Rows
+from npu_ops.kernel_programs.sparse_attention import SparseAttention
+from npu_ops.kernel_programs.weights import pack
+
+__all__ = [
+    "BlockPool",
+    "BlockStore",
+    "BlockTable",
+    "block_layout",
+]
+
+# How many blocks are added at once: as many as npu_ops.kernel_programs.execution has in a piece.
+_GROWTH = 16
+
+
+class BlockStore(Protocol):
+    """What runs a program and has its blocks; see npu_ops.kernel_programs.execution."""
+
+    @property
+    def block_bytes(self) -> int:
+        """How many bytes a block takes."""
+
+    def step(self, rows: Rows) -> torch.Tensor:
+        """Runs a step; returns logits (kept, vocabulary) float32."""
+
+    def reserve(self, blocks: int) -> None:
+        """Makes the blocks 0 to blocks - 1 usable."""
+
+    def copy_block(self, source: int, target: int) -> None:
+        """Copies one block."""
+
+    def read_blocks(self, ids: Sequence[int]) -> torch.Tensor:
+        """Returns copies of blocks: (len(ids), block_bytes) uint8."""
+
+    def write_blocks(self, ids: Sequence[int], content: torch.Tensor) -> None:
+        """Writes what read_blocks returned."""
+
+
+class BlockPool:
+    """The blocks of one program; threads may share it.
+
+    Attributes:
+        store: has the blocks.
+        most: how many there is memory for; None to have as many as the system gives.
+    """
+
+    def __init__(self, store: BlockStore, *, most: int | None = None) -> None:
+        self.store = store
+        self.most = most
+        self._uses: list[int] = []  # by block; 0 for one that is free
+        self._free: list[int] = []
+        # Blocks of tables that were garbage: their finalizers may run anywhere, also in here.
+        self._dropped: deque[list[int]] = deque()
+        self._lock = threading.Lock()
+
+    @property
+    def used(self) -> int:
+        """How many blocks are in use."""
+        with self._lock:
+            self._collect()
+            return len(self._uses) - len(self._free)
+
+    def take(self) -> int:
+        """Returns a free block, which is in use once from then on.
+
+        Raises:
+            ContextError: [cache-blocks] if there is none and there may be no more.
+        """
+        with self._lock:
+            self._collect()
+            if not self._free:
+                self._grow()
+            block = self._free.pop()
+            self._uses[block] = 1
+            return block
+
+    def share(self, blocks: Iterable[int]) -> None:
+        """Notes that blocks are in use once more."""
+        with self._lock:
+            for block in blocks:
+                self._uses[block] += 1
+
+    def release(self, blocks: Iterable[int]) -> None:
+        """Notes that blocks are in use once less."""
+        with self._lock:
+            self._release(blocks)
+
+    def is_shared(self, block: int) -> bool:
+        """Whether a block is in use more than once."""
+        with self._lock:
+            self._collect()
+            return self._uses[block] > 1
+
+    def drop(self, blocks: list[int]) -> None:
+        """Releases blocks at the next opportunity; for finalizers, as it takes no lock."""
+        self._dropped.append(blocks)
+
+    def _collect(self) -> None:
+        while self._dropped:
+            self._release(self._dropped.popleft())
+
+    def _release(self, blocks: Iterable[int]) -> None:
+        for block in blocks:
+            self._uses[block] -= 1
+            if self._uses[block] == 0:
+                self._free.append(block)
+
+    def _grow(self) -> None:
+        held = len(self._uses)
+        wanted = held + _GROWTH if self.most is None else min(held + _GROWTH, self.most)
+        if wanted <= held:
+            raise _exhausted(held, "which are all that there is memory for")
+        try:
+            self.store.reserve(wanted)
+        except (MemoryError, RuntimeError) as failure:  # torch raises the latter
+            raise _exhausted(held, "and no memory for more") from failure
+        self._uses += [0] * (wanted - held)
+        self._free += range(wanted - 1, held - 1, -1)
+
+
+class BlockTable:
+    """Where one sequence's slots lie; its blocks are released when it is garbage.
+
+    Attributes:
+        blocks: those of the slots in order; the last ones may be beyond `slots`.
+        slots: how many slots hold a token.
+    """
+
+    def __init__(self, pool: BlockPool) -> None:
+        self._pool = pool
+        self.blocks: list[int] = []
+        self.slots = 0
+        weakref.finalize(self, pool.drop, self.blocks).atexit = False
+
+    def make_room(self, count: int) -> bool:
+        """Prepares the next slots to be written to; blocks that others share are copied.
+
+        Args:
+            count: how many slots.
+
+        Returns:
+            Whether `blocks` changed.
+
+        Raises:
+            ContextError: [cache-blocks]; the slots that hold a token stay as they are.
+        """
+        first, end = self.slots // BLOCK_SLOTS, -(-(self.slots + count) // BLOCK_SLOTS)
+        changed = False
+        for index in range(first, min(end, len(self.blocks))):
+            changed |= self._own(index)
+        while len(self.blocks) < end:
+            self.blocks.append(self._pool.take())
+            changed = True
+        return changed
+
+    def crop(self, slots: int) -> None:
+        """Keeps the first slots, at most as many as there are, and releases other blocks."""
+        self.slots = slots
+        kept = -(-slots // BLOCK_SLOTS)
+        released = self.blocks[kept:]
+        del self.blocks[kept:]
+        self._pool.release(released)
+
+    def fork(self) -> BlockTable:
+        """Returns another table that begins with the same slots."""
+        other = BlockTable(self._pool)
+        held = self.blocks[: -(-self.slots // BLOCK_SLOTS)]
+        self._pool.share(held)
+        other.blocks += held
+        other.slots = self.slots
+        return other
+
+    def _own(self, index: int) -> bool:
+        """Replaces a block that others use by a copy; returns whether it was one."""
+        shared = self.blocks[index]
+        if not self._pool.is_shared(shared):
+            return False
+        own = self._pool.take()
+        try:
+            if self.slots > index * BLOCK_SLOTS:
+                self._pool.store.copy_block(shared, own)
+        except BaseException:
+            self._pool.release([own])
+            raise
+        self.blocks[index] = own
+        self._pool.release([shared])
+        return True
+
+
+def _exhausted(held: int, reason: str) -> ContextError:
+    return ContextError(
+        f"cache: must find a free block of {BLOCK_SLOTS} tokens; got {held:,} blocks in use, "
+        f"{reason}. Release caches of other generations, or use fewer or shorter sequences.",
+        code="cache-blocks",
+    )
+
+
+# Heads, and channels of their keys and values: multiples of 16, so that nothing is left unwritten.
+_HEADS, _KEY, _VALUE = 2, 32, 16
+
+
+@functools.cache
+def block_layout(cache: CacheKind, sparse_attention: SparseAttention | None = None) -> str:
+    """Returns a digest of how blocks hold keys and values, and the bounds of keys.
+
+    Args:
+        cache: what they are stored as.
+        sparse_attention: what chooses among blocks by their bounds; None for blocks without.
+    """
+    keys, values = _HEADS * _KEY, _HEADS * _VALUE
+    token = Columns(0, 0, keys + values)
+    program = KernelProgram(
+        instructions=(
+            Embed(out=token, table="table"),
+            Append(layer=0, keys=Columns(0, 0, keys), values=Columns(0, keys, values)),
+            Append(layer=1, keys=Columns(0, values, keys), values=Columns(0, 0, values)),
+            *(
+                Attend(
+                    layer=layer,
+                    heads=_HEADS,
+                    queries=Columns(0, 0, keys),
+                    out=Columns(1, 0, values),
+                    scale=1.0,
+                )
+                for layer in range(2)
+            ),
+        ),
+        widths=(keys + values, values),
+        weights={},
+        layers=(LayerShape(_HEADS, _KEY, _VALUE),) * 2,
+        logits=token,
+        vocabulary=BLOCK_SLOTS,
+    )
+    # Whole numbers that bfloat16 has, and no two slots or channels alike.
+    numbers = torch.arange(BLOCK_SLOTS)[:, None] * 31 + torch.arange(keys + values) * 7
+    table = (numbers % 251 - 125).float()
+    weights = {"table": pack(table, "float32")}
+    execution = Execution(program, weights, cache=cache, sparse_attention=sparse_attention)
+    execution.reserve(1)
+    slots = torch.arange(BLOCK_SLOTS, dtype=torch.int32)
+    execution.step(
+        Rows(
+            tokens=slots.long(),
+            positions=slots.long(),
+            sequences=torch.zeros_like(slots),
+            slots=slots,
+            block_tables=torch.zeros(1, 1, dtype=torch.int32),
+            kept=slots.long(),
+        )
+    )
+    return hashlib.sha256(execution.read_blocks([0]).numpy().tobytes()).hexdigest()[:16]

@@ -1,0 +1,353 @@
+"""The paged KV cache of the kernel pipeline: a batch of sequences on block tables.
+
+Columns are a batch's tokens including padding; slots are a sequence's tokens without it. A padding
+token has no slot, and takes part in nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from npu_llm.errors import OptionError
+from npu_llm.kv_cache.blocks import BlockPool, BlockTable
+from npu_llm.kv_cache.cache import StepCache
+from npu_ops.kernel_programs.rows import BLOCK_SLOTS, Rows
+
+__all__ = [
+    "PagedCache",
+    "PagedRows",
+]
+
+
+class PagedCache(StepCache):
+    """The cache of one generation, in blocks of the pool that its program has."""
+
+    def __init__(self, rows: PagedRows) -> None:
+        """Takes an empty batch."""
+        super().__init__()
+        self._content = rows
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Returns how many tokens the cache holds, including padding."""
+        return self._content.columns
+
+    def step(self, values: Mapping[str, torch.Tensor], device: str) -> torch.Tensor:
+        """Runs a step; see StepCache.step.
+
+        A step that fails or is interrupted leaves the cache as it was. Logits of padding are 0.
+
+        Raises:
+            OptionError: [cache-rows] for a batch that does not match the cache's rows; see also
+                PagedRows.step.
+            ContextError: [cache-blocks] if there is no room for the tokens.
+        """
+        on_host = {name: tensor.cpu() for name, tensor in values.items()}
+        batch = on_host["input_ids"].shape[0]
+        self._content.arrange(self.next_rows(batch).tolist())
+        self._batch, self._rows = batch, None
+        try:
+            logits = self._content.step(on_host)
+        except BaseException:
+            if self._content.columns == 0:
+                self.reset()  # an empty cache takes a batch of any size
+            raise
+        return logits if device == "cpu" else logits.to(device)
+
+    @property
+    def is_croppable(self) -> bool:
+        """True: what comes after the tokens that are kept is overwritten."""
+        return True
+
+    def reset(self) -> None:
+        """Forgets everything."""
+        super().reset()
+        self._content.clear()
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Returns what the cache holds, see PagedRows.tensors; empty if it holds nothing."""
+        if self._content.columns == 0:
+            return {}
+        return self._content.tensors(self.next_rows(self._held_rows).tolist())
+
+    def restore(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Loads what `tensors` of a cache of the same model returned; raises as PagedRows does."""
+        self.reset()
+        self._content.restore(tensors)
+        self._batch = len(tensors["slots"])
+
+    def _keep(self, length: int) -> None:
+        self._content.crop(length)
+
+
+# How many rows run at once. More gain nothing, and an interrupt is noticed between two pieces.
+_PIECE = 512
+
+
+class PagedRows:
+    """Sequences with the same number of columns.
+
+    Attributes:
+        columns: tokens of each sequence, including padding.
+    """
+
+    def __init__(
+        self,
+        pool: BlockPool,
+        *,
+        vocabulary: int,
+        positions: int | None,
+        counts_distances: bool = False,
+    ) -> None:
+        """Makes an empty batch.
+
+        Args:
+            pool: has the blocks, and what runs steps on them.
+            vocabulary: how many logits a token has.
+            positions: positions are below this; None for no bound.
+            counts_distances: whether attention depends on how many tokens lie between two. The
+                model then counts padding too, which has no slot here.
+        """
+        self.columns = 0
+        self._counts_distances = counts_distances
+        self._pool = pool
+        self._vocabulary = vocabulary
+        self._positions = positions
+        self._tables: list[BlockTable] = []
+        # (sequences, columns) bool: which hold a token; None while all do.
+        self._real: torch.Tensor | None = None
+        self._block_tables: torch.Tensor | None = None  # as Rows has them; None if they changed
+
+    def arrange(self, chosen: Sequence[int]) -> None:
+        """Makes row i continue what row chosen[i] holds; an empty batch gets as many rows."""
+        if not self._tables:
+            self._tables = [BlockTable(self._pool) for _ in chosen]
+            return
+        if list(chosen) == list(range(len(self._tables))):
+            return
+        left: list[BlockTable | None] = list(self._tables)
+        tables = []
+        for index in chosen:
+            first = left[index]
+            left[index] = None
+            tables.append(first or self._tables[index].fork())
+        if self._real is not None:
+            self._real = self._real[list(chosen)]
+        self._tables, self._block_tables = tables, None
+        for table in left:
+            if table is not None:
+                table.crop(0)
+
+    def step(self, values: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """Runs a step; one that fails or is interrupted changes nothing.
+
+        Args:
+            values: from npu_llm.kv_cache.cache, on cpu, for as many rows as there are.
+
+        Returns:
+            logits (batch, kept, vocabulary) float32; zeros for padding.
+
+        Raises:
+            ContextError: [cache-blocks] if the pool is exhausted.
+            OptionError: [padding-inside] for padding behind a token where distances count,
+                [changed-mask] if the mask says otherwise than before which of the
+                tokens so far are padding, [position-range] for a position that the model
+                does not have.
+        """
+        ids = values["input_ids"]
+        batch, tokens = ids.shape
+        real = self._real_columns(values["attention_mask"])
+        new = None if real is None else real[:, self.columns :]
+        counts = [tokens] * batch if new is None else new.sum(1).tolist()
+        try:
+            self._make_room(counts)
+            logits = self._run(values, new, counts)
+        except BaseException:
+            for table in self._tables:
+                table.crop(table.slots)
+            self._block_tables = None
+            raise
+        for table, count in zip(self._tables, counts, strict=True):
+            table.slots += count
+        self.columns += tokens
+        self._real = real
+        return logits
+
+    def crop(self, columns: int) -> None:
+        """Keeps the first columns."""
+        real = None if self._real is None else self._real[:, :columns]
+        for index, table in enumerate(self._tables):
+            table.crop(columns if real is None else int(real[index].sum()))
+        self.columns, self._real, self._block_tables = columns, real, None
+
+    def clear(self) -> None:
+        """Forgets everything."""
+        for table in self._tables:
+            table.crop(0)
+        self._tables, self._real, self._block_tables = [], None, None
+        self.columns = 0
+
+    def tensors(self, chosen: Sequence[int]) -> dict[str, torch.Tensor]:
+        """Returns what some rows hold, for `restore`.
+
+        Args:
+            chosen: which rows, in the order in which they shall be restored.
+
+        Returns:
+            blocks (blocks, block_bytes) uint8, each once; tables (rows, most blocks) int32, indices
+            of these; slots (rows,) and columns (1,) int64; real (rows, columns) bool where there is
+            padding.
+        """
+        held = [self._tables[row].blocks[: self._blocks_of(row)] for row in chosen]
+        ids = list(dict.fromkeys(block for blocks in held for block in blocks))
+        places = {block: place for place, block in enumerate(ids)}
+        tables = [[places[block] for block in blocks] for blocks in held]
+        found = {
+            "blocks": self._pool.store.read_blocks(ids),
+            "tables": _as_matrix(tables),
+            "slots": torch.tensor([self._tables[row].slots for row in chosen]),
+            "columns": torch.tensor([self.columns]),
+        }
+        if self._real is not None:
+            found["real"] = self._real[list(chosen)]
+        return found
+
+    def restore(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Loads what `tensors` returned, in place of what is held.
+
+        Raises:
+            KeyError: if a tensor is missing.
+            RuntimeError: if one has another shape.
+            ContextError: [cache-blocks]; the batch is empty then.
+        """
+        self.clear()
+        blocks, slots = tensors["blocks"], tensors["slots"].tolist()
+        if blocks.dim() != 2 or blocks.shape[1] != self._pool.store.block_bytes:
+            raise RuntimeError(f"blocks have shape {tuple(blocks.shape)}")
+        whole = BlockTable(self._pool)  # owns all blocks until the rows do
+        whole.make_room(len(blocks) * BLOCK_SLOTS)
+        self._pool.store.write_blocks(whole.blocks, blocks)
+        for places, count in zip(tensors["tables"].tolist(), slots, strict=True):
+            table = BlockTable(self._pool)
+            held = [whole.blocks[place] for place in places[: -(-count // BLOCK_SLOTS)]]
+            self._pool.share(held)
+            table.blocks += held
+            table.slots = count
+            self._tables.append(table)
+        whole.crop(0)
+        self.columns = int(tensors["columns"])
+        self._real = tensors.get("real")
+
+    def _blocks_of(self, row: int) -> int:
+        return -(-self._tables[row].slots // BLOCK_SLOTS)
+
+    def _real_columns(self, mask: torch.Tensor) -> torch.Tensor | None:
+        """Returns which columns hold a token once the step has run; None if all do."""
+        if self._real is None and bool(mask.all()):
+            return None
+        real = mask != 0
+        held = real[:, : self.columns]
+        before = torch.ones_like(held) if self._real is None else self._real
+        if not torch.equal(held, before):
+            wrong = int((held != before).any(0).nonzero()[0])
+            raise OptionError(
+                "attention_mask: must say of the tokens that the cache holds what it said when "
+                f"they were read; got another value for token {wrong}. Start from a new cache to "
+                "hide tokens.",
+                code="changed-mask",
+            )
+        if self._counts_distances and bool((real[:, 1:] < real[:, :-1]).any()):
+            raise OptionError(
+                "attention_mask: must have padding only before a row's tokens, for a model whose "
+                "attention has a window or slopes; got padding behind a token. Pad on the left, or "
+                'pass pipeline="dynamic".',
+                code="padding-inside",
+            )
+        return real
+
+    def _make_room(self, counts: Sequence[int]) -> None:
+        for table, count in zip(self._tables, counts, strict=True):
+            if table.make_room(count):
+                self._block_tables = None
+        if self._block_tables is None:
+            self._block_tables = _as_matrix([table.blocks for table in self._tables])
+
+    def _run(
+        self, values: Mapping[str, torch.Tensor], new: torch.Tensor | None, counts: Sequence[int]
+    ) -> torch.Tensor:
+        """Runs the step's rows, sequence by sequence, in pieces."""
+        ids, positions, kept = (
+            values[name] for name in ("input_ids", "position_ids", "logits_to_keep")
+        )
+        batch, tokens = ids.shape
+        # The row of each token: (batch, tokens); -1 for padding.
+        if new is None:
+            places = torch.arange(batch * tokens).view(batch, tokens)
+            flat_ids, flat_positions = ids.reshape(-1), positions.reshape(-1)
+        else:
+            places = torch.where(new, new.reshape(-1).cumsum(0).view(batch, tokens) - 1, -1)
+            flat_ids, flat_positions = ids[new], positions[new]
+        self._check_positions(flat_positions)
+        sequences = torch.arange(batch, dtype=torch.int32)
+        if batch > 1 or counts[0] != 1:
+            sequences = sequences.repeat_interleave(torch.tensor(counts))
+        slots = [
+            torch.arange(table.slots, table.slots + count, dtype=torch.int32)
+            for table, count in zip(self._tables, counts, strict=True)
+        ]
+        flat_slots = slots[0] if batch == 1 else torch.cat(slots)
+        wanted = places[:, kept].reshape(-1)  # (batch * kept,) rows, -1 for padding
+        pieces = []
+        assert self._block_tables is not None, "they are made with the room"
+        rows = len(flat_ids)
+        # Ascending, each once; one token of each sequence is so already.
+        order = wanted if new is None and len(kept) == 1 else torch.unique(wanted[wanted >= 0])
+        for start in range(0, rows, _PIECE):
+            end = min(start + _PIECE, rows)
+            here = order if rows <= _PIECE else order[(order >= start) & (order < end)] - start
+            logits = self._pool.store.step(
+                Rows(
+                    tokens=flat_ids[start:end],
+                    positions=flat_positions[start:end],
+                    sequences=sequences[start:end],
+                    slots=flat_slots[start:end],
+                    block_tables=self._block_tables,
+                    kept=here,
+                    is_decode=tokens == 1,
+                )
+            )
+            if len(here):
+                pieces.append(logits)
+        return self._spread(pieces, order, wanted).view(batch, len(kept), self._vocabulary)
+
+    def _spread(
+        self, pieces: Sequence[torch.Tensor], order: torch.Tensor, wanted: torch.Tensor
+    ) -> torch.Tensor:
+        """Returns the logits of the rows asked for, in the order asked for, from those computed."""
+        if len(pieces) == 1 and (order is wanted or torch.equal(order, wanted)):
+            return pieces[0]
+        result = torch.zeros(len(wanted), self._vocabulary)
+        is_real = wanted >= 0
+        if pieces:
+            computed = pieces[0] if len(pieces) == 1 else torch.cat(list(pieces))
+            result[is_real] = computed[torch.searchsorted(order, wanted[is_real])]
+        return result
+
+    def _check_positions(self, positions: torch.Tensor) -> None:
+        if self._positions is None or not len(positions):
+            return
+        low, high = (int(bound) for bound in torch.aminmax(positions))
+        if low < 0 or high >= self._positions:
+            raise OptionError(
+                f"position_ids: must lie between 0 and {self._positions - 1}, which are those that "
+                f"the model has; got {low if low < 0 else high}. Omit them to count the tokens.",
+                code="position-range",
+            )
+
+
+def _as_matrix(tables: Sequence[Sequence[int]]) -> torch.Tensor:
+    """Returns (rows, most blocks) int32, filled up with block 0."""
+    most = max((len(table) for table in tables), default=0)
+    filled = [list(table) + [0] * (most - len(table)) for table in tables]
+    return torch.tensor(filled, dtype=torch.int32).view(len(tables), most)

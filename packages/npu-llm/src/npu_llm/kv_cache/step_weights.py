@@ -1,0 +1,83 @@
+"""The weights that static programs take at their inputs: one copy for the programs of all sizes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+
+from npu_llm.kv_cache.static_layout import EmbeddingTable, StaticLayout
+
+__all__ = ["StepWeights", "load_step_weights"]
+
+# Where tensors begin in their memory: an NPU's plugin imports whole pages.
+_ALIGNMENT = 4096
+
+
+@dataclass(frozen=True)
+class StepWeights:
+    """What programs read besides tokens, masks and caches; nothing by default.
+
+    Attributes:
+        ports: tensors by the programs' inputs. They are pinned, so that a device imports them once
+            and reads them where they lie.
+        tables: embeddings by the programs' inputs for their rows.
+        tensors: the tables' rows, and their scales.
+        dtype: of the rows at the inputs.
+    """
+
+    ports: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    tables: Mapping[str, EmbeddingTable] = field(default_factory=dict)
+    tensors: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    dtype: torch.dtype = torch.float32
+
+    def inputs(self, values: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Returns inputs of a program.
+
+        Args:
+            values: other inputs of it; of them the tokens, (1, tokens) int64, if it has tables.
+        """
+        found = dict(self.ports)
+        for port, table in self.tables.items():
+            tokens = values["input_ids"]
+            rows = self.tensors[table.rows][tokens]
+            scale = self.tensors.get(f"{table.rows}.scale")
+            if scale is not None:
+                rows = rows.float() * scale[tokens][..., None]
+            found[port] = rows.to(self.dtype)
+        return found
+
+
+def load_step_weights(path: Path, layout: StaticLayout) -> StepWeights:
+    """Reads the weights of a model's static programs.
+
+    Args:
+        path: of the file; if there is none, the programs have their weights as constants.
+        layout: of the programs.
+    """
+    if not path.is_file():
+        return StepWeights()
+    with safe_open(path, framework="pt") as file:
+        names = [name for name in file.keys() if name.startswith("weight.")]  # noqa: SIM118
+        ports = {name for name in names if not name.endswith(".scale")}
+        sizes = {name: file.get_slice(name).get_shape() for name in sorted(ports)}
+        places, total = {}, 0
+        for name, shape in sizes.items():
+            places[name] = total
+            total += -(-math.prod(shape) // _ALIGNMENT) * _ALIGNMENT
+        memory = torch.empty(total, dtype=torch.uint8, pin_memory=True)
+        tensors = {}
+        for name in file.keys():  # noqa: SIM118
+            stored = file.get_tensor(name)
+            if name in places:
+                part = memory[places[name] : places[name] + stored.nbytes]
+                tensors[name] = part.view(stored.dtype).view(stored.shape).copy_(stored)
+            else:
+                tensors[name] = stored
+    return StepWeights(
+        {name: tensors[name] for name in sizes}, layout.tables, tensors, layout.torch_dtype
+    )

@@ -1,0 +1,423 @@
+"""A cache entry: a folder with a model that is ready to load, in the compile cache or exported.
+
+An entry is written under a temporary name and renamed when it is complete, so a killed writer
+leaves nothing that a reader would use (npu_llm.models.compile_cache).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from npu_command.whole_files import write_text
+from npu_compiler.programs.ahead_blobs import BLOB_FOLDER, AheadBlob, read_blob_records
+from npu_compiler.programs.blob_files import AMENDMENTS
+from npu_llm.checkpoint.facts import ModelFacts
+from npu_llm.choices import KvCache
+from npu_llm.errors import ModelError, OptionError
+from npu_llm.kv_cache.static_layout import LONGEST, StaticLayout, StaticSizes
+from npu_llm.precision import PRECISIONS, Precision
+from npu_llm.verification.kept_verdict import VERDICT
+from npu_ops.kernel_programs.sparse_attention import SparseAttention
+
+if TYPE_CHECKING:
+    from npu_llm.kv_cache.cache import Relocation
+
+__all__ = [
+    "KERNEL_PROGRAM",
+    "MANIFEST",
+    "ORIGINS",
+    "REFERENCE",
+    "STEP_WEIGHTS",
+    "VARIANTS",
+    "CompiledForm",
+    "Entry",
+    "free_folder",
+    "is_exported",
+    "open_exported",
+    "read_entry",
+    "read_task",
+    "write_manifest",
+]
+
+_logger = logging.getLogger(__name__)
+MANIFEST = "entry.json"
+ORIGINS = "origins.json"  # which modules and lines the program's calls come from
+REFERENCE = "reference.safetensors"  # what torch computes for a few tokens
+KERNEL_PROGRAM = "step.json"
+# The weights as the kernels read them, or as static programs take them at their inputs.
+STEP_WEIGHTS = "step.safetensors"
+_BLOBS = "blob"
+# Programs of fixed sizes, which npu_llm.models.static_programs checks.
+VARIANTS = "variants"
+_BLOB_MANIFEST = "blob.json"
+_FORMAT = 1
+# Hashing gigabytes at each start would cost more than the start. A large file whose size and
+# modification time are as recorded counts as unchanged, as it does for git.
+_ALWAYS_HASHED_BYTES = 4 << 20
+_CHUNK_BYTES = 8 << 20
+
+
+@dataclass(frozen=True)
+class CompiledForm:
+    """What the device's compiler made of a program; checked before each use.
+
+    Attributes:
+        folder: holds the folder of the files, and a record of them beside it.
+        spare: where programs go that `folder` lacks and cannot take.
+    """
+
+    folder: Path
+    spare: Path | None = None
+
+    @property
+    def blobs(self) -> Path:
+        """The folder where the device's software keeps its files."""
+        return self.folder / _BLOBS
+
+    def is_sound(self) -> bool:
+        """Whether there are files, exactly as `record` saw them."""
+        try:
+            records = json.loads((self.folder / _BLOB_MANIFEST).read_text())
+            names = {str(file.relative_to(self.blobs)) for file in _files(self.blobs)}
+            return names == set(records) and _first_difference(self.blobs, records) is None
+        except (OSError, ValueError, KeyError, TypeError):
+            return False
+
+    def clear_unless_sound(self) -> None:
+        """Removes the files if they are not as recorded."""
+        if not self.is_sound():
+            shutil.rmtree(self.blobs, ignore_errors=True)
+
+    def record(self) -> None:
+        """Records the files, once a load has written them."""
+        if self.blobs.is_dir():
+            write_text(self.folder / _BLOB_MANIFEST, json.dumps(_records(self.blobs)))
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A complete entry.
+
+    Attributes:
+        folder: where it is.
+        about: what its writer recorded.
+        max_context: how many tokens prompt and answer may have, if a user set a limit.
+        kv_cache: what keys and values are stored as, if a user asked for it.
+        sparse_attention: which keys a token of a long sequence attends to, if a user asked for it.
+    """
+
+    folder: Path
+    about: Mapping[str, Any]
+    max_context: int | None = None
+    kv_cache: KvCache | None = None
+    sparse_attention: SparseAttention | None = None
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        return str(self.about["name"])
+
+    @property
+    def precision(self) -> Precision:
+        """The precision of its weights and arithmetic."""
+        return PRECISIONS[str(self.about["precision"])]
+
+    @property
+    def relocation(self) -> Relocation:
+        """How the program learns which slots of its cache count."""
+        found = self.about.get("relocation")
+        return found if found in ("positions", "mask") else None
+
+    @property
+    def states(self) -> Mapping[str, Sequence[int]]:
+        """Names and sizes of what the model keeps beside keys and values; a row of each."""
+        found: Mapping[str, Sequence[int]] = self.about.get("states") or {}
+        return found
+
+    @property
+    def adapted(self) -> Mapping[str, Sequence[int]]:
+        """Inputs and outputs of the layers that adapters may change, by their modules' paths."""
+        found: Mapping[str, Sequence[int]] = self.about.get("adapted") or {}
+        return found
+
+    @property
+    def blobs(self) -> tuple[AheadBlob, ...]:
+        """Its programs compiled ahead of time for NPUs.
+
+        Raises:
+            TypeError: if the records are not as they were written.
+        """
+        return read_blob_records(self.about.get("blobs", ()))
+
+    @property
+    def static_layout(self) -> StaticLayout | None:
+        """How the static pipeline's cache lies in memory; None for the dynamic pipeline."""
+        known = self.about.get("static")
+        return None if known is None else StaticLayout.from_dict(known)
+
+    @property
+    def static_sizes(self) -> StaticSizes:
+        """The sizes in which the programs of the static pipeline come."""
+        layout = self.static_layout
+        assert layout is not None, "an entry of the static pipeline has its layout"
+        limit = (self.context_length or LONGEST) if layout.groups else None
+        if layout.starts_empty:
+            # With the one token of a step, a multiple of what an NPU computes at once.
+            return StaticSizes(limit, chunks=(1, 16, 128, 256), smallest=271)
+        return StaticSizes(limit, most_tokens=layout.most_tokens)
+
+    @property
+    def weights_digest(self) -> str:
+        """The digest of the program's weights, as recorded when the entry was written."""
+        files = json.loads((self.folder / MANIFEST).read_text())["files"]
+        name = STEP_WEIGHTS if STEP_WEIGHTS in files else self.model_path.with_suffix(".bin").name
+        return str(files[name]["sha256"])
+
+    @property
+    def pipeline(self) -> Literal["dynamic", "static", "kernels"]:
+        """Which pipeline it is for."""
+        recorded = self.about.get("pipeline")
+        if recorded == "kernels":
+            return "kernels"
+        is_static = recorded == "static" or self.static_layout is not None
+        return "static" if is_static else "dynamic"
+
+    @property
+    def vocabulary(self) -> int | None:
+        """Token ids are below this; None in entries of former versions."""
+        return self.about.get("vocabulary")
+
+    @property
+    def has_light_tokenizer(self) -> bool:
+        """Whether npu_llm.prompts.light_tokenizer was seen to do what the model's own does."""
+        return bool(self.about.get("has_light_tokenizer"))
+
+    @property
+    def facts(self) -> ModelFacts:
+        """What the headers of the model's files said when it was written."""
+        return ModelFacts(**self.about["facts"])
+
+    @property
+    def why_not_kernels(self) -> str | None:
+        """Why it is not a kernel program although one was wanted; None otherwise."""
+        reason = self.about.get("why_not_kernels")
+        return None if reason is None else str(reason)
+
+    @property
+    def model_path(self) -> Path:
+        """The program's IR."""
+        return self.folder / "step.xml"
+
+    @property
+    def weights_path(self) -> Path:
+        """The weights that are not in the program itself; absent if all are."""
+        return self.folder / STEP_WEIGHTS
+
+    @property
+    def reference_path(self) -> Path:
+        """The file with what torch computes for a few tokens, which older entries lack."""
+        return self.folder / REFERENCE
+
+    @property
+    def origins(self) -> dict[str, tuple[str, str]]:
+        """Module and Python line of the program's calls, by the calls' names."""
+        try:
+            known = json.loads((self.folder / ORIGINS).read_text())
+        except FileNotFoundError:  # an entry that is older than such files
+            return {}
+        return {name: (module, line) for name, (module, line) in known.items()}
+
+    @property
+    def compiled(self) -> CompiledForm:
+        """The compiled form beside the program; one for each way to store and choose keys."""
+        folder, chosen = self.folder, self.sparse_attention
+        if self.kv_cache is not None:
+            folder /= f"kv-{self.kv_cache}"
+        if chosen is not None:
+            folder /= f"sparse-{chosen.top_k}-{chosen.dense_up_to}"
+        return CompiledForm(folder)
+
+    @property
+    def has_tokenizer(self) -> bool:
+        """Whether the model came with a tokenizer."""
+        return bool(self.about["has_tokenizer"])
+
+    @property
+    def model_context(self) -> int | None:
+        """How many tokens the model was made for; None if it sets no limit."""
+        length = self.about["context_length"]
+        return None if length is None else int(length)
+
+    @property
+    def context_length(self) -> int | None:
+        """How many tokens prompt and answer may have together; None if nothing sets a limit."""
+        return self.model_context if self.max_context is None else self.max_context
+
+
+def read_entry(folder: Path) -> Entry:
+    """Reads an entry and compares its files with what its writer recorded.
+
+    Raises:
+        ValueError: if it is not complete; the message says what differs.
+    """
+    try:
+        content = json.loads((folder / MANIFEST).read_text())
+        if content["format"] != _FORMAT:
+            raise ValueError(f"{MANIFEST}: format {content['format']}")
+        problem = _first_difference(folder, content["files"])
+        about = content["about"]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as failure:
+        raise ValueError(f"{MANIFEST}: {failure}") from failure
+    if problem is not None:
+        raise ValueError(problem)
+    return Entry(folder, about)
+
+
+def write_manifest(folder: Path) -> None:
+    """Completes a draft: records its files, and what its writer left in about.json."""
+    about_file = folder / "about.json"
+    about = json.loads(about_file.read_text())
+    about_file.unlink()
+    records = {
+        name: record
+        for name, record in _records(folder).items()
+        if Path(name).name not in (_BLOB_MANIFEST, VERDICT, AMENDMENTS)
+        and not name.startswith((f"{_BLOBS}/", f"{VARIANTS}/", f"{BLOB_FOLDER}/"))
+    }
+    content = {"format": _FORMAT, "about": about, "files": records}
+    write_text(folder / MANIFEST, json.dumps(content, indent=1))
+
+
+def _records(folder: Path) -> dict[str, dict[str, Any]]:
+    return {str(file.relative_to(folder)): _record(file) for file in _files(folder)}
+
+
+def _record(file: Path) -> dict[str, Any]:
+    stat = file.stat()
+    return {"bytes": stat.st_size, "mtime_ns": stat.st_mtime_ns, "sha256": _digest(file)}
+
+
+def _files(folder: Path) -> Iterable[Path]:
+    return sorted(file for file in folder.rglob("*") if file.is_file())
+
+
+def _first_difference(folder: Path, records: Mapping[str, Mapping[str, Any]]) -> str | None:
+    """Returns how a folder differs from its records; None if it does not."""
+    for name, record in records.items():
+        file = folder / name
+        if not file.is_file():
+            return f"{name} is missing"
+        stat = file.stat()
+        if stat.st_size != record["bytes"]:
+            return f"{name} has {stat.st_size} bytes instead of {record['bytes']}"
+        touched = stat.st_mtime_ns != record["mtime_ns"]
+        suspect = touched or stat.st_size <= _ALWAYS_HASHED_BYTES
+        if suspect and _digest(file) != record["sha256"]:
+            return f"{name} has different contents"
+        if touched:
+            # A copy: with its time restored it is not read again, and the compiled form is valid.
+            with contextlib.suppress(OSError):
+                os.utime(file, ns=(stat.st_atime_ns, record["mtime_ns"]))
+    return None
+
+
+def _digest(file: Path) -> str:
+    digest = hashlib.sha256()
+    with file.open("rb") as stream:
+        while chunk := stream.read(_CHUNK_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+# What the manifest of an exported folder must contain.
+_ABOUT = {"name", "precision", "context_length", "has_tokenizer", "facts", "made_with"}
+
+
+def free_folder(output: str | os.PathLike[str]) -> Path:
+    """Returns where to export to, as an absolute path; an empty folder there is removed.
+
+    Raises:
+        OptionError: [output-exists] for a folder or file with contents.
+    """
+    target = Path(output).expanduser().absolute()
+    if target.is_dir() and not any(target.iterdir()):
+        target.rmdir()
+    elif target.exists():
+        raise OptionError(
+            f"{target}: must be empty or not exist, to be exported to; got a folder or file with "
+            "contents. Remove it, or name another.",
+            code="output-exists",
+        )
+    return target
+
+
+def is_exported(path: Path) -> bool:
+    """Whether a path is a folder that `export` wrote."""
+    return (path / MANIFEST).is_file()
+
+
+def open_exported(folder: Path) -> Entry:
+    """Reads an exported folder and checks that it is complete.
+
+    Raises:
+        ModelError: [exported-damaged] if it is not as `export` wrote it, [cache-entry] for an entry
+            of the compile cache.
+    """
+    try:
+        entry = read_entry(folder.absolute())
+        missing = sorted(_ABOUT - set(entry.about))
+        if "made_with" in missing and "source" in entry.about:
+            raise ModelError(
+                f"{folder}: must be a model's own files or what npu_llm.export wrote; got an entry "
+                f"of the compile cache. Pass {entry.about['source']}, which it was made of.",
+                code="cache-entry",
+            )
+        if missing:
+            raise ValueError(f"{MANIFEST} lacks {missing[0]}")
+        _ = entry.blobs  # raises for other records
+    except (ValueError, TypeError) as problem:
+        raise ModelError(
+            f"{folder}: must be as npu_llm.export wrote it; got: {problem}. Copy it again, or "
+            "export the model again.",
+            code="exported-damaged",
+        ) from problem
+    return entry
+
+
+def read_task(path: Path, auto: Any) -> Entry:
+    """Reads an exported folder of a model of a task.
+
+    Args:
+        path: the folder.
+        auto: transformers' class for models of the task.
+
+    Raises:
+        ModelError: [exported-damaged], or [model-task] for a model of another task.
+    """
+    try:
+        entry = read_entry(path.absolute())
+    except ValueError as problem:
+        raise ModelError(
+            f"{path}: must be as export wrote it; got: {problem}. Copy it again, or export the "
+            "model again.",
+            code="exported-damaged",
+        ) from problem
+    task = entry.about.get("task")
+    if task != auto.__name__:
+        wanted = auto.__name__.removeprefix("AutoModelFor")
+        got = "a language model" if task is None else str(task).removeprefix("AutoModelFor")
+        raise ModelError(
+            f"{path}: must be exported for {wanted}; got {got}. Load it with the class that "
+            "exported it.",
+            code="model-task",
+        )
+    return entry

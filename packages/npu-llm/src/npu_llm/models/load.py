@@ -1,0 +1,217 @@
+"""Loads the programs of an entry, and compares them with torch before they are used."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+import npu_runtime
+from npu_compiler.verification.comparison import ROUNDING
+from npu_compiler.verification.verdict import Verdict
+from npu_llm.adapters.adapter_ports import idle_inputs
+from npu_llm.checkpoint.requirements import SHORT_CONTEXT, spare_bytes
+from npu_llm.choices import Verify
+from npu_llm.errors import ModelError, OptionError
+from npu_llm.kv_cache.blocks import BlockPool
+from npu_llm.kv_cache.static_layout import StaticLayout, StepSizes
+from npu_llm.kv_cache.step_weights import StepWeights
+from npu_llm.models.entry import KERNEL_PROGRAM, STEP_WEIGHTS, CompiledForm, Entry
+from npu_llm.models.runners import KernelPipeline, Start
+from npu_llm.models.static_programs import VerifyVariant
+from npu_llm.precision import kernels_cache, rounding_of
+from npu_llm.verification.kept_verdict import keep_verdict, read_kept
+from npu_llm.verification.verifier import Load, Verifier, wrong_result
+from npu_ops.errors import DamagedFileError, OperatorInputError
+from npu_ops.kernel_programs.execution import Execution, kernel_sets
+from npu_ops.kernel_programs.instructions import Attend
+from npu_ops.kernel_programs.program import KernelProgram
+from npu_ops.kernel_programs.rows import BLOCK_SLOTS
+from npu_ops.kernel_programs.sparse_attention import why_not_sparse
+from npu_ops.kernel_programs.weight_file import read_weights
+from npu_runtime import Program
+
+if TYPE_CHECKING:
+    from npu_llm.verification.finding import Finding
+    from npu_llm.verification.torch_reference import TorchReference
+
+__all__ = [
+    "as_here",
+    "is_compared",
+    "load_kernels",
+    "verify_step",
+    "verify_variant",
+]
+
+# A comparison with torch uses some, and they come 16 at a time.
+_FEWEST_BLOCKS = 16
+
+
+def is_compared(form: CompiledForm) -> bool:
+    """Whether a program was compared with torch as this processor runs it."""
+    return read_kept(_verdict_folder(form)) is not None
+
+
+def load_kernels(entry: Entry, form: CompiledForm, *, verify: Verify) -> KernelPipeline:
+    """Loads an entry's kernel program.
+
+    Args:
+        entry: one of the pipeline "kernels".
+        form: where the verdict is kept, one for each set of kernels.
+        verify: when it is compared with torch.
+
+    Raises:
+        ModelError: [exported-damaged] if its files do not fit together.
+        OptionError: [sparse-attention] for a model that it would break.
+        WrongResultError: [wrong-result] if its results differ from torch's.
+    """
+    started = time.perf_counter()
+    try:
+        program = KernelProgram.from_dict(json.loads((entry.folder / KERNEL_PROGRAM).read_text()))
+        _check_sparse(entry, program)
+        weights = read_weights(entry.folder / STEP_WEIGHTS)
+        cache = kernels_cache(entry.precision, entry.kv_cache)
+        execution = Execution(
+            program, weights, cache=cache, name=entry.name, sparse_attention=entry.sparse_attention
+        )
+    except OptionError:  # the user's, not the files'
+        raise
+    except (DamagedFileError, OperatorInputError, OSError, KeyError, TypeError, ValueError) as why:
+        raise ModelError(
+            f"{entry.folder}: must hold a kernel program and its weights, as they were written; "
+            f"got: {why}. Export the model again, or remove the folder.",
+            code="exported-damaged",
+        ) from why
+    folder = _verdict_folder(form)
+    known = read_kept(folder)
+    device = npu_runtime.device_info().device
+    pipeline = KernelPipeline(
+        pool=BlockPool(execution, most=_most_blocks(entry, execution.block_bytes)),
+        vocabulary=program.vocabulary,
+        positions=program.positions,
+        counts_distances=_counts_distances(program),
+        start=Start(known is not None, time.perf_counter() - started, device),
+        verdict=known or Verdict("unchecked", 'verify is "off"'),
+    )
+    if verify == "off" or (known is not None and verify == "first"):
+        return pipeline
+    verdict = _compared(entry, pipeline)
+    keep_verdict(folder, verdict)
+    return pipeline.judged(verdict)
+
+
+def _check_sparse(entry: Entry, program: KernelProgram) -> None:
+    broken = None if entry.sparse_attention is None else why_not_sparse(program)
+    if broken is not None:
+        raise OptionError(
+            f"sparse_attention: must be omitted for a model that it would break; got "
+            f"{entry.sparse_attention} for {entry.name}, which {broken}. Omit it for dense "
+            "attention.",
+            code="sparse-attention",
+        )
+
+
+def _compared(entry: Entry, pipeline: KernelPipeline) -> Verdict:
+    # Heavy, and not needed for a start from the cache.
+    from npu_llm.models.step_check import check_dynamic
+    from npu_llm.verification.torch_reference import read_reference
+
+    reference = read_reference(entry.reference_path)
+    if reference is None:
+        return Verdict("unchecked", "the model was built without torch's results")
+    finding = check_dynamic(pipeline.new_cache, as_here(entry, reference), has_positions=True)
+    if finding is not None:
+        raise wrong_result(entry.name, str(finding))
+    return Verdict("right")
+
+
+def _most_blocks(entry: Entry, block_bytes: int) -> int:
+    """Returns how many blocks memory has room for, at least those of the tokens promised."""
+    spare = spare_bytes((entry.folder / STEP_WEIGHTS).stat().st_size)
+    promised = min(SHORT_CONTEXT, entry.context_length or SHORT_CONTEXT)
+    tokens = promised if entry.max_context is None else entry.max_context
+    return max(spare // max(block_bytes, 1), -(-tokens // BLOCK_SLOTS), _FEWEST_BLOCKS)
+
+
+def _counts_distances(program: KernelProgram) -> bool:
+    """Whether attention depends on how many tokens lie between two, not only on their order."""
+    attends = [one for one in program.instructions if isinstance(one, Attend)]
+    return any(one.window is not None or one.slopes is not None for one in attends)
+
+
+def _verdict_folder(form: CompiledForm) -> Path:
+    return form.folder / f"kernels-{kernel_sets()[0]}"
+
+
+# Most of what such a program rounds are its activations of 8 bits, whatever else it computes in.
+_MOST_BESIDE_INTEGERS = 2.0
+# Keys and values of 8 bits round as much again as what stands beside them.
+_LEAST_WITH_CACHE = 2.0
+
+
+def verify_step(entry: Entry, load: Load, folder: Path, when: Verify) -> tuple[Program, Verdict]:
+    """Loads the program of an entry's dynamic pipeline; see Verifier.load."""
+
+    def check(program: Program, reference: TorchReference) -> Finding | None:
+        from npu_llm.models.runners import dynamic_cache
+        from npu_llm.models.step_check import check_dynamic
+
+        return check_dynamic(
+            lambda: dynamic_cache(
+                program, entry.relocation, entry.states, idle_inputs(entry.adapted)
+            ),
+            as_here(entry, reference),
+            has_positions=any(port.name == "position_ids" for port in program.inputs),
+        )
+
+    return Verifier(entry.name, entry.reference_path, when).load(load, check, folder)
+
+
+def verify_variant(
+    entry: Entry, layout: StaticLayout, when: Verify, weights: StepWeights
+) -> VerifyVariant:
+    """Returns what loads the programs of an entry's static pipeline; see Verifier.load."""
+    verifier = Verifier(entry.name, entry.reference_path, when)
+
+    def verified(sizes: StepSizes, load: Load, folder: Path) -> tuple[Program, Verdict]:
+        def check(program: Program, reference: TorchReference) -> Finding | None:
+            from npu_llm.models.step_check import check_static
+
+            return check_static(
+                program,
+                layout,
+                sizes,
+                as_here(entry, reference),
+                relocation=entry.relocation,
+                weights=weights,
+            )
+
+        return verifier.load(load, check, folder)
+
+    return verified
+
+
+def as_here(entry: Entry, reference: TorchReference) -> TorchReference:
+    """Returns the reference with the rounding of the device in use and of the entry's cache."""
+    wanted = rounding_of(entry.precision)
+    layout = entry.static_layout
+    # One for an NPU keeps keys and values as that computes, on other devices as well.
+    if layout is not None and ROUNDING[layout.dtype] > ROUNDING[_name(wanted)]:
+        wanted = layout.torch_dtype
+    if entry.kv_cache is not None:
+        wanted = torch.bfloat16  # rounds about as much as 8 bits of a token's largest value
+    factor = ROUNDING[_name(wanted)] / ROUNDING[reference.precision]
+    if entry.precision.activation_group:
+        factor = min(factor, _MOST_BESIDE_INTEGERS)
+    if entry.kv_cache is not None:
+        factor = max(factor, _LEAST_WITH_CACHE)
+    if factor <= 1:
+        return reference
+    return reference.with_more_rounding(factor, _name(wanted))
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -1,0 +1,302 @@
+"""Programs of one step in the sizes that are asked for, each compiled once and kept on disk.
+
+All are the same model with other sizes at its inputs. The sizes are written into a copy of the
+model's text, and the weights' file is linked next to it, so that it is stored and mapped once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import functools
+import os
+import shutil
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import npu_runtime
+from npu_compiler.programs.ahead_blobs import AheadBlobs
+from npu_compiler.programs.blob_files import check_blobs, record_blobs
+from npu_compiler.programs.fixed_shapes import with_shapes
+from npu_compiler.verification.verdict import Verdict
+from npu_llm.errors import CacheError
+from npu_llm.kv_cache.static_layout import StaticLayout, StepSizes
+from npu_llm.kv_cache.step_weights import StepWeights
+from npu_llm.models.program_form import ProgramForm
+from npu_llm.verification.verifier import Load
+from npu_runtime import Program
+
+__all__ = [
+    "LoadVariant",
+    "StaticPrograms",
+    "VerifyVariant",
+    "fixed_path",
+    "load_variant",
+    "rewriting",
+    "write_variant",
+]
+
+# Loads the model at a path, with its compiled form in a folder. Further options for the device's
+# compiler are those that its form wants, then those that work around a wrong result.
+LoadVariant = Callable[[Path, Path, Mapping[str, str], Mapping[str, str]], Program]
+# Given sizes, what loads a program of these, and its folder: returns it, compared with torch.
+VerifyVariant = Callable[[StepSizes, Load, Path], tuple[Program, Verdict]]
+
+# Each keeps its own weights in the form that the device needs: two for the current capacity, for
+# one token and for many, and two more while it grows.
+_KEPT = 4
+# Verdicts from good to bad; a wrong program has none of them, since it is never used.
+_WORSE = ("right", "mended", "unsteady", "unchecked")
+# OpenVINO finds a compiled form by its program's path and time. What a variant is follows from its
+# folder, so it has the same time everywhere: a copy, whose time is that of the copying, is found.
+_TIME_NS = 10**18
+
+
+class StaticPrograms:
+    """The programs of a model's static pipeline; threads may share them.
+
+    Attributes:
+        layout: their ports.
+        weights: what they read besides tokens, masks and caches.
+    """
+
+    def __init__(
+        self,
+        model: Path,
+        layout: StaticLayout,
+        folder: Path,
+        load: LoadVariant,
+        *,
+        verify: VerifyVariant | None = None,
+        spare: Path | None = None,
+        weights: StepWeights | None = None,
+        form: ProgramForm | None = None,
+    ) -> None:
+        """Names the model.
+
+        Args:
+            model: the .xml file with its .bin beside it, from npu_llm.models.lower_step.
+            layout: its ports, from there as well.
+            folder: where variants are kept.
+            load: loads a variant as a program.
+            verify: loads a program and compares it; None to compare nothing.
+            spare: where variants are kept that `folder` lacks; None where it can be written.
+            weights: what the programs take at their inputs; None if they are constants.
+            form: of the programs, which has options of the device's compiler.
+        """
+        self._form = form or ProgramForm()
+        self.layout = layout
+        self.weights = weights or StepWeights()
+        self._model = model
+        self._folder = folder
+        self._spare = spare
+        self._load = load
+        self._verify = verify or _unverified
+        self._verdicts: dict[StepSizes, Verdict] = {}
+        self._programs: OrderedDict[StepSizes, Program] = OrderedDict()
+        self._lock = threading.Lock()
+        self.compiled = 0  # how many programs were not on disk
+
+    @property
+    def verdict(self) -> Verdict:
+        """The worst verdict on the programs that were loaded so far."""
+        return max(self._verdicts.values(), key=lambda verdict: _WORSE.index(verdict.status))
+
+    def get(self, sizes: StepSizes) -> Program:
+        """Returns the program for these sizes.
+
+        Raises:
+            npu_compiler.errors.WrongResultError: [wrong-result] if its results differ from torch's.
+            npu_runtime.ProgramError: if the device rejects it.
+            CacheError: [cache-unwritable] if it cannot be written.
+        """
+        with self._lock:
+            program = self._programs.get(sizes)
+            if program is None:
+                folder = self._place(str(sizes))
+                path = write_variant(
+                    self._model,
+                    folder,
+                    self.layout.port_shapes(sizes),
+                    rewriting(self.layout, sizes, self._form),
+                )
+                wanted = self._form.options(sizes.tokens)
+                load = functools.partial(self._load, path, folder / "blob", wanted)
+                program, self._verdicts[sizes] = self._verify(sizes, load, folder)
+                self.compiled += not program.loaded_from_cache
+                self._programs[sizes] = program
+            self._programs.move_to_end(sizes)
+            while len(self._programs) > _KEPT:
+                self._programs.popitem(last=False)
+            return program
+
+    def _place(self, name: str) -> Path:
+        """Returns the folder of a variant."""
+        folder = self._folder / name
+        return folder if self._spare is None or folder.is_dir() else self._spare / name
+
+
+def load_variant(
+    name: str, options: Mapping[str, str], ahead: AheadBlobs | None = None
+) -> LoadVariant:
+    """Returns a function that loads variants on the device in use.
+
+    Args:
+        name: shown in traces and errors.
+        options: options for the device's compiler.
+        ahead: variants that were compiled ahead of time, by their folders' names; None for none.
+    """
+
+    def import_blob(blob: Path) -> Program:
+        return npu_runtime.load_program(blob, name=name, options=options)
+
+    def load(
+        model: Path, blobs: Path, wanted: Mapping[str, str], amendments: Mapping[str, str]
+    ) -> Program:
+        compile_here = functools.partial(compile_variant, model, blobs, {**wanted, **amendments})
+        if ahead is None or amendments:  # a blob was compiled without a workaround
+            return compile_here()
+        return ahead.load(model.parent.name, model, import_blob, compile_here)
+
+    def compile_variant(model: Path, blobs: Path, further: Mapping[str, str]) -> Program:
+        check_blobs(blobs)
+        # The compiled form without the weights, which stay mapped from the model's own file.
+        settings = {**options, **further, "CACHE_MODE": "OPTIMIZE_SIZE"}
+        with suppress(OSError):  # another user's folder may be read; then a copy compiles again
+            os.utime(model, ns=(_TIME_NS, _TIME_NS))
+        with fixed_path(model.parent) as folder:
+            program = npu_runtime.load_program(
+                folder / model.name, name=name, options=settings, cache_dir=blobs
+            )
+        if not program.loaded_from_cache:
+            record_blobs(blobs)
+        return program
+
+    return load
+
+
+def write_variant(
+    model: Path,
+    folder: Path,
+    shapes: Mapping[str, tuple[int, ...]],
+    rewrite: Callable[[Any], None] | None = None,
+) -> Path:
+    """Writes a model with fixed sizes, unless it exists.
+
+    Args:
+        model: the .xml file with its .bin beside it.
+        folder: where to write.
+        shapes: the shape of each input.
+        rewrite: changes the openvino.Model, whose weights are then written again; see `rewriting`.
+
+    Returns:
+        Its .xml file in `folder`, with the weights beside it.
+
+    Raises:
+        CacheError: [cache-unwritable].
+    """
+    path = folder / "step.xml"
+    if path.is_file():
+        return path
+    draft = folder.with_name(f".{folder.name}.{os.getpid()}.{threading.get_ident()}")
+    try:
+        draft.mkdir(parents=True)
+        (draft / path.name).write_text(with_shapes(model.read_text(), shapes))
+        _link(model.with_suffix(".bin"), draft / "step.bin", folder)
+        if rewrite is not None:
+            _rewrite(draft / path.name, rewrite)
+        with suppress(OSError):  # another thread or process was faster, and its files are the same
+            draft.rename(folder)
+    except OSError as failure:
+        raise CacheError(
+            f"{folder}: must be a writable folder; got: {failure.strerror or failure}. "
+            "Name another with NPU_LLM_CACHE_DIR or --cache-dir.",
+            code="cache-unwritable",
+        ) from failure
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    return path
+
+
+def rewriting(
+    layout: StaticLayout, sizes: StepSizes, form: ProgramForm
+) -> Callable[[Any], None] | None:
+    """Returns what rewrites a program for its sizes; None for one that stays as it is."""
+    if not layout.is_specialized:
+        return None
+    from npu_llm.models.specialize import (
+        specialize,  # late: a start from the cache needs no OpenVINO
+    )
+
+    caches = [port for group in layout.groups for port in group.ports]
+    return functools.partial(specialize, sizes=sizes, caches=caches, form=form)
+
+
+def _rewrite(path: Path, rewrite: Callable[[Any], None]) -> None:
+    import openvino as ov
+
+    from npu_compiler.openvino_core import openvino_core
+
+    model = openvino_core().read_model(path)
+    rewrite(model)
+    written = path.with_name("rewritten.xml")
+    ov.save_model(model, written, compress_to_fp16=False)
+    del model  # it maps the file that is replaced
+    for suffix in (".xml", ".bin"):
+        written.with_suffix(suffix).replace(path.with_suffix(suffix))
+
+
+def _unverified(_: StepSizes, load: Load, __: Path) -> tuple[Program, Verdict]:
+    return load({}), Verdict("unchecked", "nothing was given to compare with")
+
+
+def _link(source: Path, target: Path, place: Path) -> None:
+    """Links a file, without copying it, in a way that survives moving both."""
+    target.symlink_to(os.path.relpath(source, place))
+
+
+# A file descriptor that every process may have (soft limits are 1,024 and more), far above those
+# that the system hands out, lowest first.
+_NUMBER = 937
+_lock = threading.Lock()
+
+
+@contextmanager
+def fixed_path(folder: Path) -> Iterator[Path]:
+    """Yields a path to the folder that is the same for all folders.
+
+    One body runs at a time. If the process already uses that path's file descriptor, or may not
+    have it, the folder's own path is yielded, and a moved folder is recompiled.
+
+    Args:
+        folder: an existing folder.
+    """
+    with _lock:
+        if _is_taken(_NUMBER):
+            yield folder
+            return
+        opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.dup2(opened, _NUMBER, inheritable=False)
+        except OSError:
+            yield folder
+            return
+        finally:
+            os.close(opened)
+        try:
+            yield Path(f"/proc/self/fd/{_NUMBER}")
+        finally:
+            with contextlib.suppress(OSError):
+                os.close(_NUMBER)
+
+
+def _is_taken(number: int) -> bool:
+    try:
+        fcntl.fcntl(number, fcntl.F_GETFD)
+    except OSError:
+        return False
+    return True

@@ -1,1 +1,0 @@
-"""Running a model's steps: programs, their inputs, and their caches."""

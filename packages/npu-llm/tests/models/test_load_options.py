@@ -1,0 +1,86 @@
+import dataclasses
+import inspect
+from pathlib import Path
+
+import pytest
+
+import npu_runtime
+from npu_llm import NPUModelForCausalLM, OptionError
+from npu_llm.models.load_options import LoadOptions
+from npu_llm.precision import PRECISIONS
+
+
+def test_they_are_the_arguments_of_from_pretrained():
+    parameters = inspect.signature(NPUModelForCausalLM.from_pretrained).parameters.values()
+    defaults = {item.name: item.default for item in parameters if item.kind is item.KEYWORD_ONLY}
+    found = {field.name: field.default for field in dataclasses.fields(LoadOptions)}
+    assert found.pop("adapted_modules") == ()  # load_adapter sets it
+    assert found.pop("is_for_npus") is False  # export and check set it
+    assert found == defaults
+
+
+@pytest.mark.parametrize(
+    "name, value, code",
+    [
+        ("dtype", "int3", "unknown-dtype"),
+        ("kv_cache", "u3", "unknown-kv-cache"),
+        ("verify", "twice", "unknown-verify"),
+        ("pipeline", "eager", "unknown-pipeline"),
+        ("device", "cuda:0", "other-device"),
+        ("device", "no such device", "other-device"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_when_they_are_made(name, value, code):
+    with pytest.raises(OptionError, match=f"{name}: .*{value}") as caught:
+        LoadOptions(**{name: value})
+    assert caught.value.code == code
+
+
+def test_what_was_not_asked_for_is_chosen():
+    options = LoadOptions()
+    assert options.precision.name == "bfloat16"
+    assert options.kept_as is options.cache_folder is None
+    assert options.hub == {}
+    assert LoadOptions(revision="main").hub == {"revision": "main"}
+    assert LoadOptions(cache_dir="here").cache_folder == Path("here")
+
+
+def test_a_token_is_not_printed():
+    assert "hf_secret" not in repr(LoadOptions(token="hf_secret"))
+
+
+def test_exported_folder_must_be_what_was_asked_for():
+    exported = PRECISIONS["int8"], "kernels"
+    for fitting in ({}, {"dtype": "auto", "pipeline": "auto"}, {"dtype": "int8"}):
+        LoadOptions(**fitting).check_exported(*exported)
+    for other, code in (
+        ({"dtype": "int4"}, "exported-dtype"),
+        ({"pipeline": "static"}, "exported-pipeline"),
+    ):
+        with pytest.raises(OptionError, match=next(iter(other.values()))) as caught:
+            LoadOptions(**other).check_exported(*exported)
+        assert caught.value.code == code
+
+
+def test_an_npu_runs_no_folder_that_was_exported_for_the_dynamic_pipeline(monkeypatch):
+    device = dataclasses.replace(npu_runtime.device_info(), device="NPU")
+    monkeypatch.setattr(npu_runtime, "device_info", lambda: device)
+    with pytest.raises(OptionError, match="export the folder again") as caught:
+        LoadOptions().check_exported(PRECISIONS["int8"], "dynamic")
+    assert caught.value.code == "npu-dynamic"
+    LoadOptions().check_exported(PRECISIONS["int8"], "static")
+    with pytest.raises(OptionError) as caught:
+        _ = LoadOptions(pipeline="dynamic").pipeline_here
+    assert caught.value.code == "npu-dynamic"
+
+
+@pytest.mark.parametrize("asked, bound", [(0, None), (-1, 8), (9, 8)])
+def test_max_context_that_a_model_does_not_have(asked, bound):
+    with pytest.raises(OptionError, match=f"got {asked}") as caught:
+        LoadOptions(max_context=asked).check_context("tiny", bound)
+    assert caught.value.code == "max-context"
+
+
+@pytest.mark.parametrize("asked, bound", [(None, 8), (8, 8), (9, None)])
+def test_max_context_that_a_model_has(asked, bound):
+    LoadOptions(max_context=asked).check_context("tiny", bound)
