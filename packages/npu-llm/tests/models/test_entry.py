@@ -146,7 +146,7 @@ def test_no_space_left_is_said_and_nothing_stays(cache, tmp_path, code):
 def test_writer_that_is_killed_leaves_nothing_that_counts(cache, tmp_path):
     code = (
         "import os, signal; from pathlib import Path; "
-        "from npu_llm.models.entry import CompileCache\n"
+        "from npu_llm.models.compile_cache import CompileCache\n"
         f"with CompileCache(Path({str(tmp_path / 'cache')!r})).create('key') as folder:\n"
         "    (folder / 'step.xml').write_text('half')\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
