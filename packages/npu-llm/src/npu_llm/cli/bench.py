@@ -97,8 +97,7 @@ def _run(options: argparse.Namespace) -> int:
 
     display = Display()
     with import_notice():
-        from npu_llm.bench import benchmark, plot_records
-        from npu_llm.bench.power import find_meter
+        from npu_llm.bench import benchmark, find_meter, plot_records
         from npu_llm.cli.session import start
     meter = find_meter()
     model = start(options, display, needs_tokenizer=False)
